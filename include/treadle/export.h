@@ -1,0 +1,10 @@
+// Marks what the shared library exports; everything else has hidden visibility.
+#pragma once
+
+#if defined(TREADLE_STATIC)
+#define TREADLE_API
+#elif defined(_WIN32)
+#define TREADLE_API __declspec(dllexport)
+#else
+#define TREADLE_API __attribute__((visibility("default")))
+#endif

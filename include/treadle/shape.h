@@ -1,0 +1,51 @@
+// Concrete shapes: up to kMaxRank extents, stored inline so that no run allocates for them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "treadle/export.h"
+
+namespace treadle {
+
+/// ONNX sets no limit; exported models stay at or below 8. More is an error that names this limit.
+inline constexpr int kMaxRank = 12;
+
+class TREADLE_API Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> dims) : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
+  /// @throws Error(invalid_argument) if there are more than kMaxRank extents.
+  explicit Shape(std::span<const int64_t> dims);
+
+  int rank() const noexcept { return rank_; }
+  int64_t operator[](int axis) const noexcept { return dims_[static_cast<size_t>(axis)]; }
+  int64_t& operator[](int axis) noexcept { return dims_[static_cast<size_t>(axis)]; }
+  int64_t back() const noexcept { return dims_[static_cast<size_t>(rank_ - 1)]; }
+  const int64_t* begin() const noexcept { return dims_.data(); }
+  const int64_t* end() const noexcept { return dims_.data() + rank_; }
+  std::span<const int64_t> dims() const noexcept { return {dims_.data(), static_cast<size_t>(rank_)}; }
+  void push_back(int64_t extent);
+  void insert(int axis, int64_t extent);
+  void erase(int axis);
+  void resize(int rank, int64_t fill = 1);
+
+  /// Product of the extents (1 for a scalar). @throws Error(resource_exhausted) on overflow or a negative extent.
+  int64_t num_elements() const;
+  /// Product of the extents in [first, last), which are known to be valid.
+  int64_t product(int first, int last) const noexcept;
+
+  bool operator==(const Shape& other) const noexcept;
+
+ private:
+  std::array<int64_t, kMaxRank> dims_{};
+  int rank_ = 0;
+};
+
+/// "[1,3,224,224]"; "[]" for a scalar.
+TREADLE_API std::string to_string(const Shape& shape);
+
+}  // namespace treadle

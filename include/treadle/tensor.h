@@ -1,0 +1,147 @@
+// Tensors: a dtype, a shape, and a view of reference-counted memory.
+#pragma once
+
+#include <complex>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "treadle/dtype.h"
+#include "treadle/export.h"
+#include "treadle/shape.h"
+
+namespace treadle {
+
+/// A block of memory with an owner. Allocated blocks are aligned to kAlignment; foreign memory keeps whatever alignment it has.
+class TREADLE_API Storage {
+ public:
+  static constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
+
+  /// @throws Error(resource_exhausted) if the memory cannot be had. The bytes are not initialised.
+  static std::shared_ptr<Storage> allocate(size_t size_bytes);
+  /// Room for strings, constructed and destroyed with the block.
+  static std::shared_ptr<Storage> allocate_strings(size_t count);
+  /// Memory that belongs to somebody else; `release` runs when the last tensor lets go (may be empty).
+  static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable = true);
+
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::byte* data() const noexcept { return data_; }
+  size_t size_bytes() const noexcept { return size_bytes_; }
+  bool writable() const noexcept { return writable_; }
+
+ private:
+  Storage() = default;
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+  size_t num_strings_ = 0;
+  bool owned_ = false, writable_ = true;
+  std::function<void()> release_;
+};
+
+/// A dense tensor. Copying copies the view, never the elements.
+class TREADLE_API Tensor {
+ public:
+  Tensor() = default;
+  /// A new contiguous tensor; elements are not initialised (strings are empty).
+  Tensor(DType dtype, const Shape& shape);
+  /// A contiguous view of `storage` from `offset_bytes` on. @throws Error(invalid_argument) if it is too small.
+  Tensor(DType dtype, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes = 0);
+  /// A strided view; `strides` in elements. @throws Error(invalid_argument) for sub-byte types, or if it leaves the storage.
+  Tensor(DType dtype, const Shape& shape, std::span<const int64_t> strides, std::shared_ptr<Storage> storage, size_t offset_bytes);
+
+  template <typename T>
+  static Tensor scalar(T value);
+  template <typename T>
+  static Tensor of(const Shape& shape, std::span<const T> values);
+  template <typename T>
+  static Tensor vector(std::span<const T> values) {
+    return of<T>(Shape{static_cast<int64_t>(values.size())}, values);
+  }
+  static Tensor strings(const Shape& shape, std::span<const std::string> values);
+
+  bool defined() const noexcept { return dtype_ != DType::undefined; }
+  DType dtype() const noexcept { return dtype_; }
+  const Shape& shape() const noexcept { return shape_; }
+  int64_t num_elements() const noexcept { return num_elements_; }
+  size_t size_bytes() const;
+  bool is_contiguous() const noexcept { return contiguous_; }
+  /// In elements.
+  std::span<const int64_t> strides() const noexcept { return strides_.dims(); }
+  const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
+
+  std::byte* raw() const noexcept { return data_; }
+  /// @throws Error(invalid_argument) if T is not the dtype's C++ type.
+  template <typename T>
+  T* data() const;
+  template <typename T>
+  std::span<T> span() const {
+    return {data<T>(), static_cast<size_t>(num_elements_)};
+  }
+
+  /// This tensor, or a contiguous copy of it.
+  Tensor contiguous() const;
+  Tensor clone() const;
+  /// The same elements under another shape. @throws Error(invalid_argument) if the counts differ or the tensor is strided.
+  Tensor reshaped(const Shape& shape) const;
+  void copy_from(const Tensor& other);
+
+ private:
+  DType dtype_ = DType::undefined;
+  bool contiguous_ = true;
+  Shape shape_, strides_;
+  int64_t num_elements_ = 0;
+  std::byte* data_ = nullptr;
+  std::shared_ptr<Storage> storage_;
+};
+
+/// "f32[1,3,224,224]"
+TREADLE_API std::string describe(const Tensor& tensor);
+
+/// The dtype of a C++ element type, where there is exactly one.
+template <typename T>
+inline constexpr DType dtype_of = DType::undefined;
+template <> inline constexpr DType dtype_of<float> = DType::float32;
+template <> inline constexpr DType dtype_of<double> = DType::float64;
+template <> inline constexpr DType dtype_of<int8_t> = DType::int8;
+template <> inline constexpr DType dtype_of<int16_t> = DType::int16;
+template <> inline constexpr DType dtype_of<int32_t> = DType::int32;
+template <> inline constexpr DType dtype_of<int64_t> = DType::int64;
+template <> inline constexpr DType dtype_of<uint8_t> = DType::uint8;
+template <> inline constexpr DType dtype_of<uint16_t> = DType::uint16;
+template <> inline constexpr DType dtype_of<uint32_t> = DType::uint32;
+template <> inline constexpr DType dtype_of<uint64_t> = DType::uint64;
+template <> inline constexpr DType dtype_of<bool> = DType::boolean;
+template <> inline constexpr DType dtype_of<std::string> = DType::string;
+template <> inline constexpr DType dtype_of<std::complex<float>> = DType::complex64;
+template <> inline constexpr DType dtype_of<std::complex<double>> = DType::complex128;
+
+namespace detail {
+[[noreturn]] TREADLE_API void throw_wrong_dtype(DType have, DType want);
+}
+
+template <typename T>
+T* Tensor::data() const {
+  if (dtype_of<T> != dtype_) detail::throw_wrong_dtype(dtype_, dtype_of<T>);
+  return reinterpret_cast<T*>(data_);
+}
+
+template <typename T>
+Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
+  Tensor result(dtype_of<T>, shape);
+  if (result.num_elements() != static_cast<int64_t>(values.size())) detail::throw_wrong_dtype(dtype_of<T>, dtype_of<T>);
+  for (size_t i = 0; i < values.size(); ++i) result.data<T>()[i] = values[i];
+  return result;
+}
+
+template <typename T>
+Tensor Tensor::scalar(T value) {
+  return of<T>(Shape{}, std::span<const T>(&value, 1));
+}
+
+}  // namespace treadle

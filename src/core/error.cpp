@@ -1,0 +1,34 @@
+#include "treadle/error.h"
+
+namespace treadle {
+
+std::string_view error_code_name(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::ok: return "ok";
+    case ErrorCode::invalid_argument: return "invalid_argument";
+    case ErrorCode::invalid_model: return "invalid_model";
+    case ErrorCode::not_implemented: return "not_implemented";
+    case ErrorCode::not_found: return "not_found";
+    case ErrorCode::resource_exhausted: return "resource_exhausted";
+    case ErrorCode::cancelled: return "cancelled";
+    case ErrorCode::timed_out: return "timed_out";
+    case ErrorCode::io_error: return "io_error";
+    case ErrorCode::internal: return "internal";
+  }
+  return "unknown";
+}
+
+Error::Error(ErrorCode code, std::string message)
+    : std::runtime_error(message), code_(code), message_(std::move(message)), text_(message_) {}
+
+Error::~Error() = default;
+
+Error& Error::add_context(std::string context, std::string details) {
+  if (!context_.empty()) return *this;
+  context_ = std::move(context);
+  text_ = context_ + ":\n  " + message_;
+  if (!details.empty()) text_ += "\n  " + details;
+  return *this;
+}
+
+}  // namespace treadle

@@ -1,0 +1,163 @@
+#include "treadle/tensor.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/checked.h"
+
+namespace treadle {
+
+std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
+  auto storage = std::shared_ptr<Storage>(new Storage);
+  size_t rounded = align_up(size_bytes ? size_bytes : 1, kAlignment);
+  storage->data_ = static_cast<std::byte*>(rounded < size_bytes ? nullptr : std::aligned_alloc(kAlignment, rounded));
+  if (!storage->data_) throw Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes");
+  storage->size_bytes_ = size_bytes;
+  storage->owned_ = true;
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::allocate_strings(size_t count) {
+  auto storage = allocate(treadle::size_bytes(DType::string, static_cast<int64_t>(count)));
+  auto* strings = reinterpret_cast<std::string*>(storage->data_);
+  for (size_t i = 0; i < count; ++i) new (strings + i) std::string();
+  storage->num_strings_ = count;
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable) {
+  auto storage = std::shared_ptr<Storage>(new Storage);
+  storage->data_ = static_cast<std::byte*>(data);
+  storage->size_bytes_ = size_bytes;
+  storage->writable_ = writable;
+  storage->release_ = std::move(release);
+  return storage;
+}
+
+Storage::~Storage() {
+  auto* strings = reinterpret_cast<std::string*>(data_);
+  for (size_t i = 0; i < num_strings_; ++i) strings[i].~basic_string();
+  if (owned_) std::free(data_);
+  if (release_) release_();
+}
+
+namespace {
+
+Shape contiguous_strides(const Shape& shape) {
+  Shape strides;
+  strides.resize(shape.rank());
+  int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    strides[axis] = step;
+    step *= shape[axis] > 0 ? shape[axis] : 1;
+  }
+  return strides;
+}
+
+bool strides_are_contiguous(const Shape& shape, std::span<const int64_t> strides) {
+  int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    if (shape[axis] != 1 && strides[static_cast<size_t>(axis)] != step) return false;
+    step *= shape[axis];
+  }
+  return true;
+}
+
+template <typename T>
+void copy_strided(T* dst, const T* src, const Shape& shape, std::span<const int64_t> strides, int axis) {
+  if (axis == shape.rank()) {
+    *dst = *src;
+    return;
+  }
+  int64_t inner = shape.product(axis + 1, shape.rank());
+  for (int64_t i = 0; i < shape[axis]; ++i)
+    copy_strided(dst + i * inner, src + i * strides[static_cast<size_t>(axis)], shape, strides, axis + 1);
+}
+
+}  // namespace
+
+Tensor::Tensor(DType dtype, const Shape& shape)
+    : dtype_(dtype), shape_(shape), strides_(contiguous_strides(shape)), num_elements_(shape.num_elements()) {
+  storage_ = dtype == DType::string ? Storage::allocate_strings(static_cast<size_t>(num_elements_))
+                                    : Storage::allocate(treadle::size_bytes(dtype, num_elements_));
+  data_ = storage_->data();
+}
+
+Tensor::Tensor(DType dtype, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes)
+    : dtype_(dtype), shape_(shape), strides_(contiguous_strides(shape)), num_elements_(shape.num_elements()), storage_(std::move(storage)) {
+  size_t needed = treadle::size_bytes(dtype, num_elements_);
+  if (offset_bytes > storage_->size_bytes() || needed > storage_->size_bytes() - offset_bytes)
+    throw Error(ErrorCode::invalid_argument, describe(*this) + " needs " + std::to_string(needed) + " bytes at offset " +
+                                                 std::to_string(offset_bytes) + " of a storage of " + std::to_string(storage_->size_bytes()));
+  data_ = storage_->data() + offset_bytes;
+}
+
+Tensor::Tensor(DType dtype, const Shape& shape, std::span<const int64_t> strides, std::shared_ptr<Storage> storage, size_t offset_bytes)
+    : dtype_(dtype), shape_(shape), strides_(strides), num_elements_(shape.num_elements()), storage_(std::move(storage)) {
+  if (strides_.rank() != shape.rank()) throw Error(ErrorCode::invalid_argument, "as many strides as axes are needed: " + to_string(strides_) + " for " + to_string(shape));
+  if (is_sub_byte(dtype)) throw Error(ErrorCode::invalid_argument, "packed sub-byte types have no strides");
+  contiguous_ = strides_are_contiguous(shape, strides);
+  int64_t lowest = 0, highest = 0;  // in elements, relative to the offset
+  for (int axis = 0; num_elements_ > 0 && axis < shape.rank(); ++axis) {
+    int64_t reach = checked_mul(shape[axis] - 1, strides_[axis]);
+    (reach < 0 ? lowest : highest) = checked_add(reach < 0 ? lowest : highest, reach);
+  }
+  auto element = static_cast<int64_t>(bits_of(dtype) / 8);
+  auto offset = static_cast<int64_t>(offset_bytes);
+  int64_t first = checked_add(offset, checked_mul(lowest, element));
+  int64_t last = checked_add(offset, checked_mul(num_elements_ > 0 ? highest + 1 : 0, element));
+  if (first < 0 || last > static_cast<int64_t>(storage_->size_bytes()))
+    throw Error(ErrorCode::invalid_argument, "a strided view reaches bytes " + std::to_string(first) + " to " + std::to_string(last) +
+                                                 " of a storage of " + std::to_string(storage_->size_bytes()));
+  data_ = storage_->data() + offset_bytes;
+}
+
+Tensor Tensor::strings(const Shape& shape, std::span<const std::string> values) { return of<std::string>(shape, values); }
+
+size_t Tensor::size_bytes() const { return treadle::size_bytes(dtype_, num_elements_); }
+
+Tensor Tensor::contiguous() const { return contiguous_ ? *this : clone(); }
+
+Tensor Tensor::clone() const {
+  if (!defined()) return {};
+  Tensor result(dtype_, shape_);
+  result.copy_from(*this);
+  return result;
+}
+
+Tensor Tensor::reshaped(const Shape& shape) const {
+  if (!contiguous_ || shape.num_elements() != num_elements_)
+    throw Error(ErrorCode::invalid_argument, describe(*this) + " cannot be viewed as " + to_string(shape));
+  return Tensor(dtype_, shape, storage_, static_cast<size_t>(data_ - storage_->data()));
+}
+
+void Tensor::copy_from(const Tensor& other) {
+  if (other.dtype_ != dtype_ || other.num_elements_ != num_elements_ || !contiguous_)
+    throw Error(ErrorCode::invalid_argument, "cannot copy " + describe(other) + " into " + describe(*this));
+  if (num_elements_ == 0) return;
+  if (dtype_ == DType::string) {
+    copy_strided(data<std::string>(), other.data<std::string>(), other.shape_, other.strides(), 0);
+  } else if (other.contiguous_) {
+    std::memcpy(data_, other.data_, size_bytes());
+  } else {
+    switch (bits_of(dtype_)) {
+      case 8: return copy_strided(reinterpret_cast<uint8_t*>(data_), reinterpret_cast<const uint8_t*>(other.data_), other.shape_, other.strides(), 0);
+      case 16: return copy_strided(reinterpret_cast<uint16_t*>(data_), reinterpret_cast<const uint16_t*>(other.data_), other.shape_, other.strides(), 0);
+      case 32: return copy_strided(reinterpret_cast<uint32_t*>(data_), reinterpret_cast<const uint32_t*>(other.data_), other.shape_, other.strides(), 0);
+      case 64: return copy_strided(reinterpret_cast<uint64_t*>(data_), reinterpret_cast<const uint64_t*>(other.data_), other.shape_, other.strides(), 0);
+      default: return copy_strided(reinterpret_cast<std::complex<double>*>(data_), reinterpret_cast<const std::complex<double>*>(other.data_), other.shape_, other.strides(), 0);
+    }
+  }
+}
+
+std::string describe(const Tensor& tensor) {
+  return tensor.defined() ? std::string(short_name_of(tensor.dtype())) + to_string(tensor.shape()) : "undefined";
+}
+
+void detail::throw_wrong_dtype(DType have, DType want) {
+  if (have == want) throw Error(ErrorCode::invalid_argument, "the number of values is not the number of elements of the shape");
+  throw Error(ErrorCode::invalid_argument, "a tensor of " + std::string(name_of(have)) + " was read as " + std::string(name_of(want)));
+}
+
+}  // namespace treadle

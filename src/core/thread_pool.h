@@ -1,0 +1,47 @@
+// A pool of threads that share parallel loops. The caller always takes part and never waits for a chunk that nobody has claimed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace treadle {
+
+class ThreadPool {
+ public:
+  /// @param num_threads  including the caller; 1 starts no thread; 0 takes the number of usable CPUs (affinity and cgroup quota).
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const noexcept;
+
+  /// The process's shared pool, made at the first call.
+  static const std::shared_ptr<ThreadPool>& shared();
+
+  /// Calls `fn(begin, end)` on disjoint chunks that cover [0, n), each a multiple of `grain` long (the last may be shorter); returns
+  /// when all are done. Chunk bounds depend on n and grain only, so that results never depend on the number of threads.
+  /// The first exception reaches the caller after the rest has drained. Loops may nest.
+  template <typename Fn>
+  void parallel_for(int64_t n, int64_t grain, Fn&& fn) {
+    run(n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<std::remove_reference_t<Fn>*>(context))(begin, end); },
+        const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+ private:
+  using Body = void (*)(void* context, int64_t begin, int64_t end);
+  void run(int64_t n, int64_t grain, Body body, void* context);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// As ThreadPool::parallel_for; without a pool, or for a single chunk, the caller does it all.
+template <typename Fn>
+void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, Fn&& fn) {
+  if (n <= 0) return;
+  if (pool && n > grain && pool->num_threads() > 1) return pool->parallel_for(n, grain, fn);
+  fn(int64_t{0}, n);
+}
+
+}  // namespace treadle

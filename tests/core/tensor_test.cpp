@@ -1,0 +1,3 @@
+#include <gtest/gtest.h>
+#include "treadle/tensor.h"
+TEST(Tensor, ScalarHoldsItsValue) { EXPECT_EQ(*treadle::Tensor::scalar<float>(2.5F).data<float>(), 2.5F); }
