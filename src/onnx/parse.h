@@ -1,0 +1,41 @@
+// Reads ONNX files: zero-copy where the file allows it, and safe on any bytes.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "onnx/model_def.h"
+
+namespace treadle::onnx {
+
+struct ReadOptions {
+  bool use_mmap = true;                          ///< false: read files into memory
+  bool load_external = true;                     ///< false: external tensors keep only their description
+  bool external_links_may_leave_folder = false;  ///< follow symbolic links out of the model's folder (download caches use them)
+  int max_nesting_depth = 64;                    ///< of subgraphs and of types, each
+  size_t max_tensor_bytes = SIZE_MAX;            ///< of one tensor
+  size_t max_messages = 10'000'000;  ///< nodes, attributes, tensors …: two bytes of a hostile file would each cost hundreds in memory
+  /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.
+  size_t min_in_place_bytes = 1024;
+};
+
+/// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment are
+/// read-only views of the file (mapped privately; the file must not be truncated while they live); the rest is copied.
+/// External data is looked for relative to the file's folder.
+/// @throws Error(not_found, io_error) if a file cannot be read; Error(invalid_model), with the place in the model, if it breaks
+///   protobuf's or ONNX's rules; Error(not_implemented) for a newer IR version or an unknown dtype; Error(resource_exhausted) for a limit.
+ModelDef parse_model_file(const std::string& path, const ReadOptions& options = {});
+
+/// The same, from memory.
+/// @param owner      keeps `bytes` alive, and they lie within it: large tensors become views of it. Null: everything is copied.
+/// @param model_dir  where external data is looked for; empty: a model that has any is an error.
+ModelDef parse_model_bytes(std::span<const std::byte> bytes, std::shared_ptr<Storage> owner, const std::filesystem::path& model_dir,
+                           const ReadOptions& options = {});
+
+/// One TensorProto, as in the *.pb files of ONNX's test cases. External data is an error.
+TensorDef parse_tensor_bytes(std::span<const std::byte> bytes, const ReadOptions& options = {});
+
+}  // namespace treadle::onnx

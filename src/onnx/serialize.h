@@ -1,0 +1,32 @@
+// Writes ONNX files.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "onnx/model_def.h"
+
+namespace treadle::onnx {
+
+struct WriteOptions {
+  /// Name, without a folder, of a file beside the model that takes the initializers of at least `external_threshold_bytes`. Empty: none.
+  std::string external_data_file;
+  size_t external_threshold_bytes = 1024;
+  /// Large tensors start at a multiple of this (a page, so that they can be mapped and given back one by one), others at 64 bytes.
+  size_t external_alignment = 4096;
+  size_t external_alignment_threshold_bytes = 65536;
+};
+
+/// The encoded ModelProto: numeric tensors as raw_data, strings as string_data; external tensors that were not loaded keep their reference.
+/// @throws Error(invalid_argument) above protobuf's limit of 2 GiB - 1; Error(invalid_model) for a tensor without a value.
+std::string serialize_model(const ModelDef& model);
+
+/// The encoded TensorProto.
+std::string serialize_tensor(const TensorDef& tensor);
+
+/// Writes the model, and its external data if asked, each under a temporary name that is then renamed: a killed process leaves the old
+/// file or the new one, never half of one. The data file is renamed before the model.
+/// @throws as serialize_model; Error(io_error) if a file cannot be written.
+void write_model_file(const ModelDef& model, const std::string& path, const WriteOptions& options = {});
+
+}  // namespace treadle::onnx
