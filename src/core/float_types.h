@@ -1,0 +1,380 @@
+// The floating-point and packed integer types that C++ lacks: storage structs of the exact ONNX bit layout, with inline conversions.
+// The conversions use integer arithmetic only: an inline function that used F16C would be compiled differently in files built for
+// different instruction sets, and the linker would keep any one of the copies. Bulk conversions belong to the SIMD kernels.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "treadle/tensor.h"
+
+namespace treadle {
+
+namespace detail {
+
+/// Drops a double to float so that one further rounding to a narrower type is the correct rounding of the double: what is lost leaves
+/// a one in the last bit (round to odd; Boldo and Melquiond 2008).
+constexpr float round_to_odd(double value) {
+  auto near = static_cast<float>(value);
+  auto back = static_cast<double>(near);
+  if (back == value || value != value) return near;
+  auto bits = std::bit_cast<uint32_t>(near);
+  bool too_large = value < 0 ? back < value : back > value;
+  if (too_large) --bits;  // towards zero: the sign is apart, so the magnitude counts down, from infinity to the largest finite too
+  return std::bit_cast<float>(bits | 1U);
+}
+
+constexpr uint16_t float_to_half_bits(float value) {
+  auto bits = std::bit_cast<uint32_t>(value);
+  auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
+  bits &= 0x7FFFFFFFU;
+  if (bits > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U | ((bits >> 13) & 0x3FFU));
+  if (bits >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65536 and above; the band below carries into infinity
+  if (bits < 0x38800000U) {                                               // below 2^-14: subnormal
+    // Adding 0.5 puts the unit of a half subnormal, 2^-24, at the last bit of the float, and the addition rounds to nearest even.
+    float shifted = std::bit_cast<float>(bits) + 0.5F;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000U));
+  }
+  uint32_t odd = (bits >> 13) & 1U;
+  return static_cast<uint16_t>(sign | ((bits - 0x38000000U + 0xFFFU + odd) >> 13));
+}
+
+constexpr float half_bits_to_float(uint16_t half) {
+  uint32_t sign = (half & 0x8000U) << 16, magnitude = (half & 0x7FFFU) << 13;
+  uint32_t exponent = magnitude & 0x0F800000U;
+  if (exponent == 0x0F800000U) return std::bit_cast<float>(sign | (magnitude + 0x70000000U));  // infinity and NaN
+  if (exponent != 0) return std::bit_cast<float>(sign | (magnitude + 0x38000000U));
+  // Subnormal: give it the exponent of 2^-14 with its hidden bit, then take that bit away again.
+  float value = std::bit_cast<float>(magnitude + 0x38800000U) - std::bit_cast<float>(0x38800000U);
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+}
+
+constexpr uint16_t float_to_bfloat16_bits(float value) {
+  auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // a NaN must not round to infinity
+  return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+}  // namespace detail
+
+/// IEEE 754 binary16. Conversions round to nearest even; a NaN stays a NaN and becomes quiet.
+struct Float16 {
+  uint16_t bits = 0;
+
+  constexpr Float16() = default;
+  explicit constexpr Float16(float value) : bits(detail::float_to_half_bits(value)) {}
+  explicit constexpr Float16(double value) : bits(detail::float_to_half_bits(detail::round_to_odd(value))) {}
+  template <typename T>
+    requires std::is_integral_v<T>
+  explicit constexpr Float16(T value) : Float16(static_cast<double>(value)) {}
+  static constexpr Float16 from_bits(uint16_t bits) {
+    Float16 result;
+    result.bits = bits;
+    return result;
+  }
+
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  explicit constexpr operator T() const {
+    return static_cast<T>(detail::half_bits_to_float(bits));
+  }
+  friend constexpr bool operator==(Float16 a, Float16 b) { return static_cast<float>(a) == static_cast<float>(b); }
+  friend constexpr auto operator<=>(Float16 a, Float16 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
+};
+
+/// The upper half of a float. Conversions round to nearest even; a NaN stays a NaN and becomes quiet.
+struct BFloat16 {
+  uint16_t bits = 0;
+
+  constexpr BFloat16() = default;
+  explicit constexpr BFloat16(float value) : bits(detail::float_to_bfloat16_bits(value)) {}
+  explicit constexpr BFloat16(double value) : bits(detail::float_to_bfloat16_bits(detail::round_to_odd(value))) {}
+  template <typename T>
+    requires std::is_integral_v<T>
+  explicit constexpr BFloat16(T value) : BFloat16(static_cast<double>(value)) {}
+  static constexpr BFloat16 from_bits(uint16_t bits) {
+    BFloat16 result;
+    result.bits = bits;
+    return result;
+  }
+
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  explicit constexpr operator T() const {
+    return static_cast<T>(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
+  }
+  friend constexpr bool operator==(BFloat16 a, BFloat16 b) { return static_cast<float>(a) == static_cast<float>(b); }
+  friend constexpr auto operator<=>(BFloat16 a, BFloat16 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
+};
+
+/// What a small format has beside finite numbers.
+enum class Specials : uint8_t {
+  ieee,               ///< infinities and NaNs, in the largest exponent
+  nan_all_ones,       ///< "fn": the code of all ones is NaN, of either sign; no infinity
+  nan_negative_zero,  ///< "fnuz": the code of -0 is the only NaN; no infinity
+  none,               ///< every code is a finite number
+};
+
+struct MiniFloatFormat {
+  int exponent_bits, mantissa_bits, bias;
+  Specials specials;
+  bool operator==(const MiniFloatFormat&) const = default;
+};
+
+/// A float of at most eight bits, one per byte here (float4e2m1 in the low four bits; tensors hold it packed, see PackedFloat4).
+template <MiniFloatFormat kFormat>
+struct MiniFloat {
+  static constexpr int kBits = 1 + kFormat.exponent_bits + kFormat.mantissa_bits;
+  static constexpr uint8_t kSign = static_cast<uint8_t>(1U << (kBits - 1));
+  static constexpr uint8_t kInfinity = static_cast<uint8_t>(((1U << kFormat.exponent_bits) - 1U) << kFormat.mantissa_bits);  // ieee only
+  static constexpr uint8_t kMax = kFormat.specials == Specials::ieee           ? kInfinity - 1
+                                  : kFormat.specials == Specials::nan_all_ones ? kSign - 2
+                                                                               : kSign - 1;
+  static constexpr uint8_t kNaN = kFormat.specials == Specials::ieee           ? kInfinity + 2
+                                  : kFormat.specials == Specials::nan_all_ones ? kSign - 1
+                                                                               : kSign;  // none: -0, as ml_dtypes does
+
+  uint8_t bits = 0;
+
+  constexpr MiniFloat() = default;
+  /// @param saturate  what is too large becomes the largest finite number (ONNX Cast, `saturate` = 1), else infinity or, without one, NaN.
+  explicit constexpr MiniFloat(float value, bool saturate = true) : bits(encode(value, saturate)) {}
+  explicit constexpr MiniFloat(double value, bool saturate = true) : MiniFloat(detail::round_to_odd(value), saturate) {}
+  template <typename T>
+    requires std::is_integral_v<T>
+  explicit constexpr MiniFloat(T value, bool saturate = true) : MiniFloat(static_cast<double>(value), saturate) {}
+  static constexpr MiniFloat from_bits(uint8_t bits) {
+    MiniFloat result;
+    result.bits = bits;
+    return result;
+  }
+
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  explicit constexpr operator T() const {
+    return static_cast<T>(kTable[bits]);
+  }
+  friend constexpr bool operator==(MiniFloat a, MiniFloat b) { return static_cast<float>(a) == static_cast<float>(b); }
+  friend constexpr auto operator<=>(MiniFloat a, MiniFloat b) { return static_cast<float>(a) <=> static_cast<float>(b); }
+
+ private:
+  static constexpr float decode(unsigned code) {
+    if (code > 2U * kSign - 1U) return 0;  // above the four bits of float4e2m1
+    unsigned magnitude = code & (kSign - 1U);
+    bool negative = (code & kSign) != 0;
+    constexpr float kQuiet = std::numeric_limits<float>::quiet_NaN();
+    if (kFormat.specials == Specials::ieee && magnitude == kInfinity)
+      return negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
+    if (kFormat.specials == Specials::ieee && magnitude > kInfinity) return kQuiet;
+    if (kFormat.specials == Specials::nan_all_ones && magnitude == kNaN) return kQuiet;
+    if (kFormat.specials == Specials::nan_negative_zero && code == kNaN) return kQuiet;
+    unsigned exponent = magnitude >> kFormat.mantissa_bits, mantissa = magnitude & ((1U << kFormat.mantissa_bits) - 1U);
+    if (exponent != 0) mantissa |= 1U << kFormat.mantissa_bits;
+    int power = static_cast<int>(exponent != 0 ? exponent : 1U) - kFormat.bias - kFormat.mantissa_bits;
+    auto scale = std::bit_cast<float>(static_cast<uint32_t>(power + 127) << 23);
+    return (negative ? -1.0F : 1.0F) * static_cast<float>(mantissa) * scale;
+  }
+
+  static constexpr std::array<float, 256> make_table() {
+    std::array<float, 256> table{};
+    for (unsigned code = 0; code < 256; ++code) table[code] = decode(code);
+    return table;
+  }
+  static constexpr std::array<float, 256> kTable = make_table();
+
+  static constexpr uint8_t encode(float value, bool saturate) {
+    auto bits = std::bit_cast<uint32_t>(value);
+    auto sign = static_cast<uint8_t>((bits >> 31) != 0 ? kSign : 0);
+    bits &= 0x7FFFFFFFU;
+    if (bits > 0x7F800000U) return kFormat.specials == Specials::ieee || kFormat.specials == Specials::nan_all_ones ? sign | kNaN : kNaN;
+    int exponent = static_cast<int>(bits >> 23) - 127;
+    constexpr int kMinExponent = 1 - kFormat.bias;
+    int shift = 23 - kFormat.mantissa_bits;
+    uint32_t significand = bits;
+    if (exponent < kMinExponent) {  // subnormal in the target: its unit is fixed, the float's mantissa moves down to it
+      shift += kMinExponent - exponent;
+      significand = (bits & 0x7FFFFFU) | 0x800000U;
+      if (shift > 25) significand = 0, shift = 1;  // less than a quarter of the unit, and float's own subnormals
+    } else {
+      significand -= static_cast<uint32_t>(127 - kFormat.bias) << 23;
+    }
+    uint32_t code = (significand + (1U << (shift - 1)) - 1U + ((significand >> shift) & 1U)) >> shift;
+    if (code > kMax) {
+      if (saturate || kFormat.specials == Specials::none) return sign | kMax;
+      if (kFormat.specials == Specials::ieee) return sign | kInfinity;
+      return kFormat.specials == Specials::nan_all_ones ? sign | kNaN : kNaN;
+    }
+    if (kFormat.specials == Specials::nan_negative_zero && code == 0) return 0;  // there is no -0
+    return sign | static_cast<uint8_t>(code);
+  }
+};
+
+using Float8E4M3FN = MiniFloat<MiniFloatFormat{4, 3, 7, Specials::nan_all_ones}>;
+using Float8E4M3FNUZ = MiniFloat<MiniFloatFormat{4, 3, 8, Specials::nan_negative_zero}>;
+using Float8E5M2 = MiniFloat<MiniFloatFormat{5, 2, 15, Specials::ieee}>;
+using Float8E5M2FNUZ = MiniFloat<MiniFloatFormat{5, 2, 16, Specials::nan_negative_zero}>;
+using Float4E2M1 = MiniFloat<MiniFloatFormat{2, 1, 1, Specials::none}>;
+
+/// ONNX Cast, attribute `round_mode` (from opset 24 on), for float8e8m0 only.
+enum class ScaleRounding : uint8_t { up, down, nearest };
+
+/// A power of two from 2^-127 to 2^127, or NaN: the scale of OCP's microscaling formats.
+struct Float8E8M0 {
+  uint8_t bits = 0;
+
+  constexpr Float8E8M0() = default;
+  /// The sign is ignored: ONNX leaves negative values open. Zero and what is too small become 2^-127, infinity and what is too large
+  /// 2^127; all of these NaN if not `saturate`.
+  explicit constexpr Float8E8M0(float value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
+      : bits(encode(value, saturate, rounding)) {}
+  explicit constexpr Float8E8M0(double value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
+      : Float8E8M0(detail::round_to_odd(value), saturate, rounding) {}
+  template <typename T>
+    requires std::is_integral_v<T>
+  explicit constexpr Float8E8M0(T value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
+      : Float8E8M0(static_cast<double>(value), saturate, rounding) {}
+  static constexpr Float8E8M0 from_bits(uint8_t bits) {
+    Float8E8M0 result;
+    result.bits = bits;
+    return result;
+  }
+
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  explicit constexpr operator T() const {
+    if (bits == 0xFF) return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
+    return static_cast<T>(std::bit_cast<float>(bits == 0 ? 0x00400000U : static_cast<uint32_t>(bits) << 23));  // 2^-127 is subnormal
+  }
+  friend constexpr bool operator==(Float8E8M0 a, Float8E8M0 b) { return static_cast<float>(a) == static_cast<float>(b); }
+  friend constexpr auto operator<=>(Float8E8M0 a, Float8E8M0 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
+
+ private:
+  static constexpr uint8_t encode(float value, bool saturate, ScaleRounding rounding) {
+    constexpr uint8_t kNaN = 0xFF, kMax = 0xFE;
+    auto bits = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFU;
+    if (bits > 0x7F800000U) return kNaN;
+    if (bits == 0x7F800000U) return saturate ? kMax : kNaN;
+    if (bits < 0x00400000U) return saturate ? 0 : kNaN;  // below 2^-127, zero included
+    uint32_t exponent = bits >> 23, mantissa = bits & 0x7FFFFFU;
+    uint32_t power = 0x800000U;
+    if (exponent == 0) mantissa -= 0x400000U, power = 0x400000U;  // a float subnormal in [2^-127, 2^-126)
+    bool away = rounding == ScaleRounding::up ? mantissa != 0 : rounding == ScaleRounding::nearest && mantissa >= power / 2;
+    if (away) ++exponent;
+    if (exponent > kMax) return saturate ? kMax : kNaN;
+    return static_cast<uint8_t>(exponent);
+  }
+};
+
+/// Integers of 4 and 2 bits, packed as ONNX packs them: element i in the bits from (i * kBits) % 8 on of byte i * kBits / 8.
+template <int kBitsPerElement, typename Value>
+struct PackedInt {
+  static constexpr int kBits = kBitsPerElement;
+  using value_type = Value;
+  static constexpr int kMin = std::is_signed_v<Value> ? -(1 << (kBits - 1)) : 0;
+  static constexpr int kMax = std::is_signed_v<Value> ? (1 << (kBits - 1)) - 1 : (1 << kBits) - 1;
+
+  static constexpr Value get_packed(const void* data, int64_t index) {
+    unsigned shift = static_cast<unsigned>(index * kBits % 8);
+    unsigned code = (static_cast<const uint8_t*>(data)[index * kBits / 8] >> shift) & kMask;
+    if (std::is_signed_v<Value> && code >= kMask / 2 + 1) return static_cast<Value>(static_cast<int>(code) - (1 << kBits));
+    return static_cast<Value>(code);
+  }
+  /// Keeps the low kBits of `value`; the neighbours in the byte stay, so two threads must not write elements of one byte.
+  static constexpr void set_packed(void* data, int64_t index, Value value) {
+    unsigned shift = static_cast<unsigned>(index * kBits % 8);
+    uint8_t& byte = static_cast<uint8_t*>(data)[index * kBits / 8];
+    byte = static_cast<uint8_t>((byte & ~(kMask << shift)) | ((static_cast<unsigned>(value) & kMask) << shift));
+  }
+
+ private:
+  static constexpr unsigned kMask = (1U << kBits) - 1U;
+};
+
+using Int4 = PackedInt<4, int8_t>;
+using UInt4 = PackedInt<4, uint8_t>;
+using Int2 = PackedInt<2, int8_t>;
+using UInt2 = PackedInt<2, uint8_t>;
+
+/// Access to packed float4e2m1.
+struct PackedFloat4 {
+  static constexpr int kBits = 4;
+  using value_type = Float4E2M1;
+  static Float4E2M1 get_packed(const void* data, int64_t index) { return Float4E2M1::from_bits(UInt4::get_packed(data, index)); }
+  static void set_packed(void* data, int64_t index, Float4E2M1 value) { UInt4::set_packed(data, index, value.bits); }
+};
+
+// The packed types have none: a pointer to them would step over several elements.
+template <>
+inline constexpr DType dtype_of<Float16> = DType::float16;
+template <>
+inline constexpr DType dtype_of<BFloat16> = DType::bfloat16;
+template <>
+inline constexpr DType dtype_of<Float8E4M3FN> = DType::float8e4m3fn;
+template <>
+inline constexpr DType dtype_of<Float8E4M3FNUZ> = DType::float8e4m3fnuz;
+template <>
+inline constexpr DType dtype_of<Float8E5M2> = DType::float8e5m2;
+template <>
+inline constexpr DType dtype_of<Float8E5M2FNUZ> = DType::float8e5m2fnuz;
+template <>
+inline constexpr DType dtype_of<Float8E8M0> = DType::float8e8m0;
+
+static_assert(sizeof(Float16) == 2 && sizeof(BFloat16) == 2 && sizeof(Float8E4M3FN) == 1 && sizeof(Float8E8M0) == 1);
+
+/// The type to compute in: float for the narrow floats, the type itself for the rest.
+template <typename T>
+struct ComputeType {
+  using type = T;
+};
+template <>
+struct ComputeType<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeType<BFloat16> {
+  using type = float;
+};
+template <>
+struct ComputeType<Float8E8M0> {
+  using type = float;
+};
+template <MiniFloatFormat kFormat>
+struct ComputeType<MiniFloat<kFormat>> {
+  using type = float;
+};
+template <typename T>
+using compute_type_t = typename ComputeType<T>::type;
+
+}  // namespace treadle
+
+/// The members that kernels ask for.
+template <>
+class std::numeric_limits<treadle::Float16> {
+ public:
+  static constexpr bool is_specialized = true, is_signed = true, is_integer = false, is_exact = false;
+  static constexpr bool has_infinity = true, has_quiet_NaN = true;
+  static constexpr int digits = 11;
+  static constexpr treadle::Float16 max() { return treadle::Float16::from_bits(0x7BFF); }
+  static constexpr treadle::Float16 lowest() { return treadle::Float16::from_bits(0xFBFF); }
+  static constexpr treadle::Float16 min() { return treadle::Float16::from_bits(0x0400); }
+  static constexpr treadle::Float16 epsilon() { return treadle::Float16::from_bits(0x1400); }
+  static constexpr treadle::Float16 infinity() { return treadle::Float16::from_bits(0x7C00); }
+  static constexpr treadle::Float16 quiet_NaN() { return treadle::Float16::from_bits(0x7E00); }
+};
+
+template <>
+class std::numeric_limits<treadle::BFloat16> {
+ public:
+  static constexpr bool is_specialized = true, is_signed = true, is_integer = false, is_exact = false;
+  static constexpr bool has_infinity = true, has_quiet_NaN = true;
+  static constexpr int digits = 8;
+  static constexpr treadle::BFloat16 max() { return treadle::BFloat16::from_bits(0x7F7F); }
+  static constexpr treadle::BFloat16 lowest() { return treadle::BFloat16::from_bits(0xFF7F); }
+  static constexpr treadle::BFloat16 min() { return treadle::BFloat16::from_bits(0x0080); }
+  static constexpr treadle::BFloat16 epsilon() { return treadle::BFloat16::from_bits(0x3C00); }
+  static constexpr treadle::BFloat16 infinity() { return treadle::BFloat16::from_bits(0x7F80); }
+  static constexpr treadle::BFloat16 quiet_NaN() { return treadle::BFloat16::from_bits(0x7FC0); }
+};
