@@ -1,0 +1,275 @@
+#include "graph/dim.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/checked.h"
+
+namespace treadle {
+namespace {
+
+using Term = Expr::Term;
+using Polynomial = std::vector<Term>;
+
+// A product of two sums longer than this stays an opaque factor: polynomials of hostile models must not grow without bound.
+constexpr size_t kMaxTerms = 24;
+constexpr size_t kMaxFactors = 16;
+
+bool factors_less(const std::vector<const Expr*>& a, const std::vector<const Expr*>& b) {
+  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](auto* x, auto* y) { return x->index < y->index; });
+}
+
+Polynomial to_polynomial(const Dim& dim) {
+  if (dim.is_const()) return dim.value() == 0 ? Polynomial{} : Polynomial{{dim.value(), {}}};
+  if (dim.expr()->kind == Expr::Kind::sum) return dim.expr()->terms;
+  return {{1, {dim.expr()}}};
+}
+
+void normalise(Polynomial& polynomial) {
+  std::sort(polynomial.begin(), polynomial.end(), [](const Term& a, const Term& b) { return factors_less(a.factors, b.factors); });
+  Polynomial merged;
+  for (Term& term : polynomial) {
+    if (!merged.empty() && merged.back().factors == term.factors) merged.back().coefficient = checked_add(merged.back().coefficient, term.coefficient);
+    else merged.push_back(std::move(term));
+  }
+  std::erase_if(merged, [](const Term& term) { return term.coefficient == 0; });
+  polynomial = std::move(merged);
+}
+
+SymbolTable* table_of(const Dim& a, const Dim& b) { return a.expr() ? a.expr()->table : b.expr() ? b.expr()->table : nullptr; }
+
+Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
+  normalise(polynomial);
+  if (polynomial.empty()) return 0;
+  if (polynomial.size() == 1) {
+    const Term& term = polynomial[0];
+    if (term.factors.empty()) return term.coefficient;
+    if (term.coefficient == 1 && term.factors.size() == 1) return Dim(term.factors[0]);
+  }
+  bool data_dependent = false;
+  for (const Term& term : polynomial)
+    for (const Expr* factor : term.factors) data_dependent |= factor->data_dependent;
+  return Dim(table->intern({Expr::Kind::sum, data_dependent, 0, table, {}, std::move(polynomial), {}, {}}));
+}
+
+Dim opaque(Expr::Kind kind, const Dim& a, const Dim& b) {
+  SymbolTable* table = table_of(a, b);
+  return Dim(table->intern({kind, a.data_dependent() || b.data_dependent(), 0, table, {}, {}, a, b}));
+}
+
+// For commutative kinds: operands in a fixed order, so that equal expressions are interned as one.
+Dim commutative(Expr::Kind kind, Dim a, Dim b) {
+  auto key = [](const Dim& dim) { return dim.is_const() ? int64_t{-1} : int64_t{dim.expr()->index}; };
+  if (key(b) < key(a)) std::swap(a, b);
+  return opaque(kind, a, b);
+}
+
+// p / monomial, if that leaves no remainder in any term.
+std::optional<Polynomial> divide_exactly(const Polynomial& p, const Term& divisor) {
+  Polynomial quotient;
+  for (const Term& term : p) {
+    if (term.coefficient % divisor.coefficient != 0) return std::nullopt;
+    Term result{term.coefficient / divisor.coefficient, term.factors};
+    for (const Expr* factor : divisor.factors) {
+      auto found = std::find(result.factors.begin(), result.factors.end(), factor);
+      if (found == result.factors.end()) return std::nullopt;
+      result.factors.erase(found);
+    }
+    quotient.push_back(std::move(result));
+  }
+  return quotient;
+}
+
+size_t mix(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
+
+size_t hash_of(const Dim& dim) { return dim.is_const() ? std::hash<int64_t>()(dim.value()) : std::hash<const void*>()(dim.expr()); }
+
+size_t hash_of(const Expr& expr) {
+  size_t hash = static_cast<size_t>(expr.kind);
+  for (const Term& term : expr.terms) {
+    hash = mix(hash, std::hash<int64_t>()(term.coefficient));
+    for (const Expr* factor : term.factors) hash = mix(hash, std::hash<const void*>()(factor));
+  }
+  return mix(mix(mix(hash, hash_of(expr.a)), hash_of(expr.b)), std::hash<std::string>()(expr.symbol));
+}
+
+}  // namespace
+
+bool Dim::data_dependent() const noexcept { return expr_ && expr_->data_dependent; }
+
+Dim operator+(const Dim& a, const Dim& b) {
+  if (a.is_const() && b.is_const()) return checked_add(a.value(), b.value());
+  Polynomial sum = to_polynomial(a);
+  for (Term& term : to_polynomial(b)) sum.push_back(std::move(term));
+  return from_polynomial(std::move(sum), table_of(a, b));
+}
+
+Dim operator-(const Dim& a, const Dim& b) { return a + b * Dim(int64_t{-1}); }
+
+Dim operator*(const Dim& a, const Dim& b) {
+  if (a.is_const() && b.is_const()) return checked_mul(a.value(), b.value());
+  if (a.is_const(1)) return b;
+  if (b.is_const(1)) return a;
+  Polynomial left = to_polynomial(a), right = to_polynomial(b), product;
+  if (left.size() * right.size() > kMaxTerms) return commutative(Expr::Kind::product, a, b);
+  for (const Term& x : left) {
+    for (const Term& y : right) {
+      if (x.factors.size() + y.factors.size() > kMaxFactors) return commutative(Expr::Kind::product, a, b);
+      Term term{checked_mul(x.coefficient, y.coefficient), x.factors};
+      term.factors.insert(term.factors.end(), y.factors.begin(), y.factors.end());
+      std::sort(term.factors.begin(), term.factors.end(), [](auto* p, auto* q) { return p->index < q->index; });
+      product.push_back(std::move(term));
+    }
+  }
+  return from_polynomial(std::move(product), table_of(a, b));
+}
+
+Dim floor_div(const Dim& a, const Dim& b) {
+  if (b.is_const(0)) throw Error(ErrorCode::invalid_argument, "division of the extent " + to_string(a) + " by zero");
+  if (a.is_const() && b.is_const()) {
+    if (b.value() > 0) return floor_div(a.value(), b.value());
+    return floor_div(-a.value(), -b.value());
+  }
+  if (b.is_const(1) || a.is_const(0)) return b.is_const(1) ? a : Dim(int64_t{0});
+  if (a == b) return 1;
+  Polynomial dividend = to_polynomial(a), divisor = to_polynomial(b);
+  if (divisor.size() == 1)
+    if (auto quotient = divide_exactly(dividend, divisor[0])) return from_polynomial(std::move(*quotient), table_of(a, b));
+  if (b.is_const() && b.value() > 0) {
+    // floor((b * p + r) / b) = p + floor(r / b): the multiples of b come out, which makes equal extents equal expressions.
+    Polynomial whole, rest;
+    for (const Term& term : dividend) {
+      int64_t quotient = treadle::floor_div(term.coefficient, b.value());
+      if (quotient != 0) whole.push_back({quotient, term.factors});
+      if (int64_t r = term.coefficient - quotient * b.value(); r != 0) rest.push_back({r, term.factors});
+    }
+    if (!whole.empty()) {
+      Dim remainder = from_polynomial(std::move(rest), table_of(a, b));
+      return from_polynomial(std::move(whole), table_of(a, b)) + floor_div(remainder, b);
+    }
+  }
+  return opaque(Expr::Kind::floor_div, a, b);
+}
+
+Dim ceil_div(const Dim& a, const Dim& b) {
+  if (a.is_const() && b.is_const() && b.value() > 0) return ceil_div(a.value(), b.value());
+  return floor_div(a + b - Dim(int64_t{1}), b);
+}
+
+Dim modulo(const Dim& a, const Dim& b) {
+  if (a.is_const() && b.is_const() && b.value() != 0) return a.value() - floor_div(a, b).value() * b.value();
+  return opaque(Expr::Kind::modulo, a, b);
+}
+
+Dim maximum(const Dim& a, const Dim& b) {
+  if (a.is_const() && b.is_const()) return std::max(a.value(), b.value());
+  return a == b ? a : commutative(Expr::Kind::maximum, a, b);
+}
+
+Dim minimum(const Dim& a, const Dim& b) {
+  if (a.is_const() && b.is_const()) return std::min(a.value(), b.value());
+  return a == b ? a : commutative(Expr::Kind::minimum, a, b);
+}
+
+Dim broadcast(const Dim& a, const Dim& b) {
+  if (a == b || b.is_const(1)) return a;
+  if (a.is_const(1)) return b;
+  if (a.is_const() && b.is_const())
+    throw Error(ErrorCode::invalid_argument, "extents " + to_string(a) + " and " + to_string(b) + " do not broadcast");
+  // A constant above 1 decides: the other extent must be 1 or the same.
+  if (a.is_const()) return a;
+  if (b.is_const()) return b;
+  return commutative(Expr::Kind::broadcast, a, b);
+}
+
+std::string to_string(const Dim& dim) {
+  if (dim.is_const()) return std::to_string(dim.value());
+  const Expr& e = *dim.expr();
+  auto call = [&](const char* name) { return std::string(name) + "(" + to_string(e.a) + ", " + to_string(e.b) + ")"; };
+  switch (e.kind) {
+    case Expr::Kind::symbol: return e.symbol;
+    case Expr::Kind::product: return "(" + to_string(e.a) + ")*(" + to_string(e.b) + ")";
+    case Expr::Kind::floor_div: return call("floor_div");
+    case Expr::Kind::modulo: return call("mod");
+    case Expr::Kind::maximum: return call("max");
+    case Expr::Kind::minimum: return call("min");
+    case Expr::Kind::broadcast: return call("broadcast");
+    case Expr::Kind::sum: break;
+  }
+  // The constant term sorts first; it reads better last.
+  std::vector<const Term*> terms;
+  for (const Term& term : e.terms) terms.push_back(&term);
+  std::stable_partition(terms.begin(), terms.end(), [](const Term* term) { return !term->factors.empty(); });
+  std::string text;
+  for (const Term* term : terms) {
+    int64_t c = term->coefficient;
+    text += text.empty() ? (c < 0 ? "-" : "") : (c < 0 ? " - " : " + ");
+    std::string body;
+    if ((c != 1 && c != -1) || term->factors.empty()) body = std::to_string(c < 0 ? -c : c);
+    for (const Expr* factor : term->factors) body += (body.empty() ? "" : "*") + to_string(Dim(factor));
+    text += body;
+  }
+  return text;
+}
+
+Dim SymbolTable::symbol(std::string_view name) {
+  auto [found, inserted] = symbols_.try_emplace(std::string(name), nullptr);
+  if (inserted) found->second = intern({Expr::Kind::symbol, false, 0, this, std::string(name), {}, {}, {}});
+  return Dim(found->second);
+}
+
+Dim SymbolTable::fresh_symbol(std::string_view hint, bool data_dependent) {
+  std::string name = std::string(hint) + "#" + std::to_string(exprs_.size());
+  return Dim(intern({Expr::Kind::symbol, data_dependent, 0, this, std::move(name), {}, {}, {}}));
+}
+
+const Expr* SymbolTable::intern(Expr expr) {
+  size_t hash = hash_of(expr);
+  auto [first, last] = by_hash_.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    const Expr& other = *it->second;
+    if (other.kind == expr.kind && other.symbol == expr.symbol && other.a == expr.a && other.b == expr.b && other.terms == expr.terms)
+      return &other;
+  }
+  expr.index = static_cast<int32_t>(exprs_.size());
+  exprs_.push_back(std::move(expr));
+  by_hash_.emplace(hash, &exprs_.back());
+  return &exprs_.back();
+}
+
+void SymbolTable::evaluate(std::span<int64_t> values) const {
+  for (size_t i = 0; i < exprs_.size(); ++i) {
+    const Expr& e = exprs_[i];
+    if (e.kind == Expr::Kind::symbol || e.data_dependent) continue;
+    if (e.kind == Expr::Kind::sum) {
+      int64_t sum = 0;
+      for (const Term& term : e.terms) {
+        int64_t product = term.coefficient;
+        for (const Expr* factor : term.factors) product = checked_mul(product, values[static_cast<size_t>(factor->index)]);
+        sum = checked_add(sum, product);
+      }
+      values[i] = sum;
+      continue;
+    }
+    int64_t a = treadle::evaluate(e.a, values), b = treadle::evaluate(e.b, values);
+    switch (e.kind) {
+      case Expr::Kind::product: values[i] = checked_mul(a, b); break;
+      case Expr::Kind::floor_div:
+      case Expr::Kind::modulo:
+        if (b == 0) throw Error(ErrorCode::invalid_argument, "the extent " + to_string(Dim(&e)) + " divides by zero");
+        values[i] = e.kind == Expr::Kind::floor_div ? floor_div(Dim(a), Dim(b)).value() : modulo(Dim(a), Dim(b)).value();
+        break;
+      case Expr::Kind::maximum: values[i] = std::max(a, b); break;
+      case Expr::Kind::minimum: values[i] = std::min(a, b); break;
+      case Expr::Kind::broadcast:
+        if (a != b && a != 1 && b != 1)
+          throw Error(ErrorCode::invalid_argument, "extents " + to_string(e.a) + " = " + std::to_string(a) + " and " + to_string(e.b) + " = " +
+                                                       std::to_string(b) + " do not broadcast");
+        values[i] = a == 1 ? b : a;
+        break;
+      default: break;
+    }
+  }
+}
+
+}  // namespace treadle

@@ -1,0 +1,52 @@
+// What an operator's `gradient` sees: the forward node's values, the gradients of its outputs, and ways to add backward nodes.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace treadle {
+
+/// Gradients are ordinary nodes in the newest opset, appended to the graph. `kNoValue` stands for "no gradient".
+class GradientContext {
+ public:
+  GradientContext(Graph& graph, NodeId node, std::span<const ValueId> grad_outputs) : graph_(graph), node_(node), grads_(grad_outputs) {}
+
+  Graph& graph() const { return graph_; }
+  const Node& node() const { return graph_.node(node_); }
+  const Attributes& attributes() const { return node().attributes; }
+  ValueId input(size_t i) const { return i < node().inputs.size() ? node().inputs[i] : kNoValue; }
+  ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNoValue; }
+  /// Gradient of output i; kNoValue if nothing flows back into it.
+  ValueId grad_output(size_t i) const { return i < grads_.size() ? grads_[i] : kNoValue; }
+  const Type& type(ValueId value) const { return graph_.type(value); }
+
+  // Nodes of the backward pass. Types are inferred at once.
+  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}, std::string_view domain = "");
+  std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {}, std::string_view domain = "");
+  ValueId add(ValueId a, ValueId b) { return op("Add", {a, b}); }
+  ValueId sub(ValueId a, ValueId b) { return op("Sub", {a, b}); }
+  ValueId mul(ValueId a, ValueId b) { return op("Mul", {a, b}); }
+  ValueId div(ValueId a, ValueId b) { return op("Div", {a, b}); }
+  ValueId neg(ValueId a) { return op("Neg", {a}); }
+  ValueId reduce_sum(ValueId x, std::vector<int64_t> axes, bool keepdims);
+  ValueId transpose(ValueId x, std::vector<int64_t> perm) { return op("Transpose", {x}, {{"perm", std::move(perm)}}); }
+  ValueId shape_of(ValueId x) { return op("Shape", {x}); }
+  ValueId reshape_like(ValueId x, ValueId like) { return op("Reshape", {x, shape_of(like)}); }
+  ValueId constant(Tensor tensor) { return graph_.add_constant("constant", std::move(tensor)); }
+  ValueId ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
+  /// A scalar of the dtype of `like`.
+  ValueId scalar(double value, ValueId like);
+  /// Sums a gradient over the axes that broadcasting `operand` added or stretched, so that it has the operand's shape.
+  ValueId unbroadcast(ValueId grad, ValueId operand);
+
+ private:
+  Graph& graph_;
+  NodeId node_;
+  std::span<const ValueId> grads_;
+};
+
+}  // namespace treadle

@@ -1,0 +1,189 @@
+// The graph: nodes and values in index-based pools, in SSA form, nodes linked in a topological order.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/attributes.h"
+#include "graph/dim.h"
+#include "graph/type.h"
+
+namespace treadle {
+
+struct OpDef;
+class Graph;
+
+/// Index of a value in its graph; `kNoValue` for an optional operand that is absent.
+enum class ValueId : uint32_t {};
+enum class NodeId : uint32_t {};
+inline constexpr ValueId kNoValue{UINT32_MAX};
+inline constexpr NodeId kNoNode{UINT32_MAX};
+inline constexpr size_t index_of(ValueId id) { return static_cast<size_t>(id); }
+inline constexpr size_t index_of(NodeId id) { return static_cast<size_t>(id); }
+
+/// One operand position that reads a value.
+struct Use {
+  NodeId node;
+  int input;
+  bool operator==(const Use&) const = default;
+};
+
+struct Value {
+  enum class Kind : uint8_t { computed, input, constant, parameter };
+
+  std::string name;
+  Type type;
+  Kind kind = Kind::computed;
+  NodeId producer = kNoNode;  // computed
+  int output = 0;             // which of the producer's outputs
+  std::vector<Use> uses;      // by nodes; uses as the graph's outputs are in Graph::outputs
+  Datum constant;             // constant; initial value of a parameter
+  std::optional<std::vector<Dim>> known;  // elements, row-major, where inference found them (small integer tensors)
+  std::string doc;
+
+  bool is_constant() const noexcept { return kind == Kind::constant; }
+};
+
+/// A graph-valued attribute: the body of If, Loop or Scan.
+struct Body {
+  std::string attribute;  // "then_branch", "body" …
+  std::unique_ptr<Graph> graph;
+  /// Values of the enclosing graph that the body reads: the value inside (an extra input of the body) and the operand of the node it comes
+  /// from, counted from Node::num_formal_inputs. They vanish again on export.
+  std::vector<std::pair<ValueId, int>> captures;
+};
+
+struct Node {
+  NodeId id = kNoNode;
+  const OpDef* op = nullptr;  // null until the operator is resolved, or if this build lacks it
+  std::string name, op_type, domain, overload;
+  int version = 0;            // opset of its domain whose meaning the node has
+  std::vector<ValueId> inputs;  // formal ones, then captures of the bodies
+  std::vector<ValueId> outputs;
+  int num_formal_inputs = 0;
+  Attributes attributes;
+  std::vector<Body> bodies;
+  std::vector<std::string> sources;  // names of the nodes of the model as read that this node stands for
+  std::string doc;
+  std::vector<std::pair<std::string, std::string>> metadata;
+
+  bool is(std::string_view type, std::string_view in_domain = "") const { return op_type == type && domain == in_domain; }
+  bool has_input(size_t i) const { return i < static_cast<size_t>(num_formal_inputs) && inputs[i] != kNoValue; }
+  bool has_output(size_t i) const { return i < outputs.size() && outputs[i] != kNoValue; }
+  const Body* body(std::string_view attribute) const;
+};
+
+/// What a new node is made of.
+struct NodeSpec {
+  std::string op_type;
+  std::vector<ValueId> inputs;
+  Attributes attributes;
+  std::string domain;
+  std::string name;           // made unique; from the op_type if empty
+  int num_outputs = 1;
+  std::vector<std::string> output_names;  // made unique; from the node's name if absent
+};
+
+class Graph {
+ public:
+  explicit Graph(std::shared_ptr<SymbolTable> symbols);
+  Graph(Graph&&) noexcept;
+  Graph& operator=(Graph&&) noexcept;
+  ~Graph();
+
+  /// A deep copy (constants are shared); ids stay the same. Symbols stay shared with the original.
+  std::unique_ptr<Graph> clone() const;
+
+  std::string name, doc;
+  std::map<std::string, int> opsets;  // domain → version that the nodes were written for
+  std::vector<std::pair<std::string, std::string>> metadata;
+
+  SymbolTable& symbols() const { return *symbols_; }
+  const std::shared_ptr<SymbolTable>& symbol_table() const { return symbols_; }
+
+  // Values.
+  size_t num_values() const { return values_.size(); }
+  Value& value(ValueId id) { return values_[index_of(id)]; }
+  const Value& value(ValueId id) const { return values_[index_of(id)]; }
+  const Type& type(ValueId id) const { return value(id).type; }
+  /// A new value; `name` is made unique.
+  ValueId add_value(std::string_view name, Type type = {}, Value::Kind kind = Value::Kind::computed);
+  ValueId add_input(std::string_view name, Type type);
+  ValueId add_constant(std::string_view name, Datum content);
+  ValueId find_value(std::string_view name) const;  // kNoValue if there is none
+  void rename_value(ValueId id, std::string_view name);
+
+  std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
+  std::vector<ValueId> outputs;
+  std::vector<std::string> output_names;            // of a model's graph; an output may be any value, even an input
+  std::vector<ValueId> overridable_initializers;    // constants that a feed may replace (IR 4 on)
+  bool is_output(ValueId id) const;
+
+  // Nodes, in topological order.
+  size_t num_nodes() const { return num_alive_; }
+  size_t node_capacity() const { return nodes_.size(); }
+  bool is_alive(NodeId id) const { return nodes_[index_of(id)].node != nullptr; }
+  Node& node(NodeId id) { return *nodes_[index_of(id)].node; }
+  const Node& node(NodeId id) const { return *nodes_[index_of(id)].node; }
+  NodeId first() const { return first_; }
+  NodeId next(NodeId id) const { return nodes_[index_of(id)].next; }
+  NodeId previous(NodeId id) const { return nodes_[index_of(id)].previous; }
+  /// The alive nodes' ids in order, copied: safe while nodes are added and removed.
+  std::vector<NodeId> order() const;
+
+  /// Appends, or inserts before `before`. The operator is looked up in the registry.
+  NodeId add_node(NodeSpec spec, NodeId before = kNoNode);
+  /// For import: takes a node whose outputs are values of this graph already.
+  NodeId append(Node node);
+  void remove_node(NodeId id);          // its outputs must be unused
+  void move_before(NodeId id, NodeId before);
+  void set_input(NodeId id, size_t input, ValueId value);
+  void add_operand(NodeId id, ValueId value);        // appends a formal input (grows over absent ones); the node must have no bodies
+  void resize_inputs(NodeId id, size_t count);       // formal inputs; new ones are absent
+  int add_capture(NodeId id, ValueId value);         // returns its position, counted from num_formal_inputs
+  void replace_uses(ValueId old_value, ValueId new_value);  // by nodes and as outputs
+
+  /// Content of a dense constant; null for anything else.
+  const Tensor* constant_tensor(ValueId id) const;
+  /// True for a constant of one element (any rank) equal to `number`.
+  bool is_scalar_constant(ValueId id, double number) const;
+  bool same_type_and_shape(ValueId a, ValueId b) const;
+  std::string unique_name(std::string_view stem);
+
+ private:
+  struct Slot {
+    std::unique_ptr<Node> node;
+    NodeId previous = kNoNode, next = kNoNode;
+  };
+  void link(NodeId id, NodeId before);
+  void unlink(NodeId id);
+  void drop_use(ValueId value, Use use);
+
+  std::shared_ptr<SymbolTable> symbols_;
+  std::vector<Value> values_;
+  std::vector<Slot> nodes_;
+  NodeId first_ = kNoNode, last_ = kNoNode;
+  size_t num_alive_ = 0;
+  std::map<std::string, ValueId, std::less<>> by_name_;
+  std::set<std::string, std::less<>> node_names_;
+  std::map<std::string, uint64_t, std::less<>> name_counters_;
+};
+
+/// `Conv node "layer1/conv" (ai.onnx, opset 17)`
+std::string describe(const Node& node);
+/// `X f32[1,32,56,56], W f32[64,64,3,3]; pads=[1,1,1,1]`
+std::string describe_operands(const Graph& graph, const Node& node);
+/// Readable text of a graph, one node a line.
+std::string print(const Graph& graph);
+/// Checks the graph's own invariants (uses, order, SSA, names). @throws Error(internal or invalid_model) naming the first breach.
+void verify(const Graph& graph);
+
+}  // namespace treadle

@@ -1,0 +1,215 @@
+#include "graph/infer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+const Type kUnknownType;
+
+std::optional<KnownValues> integers_of(const Tensor& tensor) {
+  if (tensor.num_elements() > kMaxKnownValues) return std::nullopt;
+  KnownValues values;
+  auto copy = [&](auto* data) {
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) values.emplace_back(static_cast<int64_t>(data[i]));
+  };
+  switch (tensor.dtype()) {
+    case DType::int64: copy(tensor.data<int64_t>()); break;
+    case DType::int32: copy(tensor.data<int32_t>()); break;
+    case DType::int16: copy(tensor.data<int16_t>()); break;
+    case DType::int8: copy(tensor.data<int8_t>()); break;
+    case DType::uint8: copy(tensor.data<uint8_t>()); break;
+    case DType::boolean: copy(tensor.data<bool>()); break;
+    default: return std::nullopt;
+  }
+  return values;
+}
+
+Dim merge_dims(const Dim& inferred, const Dim& declared, bool* contradiction) {
+  if (inferred == declared) return inferred;
+  if (inferred.is_const() && declared.is_const()) {
+    if (contradiction) *contradiction = true;
+    return inferred;
+  }
+  if (inferred.is_const()) return inferred;
+  if (declared.is_const()) return declared;
+  // Two expressions: one that the feeds' shapes determine is worth more than one that only the run can tell.
+  return inferred.data_dependent() && !declared.data_dependent() ? declared : inferred;
+}
+
+}  // namespace
+
+int normalise_axis(int64_t axis, int rank, std::string_view what) {
+  if (axis < -rank || axis >= rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} = {} is outside [{}, {})", what, axis, -rank, rank));
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+InferContext::InferContext(const Node& node, SymbolTable& symbols, std::span<const Operand> inputs, InferBody infer_body)
+    : outputs(node.outputs.size()), known_outputs(node.outputs.size()), node_(node), symbols_(symbols), inputs_(inputs), infer_body_(std::move(infer_body)) {}
+
+const Type& InferContext::input(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].type : kUnknownType; }
+const Tensor* InferContext::constant(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].constant : nullptr; }
+
+std::optional<KnownValues> InferContext::known(int i) const {
+  if (!has_input(i)) return std::nullopt;
+  const Operand& operand = inputs_[static_cast<size_t>(i)];
+  if (operand.constant) return integers_of(*operand.constant);
+  return operand.known;
+}
+
+std::optional<std::vector<int64_t>> InferContext::known_ints(int i) const {
+  auto values = known(i);
+  if (!values) return std::nullopt;
+  std::vector<int64_t> result;
+  for (const Dim& value : *values) {
+    if (!value.is_const()) return std::nullopt;
+    result.push_back(value.value());
+  }
+  return result;
+}
+
+int InferContext::axis(std::string_view name, int64_t otherwise, int rank) const { return normalise_axis(get_int(name, otherwise), rank, name); }
+
+void InferContext::set_output(int i, Type type) {
+  if (i < static_cast<int>(outputs.size())) outputs[static_cast<size_t>(i)] = std::move(type);
+}
+
+void InferContext::set_known(int i, KnownValues values) {
+  if (i < static_cast<int>(outputs.size()) && static_cast<int64_t>(values.size()) <= kMaxKnownValues) known_outputs[static_cast<size_t>(i)] = std::move(values);
+}
+
+SymbolicShape InferContext::data_dependent_shape(std::string_view hint, int rank) {
+  SymbolicShape shape;
+  for (int axis = 0; axis < rank; ++axis) shape.push_back(data_dependent_dim(hint));
+  return shape;
+}
+
+const Body& InferContext::body(std::string_view attribute) const {
+  const Body* found = node_.body(attribute);
+  if (!found) throw Error(ErrorCode::invalid_model, fmt::format("the attribute \"{}\" (a graph) is missing", attribute));
+  return *found;
+}
+
+std::vector<Type> InferContext::infer_body(const Body& body, std::span<const Type> formal_inputs) {
+  std::vector<Type> types(formal_inputs.begin(), formal_inputs.end());
+  size_t num_formal = body.graph->inputs.size() - body.captures.size();
+  if (types.size() != num_formal)
+    throw Error(ErrorCode::invalid_model, fmt::format("the body \"{}\" has {} inputs, the node gives it {}", body.attribute, num_formal, types.size()));
+  for (const auto& capture : body.captures) types.push_back(inputs_[static_cast<size_t>(node_.num_formal_inputs + capture.second)].type);
+  return infer_body_(body, types);
+}
+
+Type merge(const Type& inferred, const Type& declared, bool* contradiction) {
+  if (inferred.kind == Type::Kind::unknown) return declared;
+  if (declared.kind == Type::Kind::unknown) return inferred;
+  if (inferred.kind != declared.kind) {
+    if (contradiction) *contradiction = true;
+    return inferred;
+  }
+  Type result = inferred;
+  if (result.dtype == DType::undefined) result.dtype = declared.dtype;
+  if (result.key_dtype == DType::undefined) result.key_dtype = declared.key_dtype;
+  if (inferred.dtype != DType::undefined && declared.dtype != DType::undefined && inferred.dtype != declared.dtype && contradiction) *contradiction = true;
+  if (!result.shape) {
+    result.shape = declared.shape;
+  } else if (declared.shape) {
+    if (result.shape->size() != declared.shape->size()) {
+      if (contradiction) *contradiction = true;
+    } else {
+      for (size_t i = 0; i < result.shape->size(); ++i) (*result.shape)[i] = merge_dims((*result.shape)[i], (*declared.shape)[i], contradiction);
+    }
+  }
+  if (!result.element) result.element = declared.element;
+  else if (declared.element) result.element = std::make_shared<const Type>(merge(*result.element, *declared.element, contradiction));
+  return result;
+}
+
+void check_schema(const Graph& graph, const Node& node) {
+  const OpDef& op = *node.op;
+  auto fail = [](std::string text) { throw Error(ErrorCode::invalid_model, std::move(text)); };
+  bool variadic_in = !op.inputs.empty() && op.inputs.back().presence == Presence::variadic;
+  bool variadic_out = !op.outputs.empty() && op.outputs.back().presence == Presence::variadic;
+  if (!variadic_in && node.num_formal_inputs > static_cast<int>(op.inputs.size()))
+    fail(fmt::format("{} inputs given, at most {} expected", node.num_formal_inputs, op.inputs.size()));
+  if (!variadic_out && node.outputs.size() > op.outputs.size()) fail(fmt::format("{} outputs named, at most {} exist", node.outputs.size(), op.outputs.size()));
+  std::vector<std::pair<std::string_view, std::pair<std::string_view, DType>>> bound;  // type_name → (port, dtype)
+  for (size_t i = 0; i < std::max<size_t>(op.inputs.size(), static_cast<size_t>(node.num_formal_inputs)); ++i) {
+    const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];
+    if (!node.has_input(i)) {
+      if (port.presence == Presence::required) fail(fmt::format("the input {} ({}) is missing", i, port.name));
+      continue;
+    }
+    const Type& type = graph.type(node.inputs[i]);
+    if (!port.types.accepts(type)) fail(fmt::format("the input {} is {}; allowed: {}", port.name, to_string(type), port.types.to_string()));
+    if (port.type_name.empty() || !type.is_tensor() || type.dtype == DType::undefined) continue;
+    auto same = std::find_if(bound.begin(), bound.end(), [&](const auto& entry) { return entry.first == port.type_name; });
+    if (same == bound.end()) bound.push_back({port.type_name, {port.name, type.dtype}});
+    else if (same->second.second != type.dtype && port.presence != Presence::variadic)
+      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", same->second.first, port.name, name_of(same->second.second), name_of(type.dtype)));
+  }
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    if (op.outputs[i].presence == Presence::required && !node.has_output(i) && i == 0) fail(fmt::format("the output {} is missing", op.outputs[i].name));
+  for (const AttributeDef& attribute : op.attributes)
+    if (std::holds_alternative<AttributeDef::Required>(attribute.value) && !node.attributes.has(attribute.name) && !node.body(attribute.name))
+      fail(fmt::format("the attribute \"{}\" is required", attribute.name));
+  for (const auto& item : node.attributes) {
+    bool known = std::any_of(op.attributes.begin(), op.attributes.end(), [&](const AttributeDef& def) { return def.name == item.first; });
+    if (!known) throw Error(ErrorCode::not_implemented, fmt::format("the attribute \"{}\" is not one of the operator's", item.first));
+  }
+}
+
+void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
+  Node& node = graph.node(id);
+  if (!node.op) throw Error(ErrorCode::not_implemented, "unknown operator").add_context(describe(node));
+  try {
+    check_schema(graph, node);
+    std::vector<InferContext::Operand> operands(node.inputs.size());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (node.inputs[i] == kNoValue) continue;
+      const Value& value = graph.value(node.inputs[i]);
+      operands[i] = {value.type, graph.constant_tensor(node.inputs[i]), value.known};
+    }
+    auto infer_body = [&](const Body& body, std::span<const Type> types) {
+      Graph& inside = *body.graph;
+      for (size_t i = 0; i < types.size(); ++i) {
+        Value& input = inside.value(inside.inputs[i]);
+        input.type = merge(types[i], input.type);
+      }
+      for (const auto& capture : body.captures) {
+        const auto& operand = operands[static_cast<size_t>(node.num_formal_inputs + capture.second)];
+        Value& input = inside.value(capture.first);
+        input.known = operand.constant ? integers_of(*operand.constant) : operand.known;
+      }
+      infer(inside, options);
+      std::vector<Type> result;
+      for (ValueId output : inside.outputs) result.push_back(inside.type(output));
+      return result;
+    };
+    InferContext context(node, graph.symbols(), operands, infer_body);
+    if (node.op->infer) node.op->infer(context);
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      Value& output = graph.value(node.outputs[i]);
+      bool contradiction = false;
+      Type merged = merge(context.outputs[i], output.type, &contradiction);
+      if (contradiction && options.warn)
+        options.warn(fmt::format("{}: output \"{}\" is declared {}, inferred {}; the inferred type is taken", describe(node), output.name,
+                                 to_string(output.type), to_string(context.outputs[i])));
+      output.type = std::move(merged);
+      if (context.known_outputs[i]) output.known = std::move(context.known_outputs[i]);
+    }
+  } catch (Error& error) {
+    throw error.add_context(describe(node) + ", during shape inference", describe_operands(graph, node));
+  }
+}
+
+void infer(Graph& graph, const InferOptions& options) {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) infer_node(graph, id, options);
+}
+
+}  // namespace treadle

@@ -1,0 +1,104 @@
+// Inference of types, symbolic shapes and small integer values.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "graph/op_def.h"
+
+namespace treadle {
+
+/// Elements of a small integer tensor, row-major; extents may be symbols.
+using KnownValues = std::vector<Dim>;
+
+/// Tensors with more elements than this are not tracked as known values: shapes and axes are short.
+inline constexpr int64_t kMaxKnownValues = 64;
+
+/// What an operator's `infer` sees. Used before a run, with symbols, and in a run (data-dependent shapes), with integers and real tensors.
+class InferContext {
+ public:
+  struct Operand {
+    Type type;
+    const Tensor* constant = nullptr;        // elements, where they are known
+    std::optional<KnownValues> known;        // small integers, where they are known
+  };
+  using InferBody = std::function<std::vector<Type>(const Body&, std::span<const Type>)>;
+
+  InferContext(const Node& node, SymbolTable& symbols, std::span<const Operand> inputs, InferBody infer_body);
+
+  const Node& node() const { return node_; }
+  const Attributes& attributes() const { return node_.attributes; }
+  int num_inputs() const { return node_.num_formal_inputs; }
+  int num_outputs() const { return static_cast<int>(node_.outputs.size()); }
+  bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
+  bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
+
+  // Inputs. An absent input has an unknown type.
+  const Type& input(int i) const;
+  DType dtype(int i) const { return input(i).dtype; }
+  bool has_rank(int i) const { return input(i).has_rank(); }
+  int rank(int i) const { return input(i).rank(); }
+  const SymbolicShape& shape(int i) const { return *input(i).shape; }
+  /// Elements of a constant input; null if they are not known.
+  const Tensor* constant(int i) const;
+  /// Small integers (int64, int32 …) that the input holds, as symbols or integers; nullopt if they are not known.
+  std::optional<KnownValues> known(int i) const;
+  /// The same where all are integers.
+  std::optional<std::vector<int64_t>> known_ints(int i) const;
+
+  // Attributes.
+  int64_t get_int(std::string_view name, int64_t otherwise = 0) const { return attributes().get_int(name, otherwise); }
+  float get_float(std::string_view name, float otherwise = 0) const { return attributes().get_float(name, otherwise); }
+  std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const { return attributes().get_string(name, otherwise); }
+  const std::vector<int64_t>& get_ints(std::string_view name) const { return attributes().get_ints(name); }
+  int axis(std::string_view name, int64_t otherwise, int rank) const;
+
+  // Outputs. What is not set stays unknown.
+  void set_output(int i, Type type);
+  void set_output(int i, DType dtype, SymbolicShape shape) { set_output(i, Type::tensor(dtype, std::move(shape))); }
+  /// Known dtype, unknown rank.
+  void set_output_dtype(int i, DType dtype) { set_output(i, Type::tensor(dtype)); }
+  void set_known(int i, KnownValues values);
+  /// An extent that only the run can tell.
+  Dim data_dependent_dim(std::string_view hint) { return symbols_.fresh_symbol(hint, true); }
+  SymbolicShape data_dependent_shape(std::string_view hint, int rank);
+
+  // Bodies.
+  const Body& body(std::string_view attribute) const;
+  /// Infers a body for the types of its formal inputs; captures are added here. Returns the types of its outputs.
+  std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
+
+  // Results, for the driver.
+  std::vector<Type> outputs;
+  std::vector<std::optional<KnownValues>> known_outputs;
+
+ private:
+  const Node& node_;
+  SymbolTable& symbols_;
+  std::span<const Operand> inputs_;
+  InferBody infer_body_;
+};
+
+/// `axis` in [0, rank). @throws Error(invalid_argument) naming `what` if it is outside [-rank, rank).
+int normalise_axis(int64_t axis, int rank, std::string_view what = "axis");
+
+struct InferOptions {
+  /// Called with a text when a declared shape contradicts the inferred one (the inferred one wins).
+  std::function<void(const std::string&)> warn;
+};
+
+/// Infers every node of the graph, and of its bodies, in order. Types stand in the values afterwards. @throws Error naming the node.
+void infer(Graph& graph, const InferOptions& options = {});
+/// Infers one node from its inputs' types; what the graph knew of its outputs is merged in.
+void infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
+
+/// Checks arity, attributes and types of a node against its operator's schema. @throws Error(invalid_model or not_implemented).
+void check_schema(const Graph& graph, const Node& node);
+
+/// The more exact of two types, extent by extent; integers beat symbols, and `inferred` wins a contradiction.
+Type merge(const Type& inferred, const Type& declared, bool* contradiction = nullptr);
+
+}  // namespace treadle

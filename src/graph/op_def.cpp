@@ -1,0 +1,69 @@
+#include "graph/op_def.h"
+
+#include <fmt/format.h>
+
+#include "graph/infer.h"
+#include "treadle/error.h"
+
+namespace treadle {
+
+bool TypeSet::accepts(const Type& type) const {
+  switch (type.kind) {
+    case Type::Kind::unknown: return true;
+    case Type::Kind::tensor: return type.dtype == DType::undefined || has(type.dtype);
+    default: return bits_ >> (26U + static_cast<unsigned>(type.kind)) & 1U;
+  }
+}
+
+std::string TypeSet::to_string() const {
+  std::string text;
+  for (int i = 1; i < kNumDTypes; ++i)
+    if (has(static_cast<DType>(i))) text += fmt::format("{}{}", text.empty() ? "" : ", ", name_of(static_cast<DType>(i)));
+  constexpr std::string_view kinds[] = {"sparse tensor", "sequence", "optional", "map"};
+  for (unsigned k = 0; k < 4; ++k)
+    if (bits_ >> (28U + k) & 1U) text += fmt::format("{}{}", text.empty() ? "" : ", ", kinds[k]);
+  return text;
+}
+
+int ShapeContext::axis(std::string_view name, int64_t otherwise, int rank) const {
+  return normalise_axis(get_int(name, otherwise), rank, name);
+}
+
+const Type& CreateContext::type(int input) const {
+  static const Type unknown;
+  return has_input(input) ? graph_.type(node_.inputs[static_cast<size_t>(input)]) : unknown;
+}
+
+const Type& CreateContext::output_type(int output) const {
+  static const Type unknown;
+  return has_output(output) ? graph_.type(node_.outputs[static_cast<size_t>(output)]) : unknown;
+}
+
+const Tensor* CreateContext::constant(int input) const {
+  return has_input(input) ? graph_.constant_tensor(node_.inputs[static_cast<size_t>(input)]) : nullptr;
+}
+
+int64_t BindContext::value_at(int input, int64_t index) const {
+  const Tensor& tensor = *value(input);
+  if (tensor.dtype() == DType::int32) return tensor.data<int32_t>()[index];
+  return tensor.data<int64_t>()[index];
+}
+
+const KernelDef& select_kernel(const Graph& graph, const Node& node) {
+  CreateContext context(graph, node);
+  std::string reasons;
+  for (const KernelDef& def : node.op->kernels) {
+    std::string reason;
+    if (def.dtype != DType::undefined) {
+      DType dtype = def.dtype_operand >= 0 ? context.dtype(def.dtype_operand) : context.output_dtype(-1 - def.dtype_operand);
+      if (dtype != def.dtype) reason = fmt::format("for {}, not {}", name_of(def.dtype), name_of(dtype));
+    }
+    if (reason.empty() && def.declines) reason = def.declines(context);
+    if (reason.empty()) return def;
+    reasons += fmt::format("\n    {}: {}", def.name, reason);
+  }
+  if (reasons.empty()) reasons = " the operator has none in this build";
+  throw Error(ErrorCode::not_implemented, "no kernel takes this node:" + reasons);
+}
+
+}  // namespace treadle

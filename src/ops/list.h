@@ -1,0 +1,134 @@
+// Every family of operators: one file of this folder each.
+#pragma once
+
+#include <vector>
+
+#include "graph/op_def.h"
+
+namespace treadle::ops {
+
+using Family = std::vector<OpDef> (*)();
+
+std::vector<OpDef> activation_ops();
+std::vector<OpDef> arg_min_max_ops();
+std::vector<OpDef> attention_ops();
+std::vector<OpDef> cast_ops();
+std::vector<OpDef> concat_ops();
+std::vector<OpDef> constant_ops();
+std::vector<OpDef> control_flow_ops();
+std::vector<OpDef> conv_ops();
+std::vector<OpDef> conv_transpose_ops();
+std::vector<OpDef> cumulative_ops();
+std::vector<OpDef> deform_conv_ops();
+std::vector<OpDef> einsum_ops();
+std::vector<OpDef> elementwise_binary_ops();
+std::vector<OpDef> elementwise_unary_ops();
+std::vector<OpDef> expand_ops();
+std::vector<OpDef> gather_ops();
+std::vector<OpDef> grid_sample_ops();
+std::vector<OpDef> image_decoder_ops();
+std::vector<OpDef> linalg_ops();
+std::vector<OpDef> loss_ops();
+std::vector<OpDef> matmul_ops();
+std::vector<OpDef> microsoft_domain_ops();
+std::vector<OpDef> ml_encoders_ops();
+std::vector<OpDef> ml_linear_ops();
+std::vector<OpDef> ml_maps_ops();
+std::vector<OpDef> ml_scaler_ops();
+std::vector<OpDef> ml_svm_ops();
+std::vector<OpDef> ml_tree_ensemble_ops();
+std::vector<OpDef> non_max_suppression_ops();
+std::vector<OpDef> nonzero_ops();
+std::vector<OpDef> normalization_ops();
+std::vector<OpDef> one_hot_ops();
+std::vector<OpDef> optional_ops();
+std::vector<OpDef> pad_ops();
+std::vector<OpDef> pool_ops();
+std::vector<OpDef> quantize_ops();
+std::vector<OpDef> random_ops();
+std::vector<OpDef> reduce_ops();
+std::vector<OpDef> reshape_ops();
+std::vector<OpDef> resize_ops();
+std::vector<OpDef> rnn_ops();
+std::vector<OpDef> roi_ops();
+std::vector<OpDef> scatter_ops();
+std::vector<OpDef> sequence_ops();
+std::vector<OpDef> shape_ops();
+std::vector<OpDef> signal_ops();
+std::vector<OpDef> slice_ops();
+std::vector<OpDef> softmax_ops();
+std::vector<OpDef> space_depth_ops();
+std::vector<OpDef> split_ops();
+std::vector<OpDef> string_ops();
+std::vector<OpDef> text_ops();
+std::vector<OpDef> top_k_ops();
+std::vector<OpDef> training_optimizers_ops();
+std::vector<OpDef> transpose_ops();
+std::vector<OpDef> treadle_domain_ops();
+std::vector<OpDef> trilu_ops();
+std::vector<OpDef> variadic_ops();
+std::vector<OpDef> where_ops();
+
+inline constexpr Family kFamilies[] = {
+    activation_ops,
+    arg_min_max_ops,
+    attention_ops,
+    cast_ops,
+    concat_ops,
+    constant_ops,
+    control_flow_ops,
+    conv_ops,
+    conv_transpose_ops,
+    cumulative_ops,
+    deform_conv_ops,
+    einsum_ops,
+    elementwise_binary_ops,
+    elementwise_unary_ops,
+    expand_ops,
+    gather_ops,
+    grid_sample_ops,
+    image_decoder_ops,
+    linalg_ops,
+    loss_ops,
+    matmul_ops,
+    microsoft_domain_ops,
+    ml_encoders_ops,
+    ml_linear_ops,
+    ml_maps_ops,
+    ml_scaler_ops,
+    ml_svm_ops,
+    ml_tree_ensemble_ops,
+    non_max_suppression_ops,
+    nonzero_ops,
+    normalization_ops,
+    one_hot_ops,
+    optional_ops,
+    pad_ops,
+    pool_ops,
+    quantize_ops,
+    random_ops,
+    reduce_ops,
+    reshape_ops,
+    resize_ops,
+    rnn_ops,
+    roi_ops,
+    scatter_ops,
+    sequence_ops,
+    shape_ops,
+    signal_ops,
+    slice_ops,
+    softmax_ops,
+    space_depth_ops,
+    split_ops,
+    string_ops,
+    text_ops,
+    top_k_ops,
+    training_optimizers_ops,
+    transpose_ops,
+    treadle_domain_ops,
+    trilu_ops,
+    variadic_ops,
+    where_ops,
+};
+
+}  // namespace treadle::ops

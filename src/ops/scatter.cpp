@@ -1,0 +1,8 @@
+#include "graph/op_def.h"
+#include "ops/list.h"
+
+namespace treadle::ops {
+
+std::vector<OpDef> scatter_ops() { return {}; }
+
+}  // namespace treadle::ops
