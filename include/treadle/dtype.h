@@ -38,10 +38,12 @@ enum class DType : uint8_t {
   float8e8m0 = 24,
   uint2 = 25,
   int2 = 26,
+  float6e2m3 = 27,
+  float6e3m2 = 28,
 };
-inline constexpr int kNumDTypes = 27;
+inline constexpr int kNumDTypes = 29;
 
-/// Bits of one element: 2 and 4 for the packed types; for `string` those of std::string, the in-memory form.
+/// Bits of one element: 2, 4 and 6 for the packed types; for `string` those of std::string, the in-memory form.
 TREADLE_API size_t bits_of(DType dtype) noexcept;
 /// "float32", "int64", "bool" …, as NumPy and ONNX write them.
 TREADLE_API std::string_view name_of(DType dtype) noexcept;

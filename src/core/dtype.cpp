@@ -45,6 +45,8 @@ constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{
     {"float8e8m0", "f8e8m0", 8, Family::floating},
     {"uint2", "u2", 2, Family::unsigned_integer},
     {"int2", "i2", 2, Family::signed_integer},
+    {"float6e2m3", "f6e2m3", 6, Family::floating},
+    {"float6e3m2", "f6e3m2", 6, Family::floating},
 }};
 
 const DTypeInfo& info(DType dtype) {
