@@ -12,19 +12,19 @@
 namespace treadle::onnx {
 
 struct ReadOptions {
-  bool use_mmap = true;                          ///< false: read files into memory
-  bool load_external = true;                     ///< false: external tensors keep only their description
-  bool external_links_may_leave_folder = false;  ///< follow symbolic links out of the model's folder (download caches use them)
-  int max_nesting_depth = 64;                    ///< of subgraphs and of types, each
-  size_t max_tensor_bytes = SIZE_MAX;            ///< of one tensor
-  size_t max_messages = 10'000'000;  ///< nodes, attributes, tensors …: two bytes of a hostile file would each cost hundreds in memory
+  bool use_mmap = true;                ///< false: read files into memory
+  bool load_external = true;           ///< false: external tensors keep only their description
+  int max_nesting_depth = 64;          ///< of subgraphs and of types, each
+  size_t max_tensor_bytes = SIZE_MAX;  ///< of one tensor
+  size_t max_messages = 10'000'000;    ///< nodes, attributes, tensors …: two bytes of a hostile file would each cost hundreds in memory
   /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.
   size_t min_in_place_bytes = 1024;
 };
 
 /// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment are
 /// read-only views of the file (mapped privately; the file must not be truncated while they live); the rest is copied.
-/// External data is looked for relative to the file's folder.
+/// External data is looked for relative to the file's folder, and must lie inside it or inside the folder of the file that `path` finally
+/// names: download caches make both symbolic links into one folder.
 /// @throws Error(not_found, io_error) if a file cannot be read; Error(invalid_model), with the place in the model, if it breaks
 ///   protobuf's or ONNX's rules; Error(not_implemented) for a newer IR version or an unknown dtype; Error(resource_exhausted) for a limit.
 ModelDef parse_model_file(const std::string& path, const ReadOptions& options = {});

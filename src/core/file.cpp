@@ -1,0 +1,149 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+constexpr size_t kBufferBytes = 256 * 1024;        // fewer, larger writes
+constexpr size_t kMaxReadBytes = size_t{1} << 30;  // Linux moves at most 2 GiB - 4 KiB in one call
+
+std::string reason(int code) { return std::generic_category().message(code); }
+
+[[noreturn]] void throw_io(const char* what, const std::string& path, int code) {
+  throw Error(code == ENOENT ? ErrorCode::not_found : ErrorCode::io_error,
+              std::string("cannot ") + what + " \"" + path + "\": " + reason(code));
+}
+
+/// An open file that closes itself.
+struct InputFile {
+  int fd;
+  size_t size_bytes = 0;
+
+  explicit InputFile(const std::string& path)
+      // O_NONBLOCK: opening a FIFO must not wait for a writer before it can be refused.
+      : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (fd < 0) throw_io("open", path, errno);
+    struct stat info {};
+    int failure = ::fstat(fd, &info) != 0 ? errno : 0;
+    if (failure || !S_ISREG(info.st_mode)) {
+      ::close(fd);
+      if (failure) throw_io("examine", path, failure);
+      throw Error(ErrorCode::io_error, "\"" + path + "\" is not a regular file");
+    }
+    size_bytes = static_cast<size_t>(info.st_size);
+  }
+  ~InputFile() { ::close(fd); }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+};
+
+}  // namespace
+
+std::shared_ptr<Storage> map_file(const std::string& path) {
+  InputFile file(path);
+  if (file.size_bytes == 0) return Storage::allocate(0);
+  void* data = ::mmap(nullptr, file.size_bytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) throw_io("map", path, errno);
+  try {
+    return Storage::borrow(
+        data, file.size_bytes, [data, size = file.size_bytes] { ::munmap(data, size); }, /*writable=*/false);
+  } catch (...) {
+    ::munmap(data, file.size_bytes);
+    throw;
+  }
+}
+
+std::shared_ptr<Storage> read_file(const std::string& path) {
+  InputFile file(path);
+  auto storage = Storage::allocate(file.size_bytes);
+  for (size_t done = 0; done < file.size_bytes;) {
+    ssize_t got = ::read(file.fd, storage->data() + done, std::min(file.size_bytes - done, kMaxReadBytes));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_io("read", path, errno);
+    if (got == 0)
+      throw Error(ErrorCode::io_error, "\"" + path + "\" became shorter while it was read: " + std::to_string(done) + " bytes of " +
+                                           std::to_string(file.size_bytes));
+    done += static_cast<size_t>(got);
+  }
+  return storage;
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  std::error_code ignored;
+  auto status = std::filesystem::symlink_status(path, ignored);
+  if (std::filesystem::is_symlink(status)) {  // keep the link, replace what it names
+    auto target = std::filesystem::canonical(path, ignored);
+    if (!ignored) path_ = target.string();
+    status = std::filesystem::status(path_, ignored);
+  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) && !std::filesystem::is_symlink(status))
+    throw Error(ErrorCode::io_error, "\"" + path + "\" is not a regular file");
+  static std::atomic<unsigned> counter{0};
+  do {
+    temporary_path_ = path_ + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EEXIST);
+  if (fd_ < 0) throw Error(ErrorCode::io_error, "cannot create \"" + temporary_path_ + "\": " + reason(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!committed_) ::unlink(temporary_path_.c_str());
+}
+
+void AtomicFile::write_through(const std::byte* data, size_t size) {
+  while (size > 0) {
+    ssize_t done = ::write(fd_, data, std::min(size, kMaxReadBytes));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) throw Error(ErrorCode::io_error, "cannot write \"" + path_ + "\": " + reason(errno));
+    data += done;
+    size -= static_cast<size_t>(done);
+  }
+}
+
+void AtomicFile::flush() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  size_bytes_ += bytes.size();
+  if (buffer_.size() + bytes.size() > kBufferBytes) flush();
+  if (bytes.size() > kBufferBytes) return write_through(bytes.data(), bytes.size());
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+void AtomicFile::write_zeros(size_t count) {
+  const std::vector<std::byte> zeros(std::min(count, kBufferBytes));
+  for (size_t done = 0; done < count; done += zeros.size()) write(std::span(zeros).first(std::min(zeros.size(), count - done)));
+}
+
+void AtomicFile::close() {
+  if (fd_ < 0) return;
+  flush();
+  int failure = ::close(fd_) != 0 ? errno : 0;
+  fd_ = -1;
+  if (failure) throw Error(ErrorCode::io_error, "cannot write \"" + path_ + "\": " + reason(failure));
+}
+
+void AtomicFile::commit() {
+  close();
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0)
+    throw Error(ErrorCode::io_error, "cannot rename \"" + temporary_path_ + "\" to \"" + path_ + "\": " + reason(errno));
+  committed_ = true;
+}
+
+}  // namespace treadle

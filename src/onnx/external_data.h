@@ -1,0 +1,38 @@
+// The files beside a model that hold its large tensors.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnx/wire.h"
+#include "treadle/tensor.h"
+
+namespace treadle::onnx {
+
+class ExternalFiles {
+ public:
+  /// @param folder  locations are relative to it; empty: there is no folder, and external data is an error.
+  /// @param allowed folders that, besides `folder`, a location may lead into through symbolic links.
+  ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap);
+
+  struct File {
+    std::shared_ptr<Storage> storage;
+    size_t copied_bytes = 0;
+  };
+  /// The file, opened on first use.
+  /// @throws Error(invalid_model) for a location that is absolute, has "..", or leaves the allowed folders; Error(not_found, io_error).
+  File& open(const Place& place, const std::string& location);
+
+ private:
+  std::filesystem::path resolve(const Place& place, const std::string& location) const;
+
+  std::filesystem::path folder_;
+  std::vector<std::filesystem::path> allowed_;
+  bool use_mmap_;
+  std::map<std::string, File> files_;
+};
+
+}  // namespace treadle::onnx

@@ -1,0 +1,126 @@
+// ModelProto and FunctionProto, and the ways in: files and bytes.
+#include "onnx/parse.h"
+
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/file.h"
+#include "onnx/parse_context.h"
+
+namespace treadle::onnx {
+namespace fs = std::filesystem;
+namespace {
+
+void parse_opset_import(ParseContext&, WireReader reader, OpsetImport& out) {
+  while (reader.next()) {
+    if (reader.field() == 1) out.domain = reader.string();
+    if (reader.field() == 2) out.version = reader.int64();
+  }
+}
+
+void parse_function(ParseContext& context, WireReader reader, FunctionDef& out) {
+  while (reader.next()) {
+    switch (reader.field()) {
+      case 1: out.name = reader.string(); break;
+      case 4: out.inputs.push_back(reader.string()); break;
+      case 5: out.outputs.push_back(reader.string()); break;
+      case 6: out.attributes.push_back(reader.string()); break;
+      case 7: parse_element(context, reader, "node", out.nodes, parse_node); break;
+      case 8: out.doc_string = reader.string(); break;
+      case 9: parse_element(context, reader, "opset_import", out.opset_imports, parse_opset_import); break;
+      case 10: out.domain = reader.string(); break;
+      case 11: parse_element(context, reader, "attribute_proto", out.attribute_protos, parse_attribute); break;
+      case 12: parse_element(context, reader, "value_info", out.value_info, parse_value_info); break;
+      case 13: out.overload = reader.string(); break;
+      case 14: parse_property(context, reader.message(), out.metadata_props); break;
+      default: break;
+    }
+  }
+}
+
+/// Runs `parse`, so that whatever goes wrong is an Error.
+template <typename Parse>
+auto guarded(const ParseContext& context, Parse parse) {
+  try {
+    return parse();
+  } catch (const std::bad_alloc&) {
+    context.place.fail(ErrorCode::resource_exhausted, "not enough memory");
+  } catch (const std::length_error&) {
+    context.place.fail(ErrorCode::resource_exhausted, "not enough memory");
+  }
+}
+
+std::string_view view_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes) {
+  return guarded(context, [&] {
+    ModelDef model;
+    parse_model(context, WireReader(view_of(bytes), context.place), model);
+    return model;
+  });
+}
+
+}  // namespace
+
+void parse_model(ParseContext& context, WireReader reader, ModelDef& out) {
+  bool has_graph = false;
+  while (reader.next()) {
+    switch (reader.field()) {
+      case 1: out.ir_version = reader.int64(); break;
+      case 2: out.producer_name = reader.string(); break;
+      case 3: out.producer_version = reader.string(); break;
+      case 4: out.domain = reader.string(); break;
+      case 5: out.model_version = reader.int64(); break;
+      case 6: out.doc_string = reader.string(); break;
+      case 7: {
+        has_graph = true;
+        Place::Step step(context.place, "graph");
+        parse_graph(context, reader.message(), out.graph);
+        break;
+      }
+      case 8: parse_element(context, reader, "opset_import", out.opset_imports, parse_opset_import); break;
+      case 14: parse_property(context, reader.message(), out.metadata_props); break;
+      case 20: out.training_info.push_back(reader.string()); break;
+      case 25: parse_element(context, reader, "functions", out.functions, parse_function); break;
+      case 26: out.configuration.push_back(reader.string()); break;
+      default: break;
+    }
+  }
+  if (out.ir_version > kMaxIrVersion)
+    context.place.fail(ErrorCode::not_implemented,
+                       "IR version " + std::to_string(out.ir_version) + "; versions up to " + std::to_string(kMaxIrVersion) + " are known");
+  if (out.ir_version < 1 || !has_graph)
+    context.place.fail(std::string(has_graph ? "no IR version" : "no graph") + ": not an ONNX model, or one that is cut off");
+}
+
+ModelDef parse_model_bytes(std::span<const std::byte> bytes, std::shared_ptr<Storage> owner, const fs::path& model_dir,
+                           const ReadOptions& options) {
+  if (owner && !bytes.empty() && (bytes.data() < owner->data() || bytes.data() + bytes.size() > owner->data() + owner->size_bytes()))
+    throw Error(ErrorCode::invalid_argument, "the bytes of the model do not lie within their owner");
+  ParseContext context{options, std::move(owner), ExternalFiles(model_dir, {}, options.use_mmap), {}};
+  return parse_with(context, bytes);
+}
+
+ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
+  auto storage = options.use_mmap ? map_file(path) : read_file(path);
+  fs::path folder = fs::path(path).parent_path();
+  std::error_code failure;
+  fs::path real = fs::canonical(path, failure);
+  std::vector<fs::path> allowed;
+  if (!failure) allowed.push_back(real.parent_path());
+  ParseContext context{options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap), {}};
+  return parse_with(context, {storage->data(), storage->size_bytes()});
+}
+
+TensorDef parse_tensor_bytes(std::span<const std::byte> bytes, const ReadOptions& options) {
+  ParseContext context{options, nullptr, ExternalFiles({}, {}, false), {}};
+  return guarded(context, [&] {
+    TensorDef tensor;
+    Place::Step step(context.place, "tensor");
+    parse_tensor(context, WireReader(view_of(bytes), context.place), tensor);
+    return tensor;
+  });
+}
+
+}  // namespace treadle::onnx

@@ -1,0 +1,77 @@
+// What the functions that read the parts of a model share.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "onnx/external_data.h"
+#include "onnx/model_def.h"
+#include "onnx/parse.h"
+#include "onnx/wire.h"
+
+namespace treadle::onnx {
+
+struct ParseContext {
+  const ReadOptions& options;
+  std::shared_ptr<Storage> owner;  // of the bytes being read; null: nothing can be used in place
+  ExternalFiles external;
+  Place place;
+  size_t messages = 0;
+  int graph_depth = 0, type_depth = 0;
+
+  /// Called once per message that becomes a struct.
+  void count_message() {
+    if (++messages > options.max_messages)
+      place.fail(ErrorCode::resource_exhausted,
+                 "more than " + std::to_string(options.max_messages) + " nodes, attributes, tensors and types (max_messages)");
+  }
+};
+
+/// One level of nesting, for the life of this object.
+class Nesting {
+ public:
+  Nesting(const ParseContext& context, int& depth, const char* what) : depth_(depth) {
+    if (depth >= context.options.max_nesting_depth)
+      context.place.fail(std::string(what) + " nested more than " + std::to_string(context.options.max_nesting_depth) +
+                         " deep (max_nesting_depth)");
+    ++depth_;
+  }
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  int& depth_;
+};
+
+// Each reads one message into `out`. A repeated occurrence of a singular message adds to what is there, as protobuf merges.
+void parse_model(ParseContext& context, WireReader reader, ModelDef& out);
+void parse_graph(ParseContext& context, WireReader reader, GraphDef& out);
+void parse_node(ParseContext& context, WireReader reader, NodeDef& out);
+void parse_attribute(ParseContext& context, WireReader reader, AttributeDef& out);
+void parse_type(ParseContext& context, WireReader reader, TypeDef& out);
+void parse_value_info(ParseContext& context, WireReader reader, ValueInfoDef& out);
+void parse_property(ParseContext& context, WireReader reader, Properties& out);
+/// These two replace `out` instead: half a tensor has no meaning.
+void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out);
+void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorDef& out);
+
+/// The dtype of an ONNX number. @throws Error(not_implemented) for a number that is not known.
+DType parse_dtype(const ParseContext& context, int32_t number);
+
+/// Appends an element to `list` and reads it by `parse`, with the field's name and index as the place.
+template <typename T, typename Parse>
+void parse_element(ParseContext& context, const WireReader& reader, const char* field, std::vector<T>& list, Parse parse) {
+  context.count_message();
+  T element;
+  {
+    const std::string* name = nullptr;
+    if constexpr (requires { element.name; }) name = &element.name;
+    Place::Step step(context.place, field, list.size(), name);
+    parse(context, reader.message(), element);
+  }
+  list.push_back(std::move(element));
+}
+
+}  // namespace treadle::onnx

@@ -1,0 +1,91 @@
+#include "onnx/wire.h"
+
+namespace treadle::onnx {
+
+std::string in_quotes(std::string_view text) {
+  constexpr size_t kLongest = 120;
+  std::string result = "\"";
+  for (char c : text.substr(0, kLongest)) {
+    auto code = static_cast<unsigned char>(c);
+    if (code >= 0x20 && code != 0x7f) {
+      result += c;
+    } else {
+      constexpr char kDigits[] = "0123456789abcdef";
+      result += {'\\', 'x', kDigits[code >> 4], kDigits[code & 15]};
+    }
+  }
+  return result + (text.size() > kLongest ? "…\"" : "\"");
+}
+
+std::string Place::text() const {
+  std::string result;
+  for (const Frame& frame : frames_) {
+    if (!result.empty()) result += '.';
+    result += frame.field;
+    if (frame.index != kNoIndex) result += "[" + std::to_string(frame.index) + "]";
+    if (frame.name && !frame.name->empty()) result += " " + in_quotes(*frame.name);
+  }
+  return result.empty() ? "the model" : result;
+}
+
+void Place::fail(ErrorCode code, const std::string& message) const { throw Error(code, message).add_context("reading " + text()); }
+
+namespace {
+
+const char* name_of(WireType type) {
+  switch (type) {
+    case WireType::varint: return "a varint";
+    case WireType::fixed64: return "64 bits";
+    case WireType::length_delimited: return "length-delimited";
+    case WireType::fixed32: return "32 bits";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+void WireReader::fail_type(WireType wanted) const {
+  place_.fail("field " + std::to_string(field_) + " is " + name_of(type_) + " on the wire, not " + name_of(wanted));
+}
+
+uint64_t WireReader::decode(const char*& data, const char* end) const {
+  try {
+    return protozero::decode_varint(&data, end);
+  } catch (const protozero::varint_too_long_exception&) {
+    place_.fail("a varint of more than 10 bytes");
+  } catch (const protozero::end_of_buffer_exception&) {
+    place_.fail("cut off within a varint");
+  }
+}
+
+bool WireReader::next() {
+  if (data_ == end_) return false;
+  uint64_t key = decode(data_, end_);
+  uint64_t field = key >> 3;
+  if (field == 0 || field >= (uint64_t{1} << 29))
+    place_.fail("a field number of " + std::to_string(field) + ": not an ONNX file, or damaged");
+  field_ = static_cast<uint32_t>(field);
+  auto type = static_cast<uint8_t>(key & 7);
+  if (type == 3 || type == 4 || type > 5)
+    place_.fail("field " + std::to_string(field) + " has the wire type " + std::to_string(type) + ": not an ONNX file, or damaged");
+  type_ = static_cast<WireType>(type);
+  if (type_ == WireType::varint) {
+    number_ = decode(data_, end_);
+    return true;
+  }
+  uint64_t length = type_ == WireType::fixed32 ? 4 : type_ == WireType::fixed64 ? 8 : decode(data_, end_);
+  auto left = static_cast<size_t>(end_ - data_);
+  if (length > left)
+    place_.fail("field " + std::to_string(field) + " needs " + std::to_string(length) + " bytes, " + std::to_string(left) +
+                " are left: cut off or damaged");
+  if (type_ == WireType::length_delimited) {
+    view_ = {data_, static_cast<size_t>(length)};
+  } else {
+    number_ = 0;
+    std::memcpy(&number_, data_, static_cast<size_t>(length));
+  }
+  data_ += length;
+  return true;
+}
+
+}  // namespace treadle::onnx

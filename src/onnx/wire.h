@@ -1,0 +1,130 @@
+// Protobuf's wire format, read with checks: every misuse and every bad byte is an Error that names its place in the model.
+// protozero decodes the numbers; its own reader asserts where a file can be wrong, and cuts lengths to 32 bits.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <protozero/exception.hpp>
+#include <protozero/varint.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "treadle/error.h"
+
+namespace treadle::onnx {
+
+static_assert(std::endian::native == std::endian::little, "ONNX files are little-endian; this reader does not swap bytes");
+
+/// Where in the model the reader is: `graph.node[12] "conv1".attribute "pads"`.
+class Place {
+ public:
+  /// One step down, for the life of this object. `name` is looked at when an error is reported, so it may be read later than this is made.
+  class Step {
+   public:
+    Step(Place& place, const char* field, size_t index, const std::string* name) : place_(place) {
+      place_.frames_.push_back({field, index, name});
+    }
+    Step(Place& place, const char* field) : Step(place, field, kNoIndex, nullptr) {}
+    ~Step() { place_.frames_.pop_back(); }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+   private:
+    Place& place_;
+  };
+
+  std::string text() const;
+  [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
+  [[noreturn]] void fail(const std::string& message) const { fail(ErrorCode::invalid_model, message); }
+
+ private:
+  static constexpr size_t kNoIndex = SIZE_MAX;
+  struct Frame {
+    const char* field;
+    size_t index;
+    const std::string* name;
+  };
+  std::vector<Frame> frames_;
+};
+
+/// `text` in quotes, shortened, without control characters: names from a file may hold anything.
+std::string in_quotes(std::string_view text);
+
+enum class WireType : uint8_t { varint = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5 };
+
+/// The fields of one message. next() reads a field whole; the accessors check its wire type.
+class WireReader {
+ public:
+  WireReader(std::string_view bytes, const Place& place) : data_(bytes.data()), end_(bytes.data() + bytes.size()), place_(place) {}
+
+  /// Goes to the next field; false at the end.
+  bool next();
+  uint32_t field() const noexcept { return field_; }
+
+  uint64_t varint() const { return expect(WireType::varint), number_; }
+  int64_t int64() const { return static_cast<int64_t>(varint()); }
+  int32_t int32() const { return narrow(varint()); }
+  float float32() const { return expect(WireType::fixed32), std::bit_cast<float>(static_cast<uint32_t>(number_)); }
+  std::string_view bytes() const { return expect(WireType::length_delimited), view_; }
+  std::string string() const { return std::string(bytes()); }
+  /// Bytes of the value, or 8 for a number: an upper bound on what a repeated field holds.
+  size_t payload_bytes() const noexcept { return type_ == WireType::length_delimited ? view_.size() : sizeof(uint64_t); }
+  WireReader message() const { return WireReader(bytes(), place_); }
+
+  /// Calls take(uint64_t) for each value of a repeated integer, packed or not.
+  template <typename Take>
+  void each_varint(Take take) const;
+  /// Calls take(T) for each value of a repeated float or double, packed or not.
+  template <typename T, typename Take>
+  void each_fixed(Take take) const;
+
+  /// An int32 as protobuf reads it: the low half, whatever stands above.
+  static int32_t narrow(uint64_t value) noexcept { return static_cast<int32_t>(static_cast<uint32_t>(value)); }
+
+ private:
+  void expect(WireType type) const {
+    if (type_ != type) fail_type(type);
+  }
+  [[noreturn]] void fail_type(WireType wanted) const;
+  uint64_t decode(const char*& data, const char* end) const;
+
+  const char* data_;
+  const char* end_;
+  const Place& place_;
+  uint32_t field_ = 0;
+  WireType type_ = WireType::varint;
+  uint64_t number_ = 0;    // varint, fixed32, fixed64
+  std::string_view view_;  // length-delimited
+};
+
+template <typename Take>
+void WireReader::each_varint(Take take) const {
+  if (type_ == WireType::varint) return take(number_);
+  std::string_view packed = bytes();
+  const char* data = packed.data();
+  const char* end = data + packed.size();
+  while (data != end) take(decode(data, end));
+}
+
+template <typename T, typename Take>
+void WireReader::each_fixed(Take take) const {
+  if (type_ == (sizeof(T) == 4 ? WireType::fixed32 : WireType::fixed64)) {
+    T value;
+    std::memcpy(&value, &number_, sizeof(T));
+    return take(value);
+  }
+  std::string_view packed = bytes();
+  if (packed.size() % sizeof(T) != 0)
+    place_.fail("field " + std::to_string(field_) + " packs " + std::to_string(packed.size()) + " bytes, not a multiple of " +
+                std::to_string(sizeof(T)));
+  for (size_t at = 0; at < packed.size(); at += sizeof(T)) {
+    T value;
+    std::memcpy(&value, packed.data() + at, sizeof(T));
+    take(value);
+  }
+}
+
+}  // namespace treadle::onnx
