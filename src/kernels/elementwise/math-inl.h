@@ -1,0 +1,163 @@
+// Transcendental functions on float32 vectors, once per instruction set (Highway's foreach_target). Errors are given against the exact
+// value. The polynomials and rational functions are our own minimax fits (relative error, Remez and Lawson iterations).
+#if defined(TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
+#undef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
+#else
+#define TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// exp(x), at most 1 ulp of error; saturates to 0 and infinity, keeps subnormal results, NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range. Max and Min return the second if
+  // unordered.
+  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.5f), x));
+  const V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts: the first has zeros at its end, so n * it is exact
+  r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
+  V p = hn::Set(d, 0.0013814467059326511f);
+  p = hn::MulAdd(p, r, hn::Set(d, 0.0083687804111805336f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.041668394210893869f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.16666520107819589f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.49999993412501566f));
+  p = hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
+  // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers.
+  const auto in = hn::ConvertTo(di, n);
+  const auto half = hn::ShiftRight<1>(in);
+  const auto bias = hn::Set(di, 127);
+  const V scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const V scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(in, half), bias)));
+  return hn::Mul(hn::Mul(p, scale1), scale2);
+}
+
+/// 1 / (1 + exp(-x)), 2 ulp.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V sigmoid(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  return hn::Div(one, hn::Add(one, exp(d, hn::Neg(x))));
+}
+
+/// tanh(x), 2.5e-7 of relative error.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V tanh(D d, V x) {
+  const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 9.01f));  // tanh(9.01) rounds to 1
+  const V sign = hn::CopySignToAbs(hn::Set(d, 1.0f), x);
+  x = hn::Min(hn::Set(d, 9.02f), hn::Max(hn::Set(d, -9.02f), x));
+  const V t = hn::Mul(x, x);
+  V p = hn::Set(d, 1.3322385659336745e-8f);
+  p = hn::MulAdd(p, t, hn::Set(d, 2.0585974113752015e-5f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.0034941892878121989f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.13379848890410549f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.99999997918971492f));
+  V q = hn::Set(d, 7.7634074964628096e-7f);
+  q = hn::MulAdd(q, t, hn::Set(d, 0.0003283343848173852f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.025871664161043996f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.46713164149505475f));
+  q = hn::MulAdd(q, t, hn::Set(d, 1.0f));
+  const V y = hn::Div(hn::Mul(x, p), q);
+  return hn::IfThenElse(saturated, sign, y);
+}
+
+/// erf(x), 3e-7 of relative error.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V erf(D d, V x) {
+  const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 3.92f));  // erf(3.92) rounds to 1
+  const V sign = hn::CopySignToAbs(hn::Set(d, 1.0f), x);
+  x = hn::Min(hn::Set(d, 3.925f), hn::Max(hn::Set(d, -3.925f), x));
+  const V t = hn::Mul(x, x);
+  V p = hn::Set(d, 2.0417447990648601e-6f);
+  p = hn::MulAdd(p, t, hn::Set(d, 0.00028476195450415529f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.003778847591280883f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.05278802757249029f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.1907707952328636f));
+  p = hn::MulAdd(p, t, hn::Set(d, 1.1283791456804152f));
+  V q = hn::Set(d, 3.7999133655437608e-5f);
+  q = hn::MulAdd(q, t, hn::Set(d, 0.0011649676881647889f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.01499600353958993f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.11425164340717782f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.50239894175726899f));
+  q = hn::MulAdd(q, t, hn::Set(d, 1.0f));
+  return hn::IfThenElse(saturated, sign, hn::Div(hn::Mul(x, p), q));
+}
+
+/// Natural logarithm, 1 ulp; -infinity at 0, NaN below.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V log(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const auto subnormal = hn::Lt(x, hn::Set(d, 1.17549435e-38f));
+  const V scaled = hn::IfThenElse(subnormal, hn::Mul(x, hn::Set(d, 8388608.0f)), x);
+  // The mantissa between sqrt(1/2) and sqrt(2): subtracting the bits of sqrt(1/2) moves the exponent's step there.
+  const auto bits = hn::BitCast(di, scaled);
+  const auto offset = hn::Set(di, 0x3f3504f3);
+  const auto e = hn::ShiftRight<23>(hn::Sub(bits, offset));
+  const V m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(e)));
+  const V n = hn::Sub(hn::ConvertTo(d, e), hn::IfThenElseZero(subnormal, hn::Set(d, 23.0f)));
+  const V f = hn::Sub(m, hn::Set(d, 1.0f));
+  V p = hn::Set(d, 0.06746651523364135f);
+  p = hn::MulAdd(p, f, hn::Set(d, -0.11675654570782283f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.11888158846950967f));
+  p = hn::MulAdd(p, f, hn::Set(d, -0.1240558824163557f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.14219552732485368f));
+  p = hn::MulAdd(p, f, hn::Set(d, -0.16667995904872702f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.20002118642565147f));
+  p = hn::MulAdd(p, f, hn::Set(d, -0.25000009598317472f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.3333331260429507f));
+  const V f2 = hn::Mul(f, f);
+  V y = hn::Mul(hn::Mul(p, f), f2);
+  y = hn::MulAdd(n, hn::Set(d, 1.42860682030941723e-6f), y);
+  y = hn::NegMulAdd(f2, hn::Set(d, 0.5f), y);
+  y = hn::Add(f, y);
+  y = hn::MulAdd(n, hn::Set(d, 0.693145751953125f), y);
+  const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  const V zero = hn::Zero(d);
+  y = hn::IfThenElse(hn::Eq(x, infinity), infinity, y);
+  y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), y);
+  // Below zero and NaN: x >= 0 is false for both.
+  return hn::IfThenElse(hn::Ge(x, zero), y, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
+}
+
+/// log(1 + x) for x >= 0, 2 ulp: the rounding of 1 + x is undone by a quotient.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V log1p_positive(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V u = hn::Add(one, x);
+  const V difference = hn::Sub(u, one);
+  const V y = hn::Mul(log(d, u), hn::Div(x, difference));
+  return hn::IfThenElse(hn::Eq(difference, hn::Zero(d)), x, y);
+}
+
+/// log(1 + exp(x)) without overflow.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V softplus(D d, V x) {
+  return hn::Add(hn::Max(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
+}
+
+/// x * (1 + erf(x / sqrt 2)) / 2.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V gelu(D d, V x) {
+  const V half = hn::Mul(x, hn::Set(d, 0.5f));
+  return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.70710678118654752f))), half);
+}
+
+/// The tanh approximation of gelu.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V gelu_tanh(D d, V x) {
+  const V half = hn::Mul(x, hn::Set(d, 0.5f));
+  const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), hn::Set(d, 0.044715f), x);
+  return hn::MulAdd(half, tanh(d, hn::Mul(cubic, hn::Set(d, 0.79788456080286536f))), half);
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_

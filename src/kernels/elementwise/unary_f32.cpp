@@ -1,0 +1,142 @@
+#include "kernels/elementwise/unary_f32.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/elementwise/unary_f32.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "kernels/elementwise/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+// Min and Max return their second operand if one is NaN: bounds come first, so that NaN stays NaN.
+HWY_INLINE V at_least(V low, V x) { return hn::Max(low, x); }
+HWY_INLINE V at_most(V high, V x) { return hn::Min(high, x); }
+
+// exp(x) - 1 for x <= 0, without the cancellation near 0: there tanh(x / 2) = (exp(x) - 1) / (exp(x) + 1) helps.
+HWY_INLINE V expm1_negative(D d, V x) {
+  const V e = exp(d, x);
+  const V one = hn::Set(d, 1.0f);
+  const V near_zero = hn::Mul(tanh(d, hn::Mul(x, hn::Set(d, 0.5f))), hn::Add(e, one));
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, -0.5f)), near_zero, hn::Sub(e, one));
+}
+
+HWY_INLINE V elu(D d, V a, V x) {
+  const V zero = hn::Zero(d);
+  return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(a, expm1_negative(d, hn::Min(zero, x))), x);
+}
+
+#define TREADLE_UNARY(NAME, EXPRESSION)                         \
+  struct NAME {                                                 \
+    D d;                                                        \
+    V a, b;                                                     \
+    HWY_INLINE V operator()(V x) const { return (EXPRESSION); } \
+  }
+#define ZERO hn::Zero(d)
+#define ONE hn::Set(d, 1.0f)
+TREADLE_UNARY(Relu, at_least(ZERO, x));
+TREADLE_UNARY(Clip, at_most(b, at_least(a, x)));
+TREADLE_UNARY(LeakyRelu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, x), x));
+TREADLE_UNARY(ThresholdedRelu, hn::IfThenElse(hn::Le(x, a), ZERO, x));
+TREADLE_UNARY(Sigmoid, sigmoid(d, x));
+TREADLE_UNARY(HardSigmoid, at_most(ONE, at_least(ZERO, hn::MulAdd(a, x, b))));
+TREADLE_UNARY(Tanh, tanh(d, x));
+TREADLE_UNARY(ScaledTanh, hn::Mul(a, tanh(d, hn::Mul(b, x))));
+TREADLE_UNARY(Elu, elu(d, a, x));
+TREADLE_UNARY(Selu, hn::Mul(b, elu(d, a, x)));
+TREADLE_UNARY(Celu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, expm1_negative(d, hn::Min(ZERO, hn::Div(x, a)))), x));
+TREADLE_UNARY(Softplus, softplus(d, x));
+TREADLE_UNARY(Softsign, hn::Div(x, hn::Add(ONE, hn::Abs(x))));
+TREADLE_UNARY(Affine, hn::MulAdd(a, x, b));
+TREADLE_UNARY(Gelu, gelu(d, x));
+TREADLE_UNARY(GeluTanh, gelu_tanh(d, x));
+TREADLE_UNARY(Silu, hn::Div(x, hn::Add(ONE, exp(d, hn::Neg(hn::Mul(a, x))))));
+TREADLE_UNARY(HardSwish, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))));
+TREADLE_UNARY(Mish, hn::Mul(x, tanh(d, softplus(d, x))));
+TREADLE_UNARY(Exp, exp(d, x));
+TREADLE_UNARY(Log, log(d, x));
+TREADLE_UNARY(Erf, erf(d, x));
+TREADLE_UNARY(Sqrt, hn::Sqrt(x));
+TREADLE_UNARY(Reciprocal, hn::Div(ONE, x));
+TREADLE_UNARY(Rsqrt, hn::Div(ONE, hn::Sqrt(x)));
+TREADLE_UNARY(Abs, hn::Abs(x));
+TREADLE_UNARY(Neg, hn::Neg(x));
+TREADLE_UNARY(Square, hn::Mul(x, x));
+#undef ONE
+#undef ZERO
+#undef TREADLE_UNARY
+
+// The tail goes through a full vector on the stack, so that an element's value never depends on its place in the array.
+template <class F>
+void map(const float* src, float* dst, int64_t n, float a, float b) {
+  const D d;
+  const F f{d, hn::Set(d, a), hn::Set(d, b)};
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(f(hn::LoadU(d, src + i)), d, dst + i);
+  if (i == n) return;
+  HWY_ALIGN float tail[hn::MaxLanes(d)] = {};
+  for (int64_t j = i; j < n; ++j) tail[j - i] = src[j];
+  hn::Store(f(hn::Load(d, tail)), d, tail);
+  for (int64_t j = i; j < n; ++j) dst[j] = tail[j - i];
+}
+
+}  // namespace
+
+void unary_loop(Unary op, float a, float b, const float* src, float* dst, int64_t n) {
+  switch (op) {
+    case Unary::none:
+      if (src != dst) {
+        for (int64_t i = 0; i < n; ++i) dst[i] = src[i];
+      }
+      return;
+    case Unary::relu: return map<Relu>(src, dst, n, a, b);
+    case Unary::clip: return map<Clip>(src, dst, n, a, b);
+    case Unary::leaky_relu: return map<LeakyRelu>(src, dst, n, a, b);
+    case Unary::thresholded_relu: return map<ThresholdedRelu>(src, dst, n, a, b);
+    case Unary::sigmoid: return map<Sigmoid>(src, dst, n, a, b);
+    case Unary::hard_sigmoid: return map<HardSigmoid>(src, dst, n, a, b);
+    case Unary::tanh: return map<Tanh>(src, dst, n, a, b);
+    case Unary::scaled_tanh: return map<ScaledTanh>(src, dst, n, a, b);
+    case Unary::elu: return map<Elu>(src, dst, n, a, b);
+    case Unary::selu: return map<Selu>(src, dst, n, a, b);
+    case Unary::celu: return map<Celu>(src, dst, n, a, b);
+    case Unary::softplus: return map<Softplus>(src, dst, n, a, b);
+    case Unary::softsign: return map<Softsign>(src, dst, n, a, b);
+    case Unary::affine: return map<Affine>(src, dst, n, a, b);
+    case Unary::gelu: return map<Gelu>(src, dst, n, a, b);
+    case Unary::gelu_tanh: return map<GeluTanh>(src, dst, n, a, b);
+    case Unary::silu: return map<Silu>(src, dst, n, a, b);
+    case Unary::hard_swish: return map<HardSwish>(src, dst, n, a, b);
+    case Unary::mish: return map<Mish>(src, dst, n, a, b);
+    case Unary::exp: return map<Exp>(src, dst, n, a, b);
+    case Unary::log: return map<Log>(src, dst, n, a, b);
+    case Unary::erf: return map<Erf>(src, dst, n, a, b);
+    case Unary::sqrt: return map<Sqrt>(src, dst, n, a, b);
+    case Unary::reciprocal: return map<Reciprocal>(src, dst, n, a, b);
+    case Unary::rsqrt: return map<Rsqrt>(src, dst, n, a, b);
+    case Unary::abs: return map<Abs>(src, dst, n, a, b);
+    case Unary::neg: return map<Neg>(src, dst, n, a, b);
+    case Unary::square: return map<Square>(src, dst, n, a, b);
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(unary_loop);
+
+void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n) {
+  if (n > 0) HWY_DYNAMIC_DISPATCH(unary_loop)(op, a, b, src, dst, n);
+}
+
+}  // namespace treadle::kernels
+#endif

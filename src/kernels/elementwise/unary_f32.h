@@ -1,0 +1,51 @@
+// Elementwise functions of one float32 array; also the activations that end a GEMM or a convolution, and the recurrent cells'.
+#pragma once
+
+#include <cstdint>
+
+namespace treadle::kernels {
+
+/// With parameters `a` and `b`: ONNX's alpha and beta, or bounds.
+enum class Unary : uint8_t {
+  none,              // x
+  relu,              // max(x, 0)
+  clip,              // min(max(x, a), b)
+  leaky_relu,        // x < 0 ? a x : x
+  thresholded_relu,  // x > a ? x : 0
+  sigmoid,           // 2 ulp
+  hard_sigmoid,      // min(max(a x + b, 0), 1)
+  tanh,              // relative error 2.5e-7
+  scaled_tanh,       // a tanh(b x)
+  elu,               // x < 0 ? a (exp(x) - 1) : x
+  selu,              // b * (x < 0 ? a (exp(x) - 1) : x)
+  celu,              // max(x, 0) + min(0, a (exp(x / a) - 1))
+  softplus,          // log(1 + exp(x))
+  softsign,          // x / (1 + |x|)
+  affine,            // a x + b
+  gelu,              // by erf
+  gelu_tanh,         // by tanh
+  silu,              // x sigmoid(a x); a is 1 for SiLU
+  hard_swish,        // x min(max(x / 6 + 1/2, 0), 1)
+  mish,              // x tanh(softplus(x))
+  exp,               // 1 ulp
+  log,               // 1 ulp
+  erf,               // relative error 3e-7
+  sqrt,
+  reciprocal,
+  rsqrt,  // 1 / sqrt(x), by division
+  abs,
+  neg,
+  square,
+};
+
+/// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.
+void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n);
+
+inline void exp_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::exp, 0, 0, src, dst, n); }
+inline void log_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::log, 0, 0, src, dst, n); }
+inline void tanh_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::tanh, 0, 0, src, dst, n); }
+inline void sigmoid_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::sigmoid, 0, 0, src, dst, n); }
+inline void erf_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::erf, 0, 0, src, dst, n); }
+inline void gelu_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::gelu, 0, 0, src, dst, n); }
+
+}  // namespace treadle::kernels

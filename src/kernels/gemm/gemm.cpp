@@ -1,0 +1,293 @@
+// Packing, the split of a product into tiles and threads, and batches.
+#include "kernels/gemm/gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/gemm/tile.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kRowsPerChunk = 96;          // whole 6- and 8-row tiles; with 64 columns the C block stays in L1
+constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work, twenty times what a parallel region costs
+constexpr int64_t kFewRows = 4;                // up to here B is read once or nearly so: packing would cost as much as the product
+
+int64_t grain_for(int64_t macs_per_item) { return std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs_per_item)); }
+
+template <typename T>
+void pack_panel(const T* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, T* dst) {
+  if (!transposed) {
+    for (int64_t k = 0; k < K; ++k) {
+      std::memcpy(dst + k * width, B + k * ldb, static_cast<size_t>(columns) * sizeof(T));
+      std::fill(dst + k * width + columns, dst + (k + 1) * width, T{0});
+    }
+    return;
+  }
+  constexpr int64_t kBlock = 16;  // rows of the panel written together stay in L1
+  for (int64_t k0 = 0; k0 < K; k0 += kBlock) {
+    const int64_t k1 = std::min(K, k0 + kBlock);
+    for (int64_t n = 0; n < columns; ++n) {
+      for (int64_t k = k0; k < k1; ++k) dst[k * width + n] = B[n * ldb + k];
+    }
+    for (int64_t k = k0; k < k1; ++k) std::fill(dst + k * width + columns, dst + (k + 1) * width, T{0});
+  }
+}
+
+template <typename T>
+void pack_one(const T* B, int64_t K, const Panels& panels, int64_t panel, int64_t ldb, bool transposed, T* data) {
+  const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+  pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, panels.N - n0), width, ldb, transposed, data + K * n0);
+}
+
+/// A panel's functions beyond relu and clip run on the block just written, while it is in L1.
+template <typename T>
+void run_tile(const TileJob<T>& job) {
+  gemm_tile_rows(job);
+  if constexpr (std::is_same_v<T, float>) {
+    const Epilogue<T>& e = *job.epilogue;
+    if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip) return;
+    for (int64_t m = job.row_begin; m < job.row_end; ++m) {
+      float* c = job.C + m * job.ldc;
+      unary_f32(e.activation, e.a, e.b, c, c, job.columns);
+    }
+  }
+}
+
+template <typename T>
+TileJob<T> job_for(const MatrixA<T>& A, const PackedB<T>& B, const Panels& panels, int64_t panel, T* C, int64_t ldc,
+                   const Epilogue<T>& epilogue) {
+  const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
+  return {.A = A.data,
+          .a_row = A.row,
+          .a_col = A.col,
+          .B = B.data + B.K * n0,
+          .b_row = vectors * panels.lanes,
+          .vectors = vectors,
+          .C = C + n0,
+          .ldc = ldc,
+          .K = B.K,
+          .row_begin = 0,
+          .row_end = 0,
+          .first_column = n0,
+          .columns = std::min(vectors * panels.lanes, B.N - n0),
+          .epilogue = &epilogue};
+}
+
+struct Offsets {
+  int64_t a = 0, b = 0, c = 0;
+};
+Offsets offsets_of(const BatchStrides& batch, int64_t index) {
+  Offsets o;
+  for (int i = batch.rank - 1; i >= 0; --i) {
+    const int64_t at = index % batch.dims[i];
+    index /= batch.dims[i];
+    o.a += at * batch.a[i];
+    o.b += at * batch.b[i];
+    o.c += at * batch.c[i];
+  }
+  return o;
+}
+
+/// One panel of a B read where it lies; a last panel that ends in the middle of a vector is packed at `tail`.
+template <typename T>
+void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
+                   T* tail) {
+  const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+  TileJob<T> job = job_for({A, s.a_row, s.a_col}, PackedB<T>{s.K, s.N, nullptr}, panels, panel, C, s.ldc, epilogue);
+  job.row_end = s.M;
+  if (n0 + width <= s.N) {
+    job.B = B + n0;
+    job.b_row = s.ldb;
+  } else {
+    pack_panel(B + n0, s.K, s.N - n0, width, s.ldb, false, tail);
+    job.B = tail;
+  }
+  run_tile(job);
+}
+
+bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.residual == nullptr && e.activation == Unary::none; }
+
+enum class Method { pack, in_place, dot };
+// By shape only. The dot products have another order of summation, so that the epilogue must not choose them; it is applied afterwards.
+Method method_of(const GemmShape& s) {
+  if (s.M > kFewRows) return Method::pack;
+  if (!s.b_transposed) return Method::in_place;
+  return s.a_col == 1 ? Method::dot : Method::pack;
+}
+
+template <typename T>
+size_t slot_bytes(const GemmShape& s) {
+  const PanelShape shape = panel_shape<T>();
+  switch (method_of(s)) {
+    case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N));
+    case Method::in_place: return aligned_bytes<T>(s.K * shape.lanes * shape.max_vectors);
+    case Method::dot: return 0;
+  }
+  return 0;
+}
+
+int num_slots(const GemmShape& s, int max_threads) {
+  return ScratchSlots::count(max_threads, method_of(s) == Method::in_place ? ScratchSlots::kMaxSlots : s.batch);
+}
+
+template <typename T>
+void finish_dot(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end) {
+  if (is_plain(e)) return;
+  for (int64_t m = 0; m < M; ++m) {
+    T* c = C + m * ldc;
+    for (int64_t n = n_begin; n < n_end; ++n) {
+      T value = e.alpha * c[n];
+      if (e.bias) value += e.beta * e.bias[m * e.bias_row + n * e.bias_col];
+      if (e.residual) value += e.residual[m * e.residual_row + n];
+      if constexpr (!std::is_same_v<T, float>) {
+        if (e.activation == Unary::relu) value = value < 0 ? T{0} : value;
+        if (e.activation == Unary::clip) value = value < T(e.a) ? T(e.a) : value > T(e.b) ? T(e.b) : value;
+      }
+      c[n] = value;
+    }
+    if constexpr (std::is_same_v<T, float>) unary_f32(e.activation, e.a, e.b, c + n_begin, c + n_begin, n_end - n_begin);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+int64_t packed_b_size(int64_t K, int64_t N) {
+  return K * Panels(N, panel_shape<T>()).padded_columns();
+}
+
+template <typename T>
+PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed, T* data, ThreadPool* pool) {
+  const Panels panels(N, panel_shape<T>());
+  if (K > 0) {
+    parallel_for(pool, panels.count, grain_for(K * 64), [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; ++panel) pack_one(B, K, panels, panel, ldb, transposed, data);
+    });
+  }
+  return {K, N, data};
+}
+
+template <typename T>
+OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed) {
+  OwnedPackedB<T> owned;
+  owned.storage = Storage::allocate(static_cast<size_t>(packed_b_size<T>(K, N)) * sizeof(T));
+  owned.view = pack_b(B, K, N, ldb, transposed, reinterpret_cast<T*>(owned.storage->data()));
+  return owned;
+}
+
+template <typename T>
+void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool) {
+  if (M <= 0 || B.N <= 0) return;
+  const Panels panels(B.N, panel_shape<T>());
+  const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk;
+  const int64_t width = (panels.vectors + 1) * panels.lanes;
+  const int64_t grain = grain_for(B.K * std::min(M, kRowsPerChunk) * width);
+  // The panel is the outer index: it stays in L2 while its row chunks pass.
+  parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      TileJob<T> job = job_for(A, B, panels, item / chunks, C, ldc, epilogue);
+      job.row_begin = item % chunks * kRowsPerChunk;
+      job.row_end = std::min(M, job.row_begin + kRowsPerChunk);
+      run_tile(job);
+    }
+  });
+}
+
+template <typename T>
+size_t gemm_scratch_bytes(const GemmShape& shape, int max_threads) {
+  return slot_bytes<T>(shape) * static_cast<size_t>(num_slots(shape, max_threads));
+}
+
+template <typename T>
+void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, void* scratch,
+                  int max_threads, ThreadPool* pool) {
+  const int64_t products = num_products(batch);
+  if (s.M <= 0 || s.N <= 0 || products <= 0) return;
+  const Method method = method_of(s);
+  if (method == Method::dot) {
+    constexpr int64_t kColumns = 64;
+    const int64_t blocks = (s.N + kColumns - 1) / kColumns;
+    parallel_for(pool, products * blocks, grain_for(s.M * kColumns * s.K), [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const Offsets o = offsets_of(batch, item / blocks);
+        const int64_t n0 = item % blocks * kColumns, n1 = std::min(s.N, n0 + kColumns);
+        gemm_dot_rows(A + o.a, s.a_row, B + o.b, s.ldb, C + o.c, s.ldc, s.M, n0, n1, s.K);
+        finish_dot(epilogue, C + o.c, s.ldc, s.M, n0, n1);
+      }
+    });
+    return;
+  }
+  ScratchSlots slots(scratch, slot_bytes<T>(s), num_slots(s, max_threads));
+  if (method == Method::in_place) {
+    const Panels panels(s.N, panel_shape<T>());
+    parallel_for(pool, products * panels.count, grain_for(s.M * 64 * s.K), [&](int64_t begin, int64_t end) {
+      ScratchSlots::Lease lease(slots);
+      for (int64_t item = begin; item < end; ++item) {
+        const Offsets o = offsets_of(batch, item / panels.count);
+        gemm_in_place(s, panels, item % panels.count, A + o.a, B + o.b, C + o.c, epilogue, reinterpret_cast<T*>(lease.data()));
+      }
+    });
+    return;
+  }
+  // Many products: each on one thread, with scratch of its own. Few: one after the other, each on all threads.
+  if (products >= 2 * static_cast<int64_t>(max_threads)) {
+    parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
+      ScratchSlots::Lease lease(slots);
+      T* slot = reinterpret_cast<T*>(lease.data());
+      int64_t packed_at = -1;
+      for (int64_t i = begin; i < end; ++i) {
+        const Offsets o = offsets_of(batch, i);
+        if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot);
+        packed_at = o.b;
+        gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
+      }
+    });
+    return;
+  }
+  int64_t packed_at = -1;
+  T* slot = static_cast<T*>(scratch);
+  for (int64_t i = 0; i < products; ++i) {
+    const Offsets o = offsets_of(batch, i);
+    if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot, pool);
+    packed_at = o.b;
+    gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
+  }
+}
+
+template <typename T>
+void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, const PackedB<T>& B, T* C, const Epilogue<T>& epilogue,
+                  ThreadPool* pool) {
+  const int64_t products = num_products(batch);
+  if (s.M <= 0 || s.N <= 0 || products <= 0) return;
+  const bool same_for_all_rows = (epilogue.bias == nullptr || epilogue.bias_row == 0) && epilogue.residual == nullptr;
+  // Products that follow each other in A and in C are one product with more rows.
+  if (batch.rank == 1 && batch.a[0] == s.M * s.a_row && batch.c[0] == s.M * s.ldc && same_for_all_rows) {
+    return gemm<T>(s.M * products, {A, s.a_row, s.a_col}, B, C, s.ldc, epilogue, pool);
+  }
+  if (products == 1) {
+    const Offsets o = offsets_of(batch, 0);
+    return gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, B, C + o.c, s.ldc, epilogue, pool);
+  }
+  parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Offsets o = offsets_of(batch, i);
+      gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, B, C + o.c, s.ldc, epilogue, nullptr);
+    }
+  });
+}
+
+#define TREADLE_INSTANTIATE(T)                                                                                                            \
+  template int64_t packed_b_size<T>(int64_t, int64_t);                                                                                    \
+  template PackedB<T> pack_b(const T*, int64_t, int64_t, int64_t, bool, T*, ThreadPool*);                                                 \
+  template OwnedPackedB<T> pack_b(const T*, int64_t, int64_t, int64_t, bool);                                                             \
+  template void gemm(int64_t, const MatrixA<T>&, const PackedB<T>&, T*, int64_t, const Epilogue<T>&, ThreadPool*);                        \
+  template size_t gemm_scratch_bytes<T>(const GemmShape&, int);                                                                           \
+  template void gemm_batched(const GemmShape&, const BatchStrides&, const T*, const T*, T*, const Epilogue<T>&, void*, int, ThreadPool*); \
+  template void gemm_batched(const GemmShape&, const BatchStrides&, const T*, const PackedB<T>&, T*, const Epilogue<T>&, ThreadPool*);
+TREADLE_INSTANTIATE(float)
+TREADLE_INSTANTIATE(double)
+#undef TREADLE_INSTANTIATE
+
+}  // namespace treadle::kernels

@@ -1,0 +1,112 @@
+// Matrix products in float32 and float64: C = f(alpha A B + beta bias + residual), row-major.
+//
+// B is packed into panels: the N columns, rounded up to whole vectors, are split evenly into panels of at most four vectors, and a panel
+// stores its K rows one after the other, so that the micro-kernel reads it as one stream. A is read in place with any strides, so A
+// transposed costs nothing. Every element of C is one chain of sums over k in order, whatever the tile it falls in and the number of
+// threads; only M == 1 has an order of its own (two chains).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/thread_pool.h"
+#include "kernels/elementwise/unary_f32.h"
+#include "treadle/tensor.h"
+
+namespace treadle::kernels {
+
+/// What happens to a tile of A B while it is in registers or in L1: C = f(alpha A B + beta bias + residual).
+template <typename T>
+struct Epilogue {
+  T alpha = 1;
+  /// bias(m, n) = bias[m * bias_row + n * bias_col]; null for none. Per column: {0, 1}; per row: {1, 0}; a matrix: {its row stride, 1}.
+  const T* bias = nullptr;
+  int64_t bias_row = 0, bias_col = 1;
+  T beta = 1;
+  /// residual(m, n) = residual[m * residual_row + n]; null for none. May be C itself.
+  const T* residual = nullptr;
+  int64_t residual_row = 0;
+  Unary activation = Unary::none;  // float64: none, relu and clip only
+  float a = 0, b = 0;
+};
+
+/// A packed matrix. A view: whoever packed it keeps the memory.
+template <typename T>
+struct PackedB {
+  int64_t K = 0, N = 0;
+  const T* data = nullptr;
+};
+
+/// A packed matrix with its memory, for constant weights.
+template <typename T>
+struct OwnedPackedB {
+  PackedB<T> view;
+  std::shared_ptr<Storage> storage;
+};
+
+/// Elements that pack_b writes: K rows of N rounded up to whole vectors of this machine.
+template <typename T>
+int64_t packed_b_size(int64_t K, int64_t N);
+
+/// Packs B. `data` holds packed_b_size(K, N) elements, best aligned to 64 bytes.
+/// @param B  K x N with row stride ldb; or, if `transposed`, N x K with row stride ldb.
+template <typename T>
+PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed, T* data, ThreadPool* pool = nullptr);
+
+template <typename T>
+OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed);
+
+/// A(m, k) = data[m * row + k * col].
+template <typename T>
+struct MatrixA {
+  const T* data = nullptr;
+  int64_t row = 0, col = 1;
+};
+
+/// C (M x N, row stride ldc) = f(alpha A B + beta bias + residual). K may be 0: the product is then 0.
+template <typename T>
+void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool);
+
+/// A product whose B is not packed beforehand, for each matrix of a batch; the whole of MatMul and Gemm.
+struct GemmShape {
+  int64_t M = 0, N = 0, K = 0;
+  int64_t a_row = 0, a_col = 1;  ///< A(m, k) = A[m * a_row + k * a_col]
+  int64_t ldb = 0;               ///< row stride of B, of B's transpose if b_transposed
+  bool b_transposed = false;
+  int64_t ldc = 0;
+  int64_t batch = 1;  ///< number of products, as num_products gives it
+};
+
+/// Element offsets of product i's matrices: broadcast batches are strided with zeros. Filled by broadcast_batches.
+struct BatchStrides {
+  static constexpr int kMaxDims = 8;
+  int rank = 0;  ///< 0: a single product
+  int64_t dims[kMaxDims] = {}, a[kMaxDims] = {}, b[kMaxDims] = {}, c[kMaxDims] = {};
+};
+
+/// The batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and collapsed.
+/// @param a_dims, b_dims      leading dimensions, without the last two
+/// @param a_size, b_size, c_size  elements of one matrix (A, B and C are contiguous batches of them)
+/// @throws Error(invalid_argument) if they do not broadcast; Error(not_implemented) if more than kMaxDims dimensions remain.
+BatchStrides broadcast_batches(std::span<const int64_t> a_dims, std::span<const int64_t> b_dims, int64_t a_size, int64_t b_size,
+                               int64_t c_size);
+int64_t num_products(const BatchStrides& batch);
+
+/// Working memory of gemm_batched for one call on at most `max_threads` threads. 0 is possible.
+template <typename T>
+size_t gemm_scratch_bytes(const GemmShape& shape, int max_threads);
+
+/// C_i = f(alpha A_i B_i + beta bias + residual) for every product i of the batch. Bias and residual are the same for all.
+/// @param scratch  gemm_scratch_bytes(shape, max_threads), aligned to 64 bytes.
+template <typename T>
+void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
+                  void* scratch, int max_threads, ThreadPool* pool);
+
+/// The same with a packed B that all products share (batch.b is not looked at).
+template <typename T>
+void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const PackedB<T>& B, T* C, const Epilogue<T>& epilogue,
+                  ThreadPool* pool);
+
+}  // namespace treadle::kernels

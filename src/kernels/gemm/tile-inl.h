@@ -1,0 +1,227 @@
+// The GEMM micro-kernel, written once for float32 and float64 and every instruction set.
+#if defined(TREADLE_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TREADLE_KERNELS_GEMM_TILE_INL_H_
+#undef TREADLE_KERNELS_GEMM_TILE_INL_H_
+#else
+#define TREADLE_KERNELS_GEMM_TILE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "kernels/gemm/tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Accumulators, one row of B and a broadcast of A must fit the registers: 6 x 4 of 32, or 4 x 3 of 16.
+#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+constexpr int kMaxVectors = 4;
+constexpr int max_rows(int vectors) { return vectors >= 3 ? 6 : 8; }
+#elif HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+constexpr int kMaxVectors = 2;
+constexpr int max_rows(int) { return 2; }
+#else
+constexpr int kMaxVectors = 3;
+constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
+#endif
+
+// Loads vector v of a row; only the last vector of a panel can be cut.
+template <typename T, int kVectors, class D, class M>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, M mask) {
+  const T* p = row + v * static_cast<int64_t>(hn::Lanes(d));
+  return v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, p) : hn::LoadU(d, p);
+}
+
+// alpha, bias, residual, clamp and store.
+template <typename T, int kRows, int kVectors, class D, class V>
+HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, int64_t row) {
+  const Epilogue<T>& e = *job.epilogue;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t last = job.columns - (kVectors - 1) * lanes;  // columns in the last vector
+  const bool cut = last < lanes;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(last, lanes)));
+#define TREADLE_EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r)
+#define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+  if (e.alpha != T{1}) {
+    const V alpha = hn::Set(d, e.alpha);
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Mul(sum[r][v], alpha);
+  }
+  if (e.bias != nullptr) {
+    const V beta = hn::Set(d, e.beta);
+    const T* bias = e.bias + row * e.bias_row + job.first_column * e.bias_col;
+    if (e.bias_col == 0) {
+      TREADLE_EACH_ROW {
+        const V b = hn::Mul(beta, hn::Set(d, bias[r * e.bias_row]));
+        TREADLE_EACH_VECTOR sum[r][v] = hn::Add(sum[r][v], b);
+      }
+    } else if (e.bias_row == 0) {
+      TREADLE_EACH_VECTOR {
+        const V b = hn::Mul(beta, load_part<T, kVectors>(d, bias, v, cut, mask));
+        TREADLE_EACH_ROW sum[r][v] = hn::Add(sum[r][v], b);
+      }
+    } else {
+      TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
+          hn::Add(sum[r][v], hn::Mul(beta, load_part<T, kVectors>(d, bias + r * e.bias_row, v, cut, mask)));
+    }
+  }
+  if (e.residual != nullptr) {
+    const T* residual = e.residual + row * e.residual_row + job.first_column;
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
+        hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, mask));
+  }
+  // Max and Min return their second operand if one is NaN, so NaN stays.
+  if (e.activation == Unary::relu) {
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Max(hn::Zero(d), sum[r][v]);
+  } else if (e.activation == Unary::clip) {
+    const V low = hn::Set(d, static_cast<T>(e.a)), high = hn::Set(d, static_cast<T>(e.b));
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Min(high, hn::Max(low, sum[r][v]));
+  }
+  T* c = job.C + row * job.ldc;
+  TREADLE_EACH_ROW {
+    TREADLE_EACH_VECTOR {
+      T* p = c + r * job.ldc + v * lanes;
+      if (v == kVectors - 1 && cut) {
+        hn::BlendedStore(sum[r][v], mask, d, p);
+      } else {
+        hn::StoreU(sum[r][v], d, p);
+      }
+    }
+  }
+#undef TREADLE_EACH_ROW
+#undef TREADLE_EACH_VECTOR
+}
+
+template <typename T, int kRows, int kVectors>
+HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
+  constexpr int kSets = kRows == 1 ? 2 : 1;
+  V sum[kSets * kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kSets * kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
+  }
+  const T* HWY_RESTRICT a = job.A + row * job.a_row;
+  const T* HWY_RESTRICT b = job.B;
+  const int64_t a_row = job.a_row, a_col = job.a_col, b_row = job.b_row;
+  int64_t k = job.K;
+  if constexpr (kSets == 2) {
+    for (; k >= 2; k -= 2) {
+      const V a0 = hn::Set(d, a[0]), a1 = hn::Set(d, a[a_col]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sum[0][v] = hn::MulAdd(a0, hn::LoadU(d, b + v * lanes), sum[0][v]);
+        sum[1][v] = hn::MulAdd(a1, hn::LoadU(d, b + b_row + v * lanes), sum[1][v]);
+      }
+      a += 2 * a_col;
+      b += 2 * b_row;
+    }
+  }
+  for (; k > 0; --k) {
+    V bv[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const V av = hn::Set(d, a[r * a_row]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+    }
+    a += a_col;
+    b += b_row;
+  }
+  if constexpr (kSets == 2) {
+    V total[1][kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) total[0][v] = hn::Add(sum[0][v], sum[1][v]);
+    finish<T, kRows, kVectors>(d, total, job, row);
+  } else {
+    finish<T, kRows, kVectors>(d, sum, job, row);
+  }
+}
+
+template <typename T, int kVectors, int kRows = max_rows(kVectors)>
+HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return tile_of<T, kVectors, kRows - 1>(rows, job, row);
+  }
+  tile<T, kRows, kVectors>(job, row);
+}
+
+// Even blocks: 7 rows are 4 + 3, never 6 + 1.
+template <typename T, int kVectors>
+void rows_of(const TileJob<T>& job) {
+  const int64_t rows = job.row_end - job.row_begin;
+  const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
+  const int64_t low = rows / blocks, extra = rows % blocks;
+  int64_t row = job.row_begin;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t count = low + (block < extra ? 1 : 0);
+    tile_of<T, kVectors>(count, job, row);
+    row += count;
+  }
+}
+
+template <typename T, int kVectors = kMaxVectors>
+void rows_any(const TileJob<T>& job) {
+  if constexpr (kVectors > 1) {
+    if (job.vectors < kVectors) return rows_any<T, kVectors - 1>(job);
+  }
+  rows_of<T, kVectors>(job);
+}
+
+template <typename T>
+void dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end, int64_t K) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t m = 0; m < M; ++m) {
+    const T* a = A + m * a_row;
+    int64_t n = n_begin;
+    for (; n + 4 <= n_end; n += 4) {
+      const T* b = B + n * ldb;
+      auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+      int64_t k = 0;
+      for (; k + lanes <= K; k += lanes) {
+        const auto av = hn::LoadU(d, a + k);
+        s0 = hn::MulAdd(av, hn::LoadU(d, b + k), s0);
+        s1 = hn::MulAdd(av, hn::LoadU(d, b + ldb + k), s1);
+        s2 = hn::MulAdd(av, hn::LoadU(d, b + 2 * ldb + k), s2);
+        s3 = hn::MulAdd(av, hn::LoadU(d, b + 3 * ldb + k), s3);
+      }
+      T t[4] = {hn::GetLane(hn::SumOfLanes(d, s0)), hn::GetLane(hn::SumOfLanes(d, s1)), hn::GetLane(hn::SumOfLanes(d, s2)),
+                hn::GetLane(hn::SumOfLanes(d, s3))};
+      for (; k < K; ++k) {
+        for (int j = 0; j < 4; ++j) t[j] += a[k] * b[j * ldb + k];
+      }
+      for (int j = 0; j < 4; ++j) C[m * ldc + n + j] = t[j];
+    }
+    for (; n < n_end; ++n) {
+      const T* b = B + n * ldb;
+      auto s = hn::Zero(d);
+      int64_t k = 0;
+      for (; k + lanes <= K; k += lanes) s = hn::MulAdd(hn::LoadU(d, a + k), hn::LoadU(d, b + k), s);
+      T t = hn::GetLane(hn::SumOfLanes(d, s));
+      for (; k < K; ++k) t += a[k] * b[k];
+      C[m * ldc + n] = t;
+    }
+  }
+}
+
+template <typename T>
+PanelShape panel_shape_here() {
+  return {static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())), kMaxVectors};
+}
+
+}  // namespace
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // TREADLE_KERNELS_GEMM_TILE_INL_H_

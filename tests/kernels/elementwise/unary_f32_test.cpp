@@ -1,0 +1,136 @@
+#include "kernels/elementwise/unary_f32.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/random.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Case {
+  Unary op;
+  float a, b;
+  std::function<double(double)> truth;
+  double low, high;     // arguments
+  double relative;      // allowed error, relative to the result
+  double absolute = 0;  // and absolute, where the result cancels
+};
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double softplus(double x) { return std::log1p(std::exp(x)); }
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {Unary::none, 0, 0, [](double x) { return x; }, -5, 5, 0},
+      {Unary::relu, 0, 0, [](double x) { return std::max(x, 0.0); }, -5, 5, 0},
+      {Unary::clip, -1, 2, [](double x) { return std::min(std::max(x, -1.0), 2.0); }, -5, 5, 0},
+      {Unary::leaky_relu, 0.25f, 0, [](double x) { return x < 0 ? 0.25 * x : x; }, -5, 5, 1e-7},
+      {Unary::thresholded_relu, 1, 0, [](double x) { return x > 1 ? x : 0; }, -5, 5, 0},
+      {Unary::sigmoid, 0, 0, sigmoid, -80, 30, 3e-7},
+      {Unary::hard_sigmoid, 0.25f, 0.5f, [](double x) { return std::max(0.0, std::min(1.0, 0.25 * x + 0.5)); }, -5, 5, 1e-6, 1e-7},
+      {Unary::tanh, 0, 0, [](double x) { return std::tanh(x); }, -12, 12, 3e-7},
+      {Unary::scaled_tanh, 2, 0.5f, [](double x) { return 2 * std::tanh(0.5 * x); }, -12, 12, 3e-7},
+      {Unary::elu, 1.5f, 0, [](double x) { return x < 0 ? 1.5 * std::expm1(x) : x; }, -10, 10, 6e-7},
+      {Unary::selu, 1.5f, 1.25f, [](double x) { return 1.25 * (x < 0 ? 1.5 * std::expm1(x) : x); }, -10, 10, 6e-7},
+      {Unary::celu, 2, 0, [](double x) { return std::max(x, 0.0) + std::min(0.0, 2 * std::expm1(x / 2)); }, -10, 10, 6e-7},
+      {Unary::softplus, 0, 0, softplus, -80, 80, 4e-7},
+      {Unary::softsign, 0, 0, [](double x) { return x / (1 + std::abs(x)); }, -10, 10, 2e-7},
+      {Unary::affine, 3, 1, [](double x) { return 3 * x + 1; }, -10, 10, 1e-6, 1e-6},
+      {Unary::gelu, 0, 0, [](double x) { return x * 0.5 * (1 + std::erf(x * std::sqrt(0.5))); }, -10, 10, 6e-7, 1.2e-6},
+      {Unary::gelu_tanh, 0, 0, [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }, -10,
+       10, 1e-6, 6e-7},
+      {Unary::silu, 1, 0, [](double x) { return x * sigmoid(x); }, -80, 30, 4e-7},
+      {Unary::hard_swish, 0, 0, [](double x) { return x * std::max(0.0, std::min(1.0, x / 6 + 0.5)); }, -5, 5, 1e-6, 2e-6},
+      {Unary::mish, 0, 0, [](double x) { return x * std::tanh(softplus(x)); }, -50, 30, 1e-6},
+      {Unary::exp, 0, 0, [](double x) { return std::exp(x); }, -87, 88.7, 1.2e-7},
+      {Unary::log, 0, 0, [](double x) { return std::log(x); }, 1e-30, 20, 1.2e-7},
+      {Unary::erf, 0, 0, [](double x) { return std::erf(x); }, -5, 5, 3.5e-7},
+      {Unary::sqrt, 0, 0, [](double x) { return std::sqrt(x); }, 0, 100, 6e-8},
+      {Unary::reciprocal, 0, 0, [](double x) { return 1 / x; }, 0.1, 100, 6e-8},
+      {Unary::rsqrt, 0, 0, [](double x) { return 1 / std::sqrt(x); }, 0.1, 100, 1.2e-7},
+      {Unary::abs, 0, 0, [](double x) { return std::abs(x); }, -5, 5, 0},
+      {Unary::neg, 0, 0, [](double x) { return -x; }, -5, 5, 0},
+      {Unary::square, 0, 0, [](double x) { return x * x; }, -5, 5, 6e-8},
+  };
+  return all;
+}
+
+TEST(UnaryF32, StaysWithinItsErrorBound) {
+  test::Random random(2);
+  for (const Case& c : cases()) {
+    auto x = random.vector(20000, c.low, c.high);
+    const auto near_zero = random.vector(2000, std::max(c.low, -1e-3), std::min(c.high, std::max(c.low, 0.0) + 1e-3));
+    x.insert(x.end(), near_zero.begin(), near_zero.end());
+    std::vector<float> y(x.size());
+    unary_f32(c.op, c.a, c.b, x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double truth = c.truth(double(x[i]));
+      ASSERT_LE(std::abs(double(y[i]) - truth), c.relative * std::abs(truth) + c.absolute)
+          << "function " << int(c.op) << " at " << x[i] << ": " << y[i] << " instead of " << truth;
+    }
+  }
+}
+
+TEST(UnaryF32, AnElementsValueDoesNotDependOnItsPlace) {
+  test::Random random(4);
+  for (const Case& c : cases()) {
+    const auto x = random.vector(67, c.low, c.high);
+    std::vector<float> whole(x.size()), one(1);
+    unary_f32(c.op, c.a, c.b, x.data(), whole.data(), 67);
+    for (size_t i = 0; i < x.size(); ++i) {
+      unary_f32(c.op, c.a, c.b, &x[i], one.data(), 1);
+      ASSERT_EQ(one[0], whole[i]);
+    }
+    std::vector<float> in_place = x;
+    unary_f32(c.op, c.a, c.b, in_place.data(), in_place.data(), 67);
+    ASSERT_EQ(in_place, whole);
+    unary_f32(c.op, c.a, c.b, nullptr, nullptr, 0);
+  }
+}
+
+TEST(UnaryF32, NaNStaysNaN) {
+  for (const Case& c : cases()) {
+    const float x = NAN;
+    float y = 0;
+    unary_f32(c.op, c.a, c.b, &x, &y, 1);
+    EXPECT_TRUE(std::isnan(y)) << "function " << int(c.op);
+  }
+}
+
+TEST(UnaryF32, ExtremeArgumentsGiveTheLimits) {
+  auto at = [](Unary op, float x) {
+    float y;
+    unary_f32(op, 1, 1, &x, &y, 1);
+    return y;
+  };
+  EXPECT_EQ(at(Unary::exp, kInf), kInf);
+  EXPECT_EQ(at(Unary::exp, 89.5f), kInf);
+  EXPECT_EQ(at(Unary::exp, -kInf), 0);
+  EXPECT_EQ(at(Unary::exp, 0), 1);
+  EXPECT_FLOAT_EQ(at(Unary::exp, -100), std::exp(-100.0f));  // subnormal
+  EXPECT_EQ(at(Unary::log, 0), -kInf);
+  EXPECT_EQ(at(Unary::log, kInf), kInf);
+  EXPECT_TRUE(std::isnan(at(Unary::log, -1)));
+  EXPECT_EQ(at(Unary::log, 1), 0);
+  EXPECT_FLOAT_EQ(at(Unary::log, 1e-40f), std::log(1e-40f));
+  EXPECT_EQ(at(Unary::tanh, kInf), 1);
+  EXPECT_EQ(at(Unary::tanh, -kInf), -1);
+  EXPECT_EQ(at(Unary::erf, kInf), 1);
+  EXPECT_EQ(at(Unary::erf, -40), -1);
+  EXPECT_EQ(at(Unary::sigmoid, kInf), 1);
+  EXPECT_EQ(at(Unary::sigmoid, -kInf), 0);
+  EXPECT_EQ(at(Unary::softplus, kInf), kInf);
+  EXPECT_EQ(at(Unary::softplus, -kInf), 0);
+  EXPECT_EQ(at(Unary::gelu, kInf), kInf);
+  EXPECT_EQ(at(Unary::elu, -kInf), -1);
+}
+
+}  // namespace
+}  // namespace treadle::kernels
