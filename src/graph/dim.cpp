@@ -237,6 +237,11 @@ const Expr* SymbolTable::intern(Expr expr) {
   return &exprs_.back();
 }
 
+void SymbolTable::charge_inference() {
+  if (++num_inferences_ > kMaxInferences)
+    throw Error(ErrorCode::resource_exhausted, "shape inference of the nested bodies takes more than " + std::to_string(kMaxInferences) + " steps");
+}
+
 void SymbolTable::evaluate(std::span<int64_t> values) const {
   for (size_t i = 0; i < exprs_.size(); ++i) {
     const Expr& e = exprs_[i];

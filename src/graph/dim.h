@@ -94,7 +94,13 @@ class SymbolTable {
 
   const Expr* intern(Expr expr);
 
+  /// Counts one unit of inference work; bodies are inferred again whenever their node is, so nesting multiplies.
+  /// @throws Error(resource_exhausted) beyond kMaxInferences: a small model must not keep the loader busy for ever.
+  void charge_inference();
+
  private:
+  static constexpr int64_t kMaxInferences = 20'000'000;
+  int64_t num_inferences_ = 0;
   std::deque<Expr> exprs_;
   std::unordered_multimap<size_t, const Expr*> by_hash_;
   std::unordered_map<std::string, const Expr*> symbols_;

@@ -27,6 +27,7 @@ std::unique_ptr<Graph> Graph::clone() const {
   copy->inputs = inputs;
   copy->outputs = outputs;
   copy->output_names = output_names;
+  copy->declared_outputs = declared_outputs;
   copy->overridable_initializers = overridable_initializers;
   copy->values_ = values_;
   copy->first_ = first_;
@@ -66,6 +67,11 @@ std::string Graph::unique_name(std::string_view stem) {
     std::string candidate = base + "_" + std::to_string(++counter);
     if (!by_name_.contains(candidate) && !node_names_.contains(candidate)) return candidate;
   }
+}
+
+std::string Graph::unique_node_name(std::string_view stem) {
+  std::string base(stem.empty() ? std::string_view("node") : stem);
+  return node_names_.contains(base) ? unique_name(base) : base;
 }
 
 ValueId Graph::add_value(std::string_view value_name, Type type, Value::Kind kind) {

@@ -124,6 +124,7 @@ class Graph {
   std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
   std::vector<ValueId> outputs;
   std::vector<std::string> output_names;            // of a model's graph; an output may be any value, even an input
+  std::vector<Type> declared_outputs;               // as the model states them; empty in graphs that were not read
   std::vector<ValueId> overridable_initializers;    // constants that a feed may replace (IR 4 on)
   bool is_output(ValueId id) const;
 
@@ -156,7 +157,8 @@ class Graph {
   /// True for a constant of one element (any rank) equal to `number`.
   bool is_scalar_constant(ValueId id, double number) const;
   bool same_type_and_shape(ValueId a, ValueId b) const;
-  std::string unique_name(std::string_view stem);
+  std::string unique_name(std::string_view stem);       // neither a value nor a node has it
+  std::string unique_node_name(std::string_view stem);  // no node has it; a value may
 
  private:
   struct Slot {

@@ -167,6 +167,7 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
   Node& node = graph.node(id);
   if (!node.op) throw Error(ErrorCode::not_implemented, "unknown operator").add_context(describe(node));
   try {
+    graph.symbols().charge_inference();
     check_schema(graph, node);
     std::vector<InferContext::Operand> operands(node.inputs.size());
     for (size_t i = 0; i < operands.size(); ++i) {

@@ -31,8 +31,8 @@ class ShapeContext {
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
 
-  const Shape& shape(int input) const { return shapes_[static_cast<size_t>(input)]; }
-  const Shape& output_shape(int output) const { return shapes_[node_.inputs.size() + static_cast<size_t>(output)]; }
+  const Shape& shape(int input) const { return *shapes_[static_cast<size_t>(input)]; }
+  const Shape& output_shape(int output) const { return *shapes_[node_.inputs.size() + static_cast<size_t>(output)]; }
   DType dtype(int input) const { return dtypes_[static_cast<size_t>(input)]; }
   DType output_dtype(int output) const { return dtypes_[node_.inputs.size() + static_cast<size_t>(output)]; }
   int64_t num_elements(int input) const { return shape(input).num_elements(); }
@@ -45,8 +45,8 @@ class ShapeContext {
   /// The attribute as an axis in [0, rank). @throws Error(invalid_argument) if it is outside [-rank, rank).
   int axis(std::string_view name, int64_t otherwise, int rank) const;
 
-  // Set by whoever makes the context: one entry per input (captures included), then per output; absent operands have an empty shape.
-  std::span<const Shape> shapes_;
+  // Set by whoever makes the context: one entry per input (captures included), then per output; absent operands have the shape of a scalar.
+  std::span<const Shape* const> shapes_;
   std::span<const DType> dtypes_;
 
  protected:

@@ -1,0 +1,398 @@
+#include "onnx/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::onnx {
+namespace {
+
+std::string normalised_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+
+[[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
+
+std::string describe_def(const NodeDef& def) {
+  return fmt::format("{} node \"{}\" ({})", def.op_type, def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name, def.domain.empty() ? "ai.onnx" : def.domain);
+}
+
+/// The names of one graph while it is read, and the graph around it.
+struct Scope {
+  Graph* graph;
+  Scope* parent;
+  std::unordered_map<std::string, ValueId> names;
+  /// Values of the parent that this body reads: (inside, outside).
+  std::vector<std::pair<ValueId, ValueId>> captures;
+};
+
+/// What a local function's nodes see in place of the file's: names, attributes, opsets.
+struct FunctionFrame {
+  const FunctionDef* function = nullptr;
+  std::unordered_map<std::string, const AttributeDef*> attributes;
+  std::string prefix;  // of the names of its values and nodes
+  int depth = 0;
+};
+
+class Importer {
+ public:
+  Importer(const ModelDef& model, const ImportOptions& options) : model_(model), options_(options), symbols_(std::make_shared<SymbolTable>()) {
+    for (const FunctionDef& function : model.functions) functions_[key(function.domain, function.name, function.overload)] = &function;
+  }
+
+  std::unique_ptr<Graph> run() {
+    auto graph = std::make_unique<Graph>(symbols_);
+    for (const OpsetImport& opset : model_.opset_imports) opsets_[normalised_domain(opset.domain)] = static_cast<int>(opset.version);
+    check_opsets(opsets_);
+    graph->opsets = opsets_;
+    graph->metadata = model_.metadata_props;
+    Scope scope{graph.get(), nullptr, {}, {}};
+    import_graph_def(model_.graph, scope, FunctionFrame{}, /*is_body=*/false);
+    return graph;
+  }
+
+ private:
+  static std::string key(const std::string& domain, const std::string& name, const std::string& overload) {
+    return normalised_domain(domain) + "\n" + name + "\n" + overload;
+  }
+
+  static void check_opsets(const std::map<std::string, int>& opsets) {
+    for (const auto& [domain, version] : opsets) {
+      int newest = newest_opset(domain);
+      if (newest > 0 && (version < 1 || version > newest))
+        throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", version, domain.empty() ? "ai.onnx" : domain, newest));
+    }
+  }
+
+  // Types. An extent without name or value is a symbol of its own, or one that the run tells, where the type is a mere declaration.
+  Type to_type(const TypeDef& def) {
+    switch (def.kind) {
+      case TypeDef::Kind::tensor:
+      case TypeDef::Kind::sparse_tensor: {
+        Type type = Type::tensor(def.elem_type);
+        if (def.kind == TypeDef::Kind::sparse_tensor) type.kind = Type::Kind::sparse_tensor;
+        if (!def.shape) return type;
+        SymbolicShape shape;
+        for (const DimDef& dim : *def.shape) {
+          if (dim.kind == DimDef::Kind::value && dim.value >= 0) shape.emplace_back(dim.value);
+          else if (dim.kind == DimDef::Kind::param && !dim.param.empty()) shape.push_back(symbols_->symbol(dim.param));
+          else shape.push_back(symbols_->fresh_symbol("dim", false));
+        }
+        type.shape = std::move(shape);
+        return type;
+      }
+      case TypeDef::Kind::sequence: return Type::sequence(def.elem ? to_type(*def.elem) : Type{});
+      case TypeDef::Kind::optional: return Type::optional(def.elem ? to_type(*def.elem) : Type{});
+      case TypeDef::Kind::map: return Type::map(def.key_type, def.elem ? def.elem->elem_type : DType::undefined);
+      default: return {};
+    }
+  }
+
+  void define(Scope& scope, const std::string& name, ValueId id) {
+    if (!scope.names.emplace(name, id).second) fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.graph->name));
+  }
+
+  // The value of this name; a name of an enclosing graph becomes a captured input of every graph between.
+  std::optional<ValueId> resolve(Scope& scope, const std::string& name) {
+    if (auto found = scope.names.find(name); found != scope.names.end()) return found->second;
+    if (!scope.parent) return std::nullopt;
+    std::optional<ValueId> outside = resolve(*scope.parent, name);
+    if (!outside) return std::nullopt;
+    ValueId inside = scope.graph->add_input(name, {});
+    scope.names.emplace(name, inside);
+    scope.captures.emplace_back(inside, *outside);
+    return inside;
+  }
+
+  void import_graph_def(const GraphDef& def, Scope& scope, const FunctionFrame& frame, bool is_body) {
+    Graph& graph = *scope.graph;
+    graph.name = def.name;
+    graph.doc = def.doc_string;
+    if (!is_body) graph.metadata.insert(graph.metadata.end(), def.metadata_props.begin(), def.metadata_props.end());
+    std::unordered_map<std::string, const ValueInfoDef*> input_of;
+    for (const ValueInfoDef& input : def.inputs) input_of.emplace(input.name, &input);
+    std::unordered_set<std::string> initialized;
+    for (const TensorDef& tensor : def.initializers) initialized.insert(tensor.name);
+    for (const SparseTensorDef& tensor : def.sparse_initializers) initialized.insert(tensor.values.name);
+    for (const ValueInfoDef& input : def.inputs) {
+      if (input.name.empty()) fail("a graph input has no name");
+      if (initialized.contains(input.name) && !is_body) continue;
+      define(scope, input.name, graph.add_input(input.name, to_type(input.type)));
+    }
+    for (const TensorDef& tensor : def.initializers) {
+      if (!tensor.value.defined()) fail(fmt::format("the initializer \"{}\" has no elements here: its external data was not read", tensor.name));
+      add_initializer(scope, tensor.name, tensor.value, input_of.contains(tensor.name), is_body);
+    }
+    for (const SparseTensorDef& tensor : def.sparse_initializers) add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
+    import_nodes(def.nodes, scope, frame);
+    for (const ValueInfoDef& output : def.outputs) {
+      std::optional<ValueId> id = resolve(scope, output.name);
+      if (!id) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
+      graph.outputs.push_back(*id);
+      graph.output_names.push_back(output.name);
+      graph.declared_outputs.push_back(to_type(output.type));
+    }
+  }
+
+  void add_initializer(Scope& scope, const std::string& name, const Tensor& tensor, bool is_input, bool is_body) {
+    if (is_body && scope.names.contains(name)) {
+      fail(fmt::format("the initializer \"{}\" is also an input of a body", name));
+    }
+    ValueId id = scope.graph->add_constant(name, tensor);
+    define(scope, name, id);
+    // Below IR 4 every initializer had to be listed among the inputs, so that it says nothing about being replaced.
+    if (is_input && model_.ir_version >= 4) scope.graph->overridable_initializers.push_back(id);
+  }
+
+  static Tensor to_dense(const SparseTensorDef& sparse) {
+    Shape shape{std::span<const int64_t>(sparse.dims)};
+    const Tensor& values = sparse.values.value;
+    const Tensor& indices = sparse.indices.value;
+    if (!values.defined() || !indices.defined()) fail("a sparse initializer has no elements");
+    if (is_sub_byte(values.dtype()) || values.dtype() == DType::string) fail("a sparse initializer of packed or string elements");
+    Tensor dense(values.dtype(), shape);
+    std::memset(dense.raw(), 0, dense.size_bytes());
+    size_t element = bits_of(values.dtype()) / 8;
+    auto rank = static_cast<int64_t>(shape.rank());
+    bool linear = indices.shape().rank() == 1;
+    for (int64_t i = 0; i < values.num_elements(); ++i) {
+      int64_t position = 0;
+      if (linear) position = indices.data<int64_t>()[i];
+      else
+        for (int64_t axis = 0; axis < rank; ++axis) position = position * shape[static_cast<int>(axis)] + indices.data<int64_t>()[i * rank + axis];
+      if (position < 0 || position >= dense.num_elements()) fail(fmt::format("a sparse initializer's index {} is outside {}", position, to_string(shape)));
+      std::memcpy(dense.raw() + static_cast<size_t>(position) * element, values.raw() + static_cast<size_t>(i) * element, element);
+    }
+    return dense;
+  }
+
+  // Names that a node reads from its graph, those that its bodies read from around them included.
+  static void collect_reads(const NodeDef& def, std::unordered_set<std::string>& reads) {
+    for (const std::string& input : def.inputs)
+      if (!input.empty()) reads.insert(input);
+    auto body = [&](const GraphDef& graph) {
+      std::unordered_set<std::string> inner;
+      for (const NodeDef& node : graph.nodes) collect_reads(node, inner);
+      for (const ValueInfoDef& output : graph.outputs) inner.insert(output.name);
+      for (const NodeDef& node : graph.nodes)
+        for (const std::string& output : node.outputs) inner.erase(output);
+      for (const ValueInfoDef& input : graph.inputs) inner.erase(input.name);
+      for (const TensorDef& initializer : graph.initializers) inner.erase(initializer.name);
+      reads.merge(inner);
+    };
+    for (const AttributeDef& attribute : def.attributes) {
+      if (attribute.g) body(*attribute.g);
+      for (const GraphDef& graph : attribute.graphs) body(graph);
+    }
+  }
+
+  // The nodes in an order in which values are made before they are read. Files should have it; some do not.
+  static std::vector<const NodeDef*> sorted(const std::vector<NodeDef>& nodes) {
+    std::unordered_map<std::string, size_t> producer;
+    for (size_t i = 0; i < nodes.size(); ++i)
+      for (const std::string& output : nodes[i].outputs)
+        if (!output.empty()) producer.emplace(output, i);
+    std::vector<std::vector<size_t>> readers(nodes.size());
+    std::vector<size_t> missing(nodes.size(), 0);
+    bool in_order = true;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      std::unordered_set<std::string> reads;
+      collect_reads(nodes[i], reads);
+      for (const std::string& name : reads) {
+        auto found = producer.find(name);
+        if (found == producer.end()) continue;
+        readers[found->second].push_back(i);
+        ++missing[i];
+        in_order &= found->second < i;
+      }
+    }
+    std::vector<const NodeDef*> order;
+    order.reserve(nodes.size());
+    if (in_order) {
+      for (const NodeDef& node : nodes) order.push_back(&node);
+      return order;
+    }
+    std::set<size_t> ready;  // the earliest in the file first, so that the order stays close to the file's
+    for (size_t i = 0; i < nodes.size(); ++i)
+      if (missing[i] == 0) ready.insert(i);
+    while (!ready.empty()) {
+      size_t i = *ready.begin();
+      ready.erase(ready.begin());
+      order.push_back(&nodes[i]);
+      for (size_t reader : readers[i])
+        if (--missing[reader] == 0) ready.insert(reader);
+    }
+    if (order.size() != nodes.size()) {
+      for (size_t i = 0; i < nodes.size(); ++i)
+        if (missing[i] > 0) fail(fmt::format("the graph has a cycle through the {}", describe_def(nodes[i])));
+    }
+    return order;
+  }
+
+  void import_nodes(const std::vector<NodeDef>& nodes, Scope& scope, const FunctionFrame& frame) {
+    for (const NodeDef* def : sorted(nodes)) {
+      if (++num_nodes_ > options_.max_nodes)
+        throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
+      auto function = functions_.find(key(def->domain, def->op_type, def->overload));
+      if (function != functions_.end()) import_call(*def, *function->second, scope, frame);
+      else import_node(*def, scope, frame);
+    }
+  }
+
+  ValueId resolve_input(Scope& scope, const NodeDef& def, const std::string& name) {
+    if (name.empty()) return kNoValue;
+    std::optional<ValueId> id = resolve(scope, name);
+    if (!id) fail(fmt::format("the {} reads \"{}\", which nothing makes", describe_def(def), name));
+    return *id;
+  }
+
+  void import_node(const NodeDef& def, Scope& scope, const FunctionFrame& frame) {
+    Graph& graph = *scope.graph;
+    Node node;
+    node.op_type = def.op_type;
+    node.domain = normalised_domain(def.domain);
+    node.overload = def.overload;
+    node.op = find_op(node.domain, node.op_type);
+    node.version = version_for(def, frame);
+    std::string own_name = def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name;
+    node.name = graph.unique_node_name(frame.prefix + own_name);
+    node.sources = {frame.prefix + own_name};
+    node.doc = def.doc_string;
+    node.metadata = def.metadata_props;
+    for (const std::string& input : def.inputs) node.inputs.push_back(resolve_input(scope, def, input));
+    while (!node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
+    node.num_formal_inputs = static_cast<int>(node.inputs.size());
+    std::vector<std::vector<std::pair<ValueId, ValueId>>> captures;
+    for (const AttributeDef& attribute : def.attributes) import_attribute(attribute, node, scope, frame, captures);
+    std::vector<std::string> outputs = def.outputs;
+    while (!outputs.empty() && outputs.back().empty()) outputs.pop_back();
+    for (const std::string& output : outputs) {
+      if (output.empty()) {
+        node.outputs.push_back(kNoValue);
+        continue;
+      }
+      ValueId id = graph.add_value(frame.prefix + output);
+      define(scope, output, id);
+      node.outputs.push_back(id);
+    }
+    NodeId id = graph.append(std::move(node));
+    for (size_t b = 0; b < captures.size(); ++b)
+      for (auto [inside, outside] : captures[b]) {
+        int position = graph.add_capture(id, outside);
+        graph.node(id).bodies[b].captures.emplace_back(inside, position);
+      }
+  }
+
+  int version_for(const NodeDef& def, const FunctionFrame& frame) const {
+    std::string domain = normalised_domain(def.domain);
+    if (frame.function) {
+      for (const OpsetImport& opset : frame.function->opset_imports)
+        if (normalised_domain(opset.domain) == domain) return static_cast<int>(opset.version);
+    }
+    auto found = opsets_.find(domain);
+    if (found != opsets_.end()) return found->second;
+    if (domain.empty()) fail(fmt::format("the {} is of ai.onnx, of which the model imports no opset", describe_def(def)));
+    return 1;
+  }
+
+  void import_attribute(const AttributeDef& attribute, Node& node, Scope& scope, const FunctionFrame& frame,
+                        std::vector<std::vector<std::pair<ValueId, ValueId>>>& captures) {
+    const AttributeDef* source = &attribute;
+    if (!attribute.ref_attr_name.empty()) {
+      auto found = frame.attributes.find(attribute.ref_attr_name);
+      if (found == frame.attributes.end()) return;  // the caller leaves it out, and the function has no default
+      source = found->second;
+    }
+    if (source->type == AttributeType::graph) {
+      auto body = std::make_unique<Graph>(symbols_);
+      Scope inner{body.get(), &scope, {}, {}};
+      FunctionFrame inner_frame = frame;
+      inner_frame.prefix.clear();  // names of a body are its own
+      import_graph_def(*source->g, inner, inner_frame, /*is_body=*/true);
+      node.bodies.push_back({attribute.name, std::move(body), {}});
+      captures.push_back(std::move(inner.captures));
+      return;
+    }
+    if (node.attributes.has(attribute.name)) fail(fmt::format("node \"{}\" has the attribute \"{}\" twice", node.name, attribute.name));
+    node.attributes.set(attribute.name, to_attribute(*source));
+  }
+
+  Attribute to_attribute(const AttributeDef& def) {
+    switch (def.type) {
+      case AttributeType::f: return def.f;
+      case AttributeType::i: return def.i;
+      case AttributeType::s: return def.s;
+      case AttributeType::tensor: return Datum(def.t->value);
+      case AttributeType::sparse_tensor: return Datum(to_dense(*def.sparse_tensor));
+      case AttributeType::type_proto: return to_type(*def.tp);
+      case AttributeType::floats: return def.floats;
+      case AttributeType::ints: return def.ints;
+      case AttributeType::strings: return def.strings;
+      case AttributeType::tensors: {
+        std::vector<Datum> tensors;
+        for (const TensorDef& tensor : def.tensors) tensors.emplace_back(tensor.value);
+        return tensors;
+      }
+      case AttributeType::type_protos: {
+        std::vector<Type> types;
+        for (const TypeDef& type : def.type_protos) types.push_back(to_type(type));
+        return types;
+      }
+      default: break;
+    }
+    fail(fmt::format("the attribute \"{}\" is of an unsupported kind", def.name));
+  }
+
+  // A call of a local function: its nodes are imported in place, with names of their own.
+  void import_call(const NodeDef& call, const FunctionDef& function, Scope& scope, const FunctionFrame& frame) {
+    if (frame.depth >= options_.max_function_depth) fail(fmt::format("local functions call each other more than {} deep, at \"{}\"", options_.max_function_depth, function.name));
+    FunctionFrame inner;
+    inner.function = &function;
+    inner.depth = frame.depth + 1;
+    inner.prefix = frame.prefix + (call.name.empty() && !call.outputs.empty() ? call.outputs[0] : call.name) + "/";
+    for (const AttributeDef& attribute : function.attribute_protos) inner.attributes[attribute.name] = &attribute;
+    for (const AttributeDef& attribute : call.attributes) {
+      const AttributeDef* source = &attribute;
+      if (!attribute.ref_attr_name.empty()) {
+        auto found = frame.attributes.find(attribute.ref_attr_name);
+        if (found == frame.attributes.end()) continue;
+        source = found->second;
+      }
+      inner.attributes[attribute.name] = source;
+    }
+    // The function sees its formal inputs only; its names live in a scope over the same graph.
+    Scope local{scope.graph, nullptr, {}, {}};
+    if (call.inputs.size() > function.inputs.size()) fail(fmt::format("the {} gives {} inputs to a function of {}", describe_def(call), call.inputs.size(), function.inputs.size()));
+    for (size_t i = 0; i < function.inputs.size(); ++i) {
+      ValueId argument = i < call.inputs.size() ? resolve_input(scope, call, call.inputs[i]) : kNoValue;
+      define(local, function.inputs[i], argument);
+    }
+    import_nodes(function.nodes, local, inner);
+    for (size_t i = 0; i < call.outputs.size(); ++i) {
+      if (call.outputs[i].empty()) continue;
+      if (i >= function.outputs.size()) fail(fmt::format("the {} takes {} outputs from a function of {}", describe_def(call), call.outputs.size(), function.outputs.size()));
+      std::optional<ValueId> made = resolve(local, function.outputs[i]);
+      if (!made || *made == kNoValue) fail(fmt::format("the function \"{}\" never makes its output \"{}\"", function.name, function.outputs[i]));
+      define(scope, call.outputs[i], *made);
+    }
+  }
+
+  const ModelDef& model_;
+  const ImportOptions& options_;
+  std::shared_ptr<SymbolTable> symbols_;
+  std::map<std::string, int> opsets_;
+  std::unordered_map<std::string, const FunctionDef*> functions_;
+  int64_t num_nodes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Graph> import_graph(const ModelDef& model, const ImportOptions& options) { return Importer(model, options).run(); }
+
+}  // namespace treadle::onnx

@@ -1,0 +1,32 @@
+// From the structs of a file to a Graph: scopes, captures, local functions, constants. And the upgrade to the newest opset.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/infer.h"
+#include "onnx/model_def.h"
+
+namespace treadle::onnx {
+
+struct ImportOptions {
+  /// A small file must not become a huge graph through nested functions.
+  int64_t max_nodes = 5'000'000;
+  int max_function_depth = 64;
+};
+
+/// The model as written: original opsets, no operator changed. Local functions are inlined, sparse initializers made dense, and values
+/// that bodies capture are operands of their node. Operators this build lacks have a null `op`.
+/// @throws Error(invalid_model) for undefined, duplicate or cyclic names and for broken bodies.
+std::unique_ptr<Graph> import_graph(const ModelDef& model, const ImportOptions& options = {});
+
+/// Brings every node to the newest meaning of its operator, decomposes what has an exact body in other operators, and infers types on the way.
+/// @throws Error naming the node.
+void upgrade(Graph& graph, const InferOptions& options = {});
+
+/// One line per operator or attribute of the graph (bodies included) that this build cannot run; empty if it can.
+std::vector<std::string> list_unsupported(const Graph& graph);
+
+}  // namespace treadle::onnx
