@@ -22,10 +22,12 @@ class ThreadPool {
 
   /// Calls `fn(begin, end)` on disjoint chunks that cover [0, n), each a multiple of `grain` long (the last may be shorter); returns
   /// when all are done. Chunk bounds depend on n and grain only, so that results never depend on the number of threads.
-  /// The first exception reaches the caller after the rest has drained. Loops may nest.
+  /// The first exception reaches the caller after the chunks under way have ended; those that nobody has begun are dropped.
+  /// Loops may nest. The pool works in a forked child, but not for a loop that was under way in the forking thread.
   template <typename Fn>
   void parallel_for(int64_t n, int64_t grain, Fn&& fn) {
-    run(n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<std::remove_reference_t<Fn>*>(context))(begin, end); },
+    run(
+        n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<std::remove_reference_t<Fn>*>(context))(begin, end); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
@@ -36,12 +38,26 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-/// As ThreadPool::parallel_for; without a pool, or for a single chunk, the caller does it all.
+/// While it lives, loops that this thread begins use at most `max_threads` threads of any pool, this one included. A loop nested in
+/// such a loop stays on its thread, so that the limit holds for the whole. Limits nest; the smallest counts.
+class ParallelLimit {
+ public:
+  explicit ParallelLimit(int max_threads);
+  ~ParallelLimit();
+  ParallelLimit(const ParallelLimit&) = delete;
+  ParallelLimit& operator=(const ParallelLimit&) = delete;
+
+ private:
+  int before_;
+};
+
+/// As ThreadPool::parallel_for; without a pool, or for a single chunk, the caller does it all, in the same chunks.
 template <typename Fn>
 void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, Fn&& fn) {
   if (n <= 0) return;
+  if (grain < 1) grain = 1;
   if (pool && n > grain && pool->num_threads() > 1) return pool->parallel_for(n, grain, fn);
-  fn(int64_t{0}, n);
+  for (int64_t begin = 0; begin < n; begin = grain < n - begin ? begin + grain : n) fn(begin, grain < n - begin ? begin + grain : n);
 }
 
 }  // namespace treadle

@@ -1,0 +1,299 @@
+// How a region runs. The caller takes a free slot of a small table, writes the loop into it, opens it (`next` = 0) and sets its bit in
+// the mask that idle workers watch. Every participant claims chunks by adding one to `next`; whoever claims the last one
+// (or is the last helper that the region wants) clears the bit.
+// A worker counts itself among the slot's `users` before it looks whether the slot is open; the caller first closes the slot, then waits
+// until there are no users. In the single order of these four accesses one of the two sees the other, so that a worker never reads a
+// slot that has been given to somebody else, and a chunk that nobody has claimed is never waited for.
+#include "core/thread_pool.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <exception>
+#include <limits>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "core/cpu_info.h"
+#include "core/futex.h"
+
+#if defined(__unix__)
+#include <pthread.h>
+#include <signal.h>
+#endif
+
+namespace treadle {
+namespace {
+
+constexpr int kNumSlots = 64;                              // one bit each in the mask; with more regions at once, callers work alone
+constexpr int64_t kClosed = int64_t{1} << 62;              // `next` of a slot without an open region; claims that come late only add to it
+constexpr uint32_t kOwnerSleeps = 1U << 31;                // in `users`
+constexpr auto kSpinTime = std::chrono::microseconds(60);  // about twice what waking a sleeper takes
+constexpr int kSpinsPerClockRead = 64;
+
+struct FirstError {
+  std::atomic<bool> taken{false};
+  std::exception_ptr error;
+};
+
+// All that a participant touches is on one cache line.
+struct alignas(64) Slot {
+  std::atomic<bool> owned{false};
+  bool limited = false;  // by a ParallelLimit
+  uint16_t max_helpers = 0;
+  std::atomic<uint32_t> users{0};  // workers inside, and kOwnerSleeps
+  std::atomic<int64_t> next{kClosed};
+  int64_t n = 0, grain = 0, num_chunks = 0;
+  void (*body)(void*, int64_t, int64_t) = nullptr;
+  void* context = nullptr;
+  FirstError* first_error = nullptr;  // on the caller's stack
+};
+static_assert(sizeof(Slot) == 64);
+
+// Grows by one in every forked child, where the threads of all pools are gone.
+std::atomic<uint32_t> fork_generation{0};
+constexpr uint32_t kNotStarted = std::numeric_limits<uint32_t>::max(), kStarting = kNotStarted - 1;
+
+void watch_forks() {
+#if defined(__unix__)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;
+#endif
+}
+
+// Nested loops try other slots first than the loops of other threads do.
+unsigned preferred_slot() {
+  static std::atomic<unsigned> threads{0};
+  thread_local const unsigned slot = threads.fetch_add(1, std::memory_order_relaxed);
+  return slot;
+}
+
+thread_local int thread_limit = std::numeric_limits<int>::max();
+
+// Calls `done` until it is true, for kSpinTime at most; returns what it said last.
+template <typename Done>
+bool spin_until(Done&& done) {
+  for (int i = 0; i < kSpinsPerClockRead; ++i) {
+    if (done()) return true;
+    cpu_relax();
+  }
+  auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kSpinsPerClockRead; ++i) {
+      if (done()) return true;
+      cpu_relax();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return done();
+}
+
+#if defined(__unix__)
+// Signals are for the program's own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+#else
+struct SignalsBlocked {};
+#endif
+
+}  // namespace
+
+ParallelLimit::ParallelLimit(int max_threads) : before_(thread_limit) { thread_limit = std::min(before_, std::max(1, max_threads)); }
+ParallelLimit::~ParallelLimit() { thread_limit = before_; }
+
+struct ThreadPool::Impl {
+  // What idle workers watch, apart from what callers of regions that are under way write.
+  alignas(64) std::atomic<uint64_t> open_slots{0};
+  std::atomic<uint32_t> wakeups{0};  // the word that workers sleep on
+  std::atomic<int> sleepers{0};
+  std::atomic<bool> stopping{false};
+  alignas(64) std::array<Slot, kNumSlots> slots;
+  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // fork_generation for which the workers run
+  int num_threads = 1;
+  std::vector<std::thread>* workers = nullptr;
+
+  ~Impl() { stop(); }
+
+  bool ready();
+  void start(uint32_t current);
+  void stop();
+  void work(unsigned index);
+  void help(unsigned slot_index);
+  void run_chunks(Slot& slot, unsigned slot_index);
+  bool run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context);
+  void open(unsigned slot_index);
+  void hide(unsigned slot_index) { open_slots.fetch_and(~(uint64_t{1} << slot_index)); }  // no more helpers are wanted
+  static void await_users(Slot& slot);
+};
+
+// True if the workers exist in this process. The threads start at the first region, in a forked child too; while one caller starts
+// them, others go on alone: a lock could have been held by a thread that did not survive the fork.
+bool ThreadPool::Impl::ready() {
+  uint32_t current = fork_generation.load(std::memory_order_relaxed), seen = generation.load(std::memory_order_acquire);
+  if (seen == current) return true;
+  if (seen == kStarting || !generation.compare_exchange_strong(seen, kStarting, std::memory_order_acquire)) return false;
+  start(current);
+  generation.store(current, std::memory_order_release);
+  return true;
+}
+
+void ThreadPool::Impl::start(uint32_t current) {
+  (void)current;
+  // After a fork the table shows regions of threads that exist no more.
+  open_slots = 0;
+  sleepers = 0;
+  for (Slot& slot : slots) {
+    slot.next = kClosed;
+    slot.users = 0;
+    slot.owned = false;
+  }
+  workers = new std::vector<std::thread>;  // the handles of a parent's threads are left alone: they can be neither joined nor detached
+  workers->reserve(static_cast<size_t>(num_threads - 1));
+  [[maybe_unused]] SignalsBlocked blocked;
+  try {
+    for (int i = 1; i < num_threads; ++i) workers->emplace_back([this, i] { work(static_cast<unsigned>(i)); });
+  } catch (const std::system_error&) {
+    // Fewer threads than asked for, or none, still compute everything.
+  }
+}
+
+void ThreadPool::Impl::stop() {
+  if (generation.load(std::memory_order_acquire) != fork_generation.load(std::memory_order_relaxed)) return;
+  stopping.store(true);
+  wakeups.fetch_add(1);
+  futex_wake(wakeups);
+  for (std::thread& worker : *workers) worker.join();
+  delete workers;
+}
+
+void ThreadPool::Impl::work(unsigned index) {
+  auto something_to_do = [&] { return open_slots.load(std::memory_order_acquire) != 0 || stopping.load(std::memory_order_relaxed); };
+  while (!stopping.load(std::memory_order_relaxed)) {
+    if (uint64_t open = open_slots.load(std::memory_order_acquire)) {
+      int turn = static_cast<int>(index * 7 % kNumSlots);  // workers begin at different regions
+      help(static_cast<unsigned>((std::countr_zero(std::rotr(open, turn)) + turn) % kNumSlots));
+      continue;
+    }
+    if (spin_until(something_to_do)) continue;
+    sleepers.fetch_add(1);
+    uint32_t seen = wakeups.load();
+    if (open_slots.load() == 0 && !stopping.load()) futex_wait(wakeups, seen);
+    sleepers.fetch_sub(1);
+  }
+}
+
+void ThreadPool::Impl::help(unsigned slot_index) {
+  Slot& slot = slots[slot_index];
+  uint32_t others = slot.users.fetch_add(1) & ~kOwnerSleeps;
+  // `others` may count a worker that only looked; then this one looks again, as the bit is still set.
+  if (slot.next.load() < kClosed && others < slot.max_helpers) {
+    if (others + 1U == slot.max_helpers) hide(slot_index);
+    int before = thread_limit;
+    if (slot.limited) thread_limit = 1;
+    run_chunks(slot, slot_index);
+    thread_limit = before;
+  }
+  if (slot.users.fetch_sub(1) == (kOwnerSleeps | 1U)) futex_wake(slot.users);
+}
+
+void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index) {
+  const int64_t num_chunks = slot.num_chunks, grain = slot.grain, n = slot.n;
+  for (;;) {
+    int64_t chunk = slot.next.fetch_add(1);
+    if (chunk >= num_chunks) return;
+    bool last = chunk == num_chunks - 1;
+    if (last) hide(slot_index);
+    try {
+      slot.body(slot.context, chunk * grain, last ? n : (chunk + 1) * grain);
+    } catch (...) {
+      if (!slot.first_error->taken.exchange(true)) slot.first_error->error = std::current_exception();
+      if (slot.next.exchange(num_chunks) < num_chunks) hide(slot_index);  // nobody claims the rest
+    }
+    if (last) return;
+  }
+}
+
+void ThreadPool::Impl::open(unsigned slot_index) {
+  slots[slot_index].next.store(0, std::memory_order_release);
+  open_slots.fetch_or(uint64_t{1} << slot_index);
+  int asleep = sleepers.load();
+  if (asleep == 0) return;
+  wakeups.fetch_add(1);
+  futex_wake(wakeups, std::min<int>(asleep, slots[slot_index].max_helpers));
+}
+
+void ThreadPool::Impl::await_users(Slot& slot) {
+  if (slot.users.load() == 0 || spin_until([&] { return slot.users.load() == 0; })) return;
+  slot.users.fetch_or(kOwnerSleeps);
+  for (uint32_t users; (users = slot.users.load()) != kOwnerSleeps;) futex_wait(slot.users, users);
+  slot.users.fetch_and(~kOwnerSleeps);
+}
+
+// False if there is no free slot.
+bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context) {
+  unsigned index = preferred_slot() % kNumSlots, tries = 0;
+  while (slots[index].owned.load(std::memory_order_relaxed) || slots[index].owned.exchange(true, std::memory_order_acquire)) {
+    if (++tries == kNumSlots) return false;
+    index = (index + 1) % kNumSlots;
+  }
+  Slot& slot = slots[index];
+  FirstError first_error;
+  const int limit_before = thread_limit;
+  slot.limited = limit_before < num_threads;
+  slot.max_helpers = static_cast<uint16_t>(std::min<int64_t>(std::min(num_threads, limit_before) - 1, num_chunks - 1));
+  slot.n = n;
+  slot.grain = grain;
+  slot.num_chunks = num_chunks;
+  slot.body = body;
+  slot.context = context;
+  slot.first_error = &first_error;
+  if (slot.limited) thread_limit = 1;
+  open(index);
+  run_chunks(slot, index);
+  thread_limit = limit_before;
+  slot.next.exchange(kClosed);
+  await_users(slot);
+  slot.owned.store(false, std::memory_order_release);
+  if (first_error.taken.load(std::memory_order_relaxed)) std::rethrow_exception(first_error.error);
+  return true;
+}
+
+ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
+  watch_forks();
+  constexpr int kMaxThreads = 1 << 14;
+  impl_->num_threads = std::clamp(num_threads > 0 ? num_threads : cpu_info().usable_cpus, 1, kMaxThreads);
+}
+
+ThreadPool::~ThreadPool() = default;
+
+int ThreadPool::num_threads() const noexcept { return impl_->num_threads; }
+
+const std::shared_ptr<ThreadPool>& ThreadPool::shared() {
+  // Never destroyed: threads of the program may still run sessions while static objects go.
+  static const auto& pool = *new std::shared_ptr<ThreadPool>(std::make_shared<ThreadPool>(0));
+  return pool;
+}
+
+void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
+  if (n <= 0) return;
+  grain = std::clamp<int64_t>(grain, 1, n);
+  const int64_t num_chunks = (n - 1) / grain + 1;
+  if (num_chunks > 1 && impl_->num_threads > 1 && thread_limit > 1 && impl_->ready() &&
+      impl_->run_shared(n, grain, num_chunks, body, context))
+    return;
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) body(context, chunk * grain, chunk + 1 < num_chunks ? (chunk + 1) * grain : n);
+}
+
+}  // namespace treadle

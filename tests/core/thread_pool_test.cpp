@@ -1,0 +1,278 @@
+#include "core/thread_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace treadle {
+namespace {
+
+// The thread sanitizer forbids new threads in a child forked from several.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kChildMayStartThreads = false;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool kChildMayStartThreads = false;
+#else
+constexpr bool kChildMayStartThreads = true;
+#endif
+#else
+constexpr bool kChildMayStartThreads = true;
+#endif
+
+using Chunks = std::set<std::pair<int64_t, int64_t>>;
+
+Chunks chunks_of(ThreadPool* pool, int64_t n, int64_t grain) {
+  Chunks chunks;
+  std::mutex mutex;
+  parallel_for(pool, n, grain, [&](int64_t begin, int64_t end) {
+    std::lock_guard lock(mutex);
+    EXPECT_TRUE(chunks.emplace(begin, end).second) << "[" << begin << ", " << end << ") came twice";
+  });
+  return chunks;
+}
+
+TEST(ThreadPool, EveryElementIsVisitedOnce) {
+  ThreadPool pool(4);
+  for (int64_t n : {1, 2, 3, 17, 1000, 4097}) {
+    for (int64_t grain : {1, 2, 7, 64, 5000}) {
+      std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
+      pool.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+      });
+      for (auto& count : visits) ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, ChunkBoundsDoNotDependOnTheNumberOfThreads) {
+  ThreadPool one(1), two(2), five(5);
+  const Chunks expected = {{0, 8}, {8, 16}, {16, 24}, {24, 27}};
+  EXPECT_EQ(chunks_of(nullptr, 27, 8), expected);
+  EXPECT_EQ(chunks_of(&one, 27, 8), expected);
+  EXPECT_EQ(chunks_of(&two, 27, 8), expected);
+  EXPECT_EQ(chunks_of(&five, 27, 8), expected);
+  ParallelLimit limit(1);
+  EXPECT_EQ(chunks_of(&five, 27, 8), expected);
+}
+
+TEST(ThreadPool, NothingRunsForAnEmptyRange) {
+  ThreadPool pool(2);
+  pool.parallel_for(0, 1, [](int64_t, int64_t) { FAIL(); });
+  pool.parallel_for(-3, 1, [](int64_t, int64_t) { FAIL(); });
+}
+
+TEST(ThreadPool, HugeRangesDoNotOverflow) {
+  ThreadPool pool(2);
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const Chunks expected = {{0, kMax - 1}, {kMax - 1, kMax}};
+  EXPECT_EQ(chunks_of(&pool, kMax, kMax - 1), expected);
+  EXPECT_EQ(chunks_of(nullptr, kMax, kMax - 1), expected);
+}
+
+TEST(ThreadPool, ThreadsWorkAtTheSameTime) {
+  ThreadPool pool(3);
+  std::atomic<int> inside{0};
+  pool.parallel_for(3, 1, [&](int64_t, int64_t) {  // ends only if three threads meet
+    ++inside;
+    while (inside < 3) std::this_thread::yield();
+  });
+  EXPECT_EQ(inside, 3);
+}
+
+TEST(ThreadPool, LoopsNest) {
+  ThreadPool pool(4);
+  std::atomic<int> count{0};
+  pool.parallel_for(8, 1, [&](int64_t, int64_t) {
+    pool.parallel_for(8, 1, [&](int64_t, int64_t) { pool.parallel_for(8, 1, [&](int64_t, int64_t) { ++count; }); });
+  });
+  EXPECT_EQ(count, 512);
+}
+
+TEST(ThreadPool, TheFirstExceptionReachesTheCallerAndThePoolStaysUsable) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<int> running{0};
+    try {
+      pool.parallel_for(100, 1, [&](int64_t begin, int64_t) {
+        ++running;
+        if (begin % 10 == 3) {
+          --running;
+          throw std::runtime_error("chunk " + std::to_string(begin));
+        }
+        --running;
+      });
+      FAIL() << "no exception arrived";
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(std::string(error.what()).rfind("chunk ", 0), 0U);
+    }
+    EXPECT_EQ(running, 0) << "chunks still ran after the call";
+    EXPECT_EQ(chunks_of(&pool, 10, 1).size(), 10U);
+  }
+}
+
+TEST(ThreadPool, AnExceptionInANestedLoopPassesThroughTheOuterOne) {
+  ThreadPool pool(3);
+  EXPECT_THROW(pool.parallel_for(4, 1,
+                                 [&](int64_t, int64_t) {
+                                   pool.parallel_for(4, 1, [](int64_t begin, int64_t) {
+                                     if (begin == 2) throw std::out_of_range("inner");
+                                   });
+                                 }),
+               std::out_of_range);
+}
+
+TEST(ThreadPool, ManyCallersShareOnePool) {
+  ThreadPool pool(3);
+  std::vector<std::thread> callers;
+  std::atomic<int64_t> total{0};
+  for (int caller = 0; caller < 6; ++caller)
+    callers.emplace_back([&] {
+      for (int round = 0; round < 2000; ++round) {
+        int64_t sum = 0;
+        std::atomic<int64_t> shared_sum{0};
+        pool.parallel_for(50, 8, [&](int64_t begin, int64_t end) {
+          int64_t part = 0;
+          for (int64_t i = begin; i < end; ++i) part += i;
+          shared_sum += part;
+        });
+        sum = shared_sum;
+        ASSERT_EQ(sum, 1225);
+        total += sum;
+      }
+    });
+  for (auto& caller : callers) caller.join();
+  EXPECT_EQ(total, int64_t{1225} * 6 * 2000);
+}
+
+TEST(ThreadPool, MoreRegionsThanSlotsStillRun) {
+  ThreadPool pool(2);
+  std::atomic<int> count{0};
+  // Each level keeps one slot; 100 levels are more than the table has.
+  auto descend = [&](auto&& self, int depth) -> void {
+    pool.parallel_for(2, 1, [&](int64_t begin, int64_t) {
+      ++count;
+      if (begin == 0 && depth > 0) self(self, depth - 1);
+    });
+  };
+  descend(descend, 99);
+  EXPECT_EQ(count, 200);
+}
+
+TEST(ThreadPool, WorkersThatSleptWakeUp) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<int> inside{0};
+    pool.parallel_for(3, 1, [&](int64_t, int64_t) {
+      ++inside;
+      while (inside < 3) std::this_thread::yield();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // longer than idle workers spin
+  }
+}
+
+TEST(ThreadPool, AnIdlePoolUsesNoProcessorTime) {
+  ThreadPool pool(4);
+  chunks_of(&pool, 100, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.1) << "four spinning threads would use 0.2 to 0.6 s";
+}
+
+TEST(ThreadPool, ALimitHoldsForNestedLoopsToo) {
+  ThreadPool pool(6);
+  ParallelLimit limit(2);
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<int> inside{0}, most{0};
+    pool.parallel_for(12, 1, [&](int64_t, int64_t) {
+      pool.parallel_for(4, 1, [&](int64_t, int64_t) {
+        int now = ++inside, seen = most;
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+        std::this_thread::yield();
+        --inside;
+      });
+    });
+    EXPECT_LE(most, 2);
+  }
+}
+
+TEST(ThreadPool, AForkedChildComputesWithItsOwnWorkers) {
+  if (!kChildMayStartThreads) GTEST_SKIP();
+  ThreadPool pool(3);
+  chunks_of(&pool, 100, 1);
+  pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int> inside{0};
+    std::atomic<int64_t> sum{0};
+    pool.parallel_for(1000, 10, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    pool.parallel_for(3, 1, [&](int64_t, int64_t) {
+      ++inside;
+      while (inside < 3) std::this_thread::yield();
+    });
+    _exit(sum == 1000 && inside == 3 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(chunks_of(&pool, 100, 1).size(), 100U);  // and the parent goes on
+}
+
+TEST(ThreadPool, AForkWhileOtherThreadsComputeLeavesTheChildAWorkingPool) {
+  if (!kChildMayStartThreads) GTEST_SKIP();
+  ThreadPool pool(3);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i)
+    callers.emplace_back([&] {
+      while (!stop) pool.parallel_for(64, 1, [](int64_t, int64_t) {});
+    });
+  for (int round = 0; round < 20; ++round) {
+    pid_t child = fork();
+    if (child == 0) {
+      std::atomic<int64_t> sum{0};
+      for (int i = 0; i < 100; ++i) pool.parallel_for(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+      _exit(sum == 10000 ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  stop = true;
+  for (auto& caller : callers) caller.join();
+}
+
+TEST(ThreadPool, AChildMayDestroyAPoolThatItNeverUsed) {
+  auto pool = std::make_unique<ThreadPool>(3);
+  chunks_of(pool.get(), 100, 1);
+  pid_t child = fork();
+  if (child == 0) {
+    pool.reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(ThreadPool, TheSharedPoolIsNoWiderThanTheUsableCpus) {
+  EXPECT_EQ(ThreadPool::shared(), ThreadPool::shared());
+  EXPECT_EQ(ThreadPool::shared()->num_threads(), ThreadPool(0).num_threads());
+  EXPECT_LE(ThreadPool::shared()->num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+}  // namespace treadle
