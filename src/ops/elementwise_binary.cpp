@@ -1,8 +1,237 @@
+// Add, Sub, Mul, Div, Pow, Mod: arithmetic on two tensors that broadcast.
+#include <cmath>
+#include <type_traits>
+
+#include "core/dispatch.h"
 #include "graph/op_def.h"
+#include "ops/elementwise.h"
 #include "ops/list.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> elementwise_binary_ops() { return {}; }
+// Integers wrap around: computed unsigned, in at least 32 bits, where overflow has a meaning.
+template <typename T>
+using Wrapping = std::conditional_t<sizeof(T) <= 4, uint32_t, uint64_t>;
+
+struct AddFn {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+    else
+      return a + b;
+  }
+};
+struct SubFn {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<Wrapping<T>>(a) - static_cast<Wrapping<T>>(b));
+    else
+      return a - b;
+  }
+};
+struct MulFn {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+    else
+      return a * b;
+  }
+};
+
+[[noreturn]] void throw_division_by_zero() { throw Error(ErrorCode::invalid_argument, "integer division by zero"); }
+
+struct DivFn {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) throw_division_by_zero();
+      if constexpr (std::is_signed_v<T>)
+        if (b == -1) return SubFn()(T{0}, a);  // the lowest value has no counterpart
+      return static_cast<T>(a / b);
+    } else {
+      return a / b;
+    }
+  }
+};
+
+struct ModFn {
+  bool truncates;  // the attribute fmod: the result has A's sign, else B's
+
+  static ModFn bind(BindContext& c) { return {c.get_int("fmod") != 0}; }
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) throw_division_by_zero();
+      if constexpr (std::is_signed_v<T>) {
+        if (b == -1) return 0;
+        T rest = static_cast<T>(a % b);
+        return !truncates && rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+      }
+      return static_cast<T>(a % b);
+    } else {
+      T rest = std::fmod(a, b);
+      if (truncates) return rest;
+      if (rest == 0) return std::copysign(T{0}, b);
+      return (rest < 0) != (b < 0) ? rest + b : rest;
+    }
+  }
+};
+
+template <typename T>
+T integer_power(T base, int64_t exponent) {
+  if (exponent < 0) {  // 1 / base^n, rounded towards zero
+    if (base == 1) return 1;
+    if constexpr (std::is_signed_v<T>)
+      if (base == -1) return exponent % 2 == 0 ? 1 : -1;
+    if (base == 0) throw_division_by_zero();
+    return 0;
+  }
+  auto power = static_cast<Wrapping<T>>(1), factor = static_cast<Wrapping<T>>(base);
+  for (; exponent != 0; exponent >>= 1, factor *= factor)
+    if (exponent & 1) power *= factor;
+  return static_cast<T>(power);
+}
+
+template <typename T>
+void power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
+  using C = compute_type_t<T>;
+  auto each = [&](auto fn) {
+    TREADLE_ELEMENTWISE_LOOP
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(fn(static_cast<C>(x[i])));
+  };
+  if (exponent == 2) return each([](C v) { return v * v; });
+  if (exponent == 3) return each([](C v) { return v * v * v; });
+  if (exponent == 1) return each([](C v) { return v; });
+  if (exponent == 0.5) return each([](C v) { return std::sqrt(v); });
+  if (exponent == -1) return each([](C v) { return C{1} / v; });
+  if (exponent == -0.5) return each([](C v) { return C{1} / std::sqrt(v); });
+  each([y = static_cast<C>(exponent)](C v) { return std::pow(v, y); });
+}
+
+// The base decides the result's dtype; the exponent may have any other. It is read in blocks, as double or as int64, so that there is one
+// loop per base and not one per pair.
+template <typename T>
+struct Pow {
+  BroadcastLoop<2> loop;
+  DType exponent_dtype;
+
+  static Pow bind(BindContext& c) { return {broadcast_loop_2(c), c.dtype(1)}; }
+
+  template <typename E>
+  void run_with(RunContext& c) const {
+    const T* base = c.in<T>(0);
+    const E* exponents = c.in<E>(1);
+    T* result = c.out<T>(0);
+    int64_t step_x = loop.inner_stride(0), step_y = loop.inner_stride(1);
+    loop.run(c.pool(), [&](const std::array<int64_t, 2>& offset, int64_t at, int64_t n) {
+      const T* x = base + offset[0];
+      const E* y = exponents + offset[1];
+      if constexpr (!std::is_integral_v<T>)
+        if (step_x == 1 && step_y == 0) return power_by_scalar(x, static_cast<double>(*y), result + at, n);
+      if constexpr (std::is_integral_v<T> && std::is_integral_v<E>) {
+        for (int64_t i = 0; i < n; ++i) result[at + i] = integer_power(x[i * step_x], static_cast<int64_t>(y[i * step_y]));
+        return;
+      }
+      constexpr int64_t kBlock = 128;
+      double values[kBlock];
+      for (int64_t first = 0; first < n; first += kBlock) {
+        int64_t count = std::min(kBlock, n - first);
+        for (int64_t i = 0; i < count; ++i) values[i] = static_cast<double>(y[(first + i) * step_y]);
+        power_block(x + first * step_x, step_x, values, result + at + first, count);
+      }
+    });
+  }
+
+  [[gnu::noinline]] static void power_block(const T* x, int64_t step, const double* y, T* out, int64_t n) {
+    using C = std::conditional_t<std::is_integral_v<T>, double, compute_type_t<T>>;
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(std::pow(static_cast<C>(x[i * step]), static_cast<C>(y[i])));
+  }
+
+  void run(RunContext& c) const {
+    visit_dtype<NumericTypes>(exponent_dtype, [&]<typename E>() { run_with<E>(c); });
+  }
+};
+
+void infer_arithmetic(InferContext& c, std::optional<Dim> (*fn)(const Dim& a, const Dim& b)) {
+  auto shape = broadcast_inputs(c);
+  if (!shape) return c.set_output_dtype(0, c.dtype(0));
+  c.set_output(0, c.dtype(0), *shape);
+  if (is_integer(c.dtype(0))) propagate_binary(c, *shape, fn);
+}
+void infer_add(InferContext& c) {
+  infer_arithmetic(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> { return a + b; });
+}
+void infer_sub(InferContext& c) {
+  infer_arithmetic(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> { return a - b; });
+}
+void infer_mul(InferContext& c) {
+  infer_arithmetic(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> { return a * b; });
+}
+void infer_div(InferContext& c) { infer_arithmetic(c, truncating_div); }
+void infer_mod(InferContext& c) {
+  if (c.get_int("fmod") != 0) return infer_broadcast(c);
+  infer_arithmetic(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> {
+    if (!is_nonnegative(a) || !is_nonnegative(b) || b.is_const(0)) return std::nullopt;
+    return modulo(a, b);
+  });
+}
+
+template <typename F>
+std::vector<KernelDef> arithmetic_kernels() {
+  return binary_kernels<F, float, int64_t, double, int32_t, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>();
+}
+
+OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vector<KernelDef> kernels) {
+  return {.name = name,
+          .since = {1, 6, 7, 13, 14},
+          .upgrade = {{1, drop_consumed_inputs}, {6, upgrade_broadcast_axis}},
+          .inputs = {{"A", kNumeric, "T"}, {"B", kNumeric, "T"}},
+          .outputs = {{"C", kNumeric, "T"}},
+          .infer = infer,
+          .cost = elementwise_cost<1>,
+          .alias = {may_reuse(0, 0), may_reuse(0, 1)},
+          .kernels = std::move(kernels)};
+}
+
+OpDef mod() {
+  return {.name = "Mod",
+          .since = {10, 13, 28},
+          .inputs = {{"A", kNumeric, "T"}, {"B", kNumeric, "T"}},
+          .outputs = {{"C", kNumeric, "T"}},
+          .attributes = {{"fmod", int64_t{0}}},
+          .infer = infer_mod,
+          .cost = elementwise_cost<10>,
+          .alias = {may_reuse(0, 0), may_reuse(0, 1)},
+          .kernels = arithmetic_kernels<ModFn>()};
+}
+
+OpDef pow() {
+  constexpr TypeSet kBases = kFloats | kInt32Or64;
+  return {.name = "Pow",
+          .since = {1, 7, 12, 13, 15},
+          .upgrade = {{1, upgrade_broadcast_axis}},
+          .inputs = {{"X", kBases, "T"}, {"Y", kNumeric, "T1"}},
+          .outputs = {{"Z", kBases, "T"}},
+          .infer = infer_broadcast,
+          .cost = elementwise_cost<20>,
+          .alias = {may_reuse(0, 0)},
+          .kernels = typed<Pow, float, double, int32_t, int64_t, Float16, BFloat16>()};
+}
+
+}  // namespace
+
+std::vector<OpDef> elementwise_binary_ops() {
+  return {arithmetic("Add", infer_add, arithmetic_kernels<AddFn>()),
+          arithmetic("Sub", infer_sub, arithmetic_kernels<SubFn>()),
+          arithmetic("Mul", infer_mul, arithmetic_kernels<MulFn>()),
+          arithmetic("Div", infer_div, arithmetic_kernels<DivFn>()),
+          mod(),
+          pow()};
+}
 
 }  // namespace treadle::ops

@@ -12,7 +12,9 @@ using Family = std::vector<OpDef> (*)();
 std::vector<OpDef> activation_ops();
 std::vector<OpDef> arg_min_max_ops();
 std::vector<OpDef> attention_ops();
+std::vector<OpDef> bitwise_ops();
 std::vector<OpDef> cast_ops();
+std::vector<OpDef> comparison_ops();
 std::vector<OpDef> concat_ops();
 std::vector<OpDef> constant_ops();
 std::vector<OpDef> control_flow_ops();
@@ -73,7 +75,9 @@ inline constexpr Family kFamilies[] = {
     activation_ops,
     arg_min_max_ops,
     attention_ops,
+    bitwise_ops,
     cast_ops,
+    comparison_ops,
     concat_ops,
     constant_ops,
     control_flow_ops,

@@ -1,8 +1,99 @@
+// Where (ONNX, opset 16): y = condition ? x : y, all three broadcast.
+#include <complex>
+#include <string>
+
+#include "core/dispatch.h"
 #include "graph/op_def.h"
+#include "ops/elementwise.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> where_ops() { return {}; }
+void infer(InferContext& c) {
+  DType dtype = c.dtype(1) != DType::undefined ? c.dtype(1) : c.dtype(2);
+  auto shape = broadcast_inputs(c);
+  if (!shape) return c.set_output_dtype(0, dtype);
+  c.set_output(0, dtype, *shape);
+  if (!is_small_static(*shape)) return;
+  auto condition = c.known(0), x = c.known(1), y = c.known(2);
+  if (!condition || !x || !y) return;
+  KnownValues choice = broadcast_known(*condition, c.shape(0), *shape), from_x = broadcast_known(*x, c.shape(1), *shape),
+              from_y = broadcast_known(*y, c.shape(2), *shape);
+  for (size_t i = 0; i < choice.size(); ++i) {
+    if (!choice[i].is_const()) return;
+    if (choice[i].is_const(0)) from_x[i] = from_y[i];
+  }
+  c.set_known(0, std::move(from_x));
+}
+
+// Elements are only moved, so the size of an element decides.
+struct Where {
+  BroadcastLoop<3> loop;
+  DType dtype;
+
+  static Where bind(BindContext& c) {
+    return {BroadcastLoop<3>::make({&c.shape(0), &c.shape(1), &c.shape(2)}, c.output_shape(0)), c.dtype(1)};
+  }
+
+  template <typename T>
+  void select(RunContext& c) const {
+    const bool* conditions = c.in<bool>(0);
+    const T* from_x = c.in<T>(1);
+    const T* from_y = c.in<T>(2);
+    T* out = c.out<T>(0);
+    int64_t step_c = loop.inner_stride(0), step_x = loop.inner_stride(1), step_y = loop.inner_stride(2);
+    loop.run(c.pool(), [&](const std::array<int64_t, 3>& offset, int64_t at, int64_t n) {
+      const bool* condition = conditions + offset[0];
+      const T* x = from_x + offset[1];
+      const T* y = from_y + offset[2];
+      if (step_c == 0) {  // one side as a whole
+        const T* side = *condition ? x : y;
+        int64_t step = *condition ? step_x : step_y;
+        for (int64_t i = 0; i < n; ++i) out[at + i] = side[i * step];
+        return;
+      }
+      if constexpr (std::is_integral_v<T>) {
+        if (step_x == 1 && step_y == 1) {
+          TREADLE_ELEMENTWISE_LOOP
+          for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? x[i] : y[i];
+          return;
+        }
+        if (step_x == 0 && step_y == 1) {
+          T value = *x;
+          TREADLE_ELEMENTWISE_LOOP
+          for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? value : y[i];
+          return;
+        }
+        if (step_x == 1 && step_y == 0) {
+          T value = *y;
+          TREADLE_ELEMENTWISE_LOOP
+          for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? x[i] : value;
+          return;
+        }
+      }
+      for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? x[i * step_x] : y[i * step_y];
+    });
+  }
+
+  void run(RunContext& c) const {
+    if (dtype == DType::string) return select<std::string>(c);
+    visit_element_size(dtype, [&]<typename T>() { select<T>(c); });
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> where_ops() {
+  constexpr TypeSet kTypes = kNumeric | kBool | kString | kComplex;
+  return {{.name = "Where",
+           .since = {9, 16},
+           .inputs = {{"condition", kBool, "B"}, {"X", kTypes, "T"}, {"Y", kTypes, "T"}},
+           .outputs = {{"output", kTypes, "T"}},
+           .infer = infer,
+           .cost = elementwise_cost<1>,
+           .alias = {may_reuse(0, 1), may_reuse(0, 2)},
+           .kernels = {kernel<Where>()}}};
+}
 
 }  // namespace treadle::ops
