@@ -1,0 +1,53 @@
+// Offsets of buffers in one arena. Knows bytes and lifetimes; neither tensors nor graphs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace treadle::memory {
+
+/// A block of bytes that lives for the steps [first, last) of a plan.
+struct Buffer {
+  static constexpr size_t kAnywhere = std::numeric_limits<size_t>::max();
+
+  size_t size_bytes = 0;
+  int32_t first = 0, last = 0;
+  size_t fixed_offset = kAnywhere;  ///< in bytes; taken as it is, aligned or not
+};
+
+struct PlanOptions {
+  size_t alignment = 64;  ///< bytes, a power of two; every offset that is not fixed is a multiple of it
+  /// How often an order that did not reach the lower bound is changed and tried again. Counted and not timed, so that the same
+  /// buffers always get the same plan; large plans make fewer attempts.
+  int improvement_rounds = 200;
+};
+
+struct ArenaPlan {
+  std::vector<size_t> offsets;   ///< bytes, in the order of the buffers; 0 for empty buffers
+  size_t size_bytes = 0;         ///< of the arena, a multiple of the alignment
+  size_t lower_bound_bytes = 0;  ///< no plan can be smaller: the most bytes alive at once, each buffer rounded up to the alignment
+  std::string_view strategy;     ///< the order that gave the smallest arena
+};
+
+/// Assigns every buffer an offset; buffers whose lives overlap get disjoint bytes.
+/// Tries several greedy orders and keeps the smallest arena, then improves on it (PlanOptions::improvement_rounds).
+/// @throws Error(invalid_argument) if first >= last, if the alignment is not a power of two, or if two fixed buffers that are alive
+///         together overlap; Error(resource_exhausted) if the sum of the sizes overflows.
+/// Sources: greedy by size and by breadth, Pisarchyk and Lee 2020, arXiv:2001.03288; the improvement is squeaky wheel optimisation,
+/// Joslin and Clements 1999, JAIR 10: buffers that reach the top are placed earlier in the next round.
+ArenaPlan plan_arena(std::span<const Buffer> buffers, const PlanOptions& options = {});
+
+/// The same for any symmetric conflict relation over indices, for plans whose order is partial. Greedy by size.
+/// `lower_bound_bytes` is the largest buffer's size, as finding cliques is hard.
+ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bool(size_t, size_t)>& conflict, size_t alignment = 64);
+
+/// The most bytes that are alive at once.
+/// @param alignment  sizes are rounded up to it; 1 counts the plain sizes.
+size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment = 1);
+
+}  // namespace treadle::memory
