@@ -1,5 +1,7 @@
 #include "kernels/elementwise/unary_f32.h"
 
+#include "kernels/elementwise/broadcast.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/elementwise/unary_f32.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -136,6 +138,10 @@ HWY_EXPORT(unary_loop);
 
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n) {
   if (n > 0) HWY_DYNAMIC_DISPATCH(unary_loop)(op, a, b, src, dst, n);
+}
+
+void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n, ThreadPool* pool) {
+  parallel_for(pool, n, kElementwiseGrain, [&](int64_t begin, int64_t end) { unary_f32(op, a, b, src + begin, dst + begin, end - begin); });
 }
 
 }  // namespace treadle::kernels

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/thread_pool.h"
+
 namespace treadle::kernels {
 
 /// With parameters `a` and `b`: ONNX's alpha and beta, or bounds.
@@ -40,6 +42,9 @@ enum class Unary : uint8_t {
 
 /// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n);
+
+/// The same on all threads of a pool.
+void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n, ThreadPool* pool);
 
 inline void exp_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::exp, 0, 0, src, dst, n); }
 inline void log_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::log, 0, 0, src, dst, n); }

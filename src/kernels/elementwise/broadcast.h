@@ -1,0 +1,110 @@
+// Broadcasting loops for every operator and dtype: inputs of any broadcastable shapes, one contiguous output.
+//   const auto plan = plan_broadcast<2>(out_shape, {a_shape, b_shape});                                  // at bind
+//   broadcast_binary(plan, a, b, dst, pool, [](float x, float y) { return x * y; });                      // at run
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "core/thread_pool.h"
+#include "kernels/strided_loop.h"
+
+namespace treadle::kernels {
+
+/// Elements of one chunk of a threaded elementwise loop: some microseconds of work, and small enough for the caches.
+inline constexpr int64_t kElementwiseGrain = 16 * 1024;
+
+/// The operands are the inputs; the output is contiguous, so element i of the loop is element i of the output.
+template <int kInputs>
+using BroadcastPlan = StridedLoop<kInputs>;
+
+/// @param out  the shape of the output
+/// @param in   shapes of contiguous inputs; each broadcasts to `out` as NumPy has it
+/// @throws Error(invalid_argument) if one does not.
+template <int kInputs>
+BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::array<std::span<const int64_t>, kInputs>& in) {
+  int64_t strides[kInputs][kMaxLoopRank] = {};
+  std::array<std::span<const int64_t>, kInputs> views;
+  const size_t rank = out.size();
+  for (size_t k = 0; k < kInputs; ++k) {
+    if (in[k].size() > rank || rank > kMaxLoopRank) {
+      throw Error(ErrorCode::invalid_argument,
+                  "an input of rank " + std::to_string(in[k].size()) + " does not broadcast to rank " + std::to_string(rank));
+    }
+    int64_t stride = 1;
+    for (size_t i = 0; i < in[k].size(); ++i) {
+      const int64_t extent = in[k][in[k].size() - 1 - i], wanted = out[rank - 1 - i];
+      if (extent != wanted && extent != 1) {
+        throw Error(ErrorCode::invalid_argument,
+                    "an extent of " + std::to_string(extent) + " does not broadcast to " + std::to_string(wanted));
+      }
+      strides[k][rank - 1 - i] = extent == 1 ? 0 : stride;
+      stride *= extent;
+    }
+    views[k] = {strides[k], rank};
+  }
+  return collapse<kInputs>(out, views);
+}
+
+/// dst[i] = fn(src at i).
+template <typename Out, typename A, typename Fn>
+void broadcast_unary(const BroadcastPlan<1>& plan, const A* a, Out* dst, ThreadPool* pool, Fn fn) {
+  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    const int64_t sa = plan.inner_stride(0);
+    for_each_run(plan, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
+      const A* x = a + at[0];
+      Out* y = dst + first;
+      if (sa == 1) {
+        for (int64_t i = 0; i < n; ++i) y[i] = fn(x[i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i) y[i] = fn(x[i * sa]);
+      }
+    });
+  });
+}
+
+/// dst[i] = fn(a at i, b at i). dst may be an input that is not broadcast.
+template <typename Out, typename A, typename B, typename Fn>
+void broadcast_binary(const BroadcastPlan<2>& plan, const A* a, const B* b, Out* dst, ThreadPool* pool, Fn fn) {
+  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    const int64_t sa = plan.inner_stride(0), sb = plan.inner_stride(1);
+    for_each_run(plan, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
+      const A* x = a + at[0];
+      const B* y = b + at[1];
+      Out* z = dst + first;
+      if (sa == 1 && sb == 1) {
+        for (int64_t i = 0; i < n; ++i) z[i] = fn(x[i], y[i]);
+      } else if (sa == 1 && sb == 0) {
+        const B scalar = *y;
+        for (int64_t i = 0; i < n; ++i) z[i] = fn(x[i], scalar);
+      } else if (sa == 0 && sb == 1) {
+        const A scalar = *x;
+        for (int64_t i = 0; i < n; ++i) z[i] = fn(scalar, y[i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i) z[i] = fn(x[i * sa], y[i * sb]);
+      }
+    });
+  });
+}
+
+/// dst[i] = fn(a at i, b at i, c at i): Where, Clip with tensors, fused multiply-adds.
+template <typename Out, typename A, typename B, typename C, typename Fn>
+void broadcast_ternary(const BroadcastPlan<3>& plan, const A* a, const B* b, const C* c, Out* dst, ThreadPool* pool, Fn fn) {
+  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    const int64_t sa = plan.inner_stride(0), sb = plan.inner_stride(1), sc = plan.inner_stride(2);
+    for_each_run(plan, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
+      const A* x = a + at[0];
+      const B* y = b + at[1];
+      const C* z = c + at[2];
+      Out* w = dst + first;
+      if (sa == 1 && sb == 1 && sc == 1) {
+        for (int64_t i = 0; i < n; ++i) w[i] = fn(x[i], y[i], z[i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i) w[i] = fn(x[i * sa], y[i * sb], z[i * sc]);
+      }
+    });
+  });
+}
+
+}  // namespace treadle::kernels

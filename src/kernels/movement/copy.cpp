@@ -1,0 +1,208 @@
+#include "kernels/movement/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/movement/element.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kGrainBytes = 64 * 1024;
+
+void row_major(std::span<const int64_t> dims, int64_t* strides) {
+  int64_t stride = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= dims[i];
+  }
+}
+
+void check_rank(std::span<const int64_t> dims, int limit) {
+  if (dims.size() > static_cast<size_t>(limit)) {
+    throw Error(ErrorCode::invalid_argument, "rank " + std::to_string(dims.size()) + " is above the limit of " + std::to_string(limit));
+  }
+}
+
+template <typename T>
+void copy_run(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t n) {
+  if (src_stride == 1 && dst_stride == 1) {
+    std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(T));
+  } else if (src_stride == 0 && dst_stride == 1) {
+    std::fill(dst, dst + n, *src);
+  } else if (dst_stride == 1) {
+    for (int64_t i = 0; i < n; ++i) dst[i] = src[i * src_stride];
+  } else {
+    for (int64_t i = 0; i < n; ++i) dst[i * dst_stride] = src[i * src_stride];
+  }
+}
+
+/// A plane of the loop whose destination is contiguous along one axis and whose source is along another.
+struct Plane {
+  int row = -1;  // the axis along which the source is contiguous
+  int64_t outer = 1;
+};
+
+Plane find_plane(const CopyPlan& plan) {
+  Plane plane;
+  const int last = plan.rank - 1;
+  if (plan.strides[1][last] != 1 || plan.strides[0][last] == 1 || plan.strides[0][last] == 0) return plane;
+  for (int i = 0; i < last; ++i) {
+    if (plan.strides[0][i] == 1) plane.row = i;
+  }
+  return plane;
+}
+
+// Square tiles: what is read with a stride comes back for the neighbours' sake while it is still in L1.
+template <typename T>
+void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, ThreadPool* pool) {
+  constexpr int64_t kTile = sizeof(T) >= 8 ? 16 : 32;
+  const int last = plan.rank - 1;
+  const int64_t rows = plan.dims[row_axis], columns = plan.dims[last];
+  const int64_t src_column = plan.strides[0][last], dst_row = plan.strides[1][row_axis];
+  CopyPlan outer = plan;  // the other axes; the two of the plane count as 1
+  outer.dims[row_axis] = outer.dims[last] = 1;
+  outer.size = plan.size / (rows * columns);
+  const int64_t bands = (rows + kTile - 1) / kTile;
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / (kTile * columns * static_cast<int64_t>(sizeof(T))));
+  parallel_for(pool, outer.size * bands, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      int64_t s = 0, t = 0, rest = item / bands;
+      for (int i = outer.rank - 1; i >= 0; --i) {
+        const int64_t at = rest % outer.dims[i];
+        rest /= outer.dims[i];
+        s += at * outer.strides[0][i];
+        t += at * outer.strides[1][i];
+      }
+      const int64_t r0 = item % bands * kTile, r1 = std::min(rows, r0 + kTile);
+      for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
+        const int64_t c1 = std::min(columns, c0 + kTile);
+        for (int64_t r = r0; r < r1; ++r) {
+          const T* from = src + s + r;
+          T* to = dst + t + r * dst_row;
+          for (int64_t c = c0; c < c1; ++c) to[c] = from[c * src_column];
+        }
+      }
+    }
+  });
+}
+
+template <typename T>
+void copy_elements(const CopyPlan& plan, const T* src, T* dst, ThreadPool* pool) {
+  const Plane plane = find_plane(plan);
+  if (plane.row >= 0) return copy_plane(plan, plane.row, src, dst, pool);
+  parallel_for(pool, plan.size, kGrainBytes / static_cast<int64_t>(sizeof(T)), [&](int64_t begin, int64_t end) {
+    for_each_run(plan, begin, end, [&](int64_t, int64_t n, const int64_t* at) {
+      copy_run(src + at[0], plan.inner_stride(0), dst + at[1], plan.inner_stride(1), n);
+    });
+  });
+}
+
+}  // namespace
+
+CopyPlan plan_copy(std::span<const int64_t> dims, std::span<const int64_t> src_strides, std::span<const int64_t> dst_strides) {
+  return collapse<2>(dims, {src_strides, dst_strides});
+}
+
+CopyPlan plan_transpose(std::span<const int64_t> dims, std::span<const int64_t> perm) {
+  check_rank(dims, kMaxLoopRank);
+  int64_t in_strides[kMaxLoopRank], out_dims[kMaxLoopRank], src[kMaxLoopRank], dst[kMaxLoopRank];
+  row_major(dims, in_strides);
+  const size_t rank = dims.size();
+  for (size_t i = 0; i < rank; ++i) {
+    out_dims[i] = dims[static_cast<size_t>(perm[i])];
+    src[i] = in_strides[perm[i]];
+  }
+  row_major({out_dims, rank}, dst);
+  return plan_copy({out_dims, rank}, {src, rank}, {dst, rank});
+}
+
+CopyPlan plan_expand(std::span<const int64_t> in, std::span<const int64_t> out) {
+  check_rank(out, kMaxLoopRank);
+  if (in.size() > out.size()) {
+    throw Error(ErrorCode::invalid_argument,
+                "rank " + std::to_string(in.size()) + " does not broadcast to rank " + std::to_string(out.size()));
+  }
+  int64_t src[kMaxLoopRank] = {}, dst[kMaxLoopRank];
+  row_major(out, dst);
+  int64_t stride = 1;
+  const size_t rank = out.size();
+  for (size_t i = 0; i < in.size(); ++i) {
+    const int64_t extent = in[in.size() - 1 - i], wanted = out[rank - 1 - i];
+    if (extent != wanted && extent != 1) {
+      throw Error(ErrorCode::invalid_argument,
+                  "an extent of " + std::to_string(extent) + " does not broadcast to " + std::to_string(wanted));
+    }
+    src[rank - 1 - i] = extent == 1 ? 0 : stride;
+    stride *= extent;
+  }
+  return plan_copy(out, {src, rank}, {dst, rank});
+}
+
+CopyPlan plan_tile(std::span<const int64_t> dims, std::span<const int64_t> repeats) {
+  check_rank(dims, kMaxRank);
+  int64_t in_strides[kMaxRank], extents[kMaxLoopRank], src[kMaxLoopRank], dst[kMaxLoopRank];
+  row_major(dims, in_strides);
+  const size_t rank = dims.size();
+  for (size_t i = 0; i < rank; ++i) {
+    extents[2 * i] = repeats[i];
+    extents[2 * i + 1] = dims[i];
+    src[2 * i] = 0;
+    src[2 * i + 1] = in_strides[i];
+  }
+  row_major({extents, 2 * rank}, dst);
+  return plan_copy({extents, 2 * rank}, {src, 2 * rank}, {dst, 2 * rank});
+}
+
+CopyPlan plan_slice(std::span<const int64_t> dims, std::span<const int64_t>, std::span<const int64_t> steps,
+                    std::span<const int64_t> counts) {
+  check_rank(dims, kMaxLoopRank);
+  int64_t src[kMaxLoopRank], dst[kMaxLoopRank];
+  row_major(dims, src);
+  row_major(counts, dst);
+  for (size_t i = 0; i < dims.size(); ++i) src[i] *= steps[i];
+  return plan_copy(counts, {src, dims.size()}, {dst, dims.size()});
+}
+
+int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> starts) {
+  int64_t offset = 0;
+  for (size_t i = 0; i < dims.size(); ++i) offset = offset * dims[i] + starts[i];
+  return offset;
+}
+
+void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst, ThreadPool* pool) {
+  if (plan.size == 0) return;
+  visit_element(element_bytes, [&]<typename T>() { copy_elements(plan, static_cast<const T*>(src), static_cast<T*>(dst), pool); });
+}
+
+void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
+                 ThreadPool* pool) {
+  if (block_bytes <= 0 || count <= 0) return;
+  if (src_pitch_bytes == block_bytes && dst_pitch_bytes == block_bytes) {  // one block
+    block_bytes *= count;
+    count = 1;
+  }
+  const auto* from = static_cast<const std::byte*>(src);
+  auto* to = static_cast<std::byte*>(dst);
+  if (count == 1) {
+    parallel_for(pool, block_bytes, 4 * kGrainBytes,
+                 [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
+    return;
+  }
+  parallel_for(pool, count, std::max<int64_t>(1, kGrainBytes / block_bytes), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(to + i * dst_pitch_bytes, from + i * src_pitch_bytes, static_cast<size_t>(block_bytes));
+  });
+}
+
+void fill(size_t element_bytes, const void* value, void* dst, int64_t n, ThreadPool* pool) {
+  visit_element(element_bytes, [&]<typename T>() {
+    T element;
+    std::memcpy(&element, value, sizeof(T));
+    T* to = static_cast<T*>(dst);
+    parallel_for(pool, n, kGrainBytes / static_cast<int64_t>(sizeof(T)),
+                 [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, element); });
+  });
+}
+
+}  // namespace treadle::kernels

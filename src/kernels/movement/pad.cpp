@@ -1,0 +1,118 @@
+#include "kernels/movement/pad.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/checked.h"
+#include "kernels/movement/element.h"
+
+namespace treadle::kernels {
+namespace {
+
+/// The source index of output index i along an axis of n elements with `before` added in front; -1 where the constant goes.
+int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
+  int64_t at = i - before;
+  if (at >= 0 && at < n) return at;
+  switch (mode) {
+    case PadMode::constant: return -1;
+    case PadMode::edge: return at < 0 ? 0 : n - 1;
+    case PadMode::wrap: return at - floor_div(at, n) * n;
+    case PadMode::reflect: {
+      if (n == 1) return 0;
+      const int64_t period = 2 * (n - 1);  // the ends are not repeated
+      at -= floor_div(at, period) * period;
+      return at < n ? at : period - at;
+    }
+  }
+  return -1;
+}
+
+template <typename T>
+void pad_row(const PadPlan& plan, const T* row, const T& value, T* dst) {
+  const int last = plan.rank - 1;
+  const int64_t n = plan.in_dims[last], before = plan.before[last], out = plan.out_dims[last];
+  // Inside the source the row is copied whole.
+  const int64_t begin = std::clamp<int64_t>(before, 0, out), end = std::clamp<int64_t>(before + n, begin, out);
+  for (int64_t i = 0; i < begin; ++i) {
+    const int64_t at = source_index(plan.mode, i, before, n);
+    dst[i] = at < 0 ? value : row[at];
+  }
+  if (end > begin) std::memcpy(dst + begin, row + (begin - before), static_cast<size_t>(end - begin) * sizeof(T));
+  for (int64_t i = end; i < out; ++i) {
+    const int64_t at = source_index(plan.mode, i, before, n);
+    dst[i] = at < 0 ? value : row[at];
+  }
+}
+
+template <typename T>
+void pad_elements(const PadPlan& plan, const T* src, const T& value, T* dst, ThreadPool* pool) {
+  const int last = plan.rank - 1;
+  const int64_t length = plan.out_dims[last], rows = plan.out_size / length;
+  parallel_for(pool, rows, std::max<int64_t>(1, 16384 / length), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      int64_t rest = r, offset = 0, stride = plan.in_dims[last];
+      bool outside = false;
+      for (int i = last - 1; i >= 0; --i) {
+        const int64_t at = source_index(plan.mode, rest % plan.out_dims[i], plan.before[i], plan.in_dims[i]);
+        rest /= plan.out_dims[i];
+        outside |= at < 0;
+        offset += at * stride;
+        stride *= plan.in_dims[i];
+      }
+      if (outside) {
+        std::fill(dst + r * length, dst + (r + 1) * length, value);
+      } else {
+        pad_row(plan, src + offset, value, dst + r * length);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const int64_t> before, std::span<const int64_t> after) {
+  PadPlan plan;
+  plan.mode = mode;
+  plan.in_size = plan.out_size = 1;
+  if (dims.size() > static_cast<size_t>(kMaxRank)) {
+    throw Error(ErrorCode::invalid_argument, "rank " + std::to_string(dims.size()) + " is above the limit of " + std::to_string(kMaxRank));
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t out = checked_add(checked_add(dims[i], before[i]), after[i]);
+    if (out < 0) {
+      throw Error(ErrorCode::invalid_argument, "pads " + std::to_string(before[i]) + " and " + std::to_string(after[i]) +
+                                                   " remove more than the " + std::to_string(dims[i]) + " elements of axis " +
+                                                   std::to_string(i));
+    }
+    if (mode != PadMode::constant && dims[i] == 0 && out > 0) {
+      throw Error(ErrorCode::invalid_argument, "axis " + std::to_string(i) + " is empty, so there is nothing to repeat");
+    }
+    plan.in_size *= dims[i];
+    plan.out_size = checked_mul(plan.out_size, out);
+    // Neighbours without pads are one axis.
+    const int at = plan.rank - 1;
+    const bool merges = before[i] == 0 && after[i] == 0 && at >= 0 && plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at];
+    if (merges) {
+      plan.in_dims[at] *= dims[i];
+      plan.out_dims[at] = plan.in_dims[at];
+    } else {
+      plan.in_dims[plan.rank] = dims[i];
+      plan.out_dims[plan.rank] = out;
+      plan.before[plan.rank] = before[i];
+      ++plan.rank;
+    }
+  }
+  if (plan.rank == 0) plan.rank = 1, plan.in_dims[0] = plan.out_dims[0] = 1;
+  return plan;
+}
+
+void pad(const PadPlan& plan, size_t element_bytes, const void* src, const void* value, void* dst, ThreadPool* pool) {
+  if (plan.out_size == 0) return;
+  visit_element(element_bytes, [&]<typename T>() {
+    T constant{};
+    if (plan.mode == PadMode::constant && value) std::memcpy(&constant, value, sizeof(T));
+    pad_elements(plan, static_cast<const T*>(src), constant, static_cast<T*>(dst), pool);
+  });
+}
+
+}  // namespace treadle::kernels

@@ -1,0 +1,34 @@
+// Row-major index arithmetic for the tests' own references.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace treadle::test {
+
+using Dims = std::vector<int64_t>;
+
+inline int64_t count(const Dims& dims) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= d;
+  return n;
+}
+
+/// The coordinates of element `i`.
+inline Dims coordinates(const Dims& dims, int64_t i) {
+  Dims at(dims.size());
+  for (size_t d = dims.size(); d-- > 0;) {
+    at[d] = i % dims[d];
+    i /= dims[d];
+  }
+  return at;
+}
+
+/// The place of `at` in an array of `dims`, which broadcasts: missing leading axes and extents of 1 are not looked at.
+inline int64_t place(const Dims& dims, const Dims& at) {
+  int64_t offset = 0;
+  for (size_t d = 0; d < dims.size(); ++d) offset = offset * dims[d] + (dims[d] == 1 ? 0 : at[at.size() - dims.size() + d]);
+  return offset;
+}
+
+}  // namespace treadle::test
