@@ -27,6 +27,9 @@ class TREADLE_API Storage {
   /// Memory that belongs to somebody else; `release` runs when the last tensor lets go (may be empty).
   static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable = true);
 
+  /// Memory that its lender takes back soon: whoever wants to keep the elements must copy them.
+  static std::shared_ptr<Storage> lend(void* data, size_t size_bytes);
+
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -34,13 +37,14 @@ class TREADLE_API Storage {
   std::byte* data() const noexcept { return data_; }
   size_t size_bytes() const noexcept { return size_bytes_; }
   bool writable() const noexcept { return writable_; }
+  bool lent() const noexcept { return lent_; }
 
  private:
   Storage() = default;
   std::byte* data_ = nullptr;
   size_t size_bytes_ = 0;
   size_t num_strings_ = 0;
-  bool owned_ = false, writable_ = true;
+  bool owned_ = false, writable_ = true, lent_ = false;
   std::function<void()> release_;
 };
 

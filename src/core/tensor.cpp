@@ -35,6 +35,12 @@ std::shared_ptr<Storage> Storage::borrow(void* data, size_t size_bytes, std::fun
   return storage;
 }
 
+std::shared_ptr<Storage> Storage::lend(void* data, size_t size_bytes) {
+  auto storage = borrow(data, size_bytes, {});
+  storage->lent_ = true;
+  return storage;
+}
+
 Storage::~Storage() {
   auto* strings = reinterpret_cast<std::string*>(data_);
   for (size_t i = 0; i < num_strings_; ++i) strings[i].~basic_string();

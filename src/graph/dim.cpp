@@ -242,10 +242,11 @@ void SymbolTable::charge_inference() {
     throw Error(ErrorCode::resource_exhausted, "shape inference of the nested bodies takes more than " + std::to_string(kMaxInferences) + " steps");
 }
 
-void SymbolTable::evaluate(std::span<int64_t> values) const {
-  for (size_t i = 0; i < exprs_.size(); ++i) {
+void SymbolTable::evaluate(std::span<const int32_t> indices, std::span<int64_t> values) const {
+  for (int32_t index : indices) {
+    auto i = static_cast<size_t>(index);
     const Expr& e = exprs_[i];
-    if (e.kind == Expr::Kind::symbol || e.data_dependent) continue;
+    if (e.kind == Expr::Kind::symbol) continue;
     if (e.kind == Expr::Kind::sum) {
       int64_t sum = 0;
       for (const Term& term : e.terms) {

@@ -88,9 +88,9 @@ class SymbolTable {
   size_t size() const noexcept { return exprs_.size(); }
   const Expr& operator[](size_t index) const { return exprs_[index]; }
 
-  /// Fills `values` (one per expression) from the symbols' values that stand in it already; data-dependent expressions are left alone.
+  /// Evaluates the expressions of these indices, ascending, into `values` (one per expression of the table), which holds the symbols' values.
   /// @throws Error(invalid_argument) if an expression cannot be evaluated (extents that do not broadcast, division by zero).
-  void evaluate(std::span<int64_t> values) const;
+  void evaluate(std::span<const int32_t> indices, std::span<int64_t> values) const;
 
   const Expr* intern(Expr expr);
 

@@ -1,0 +1,213 @@
+#include "exec/binding.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/checked.h"
+#include "graph/op_def.h"
+#include "memory/planner.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kMaxPlans = 8;
+
+uint64_t next_generation() {
+  static std::atomic<uint64_t> counter{0};
+  return ++counter;
+}
+
+// Extents that grow step by step (a KV cache) are planned for the next of eight bounds per power of two, at most 12.5 % above.
+int64_t bucket_of(int64_t extent) {
+  if (extent <= 16) return extent;
+  int64_t step = 1;
+  while (step * 16 < extent) step *= 2;
+  return (extent + step - 1) / step * step;
+}
+
+}  // namespace
+
+Binding::Binding(const Program& program) : program_(program) {
+  const auto slots = program.slots();
+  values_.resize(program.graph().symbols().size());
+  shapes_.resize(slots.size());
+  known_.resize(slots.size());
+  sizes_.resize(program.num_buffers());
+  // Bound states are aligned within the block as the block is: operator new gives the strictest fundamental alignment.
+  state_ = std::make_unique<std::byte[]>(program.state_bytes() + 1);
+  static const Shape scalar;
+  for (int32_t slot : program.operands()) {
+    operand_shapes_.push_back(slot < 0 ? &scalar : &shapes_[static_cast<size_t>(slot)]);
+    operand_dtypes_.push_back(slot < 0 ? DType::undefined : slots[static_cast<size_t>(slot)].dtype);
+  }
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const Value& value = program.graph().value(slots[s].value);
+    if (slots[s].constant_shape) shapes_[s] = value.type.static_shape();
+    if (slots[s].placement == Placement::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
+  }
+  for (int32_t slot : program.operands()) {
+    const Tensor* content = nullptr;
+    if (slot >= 0) {
+      const Slot& s = slots[static_cast<size_t>(slot)];
+      if (s.placement == Placement::known) content = &known_[static_cast<size_t>(slot)];
+      // A view of a constant has the constant's elements, but another shape: kernels read elements only.
+      else if (s.placement == Placement::constant) content = program.graph().constant_tensor(slots[static_cast<size_t>(s.root)].value);
+    }
+    operand_values_.push_back(content);
+  }
+}
+
+void Binding::evaluate() {
+  const SymbolTable& table = program_.graph().symbols();
+  table.evaluate(program_.expressions(), values_);
+  const auto slots = program_.slots();
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const Value& value = program_.graph().value(slots[s].value);
+    if (slots[s].placement == Placement::known) {
+      const std::vector<Dim>& elements = *value.known;
+      for (size_t i = 0; i < elements.size(); ++i) {
+        int64_t element = treadle::evaluate(elements[i], values_);
+        if (slots[s].dtype == DType::int64) known_[s].data<int64_t>()[i] = element;
+        else known_[s].data<int32_t>()[i] = static_cast<int32_t>(element);
+      }
+    }
+    if (slots[s].constant_shape || !slots[s].static_shape) continue;
+    const SymbolicShape& extents = *value.type.shape;
+    Shape& shape = shapes_[s];
+    shape.resize(static_cast<int>(extents.size()));
+    for (size_t axis = 0; axis < extents.size(); ++axis) {
+      int64_t extent = treadle::evaluate(extents[axis], values_);
+      if (extent < 0) throw Error(ErrorCode::invalid_argument, "the extent " + to_string(extents[axis]) + " of \"" + value.name + "\" is " + std::to_string(extent));
+      shape[static_cast<int>(axis)] = extent;
+    }
+  }
+}
+
+void Binding::bind_instruction(const Instruction& instruction, int max_threads) {
+  if (instruction.dynamic || (bound_before_ && instruction.constant_bind)) return;
+  size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+  BindContext context(*instruction.node);
+  context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+  context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+  context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
+  context.packed_ = instruction.packed.get();
+  context.max_threads_ = max_threads;
+  try {
+    instruction.kernel->bind(state_.get() + instruction.state_offset, context);
+  } catch (Error& error) {
+    std::string shapes;
+    for (int i = 0; i < instruction.num_inputs; ++i) shapes += (i ? ", " : "") + to_string(context.shape(i));
+    throw error.add_context(describe(*instruction.node) + ", binding shapes", "inputs of shapes " + shapes);
+  }
+  sizes_[static_cast<size_t>(instruction.scratch_buffer)] = context.scratch_bytes();
+}
+
+void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed) {
+  for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
+  evaluate();
+  for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads);
+  const auto buffers = program_.buffers();
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].slot < 0) continue;
+    sizes_[b] = size_bytes(program_.slots()[static_cast<size_t>(buffers[b].slot)].dtype, shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
+  }
+  place(bucketed);
+  bound_before_ = true;
+  generation_ = next_generation();
+}
+
+void Binding::place(bool bucketed) {
+  auto fits = [&](const OffsetPlan& plan) { return std::equal(sizes_.begin(), sizes_.end(), plan.sizes.begin(), plan.sizes.end(), [](size_t a, size_t b) { return a <= b; }); };
+  if (offsets_ && bucketed && fits(*offsets_)) return;
+  if (bucketed) {
+    if (auto found = program_.bindings().find_plan(sizes_)) {
+      offsets_ = std::move(found);
+      return;
+    }
+  }
+  auto plan = std::make_shared<OffsetPlan>();
+  plan->sizes = sizes_;
+  if (bucketed) {
+    std::vector<int64_t> upper = values_;
+    for (int32_t symbol : program_.symbols()) upper[static_cast<size_t>(symbol)] = bucket_of(upper[static_cast<size_t>(symbol)]);
+    try {
+      program_.graph().symbols().evaluate(program_.expressions(), upper);
+    } catch (const Error&) {
+      upper = values_;  // bounds that do not broadcast: plan for the extents as they are
+    }
+    for (size_t b = 0; b < plan->sizes.size(); ++b) {
+      int32_t slot = program_.buffers()[b].slot;
+      if (slot < 0) {
+        plan->sizes[b] += plan->sizes[b] / 8;  // scratch: what the extents would need is the kernel's secret
+        continue;
+      }
+      int64_t elements = 1;
+      for (const Dim& dim : *program_.type(slot).shape) elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, upper)));
+      plan->sizes[b] = std::max(plan->sizes[b], size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements));
+    }
+  }
+  std::vector<memory::Buffer> buffers;
+  buffers.reserve(plan->sizes.size());
+  for (size_t b = 0; b < plan->sizes.size(); ++b)
+    buffers.push_back({plan->sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
+  memory::ArenaPlan arena = memory::plan_arena(buffers, Storage::kAlignment);
+  plan->offsets = std::move(arena.offsets);
+  plan->arena_bytes = arena.size_bytes;
+  plan->lower_bound_bytes = arena.lower_bound_bytes;
+  program_.bindings().add_plan(plan);
+  offsets_ = std::move(plan);
+}
+
+std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads) {
+  std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
+  bool first = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto it = recent_.begin(); it != recent_.end(); ++it) {
+      bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
+                              [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
+      if (!same) continue;
+      recent_.splice(recent_.begin(), recent_, it);
+      ++statistics_.hits;
+      return recent_.front();
+    }
+    ++statistics_.misses;
+    first = statistics_.misses == 1;
+    // The least recent one that no run holds is bound anew: its memory is there already.
+    if (recent_.size() >= kCapacity) {
+      for (auto it = recent_.end(); it != recent_.begin();) {
+        --it;
+        if (it->use_count() != 1) continue;
+        taken.splice(taken.begin(), recent_, it);
+        break;
+      }
+    }
+  }
+  if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
+  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first);
+  std::lock_guard lock(mutex_);
+  recent_.splice(recent_.begin(), taken);
+  return recent_.front();
+}
+
+BindingCache::Statistics BindingCache::statistics() const {
+  std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t> sizes) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& plan : plans_)
+    if (std::equal(sizes.begin(), sizes.end(), plan->sizes.begin(), plan->sizes.end(), [](size_t a, size_t b) { return a <= b; })) return plan;
+  return nullptr;
+}
+
+void BindingCache::add_plan(std::shared_ptr<const OffsetPlan> plan) {
+  std::lock_guard lock(mutex_);
+  plans_.push_front(std::move(plan));
+  if (plans_.size() > kMaxPlans) plans_.pop_back();
+  ++statistics_.plans;
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,89 @@
+// What a program needs beyond itself for one set of extents: shapes, bound kernels, offsets. And the cache of these.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "exec/program.h"
+#include "treadle/tensor.h"
+
+namespace treadle::exec {
+
+/// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
+struct OffsetPlan {
+  std::vector<size_t> sizes, offsets;  // bytes, per buffer
+  size_t arena_bytes = 0;
+  size_t lower_bound_bytes = 0;  // the largest sum of bytes alive at one step
+};
+
+class Binding {
+ public:
+  explicit Binding(const Program& program);
+
+  /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
+  /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
+  /// @throws Error naming the node whose kernel cannot take its shapes.
+  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed);
+
+  const Program& program() const { return program_; }
+  const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
+  const void* state(const Instruction& instruction) const { return state_.get() + instruction.state_offset; }
+  const Tensor& known(int32_t slot) const { return known_[static_cast<size_t>(slot)]; }
+  /// Shapes of an instruction's operands, in order.
+  std::span<const Shape* const> operand_shapes(const Instruction& instruction) const {
+    return std::span(operand_shapes_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
+  }
+  const OffsetPlan& offsets() const { return *offsets_; }
+  std::span<const int64_t> values() const { return values_; }
+  /// Differs after every bind(), over all bindings of the process: a frame compares it to know whether its pointers are right.
+  uint64_t generation() const { return generation_; }
+
+ private:
+  friend struct BindingCache;
+  void evaluate();
+  void bind_instruction(const Instruction& instruction, int max_threads);
+  void place(bool bucketed);
+
+  const Program& program_;
+  std::vector<int64_t> values_;  // per expression of the symbol table
+  std::vector<Shape> shapes_;    // per slot
+  std::vector<Tensor> known_;    // per slot of placement known
+  std::vector<const Shape*> operand_shapes_;
+  std::vector<DType> operand_dtypes_;
+  std::vector<const Tensor*> operand_values_;
+  std::unique_ptr<std::byte[]> state_;
+  std::vector<size_t> sizes_;    // bytes, per buffer
+  std::shared_ptr<const OffsetPlan> offsets_;
+  uint64_t generation_ = 0;
+  bool bound_before_ = false;
+};
+
+/// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.
+struct BindingCache {
+  static constexpr size_t kCapacity = 16;
+
+  /// The binding for these values, made or re-made if needed.
+  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads);
+
+  struct Statistics {
+    int64_t hits = 0, misses = 0, plans = 0;
+  };
+  Statistics statistics() const;
+
+  // For Binding: an offset plan that fits the sizes, made earlier, or null.
+  std::shared_ptr<const OffsetPlan> find_plan(std::span<const size_t> sizes) const;
+  void add_plan(std::shared_ptr<const OffsetPlan> plan);
+
+ private:
+  mutable std::mutex mutex_;
+  std::list<std::shared_ptr<Binding>> recent_;  // most recent first
+  std::list<std::shared_ptr<const OffsetPlan>> plans_;
+  Statistics statistics_;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,274 @@
+#include "exec/frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "exec/dynamic.h"
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+Frame::Frame(const Program& program)
+    : program_(program),
+      symbol_values_(program.graph().symbols().size()),
+      pointers_(program.operands().size(), nullptr),
+      held_(program.slots().size()),
+      dynamic_state_(std::make_unique<std::max_align_t[]>(program.max_dynamic_state_bytes() / sizeof(std::max_align_t) + 1)) {}
+
+namespace {
+
+[[noreturn]] void throw_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum), to_string(program.type(slot))));
+}
+
+}  // namespace
+
+void Frame::bind_feeds(std::span<const Datum> feeds) {
+  const auto inputs = program_.input_slots();
+  if (feeds.size() != inputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Type& type = program_.type(inputs[i]);
+    const Datum& feed = feeds[i];
+    if (!feed.defined()) throw_feed(program_, inputs[i], feed, "it is missing");
+    if (!feed.is_tensor() || !type.is_tensor()) {
+      if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind) throw_feed(program_, inputs[i], feed, "another kind of value");
+      held_[static_cast<size_t>(inputs[i])] = feed;
+      continue;
+    }
+    const Tensor& tensor = feed.tensor();
+    if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) throw_feed(program_, inputs[i], feed, "another dtype");
+    if (type.shape) {
+      if (static_cast<int>(type.shape->size()) != tensor.shape().rank()) throw_feed(program_, inputs[i], feed, "another rank");
+      for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+        const Dim& dim = (*type.shape)[axis];
+        int64_t extent = tensor.shape()[static_cast<int>(axis)];
+        if (dim.is_const()) {
+          if (dim.value() != extent) throw_feed(program_, inputs[i], feed, fmt::format("axis {} is {}, not {}", axis, extent, dim.value()));
+        } else if (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) {
+          int64_t& known = symbol_values_[static_cast<size_t>(dim.expr()->index)];
+          if (known >= 0 && known != extent)
+            throw_feed(program_, inputs[i], feed, fmt::format("axis {} is {}, but the symbol {} is {} in another input", axis, extent, to_string(dim), known));
+          known = extent;
+        }
+      }
+    }
+    held_[static_cast<size_t>(inputs[i])] = tensor.is_contiguous() ? feed : Datum(tensor.contiguous());
+  }
+}
+
+void Frame::ready_pointers() {
+  size_t arena_bytes = binding_->offsets().arena_bytes;
+  if (!arena_ || arena_->size_bytes() < arena_bytes) arena_ = Storage::allocate(arena_bytes);
+  const auto operands = program_.operands();
+  const auto slots = program_.slots();
+  for (size_t k = 0; k < operands.size(); ++k) {
+    pointers_[k] = nullptr;
+    if (operands[k] < 0) continue;
+    const Slot& slot = slots[static_cast<size_t>(operands[k])];
+    if (slot.placement == Placement::arena) {
+      if (slot.buffer >= 0) pointers_[k] = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(slot.buffer)];
+    } else if (slot.placement == Placement::known) {
+      pointers_[k] = binding_->known(operands[k]).raw();
+    } else if (slot.placement == Placement::constant) {
+      if (const Tensor* constant = program_.graph().constant_tensor(slots[static_cast<size_t>(slot.root)].value)) pointers_[k] = constant->raw();
+    }
+  }
+  generation_ = binding_->generation();
+}
+
+void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const int64_t> parent_values) {
+  control_ = control;
+  pc_ = 0;
+  if (parent_values.empty()) std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
+  else std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
+  bind_feeds(feeds);
+  const auto symbols = program_.symbols();
+  bool same = binding_ && std::all_of(symbols.begin(), symbols.end(), [&](int32_t s) {
+                return binding_->values()[static_cast<size_t>(s)] == symbol_values_[static_cast<size_t>(s)];
+              });
+  if (!same) {
+    binding_.reset();  // so that the cache may bind it anew
+    binding_ = program_.bindings().get(program_, symbol_values_, control.pool ? control.pool->num_threads() : 1);
+  }
+  if (generation_ != binding_->generation()) ready_pointers();
+  bound_.assign(bound.begin(), bound.end());
+
+  for (int32_t slot : program_.input_slots()) {
+    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    const Datum& feed = held_[static_cast<size_t>(slot)];
+    if (info.placement == Placement::known || !feed.is_tensor()) continue;
+    if (info.static_shape && feed.tensor().shape() != binding_->shape(slot))
+      throw_feed(program_, slot, feed, "another shape than " + to_string(binding_->shape(slot)));
+    for (uint32_t position : program_.patches(slot)) pointers_[position] = feed.tensor().raw();
+  }
+  for (int32_t slot : program_.preallocated()) {
+    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    Tensor tensor;
+    const auto outputs = program_.output_slots();
+    for (size_t k = 0; k < bound_.size(); ++k) {
+      if (!bound_[k].defined() || program_.slots()[static_cast<size_t>(outputs[k])].root != slot) continue;
+      const Tensor& memory = bound_[k].tensor();
+      const Shape& shape = binding_->shape(outputs[k]);
+      if (memory.dtype() != info.dtype || memory.shape() != shape)
+        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program_.graph().output_names[k], describe(memory),
+                                                             short_name_of(info.dtype), to_string(shape)));
+      if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
+      tensor = memory.reshaped(binding_->shape(slot));
+      break;
+    }
+    if (!tensor.defined()) tensor = Tensor(info.dtype, binding_->shape(slot));
+    hold(slot, std::move(tensor));
+  }
+}
+
+void Frame::hold(int32_t slot, Datum datum) {
+  if (datum.is_tensor()) {
+    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    if (info.static_shape && datum.tensor().shape() != binding_->shape(slot))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the value \"{}\" has the shape {}, inferred was {}", program_.name(slot),
+                                                           to_string(datum.tensor().shape()), to_string(binding_->shape(slot))));
+    for (uint32_t position : program_.patches(slot)) pointers_[position] = datum.tensor().raw();
+  }
+  held_[static_cast<size_t>(slot)] = std::move(datum);
+}
+
+Datum Frame::datum_of(int32_t index, bool shared) const {
+  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+  auto viewed = [&](const Datum& root) {
+    if (!root.is_tensor()) return root;
+    Tensor tensor = slot.root == index ? root.tensor() : root.tensor().reshaped(binding_->shape(index));
+    return Datum(shared && tensor.storage()->lent() ? tensor.clone() : tensor);
+  };
+  switch (slot.placement) {
+    case Placement::constant: return viewed(program_.graph().value(program_.slots()[static_cast<size_t>(slot.root)].value).constant);
+    case Placement::feed:
+    case Placement::held: return viewed(held_[static_cast<size_t>(slot.root)]);
+    case Placement::known: return shared ? binding_->known(index).clone() : binding_->known(index);
+    case Placement::arena: break;
+  }
+  const Shape& shape = binding_->shape(index);
+  auto* data = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(slot.buffer)];
+  Tensor view(slot.dtype, shape, Storage::lend(data, size_bytes(slot.dtype, shape.num_elements())));
+  return shared ? view.clone() : view;
+}
+
+void Frame::check_control() const {
+  if (control_.cancel && control_.cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
+  if (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
+}
+
+bool Frame::advance() {
+  const auto instructions = program_.instructions();
+  const bool controlled = control_.cancel || control_.deadline;
+  const Binding& binding = *binding_;
+  try {
+    for (; pc_ < instructions.size(); ++pc_) {
+      const Instruction& instruction = instructions[pc_];
+      if (controlled) check_control();
+      if (!instruction.dynamic) [[likely]] {
+        void* scratch = arena_->data() + binding.offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+        RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool, instruction.packed.get());
+        context.run_id = control_.run_id;
+        instruction.run(binding.state(instruction), context);
+      } else {
+        if (instruction.is_yield) return false;
+        DynamicInstruction(*this, instruction).run();
+      }
+      for (uint32_t r = 0; r < instruction.num_releases; ++r)
+        held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
+    }
+  } catch (Error& error) {
+    const Instruction& instruction = instructions[pc_];
+    std::string operands;
+    for (int i = 0; i < instruction.node->num_formal_inputs; ++i) {
+      int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
+      if (slot < 0) continue;
+      const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+      std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding.shape(slot)) : describe(held_[static_cast<size_t>(info.root)]);
+      operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;
+    }
+    throw error.add_context(describe(*instruction.node) + ", while running", operands);
+  }
+  return true;
+}
+
+std::vector<Datum> Frame::yielded() {
+  const Instruction& instruction = yield();
+  std::vector<Datum> values;
+  for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs)) values.push_back(slot < 0 ? Datum() : datum_of(slot, true));
+  return values;
+}
+
+void Frame::resume(std::span<const Datum> values) {
+  const Instruction& instruction = yield();
+  const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
+  if (values.size() != outputs.size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("the Yield \"{}\" takes {} values back, got {}", instruction.node->name, outputs.size(), values.size()));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i] < 0) continue;
+    if (!values[i].is_tensor() || values[i].tensor().dtype() != program_.slots()[static_cast<size_t>(outputs[i])].dtype)
+      throw_feed(program_, outputs[i], values[i], "a value handed to a Yield has another type");
+    hold(outputs[i], values[i].tensor().contiguous());
+  }
+  for (uint32_t r = 0; r < instruction.num_releases; ++r) held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
+  ++pc_;
+}
+
+void Frame::take_outputs(std::span<Datum> outputs) {
+  const auto slots = program_.output_slots();
+  for (size_t k = 0; k < slots.size(); ++k) {
+    const Slot& slot = program_.slots()[static_cast<size_t>(slots[k])];
+    Datum result = datum_of(slots[k], true);
+    if (slot.placement == Placement::constant && result.is_tensor()) result = result.tensor().clone();
+    if (k < bound_.size() && bound_[k].defined()) {
+      Tensor memory = bound_[k].tensor();
+      if (!result.is_tensor() || result.tensor().dtype() != memory.dtype() || result.tensor().shape() != memory.shape())
+        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k], describe(memory), describe(result)));
+      if (result.tensor().raw() != memory.raw()) memory.copy_from(result.tensor());
+      result = memory;
+    }
+    outputs[k] = std::move(result);
+  }
+}
+
+void Frame::clear() {
+  for (int32_t slot : program_.input_slots()) held_[static_cast<size_t>(slot)] = Datum();
+  for (size_t s = 0; s < held_.size(); ++s)
+    if (program_.slots()[s].placement == Placement::held) held_[s] = Datum();
+  bound_.clear();
+}
+
+std::unique_ptr<Frame> FramePool::take(const Program& program) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Frame> frame = std::move(idle_.back());
+      idle_.pop_back();
+      return frame;
+    }
+  }
+  return std::make_unique<Frame>(program);
+}
+
+void FramePool::give_back(std::unique_ptr<Frame> frame) {
+  frame->clear();
+  std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(frame));
+}
+
+void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
+         std::span<const int64_t> parent_values) {
+  std::unique_ptr<Frame> frame = program.frames().take(program);
+  struct GiveBack {
+    const Program& program;
+    std::unique_ptr<Frame>& frame;
+    ~GiveBack() { program.frames().give_back(std::move(frame)); }
+  } give_back{program, frame};
+  frame->start(feeds, bound, control, parent_values);
+  if (!frame->advance()) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
+  frame->take_outputs(outputs);
+}
+
+}  // namespace treadle::exec

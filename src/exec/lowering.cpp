@@ -1,0 +1,313 @@
+// Graph → Program: which nodes become instructions, where values live, what shares bytes, what is released when.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "core/checked.h"
+#include "exec/binding.h"
+#include "exec/frame.h"
+#include "exec/program.h"
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+class Lowering {
+ public:
+  Lowering(Program& program, const ProgramOptions& options) : p_(program), graph_(program.graph()), options_(options) {}
+
+  void run() {
+    make_slots();
+    std::string missing;
+    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) {
+      try {
+        lower(graph_.node(id));
+      } catch (Error& error) {
+        if (error.code() != ErrorCode::not_implemented) throw error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
+        error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
+        missing += (missing.empty() ? "" : "\n") + std::string(error.what());
+      }
+    }
+    if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+    share_bytes();
+    make_buffers();
+    make_releases();
+    find_preallocated();
+    make_patches();
+    collect_expressions();
+  }
+
+ private:
+  Slot& slot(int32_t index) { return p_.slots_[static_cast<size_t>(index)]; }
+  int32_t slot_of(ValueId id) const { return id == kNoValue ? -1 : slot_of_value_[index_of(id)]; }
+
+  static bool extents_are_static(const Type& type) {
+    return type.is_tensor() && type.dtype != DType::undefined && type.has_rank() &&
+           std::none_of(type.shape->begin(), type.shape->end(), [](const Dim& dim) { return dim.data_dependent(); });
+  }
+
+  // Values whose elements the feeds' shapes determine need no instruction: they are written when binding.
+  bool is_known(const Value& value) const {
+    if (value.is_constant() || value.kind == Value::Kind::parameter || !value.known || !extents_are_static(value.type)) return false;
+    if (value.type.dtype != DType::int64 && value.type.dtype != DType::int32) return false;
+    if (!value.type.is_static() || value.type.static_shape().num_elements() != static_cast<int64_t>(value.known->size())) return false;
+    return std::none_of(value.known->begin(), value.known->end(), [](const Dim& dim) { return dim.data_dependent(); });
+  }
+
+  void make_slots() {
+    slot_of_value_.assign(graph_.num_values(), -1);
+    auto add = [&](ValueId id) {
+      if (id == kNoValue || slot_of_value_[index_of(id)] >= 0) return slot_of(id);
+      const Value& value = graph_.value(id);
+      Slot made;
+      made.value = id;
+      made.dtype = value.type.dtype;
+      made.static_shape = extents_are_static(value.type);
+      made.constant_shape = value.type.is_static();
+      made.root = static_cast<int32_t>(p_.slots_.size());
+      if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter) made.placement = Placement::constant;
+      else if (is_known(value)) made.placement = Placement::known;  // also a body's captured shape
+      else if (value.kind == Value::Kind::input) made.placement = Placement::feed;
+      else if (!made.static_shape || made.dtype == DType::string) made.placement = Placement::held;
+      slot_of_value_[index_of(id)] = made.root;
+      p_.slots_.push_back(made);
+      return made.root;
+    };
+    for (ValueId input : graph_.inputs) p_.input_slots_.push_back(add(input));
+    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) {
+      for (ValueId input : graph_.node(id).inputs) add(input);
+      for (ValueId output : graph_.node(id).outputs) add(output);
+    }
+    for (ValueId output : graph_.outputs) {
+      int32_t index = add(output);
+      p_.output_slots_.push_back(index);
+      mark_output(index);
+    }
+  }
+
+  // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
+  void mark_output(int32_t index) {
+    slot(index).is_output = true;
+    if (slot(index).placement == Placement::arena) slot(index).placement = Placement::held;
+  }
+
+  void lower(const Node& node) {
+    // Nothing to run if every output is written when binding.
+    bool all_known = !node.outputs.empty();
+    for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).placement == Placement::known;
+    if (all_known && node.bodies.empty()) return;
+
+    Instruction made;
+    made.node = &node;
+    made.first_operand = static_cast<uint32_t>(p_.operands_.size());
+    made.num_inputs = static_cast<uint16_t>(node.inputs.size());
+    made.num_outputs = static_cast<uint16_t>(node.outputs.size());
+    made.is_yield = node.is("Yield", "treadle");
+    bool constant = true;
+    auto operand = [&](ValueId id) {
+      int32_t index = slot_of(id);
+      p_.operands_.push_back(index);
+      if (index < 0) return;
+      made.dynamic |= !slot(index).static_shape || slot(index).dtype == DType::string;
+      constant &= slot(index).constant_shape && slot(index).placement != Placement::known;
+    };
+    for (ValueId input : node.inputs) operand(input);
+    for (ValueId output : node.outputs) operand(output);
+
+    if (node.op->control_flow != ControlFlow::none || made.is_yield) {
+      made.dynamic = true;
+      for (const Body& body : node.bodies) made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options_));
+    } else {
+      made.kernel = &select_kernel(graph_, node);
+      made.run = made.kernel->run;
+      made.dynamic |= made.kernel->allocates;
+      for (int input : node.op->value_inputs) {
+        if (!node.has_input(static_cast<size_t>(input))) continue;
+        Placement placement = slot(slot_of(node.inputs[static_cast<size_t>(input)])).placement;
+        made.dynamic |= placement != Placement::constant && placement != Placement::known;
+      }
+      if (made.kernel->create) made.packed = made.kernel->create(CreateContext(graph_, node));
+      p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
+      made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
+      p_.state_bytes_ += made.kernel->state_bytes;
+    }
+    made.constant_bind = constant;
+    if (made.dynamic) {
+      for (ValueId output : node.outputs)
+        if (output != kNoValue) slot(slot_of(output)).placement = Placement::held;
+    }
+    if (made.is_yield) {
+      for (ValueId input : node.inputs)
+        if (input != kNoValue) mark_output(slot_of(input));
+    }
+    p_.instructions_.push_back(std::move(made));
+  }
+
+  // Views take their input's bytes; kernels that may write over an input that nobody needs any more do so.
+  void share_bytes() {
+    std::vector<int32_t> last_use(p_.slots_.size(), -1);
+    auto count = static_cast<int32_t>(p_.instructions_.size());
+    for (int32_t i = 0; i < count; ++i)
+      for (int32_t operand : p_.operands(p_.instructions_[static_cast<size_t>(i)]))
+        if (operand >= 0) last_use[static_cast<size_t>(operand)] = i;
+    std::vector<int32_t> root_last_use = last_use;  // of all slots that share a root's bytes so far
+    std::vector<Instruction> kept;
+    for (int32_t i = 0; i < count; ++i) {
+      Instruction& instruction = p_.instructions_[static_cast<size_t>(i)];
+      bool elided = false;
+      if (!instruction.dynamic) {
+        for (const Alias& alias : instruction.node->op->alias) {
+          if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) continue;
+          int32_t in = p_.operands(instruction)[static_cast<size_t>(alias.input)];
+          int32_t out = p_.operands(instruction)[static_cast<size_t>(instruction.num_inputs + alias.output)];
+          if (in < 0 || out < 0 || slot(out).root != out || slot(out).placement == Placement::known) continue;
+          int32_t root = slot(in).root;
+          if (alias.kind == Alias::Kind::view) {
+            if (!can_view(root, out)) continue;
+            slot(out).root = root;
+            slot(out).placement = slot(root).placement;
+            elided = instruction.num_outputs == 1;
+          } else {
+            if (!options_.reuse_memory || slot(root).placement != Placement::arena || slot(out).placement != Placement::arena) continue;
+            if (root_last_use[static_cast<size_t>(root)] > i || !same_size(in, out)) continue;
+            slot(out).root = root;
+          }
+          root_last_use[static_cast<size_t>(root)] = std::max(root_last_use[static_cast<size_t>(root)], last_use[static_cast<size_t>(out)]);
+          break;
+        }
+      }
+      if (!elided) kept.push_back(std::move(instruction));
+    }
+    p_.instructions_ = std::move(kept);
+  }
+
+  // An output needs bytes of its own; a view of anything else may lie where its input lies.
+  bool can_view(int32_t root, int32_t out) {
+    if (!slot(out).is_output) return true;
+    // The root, not handed over itself, can be computed straight into the output.
+    if (slot(root).placement != Placement::arena || slot(root).is_output) return false;
+    slot(root).placement = Placement::held;
+    slot(root).is_output = true;
+    return true;
+  }
+
+  bool same_size(int32_t a, int32_t b) const {
+    const Type &x = p_.type(a), &y = p_.type(b);
+    return bits_of(x.dtype) == bits_of(y.dtype) && product(*x.shape) == product(*y.shape);
+  }
+
+  void make_buffers() {
+    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
+      Instruction& instruction = p_.instructions_[i];
+      auto step = static_cast<int32_t>(i);
+      for (int32_t operand : p_.operands(instruction)) {
+        if (operand < 0) continue;
+        Slot& root = slot(slot(operand).root);
+        if (root.placement != Placement::arena) continue;
+        if (root.buffer < 0) {
+          root.buffer = static_cast<int32_t>(p_.buffers_.size());
+          p_.buffers_.push_back({slot(operand).root, -1, step, step});
+        }
+        slot(operand).buffer = root.buffer;  // a view's, too
+        p_.buffers_[static_cast<size_t>(root.buffer)].last = step;
+      }
+      if (!instruction.dynamic) {
+        instruction.scratch_buffer = static_cast<int32_t>(p_.buffers_.size());
+        p_.buffers_.push_back({-1, step, step, step});
+      }
+    }
+  }
+
+  void make_releases() {
+    std::vector<int32_t> last(p_.slots_.size(), -1);
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      for (int32_t operand : p_.operands(p_.instructions_[i]))
+        if (operand >= 0) last[static_cast<size_t>(slot(operand).root)] = static_cast<int32_t>(i);
+    std::vector<std::vector<int32_t>> at(p_.instructions_.size());
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      const Slot& candidate = p_.slots_[s];
+      if (candidate.placement != Placement::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0) continue;
+      at[static_cast<size_t>(last[s])].push_back(static_cast<int32_t>(s));
+    }
+    for (size_t i = 0; i < at.size(); ++i) {
+      p_.instructions_[i].first_release = static_cast<uint32_t>(p_.releases_.size());
+      p_.instructions_[i].num_releases = static_cast<uint32_t>(at[i].size());
+      p_.releases_.insert(p_.releases_.end(), at[i].begin(), at[i].end());
+    }
+  }
+
+  void find_preallocated() {
+    for (const Instruction& instruction : p_.instructions_) {
+      if (instruction.dynamic) {
+        if (instruction.kernel) p_.max_dynamic_state_bytes_ = std::max(p_.max_dynamic_state_bytes_, instruction.kernel->state_bytes);
+        continue;
+      }
+      for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
+        if (output >= 0 && slot(output).placement == Placement::held && slot(output).root == output) p_.preallocated_.push_back(output);
+    }
+  }
+
+  void make_patches() {
+    std::vector<std::vector<uint32_t>> positions(p_.slots_.size());
+    for (const Instruction& instruction : p_.instructions_) {
+      auto operands = p_.operands(instruction);
+      for (size_t k = 0; k < operands.size(); ++k) {
+        if (operands[k] < 0) continue;
+        int32_t root = slot(operands[k]).root;
+        Placement placement = slot(root).placement;
+        if (placement == Placement::feed || placement == Placement::held)
+          positions[static_cast<size_t>(root)].push_back(instruction.first_operand + static_cast<uint32_t>(k));
+      }
+    }
+    for (const auto& list : positions) {
+      p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
+      p_.patch_positions_.insert(p_.patch_positions_.end(), list.begin(), list.end());
+    }
+    p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
+  }
+
+  void collect_expressions() {
+    std::set<int32_t> needed;
+    auto need = [&](auto& self, const Dim& dim) -> void {
+      if (dim.is_const() || dim.data_dependent() || !needed.insert(dim.expr()->index).second) return;
+      self(self, dim.expr()->a);
+      self(self, dim.expr()->b);
+      for (const Expr::Term& term : dim.expr()->terms)
+        for (const Expr* factor : term.factors) self(self, Dim(factor));
+    };
+    for (const Slot& candidate : p_.slots_) {
+      const Value& value = graph_.value(candidate.value);
+      if (value.type.is_tensor() && value.type.shape)
+        for (const Dim& dim : *value.type.shape) need(need, dim);
+      if (candidate.placement == Placement::known)
+        for (const Dim& dim : *value.known) need(need, dim);
+    }
+    for (const Instruction& instruction : p_.instructions_)
+      for (const auto& body : instruction.bodies) needed.insert(body->expressions_.begin(), body->expressions_.end());
+    const SymbolTable& table = graph_.symbols();
+    for (int32_t index : needed) {
+      p_.expressions_.push_back(index);
+      if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.symbols_.push_back(index);
+    }
+  }
+
+  Program& p_;
+  const Graph& graph_;
+  const ProgramOptions& options_;
+  std::vector<int32_t> slot_of_value_;
+};
+
+Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options) : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
+  Lowering(*this, options).run();
+}
+
+Program::~Program() = default;
+
+std::span<const uint32_t> Program::patches(int32_t slot) const {
+  auto s = static_cast<size_t>(slot);
+  return std::span(patch_positions_).subspan(patch_begin_[s], patch_begin_[s + 1] - patch_begin_[s]);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,120 @@
+// A graph lowered to a flat array of instructions: made once, shared by every run. What depends on sizes is in a Binding.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/kernel.h"
+
+namespace treadle::exec {
+
+class Program;
+class Binding;
+class Frame;
+struct BindingCache;
+class FramePool;
+
+/// Where a value's bytes live while a run is in flight.
+enum class Placement : uint8_t {
+  constant,  ///< in the graph's constant
+  feed,      ///< in the caller's tensor
+  known,     ///< small integers that the feeds' shapes determine: computed when binding, no instruction runs
+  arena,     ///< at a planned offset
+  held,      ///< reference-counted, in the frame: outputs, yielded values, data-dependent shapes, strings, sequences
+};
+
+/// One value of the graph, as the executor sees it.
+struct Slot {
+  ValueId value = kNoValue;
+  DType dtype = DType::undefined;
+  Placement placement = Placement::arena;
+  bool static_shape = false;   ///< a plain tensor whose extents the feeds' shapes determine
+  bool constant_shape = false; ///< all extents are integers
+  bool is_output = false;      ///< outlives the run: a fetched or yielded value
+  int32_t root = -1;           ///< for a view, or an output written over its input: the slot whose bytes it shares; itself otherwise
+  int32_t buffer = -1;         ///< arena: index of the planned buffer
+};
+
+struct Instruction {
+  void (*run)(const void* state, RunContext&) = nullptr;
+  const Node* node = nullptr;
+  const KernelDef* kernel = nullptr;
+  uint32_t first_operand = 0;   ///< into Program::operands: inputs (captures included), then outputs
+  uint16_t num_inputs = 0, num_outputs = 0;
+  uint32_t state_offset = 0;    ///< of the bound state in the binding
+  int32_t scratch_buffer = -1;  ///< index of the planned buffer
+  bool dynamic = false;         ///< bound in the run, over Datums
+  bool constant_bind = false;   ///< nothing it binds depends on the feeds: bound once per Binding object
+  bool is_yield = false;
+  uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
+  std::unique_ptr<PackedState> packed;
+  std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
+};
+
+struct ProgramOptions {
+  bool reuse_memory = true;  ///< false: every value has bytes of its own (to debug)
+};
+
+class Program {
+ public:
+  /// @param graph  inferred and upgraded; must not change any more.
+  /// @throws Error(not_implemented) naming every node without a kernel.
+  explicit Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options = {});
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const Graph& graph() const { return *graph_; }
+  std::span<const Instruction> instructions() const { return instructions_; }
+  std::span<const int32_t> operands() const { return operands_; }  // slot, or -1 for an absent operand
+  std::span<const int32_t> operands(const Instruction& instruction) const {
+    return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
+  }
+  std::span<const Slot> slots() const { return slots_; }
+  const Type& type(int32_t slot) const { return graph_->type(slots_[static_cast<size_t>(slot)].value); }
+  const std::string& name(int32_t slot) const { return graph_->value(slots_[static_cast<size_t>(slot)].value).name; }
+  std::span<const int32_t> input_slots() const { return input_slots_; }
+  std::span<const int32_t> output_slots() const { return output_slots_; }
+  std::span<const int32_t> releases() const { return releases_; }
+  /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these.
+  std::span<const uint32_t> patches(int32_t slot) const;
+  /// Held slots that statically bound instructions write: a run gives them memory before it starts.
+  std::span<const int32_t> preallocated() const { return preallocated_; }
+  size_t max_dynamic_state_bytes() const { return max_dynamic_state_bytes_; }
+  FramePool& frames() const { return *frames_; }
+  size_t num_buffers() const { return buffers_.size(); }
+  size_t state_bytes() const { return state_bytes_; }
+
+  struct BufferInfo {
+    int32_t slot;         // the slot whose size it has; -1: scratch of an instruction
+    int32_t instruction;  // scratch: whose
+    int32_t first, last;  // instructions, both inclusive
+  };
+  std::span<const BufferInfo> buffers() const { return buffers_; }
+  /// Expressions that binding evaluates, operands before their users.
+  std::span<const int32_t> expressions() const { return expressions_; }
+  /// Symbols among them: what a binding depends on.
+  std::span<const int32_t> symbols() const { return symbols_; }
+  BindingCache& bindings() const { return *bindings_; }
+
+ private:
+  friend class Lowering;
+  std::shared_ptr<const Graph> graph_;
+  std::vector<Instruction> instructions_;
+  std::vector<int32_t> operands_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> input_slots_, output_slots_, releases_;
+  std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
+  std::vector<BufferInfo> buffers_;
+  std::vector<int32_t> expressions_, symbols_, preallocated_;
+  size_t state_bytes_ = 0, max_dynamic_state_bytes_ = 0;
+  std::unique_ptr<FramePool> frames_;
+  std::unique_ptr<BindingCache> bindings_;
+};
+
+}  // namespace treadle::exec
