@@ -1,7 +1,7 @@
 // What an ONNX file says, as plain structs: ModelProto and all that it holds (IR 14), with tensors already decoded.
 //
 // The structs mirror the protobuf messages field by field; nothing here knows the graph. Two things are lost on reading: fields that
-// IR 14 does not name, and the difference between an absent and an empty string or list (no meaning in ONNX hangs on it).
+// IR 14 does not name, and the difference between an absent and an empty string, list or type (no meaning in ONNX hangs on it).
 #pragma once
 
 #include <cstdint>

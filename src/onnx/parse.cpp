@@ -110,6 +110,7 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   std::vector<fs::path> allowed;
   if (!failure) allowed.push_back(real.parent_path());
   ParseContext context{options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap), {}};
+  context.place.set_source(in_quotes(path));
   return parse_with(context, {storage->data(), storage->size_bytes()});
 }
 

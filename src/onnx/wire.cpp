@@ -25,7 +25,8 @@ std::string Place::text() const {
     if (frame.index != kNoIndex) result += "[" + std::to_string(frame.index) + "]";
     if (frame.name && !frame.name->empty()) result += " " + in_quotes(*frame.name);
   }
-  return result.empty() ? "the model" : result;
+  if (source_.empty()) return result.empty() ? "the model" : result;
+  return result.empty() ? source_ : source_ + ", " + result;
 }
 
 void Place::fail(ErrorCode code, const std::string& message) const { throw Error(code, message).add_context("reading " + text()); }

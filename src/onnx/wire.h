@@ -10,6 +10,7 @@
 #include <protozero/varint.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "treadle/error.h"
@@ -36,6 +37,8 @@ class Place {
     Place& place_;
   };
 
+  /// The file, to stand before the place; may stay empty.
+  void set_source(std::string source) { source_ = std::move(source); }
   std::string text() const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
   [[noreturn]] void fail(const std::string& message) const { fail(ErrorCode::invalid_model, message); }
@@ -47,6 +50,7 @@ class Place {
     size_t index;
     const std::string* name;
   };
+  std::string source_;
   std::vector<Frame> frames_;
 };
 

@@ -1,0 +1,106 @@
+#include "core/file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+namespace fs = std::filesystem;
+
+class File : public testing::Test {
+ protected:
+  File() {
+    std::string pattern = (fs::temp_directory_path() / "treadle-file-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~File() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void put(const std::string& name, const std::string& content) const { std::ofstream(folder_ / name, std::ios::binary) << content; }
+  std::string get(const std::string& name) const {
+    std::ifstream in(folder_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  size_t num_files() const { return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator())); }
+  static std::string text(const Storage& storage) { return {reinterpret_cast<const char*>(storage.data()), storage.size_bytes()}; }
+  static std::span<const std::byte> bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+  template <typename Body>
+  static ErrorCode code_of(Body body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::ok;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(File, MappedAndReadContentsAreTheSame) {
+  put("a", "content");
+  EXPECT_EQ(text(*map_file(path("a"))), "content");
+  EXPECT_EQ(text(*read_file(path("a"))), "content");
+  EXPECT_FALSE(map_file(path("a"))->writable());
+  put("empty", "");
+  EXPECT_EQ(map_file(path("empty"))->size_bytes(), 0u);
+  EXPECT_EQ(read_file(path("empty"))->size_bytes(), 0u);
+}
+
+TEST_F(File, WhatIsNotARegularFileIsRefused) {
+  EXPECT_EQ(code_of([&] { map_file(path("none")); }), ErrorCode::not_found);
+  EXPECT_EQ(code_of([&] { map_file(folder_.string()); }), ErrorCode::io_error);
+  EXPECT_EQ(code_of([&] { read_file("/dev/zero"); }), ErrorCode::io_error);
+  EXPECT_EQ(code_of([&] { AtomicFile file("/dev/null"); }), ErrorCode::io_error);
+  EXPECT_EQ(code_of([&] { AtomicFile file(path("none/a")); }), ErrorCode::io_error);
+}
+
+TEST_F(File, AppearsAtTheCommitAndNotBefore) {
+  put("a", "old");
+  std::string large(1 << 20, 'x');
+  {
+    AtomicFile file(path("a"));
+    file.write(bytes("new "));
+    file.write(bytes(large));
+    file.write_zeros(3);
+    EXPECT_EQ(file.size_bytes(), 4 + large.size() + 3);
+    EXPECT_EQ(get("a"), "old");
+    file.commit();
+  }
+  EXPECT_EQ(get("a"), "new " + large + std::string(3, '\0'));
+  EXPECT_EQ(num_files(), 1u);
+}
+
+TEST_F(File, WithoutACommitNothingIsLeft) {
+  put("a", "old");
+  { AtomicFile(path("a")).write(bytes("new")); }
+  EXPECT_EQ(get("a"), "old");
+  EXPECT_EQ(num_files(), 1u);
+}
+
+TEST_F(File, ALinkIsKeptAndItsTargetReplaced) {
+  put("target", "old");
+  fs::create_symlink("target", folder_ / "link");
+  AtomicFile file(path("link"));
+  file.write(bytes("new"));
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(get("target"), "new");
+}
+
+TEST_F(File, ZerosOfAnyCountAreWritten) {
+  AtomicFile file(path("a"));
+  file.write_zeros(0);
+  file.write_zeros(1'000'000);
+  file.commit();
+  EXPECT_EQ(get("a"), std::string(1'000'000, '\0'));
+}
+
+}  // namespace
+}  // namespace treadle
