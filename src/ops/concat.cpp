@@ -1,8 +1,104 @@
+// Concat.
+#include <fmt/format.h>
+
+#include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
+#include "ops/movement.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> concat_ops() { return {}; }
+void infer_concat(InferContext& c) {
+  const int num_inputs = c.num_inputs();
+  int with_rank = -1;
+  bool all_ranks = true;
+  for (int i = 0; i < num_inputs; ++i) {
+    if (c.has_rank(i))
+      with_rank = i;
+    else
+      all_ranks = false;
+  }
+  DType dtype = DType::undefined;
+  for (int i = 0; i < num_inputs && dtype == DType::undefined; ++i) dtype = c.dtype(i);
+  if (with_rank < 0) return c.set_output_dtype(0, dtype);
+  const int rank = c.rank(with_rank);
+  const auto axis = static_cast<size_t>(c.axis("axis", 0, rank));
+  SymbolicShape out = c.shape(with_rank);
+  Dim length = 0;
+  for (int i = 0; i < num_inputs; ++i) {
+    if (!c.has_rank(i)) continue;
+    const SymbolicShape& in = c.shape(i);
+    if (c.rank(i) != rank) throw Error(ErrorCode::invalid_argument, fmt::format("inputs are of rank {} and {}", rank, c.rank(i)));
+    for (size_t a = 0; a < in.size(); ++a) {
+      if (a != axis) out[a] = unify(out[a], in[a], fmt::format("axis {} of input {}", a, i));
+    }
+    length = length + in[axis];
+  }
+  out[axis] = all_ranks ? length : c.data_dependent_dim("concat");
+  c.set_output(0, dtype, std::move(out));
+
+  if (rank != 1) return;
+  KnownValues values;
+  for (int i = 0; i < num_inputs; ++i) {
+    auto part = c.known(i);
+    if (!part || static_cast<int64_t>(values.size() + part->size()) > kMaxKnownValues) return;
+    values.insert(values.end(), part->begin(), part->end());
+  }
+  c.set_known(0, std::move(values));
+}
+
+// The bound state is of a fixed size: one kernel for a few inputs, others for many.
+template <int kMaxInputs>
+struct Concat {
+  DType dtype;
+  int count;
+  int64_t outer, pitch;         // rows, and elements of a row of the output
+  int64_t lengths[kMaxInputs];  // elements of a row of each input
+
+  static std::string declines(const CreateContext& c) {
+    const int inputs = c.node().num_formal_inputs;
+    return inputs <= kMaxInputs ? "" : fmt::format("for at most {} inputs, not {}", kMaxInputs, inputs);
+  }
+  static Concat bind(BindContext& c) {
+    Concat k;
+    const Shape& out = c.output_shape(0);
+    const int axis = c.axis("axis", 0, out.rank());
+    k.dtype = c.output_dtype(0);
+    k.count = c.num_inputs();
+    k.outer = out.product(0, axis);
+    k.pitch = out.product(axis, out.rank());
+    for (int i = 0; i < k.count; ++i) k.lengths[i] = c.shape(i).product(axis, c.shape(i).rank());
+    return k;
+  }
+  void run(RunContext& c) const {
+    int64_t offset = 0;
+    for (int i = 0; i < count; ++i) {
+      move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, lengths[i], c.out<void>(0), offset, pitch, c.pool());
+      offset += lengths[i];
+    }
+  }
+};
+
+// Concat-1 concatenates along axis 1 where the attribute is absent.
+void give_axis(Graph& graph, NodeId id) {
+  Attributes& attributes = graph.node(id).attributes;
+  if (!attributes.has("axis")) attributes.set("axis", int64_t{1});
+}
+
+}  // namespace
+
+std::vector<OpDef> concat_ops() {
+  return {{.name = "Concat",
+           .since = {1, 4, 11, 13},
+           .upgrade = {{1, give_axis}},
+           .inputs = {{"inputs", kAllTensors, "T", Presence::variadic}},
+           .outputs = {{"concat_result", kAllTensors, "T"}},
+           .attributes = {{"axis", AttributeDef::Required{}}},
+           .infer = infer_concat,
+           .cost = move_cost,
+           .kernels = {kernel<Concat<16>>(), kernel<Concat<256>>("many inputs"), kernel<Concat<4096>>("very many inputs")}}};
+}
 
 }  // namespace treadle::ops

@@ -1,0 +1,88 @@
+// What the operators that move elements share: copies of any dtype (strings and packed ones too), and reasoning about extents.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/float_types.h"
+#include "graph/infer.h"
+#include "graph/kernel.h"
+#include "kernels/movement/copy.h"
+#include "kernels/movement/element.h"
+
+namespace treadle::ops {
+
+/// Access to element i of an array, by the size of its elements: whole bytes, strings, or packed codes.
+template <typename T>
+struct WholeElement {
+  static constexpr bool kPacked = false;
+  static void copy(void* dst, int64_t to, const void* src, int64_t from) { static_cast<T*>(dst)[to] = static_cast<const T*>(src)[from]; }
+};
+template <typename Packed>
+struct PackedElement {
+  static constexpr bool kPacked = true;
+  static void copy(void* dst, int64_t to, const void* src, int64_t from) { Packed::set_packed(dst, to, Packed::get_packed(src, from)); }
+};
+
+/// Calls fn.template operator()<Access>() with the access of the dtype.
+template <typename Fn>
+void visit_access(DType dtype, Fn&& fn) {
+  if (dtype == DType::string) return fn.template operator()<WholeElement<std::string>>();
+  switch (bits_of(dtype)) {
+    case 2: return fn.template operator()<PackedElement<UInt2>>();
+    case 4: return fn.template operator()<PackedElement<UInt4>>();
+    default: return kernels::visit_element(bits_of(dtype) / 8, [&]<typename T>() { fn.template operator()<WholeElement<T>>(); });
+  }
+}
+
+/// True for dtypes whose elements are 1, 2, 4, 8 or 16 plain bytes.
+inline bool has_plain_bytes(DType dtype) { return dtype != DType::string && !is_sub_byte(dtype); }
+/// Bytes of an element. @pre has_plain_bytes(dtype)
+inline int64_t element_bytes(DType dtype) { return static_cast<int64_t>(bits_of(dtype) / 8); }
+
+/// Runs a copy plan; offsets are in elements. Source and destination must not overlap.
+void move_elements(const kernels::CopyPlan& plan, DType dtype, const void* src, int64_t src_offset, void* dst, int64_t dst_offset,
+                   ThreadPool* pool);
+/// dst[i] = src[i] for i in [0, n); nothing if they are the same array.
+void copy_elements(DType dtype, const void* src, void* dst, int64_t n, ThreadPool* pool);
+/// `count` blocks of `length` elements from one pitch (in elements) to another.
+void move_blocks(DType dtype, int64_t count, int64_t length, const void* src, int64_t src_offset, int64_t src_pitch, void* dst,
+                 int64_t dst_offset, int64_t dst_pitch, ThreadPool* pool);
+
+/// Output 0 is input 0, element by element, whatever its shape: what a view costs where it cannot stay one.
+struct CopyAll {
+  DType dtype;
+  int64_t count;
+  static CopyAll bind(BindContext& c) { return {c.dtype(0), c.num_elements(0)}; }
+  void run(RunContext& c) const { copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool()); }
+};
+
+/// Reads input 0 and writes output 0 once.
+Cost move_cost(const ShapeContext& c);
+
+/// True if `dim` cannot be negative, extents being at least 0; false if that is not evident.
+bool is_nonnegative(const Dim& dim);
+/// max(dim, 0), without the maximum where it is not needed.
+inline Dim at_least_zero(const Dim& dim) { return is_nonnegative(dim) ? dim : maximum(dim, 0); }
+/// min(dim, limit), without the minimum where it is not needed.
+inline Dim at_most(const Dim& dim, const Dim& limit) { return is_nonnegative(limit - dim) ? dim : minimum(dim, limit); }
+
+/// The same extent seen from two operands. @throws Error(invalid_argument) naming `what` if two integers differ.
+Dim unify(const Dim& a, const Dim& b, std::string_view what);
+
+/// Number of elements of a 1-D input if that is an integer.
+std::optional<int64_t> known_length(InferContext& c, int input);
+/// Passes known small values of input 0 on to output 0, for operators that only change the shape.
+inline void keep_known(InferContext& c) {
+  if (auto values = c.known(0)) c.set_known(0, std::move(*values));
+}
+
+/// Upgrade: turns an integer-list attribute into a constant int64 input.
+void ints_to_input(Graph& graph, NodeId id, std::string_view attribute, int input);
+/// Replaces a node by one of another type with the same inputs, outputs and attributes.
+NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec);
+
+}  // namespace treadle::ops
