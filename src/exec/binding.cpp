@@ -151,7 +151,7 @@ void Binding::place(bool bucketed) {
   buffers.reserve(plan->sizes.size());
   for (size_t b = 0; b < plan->sizes.size(); ++b)
     buffers.push_back({plan->sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
-  memory::ArenaPlan arena = memory::plan_arena(buffers, Storage::kAlignment);
+  memory::ArenaPlan arena = memory::plan_arena(buffers, {.alignment = Storage::kAlignment});
   plan->offsets = std::move(arena.offsets);
   plan->arena_bytes = arena.size_bytes;
   plan->lower_bound_bytes = arena.lower_bound_bytes;

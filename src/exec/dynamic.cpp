@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/thread_pool.h"
 #include "graph/infer.h"
 #include "treadle/error.h"
 

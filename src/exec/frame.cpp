@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/thread_pool.h"
 #include "exec/dynamic.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"

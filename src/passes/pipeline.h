@@ -1,0 +1,38 @@
+// The order of the graph optimiser's passes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace treadle::passes {
+
+struct PipelineOptions {
+  bool training = false;              ///< the graph will get, or has, a backward part: inference-only passes stay away
+  std::vector<std::string> skip;      ///< passes and rules by name
+  int64_t max_patches = INT64_MAX;    ///< stop after that many (to bisect a fault)
+  bool verify = false;                ///< check the whole graph after every pass
+  size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
+  /// One line for every pass that changed something: name, what it did, microseconds.
+  std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
+  std::function<void(const std::string&)> warn;
+};
+
+/// What every graph needs before it is lowered: constants of bodies are their own. Changes no value.
+void canonicalise(Graph& graph);
+
+/// canonicalise, then simplification. `graph` must be upgraded and inferred.
+void optimize(Graph& graph, const PipelineOptions& options = {});
+
+struct PassInfo {
+  std::string_view name, description;
+  bool inference_only;
+};
+/// Every pass and rule, in order.
+std::vector<PassInfo> list_passes();
+
+}  // namespace treadle::passes

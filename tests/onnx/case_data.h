@@ -1,0 +1,18 @@
+// Reads ONNX's test-case data: model.onnx beside test_data_set_K/{input,output}_J.pb.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "treadle/datum.h"
+
+namespace treadle::testing {
+
+/// What a .pb file of a test case holds; the type of the graph's input or output says it.
+enum class ProtoKind { tensor, sequence, optional };
+Datum read_pb(const std::filesystem::path& path, ProtoKind kind);
+
+/// Empty if equal within |a - b| <= atol + rtol * |b| elementwise (NaN equals NaN; strings exactly), else where they differ first.
+std::string compare(const Datum& actual, const Datum& expected, double rtol, double atol);
+
+}  // namespace treadle::testing

@@ -1,0 +1,140 @@
+// Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] FOLDER [SUBSTRING ...]`.
+// FOLDER holds kind/case/model.onnx. --list FILE: the cases that must pass (exit 1 if one does not); --write FILE: writes those that pass.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "exec/frame.h"
+#include "graph/graph.h"
+#include "onnx/case_data.h"
+#include "onnx/import.h"
+#include "onnx/parse.h"
+#include "passes/pipeline.h"
+#include "treadle/error.h"
+
+namespace fs = std::filesystem;
+using namespace treadle;
+
+namespace {
+
+struct Tolerance {
+  double rtol = 1e-3, atol = 1e-7;
+};
+
+// {"rtol": 0.001, "atol": 1e-07}
+Tolerance read_tolerance(const fs::path& path) {
+  Tolerance tolerance;
+  std::ifstream in(path);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  auto number = [&](const char* key, double& value) {
+    size_t at = text.find(key);
+    if (at != std::string::npos) value = std::stod(text.substr(text.find(':', at) + 1));
+  };
+  number("\"rtol\"", tolerance.rtol);
+  number("\"atol\"", tolerance.atol);
+  // Near zero the cases' own noise is larger than their absolute tolerance.
+  tolerance.atol = std::max(tolerance.atol, 1e-5);
+  return tolerance;
+}
+
+testing::ProtoKind kind_of(const Type& type) {
+  if (type.kind == Type::Kind::sequence) return testing::ProtoKind::sequence;
+  return type.kind == Type::Kind::optional ? testing::ProtoKind::optional : testing::ProtoKind::tensor;
+}
+
+// Empty if the case passes, else why not.
+std::string run_case(const fs::path& folder, bool optimize) {
+  try {
+    onnx::ModelDef model = onnx::parse_model_file((folder / "model.onnx").string());
+    std::shared_ptr<Graph> graph = onnx::import_graph(model);
+    std::vector<Type> output_types = graph->declared_outputs;
+    onnx::upgrade(*graph);
+    if (optimize) passes::optimize(*graph);
+    else passes::canonicalise(*graph);
+    verify(*graph);
+    exec::Program program(graph);
+    Tolerance tolerance = read_tolerance(folder / "tol.json");
+    for (int set = 0; fs::exists(folder / ("test_data_set_" + std::to_string(set))); ++set) {
+      fs::path data = folder / ("test_data_set_" + std::to_string(set));
+      std::vector<Datum> feeds, outputs(graph->outputs.size());
+      for (size_t i = 0; i < graph->inputs.size(); ++i)
+        feeds.push_back(testing::read_pb(data / ("input_" + std::to_string(i) + ".pb"), kind_of(graph->type(graph->inputs[i]))));
+      exec::run(program, feeds, outputs, {});
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        fs::path file = data / ("output_" + std::to_string(i) + ".pb");
+        if (!fs::exists(file)) continue;
+        std::string difference = testing::compare(outputs[i], testing::read_pb(file, kind_of(output_types[i])), tolerance.rtol, tolerance.atol);
+        if (!difference.empty()) return "output " + std::to_string(i) + ": " + difference;
+      }
+    }
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::vector<std::string> find_cases(const fs::path& folder, const std::vector<std::string>& filters) {
+  std::vector<std::string> cases;
+  for (const auto& kind : fs::directory_iterator(folder)) {
+    if (!kind.is_directory()) continue;
+    for (const auto& entry : fs::directory_iterator(kind)) {
+      std::string name = kind.path().filename().string() + "/" + entry.path().filename().string();
+      bool wanted = filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string& f) { return name.find(f) != std::string::npos; });
+      if (wanted && fs::exists(entry.path() / "model.onnx")) cases.push_back(name);
+    }
+  }
+  std::sort(cases.begin(), cases.end());
+  return cases;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  fs::path folder;
+  std::string list, write;
+  std::vector<std::string> filters;
+  bool optimize = false;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (argument == "--list" && i + 1 < argc) list = argv[++i];
+    else if (argument == "--write" && i + 1 < argc) write = argv[++i];
+    else if (argument == "--optimize") optimize = true;
+    else if (folder.empty()) folder = argument;
+    else filters.push_back(argument);
+  }
+  std::set<std::string> must_pass;
+  std::ifstream in(list);
+  for (std::string line; std::getline(in, line);)
+    if (!line.empty() && line[0] != '#') must_pass.insert(line);
+  std::vector<std::string> passed;
+  int failed = 0;
+  for (const std::string& name : find_cases(folder, filters)) {
+    if (!list.empty() && !must_pass.contains(name)) continue;
+    std::string reason = run_case(folder / name, optimize);
+    if (reason.empty()) {
+      passed.push_back(name);
+      must_pass.erase(name);
+      continue;
+    }
+    ++failed;
+    must_pass.erase(name);
+    std::printf("FAIL %s: %s\n", name.c_str(), reason.c_str());
+  }
+  if (!list.empty() && filters.empty()) {
+    for (const std::string& name : must_pass) {
+      std::printf("FAIL %s: the case is not in the folder\n", name.c_str());
+      ++failed;
+    }
+  }
+  if (!write.empty()) {
+    std::ofstream out(write);
+    out << "# ONNX backend cases that pass. Made by: treadle_conformance --write THIS_FILE FOLDER\n";
+    for (const std::string& name : passed) out << name << "\n";
+  }
+  std::printf("%zu passed, %d failed\n", passed.size(), failed);
+  return failed > 0;
+}
