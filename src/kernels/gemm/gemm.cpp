@@ -41,20 +41,6 @@ void pack_one(const T* B, int64_t K, const Panels& panels, int64_t panel, int64_
   pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, panels.N - n0), width, ldb, transposed, data + K * n0);
 }
 
-/// A panel's functions beyond relu and clip run on the block just written, while it is in L1.
-template <typename T>
-void run_tile(const TileJob<T>& job) {
-  gemm_tile_rows(job);
-  if constexpr (std::is_same_v<T, float>) {
-    const Epilogue<T>& e = *job.epilogue;
-    if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip) return;
-    for (int64_t m = job.row_begin; m < job.row_end; ++m) {
-      float* c = job.C + m * job.ldc;
-      unary_f32(e.activation, e.a, e.b, c, c, job.columns);
-    }
-  }
-}
-
 template <typename T>
 TileJob<T> job_for(const MatrixA<T>& A, const PackedB<T>& B, const Panels& panels, int64_t panel, T* C, int64_t ldc,
                    const Epilogue<T>& epilogue) {
@@ -152,6 +138,25 @@ void finish_dot(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_be
 }
 
 }  // namespace
+
+template <typename T>
+void run_tile(const TileJob<T>& job) {
+  const Epilogue<T>& e = *job.epilogue;
+  if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip || !std::is_same_v<T, float>)
+    return gemm_tile_rows(job);
+  if constexpr (std::is_same_v<T, float>) {
+    TileJob<T> piece = job;
+    for (int64_t row = job.row_begin; row < job.row_end; row = piece.row_end) {
+      piece.row_begin = row;
+      piece.row_end = std::min(job.row_end, row + kRowsPerChunk);
+      gemm_tile_rows(piece);
+      for (int64_t m = row; m < piece.row_end; ++m) {
+        float* c = job.C + m * job.ldc;
+        unary_f32(e.activation, e.a, e.b, c, c, job.columns);
+      }
+    }
+  }
+}
 
 template <typename T>
 int64_t packed_b_size(int64_t K, int64_t N) {
@@ -279,6 +284,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
 }
 
 #define TREADLE_INSTANTIATE(T)                                                                                                            \
+  template void run_tile(const TileJob<T>&);                                                                                              \
   template int64_t packed_b_size<T>(int64_t, int64_t);                                                                                    \
   template PackedB<T> pack_b(const T*, int64_t, int64_t, int64_t, bool, T*, ThreadPool*);                                                 \
   template OwnedPackedB<T> pack_b(const T*, int64_t, int64_t, int64_t, bool);                                                             \

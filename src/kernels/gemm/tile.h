@@ -45,6 +45,9 @@ struct TileJob {
 
 template <typename T>
 PanelShape panel_shape();
+/// gemm_tile_rows, then the activations that are more than a clamp, in pieces that stay in L1.
+template <typename T>
+void run_tile(const TileJob<T>& job);
 template <typename T>
 void gemm_tile_rows(const TileJob<T>& job);
 /// C(m, n) = sum over k of A(m, k) B(n, k) with A's rows and B's rows contiguous, for B not packed and few rows of A.

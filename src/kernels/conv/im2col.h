@@ -1,0 +1,15 @@
+// The columns of a convolution, written into GEMM panels.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/conv/conv.h"
+
+namespace treadle::kernels {
+
+/// Writes outputs [begin, begin + columns) of one image and group as a panel: C * kernel rows of `width` elements, zero behind `columns`.
+/// @param x  the group's first channel of the image: channels of window.in_size() elements
+template <typename T>
+void im2col_panel(const Window& window, int64_t channels, const T* x, T pad_value, int64_t begin, int64_t columns, int64_t width, T* panel);
+
+}  // namespace treadle::kernels

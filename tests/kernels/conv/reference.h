@@ -1,0 +1,75 @@
+// Convolutions and windows written out element by element, in double: the truth that the kernels are checked against.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/conv/conv.h"
+#include "kernels/conv/pool.h"
+#include "tests/kernels/random.h"
+
+namespace treadle::test {
+
+/// A random window over `rank` axes with consistent output extents.
+inline kernels::Window random_window(Random& random, int rank, int64_t max_in, bool ceil_mode = false) {
+  std::vector<int64_t> in, out, kernel, stride, pads(2 * static_cast<size_t>(rank)), dilation;
+  for (int i = 0; i < rank; ++i) {
+    in.push_back(random.integer(1, max_in));
+    kernel.push_back(random.integer(1, 4));
+    stride.push_back(random.integer(1, 3));
+    dilation.push_back(random.coin() ? 1 : random.integer(1, 2));
+    const int64_t reach = dilation.back() * (kernel.back() - 1) + 1;
+    pads[static_cast<size_t>(i)] = random.integer(0, kernel.back() - 1);
+    pads[static_cast<size_t>(rank + i)] = random.integer(0, kernel.back() - 1);
+    if (in.back() + pads[static_cast<size_t>(i)] + pads[static_cast<size_t>(rank + i)] < reach) in.back() = reach;
+    out.push_back(kernels::pool_out_extent(in.back(), kernel.back(), stride.back(), dilation.back(), pads[static_cast<size_t>(i)],
+                                           pads[static_cast<size_t>(rank + i)], ceil_mode));
+  }
+  return kernels::make_window(in, out, kernel, stride, pads, dilation);
+}
+
+/// Calls fn(output place, tap number, input place or -1) for every output and tap.
+template <typename Fn>
+void for_each_tap(const kernels::Window& w, Fn fn) {
+  int64_t o = 0;
+  for (int64_t od = 0; od < w.out[0]; ++od) {
+    for (int64_t oh = 0; oh < w.out[1]; ++oh) {
+      for (int64_t ow = 0; ow < w.out[2]; ++ow, ++o) {
+        int64_t k = 0;
+        for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
+          for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
+            for (int64_t kw = 0; kw < w.kernel[2]; ++kw, ++k) {
+              const int64_t d = od * w.stride[0] + kd * w.dilation[0] - w.pad_begin[0];
+              const int64_t h = oh * w.stride[1] + kh * w.dilation[1] - w.pad_begin[1];
+              const int64_t x = ow * w.stride[2] + kw * w.dilation[2] - w.pad_begin[2];
+              const bool inside = d >= 0 && d < w.in[0] && h >= 0 && h < w.in[1] && x >= 0 && x < w.in[2];
+              fn(o, k, inside ? (d * w.in[1] + h) * w.in[2] + x : -1);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// T may be an integer. y[N, M, out].
+template <typename T, typename Sum>
+std::vector<Sum> reference_conv(const kernels::ConvParams& p, const std::vector<T>& x, const std::vector<T>& weights) {
+  const kernels::Window& w = p.window;
+  const int64_t channels = p.C / p.group, rows = p.M / p.group;
+  std::vector<Sum> y(static_cast<size_t>(p.N * p.M * w.out_size()));
+  for (int64_t n = 0; n < p.N; ++n) {
+    for (int64_t m = 0; m < p.M; ++m) {
+      for (int64_t c = 0; c < channels; ++c) {
+        const T* plane = x.data() + (n * p.C + m / rows * channels + c) * w.in_size();
+        const T* taps = weights.data() + (m * channels + c) * w.kernel_size();
+        for_each_tap(w, [&](int64_t o, int64_t k, int64_t i) {
+          if (i >= 0) y[static_cast<size_t>((n * p.M + m) * w.out_size() + o)] += static_cast<Sum>(plane[i]) * static_cast<Sum>(taps[k]);
+        });
+      }
+    }
+  }
+  return y;
+}
+
+}  // namespace treadle::test
