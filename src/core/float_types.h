@@ -124,7 +124,7 @@ struct MiniFloatFormat {
   bool operator==(const MiniFloatFormat&) const = default;
 };
 
-/// A float of at most eight bits, one per byte here (float4e2m1 in the low four bits; tensors hold it packed, see PackedFloat4).
+/// A float of at most eight bits, one per byte here (in the low bits; tensors hold those of 4 and 6 bits packed, see PackedFloat).
 template <MiniFloatFormat kFormat>
 struct MiniFloat {
   static constexpr int kBits = 1 + kFormat.exponent_bits + kFormat.mantissa_bits;
@@ -162,7 +162,7 @@ struct MiniFloat {
 
  private:
   static constexpr float decode(unsigned code) {
-    if (code > 2U * kSign - 1U) return 0;  // above the four bits of float4e2m1
+    if (code > 2U * kSign - 1U) return 0;  // above the bits of a narrower format
     unsigned magnitude = code & (kSign - 1U);
     bool negative = (code & kSign) != 0;
     constexpr float kQuiet = std::numeric_limits<float>::quiet_NaN();
@@ -216,6 +216,8 @@ using Float8E4M3FN = MiniFloat<MiniFloatFormat{4, 3, 7, Specials::nan_all_ones}>
 using Float8E4M3FNUZ = MiniFloat<MiniFloatFormat{4, 3, 8, Specials::nan_negative_zero}>;
 using Float8E5M2 = MiniFloat<MiniFloatFormat{5, 2, 15, Specials::ieee}>;
 using Float8E5M2FNUZ = MiniFloat<MiniFloatFormat{5, 2, 16, Specials::nan_negative_zero}>;
+using Float6E2M3 = MiniFloat<MiniFloatFormat{2, 3, 1, Specials::none}>;
+using Float6E3M2 = MiniFloat<MiniFloatFormat{3, 2, 3, Specials::none}>;
 using Float4E2M1 = MiniFloat<MiniFloatFormat{2, 1, 1, Specials::none}>;
 
 /// ONNX Cast, attribute `round_mode` (from opset 24 on), for float8e8m0 only.
@@ -268,7 +270,27 @@ struct Float8E8M0 {
   }
 };
 
-/// Integers of 4 and 2 bits, packed as ONNX packs them: element i in the bits from (i * kBits) % 8 on of byte i * kBits / 8.
+/// Element `index` of a stream of kBits-bit codes, the first in the low bits, as ONNX packs 2, 4 and 6 bits.
+template <int kBits>
+constexpr uint8_t get_packed_code(const void* data, int64_t index) {
+  const auto* bytes = static_cast<const uint8_t*>(data) + index * kBits / 8;
+  unsigned shift = static_cast<unsigned>(index * kBits % 8), code = bytes[0] >> shift;
+  if (8 % kBits != 0 && shift + kBits > 8) code |= static_cast<unsigned>(bytes[1]) << (8 - shift);
+  return static_cast<uint8_t>(code & ((1U << kBits) - 1U));
+}
+
+/// The neighbours in the byte stay, so two threads must not write elements of one byte.
+template <int kBits>
+constexpr void set_packed_code(void* data, int64_t index, unsigned code) {
+  constexpr unsigned kMask = (1U << kBits) - 1U;
+  auto* bytes = static_cast<uint8_t*>(data) + index * kBits / 8;
+  unsigned shift = static_cast<unsigned>(index * kBits % 8);
+  auto put = [&](uint8_t& byte, unsigned mask, unsigned bits) { byte = static_cast<uint8_t>((byte & ~mask) | bits); };
+  put(bytes[0], kMask << shift, (code & kMask) << shift);
+  if (8 % kBits != 0 && shift + kBits > 8) put(bytes[1], kMask >> (8 - shift), (code & kMask) >> (8 - shift));
+}
+
+/// Access to packed integers of 4 and 2 bits.
 template <int kBitsPerElement, typename Value>
 struct PackedInt {
   static constexpr int kBits = kBitsPerElement;
@@ -277,20 +299,13 @@ struct PackedInt {
   static constexpr int kMax = std::is_signed_v<Value> ? (1 << (kBits - 1)) - 1 : (1 << kBits) - 1;
 
   static constexpr Value get_packed(const void* data, int64_t index) {
-    unsigned shift = static_cast<unsigned>(index * kBits % 8);
-    unsigned code = (static_cast<const uint8_t*>(data)[index * kBits / 8] >> shift) & kMask;
-    if (std::is_signed_v<Value> && code >= kMask / 2 + 1) return static_cast<Value>(static_cast<int>(code) - (1 << kBits));
-    return static_cast<Value>(code);
+    int code = get_packed_code<kBits>(data, index);
+    return static_cast<Value>(code > kMax ? code - (1 << kBits) : code);
   }
-  /// Keeps the low kBits of `value`; the neighbours in the byte stay, so two threads must not write elements of one byte.
+  /// Keeps the low kBits of `value`.
   static constexpr void set_packed(void* data, int64_t index, Value value) {
-    unsigned shift = static_cast<unsigned>(index * kBits % 8);
-    uint8_t& byte = static_cast<uint8_t*>(data)[index * kBits / 8];
-    byte = static_cast<uint8_t>((byte & ~(kMask << shift)) | ((static_cast<unsigned>(value) & kMask) << shift));
+    set_packed_code<kBits>(data, index, static_cast<unsigned>(value));
   }
-
- private:
-  static constexpr unsigned kMask = (1U << kBits) - 1U;
 };
 
 using Int4 = PackedInt<4, int8_t>;
@@ -298,13 +313,17 @@ using UInt4 = PackedInt<4, uint8_t>;
 using Int2 = PackedInt<2, int8_t>;
 using UInt2 = PackedInt<2, uint8_t>;
 
-/// Access to packed float4e2m1.
-struct PackedFloat4 {
-  static constexpr int kBits = 4;
-  using value_type = Float4E2M1;
-  static Float4E2M1 get_packed(const void* data, int64_t index) { return Float4E2M1::from_bits(UInt4::get_packed(data, index)); }
-  static void set_packed(void* data, int64_t index, Float4E2M1 value) { UInt4::set_packed(data, index, value.bits); }
+/// Access to packed float4e2m1, float6e2m3 and float6e3m2.
+template <typename T>
+struct PackedFloat {
+  static constexpr int kBits = T::kBits;
+  using value_type = T;
+  static T get_packed(const void* data, int64_t index) { return T::from_bits(get_packed_code<kBits>(data, index)); }
+  static void set_packed(void* data, int64_t index, T value) { set_packed_code<kBits>(data, index, value.bits); }
 };
+using PackedFloat4E2M1 = PackedFloat<Float4E2M1>;
+using PackedFloat6E2M3 = PackedFloat<Float6E2M3>;
+using PackedFloat6E3M2 = PackedFloat<Float6E3M2>;
 
 // The packed types have none: a pointer to them would step over several elements.
 template <>

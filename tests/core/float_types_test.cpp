@@ -132,7 +132,7 @@ uint8_t nearest_by_search(float value) {
 
 template <typename T>
 class MiniFloats : public testing::Test {};
-using MiniFloatTypes = testing::Types<Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float4E2M1>;
+using MiniFloatTypes = testing::Types<Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float6E2M3, Float6E3M2, Float4E2M1>;
 TYPED_TEST_SUITE(MiniFloats, MiniFloatTypes);
 
 TYPED_TEST(MiniFloats, EveryCodeSurvivesTheRoundTrip) {
@@ -204,12 +204,31 @@ TEST(FloatTypes, PackedElementsStartInTheLowBits) {
   EXPECT_EQ(Int4::get_packed(nibbles, 1), -8);
   EXPECT_EQ(Int4::get_packed(nibbles, 2), 7);
   EXPECT_EQ(UInt4::get_packed(nibbles, 1), 8);
-  EXPECT_EQ(static_cast<float>(PackedFloat4::get_packed(nibbles, 0)), -6.0F);
+  EXPECT_EQ(static_cast<float>(PackedFloat4E2M1::get_packed(nibbles, 0)), -6.0F);
   const uint8_t pairs[] = {0b11100100, 0b01};
   EXPECT_EQ(UInt2::get_packed(pairs, 2), 2);
   EXPECT_EQ(Int2::get_packed(pairs, 2), -2);
   EXPECT_EQ(Int2::get_packed(pairs, 3), -1);
   EXPECT_EQ(Int2::get_packed(pairs, 4), 1);
+}
+
+TEST(FloatTypes, SixBitFloatsMatchMlDtypes) {
+  const float values[] = {-0.0F, -1.5F, 0.1F, 3.14159F, 7.25F, 30.0F, -kInf, kNaN, 0.0625F, 0.032F};
+  const uint8_t e2m3[] = {0x20, 0x2C, 0x01, 0x15, 0x1E, 0x1F, 0x3F, 0x20, 0x00, 0x00};
+  const uint8_t e3m2[] = {0x20, 0x2E, 0x02, 0x12, 0x17, 0x1F, 0x3F, 0x20, 0x01, 0x01};
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(Float6E2M3(values[i]).bits, e2m3[i]) << values[i];
+    EXPECT_EQ(Float6E3M2(values[i]).bits, e3m2[i]) << values[i];
+  }
+}
+
+TEST(FloatTypes, SixBitElementsCrossBytes) {
+  // onnx.numpy_helper packs the codes 1, 2, 0x3F, 0x2A, 5 into these bytes.
+  std::vector<uint8_t> bytes(4, 0xFF);
+  const uint8_t codes[] = {1, 2, 0x3F, 0x2A, 5};
+  for (int i = 4; i >= 0; --i) PackedFloat6E2M3::set_packed(bytes.data(), i, Float6E2M3::from_bits(codes[i]));
+  EXPECT_EQ(bytes, (std::vector<uint8_t>{0x81, 0xF0, 0xAB, 0xC5}));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(PackedFloat6E2M3::get_packed(bytes.data(), i).bits, codes[i]);
 }
 
 template <typename T>
