@@ -1,0 +1,82 @@
+// Exchange of tensors with other frameworks by DLPack (dmlc.github.io/dlpack, ABI 1.x): no copy, shared ownership.
+// The structs are the ABI's, declared here in our namespace so that a program may include DLPack's own header beside it.
+#pragma once
+
+#include <cstdint>
+
+#include "treadle/tensor.h"
+
+namespace treadle {
+
+struct DLDevice {
+  int32_t device_type;  // DLDeviceType
+  int32_t device_id;
+};
+enum DLDeviceType : int32_t { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCMHost = 11 };
+
+struct DLDataType {
+  uint8_t code;  // DLDataTypeCode
+  uint8_t bits;
+  uint16_t lanes;
+};
+enum DLDataTypeCode : uint8_t {
+  kDLInt = 0,
+  kDLUInt = 1,
+  kDLFloat = 2,
+  kDLOpaqueHandle = 3,
+  kDLBfloat = 4,
+  kDLComplex = 5,
+  kDLBool = 6,
+  kDLFloat8_e4m3fn = 10,
+  kDLFloat8_e4m3fnuz = 11,
+  kDLFloat8_e5m2 = 12,
+  kDLFloat8_e5m2fnuz = 13,
+  kDLFloat8_e8m0fnu = 14,
+  kDLFloat6_e2m3fn = 15,
+  kDLFloat6_e3m2fn = 16,
+  kDLFloat4_e2m1fn = 17,
+};
+
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // in elements; null: contiguous
+  uint64_t byte_offset;
+};
+
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor* self);
+};
+
+struct DLPackVersion {
+  uint32_t major, minor;
+};
+
+struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensorVersioned* self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+};
+inline constexpr uint64_t kDLReadOnly = 1, kDLIsCopied = 2, kDLSubBytePadded = 4;
+
+/// A view of the tensor's memory, strides and all; the deleter runs when the last view of it is gone.
+/// If this throws, the caller still owns `managed` and calls its deleter.
+/// @throws Error(invalid_argument) for a null or inconsistent tensor, an unsupported version, data not aligned to its element;
+///         Error(not_implemented) for memory that the host cannot read, vector lanes, padded sub-byte elements, and unknown dtypes.
+Tensor from_dlpack(DLManagedTensor* managed);
+Tensor from_dlpack(DLManagedTensorVersioned* managed);
+
+/// The caller, or who takes it over, calls the deleter once. Strides are always set.
+/// @throws Error(not_implemented) for strings; Error(invalid_argument) for read-only memory and packed sub-byte types, which this older
+///         struct cannot mark: use to_dlpack_versioned.
+DLManagedTensor* to_dlpack(const Tensor& tensor);
+DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor);
+
+}  // namespace treadle
