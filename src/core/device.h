@@ -1,0 +1,84 @@
+// Devices: memory, streams of work, and events that order streams. `cpu` runs everything at once on the calling thread; others later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "treadle/tensor.h"
+
+namespace treadle {
+
+enum class DeviceKind : uint8_t { cpu, sim, plugin };
+enum class CopyKind : uint8_t { host_to_device, device_to_host, device_to_device };
+enum class Access : uint8_t { read, write };
+
+class Device;
+
+/// A point in a stream's work. Made by Device::create_event; may be recorded again, waits mean the record before them.
+class Event {
+ public:
+  virtual ~Event() = default;
+  /// True if the work before the last record is done, or if there was no record.
+  virtual bool complete() const = 0;
+  /// The host waits until complete() is true. Does not report errors of the work; Stream::synchronize does.
+  virtual void synchronize() const = 0;
+};
+
+/// Work in order. Streams of one device run beside each other unless events connect them. A stream may be used by one host thread at a
+/// time. Its destructor waits for its work.
+class Stream {
+ public:
+  using Work = std::function<void()>;
+
+  virtual ~Stream() = default;
+  virtual Device& device() const = 0;
+
+  /// @param name  for error messages and traces.
+  virtual void enqueue(Work work, std::string_view name) = 0;
+  /// Both blocks must stay alive and, but for this copy, untouched until it is done.
+  virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
+  /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device.
+  virtual void record(Event& event) = 0;
+  /// Later work of this stream waits for the last record of `event`, of whatever device.
+  /// @throws Error(invalid_argument) if it was never recorded, on devices that can tell.
+  virtual void wait(const std::shared_ptr<Event>& event) = 0;
+  /// The host waits for all work. Throws the first error of the work since the last call; work after an error was skipped.
+  virtual void synchronize() = 0;
+
+  /// Says what the work that is enqueued next will touch. Devices that check for races do it here, at issue, so that a missing event is
+  /// found whatever the timing. @throws Error(internal) naming both accesses.
+  virtual void check_access(const void* data, size_t size_bytes, Access access, std::string_view name) {
+    (void)data, (void)size_bytes, (void)access, (void)name;
+  }
+};
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const std::string& name() const noexcept { return name_; }
+  DeviceKind kind() const noexcept { return kind_; }
+
+  /// Aligned to Storage::kAlignment, not initialised. Freed with the last reference, which may outlive the caller's handle of the device.
+  /// @throws Error(resource_exhausted)
+  virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
+  virtual std::unique_ptr<Stream> create_stream(std::string_view name) = 0;
+  virtual std::shared_ptr<Event> create_event() = 0;
+  /// True if host code may read and write the device's memory.
+  virtual bool host_accessible() const noexcept = 0;
+
+ protected:
+  Device(DeviceKind kind, std::string name) : name_(std::move(name)), kind_(kind) {}
+
+ private:
+  std::string name_;
+  DeviceKind kind_;
+};
+
+}  // namespace treadle

@@ -1,0 +1,284 @@
+#include "device/sim/sim_device.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "core/checked.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+// Work may hold the last reference to memory, which is then freed here, after everything that the work came after.
+thread_local bool on_stream_thread = false;
+
+// One record of an event. The event may be recorded again while streams still wait for this one.
+struct Signal {
+  AccessChecker::Clock clock;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+
+  void set() {
+    std::lock_guard lock(mutex);
+    done = true;
+    changed.notify_all();
+  }
+  void await() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done; });
+  }
+  bool is_set() {
+    std::lock_guard lock(mutex);
+    return done;
+  }
+};
+
+class SimEvent final : public Event {
+ public:
+  explicit SimEvent(std::shared_ptr<AccessChecker> checker) : checker_(std::move(checker)) {}
+
+  bool complete() const override {
+    auto last = signal();
+    if (last && !last->is_set()) return false;
+    if (last) checker_->join(AccessChecker::kHost, last->clock);
+    return true;
+  }
+  void synchronize() const override {
+    auto last = signal();
+    if (!last) return;
+    last->await();
+    checker_->join(AccessChecker::kHost, last->clock);
+  }
+  void set_signal(std::shared_ptr<Signal> signal) {
+    std::lock_guard lock(mutex_);
+    signal_ = std::move(signal);
+  }
+  std::shared_ptr<Signal> signal() const {
+    std::lock_guard lock(mutex_);
+    return signal_;
+  }
+
+ private:
+  std::shared_ptr<AccessChecker> checker_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Signal> signal_;
+};
+
+class SimStream final : public Stream {
+ public:
+  SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
+            int max_delay_us)
+      : device_(std::move(device)),
+        checker_(std::move(checker)),
+        timeline_(checker_->add_timeline(std::string(name))),
+        max_delay_us_(max_delay_us),
+        random_(seed),
+        thread_([this] { loop(); }) {}
+
+  ~SimStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+      paused_ = false;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Device& device() const override { return *device_; }
+
+  void enqueue(Work work, std::string_view) override {
+    checker_->issue(timeline_);
+    push(std::move(work), Kind::work);
+  }
+
+  void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
+    if (kind != CopyKind::host_to_device) check_access(src, size_bytes, Access::read, "copy");
+    if (kind != CopyKind::device_to_host) check_access(dst, size_bytes, Access::write, "copy");
+    enqueue(
+        [=] {
+          if (size_bytes > 0) std::memmove(dst, src, size_bytes);
+        },
+        "copy");
+  }
+
+  void record(Event& event) override {
+    auto* own = dynamic_cast<SimEvent*>(&event);
+    if (!own) throw Error(ErrorCode::invalid_argument, "a stream of a simulated device records events of such devices only");
+    auto signal = std::make_shared<Signal>();
+    signal->clock = checker_->now(timeline_);
+    own->set_signal(signal);
+    push([signal] { signal->set(); }, Kind::control);
+  }
+
+  void wait(const std::shared_ptr<Event>& event) override {
+    if (auto* own = dynamic_cast<SimEvent*>(event.get())) {
+      auto signal = own->signal();
+      if (!signal) throw Error(ErrorCode::invalid_argument, "a stream waits for an event that was never recorded");
+      checker_->join(timeline_, signal->clock);
+      push([signal] { signal->await(); }, Kind::control);
+    } else {
+      push([event] { event->synchronize(); }, Kind::control);
+    }
+  }
+
+  void synchronize() override {
+    AccessChecker::Clock clock = checker_->now(timeline_);
+    std::exception_ptr error;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+      error = std::exchange(error_, nullptr);
+    }
+    checker_->join(AccessChecker::kHost, clock);
+    if (error) std::rethrow_exception(error);
+    checker_->report_pending();
+  }
+
+  void check_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
+    checker_->check(timeline_, data, size_bytes, access, name);
+  }
+
+  void set_paused(bool paused) {
+    {
+      std::lock_guard lock(mutex_);
+      paused_ = paused;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  enum class Kind : uint8_t { work, control };  // control runs after an error too, or others would wait for ever
+  struct Entry {
+    Work work;
+    Kind kind;
+  };
+
+  void push(Work work, Kind kind) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back({std::move(work), kind});
+    }
+    changed_.notify_all();
+  }
+
+  void loop() {
+    on_stream_thread = true;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return (!queue_.empty() && !paused_) || (queue_.empty() && closing_); });
+      if (queue_.empty()) return;
+      Entry entry = std::move(queue_.front());
+      queue_.pop_front();
+      busy_ = true;
+      bool skip = error_ && entry.kind == Kind::work;
+      lock.unlock();
+      std::exception_ptr error;
+      if (!skip) error = execute(entry);
+      entry.work = nullptr;  // what it holds goes before anybody hears that it is done
+      lock.lock();
+      busy_ = false;
+      if (error && !error_) error_ = error;
+      if (queue_.empty()) changed_.notify_all();
+    }
+  }
+
+  std::exception_ptr execute(const Entry& entry) {
+    try {
+      if (max_delay_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % (static_cast<uint64_t>(max_delay_us_) + 1)));
+      entry.work();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<SimDevice> device_;
+  std::shared_ptr<AccessChecker> checker_;
+  int timeline_;
+  int max_delay_us_;
+  std::mt19937_64 random_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> queue_;
+  bool busy_ = false, paused_ = false, closing_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;  // last: it uses the members above
+};
+
+class SimDeviceImpl final : public SimDevice {
+ public:
+  explicit SimDeviceImpl(const SimOptions& options)
+      : SimDevice(options.name), options_(options), checker_(options.checker ? options.checker : std::make_shared<AccessChecker>()) {}
+
+  ~SimDeviceImpl() override {
+    for (void* data : quarantine_) std::free(data);
+  }
+
+  std::shared_ptr<Storage> allocate(size_t size_bytes) override {
+    size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
+    size_t before = allocated_.fetch_add(rounded);
+    void* data =
+        rounded >= size_bytes && before + rounded <= options_.memory_bytes ? std::aligned_alloc(Storage::kAlignment, rounded) : nullptr;
+    if (!data) {
+      allocated_ -= rounded;
+      throw Error(ErrorCode::resource_exhausted, name() + " cannot allocate " + std::to_string(size_bytes) +
+                                                     " bytes: " + std::to_string(before) + " of " + std::to_string(options_.memory_bytes) +
+                                                     " are in use");
+    }
+    std::memset(data, kNewMemory, rounded);
+    checker_->add_memory(data, rounded);
+    auto self = std::static_pointer_cast<SimDeviceImpl>(shared_from_this());
+    return Storage::borrow(data, size_bytes, [self, data, rounded] { self->release(data, rounded); });
+  }
+
+  std::unique_ptr<Stream> create_stream(std::string_view name) override {
+    auto self = std::static_pointer_cast<SimDevice>(shared_from_this());
+    uint64_t seed = options_.seed * 0x9E3779B97F4A7C15U + num_streams_.fetch_add(1);
+    return std::make_unique<SimStream>(std::move(self), checker_, name, seed, options_.max_delay_us);
+  }
+  std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
+  bool host_accessible() const noexcept override { return false; }
+
+  size_t allocated_bytes() const override { return allocated_; }
+  void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
+    checker_->check(AccessChecker::kHost, data, size_bytes, access, name);
+  }
+  void pause(Stream& stream) override { dynamic_cast<SimStream&>(stream).set_paused(true); }
+  void resume(Stream& stream) override { dynamic_cast<SimStream&>(stream).set_paused(false); }
+
+ private:
+  void release(void* data, size_t rounded) {
+    allocated_ -= rounded;
+    if (checker_->remove_memory(data, !on_stream_thread)) {
+      std::memset(data, kFreedMemory, rounded);
+      std::free(data);
+    } else {  // work under way may still touch it: keep it, the error is reported without a crash
+      std::lock_guard lock(mutex_);
+      quarantine_.push_back(data);
+    }
+  }
+
+  SimOptions options_;
+  std::shared_ptr<AccessChecker> checker_;
+  std::atomic<size_t> allocated_{0};
+  std::atomic<uint64_t> num_streams_{0};
+  std::mutex mutex_;
+  std::vector<void*> quarantine_;
+};
+
+}  // namespace
+
+std::shared_ptr<SimDevice> SimDevice::create(const SimOptions& options) { return std::make_shared<SimDeviceImpl>(options); }
+
+}  // namespace treadle

@@ -1,0 +1,283 @@
+#include "device/sim/sim_device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+template <typename Fn>
+std::string message_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "nothing was thrown";
+}
+
+// Everything here must hold whatever the delays are.
+class SimDeviceTest : public testing::TestWithParam<uint64_t> {
+ protected:
+  std::shared_ptr<SimDevice> device_ = SimDevice::create({.seed = GetParam(), .max_delay_us = 200});
+  std::unique_ptr<Stream> first_ = device_->create_stream("first"), second_ = device_->create_stream("second");
+
+  // Enqueues work with the access declared.
+  void fill(Stream& stream, const std::shared_ptr<Storage>& storage, int value, const char* name = "fill") {
+    stream.check_access(storage->data(), storage->size_bytes(), Access::write, name);
+    stream.enqueue([=] { std::memset(storage->data(), value, storage->size_bytes()); }, name);
+  }
+  void add_one(Stream& stream, const std::shared_ptr<Storage>& to, const std::shared_ptr<Storage>& from) {
+    stream.check_access(from->data(), from->size_bytes(), Access::read, "add_one");
+    stream.check_access(to->data(), to->size_bytes(), Access::write, "add_one");
+    stream.enqueue(
+        [=] {
+          for (size_t i = 0; i < to->size_bytes(); ++i) to->data()[i] = static_cast<std::byte>(static_cast<int>(from->data()[i]) + 1);
+        },
+        "add_one");
+  }
+  std::vector<uint8_t> fetch(Stream& stream, const std::shared_ptr<Storage>& storage) {
+    std::vector<uint8_t> bytes(storage->size_bytes());
+    stream.copy(bytes.data(), storage->data(), bytes.size(), CopyKind::device_to_host);
+    stream.synchronize();
+    return bytes;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Seeds, SimDeviceTest, testing::Values(1, 2, 3, 4, 5));
+
+TEST_P(SimDeviceTest, AStreamKeepsItsOrder) {
+  std::vector<int> order;
+  for (int i = 0; i < 50; ++i) first_->enqueue([&order, i] { order.push_back(i); }, "append");
+  first_->synchronize();
+  std::vector<int> expected(50);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+}
+
+TEST_P(SimDeviceTest, AnEventOrdersTwoStreams) {
+  auto a = device_->allocate(64), b = device_->allocate(64);
+  auto ready = device_->create_event();
+  fill(*first_, a, 41);
+  first_->record(*ready);
+  second_->wait(ready);
+  add_one(*second_, b, a);
+  EXPECT_EQ(fetch(*second_, b), std::vector<uint8_t>(64, 42));
+}
+
+TEST_P(SimDeviceTest, ALongChainOverTwoStreamsComputesTheRightValue) {
+  auto a = device_->allocate(16), b = device_->allocate(16);
+  fill(*first_, a, 0);
+  for (int i = 0; i < 10; ++i) {
+    auto there = device_->create_event(), back = device_->create_event();
+    first_->record(*there);
+    second_->wait(there);
+    add_one(*second_, b, a);
+    second_->record(*back);
+    first_->wait(back);
+    add_one(*first_, a, b);
+  }
+  EXPECT_EQ(fetch(*first_, a), std::vector<uint8_t>(16, 20));
+}
+
+TEST_P(SimDeviceTest, AMissingEventIsFoundWhateverTheTiming) {
+  auto a = device_->allocate(64);
+  fill(*first_, a, 1, "producer");
+  EXPECT_EQ(
+      message_of([&] { second_->check_access(a->data() + 16, 8, Access::read, "consumer"); }),
+      "race on bytes 16 to 24 of a device block of 64: the read by \"consumer\" on stream \"second\" is not ordered after the write by "
+      "\"producer\" on stream \"first\"");
+  first_->synchronize();
+  EXPECT_NO_THROW(second_->check_access(a->data(), 64, Access::read, "consumer after the host has waited"));
+}
+
+TEST_P(SimDeviceTest, AWriteMustWaitForReaders) {
+  auto a = device_->allocate(64);
+  fill(*first_, a, 1);
+  first_->synchronize();
+  second_->check_access(a->data(), 64, Access::read, "reader");
+  second_->enqueue([] {}, "reader");
+  EXPECT_NO_THROW(first_->check_access(a->data(), 64, Access::read, "two readers need no order"));
+  EXPECT_NE(message_of([&] { first_->check_access(a->data() + 60, 4, Access::write, "writer"); }).find("the read by \"reader\""),
+            std::string::npos);
+}
+
+TEST_P(SimDeviceTest, OtherBytesDoNotRace) {
+  auto a = device_->allocate(128);
+  first_->check_access(a->data(), 64, Access::write, "low half");
+  first_->enqueue([] {}, "low half");
+  EXPECT_NO_THROW(second_->check_access(a->data() + 64, 64, Access::write, "high half"));
+}
+
+TEST_P(SimDeviceTest, AnEventCoversOnlyWhatWasBeforeItsRecord) {
+  auto a = device_->allocate(64), b = device_->allocate(64);
+  auto event = device_->create_event();
+  fill(*first_, a, 1);
+  first_->record(*event);
+  fill(*first_, b, 2, "after the record");
+  second_->wait(event);
+  EXPECT_NO_THROW(second_->check_access(a->data(), 64, Access::read, "covered"));
+  EXPECT_NE(message_of([&] { second_->check_access(b->data(), 64, Access::read, "not covered"); }).find("after the record"),
+            std::string::npos);
+}
+
+TEST_P(SimDeviceTest, OrderPassesThroughAThirdStream) {
+  auto third = device_->create_stream("third");
+  auto a = device_->allocate(64);
+  auto one = device_->create_event(), two = device_->create_event();
+  fill(*first_, a, 7);
+  first_->record(*one);
+  second_->wait(one);
+  second_->record(*two);
+  third->wait(two);
+  EXPECT_EQ(fetch(*third, a), std::vector<uint8_t>(64, 7));
+}
+
+TEST_P(SimDeviceTest, TheHostMustWaitToo) {
+  auto a = device_->allocate(64);
+  fill(*first_, a, 1);
+  EXPECT_NE(message_of([&] { device_->check_host_access(a->data(), 64, Access::read, "host"); }).find("on the host"), std::string::npos);
+  auto event = device_->create_event();
+  first_->record(*event);
+  event->synchronize();
+  EXPECT_TRUE(event->complete());
+  EXPECT_NO_THROW(device_->check_host_access(a->data(), 64, Access::write, "host"));
+}
+
+TEST_P(SimDeviceTest, MemoryFreedUnderWorkIsReportedWithoutACrash) {
+  auto a = device_->allocate(64);
+  std::byte* data = a->data();
+  device_->pause(*first_);
+  first_->check_access(data, 64, Access::write, "late fill");
+  first_->enqueue([data] { std::memset(data, 0, 64); }, "late fill");
+  a.reset();
+  device_->resume(*first_);
+  EXPECT_NE(message_of([&] { first_->synchronize(); }).find("freed on the host while it may still be in use: the write by \"late fill\""),
+            std::string::npos);
+}
+
+TEST_P(SimDeviceTest, WorkMayHoldTheLastReferenceToItsMemory) {
+  for (int i = 0; i < 20; ++i) {
+    auto a = device_->allocate(64);
+    fill(*first_, a, i);
+  }
+  EXPECT_NO_THROW(first_->synchronize());
+  EXPECT_EQ(device_->allocated_bytes(), 0U);
+}
+
+TEST_P(SimDeviceTest, AnErrorReachesSynchronizeAndLaterWorkIsSkipped) {
+  bool ran = false;
+  auto event = device_->create_event();
+  first_->enqueue([] { throw std::runtime_error("kernel failed"); }, "bad");
+  first_->enqueue([&] { ran = true; }, "skipped");
+  first_->record(*event);
+  second_->wait(event);  // must not hang
+  second_->synchronize();
+  EXPECT_THROW(first_->synchronize(), std::runtime_error);
+  EXPECT_FALSE(ran);
+  first_->enqueue([&] { ran = true; }, "usable again");
+  first_->synchronize();
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(SimDeviceTest, DevicesThatShareACheckerOrderEachOther) {
+  auto checker = std::make_shared<AccessChecker>();
+  auto one = SimDevice::create({.name = "one", .seed = GetParam(), .max_delay_us = 100, .checker = checker});
+  auto two = SimDevice::create({.name = "two", .seed = GetParam() + 100, .max_delay_us = 100, .checker = checker});
+  auto from = one->create_stream("from"), to = two->create_stream("to");
+  auto a = one->allocate(32), b = two->allocate(32);
+  fill(*from, a, 9);
+  EXPECT_NE(message_of([&] { to->copy(b->data(), a->data(), 32, CopyKind::device_to_device); }).find("race"), std::string::npos);
+  auto event = one->create_event();
+  from->record(*event);
+  to->wait(event);
+  to->copy(b->data(), a->data(), 32, CopyKind::device_to_device);
+  EXPECT_EQ(fetch(*to, b), std::vector<uint8_t>(32, 9));
+}
+
+TEST_P(SimDeviceTest, HostThreadsMayDriveAStreamEach) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([this, t] {
+      auto stream = device_->create_stream("own");
+      for (int i = 0; i < 20; ++i) {
+        auto a = device_->allocate(32);
+        fill(*stream, a, t);
+        EXPECT_EQ(fetch(*stream, a), std::vector<uint8_t>(32, static_cast<uint8_t>(t)));
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(SimDevice, PausedStreamsLetOthersPass) {
+  auto device = SimDevice::create();
+  auto slow = device->create_stream("slow"), fast = device->create_stream("fast");
+  std::atomic<int> done{0};
+  device->pause(*slow);
+  slow->enqueue([&] { done = 2; }, "second");
+  fast->enqueue([&] { done = 1; }, "first");
+  fast->synchronize();
+  EXPECT_EQ(done, 1);
+  device->resume(*slow);
+  slow->synchronize();
+  EXPECT_EQ(done, 2);
+}
+
+TEST(SimDevice, MemoryIsLimitedAndPatterned) {
+  auto device = SimDevice::create({.memory_bytes = 256});
+  auto a = device->allocate(100);
+  EXPECT_EQ(device->allocated_bytes(), 128U);
+  EXPECT_EQ(static_cast<uint8_t>(a->data()[99]), SimDevice::kNewMemory);
+  EXPECT_EQ(message_of([&] { device->allocate(200); }), "sim cannot allocate 200 bytes: 128 of 256 are in use");
+  a.reset();
+  EXPECT_NO_THROW(device->allocate(200));
+  EXPECT_EQ(device->allocated_bytes(), 0U);
+}
+
+TEST(SimDevice, StrayPointersAreRefused) {
+  auto device = SimDevice::create();
+  auto stream = device->create_stream("s");
+  auto a = device->allocate(64);
+  int on_host = 0;
+  EXPECT_NE(message_of([&] { stream->check_access(&on_host, 4, Access::read, "k"); }).find("has not allocated"), std::string::npos);
+  EXPECT_NE(message_of([&] { stream->check_access(a->data() + 60, 8, Access::read, "k"); }).find("has not allocated"), std::string::npos);
+  EXPECT_EQ(message_of([&] { stream->wait(device->create_event()); }), "a stream waits for an event that was never recorded");
+}
+
+TEST(CpuDevice, WorkRunsAtOnceAndErrorsReachTheCaller) {
+  auto device = cpu_device();
+  auto stream = device->create_stream("s");
+  int value = 0;
+  stream->enqueue([&] { value = 5; }, "set");
+  EXPECT_EQ(value, 5);
+  EXPECT_THROW(stream->enqueue([] { throw std::runtime_error("bad"); }, "bad"), std::runtime_error);
+  auto a = device->allocate(4);
+  stream->copy(a->data(), &value, 4, CopyKind::host_to_device);
+  EXPECT_EQ(*reinterpret_cast<int*>(a->data()), 5);
+  auto event = device->create_event();
+  stream->record(*event);
+  EXPECT_TRUE(event->complete());
+}
+
+TEST(CpuDevice, WaitsForEventsOfAsynchronousDevices) {
+  auto sim = SimDevice::create({.seed = 3, .max_delay_us = 500});
+  auto stream = sim->create_stream("s");
+  std::atomic<bool> done{false};
+  auto event = sim->create_event();
+  stream->enqueue([&] { done = true; }, "set");
+  stream->record(*event);
+  auto host = cpu_device()->create_stream("host");
+  host->wait(event);
+  host->enqueue([&] { EXPECT_TRUE(done); }, "check");
+}
+
+}  // namespace
+}  // namespace treadle
