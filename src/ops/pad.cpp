@@ -1,8 +1,147 @@
+// Pad.
+#include "kernels/movement/pad.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "core/dispatch.h"
+#include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
+#include "ops/movement.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> pad_ops() { return {}; }
+kernels::PadMode pad_mode(const Attributes& attributes) {
+  const std::string_view mode = attributes.get_string("mode", "constant");
+  if (mode == "constant") return kernels::PadMode::constant;
+  if (mode == "reflect") return kernels::PadMode::reflect;
+  if (mode == "edge") return kernels::PadMode::edge;
+  if (mode == "wrap") return kernels::PadMode::wrap;
+  throw Error(ErrorCode::invalid_argument, fmt::format("mode = \"{}\"; there are constant, reflect, edge and wrap", mode));
+}
+
+void infer_pad(InferContext& c) {
+  const auto mode = pad_mode(c.attributes());
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  const int rank = c.rank(0);
+  const auto pads = c.known(1);
+  auto axes = c.known_ints(3);
+  if (!pads || (c.has_input(3) && !axes)) return c.set_output(0, c.dtype(0), c.data_dependent_shape("pad", rank));
+  if (!axes) {
+    axes.emplace(static_cast<size_t>(rank));
+    std::iota(axes->begin(), axes->end(), 0);
+  }
+  const size_t count = axes->size();
+  if (pads->size() != 2 * count)
+    throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} axes", pads->size(), count));
+  SymbolicShape out = c.shape(0);
+  for (size_t i = 0; i < count; ++i) {
+    Dim& extent = out[static_cast<size_t>(normalise_axis((*axes)[i], rank, "axes"))];
+    const Dim padded = extent + (*pads)[i] + (*pads)[i + count];
+    if (padded.is_const() && padded.value() < 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("pads remove more than the {} elements of axis {}", to_string(extent), (*axes)[i]));
+    if (mode != kernels::PadMode::constant && extent.is_const(0) && padded.is_const() && padded.value() > 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("axis {} is empty: there is nothing to repeat", (*axes)[i]));
+    extent = padded;
+  }
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+kernels::PadPlan bind_plan(BindContext& c) {
+  const Shape& in = c.shape(0);
+  int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
+  const int64_t count = c.value_count(1) / 2;
+  for (int64_t i = 0; i < count; ++i) {
+    const int axis = c.has_input(3) ? normalise_axis(c.value_at(3, i), in.rank(), "axes") : static_cast<int>(i);
+    before[axis] = c.value_at(1, i), after[axis] = c.value_at(1, i + count);
+  }
+  const auto rank = static_cast<size_t>(in.rank());
+  return kernels::plan_pad(pad_mode(c.node().attributes), in.dims(), {before, rank}, {after, rank});
+}
+
+struct Pad {
+  size_t bytes;
+  kernels::PadPlan plan;
+
+  static std::string declines(const CreateContext& c) { return has_plain_bytes(c.dtype(0)) ? "" : "for elements of whole bytes"; }
+  static Pad bind(BindContext& c) { return {static_cast<size_t>(element_bytes(c.dtype(0))), bind_plan(c)}; }
+  void run(RunContext& c) const { kernels::pad(plan, bytes, c.in<void>(0), c.in<void>(2), c.out<void>(0), c.pool()); }
+};
+
+// Strings and packed elements: pads the elements' numbers, then moves the elements.
+struct PadByNumber {
+  DType dtype;
+  kernels::PadPlan plan;
+
+  static PadByNumber bind(BindContext& c) {
+    PadByNumber k{c.dtype(0), bind_plan(c)};
+    c.request_scratch(static_cast<size_t>(k.plan.in_size + k.plan.out_size) * sizeof(int64_t));
+    return k;
+  }
+  void run(RunContext& c) const {
+    int64_t *numbers = c.scratch<int64_t>(), *padded = numbers + plan.in_size;
+    std::iota(numbers, padded, 0);
+    const int64_t nowhere = -1;
+    kernels::pad(plan, sizeof(int64_t), numbers, &nowhere, padded, nullptr);
+    const uint8_t zero = 0;
+    const std::string empty;
+    const void* value = c.in<void>(2);
+    if (!value) value = dtype == DType::string ? static_cast<const void*>(&empty) : &zero;
+    visit_access(dtype, [&]<typename Access>() {
+      for (int64_t i = 0; i < plan.out_size; ++i) {
+        if (padded[i] < 0)
+          Access::copy(c.out<void>(0), i, value, 0);
+        else
+          Access::copy(c.out<void>(0), i, c.in<void>(0), padded[i]);
+      }
+    });
+  }
+};
+
+void paddings_to_pads(Graph& graph, NodeId id) {
+  Attributes& attributes = graph.node(id).attributes;
+  if (!attributes.has("paddings")) return;
+  attributes.set("pads", attributes.get_ints("paddings"));
+  attributes.erase("paddings");
+}
+
+// Opset 11 made inputs of `pads` and `value`; the value has the dtype of the data, which may not be known yet.
+void attributes_to_inputs(Graph& graph, NodeId id) {
+  ints_to_input(graph, id, "pads", 1);
+  const float value = graph.node(id).attributes.get_float("value");
+  graph.node(id).attributes.erase("value");
+  if (value == 0) return;
+  const DType dtype = graph.type(graph.node(id).inputs[0]).dtype;
+  ValueId constant = graph.add_constant("value", Tensor::scalar(value));
+  if (dtype != DType::float32) {
+    NodeId cast = graph.add_node({.op_type = "CastLike", .inputs = {constant, graph.node(id).inputs[0]}}, id);
+    constant = graph.node(cast).outputs[0];
+  }
+  graph.resize_inputs(id, 3);
+  graph.set_input(id, 2, constant);
+}
+
+}  // namespace
+
+std::vector<OpDef> pad_ops() {
+  return {{.name = "Pad",
+           .since = {1, 2, 11, 13, 18, 19, 21, 23, 24, 25},
+           .upgrade = {{1, paddings_to_pads}, {2, attributes_to_inputs}},
+           .inputs = {{"data", kAllTensors, "T"},
+                      {"pads", kInt64},
+                      {"constant_value", kAllTensors, "T", Presence::optional},
+                      {"axes", kInt32Or64, "Tind", Presence::optional}},
+           .outputs = {{"output", kAllTensors, "T"}},
+           .attributes = {{"mode", std::string_view("constant")}},
+           .infer = infer_pad,
+           .cost = move_cost,
+           .kernels = {kernel<Pad>(), kernel<PadByNumber>("by number")},
+           .value_inputs = {1, 3}}};
+}
 
 }  // namespace treadle::ops
