@@ -1,0 +1,190 @@
+#include "kernels/normalization/softmax.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/reduce/reduce.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/normalization/softmax.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "kernels/elementwise/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// Elements [i, n) of a strided column of vectors; lanes past n read as `other`.
+HWY_INLINE V load(D d, const float* x, int64_t left, float other) {
+  if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, x);
+  const auto mask = hn::FirstN(d, static_cast<size_t>(left));
+  return hn::IfThenElse(mask, hn::MaskedLoad(mask, d, x), hn::Set(d, other));
+}
+HWY_INLINE void store(D d, V v, float* y, int64_t left) {
+  if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::StoreU(v, d, y);
+  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(left)), d, y);
+}
+
+// Max that keeps a NaN of either side.
+HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), hn::Max(a, b), a); }
+
+void row(int64_t n, const float* x, float* y, bool log_of) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V top0 = hn::Set(d, kLowest), top1 = top0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    top0 = hn::Max(top0, hn::LoadU(d, x + i));
+    top1 = hn::Max(top1, hn::LoadU(d, x + i + lanes));
+  }
+  for (; i < n; i += lanes) top0 = hn::Max(top0, load(d, x + i, n - i, kLowest));
+  // A NaN that Max loses still reaches the sum below through exp, and with it every element.
+  const V top = hn::MaxOfLanes(d, hn::Max(top0, top1));
+  V sum0 = hn::Zero(d), sum1 = sum0;
+  for (i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
+    const V a = hn::Sub(hn::LoadU(d, x + i), top), b = hn::Sub(hn::LoadU(d, x + i + lanes), top);
+    const V ea = exp(d, a), eb = exp(d, b);
+    sum0 = hn::Add(sum0, ea);
+    sum1 = hn::Add(sum1, eb);
+    hn::StoreU(log_of ? a : ea, d, y + i);
+    hn::StoreU(log_of ? b : eb, d, y + i + lanes);
+  }
+  for (; i < n; i += lanes) {
+    const V a = hn::Sub(load(d, x + i, n - i, kLowest), top);
+    V e = exp(d, a);
+    if (n - i < lanes) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(n - i)), e);
+    sum0 = hn::Add(sum0, e);
+    store(d, log_of ? a : e, y + i, n - i);
+  }
+  const V sum = hn::SumOfLanes(d, hn::Add(sum0, sum1));
+  const V last = log_of ? log(d, sum) : hn::Div(hn::Set(d, 1.0f), sum);
+  for (i = 0; i < n; i += lanes) {
+    const V v = load(d, y + i, n - i, 0.0f);
+    store(d, log_of ? hn::Sub(v, last) : hn::Mul(v, last), y + i, n - i);
+  }
+}
+
+// A vector of neighbouring columns.
+void columns(int64_t n, int64_t inner, int64_t left, const float* x, float* y, bool log_of) {
+  const D d;
+  V top = hn::Set(d, kLowest);
+  for (int64_t i = 0; i < n; ++i) top = max_nan(top, load(d, x + i * inner, left, 0.0f));
+  V sum = hn::Zero(d);
+  for (int64_t i = 0; i < n; ++i) {
+    const V a = hn::Sub(load(d, x + i * inner, left, 0.0f), top);
+    const V e = exp(d, a);
+    sum = hn::Add(sum, e);
+    store(d, log_of ? a : e, y + i * inner, left);
+  }
+  const V last = log_of ? log(d, sum) : hn::Div(hn::Set(d, 1.0f), sum);
+  for (int64_t i = 0; i < n; ++i) {
+    const V v = load(d, y + i * inner, left, 0.0f);
+    store(d, log_of ? hn::Sub(v, last) : hn::Mul(v, last), y + i * inner, left);
+  }
+}
+
+}  // namespace
+
+// Rows (inner == 1), or vectors of columns, numbered [begin, end).
+void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, const float* x, float* y, bool log_of) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  const int64_t blocks = inner == 1 ? 1 : (inner + lanes - 1) / lanes;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t offset = i / blocks * length * inner + i % blocks * lanes;
+    if (inner == 1) {
+      row(length, x + offset, y + offset, log_of);
+    } else {
+      columns(length, inner, inner - i % blocks * lanes, x + offset, y + offset, log_of);
+    }
+  }
+}
+int64_t softmax_lanes() { return static_cast<int64_t>(hn::Lanes(D())); }
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(softmax_rows);
+HWY_EXPORT(softmax_lanes);
+
+namespace {
+
+void softmax_f32(int64_t outer, int64_t length, int64_t inner, const float* x, float* y, bool log_of, ThreadPool* pool) {
+  if (length == 0 || inner == 0) return;
+  const int64_t lanes = HWY_DYNAMIC_DISPATCH(softmax_lanes)();
+  const int64_t blocks = inner == 1 ? 1 : (inner + lanes - 1) / lanes;
+  const int64_t grain = std::max<int64_t>(1, 8192 / (length * (inner == 1 ? 1 : lanes)));
+  parallel_for(pool, outer * blocks, grain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(softmax_rows)(begin, end, length, inner, x, y, log_of);
+  });
+}
+
+void softmax_f64(int64_t outer, int64_t length, int64_t inner, const double* x, double* y, bool log_of, ThreadPool* pool) {
+  if (length == 0) return;
+  parallel_for(pool, outer * inner, std::max<int64_t>(1, 2048 / length), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      const int64_t offset = c / inner * length * inner + c % inner;
+      double top = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (int64_t i = 0; i < length; ++i) top = std::max(top, x[offset + i * inner]);
+      for (int64_t i = 0; i < length; ++i) {
+        const double v = x[offset + i * inner] - top, e = std::exp(v);
+        sum += e;
+        y[offset + i * inner] = log_of ? v : e;
+      }
+      const double last = log_of ? std::log(sum) : 1 / sum;
+      for (int64_t i = 0; i < length; ++i) {
+        double& v = y[offset + i * inner];
+        v = log_of ? v - last : v * last;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+template <>
+void softmax(int64_t outer, int64_t length, int64_t inner, const float* x, float* y, ThreadPool* pool) {
+  softmax_f32(outer, length, inner, x, y, false, pool);
+}
+template <>
+void softmax(int64_t outer, int64_t length, int64_t inner, const double* x, double* y, ThreadPool* pool) {
+  softmax_f64(outer, length, inner, x, y, false, pool);
+}
+template <>
+void log_softmax(int64_t outer, int64_t length, int64_t inner, const float* x, float* y, ThreadPool* pool) {
+  softmax_f32(outer, length, inner, x, y, true, pool);
+}
+template <>
+void log_softmax(int64_t outer, int64_t length, int64_t inner, const double* x, double* y, ThreadPool* pool) {
+  softmax_f64(outer, length, inner, x, y, true, pool);
+}
+
+template <typename T>
+void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool) {
+  parallel_for(pool, outer * inner, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, length)), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      const int64_t offset = c / inner * length * inner + c % inner;
+      int64_t best = 0;
+      for (int64_t i = 0; i < length; ++i) {
+        y[offset + i * inner] = 0;
+        if (x[offset + i * inner] > x[offset + best * inner]) best = i;
+      }
+      if (length > 0) y[offset + best * inner] = 1;
+    }
+  });
+}
+template void hardmax(int64_t, int64_t, int64_t, const float*, float*, ThreadPool*);
+template void hardmax(int64_t, int64_t, int64_t, const double*, double*, ThreadPool*);
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,143 @@
+// The inner loops of reductions, written so that the compiler vectorises them for each instruction set.
+#if defined(TREADLE_KERNELS_REDUCE_FOLD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TREADLE_KERNELS_REDUCE_FOLD_INL_H_
+#undef TREADLE_KERNELS_REDUCE_FOLD_INL_H_
+#else
+#define TREADLE_KERNELS_REDUCE_FOLD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "kernels/reduce/fold.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+struct SumOf {
+  template <class A>
+  static HWY_INLINE A map(A x) {
+    return x;
+  }
+  template <class A>
+  static HWY_INLINE A join(A a, A b) {
+    return a + b;
+  }
+};
+struct SumOfAbs : SumOf {
+  template <class A>
+  static HWY_INLINE A map(A x) {
+    return x < A{0} ? A(-x) : x;
+  }
+};
+struct SumOfSquares : SumOf {
+  template <class A>
+  static HWY_INLINE A map(A x) {
+    return x * x;
+  }
+};
+struct ProductOf {
+  template <class A>
+  static HWY_INLINE A map(A x) {
+    return x;
+  }
+  template <class A>
+  static HWY_INLINE A join(A a, A b) {
+    return a * b;
+  }
+};
+struct MaxOf {
+  template <class A>
+  static HWY_INLINE A map(A x) {
+    return x;
+  }
+  template <class A>
+  static HWY_INLINE A join(A a, A b) {
+    return (b > a) | (b != b) ? b : a;
+  }
+};
+struct MinOf {
+  template <class A>
+  static HWY_INLINE A map(A x) {
+    return x;
+  }
+  template <class A>
+  static HWY_INLINE A join(A a, A b) {
+    return (b < a) | (b != b) ? b : a;
+  }
+};
+
+// One run: kChains partial results, so that the compiler has independent vectors; float totals of short blocks go on in Total.
+template <class F, typename T>
+FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {
+  using A = FoldChain<T>;
+  constexpr int64_t kChains = 32, kBlock = 2048;
+  if (stride != 1) {
+    for (int64_t i = 0; i < n; ++i) total = F::join(total, static_cast<FoldTotal<T>>(F::map(static_cast<A>(x[i * stride]))));
+    return total;
+  }
+  while (n >= kChains) {
+    const int64_t block = (n < kBlock ? n : kBlock) / kChains * kChains;
+    A chain[kChains];
+    for (int64_t j = 0; j < kChains; ++j) chain[j] = F::map(static_cast<A>(x[j]));
+    for (int64_t i = kChains; i < block; i += kChains) {
+      for (int64_t j = 0; j < kChains; ++j) chain[j] = F::join(chain[j], F::map(static_cast<A>(x[i + j])));
+    }
+    for (int64_t half = kChains / 2; half > 0; half /= 2) {
+      for (int64_t j = 0; j < half; ++j) chain[j] = F::join(chain[j], chain[j + half]);
+    }
+    total = F::join(total, static_cast<FoldTotal<T>>(chain[0]));
+    x += block;
+    n -= block;
+  }
+  for (int64_t i = 0; i < n; ++i) total = F::join(total, static_cast<FoldTotal<T>>(F::map(static_cast<A>(x[i]))));
+  return total;
+}
+
+// Many neighbouring outputs: columns[j] joined with `rows` rows of x.
+template <class F, typename T>
+void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
+  using A = FoldChain<T>;
+  constexpr int64_t kBlock = 64;  // rows that a float chain takes before its total goes on in double
+  A chain[kFoldColumns];
+  for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
+    const int64_t r1 = r0 + kBlock < rows ? r0 + kBlock : rows;
+    for (int64_t j = 0; j < n; ++j) chain[j] = F::map(static_cast<A>(x[r0 * row_stride + j]));
+    for (int64_t r = r0 + 1; r < r1; ++r) {
+      const T* row = x + r * row_stride;
+      for (int64_t j = 0; j < n; ++j) chain[j] = F::join(chain[j], F::map(static_cast<A>(row[j])));
+    }
+    for (int64_t j = 0; j < n; ++j) columns[j] = F::join(columns[j], static_cast<FoldTotal<T>>(chain[j]));
+  }
+}
+
+template <typename T>
+FoldTotal<T> fold_run_of(Fold fold, const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {
+  switch (fold) {
+    case Fold::sum: return fold_run<SumOf>(x, n, stride, total);
+    case Fold::sum_abs: return fold_run<SumOfAbs>(x, n, stride, total);
+    case Fold::sum_square: return fold_run<SumOfSquares>(x, n, stride, total);
+    case Fold::prod: return fold_run<ProductOf>(x, n, stride, total);
+    case Fold::max: return fold_run<MaxOf>(x, n, stride, total);
+    case Fold::min: return fold_run<MinOf>(x, n, stride, total);
+  }
+  return total;
+}
+
+template <typename T>
+void fold_columns_of(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
+  switch (fold) {
+    case Fold::sum: return fold_columns<SumOf>(x, rows, row_stride, n, columns);
+    case Fold::sum_abs: return fold_columns<SumOfAbs>(x, rows, row_stride, n, columns);
+    case Fold::sum_square: return fold_columns<SumOfSquares>(x, rows, row_stride, n, columns);
+    case Fold::prod: return fold_columns<ProductOf>(x, rows, row_stride, n, columns);
+    case Fold::max: return fold_columns<MaxOf>(x, rows, row_stride, n, columns);
+    case Fold::min: return fold_columns<MinOf>(x, rows, row_stride, n, columns);
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // TREADLE_KERNELS_REDUCE_FOLD_INL_H_

@@ -1,0 +1,31 @@
+// Between the reduction driver and its inner loops.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/float_types.h"
+
+namespace treadle::kernels {
+
+enum class Fold : uint8_t { sum, sum_abs, sum_square, prod, max, min };
+
+/// The type of one chain, and the type in which chains are put together. Integers wrap, as NumPy's do, so they count unsigned in sums; but
+/// max and min need their sign, and two's complement makes signed 64-bit sums the same bits.
+template <typename T>
+using FoldChain = std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
+                                     std::conditional_t<std::is_same_v<T, double>, double, float>>;
+template <typename T>
+using FoldTotal = std::conditional_t<std::is_integral_v<T>, FoldChain<T>, double>;
+
+/// Outputs that one call of fold_columns takes.
+inline constexpr int64_t kFoldColumns = 256;
+
+/// total joined with n elements.
+template <typename T>
+FoldTotal<T> fold_run(Fold fold, const T* x, int64_t n, int64_t stride, FoldTotal<T> total);
+/// columns[j] joined with x[r * row_stride + j] for every row r, j in [0, n), n <= kFoldColumns.
+template <typename T>
+void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,23 @@
+// The types that are rare enough for the baseline instruction set.
+#include "kernels/reduce/fold-inl.h"
+
+namespace treadle::kernels {
+#define TREADLE_FOLD(T)                                                                                          \
+  template <>                                                                                                    \
+  FoldTotal<T> fold_run(Fold fold, const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {                  \
+    return HWY_NAMESPACE::fold_run_of(fold, x, n, stride, total);                                                \
+  }                                                                                                              \
+  template <>                                                                                                    \
+  void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) { \
+    HWY_NAMESPACE::fold_columns_of(fold, x, rows, row_stride, n, columns);                                       \
+  }
+TREADLE_FOLD(int8_t)
+TREADLE_FOLD(uint8_t)
+TREADLE_FOLD(int16_t)
+TREADLE_FOLD(uint16_t)
+TREADLE_FOLD(uint32_t)
+TREADLE_FOLD(uint64_t)
+TREADLE_FOLD(Float16)
+TREADLE_FOLD(BFloat16)
+#undef TREADLE_FOLD
+}  // namespace treadle::kernels

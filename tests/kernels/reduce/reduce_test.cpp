@@ -1,0 +1,203 @@
+#include "kernels/reduce/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/float_types.h"
+#include "tests/kernels/index.h"
+#include "tests/kernels/random.h"
+
+namespace treadle::kernels {
+namespace {
+
+using test::coordinates;
+using test::count;
+using test::Dims;
+using test::Random;
+
+double reference(Reduce op, const std::vector<double>& v) {
+  double sum = 0, product = 1, absolute = 0, squares = 0, exponentials = 0, largest = -INFINITY, smallest = INFINITY;
+  for (double x : v) {
+    sum += x, product *= x, absolute += std::abs(x), squares += x * x, exponentials += std::exp(x);
+    largest = std::max(largest, x), smallest = std::min(smallest, x);
+  }
+  switch (op) {
+    case Reduce::sum: return sum;
+    case Reduce::mean: return sum / double(v.size());
+    case Reduce::max: return largest;
+    case Reduce::min: return smallest;
+    case Reduce::prod: return product;
+    case Reduce::l1: return absolute;
+    case Reduce::l2: return std::sqrt(squares);
+    case Reduce::log_sum: return std::log(sum);
+    case Reduce::log_sum_exp: return std::log(exponentials);
+    case Reduce::sum_square: return squares;
+  }
+  return 0;
+}
+
+template <typename T>
+void check(Random& random, const Dims& dims, uint32_t axes, double tolerance) {
+  Dims kept, reduced;
+  for (size_t d = 0; d < dims.size(); ++d) (axes >> d & 1 ? reduced : kept).push_back(dims[d]);
+  std::vector<T> x;
+  for (float v : random.vector(count(dims), std::is_integral_v<T> ? 1 : 0.5, 3)) x.push_back(static_cast<T>(v));
+  const auto plan = plan_reduce(dims, axes);
+  ASSERT_EQ(plan.kept.size, count(kept));
+  ASSERT_EQ(plan.reduced.size, count(reduced));
+  std::vector<std::vector<double>> groups(count(kept));
+  for (int64_t i = 0; i < count(dims); ++i) {
+    const Dims at = coordinates(dims, i);
+    int64_t o = 0;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (!(axes >> d & 1)) o = o * dims[d] + at[d];
+    }
+    groups[o].push_back(static_cast<double>(static_cast<float>(x[i])));
+    if constexpr (std::is_same_v<T, double>) groups[o].back() = x[i];
+  }
+  for (int op = 0; op <= static_cast<int>(Reduce::sum_square); ++op) {
+    if (static_cast<Reduce>(op) == Reduce::prod && count(reduced) > 20) continue;  // overflows
+    if (std::is_integral_v<T> && count(reduced) == 0) continue;
+    std::vector<T> y(count(kept));
+    reduce(static_cast<Reduce>(op), plan, x.data(), y.data(), nullptr);
+    std::vector<double> actual, expected;
+    for (size_t o = 0; o < y.size(); ++o) {
+      actual.push_back(static_cast<double>(static_cast<float>(y[o])));
+      if constexpr (std::is_same_v<T, double>) actual.back() = y[o];
+      const double e = reference(static_cast<Reduce>(op), groups[o]);
+      expected.push_back(std::is_integral_v<T> ? std::trunc(e) : e);
+    }
+    SCOPED_TRACE(op);
+    test::expect_near(actual, expected, tolerance);
+  }
+}
+
+TEST(Reduce, EveryAxisSetAndType) {
+  Random random(51);
+  for (int round = 0; round < 150; ++round) {
+    Dims dims(static_cast<size_t>(random.integer(0, 5)));
+    for (int64_t& d : dims) d = random.integer(0, 30) == 0 ? 0 : random.integer(1, 6);
+    if (!dims.empty()) dims[random.integer(0, dims.size() - 1)] *= random.integer(1, 60);
+    const auto axes = static_cast<uint32_t>(random.integer(0, (1 << dims.size()) - 1));
+    check<float>(random, dims, axes, 3e-6);
+    check<double>(random, dims, axes, 1e-12);
+    check<int32_t>(random, dims, axes, 0);
+    check<int64_t>(random, dims, axes, 0);
+    if (count(dims) < 100) {
+      check<Float16>(random, dims, axes, 2e-3);
+      check<BFloat16>(random, dims, axes, 2e-2);
+    }
+  }
+}
+
+TEST(Reduce, LongFloatSumsKeepSevenDigits) {
+  Random random(52);
+  const int64_t n = 3'000'001;
+  const auto x = random.vector(n, 0, 1);
+  double truth = 0;
+  for (float v : x) truth += v;
+  float y;
+  const int64_t dims[] = {n};
+  reduce(Reduce::sum, plan_reduce(dims, 1), x.data(), &y, nullptr);
+  EXPECT_NEAR(y, truth, 2e-7 * truth);
+  const int64_t columns[] = {n / 3, 3};
+  float z[3];
+  reduce(Reduce::sum, plan_reduce(columns, 1), x.data(), z, nullptr);
+  EXPECT_NEAR(double(z[0]) + z[1] + z[2], truth, 3e-7 * truth);
+}
+
+TEST(Reduce, IntegersWrapAndKeepTheirSign) {
+  const int8_t bytes[] = {-100, -100, 50};
+  int8_t y;
+  const int64_t dims[] = {3};
+  const auto plan = plan_reduce(dims, 1);
+  reduce(Reduce::sum, plan, bytes, &y, nullptr);
+  EXPECT_EQ(y, static_cast<int8_t>(-150));
+  reduce(Reduce::max, plan, bytes, &y, nullptr);
+  EXPECT_EQ(y, 50);
+  reduce(Reduce::min, plan, bytes, &y, nullptr);
+  EXPECT_EQ(y, -100);
+  const uint64_t large[] = {1, uint64_t{1} << 63, 2};
+  uint64_t z;
+  reduce(Reduce::max, plan, large, &z, nullptr);
+  EXPECT_EQ(z, uint64_t{1} << 63);
+  const int64_t exact[] = {(int64_t{1} << 60) + 1, 1, 1};
+  int64_t w;
+  reduce(Reduce::sum, plan, exact, &w, nullptr);
+  EXPECT_EQ(w, (int64_t{1} << 60) + 3);
+}
+
+TEST(Reduce, NaNWinsAndInfinitiesStay) {
+  std::vector<float> x(100, 1.0f);
+  x[70] = NAN;
+  float y;
+  const int64_t dims[] = {100};
+  const auto plan = plan_reduce(dims, 1);
+  for (Reduce op : {Reduce::max, Reduce::min, Reduce::sum, Reduce::log_sum_exp}) {
+    reduce(op, plan, x.data(), &y, nullptr);
+    EXPECT_TRUE(std::isnan(y)) << int(op);
+  }
+  std::vector<float> lowest(100, -INFINITY);
+  reduce(Reduce::log_sum_exp, plan, lowest.data(), &y, nullptr);
+  EXPECT_EQ(y, -INFINITY);
+  const float large[] = {1000, 1000};
+  const int64_t two[] = {2};
+  reduce(Reduce::log_sum_exp, plan_reduce(two, 1), large, &y, nullptr);
+  EXPECT_FLOAT_EQ(y, 1000 + std::log(2.0f));
+}
+
+TEST(Reduce, TheSamePoolOrNone) {
+  Random random(53);
+  ThreadPool pool(3);
+  for (const Dims& dims : {Dims{400'000}, Dims{7, 30'000}, Dims{3000, 70}, Dims{20, 50, 60}}) {
+    const auto x = random.vector(count(dims));
+    for (uint32_t axes = 1; axes < 8; ++axes) {
+      const auto plan = plan_reduce(dims, axes);
+      std::vector<float> one(plan.kept.size), many = one;
+      reduce(Reduce::sum, plan, x.data(), one.data(), nullptr);
+      reduce(Reduce::sum, plan, x.data(), many.data(), &pool);
+      ASSERT_EQ(one, many);
+    }
+  }
+}
+
+TEST(ArgExtreme, FirstOrLastOfEquals) {
+  Random random(54);
+  for (int round = 0; round < 100; ++round) {
+    const int64_t outer = random.integer(1, 4), n = random.integer(1, 20), inner = random.integer(1, 4);
+    const auto x = random.integers<int32_t>(outer * n * inner, -3, 3);
+    std::vector<float> f(x.begin(), x.end());
+    for (bool largest : {true, false}) {
+      for (bool last : {true, false}) {
+        std::vector<int64_t> y(outer * inner), z = y;
+        arg_extreme(largest, last, outer, n, inner, x.data(), y.data(), nullptr);
+        arg_extreme(largest, last, outer, n, inner, f.data(), z.data(), nullptr);
+        ASSERT_EQ(y, z);
+        for (int64_t o = 0; o < outer; ++o) {
+          for (int64_t i = 0; i < inner; ++i) {
+            int64_t best = 0;
+            for (int64_t k = 0; k < n; ++k) {
+              const int32_t v = x[(o * n + k) * inner + i], b = x[(o * n + best) * inner + i];
+              if (largest ? v > b : v < b) best = k;
+              if (v == b && last) best = k;
+            }
+            ASSERT_EQ(y[o * inner + i], best);
+          }
+        }
+      }
+    }
+  }
+  const float with_nan[] = {1, NAN, 3, NAN};
+  int64_t y;
+  arg_extreme(true, false, 1, 4, 1, with_nan, &y, nullptr);
+  EXPECT_EQ(y, 1);
+  arg_extreme(false, true, 1, 4, 1, with_nan, &y, nullptr);
+  EXPECT_EQ(y, 3);
+  EXPECT_THROW(arg_extreme(true, false, 1, 0, 1, with_nan, &y, nullptr), Error);
+}
+
+}  // namespace
+}  // namespace treadle::kernels
