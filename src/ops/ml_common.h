@@ -1,0 +1,63 @@
+// What the operators of ai.onnx.ml share: their inputs, rows and columns of a batch, class labels.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+
+inline constexpr TypeSet kMlNumbers{DType::float32, DType::float64, DType::int32, DType::int64};
+inline constexpr TypeSet kLabels{DType::int64, DType::string};
+inline constexpr std::string_view kMlDomain = "ai.onnx.ml";
+
+/// Rows and columns of X [N, C]; a vector is one row.
+inline std::pair<int64_t, int64_t> rows_and_columns(const Shape& shape) {
+  if (shape.rank() == 1) return {1, shape[0]};
+  if (shape.rank() == 2) return {shape[0], shape[1]};
+  throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(shape)));
+}
+
+/// The extent N of X [N, C]; nullopt for an unknown rank.
+inline std::optional<Dim> num_rows(const InferContext& c) {
+  if (!c.has_rank(0)) return std::nullopt;
+  if (c.rank(0) == 1) return Dim(1);
+  if (c.rank(0) == 2) return c.shape(0)[0];
+  throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(c.shape(0))));
+}
+
+/// Output `i` is [N] or [N, columns] for X [N, C].
+inline void set_row_output(InferContext& c, int i, DType dtype, std::optional<Dim> columns = std::nullopt) {
+  auto rows = num_rows(c);
+  if (!rows) return c.set_output_dtype(i, dtype);
+  c.set_output(i, dtype, columns ? SymbolicShape{*rows, *columns} : SymbolicShape{*rows});
+}
+
+/// The labels of a classifier: integers, strings, or (if the model has none) the class's index.
+struct ClassLabels {
+  std::vector<int64_t> ints;
+  std::vector<std::string> strings;
+
+  static ClassLabels of(const Attributes& attributes, std::string_view ints_name) {
+    ClassLabels labels{attributes.get_ints(ints_name), attributes.get_strings("classlabels_strings")};
+    if (!labels.ints.empty() && !labels.strings.empty())
+      throw Error(ErrorCode::invalid_model, fmt::format("both {} and classlabels_strings are given", ints_name));
+    return labels;
+  }
+  int64_t count() const { return static_cast<int64_t>(std::max(ints.size(), strings.size())); }
+  DType dtype() const { return strings.empty() ? DType::int64 : DType::string; }
+
+  void write(RunContext& c, int output, int64_t row, int64_t index) const {
+    auto i = static_cast<size_t>(index);
+    if (!strings.empty()) c.out<std::string>(output)[row] = i < strings.size() ? strings[i] : std::string();
+    else c.out<int64_t>(output)[row] = i < ints.size() ? ints[i] : index;
+  }
+};
+
+}  // namespace treadle::ops
