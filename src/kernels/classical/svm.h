@@ -1,0 +1,39 @@
+// Support vector machines: kernel functions, and probabilities from pairwise margins.
+#pragma once
+
+#include <cstdint>
+
+namespace treadle::kernels {
+
+struct SvmKernel {
+  enum class Type : uint8_t { linear, poly, rbf, sigmoid };
+  Type type = Type::linear;
+  float gamma = 0, coef0 = 0, degree = 0;
+};
+
+/// Sum of a[i] * b[i].
+template <typename T>
+T dot(const T* a, const T* b, int64_t n);
+
+/// linear: a.b; poly: (gamma a.b + coef0)^degree; sigmoid: tanh(gamma a.b + coef0); rbf: exp(-gamma |a - b|^2).
+template <typename T>
+T svm_kernel(const SvmKernel& kernel, const T* a, const T* b, int64_t n);
+
+/// Elements of scratch that pairwise_coupling needs.
+inline int64_t pairwise_coupling_scratch(int64_t num_classes) { return 2 * num_classes * num_classes + num_classes; }
+
+/// Class probabilities from the margins of all pairs (i, j), i < j, in lexicographic order.
+/// A pair's probability is 1 / (1 + exp(a * margin + b)) (Platt); the pairs are coupled by the second method of Wu, Lin and Weng, "Probability
+/// Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004), whose stopping rule, 0.005 / classes, libsvm fixed.
+template <typename T>
+void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_classes, T* probabilities, T* scratch);
+
+#define TREADLE_SVM(T)                                                        \
+  extern template T dot<T>(const T*, const T*, int64_t);                      \
+  extern template T svm_kernel<T>(const SvmKernel&, const T*, const T*, int64_t); \
+  extern template void pairwise_coupling<T>(const T*, const T*, const T*, int64_t, T*, T*);
+TREADLE_SVM(float)
+TREADLE_SVM(double)
+#undef TREADLE_SVM
+
+}  // namespace treadle::kernels
