@@ -1,11 +1,11 @@
 // What the operators of ai.onnx.ml share: their inputs, rows and columns of a batch, class labels.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -55,8 +55,10 @@ struct ClassLabels {
 
   void write(RunContext& c, int output, int64_t row, int64_t index) const {
     auto i = static_cast<size_t>(index);
-    if (!strings.empty()) c.out<std::string>(output)[row] = i < strings.size() ? strings[i] : std::string();
-    else c.out<int64_t>(output)[row] = i < ints.size() ? ints[i] : index;
+    if (!strings.empty())
+      c.out<std::string>(output)[row] = i < strings.size() ? strings[i] : std::string();
+    else
+      c.out<int64_t>(output)[row] = i < ints.size() ? ints[i] : index;
   }
 };
 

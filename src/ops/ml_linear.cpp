@@ -27,7 +27,8 @@ int64_t count_scores(const Attributes& attributes, const Type& x) {
   auto count = static_cast<int64_t>(attributes.get_ints("classlabels_ints").size() + attributes.get_strings("classlabels_strings").size());
   auto coefficients = static_cast<int64_t>(attributes.get_floats("coefficients").size());
   if (!attributes.get_floats("intercepts").empty()) return static_cast<int64_t>(attributes.get_floats("intercepts").size());
-  if (x.has_rank() && x.rank() > 0 && x.shape->back().is_const() && x.shape->back().value() > 0) return coefficients / x.shape->back().value();
+  if (x.has_rank() && x.rank() > 0 && x.shape->back().is_const() && x.shape->back().value() > 0)
+    return coefficients / x.shape->back().value();
   return std::max<int64_t>(count, 1);
 }
 
@@ -67,7 +68,9 @@ struct LinearScores {
   static LinearScores bind(BindContext& c) {
     const auto& model = c.packed<LinearModel<T>>();
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    if (columns != model.columns) throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {} coefficients a score", columns, model.columns));
+    if (columns != model.columns)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("X has {} columns, the model has {} coefficients a score", columns, model.columns));
     c.request_scratch((input_elements(rows, columns) + static_cast<size_t>(checked_mul(rows, model.scores))) * sizeof(T));
     return {rows, columns};
   }
@@ -121,9 +124,12 @@ struct LinearClassifier {
           kernels::write_pair(model.transform, PairFrom::complement, own[0], two);
           own = two;
         } else if (model.scores == 1) {
-          if (model.labels.count() == 1 && own[0] > 0) model.labels.write(c, 0, row, 0);
-          else if (model.labels.strings.empty()) c.out<int64_t>(0)[row] = own[0] > 0 ? 1 : 0;
-          else c.out<std::string>(0)[row].clear();
+          if (model.labels.count() == 1 && own[0] > 0)
+            model.labels.write(c, 0, row, 0);
+          else if (model.labels.strings.empty())
+            c.out<int64_t>(0)[row] = own[0] > 0 ? 1 : 0;
+          else
+            c.out<std::string>(0)[row].clear();
           kernels::post_transform(model.transform, own, 1);
         } else {
           model.labels.write(c, 0, row, std::max_element(own, own + columns) - own);
@@ -176,7 +182,8 @@ Cost cost(const ShapeContext& c) {
 
 enum class Norm : uint8_t { max, l1, l2 };
 
-// The divisor is the largest element (not the largest magnitude), the sum of magnitudes, or the Euclidean length; a row whose divisor is zero is kept.
+// The divisor is the largest element (not the largest magnitude), the sum of magnitudes, or the Euclidean length; a row whose divisor is
+// zero is kept.
 template <typename X>
 struct Normalizer {
   int64_t rows, columns;
@@ -185,7 +192,8 @@ struct Normalizer {
   static Normalizer bind(BindContext& c) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
     std::string_view name = c.get_string("norm", "MAX");
-    if (name != "MAX" && name != "L1" && name != "L2") throw Error(ErrorCode::invalid_model, fmt::format("norm = \"{}\"; expected MAX, L1 or L2", name));
+    if (name != "MAX" && name != "L1" && name != "L2")
+      throw Error(ErrorCode::invalid_model, fmt::format("norm = \"{}\"; expected MAX, L1 or L2", name));
     return {rows, columns, name == "MAX" ? Norm::max : name == "L1" ? Norm::l1 : Norm::l2};
   }
 
@@ -206,7 +214,8 @@ struct Normalizer {
           if (norm == Norm::l2) divisor = std::sqrt(divisor);
         }
         if (divisor == 0) divisor = 1;
-        for (int64_t k = 0; k < columns; ++k) y[row * columns + k] = static_cast<float>(static_cast<double>(from[static_cast<size_t>(k)]) / divisor);
+        for (int64_t k = 0; k < columns; ++k)
+          y[row * columns + k] = static_cast<float>(static_cast<double>(from[static_cast<size_t>(k)]) / divisor);
       }
     });
   }
@@ -214,8 +223,10 @@ struct Normalizer {
 
 void infer_normalizer(InferContext& c) {
   num_rows(c);  // checks the rank
-  if (c.has_rank(0)) c.set_output(0, DType::float32, c.shape(0));
-  else c.set_output_dtype(0, DType::float32);
+  if (c.has_rank(0))
+    c.set_output(0, DType::float32, c.shape(0));
+  else
+    c.set_output_dtype(0, DType::float32);
 }
 
 }  // namespace
@@ -228,8 +239,12 @@ std::vector<OpDef> ml_linear_ops() {
        .since = {1},
        .inputs = {{"X", kMlNumbers}},
        .outputs = {{"Y", kLabels}, {"Z", {DType::float32}}},
-       .attributes = {{"classlabels_ints"}, {"classlabels_strings"}, {"coefficients", Required{}}, {"intercepts"},
-                      {"multi_class", int64_t{0}}, {"post_transform", std::string_view("NONE")}},
+       .attributes = {{"classlabels_ints"},
+                      {"classlabels_strings"},
+                      {"coefficients", Required{}},
+                      {"intercepts"},
+                      {"multi_class", int64_t{0}},
+                      {"post_transform", std::string_view("NONE")}},
        .infer = infer_classifier,
        .cost = cost,
        .kernels = typed<LinearClassifier, float, double, int32_t, int64_t>()},

@@ -30,7 +30,8 @@ int64_t last_extent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape.b
 template <typename T>
 std::span<const T> per_column(const std::vector<T>& values, std::string_view name, int64_t columns) {
   if (values.size() != 1 && static_cast<int64_t>(values.size()) != columns)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements; expected 1 or {}, the last extent of X", name, values.size(), columns));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} has {} elements; expected 1 or {}, the last extent of X", name, values.size(), columns));
   return values;
 }
 
@@ -64,7 +65,8 @@ struct Scaler {
     for_row_pieces(c.pool(), total, columns, [&](int64_t first, int64_t column, int64_t count) {
       const float* offset = state.offset.data() + column * offset_step;
       const float* scale = state.scale.data() + column * scale_step;
-      for (int64_t i = 0; i < count; ++i) y[first + i] = (static_cast<float>(x[first + i]) - offset[i * offset_step]) * scale[i * scale_step];
+      for (int64_t i = 0; i < count; ++i)
+        y[first + i] = (static_cast<float>(x[first + i]) - offset[i * offset_step]) * scale[i * scale_step];
     });
   }
 };
@@ -108,7 +110,8 @@ struct Imputer {
     }
     if (state->imputed.empty())
       throw Error(ErrorCode::invalid_model,
-                  fmt::format("{} is missing, which an input of {} needs", std::is_floating_point_v<X> ? "imputed_value_floats" : "imputed_value_int64s", name_of(dtype_of<X>)));
+                  fmt::format("{} is missing, which an input of {} needs",
+                              std::is_floating_point_v<X> ? "imputed_value_floats" : "imputed_value_int64s", name_of(dtype_of<X>)));
     return state;
   }
   static X checked_cast(int64_t value, std::string_view name) {
@@ -142,8 +145,10 @@ struct Imputer {
 void infer_same(InferContext& c) { c.set_output(0, c.input(0)); }
 
 void infer_float(InferContext& c) {
-  if (c.has_rank(0)) c.set_output(0, DType::float32, c.shape(0));
-  else c.set_output_dtype(0, DType::float32);
+  if (c.has_rank(0))
+    c.set_output(0, DType::float32, c.shape(0));
+  else
+    c.set_output_dtype(0, DType::float32);
 }
 
 Cost cost(const ShapeContext& c) { return {.flops = 2.0 * static_cast<double>(c.num_elements(0)), .bytes = 2 * c.size_bytes(0)}; }
@@ -176,7 +181,8 @@ std::vector<OpDef> ml_scaler_ops() {
        .since = {1},
        .inputs = {{"X", kMlNumbers, "T"}},
        .outputs = {{"Y", kMlNumbers, "T"}},
-       .attributes = {{"imputed_value_floats"}, {"imputed_value_int64s"}, {"replaced_value_float", 0.0F}, {"replaced_value_int64", int64_t{0}}},
+       .attributes =
+           {{"imputed_value_floats"}, {"imputed_value_int64s"}, {"replaced_value_float", 0.0F}, {"replaced_value_int64", int64_t{0}}},
        .infer = infer_same,
        .cost = cost,
        .alias = {may_reuse(0, 0)},

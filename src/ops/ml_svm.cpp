@@ -31,13 +31,19 @@ std::vector<T> converted(const std::vector<float>& values) {
 SvmKernel read_kernel(const Attributes& a) {
   SvmKernel kernel;
   std::string_view name = a.get_string("kernel_type", "LINEAR");
-  if (name == "LINEAR") kernel.type = SvmKernel::Type::linear;
-  else if (name == "POLY") kernel.type = SvmKernel::Type::poly;
-  else if (name == "RBF") kernel.type = SvmKernel::Type::rbf;
-  else if (name == "SIGMOID") kernel.type = SvmKernel::Type::sigmoid;
-  else throw Error(ErrorCode::invalid_model, fmt::format("kernel_type = \"{}\"; expected LINEAR, POLY, RBF or SIGMOID", name));
+  if (name == "LINEAR")
+    kernel.type = SvmKernel::Type::linear;
+  else if (name == "POLY")
+    kernel.type = SvmKernel::Type::poly;
+  else if (name == "RBF")
+    kernel.type = SvmKernel::Type::rbf;
+  else if (name == "SIGMOID")
+    kernel.type = SvmKernel::Type::sigmoid;
+  else
+    throw Error(ErrorCode::invalid_model, fmt::format("kernel_type = \"{}\"; expected LINEAR, POLY, RBF or SIGMOID", name));
   const auto& params = a.get_floats("kernel_params");
-  if (!params.empty() && params.size() != 3) throw Error(ErrorCode::invalid_model, fmt::format("kernel_params has {} elements, expected 3", params.size()));
+  if (!params.empty() && params.size() != 3)
+    throw Error(ErrorCode::invalid_model, fmt::format("kernel_params has {} elements, expected 3", params.size()));
   if (params.size() == 3) kernel.gamma = params[0], kernel.coef0 = params[1], kernel.degree = params[2];
   return kernel;
 }
@@ -97,7 +103,8 @@ struct Rows {
   /// `per_row`: elements that the evaluation of a row needs besides the row itself.
   static Rows bind(BindContext& c, int64_t model_columns, int64_t per_row) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    if (columns != model_columns) throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, model_columns));
+    if (columns != model_columns)
+      throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, model_columns));
     auto elements = static_cast<int64_t>(align_up(static_cast<size_t>(checked_add(per_row, columns)), 16));
     int slots = ScratchSlots::count(c.max_threads(), ceil_div(std::max<int64_t>(rows, 1), kRowsPerTask));
     c.request_scratch(static_cast<size_t>(checked_mul(elements, slots)) * sizeof(T));
@@ -146,7 +153,8 @@ struct SvmClassifier {
     model->set_vectors(count, model->num_classes - 1);
     if (!model->has_vectors()) return model;
     if (static_cast<int64_t>(model->class_size.size()) != model->num_classes || model->num_classes < 2)
-      throw Error(ErrorCode::invalid_model, fmt::format("vectors_per_class has {} elements for {} classes", model->class_size.size(), model->num_classes));
+      throw Error(ErrorCode::invalid_model,
+                  fmt::format("vectors_per_class has {} elements for {} classes", model->class_size.size(), model->num_classes));
     model->check(model->rho, model->num_pairs(), "rho");
     if (model->has_probabilities()) {
       model->check(model->prob_a, model->num_pairs(), "prob_a");
@@ -195,7 +203,8 @@ struct SvmClassifier {
     const T* coefficients = model.coefficients.data();
     auto dot = [&](int64_t coefficient_row, int64_t of_class) {
       int64_t start = model.class_start[static_cast<size_t>(of_class)];
-      return kernels::dot(coefficients + coefficient_row * model.num_vectors + start, similarity + start, model.class_size[static_cast<size_t>(of_class)]);
+      return kernels::dot(coefficients + coefficient_row * model.num_vectors + start, similarity + start,
+                          model.class_size[static_cast<size_t>(of_class)]);
     };
     int64_t pair = 0;
     for (int64_t i = 0; i < k; ++i) {
@@ -242,7 +251,8 @@ struct SvmRegressor {
       T sum = model.rho[0];
       if (model.has_vectors()) {
         for (int64_t v = 0; v < model.num_vectors; ++v)
-          sum += model.coefficients[static_cast<size_t>(v)] * kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
+          sum += model.coefficients[static_cast<size_t>(v)] *
+                 kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
       } else {
         sum += kernels::svm_kernel(model.kernel, x, model.coefficients.data(), model.columns);
       }
@@ -278,8 +288,17 @@ std::vector<OpDef> ml_svm_ops() {
        .since = {1},
        .inputs = {{"X", kMlNumbers}},
        .outputs = {{"Y", kLabels}, {"Z", {DType::float32}}},
-       .attributes = {{"classlabels_ints"}, {"classlabels_strings"}, {"coefficients"}, {"kernel_params"}, {"kernel_type", std::string_view("LINEAR")},
-                      {"post_transform", std::string_view("NONE")}, {"prob_a"}, {"prob_b"}, {"rho"}, {"support_vectors"}, {"vectors_per_class"}},
+       .attributes = {{"classlabels_ints"},
+                      {"classlabels_strings"},
+                      {"coefficients"},
+                      {"kernel_params"},
+                      {"kernel_type", std::string_view("LINEAR")},
+                      {"post_transform", std::string_view("NONE")},
+                      {"prob_a"},
+                      {"prob_b"},
+                      {"rho"},
+                      {"support_vectors"},
+                      {"vectors_per_class"}},
        .infer = infer_classifier,
        .cost = cost,
        .kernels = typed<SvmClassifier, float, double, int32_t, int64_t>()},
@@ -288,8 +307,14 @@ std::vector<OpDef> ml_svm_ops() {
        .since = {1},
        .inputs = {{"X", kMlNumbers}},
        .outputs = {{"Y", {DType::float32}}},
-       .attributes = {{"coefficients"}, {"kernel_params"}, {"kernel_type", std::string_view("LINEAR")}, {"n_supports", int64_t{0}},
-                      {"one_class", int64_t{0}}, {"post_transform", std::string_view("NONE")}, {"rho"}, {"support_vectors"}},
+       .attributes = {{"coefficients"},
+                      {"kernel_params"},
+                      {"kernel_type", std::string_view("LINEAR")},
+                      {"n_supports", int64_t{0}},
+                      {"one_class", int64_t{0}},
+                      {"post_transform", std::string_view("NONE")},
+                      {"rho"},
+                      {"support_vectors"}},
        .infer = infer_regressor,
        .cost = cost,
        .kernels = typed<SvmRegressor, float, double, int32_t, int64_t>()},

@@ -22,8 +22,10 @@ std::vector<double> numbers_of(const Tensor& tensor) {
   std::vector<double> values;
   visit_dtype<concat_t<FloatTypes, TypeList<uint8_t>>>(tensor.dtype(), [&]<typename T>() {
     for (T value : Tensor(tensor).contiguous().span<T>()) {
-      if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) values.push_back(static_cast<double>(static_cast<float>(value)));
-      else values.push_back(static_cast<double>(value));
+      if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>)
+        values.push_back(static_cast<double>(static_cast<float>(value)));
+      else
+        values.push_back(static_cast<double>(value));
     }
   });
   return values;
@@ -66,7 +68,8 @@ class NodeIndex {
     }
     if (consecutive_) return;
     for (size_t i = 0; i < trees.size(); ++i)
-      if (!positions_[trees[i]].emplace(ids[i], i).second) fail(fmt::format("the node {} of tree {} stands twice in nodes_nodeids", ids[i], trees[i]));
+      if (!positions_[trees[i]].emplace(ids[i], i).second)
+        fail(fmt::format("the node {} of tree {} stands twice in nodes_nodeids", ids[i], trees[i]));
   }
 
   size_t find(int64_t tree, int64_t id, std::string_view what) const {
@@ -220,7 +223,8 @@ kernels::TreeDescription describe_tree_ensemble(const Attributes& a) {
     if (node.mode != TreeMode::member) continue;
     node.first = trees.members.size();
     while (member < members.size() && !std::isnan(members[member])) trees.members.push_back(members[member++]);
-    if (member == members.size()) fail(fmt::format("membership_values holds fewer sets, each ended by a NaN, than there are BRANCH_MEMBER nodes (node {})", i));
+    if (member == members.size())
+      fail(fmt::format("membership_values holds fewer sets, each ended by a NaN, than there are BRANCH_MEMBER nodes (node {})", i));
     ++member;
     node.last = trees.members.size();
   }

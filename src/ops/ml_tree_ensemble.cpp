@@ -40,8 +40,8 @@ struct State : PackedState {
   PostTransform transform = PostTransform::none;
   // Classifiers only.
   ClassLabels labels;
-  int64_t only_class = -1;        // the one class that has votes; -1 for several
-  bool probabilities = false;     // no weight is negative: the threshold between two classes is 0.5, not 0
+  int64_t only_class = -1;     // the one class that has votes; -1 for several
+  bool probabilities = false;  // no weight is negative: the threshold between two classes is 0.5, not 0
 
   State(const TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
   static std::variant<TreeEnsemble<float>, TreeEnsemble<double>> make(const TreeDescription& description, bool in_double) {
@@ -135,8 +135,10 @@ struct Regressor {
         for (int64_t k = 0; k < count; ++k) out[row * count + k] = static_cast<Y>(scores[k]);
       });
     };
-    if (float_output) finish(c.out<float>(0));
-    else if constexpr (!std::is_integral_v<X>) finish(c.out<X>(0));
+    if (float_output)
+      finish(c.out<float>(0));
+    else if constexpr (!std::is_integral_v<X>)
+      finish(c.out<X>(0));
   }
 };
 
@@ -187,8 +189,10 @@ struct Classifier {
       for (size_t k = 0; k < state.base.size(); ++k) scores[k] += static_cast<T>(state.base[k]);
       T threshold = state.probabilities ? static_cast<T>(0.5) : T{0};
       if (count == 1) {
-        if (state.labels.strings.empty()) c.out<int64_t>(0)[row] = scores[0] > 0 ? 1 : 0;
-        else c.out<std::string>(0)[row] = scores[0] > 0 ? state.labels.strings[0] : std::string();
+        if (state.labels.strings.empty())
+          c.out<int64_t>(0)[row] = scores[0] > 0 ? 1 : 0;
+        else
+          c.out<std::string>(0)[row] = scores[0] > 0 ? state.labels.strings[0] : std::string();
         kernels::post_transform(state.transform, scores, 1);
       } else if (count == 2 && state.only_class == 0) {
         state.labels.write(c, 0, row, scores[0] > threshold ? 1 : 0);
@@ -226,10 +230,20 @@ Cost cost(const ShapeContext& c) {
 }
 
 std::vector<AttributeDef> legacy_attributes(std::initializer_list<AttributeDef> more) {
-  std::vector<AttributeDef> attributes = {
-      {"base_values"}, {"base_values_as_tensor"}, {"nodes_falsenodeids"}, {"nodes_featureids"}, {"nodes_hitrates"}, {"nodes_hitrates_as_tensor"},
-      {"nodes_missing_value_tracks_true"}, {"nodes_modes"}, {"nodes_nodeids"}, {"nodes_treeids"}, {"nodes_truenodeids"}, {"nodes_values"},
-      {"nodes_values_as_tensor"}, {"post_transform", std::string_view("NONE")}};
+  std::vector<AttributeDef> attributes = {{"base_values"},
+                                          {"base_values_as_tensor"},
+                                          {"nodes_falsenodeids"},
+                                          {"nodes_featureids"},
+                                          {"nodes_hitrates"},
+                                          {"nodes_hitrates_as_tensor"},
+                                          {"nodes_missing_value_tracks_true"},
+                                          {"nodes_modes"},
+                                          {"nodes_nodeids"},
+                                          {"nodes_treeids"},
+                                          {"nodes_truenodeids"},
+                                          {"nodes_values"},
+                                          {"nodes_values_as_tensor"},
+                                          {"post_transform", std::string_view("NONE")}};
   attributes.insert(attributes.end(), more);
   return attributes;
 }
@@ -244,8 +258,13 @@ std::vector<OpDef> ml_tree_ensemble_ops() {
        .since = {1, 3, 5},
        .inputs = {{"X", kMlNumbers}},
        .outputs = {{"Y", kLabels}, {"Z", {DType::float32}}},
-       .attributes = legacy_attributes({{"class_ids"}, {"class_nodeids"}, {"class_treeids"}, {"class_weights"}, {"class_weights_as_tensor"},
-                                        {"classlabels_int64s"}, {"classlabels_strings"}}),
+       .attributes = legacy_attributes({{"class_ids"},
+                                        {"class_nodeids"},
+                                        {"class_treeids"},
+                                        {"class_weights"},
+                                        {"class_weights_as_tensor"},
+                                        {"classlabels_int64s"},
+                                        {"classlabels_strings"}}),
        .infer = infer_classifier,
        .cost = cost,
        .kernels = typed<Classifier, float, double, int32_t, int64_t>()},
@@ -254,8 +273,13 @@ std::vector<OpDef> ml_tree_ensemble_ops() {
        .since = {1, 3, 5},
        .inputs = {{"X", kMlNumbers}},
        .outputs = {{"Y", {DType::float32}}},
-       .attributes = legacy_attributes({{"aggregate_function", std::string_view("SUM")}, {"n_targets"}, {"target_ids"}, {"target_nodeids"},
-                                        {"target_treeids"}, {"target_weights"}, {"target_weights_as_tensor"}}),
+       .attributes = legacy_attributes({{"aggregate_function", std::string_view("SUM")},
+                                        {"n_targets"},
+                                        {"target_ids"},
+                                        {"target_nodeids"},
+                                        {"target_treeids"},
+                                        {"target_weights"},
+                                        {"target_weights_as_tensor"}}),
        .infer = infer_regressor,
        .cost = cost,
        .kernels = typed<Regressor, float, double, int32_t, int64_t>()},
@@ -264,10 +288,21 @@ std::vector<OpDef> ml_tree_ensemble_ops() {
        .since = {5},
        .inputs = {{"X", {DType::float32, DType::float64, DType::float16}, "T"}},
        .outputs = {{"Y", {DType::float32, DType::float64, DType::float16}, "T"}},
-       .attributes = {{"aggregate_function", int64_t{1}}, {"leaf_targetids", Required{}}, {"leaf_weights", Required{}}, {"membership_values"},
-                      {"n_targets"}, {"nodes_falseleafs", Required{}}, {"nodes_falsenodeids", Required{}}, {"nodes_featureids", Required{}},
-                      {"nodes_hitrates"}, {"nodes_missing_value_tracks_true"}, {"nodes_modes", Required{}}, {"nodes_splits", Required{}},
-                      {"nodes_trueleafs", Required{}}, {"nodes_truenodeids", Required{}}, {"post_transform", int64_t{0}},
+       .attributes = {{"aggregate_function", int64_t{1}},
+                      {"leaf_targetids", Required{}},
+                      {"leaf_weights", Required{}},
+                      {"membership_values"},
+                      {"n_targets"},
+                      {"nodes_falseleafs", Required{}},
+                      {"nodes_falsenodeids", Required{}},
+                      {"nodes_featureids", Required{}},
+                      {"nodes_hitrates"},
+                      {"nodes_missing_value_tracks_true"},
+                      {"nodes_modes", Required{}},
+                      {"nodes_splits", Required{}},
+                      {"nodes_trueleafs", Required{}},
+                      {"nodes_truenodeids", Required{}},
+                      {"post_transform", int64_t{0}},
                       {"tree_roots", Required{}}},
        .infer = infer_regressor,
        .cost = cost,

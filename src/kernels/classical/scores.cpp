@@ -36,7 +36,8 @@ void softmax_zero(T* scores, int64_t count) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) {
     bool voted = scores[i] > zero || scores[i] < -zero;
-    double value = voted ? std::exp(static_cast<double>(scores[i] - largest)) : static_cast<double>(scores[i]) * std::exp(-static_cast<double>(largest));
+    double value = voted ? std::exp(static_cast<double>(scores[i] - largest))
+                         : static_cast<double>(scores[i]) * std::exp(-static_cast<double>(largest));
     sum += value;
     scores[i] = static_cast<T>(value);
   }
@@ -56,7 +57,8 @@ PostTransform parse_post_transform(std::string_view name) {
   if (name == "LOGISTIC") return PostTransform::logistic;
   if (name == "SOFTMAX_ZERO") return PostTransform::softmax_zero;
   if (name == "PROBIT") return PostTransform::probit;
-  throw Error(ErrorCode::invalid_model, "post_transform = \"" + std::string(name) + "\"; expected NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT");
+  throw Error(ErrorCode::invalid_model,
+              "post_transform = \"" + std::string(name) + "\"; expected NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT");
 }
 
 template <typename T>

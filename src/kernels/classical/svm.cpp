@@ -45,9 +45,9 @@ T svm_kernel(const SvmKernel& kernel, const T* a, const T* b, int64_t n) {
 template <typename T>
 void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_classes, T* probabilities, T* scratch) {
   const int64_t k = num_classes;
-  T* r = scratch;       // r[i][j]: probability of i against j
-  T* q = r + k * k;     // the quadratic form whose minimum on the simplex is sought
-  T* qp = q + k * k;    // q p
+  T* r = scratch;     // r[i][j]: probability of i against j
+  T* q = r + k * k;   // the quadratic form whose minimum on the simplex is sought
+  T* qp = q + k * k;  // q p
   constexpr T tiny = static_cast<T>(1e-7);
   for (int64_t i = 0, pair = 0; i < k; ++i) {
     for (int64_t j = i + 1; j < k; ++j, ++pair) {

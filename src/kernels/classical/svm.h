@@ -23,13 +23,14 @@ T svm_kernel(const SvmKernel& kernel, const T* a, const T* b, int64_t n);
 inline int64_t pairwise_coupling_scratch(int64_t num_classes) { return 2 * num_classes * num_classes + num_classes; }
 
 /// Class probabilities from the margins of all pairs (i, j), i < j, in lexicographic order.
-/// A pair's probability is 1 / (1 + exp(a * margin + b)) (Platt); the pairs are coupled by the second method of Wu, Lin and Weng, "Probability
-/// Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004), whose stopping rule, 0.005 / classes, libsvm fixed.
+/// A pair's probability is 1 / (1 + exp(a * margin + b)) (Platt); the pairs are coupled by the second method of Wu, Lin and Weng,
+/// "Probability Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004), whose stopping rule, 0.005 / classes, libsvm
+/// fixed.
 template <typename T>
 void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_classes, T* probabilities, T* scratch);
 
-#define TREADLE_SVM(T)                                                        \
-  extern template T dot<T>(const T*, const T*, int64_t);                      \
+#define TREADLE_SVM(T)                                                            \
+  extern template T dot<T>(const T*, const T*, int64_t);                          \
   extern template T svm_kernel<T>(const SvmKernel&, const T*, const T*, int64_t); \
   extern template void pairwise_coupling<T>(const T*, const T*, const T*, int64_t, T*, T*);
 TREADLE_SVM(float)

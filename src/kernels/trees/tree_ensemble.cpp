@@ -11,20 +11,23 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int kLanes = 8;            // rows, or trees, that walk together: enough loads in flight to hide the latency of one
+constexpr int kLanes = 8;             // rows, or trees, that walk together: enough loads in flight to hide the latency of one
 constexpr int64_t kRowsPerTask = 64;  // scores of so many rows stay in the first-level cache while all trees pass over them
 
 template <typename T, typename X>
 T to_value(X x) {
-  if constexpr (std::is_same_v<X, Float16> || std::is_same_v<X, BFloat16>) return static_cast<T>(static_cast<float>(x));
-  else return static_cast<T>(x);
+  if constexpr (std::is_same_v<X, Float16> || std::is_same_v<X, BFloat16>)
+    return static_cast<T>(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
 }
 
 }  // namespace
 
 template <typename T>
 TreeEnsemble<T>::TreeEnsemble(const TreeDescription& description) : num_targets_(description.num_targets) {
-  if (description.nodes.size() > (1U << 29)) throw Error(ErrorCode::resource_exhausted, fmt::format("{} tree nodes, the limit is 2^29", description.nodes.size()));
+  if (description.nodes.size() > (1U << 29))
+    throw Error(ErrorCode::resource_exhausted, fmt::format("{} tree nodes, the limit is 2^29", description.nodes.size()));
   nodes_.reserve(description.nodes.size());
   roots_.reserve(description.roots.size());
   std::vector<bool> visited(description.nodes.size());
@@ -46,11 +49,14 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
     for (size_t i = from.first; i < from.last; ++i) {
       const TreeVote& vote = description.votes[i];
       if (vote.target < 0 || vote.target >= num_targets_)
-        throw Error(ErrorCode::invalid_model, fmt::format("tree node {} votes for target {}, which is outside [0, {})", source, vote.target, num_targets_));
+        throw Error(ErrorCode::invalid_model,
+                    fmt::format("tree node {} votes for target {}, which is outside [0, {})", source, vote.target, num_targets_));
       votes_.push_back({static_cast<uint32_t>(vote.target), static_cast<T>(vote.weight)});
     }
-    if (from.last - from.first != 1) single_vote_ = false;
-    else threshold = static_cast<T>(description.votes[from.first].weight);
+    if (from.last - from.first != 1)
+      single_vote_ = false;
+    else
+      threshold = static_cast<T>(description.votes[from.first].weight);
     nodes_.push_back({threshold, 0, {index, index}});
     return index;
   }
@@ -75,7 +81,7 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   struct Pending {
     size_t source;
     uint32_t parent;
-    int64_t slot;     // of the parent
+    int64_t slot;      // of the parent
     bool whole_chain;  // the true child of a chain of == : `parent` is its first link and `slot` the end of its links
   };
   constexpr uint32_t kNone = UINT32_MAX;
@@ -89,7 +95,8 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
     const TreeDescription::Node& from = description.nodes[next.source];
     if (from.mode != TreeMode::leaf) {  // a leaf may serve two parents
       if (visited[next.source])
-        throw Error(ErrorCode::invalid_model, fmt::format("tree node {} is reached twice: a cycle, or a node with two parents", next.source));
+        throw Error(ErrorCode::invalid_model,
+                    fmt::format("tree node {} is reached twice: a cycle, or a node with two parents", next.source));
       visited[next.source] = true;
     }
     uint32_t index = add_node(description, next.source);
@@ -132,9 +139,12 @@ void TreeEnsemble<T>::vote(uint32_t leaf, TreeAggregate aggregate, T* scores) co
     T& score = scores[votes_[i].target];
     T weight = votes_[i].weight;
     // Targets without a vote so far hold NaN under minimum and maximum.
-    if (aggregate == TreeAggregate::minimum) score = score <= weight ? score : weight;
-    else if (aggregate == TreeAggregate::maximum) score = score >= weight ? score : weight;
-    else score += weight;
+    if (aggregate == TreeAggregate::minimum)
+      score = score <= weight ? score : weight;
+    else if (aggregate == TreeAggregate::maximum)
+      score = score >= weight ? score : weight;
+    else
+      score += weight;
   }
 }
 
@@ -156,8 +166,10 @@ void TreeEnsemble<T>::run_rows(const X* rows, int64_t num_rows, int64_t num_colu
     }
   };
   auto add = [&](uint32_t leaf, T* row_scores) {
-    if (single_vote_ && !extremum) row_scores[0] += nodes[leaf].threshold;
-    else vote(leaf, aggregate, row_scores);
+    if (single_vote_ && !extremum)
+      row_scores[0] += nodes[leaf].threshold;
+    else
+      vote(leaf, aggregate, row_scores);
   };
   auto num_trees = static_cast<int64_t>(roots_.size());
   uint32_t at[kLanes];
@@ -210,22 +222,25 @@ void TreeEnsemble<T>::run_rows(const X* rows, int64_t num_rows, int64_t num_colu
 
 template <typename T>
 template <typename X>
-void TreeEnsemble<T>::run(const X* rows, int64_t num_rows, int64_t num_columns, TreeAggregate aggregate, T* scores, ThreadPool* pool) const {
+void TreeEnsemble<T>::run(const X* rows, int64_t num_rows, int64_t num_columns, TreeAggregate aggregate, T* scores,
+                          ThreadPool* pool) const {
   if (num_columns < std::max<int64_t>(num_features_, 1) && num_rows > 0)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} columns, the trees test feature {}", num_columns, num_features_ - 1));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the input has {} columns, the trees test feature {}", num_columns, num_features_ - 1));
   parallel_for(pool, num_rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r += kRowsPerTask) {
       int64_t count = std::min(kRowsPerTask, end - r);
-      if (plain_) run_rows<true>(rows + r * num_columns, count, num_columns, aggregate, scores + r * num_targets_);
-      else run_rows<false>(rows + r * num_columns, count, num_columns, aggregate, scores + r * num_targets_);
+      if (plain_)
+        run_rows<true>(rows + r * num_columns, count, num_columns, aggregate, scores + r * num_targets_);
+      else
+        run_rows<false>(rows + r * num_columns, count, num_columns, aggregate, scores + r * num_targets_);
     }
   });
 }
 
 template class TreeEnsemble<float>;
 template class TreeEnsemble<double>;
-#define TREADLE_TREE_RUN(T, X) \
-  template void TreeEnsemble<T>::run<X>(const X*, int64_t, int64_t, TreeAggregate, T*, ThreadPool*) const;
+#define TREADLE_TREE_RUN(T, X) template void TreeEnsemble<T>::run<X>(const X*, int64_t, int64_t, TreeAggregate, T*, ThreadPool*) const;
 TREADLE_TREE_RUN(float, float)
 TREADLE_TREE_RUN(float, int32_t)
 TREADLE_TREE_RUN(float, int64_t)

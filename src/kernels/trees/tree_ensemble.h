@@ -1,8 +1,9 @@
 // Ensembles of decision trees, flattened for traversal.
 //
 // Every node has both children's indices and leaves point to themselves, so that a step is a load, a comparison and a select, and several
-// rows (or several trees, for one row) walk in lock step without a branch per row. The six comparisons are reduced to two, <= and ==, when the ensemble is
-// built: a > b is a <= b with the children swapped, a < b is a <= the number below b, and a set membership is a chain of ==.
+// rows (or several trees, for one row) walk in lock step without a branch per row. The six comparisons are reduced to two, <= and ==, when
+// the ensemble is built: a > b is a <= b with the children swapped, a < b is a <= the number below b, and a set membership is a chain of
+// ==.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +66,7 @@ class TreeEnsemble {
   // The walk compares with `threshold` only where the node is not a leaf; a leaf keeps the weight of its only vote there.
   struct Node {
     T threshold;
-    uint32_t feature;  // and the flags below
+    uint32_t feature;   // and the flags below
     uint32_t child[2];  // if the comparison holds, if it does not
   };
   static constexpr uint32_t kMissingTracksTrue = 1U << 31, kEquals = 1U << 30, kFeature = kEquals - 1;
@@ -85,8 +86,8 @@ class TreeEnsemble {
   std::vector<uint32_t> first_vote_;  // of a node, one more than there are nodes
   std::vector<Vote> votes_;
   int64_t num_targets_ = 1, num_features_ = 0;
-  bool plain_ = true;         // no node has a flag
-  bool single_vote_ = true;   // one target, and one vote in every leaf
+  bool plain_ = true;        // no node has a flag
+  bool single_vote_ = true;  // one target, and one vote in every leaf
 };
 
 }  // namespace treadle::kernels
