@@ -5,11 +5,14 @@
 #include <new>
 
 #include "core/checked.h"
+#include "core/cpu_info.h"
 
 namespace treadle {
 
 std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
   auto storage = std::shared_ptr<Storage>(new Storage);
+  if (size_t limit = cpu_info().memory_limit_bytes; limit > 0 && size_bytes > limit)
+    throw Error(ErrorCode::resource_exhausted, "a tensor of " + std::to_string(size_bytes) + " bytes; the machine or its cgroup allows " + std::to_string(limit));
   size_t rounded = align_up(size_bytes ? size_bytes : 1, kAlignment);
   storage->data_ = static_cast<std::byte*>(rounded < size_bytes ? nullptr : std::aligned_alloc(kAlignment, rounded));
   if (!storage->data_) throw Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes");

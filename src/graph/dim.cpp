@@ -182,6 +182,28 @@ Dim broadcast(const Dim& a, const Dim& b) {
   return commutative(Expr::Kind::broadcast, a, b);
 }
 
+bool is_nonnegative(const Dim& dim) {
+  if (dim.is_const()) return dim.value() >= 0;
+  const Expr& e = *dim.expr();
+  switch (e.kind) {
+    case Expr::Kind::symbol: return true;
+    case Expr::Kind::sum:
+      for (const Expr::Term& term : e.terms) {
+        if (term.coefficient < 0) return false;
+        for (const Expr* factor : term.factors)
+          if (!is_nonnegative(Dim(factor))) return false;
+      }
+      return true;
+    case Expr::Kind::product:
+    case Expr::Kind::minimum:
+    case Expr::Kind::broadcast: return is_nonnegative(e.a) && is_nonnegative(e.b);
+    case Expr::Kind::maximum: return is_nonnegative(e.a) || is_nonnegative(e.b);
+    case Expr::Kind::floor_div: return is_nonnegative(e.a) && is_nonnegative(e.b);
+    case Expr::Kind::modulo: return is_nonnegative(e.b);
+  }
+  return false;
+}
+
 std::string to_string(const Dim& dim) {
   if (dim.is_const()) return std::to_string(dim.value());
   const Expr& e = *dim.expr();

@@ -71,6 +71,9 @@ Dim minimum(const Dim& a, const Dim& b);
 /// The extent that broadcasting gives. @throws Error(invalid_argument) for two constants that differ and are not 1.
 Dim broadcast(const Dim& a, const Dim& b);
 
+/// True if it can be told that the value is not negative; symbols are extents, which are not.
+bool is_nonnegative(const Dim& dim);
+
 std::string to_string(const Dim& dim);
 
 /// Owns the expressions of a graph and its bodies.

@@ -11,7 +11,7 @@ bool TypeSet::accepts(const Type& type) const {
   switch (type.kind) {
     case Type::Kind::unknown: return true;
     case Type::Kind::tensor: return type.dtype == DType::undefined || has(type.dtype);
-    default: return bits_ >> (26U + static_cast<unsigned>(type.kind)) & 1U;
+    default: return (bits_ >> (kFirstKind + static_cast<unsigned>(type.kind)) & 1U) != 0;
   }
 }
 
@@ -21,7 +21,7 @@ std::string TypeSet::to_string() const {
     if (has(static_cast<DType>(i))) text += fmt::format("{}{}", text.empty() ? "" : ", ", name_of(static_cast<DType>(i)));
   constexpr std::string_view kinds[] = {"sparse tensor", "sequence", "optional", "map"};
   for (unsigned k = 0; k < 4; ++k)
-    if (bits_ >> (28U + k) & 1U) text += fmt::format("{}{}", text.empty() ? "" : ", ", kinds[k]);
+    if (bits_ >> (kFirstKind + 2 + k) & 1U) text += fmt::format("{}{}", text.empty() ? "" : ", ", kinds[k]);
   return text;
 }
 

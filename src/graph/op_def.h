@@ -24,11 +24,11 @@ class TypeSet {
  public:
   constexpr TypeSet() = default;
   constexpr TypeSet(std::initializer_list<DType> dtypes) {
-    for (DType dtype : dtypes) bits_ |= 1U << static_cast<unsigned>(dtype);
+    for (DType dtype : dtypes) bits_ |= uint64_t{1} << static_cast<unsigned>(dtype);
   }
   static constexpr TypeSet of_kind(Type::Kind kind) {
     TypeSet set;
-    set.bits_ = 1U << (26U + static_cast<unsigned>(kind));
+    set.bits_ = uint64_t{1} << (kFirstKind + static_cast<unsigned>(kind));
     return set;
   }
   constexpr TypeSet operator|(TypeSet other) const {
@@ -36,13 +36,13 @@ class TypeSet {
     set.bits_ = bits_ | other.bits_;
     return set;
   }
-  constexpr bool has(DType dtype) const { return bits_ >> static_cast<unsigned>(dtype) & 1U; }
+  constexpr bool has(DType dtype) const { return (bits_ >> static_cast<unsigned>(dtype) & 1U) != 0; }
   bool accepts(const Type& type) const;
   std::string to_string() const;
 
  private:
-  // Bits 1 to 26 are dtypes; bits 28 to 31 the kinds sparse_tensor, sequence, optional and map.
-  uint32_t bits_ = 0;
+  static constexpr unsigned kFirstKind = 48;  // lower bits are dtypes, the others the kinds that are not tensors
+  uint64_t bits_ = 0;
 };
 
 inline constexpr TypeSet kFloats{DType::float16, DType::bfloat16, DType::float32, DType::float64};

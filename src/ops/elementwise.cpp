@@ -76,22 +76,6 @@ void propagate_binary(InferContext& c, const SymbolicShape& result, std::optiona
   c.set_known(0, std::move(values));
 }
 
-bool is_nonnegative(const Dim& dim) {
-  if (dim.is_const()) return dim.value() >= 0;
-  const Expr& expr = *dim.expr();
-  switch (expr.kind) {
-    case Expr::Kind::symbol: return true;
-    case Expr::Kind::sum:
-      return std::all_of(expr.terms.begin(), expr.terms.end(), [](const Expr::Term& term) {
-        return term.coefficient >= 0 &&
-               std::all_of(term.factors.begin(), term.factors.end(), [](const Expr* factor) { return is_nonnegative(Dim(factor)); });
-      });
-    case Expr::Kind::maximum: return is_nonnegative(expr.a) || is_nonnegative(expr.b);
-    case Expr::Kind::modulo: return is_nonnegative(expr.b);
-    default: return is_nonnegative(expr.a) && is_nonnegative(expr.b);
-  }
-}
-
 std::optional<Dim> truncating_div(const Dim& a, const Dim& b) {
   if (b.is_const(0)) return std::nullopt;
   if (a.is_const() && b.is_const()) return Dim(b.value() == -1 ? -a.value() : a.value() / b.value());

@@ -215,8 +215,6 @@ void propagate_binary(InferContext& c, const SymbolicShape& result, std::optiona
 KnownValues broadcast_known(const KnownValues& values, const SymbolicShape& shape, const SymbolicShape& result);
 /// True if all extents are integers and there are at most kMaxKnownValues elements.
 bool is_small_static(const SymbolicShape& shape);
-/// True if the value cannot be below zero: symbols are extents.
-bool is_nonnegative(const Dim& dim);
 /// Integer division that rounds towards zero, as ONNX's Div does; nothing where the sign decides and is not known.
 std::optional<Dim> truncating_div(const Dim& a, const Dim& b);
 

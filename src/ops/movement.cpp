@@ -52,28 +52,6 @@ Cost move_cost(const ShapeContext& c) {
   return {0, 2 * static_cast<double>(c.output_shape(0).num_elements()) * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-bool is_nonnegative(const Dim& dim) {
-  if (dim.is_const()) return dim.value() >= 0;
-  const Expr& e = *dim.expr();
-  switch (e.kind) {
-    case Expr::Kind::symbol: return true;
-    case Expr::Kind::sum:
-      for (const Expr::Term& term : e.terms) {
-        if (term.coefficient < 0) return false;
-        for (const Expr* factor : term.factors)
-          if (!is_nonnegative(Dim(factor))) return false;
-      }
-      return true;
-    case Expr::Kind::product:
-    case Expr::Kind::minimum:
-    case Expr::Kind::broadcast: return is_nonnegative(e.a) && is_nonnegative(e.b);
-    case Expr::Kind::maximum: return is_nonnegative(e.a) || is_nonnegative(e.b);
-    case Expr::Kind::floor_div: return is_nonnegative(e.a) && is_nonnegative(e.b);
-    case Expr::Kind::modulo: return is_nonnegative(e.b);
-  }
-  return false;
-}
-
 Dim unify(const Dim& a, const Dim& b, std::string_view what) {
   if (a.is_const() && b.is_const() && a != b)
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} and {} differ", what, to_string(a), to_string(b)));

@@ -63,8 +63,6 @@ struct CopyAll {
 /// Reads input 0 and writes output 0 once.
 Cost move_cost(const ShapeContext& c);
 
-/// True if `dim` cannot be negative, extents being at least 0; false if that is not evident.
-bool is_nonnegative(const Dim& dim);
 /// max(dim, 0), without the maximum where it is not needed.
 inline Dim at_least_zero(const Dim& dim) { return is_nonnegative(dim) ? dim : maximum(dim, 0); }
 /// min(dim, limit), without the minimum where it is not needed.

@@ -1,0 +1,26 @@
+// The run-time half of Highway's dispatch. Debian ships it as a shared library only, which an installed libtreadle must not need; so the two
+// functions that the headers call are defined here, over our own CPU detection.
+#include <hwy/highway.h>
+#include <hwy/targets.h>
+
+#include "core/cpu_info.h"
+
+namespace hwy {
+
+int64_t SupportedTargets() {
+  const treadle::CpuFeatures& features = treadle::cpu_info().features;
+  int64_t targets = HWY_STATIC_TARGET;
+#if HWY_ARCH_X86
+  if (features.avx2) targets |= HWY_AVX2;
+  if (features.avx2 && features.avx512) targets |= HWY_AVX3;
+#endif
+  (void)features;
+  return targets & HWY_TARGETS;
+}
+
+ChosenTarget& GetChosenTarget() {
+  static ChosenTarget chosen;
+  return chosen;
+}
+
+}  // namespace hwy
