@@ -24,7 +24,7 @@ struct PlanOptions {
   size_t alignment = 64;  ///< bytes, a power of two; every offset that is not fixed is a multiple of it
   /// How often an order that did not reach the lower bound is changed and tried again. Counted and not timed, so that the same
   /// buffers always get the same plan; large plans make fewer attempts.
-  int improvement_rounds = 200;
+  int improvement_rounds = 50;
 };
 
 struct ArenaPlan {

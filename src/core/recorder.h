@@ -1,0 +1,176 @@
+// The write side of the profiler: each thread appends fixed-size records, stamped with the cycle counter, to blocks of its own.
+// A recording site holds a `Recorder*`; null means off, and costs one branch that is always predicted.
+//   RecordScope scope(recorder, name_of_node, RecordKind::node);
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace treadle {
+
+enum class RecordKind : uint8_t {
+  run,      ///< a call of the session
+  node,     ///< a node's kernel
+  chunk,    ///< a chunk of a parallel loop
+  copy,     ///< arg0: bytes
+  wait,     ///< for another thread, a stream or a lock
+  compile,  ///< import, passes, planning, packing
+  user,     ///< a range that the program marked
+  instant,  ///< a point in time: end = start
+  counter,  ///< a value at a point in time: arg0
+};
+inline constexpr int kNumRecordKinds = 9;
+
+/// 40 bytes. What the name and the arguments mean is in the name table, written once.
+struct Record {
+  uint64_t start, end;  ///< in ticks
+  int64_t arg0, arg1;
+  uint32_t name;
+  RecordKind kind;
+};
+static_assert(sizeof(Record) == 40);
+
+/// An entry of the name table. An argument without a label is not shown.
+struct RecordName {
+  std::string text;
+  std::string arg0_label, arg1_label;
+};
+
+namespace detail {
+/// Whether the cycle counter runs at one speed, in sleep states too.
+extern const bool kTimeStampCounterIsSteady;
+}  // namespace detail
+
+/// The clock of records: cycles where the counter is steady (about 10 ns a reading), else nanoseconds of steady_clock (about 25 ns).
+inline uint64_t read_ticks() noexcept {
+#if defined(__x86_64__)
+  if (detail::kTimeStampCounterIsSteady) return __rdtsc();
+#endif
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+/// All that a Recorder holds at one moment.
+struct Recording {
+  struct Thread {
+    uint32_t index = 0;           ///< 0, 1, … in the order of first records
+    int64_t system_id = 0;        ///< gettid
+    std::string name;             ///< the system's name for the thread, when it made its first record
+    std::vector<Record> records;  ///< in the order of their ends
+  };
+  std::vector<RecordName> names;
+  std::vector<Thread> threads;
+  uint64_t dropped = 0;      ///< records beyond the limit
+  uint64_t start_ticks = 0;  ///< when the recorder was made
+  double ns_per_tick = 1;
+  int64_t start_unix_ns = 0;  ///< wall-clock time of start_ticks
+
+  /// Nanoseconds since the recorder was made.
+  double to_ns(uint64_t ticks) const { return static_cast<double>(static_cast<int64_t>(ticks - start_ticks)) * ns_per_tick; }
+};
+
+/// Thread-safe. Must outlive the scopes that write to it.
+class Recorder {
+ public:
+  /// @param max_records  of all threads together, rounded up to whole blocks; more are counted and dropped.
+  explicit Recorder(uint64_t max_records = uint64_t{50'000'000});
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  /// The id of a name; the same text gets the same id, and keeps the labels of its first use. Takes a lock: for plans, not for runs.
+  uint32_t intern(std::string_view text, std::string_view arg0_label = {}, std::string_view arg1_label = {});
+
+  void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
+    ThreadLog* log = current_.recorder == id_ ? current_.log : register_thread();
+    if (!log) return;
+    Block* block = log->last;
+    uint32_t used = block->used.load(std::memory_order_relaxed);
+    if (used == kBlockRecords) {
+      block = next_block(*log);
+      if (!block) return;
+      used = 0;
+    }
+    block->records[used] = {start, end, arg0, arg1, name, kind};
+    block->used.store(used + 1, std::memory_order_release);
+  }
+  void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
+    uint64_t now = read_ticks();
+    record(name, RecordKind::instant, now, now, arg0, arg1);
+  }
+  void counter(uint32_t name, int64_t value) noexcept {
+    uint64_t now = read_ticks();
+    record(name, RecordKind::counter, now, now, value);
+  }
+
+  /// A copy of everything so far. Threads may go on recording meanwhile; what they write then may or may not be in it.
+  Recording collect() const;
+
+ private:
+  static constexpr uint32_t kBlockRecords = 1024;
+  struct Block {
+    std::atomic<uint32_t> used{0};
+    std::atomic<Block*> next{nullptr};
+    Record records[kBlockRecords];
+  };
+  struct ThreadLog {
+    int64_t system_id = 0;
+    std::string name;
+    Block* first = nullptr;
+    Block* last = nullptr;  // the owner's
+  };
+  struct Current {
+    uint64_t recorder;
+    ThreadLog* log;
+  };
+  static thread_local constinit Current current_;
+
+  ThreadLog* register_thread() noexcept;
+  Block* next_block(ThreadLog& log) noexcept;
+  Block* new_block() noexcept;
+
+  const uint64_t id_;  // addresses are used again, ids are not
+  const uint64_t max_blocks_;
+  std::atomic<uint64_t> blocks_{0}, dropped_{0};
+  uint64_t start_ticks_ = 0;
+  int64_t start_ns_ = 0, start_unix_ns_ = 0;  // start_ns_: of steady_clock
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<ThreadLog>> logs_;
+  std::vector<RecordName> names_;
+  std::unordered_map<std::string, uint32_t> ids_;
+};
+
+/// Records the time from here to the end of the block.
+class RecordScope {
+ public:
+  RecordScope(Recorder* recorder, uint32_t name, RecordKind kind, int64_t arg0 = 0, int64_t arg1 = 0) noexcept
+      : recorder_(recorder), arg0_(arg0), arg1_(arg1), name_(name), kind_(kind) {
+    if (recorder_) start_ = read_ticks();
+  }
+  ~RecordScope() {
+    if (recorder_) recorder_->record(name_, kind_, start_, read_ticks(), arg0_, arg1_);
+  }
+  RecordScope(const RecordScope&) = delete;
+  RecordScope& operator=(const RecordScope&) = delete;
+
+ private:
+  Recorder* recorder_;
+  uint64_t start_ = 0;
+  int64_t arg0_, arg1_;
+  uint32_t name_;
+  RecordKind kind_;
+};
+
+}  // namespace treadle

@@ -1,0 +1,132 @@
+#include "core/recorder.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace treadle {
+namespace {
+
+TEST(Recorder, RecordsComeBackAsTheyWereWritten) {
+  Recorder recorder;
+  uint32_t conv = recorder.intern("conv", "flops", "bytes"), relu = recorder.intern("relu");
+  EXPECT_EQ(recorder.intern("conv"), conv);
+  recorder.record(conv, RecordKind::node, 100, 250, 7, -3);
+  recorder.instant(relu, 5);
+  recorder.counter(relu, 99);
+  Recording recording = recorder.collect();
+  ASSERT_EQ(recording.threads.size(), 1U);
+  const auto& records = recording.threads[0].records;
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_EQ(records[0].start, 100U);
+  EXPECT_EQ(records[0].end, 250U);
+  EXPECT_EQ(records[0].arg0, 7);
+  EXPECT_EQ(records[0].arg1, -3);
+  EXPECT_EQ(records[0].kind, RecordKind::node);
+  EXPECT_EQ(recording.names[records[0].name].text, "conv");
+  EXPECT_EQ(recording.names[records[0].name].arg1_label, "bytes");
+  EXPECT_EQ(records[1].kind, RecordKind::instant);
+  EXPECT_EQ(records[1].start, records[1].end);
+  EXPECT_EQ(records[2].arg0, 99);
+  EXPECT_EQ(recording.dropped, 0U);
+}
+
+TEST(Recorder, AScopeWithoutARecorderDoesNothing) { RecordScope scope(nullptr, 0, RecordKind::user); }
+
+TEST(Recorder, InnerScopesLieWithinOuterOnes) {
+  Recorder recorder;
+  uint32_t outer = recorder.intern("outer"), inner = recorder.intern("inner");
+  {
+    RecordScope a(&recorder, outer, RecordKind::run);
+    RecordScope b(&recorder, inner, RecordKind::node);
+  }
+  Recording recording = recorder.collect();
+  const auto& records = recording.threads.at(0).records;
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0].name, inner);  // in the order of their ends
+  EXPECT_LE(records[1].start, records[0].start);
+  EXPECT_LE(records[0].end, records[1].end);
+}
+
+TEST(Recorder, EveryThreadHasItsOwnRecords) {
+  Recorder recorder;
+  constexpr int kThreads = 4, kRecords = 5000;  // several blocks each
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kRecords; ++i) recorder.record(0, RecordKind::user, static_cast<uint64_t>(i), static_cast<uint64_t>(i), t, i);
+    });
+  for (auto& thread : threads) thread.join();
+  Recording recording = recorder.collect();
+  ASSERT_EQ(recording.threads.size(), static_cast<size_t>(kThreads));
+  for (const auto& thread : recording.threads) {
+    ASSERT_EQ(thread.records.size(), static_cast<size_t>(kRecords));
+    for (int i = 0; i < kRecords; ++i) {
+      ASSERT_EQ(thread.records[static_cast<size_t>(i)].arg1, i);
+      ASSERT_EQ(thread.records[static_cast<size_t>(i)].arg0, thread.records[0].arg0);
+    }
+  }
+}
+
+TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
+  Recorder recorder;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int64_t i = 0; !stop; ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
+  });
+  for (int round = 0; round < 20; ++round) {
+    Recording recording = recorder.collect();
+    if (recording.threads.empty()) continue;
+    int64_t expected = 0;
+    for (const Record& record : recording.threads[0].records) {
+      ASSERT_EQ(record.arg0, expected);
+      ASSERT_EQ(record.arg1, -expected++);
+    }
+  }
+  stop = true;
+  writer.join();
+}
+
+TEST(Recorder, AThreadMayChangeBetweenRecorders) {
+  Recorder one, two;
+  for (int i = 0; i < 10; ++i) {
+    one.record(0, RecordKind::user, 0, 0, i);
+    two.record(0, RecordKind::user, 0, 0, -i);
+  }
+  EXPECT_EQ(one.collect().threads.size(), 1U);
+  EXPECT_EQ(one.collect().threads[0].records.size(), 10U);
+  EXPECT_EQ(two.collect().threads.at(0).records.at(9).arg0, -9);
+}
+
+TEST(Recorder, BeyondTheLimitRecordsAreCountedAndDropped) {
+  Recorder recorder(2048);
+  for (int i = 0; i < 3000; ++i) recorder.instant(0, i);
+  std::thread([&] { recorder.instant(0); }).join();
+  Recording recording = recorder.collect();
+  EXPECT_EQ(recording.threads.at(0).records.size(), 2048U);
+  EXPECT_EQ(recording.dropped, 3000U - 2048U + 1U);
+}
+
+TEST(Recorder, TicksConvertToTheSteadyClocksNanoseconds) {
+  Recorder recorder;
+  auto clock = [] { return std::chrono::steady_clock::now(); };
+  auto before_start = clock();
+  uint64_t start = read_ticks();
+  auto after_start = clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  auto before_end = clock();
+  uint64_t end = read_ticks();
+  auto after_end = clock();
+  Recording recording = recorder.collect();
+  double measured = recording.to_ns(end) - recording.to_ns(start);
+  auto ns = [](auto duration) { return std::chrono::duration<double, std::nano>(duration).count(); };
+  // The bounds are facts of the order of the readings; a thousandth is left for the calibration.
+  EXPECT_GE(measured, ns(before_end - after_start) * 0.999);
+  EXPECT_LE(measured, ns(after_end - before_start) * 1.001);
+}
+
+}  // namespace
+}  // namespace treadle
