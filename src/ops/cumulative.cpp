@@ -1,8 +1,84 @@
+// CumSum, CumProd (ONNX, opsets 14 and 26): running sums and products along an axis.
+#include <algorithm>
+
+#include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/axis_rows.h"
+#include "ops/elementwise.h"
 #include "ops/list.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> cumulative_ops() { return {}; }
+void infer(InferContext& c) {
+  if (c.has_rank(1) && c.rank(1) > 1)
+    throw Error(ErrorCode::invalid_argument, "axis is " + to_string(c.input(1)) + "; it must be a scalar");
+  auto axis = c.known_ints(1);
+  if (axis && axis->size() == 1 && c.has_rank(0) && c.rank(0) > 0) normalise_axis((*axis)[0], c.rank(0));
+  c.set_output(0, c.input(0));
+}
+
+template <bool kProduct, typename T>
+struct Cumulative {
+  AxisRows rows;
+  bool exclusive, reverse;
+
+  static Cumulative bind(BindContext& c) {
+    int rank = c.shape(0).rank();
+    AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalise_axis(c.value_at(1, 0), rank));
+    return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
+  }
+
+  void run(RunContext& c) const {
+    // Integers wrap around, unsigned.
+    using C = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
+    const T* in = c.in<T>(0);
+    T* out = c.out<T>(0);
+    rows.for_each_tile(c.pool(), [&](int64_t offset, int64_t columns) {
+      C total[AxisRows::kTile];
+      std::fill_n(total, columns, static_cast<C>(kProduct ? 1 : 0));
+      for (int64_t i = 0; i < rows.length; ++i) {
+        int64_t at = offset + (reverse ? rows.length - 1 - i : i) * rows.inner;
+        for (int64_t j = 0; j < columns; ++j) {
+          C before = total[j];
+          auto x = static_cast<C>(in[at + j]);
+          total[j] = kProduct ? before * x : before + x;
+          out[at + j] = static_cast<T>(exclusive ? before : total[j]);
+        }
+      }
+    });
+  }
+};
+
+template <typename T>
+struct CumSum : Cumulative<false, T> {
+  static CumSum bind(BindContext& c) { return {Cumulative<false, T>::bind(c)}; }
+};
+template <typename T>
+struct CumProd : Cumulative<true, T> {
+  static CumProd bind(BindContext& c) { return {Cumulative<true, T>::bind(c)}; }
+};
+
+OpDef cumulative(std::string_view name, std::vector<int> since, std::vector<KernelDef> kernels) {
+  constexpr TypeSet kTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
+  return {.name = name,
+          .since = std::move(since),
+          .inputs = {{"x", kTypes, "T"}, {"axis", kInt32Or64, "T2"}},
+          .outputs = {{"y", kTypes, "T"}},
+          .attributes = {{"exclusive", int64_t{0}}, {"reverse", int64_t{0}}},
+          .infer = infer,
+          .cost = elementwise_cost<1>,
+          .alias = {may_reuse(0, 0)},
+          .kernels = std::move(kernels),
+          .value_inputs = {1}};
+}
+
+}  // namespace
+
+std::vector<OpDef> cumulative_ops() {
+  return {cumulative("CumSum", {11, 14}, typed<CumSum, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>()),
+          cumulative("CumProd", {26}, typed<CumProd, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>())};
+}
 
 }  // namespace treadle::ops

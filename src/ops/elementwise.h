@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "core/float_types.h"
-#include "core/thread_pool.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/elementwise/binary_f32.h"
+#include "kernels/elementwise/broadcast.h"
 
 // The kernels may write over one of their inputs, element by element; without this the compiler's overlap check sends that case to a scalar
 // loop.
@@ -20,95 +21,20 @@
 
 namespace treadle::ops {
 
-/// Elements that one chunk of a parallel loop takes; a multiple of 8, so that chunks of packed elements never share a byte.
-inline constexpr int64_t kElementwiseGrain = 16384;
+using kernels::kElementwiseGrain;  // a multiple of 8, so that chunks of packed elements never share a byte
 
-/// How N operands run over a result of broadcasting: axes of extent 1 are dropped, and neighbouring axes that all operands walk evenly are
-/// merged. Strides are in elements, 0 where an operand is stretched.
-template <int N>
-struct BroadcastLoop {
-  int rank = 0;
-  int64_t total = 0;
-  std::array<int64_t, kMaxRank> extents{};
-  std::array<std::array<int64_t, kMaxRank>, N> strides{};
+template <size_t N>
+kernels::BroadcastPlan<static_cast<int>(N)> plan_broadcast(const ShapeContext& c, const std::array<int, N>& inputs) {
+  std::array<std::span<const int64_t>, N> shapes;
+  for (size_t i = 0; i < N; ++i) shapes[i] = c.shape(inputs[i]).dims();
+  return kernels::plan_broadcast<static_cast<int>(N)>(c.output_shape(0).dims(), shapes);
+}
+inline kernels::BroadcastPlan<2> plan_binary(const ShapeContext& c) { return plan_broadcast<2>(c, {0, 1}); }
 
-  static BroadcastLoop make(const std::array<const Shape*, N>& shapes, const Shape& result) {
-    BroadcastLoop loop;
-    loop.total = result.num_elements();
-    // From the innermost axis outwards; reversed at the end.
-    std::array<int64_t, N> step;
-    step.fill(1);
-    for (int axis = result.rank() - 1; axis >= 0; --axis) {
-      int64_t extent = result[axis];
-      std::array<int64_t, N> stride;
-      for (size_t k = 0; k < N; ++k) {
-        int own = axis - (result.rank() - shapes[k]->rank());
-        int64_t own_extent = own < 0 ? 1 : (*shapes[k])[own];
-        stride[k] = own_extent == 1 ? 0 : step[k];
-        step[k] *= own_extent;
-      }
-      if (extent == 1) continue;
-      auto last = static_cast<size_t>(loop.rank - 1);
-      bool merges = loop.rank > 0;
-      for (size_t k = 0; merges && k < N; ++k) merges = stride[k] == loop.strides[k][last] * loop.extents[last];
-      if (merges) {
-        loop.extents[last] *= extent;
-        continue;
-      }
-      auto next = static_cast<size_t>(loop.rank++);
-      loop.extents[next] = extent;
-      for (size_t k = 0; k < N; ++k) loop.strides[k][next] = stride[k];
-    }
-    if (loop.rank == 0) {
-      loop.rank = 1;
-      loop.extents[0] = loop.total;
-    }
-    auto reverse = [&](std::array<int64_t, kMaxRank>& values) {
-      for (int i = 0, j = loop.rank - 1; i < j; ++i, --j) std::swap(values[static_cast<size_t>(i)], values[static_cast<size_t>(j)]);
-    };
-    reverse(loop.extents);
-    for (auto& stride : loop.strides) reverse(stride);
-    return loop;
-  }
-
-  int64_t inner_stride(int operand) const { return strides[static_cast<size_t>(operand)][static_cast<size_t>(rank - 1)]; }
-
-  /// Calls fn(offsets, out_offset, n) on runs of the innermost axis that cover the result.
-  template <typename Fn>
-  void run(ThreadPool* pool, Fn&& fn) const {
-    parallel_for(pool, total, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-      std::array<int64_t, kMaxRank> index{};
-      std::array<int64_t, N> offset{};
-      int64_t rest = begin;
-      for (int axis = rank - 1; axis >= 0; --axis) {
-        auto a = static_cast<size_t>(axis);
-        index[a] = rest % extents[a];
-        rest /= extents[a];
-        for (size_t k = 0; k < N; ++k) offset[k] += index[a] * strides[k][a];
-      }
-      auto inner = static_cast<size_t>(rank - 1);
-      for (int64_t at = begin; at < end;) {
-        int64_t n = std::min(extents[inner] - index[inner], end - at);
-        fn(static_cast<const std::array<int64_t, N>&>(offset), at, n);
-        at += n;
-        if (at >= end) break;
-        // The run reached the end of its row: back to its start, and on to the next one.
-        for (size_t k = 0; k < N; ++k) offset[k] -= index[inner] * strides[k][inner];
-        index[inner] = 0;
-        for (int axis = rank - 2; axis >= 0; --axis) {
-          auto a = static_cast<size_t>(axis);
-          for (size_t k = 0; k < N; ++k) offset[k] += strides[k][a];
-          if (++index[a] < extents[a]) break;
-          for (size_t k = 0; k < N; ++k) offset[k] -= index[a] * strides[k][a];
-          index[a] = 0;
-        }
-      }
-    });
-  }
-};
-
-inline BroadcastLoop<2> broadcast_loop_2(const ShapeContext& c) {
-  return BroadcastLoop<2>::make({&c.shape(0), &c.shape(1)}, c.output_shape(0));
+/// Calls fn(at, n, offsets) in parallel on runs of the innermost axis that cover the result; see kernels::for_each_run.
+template <int N, typename Fn>
+void parallel_runs(ThreadPool* pool, const kernels::BroadcastPlan<N>& plan, Fn&& fn) {
+  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) { kernels::for_each_run(plan, begin, end, fn); });
 }
 
 /// A functor that reads attributes has `static F bind(BindContext&)`.
@@ -151,18 +77,18 @@ std::vector<KernelDef> unary_kernels() {
 /// out[i] = f(a[i], b[i]) under broadcasting, computed in float for the narrow floats.
 template <typename F, typename T, typename R = T>
 struct BinaryKernel {
-  BroadcastLoop<2> loop;
+  kernels::BroadcastPlan<2> plan;
   F f;
 
-  static BinaryKernel bind(BindContext& c) { return {broadcast_loop_2(c), bind_functor<F>(c)}; }
+  static BinaryKernel bind(BindContext& c) { return {plan_binary(c), bind_functor<F>(c)}; }
   void run(RunContext& c) const {
     using C = compute_type_t<T>;
     const T* in_a = c.in<T>(0);
     const T* in_b = c.in<T>(1);
     R* result = c.out<R>(0);
-    int64_t step_a = loop.inner_stride(0), step_b = loop.inner_stride(1);
+    int64_t step_a = plan.inner_stride(0), step_b = plan.inner_stride(1);
     auto apply = [&](const T& x, const T& y) { return static_cast<R>(f(static_cast<C>(x), static_cast<C>(y))); };
-    loop.run(c.pool(), [&](const std::array<int64_t, 2>& offset, int64_t at, int64_t n) {
+    parallel_runs(c.pool(), plan, [&](int64_t at, int64_t n, const int64_t* offset) {
       const T* a = in_a + offset[0];
       const T* b = in_b + offset[1];
       R* out = result + at;
@@ -197,6 +123,18 @@ std::vector<KernelDef> binary_kernels() {
 template <typename F, typename... Ts>
 std::vector<KernelDef> comparison_kernels() {
   return {kernel<BinaryKernel<F, Ts, bool>>("plain", dtype_of<Ts>)...};
+}
+
+template <kernels::Binary kOp>
+struct VectorisedBinary {
+  kernels::BroadcastPlan<2> plan;
+
+  static VectorisedBinary bind(BindContext& c) { return {plan_binary(c)}; }
+  void run(RunContext& c) const { kernels::binary_f32(kOp, plan, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.pool()); }
+};
+template <kernels::Binary kOp>
+std::vector<KernelDef> vectorised_binary() {
+  return {kernel<VectorisedBinary<kOp>>("vectors", DType::float32)};
 }
 
 // Inference.

@@ -11,6 +11,8 @@
 namespace treadle::ops {
 namespace {
 
+using kernels::Binary;
+
 // Integers wrap around: computed unsigned, in at least 32 bits, where overflow has a meaning.
 template <typename T>
 using Wrapping = std::conditional_t<sizeof(T) <= 4, uint32_t, uint64_t>;
@@ -117,18 +119,18 @@ void power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
 // loop per base and not one per pair.
 template <typename T>
 struct Pow {
-  BroadcastLoop<2> loop;
+  kernels::BroadcastPlan<2> plan;
   DType exponent_dtype;
 
-  static Pow bind(BindContext& c) { return {broadcast_loop_2(c), c.dtype(1)}; }
+  static Pow bind(BindContext& c) { return {plan_binary(c), c.dtype(1)}; }
 
   template <typename E>
   void run_with(RunContext& c) const {
     const T* base = c.in<T>(0);
     const E* exponents = c.in<E>(1);
     T* result = c.out<T>(0);
-    int64_t step_x = loop.inner_stride(0), step_y = loop.inner_stride(1);
-    loop.run(c.pool(), [&](const std::array<int64_t, 2>& offset, int64_t at, int64_t n) {
+    int64_t step_x = plan.inner_stride(0), step_y = plan.inner_stride(1);
+    parallel_runs(c.pool(), plan, [&](int64_t at, int64_t n, const int64_t* offset) {
       const T* x = base + offset[0];
       const E* y = exponents + offset[1];
       if constexpr (!std::is_integral_v<T>)
@@ -183,7 +185,7 @@ void infer_mod(InferContext& c) {
 
 template <typename F>
 std::vector<KernelDef> arithmetic_kernels() {
-  return binary_kernels<F, float, int64_t, double, int32_t, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>();
+  return binary_kernels<F, int64_t, double, int32_t, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>();
 }
 
 OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vector<KernelDef> kernels) {
@@ -207,7 +209,7 @@ OpDef mod() {
           .infer = infer_mod,
           .cost = elementwise_cost<10>,
           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
-          .kernels = arithmetic_kernels<ModFn>()};
+          .kernels = arithmetic_kernels<ModFn>() + binary_kernels<ModFn, float>()};
 }
 
 OpDef pow() {

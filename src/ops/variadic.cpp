@@ -85,7 +85,7 @@ void infer_min(InferContext& c) {
 
 template <typename F>
 std::vector<KernelDef> extremum_kernels() {
-  return binary_kernels<F, float, int64_t, double, int32_t, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>();
+  return binary_kernels<F, int64_t, double, int32_t, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>();
 }
 
 OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, void (*infer)(InferContext&), RewriteNode decompose,
@@ -108,8 +108,11 @@ std::vector<OpDef> variadic_ops() {
   OpDef sum = variadic("Sum", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_sum, {});
   OpDef mean = variadic("Mean", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_mean, {});
   sum.alias = mean.alias = {};
-  return {variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max, extremum_kernels<MaxFn>()),
-          variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min, extremum_kernels<MinFn>()), sum, mean};
+  return {variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max,
+                   vectorised_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
+          variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min,
+                   vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
+          sum, mean};
 }
 
 }  // namespace treadle::ops

@@ -29,12 +29,10 @@ void infer(InferContext& c) {
 
 // Elements are only moved, so the size of an element decides.
 struct Where {
-  BroadcastLoop<3> loop;
+  kernels::BroadcastPlan<3> plan;
   DType dtype;
 
-  static Where bind(BindContext& c) {
-    return {BroadcastLoop<3>::make({&c.shape(0), &c.shape(1), &c.shape(2)}, c.output_shape(0)), c.dtype(1)};
-  }
+  static Where bind(BindContext& c) { return {plan_broadcast<3>(c, {0, 1, 2}), c.dtype(1)}; }
 
   template <typename T>
   void select(RunContext& c) const {
@@ -42,8 +40,8 @@ struct Where {
     const T* from_x = c.in<T>(1);
     const T* from_y = c.in<T>(2);
     T* out = c.out<T>(0);
-    int64_t step_c = loop.inner_stride(0), step_x = loop.inner_stride(1), step_y = loop.inner_stride(2);
-    loop.run(c.pool(), [&](const std::array<int64_t, 3>& offset, int64_t at, int64_t n) {
+    int64_t step_c = plan.inner_stride(0), step_x = plan.inner_stride(1), step_y = plan.inner_stride(2);
+    parallel_runs(c.pool(), plan, [&](int64_t at, int64_t n, const int64_t* offset) {
       const bool* condition = conditions + offset[0];
       const T* x = from_x + offset[1];
       const T* y = from_y + offset[2];
