@@ -131,16 +131,17 @@ std::vector<KernelDef> gelu_kernels() {
 template <typename T>
 struct Clip {
   int64_t n;
+  bool has_min, has_max;
 
-  static Clip bind(BindContext& c) { return {c.num_elements(0)}; }
+  static Clip bind(BindContext& c) { return {c.num_elements(0), c.has_input(1), c.has_input(2)}; }
   void run(RunContext& c) const {
     const T* in = c.in<T>(0);
     T* out = c.out<T>(0);
     using C = compute_type_t<T>;
     using Limits = std::numeric_limits<C>;
     constexpr bool kFloat = std::is_floating_point_v<C>;
-    C low = c.in<T>(1) ? static_cast<C>(*c.in<T>(1)) : kFloat ? -Limits::infinity() : Limits::lowest();
-    C high = c.in<T>(2) ? static_cast<C>(*c.in<T>(2)) : kFloat ? Limits::infinity() : Limits::max();
+    C low = has_min ? static_cast<C>(*c.in<T>(1)) : kFloat ? -Limits::infinity() : Limits::lowest();
+    C high = has_max ? static_cast<C>(*c.in<T>(2)) : kFloat ? Limits::infinity() : Limits::max();
     parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
       if constexpr (kFloat && !std::is_same_v<T, double>) {
         vectorised_unary(Unary::clip, {low, high}, in + begin, out + begin, end - begin);

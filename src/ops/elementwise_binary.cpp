@@ -228,10 +228,10 @@ OpDef pow() {
 }  // namespace
 
 std::vector<OpDef> elementwise_binary_ops() {
-  return {arithmetic("Add", infer_add, arithmetic_kernels<AddFn>()),
-          arithmetic("Sub", infer_sub, arithmetic_kernels<SubFn>()),
-          arithmetic("Mul", infer_mul, arithmetic_kernels<MulFn>()),
-          arithmetic("Div", infer_div, arithmetic_kernels<DivFn>()),
+  return {arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>()),
+          arithmetic("Sub", infer_sub, vectorised_binary<Binary::sub>() + arithmetic_kernels<SubFn>()),
+          arithmetic("Mul", infer_mul, vectorised_binary<Binary::mul>() + arithmetic_kernels<MulFn>()),
+          arithmetic("Div", infer_div, vectorised_binary<Binary::div>() + arithmetic_kernels<DivFn>()),
           mod(),
           pow()};
 }
