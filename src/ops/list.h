@@ -22,6 +22,7 @@ std::vector<OpDef> conv_ops();
 std::vector<OpDef> conv_transpose_ops();
 std::vector<OpDef> cumulative_ops();
 std::vector<OpDef> deform_conv_ops();
+std::vector<OpDef> dropout_ops();
 std::vector<OpDef> einsum_ops();
 std::vector<OpDef> elementwise_binary_ops();
 std::vector<OpDef> elementwise_unary_ops();
@@ -85,6 +86,7 @@ inline constexpr Family kFamilies[] = {
     conv_transpose_ops,
     cumulative_ops,
     deform_conv_ops,
+    dropout_ops,
     einsum_ops,
     elementwise_binary_ops,
     elementwise_unary_ops,
