@@ -91,7 +91,9 @@ void load(DType dtype, const void* in, int64_t first, Wide* out, int64_t n) {
     case DType::uint4: return packed(UInt4{});
     case DType::int2: return packed(Int2{});
     case DType::uint2: return packed(UInt2{});
-    case DType::float4e2m1: return packed(PackedFloat4{});
+    case DType::float4e2m1: return packed(PackedFloat4E2M1{});
+    case DType::float6e2m3: return packed(PackedFloat6E2M3{});
+    case DType::float6e3m2: return packed(PackedFloat6E3M2{});
     default: break;
   }
   visit_dtype<ByteTypes>(dtype, [&]<typename T>() {
@@ -112,8 +114,8 @@ void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Nar
     auto* bytes = static_cast<uint8_t*>(out) + first * P::kBits / 8;
     std::memset(bytes, 0, static_cast<size_t>((n * P::kBits + 7) / 8));
     for (int64_t i = 0; i < n; ++i) {
-      if constexpr (std::is_same_v<P, PackedFloat4>)
-        P::set_packed(out, first + i, Float4E2M1(in[i]));
+      if constexpr (!std::is_integral_v<typename P::value_type>)
+        P::set_packed(out, first + i, typename P::value_type(in[i]));
       else
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(in[i])));
     }
@@ -123,7 +125,9 @@ void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Nar
     case DType::uint4: return packed(UInt4{});
     case DType::int2: return packed(Int2{});
     case DType::uint2: return packed(UInt2{});
-    case DType::float4e2m1: return packed(PackedFloat4{});
+    case DType::float4e2m1: return packed(PackedFloat4E2M1{});
+    case DType::float6e2m3: return packed(PackedFloat6E2M3{});
+    case DType::float6e3m2: return packed(PackedFloat6E3M2{});
     default: break;
   }
   visit_dtype<ByteTypes>(dtype, [&]<typename T>() {
