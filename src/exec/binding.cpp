@@ -203,6 +203,11 @@ std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t
   return nullptr;
 }
 
+std::shared_ptr<const OffsetPlan> BindingCache::latest_plan() const {
+  std::lock_guard lock(mutex_);
+  return plans_.empty() ? nullptr : plans_.front();
+}
+
 void BindingCache::add_plan(std::shared_ptr<const OffsetPlan> plan) {
   std::lock_guard lock(mutex_);
   plans_.push_front(std::move(plan));

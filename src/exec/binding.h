@@ -78,6 +78,7 @@ struct BindingCache {
   // For Binding: an offset plan that fits the sizes, made earlier, or null.
   std::shared_ptr<const OffsetPlan> find_plan(std::span<const size_t> sizes) const;
   void add_plan(std::shared_ptr<const OffsetPlan> plan);
+  std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
 
  private:
   mutable std::mutex mutex_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/dynamic.h"
 #include "graph/op_def.h"
@@ -164,10 +165,12 @@ bool Frame::advance() {
   const auto instructions = program_.instructions();
   const bool controlled = control_.cancel || control_.deadline;
   const Binding& binding = *binding_;
+  Recorder* const recorder = control_.recorder;
   try {
     for (; pc_ < instructions.size(); ++pc_) {
       const Instruction& instruction = instructions[pc_];
       if (controlled) check_control();
+      uint64_t start = recorder ? read_ticks() : 0;
       if (!instruction.dynamic) [[likely]] {
         void* scratch = arena_->data() + binding.offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
         RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool, instruction.packed.get());
@@ -177,6 +180,7 @@ bool Frame::advance() {
         if (instruction.is_yield) return false;
         DynamicInstruction(*this, instruction).run();
       }
+      if (recorder) recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
       for (uint32_t r = 0; r < instruction.num_releases; ++r)
         held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
     }

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "core/checked.h"
+#include "core/recorder.h"
 #include "exec/binding.h"
 #include "exec/frame.h"
 #include "exec/program.h"
@@ -304,6 +305,13 @@ Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& optio
 }
 
 Program::~Program() = default;
+
+void Program::name_records(Recorder& recorder) {
+  for (Instruction& instruction : instructions_) {
+    instruction.record_name = recorder.intern(fmt::format("{} {}", instruction.node->op_type, instruction.node->name));
+    for (auto& body : instruction.bodies) body->name_records(recorder);
+  }
+}
 
 std::span<const uint32_t> Program::patches(int32_t slot) const {
   auto s = static_cast<size_t>(slot);

@@ -11,6 +11,10 @@
 #include "graph/graph.h"
 #include "graph/kernel.h"
 
+namespace treadle {
+class Recorder;
+}
+
 namespace treadle::exec {
 
 class Program;
@@ -51,6 +55,7 @@ struct Instruction {
   bool dynamic = false;         ///< bound in the run, over Datums
   bool constant_bind = false;   ///< nothing it binds depends on the feeds: bound once per Binding object
   bool is_yield = false;
+  uint32_t record_name = 0;     ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
   std::unique_ptr<PackedState> packed;
   std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
@@ -87,6 +92,8 @@ class Program {
   std::span<const int32_t> preallocated() const { return preallocated_; }
   size_t max_dynamic_state_bytes() const { return max_dynamic_state_bytes_; }
   FramePool& frames() const { return *frames_; }
+  /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
+  void name_records(Recorder& recorder);
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 

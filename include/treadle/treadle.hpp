@@ -1,0 +1,10 @@
+// The whole public C++ API.
+#pragma once
+
+#include "treadle/datum.h"
+#include "treadle/dtype.h"
+#include "treadle/error.h"
+#include "treadle/model.h"
+#include "treadle/session.h"
+#include "treadle/shape.h"
+#include "treadle/tensor.h"

@@ -1,0 +1,103 @@
+// Bound runs: names are resolved when they are bound, so that a run is arrays only.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "session/session_impl.h"
+#include "treadle/error.h"
+
+namespace treadle {
+
+struct IoBinding::Impl {
+  const Session::Impl* session = nullptr;
+  std::map<std::string, Datum, std::less<>> inputs;
+  std::vector<std::pair<std::string, std::optional<Tensor>>> outputs;
+  // Made from the above at the next run.
+  bool ready = false;
+  std::shared_ptr<const Executable> executable;
+  std::vector<Datum> feeds, bound, results;
+
+  void prepare() {
+    std::vector<std::string> wanted, overridden;
+    for (const auto& output : outputs) wanted.push_back(output.first);
+    for (const auto& input : inputs)
+      if (session->known_inputs.at(input.first) >= session->main->input_names.size()) overridden.push_back(input.first);
+    executable = session->executable(wanted, overridden);
+    feeds.clear();
+    for (const std::string& name : executable->input_names) {
+      auto found = inputs.find(name);
+      if (found == inputs.end()) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is not bound", name));
+      feeds.push_back(found->second);
+    }
+    bound.assign(executable->output_names.size(), Datum());
+    results.assign(executable->output_names.size(), Datum());
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (outputs[i].second) bound[i] = *outputs[i].second;
+    ready = true;
+  }
+};
+
+IoBinding::IoBinding(const Session& session) : impl_(std::make_unique<Impl>()) { impl_->session = session.impl_.get(); }
+IoBinding::~IoBinding() = default;
+IoBinding::IoBinding(IoBinding&&) noexcept = default;
+IoBinding& IoBinding::operator=(IoBinding&&) noexcept = default;
+
+void IoBinding::bind_input(std::string_view name, Datum value) {
+  if (!impl_->session->known_inputs.contains(std::string(name))) throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", name));
+  auto found = impl_->inputs.find(name);
+  if (found == impl_->inputs.end()) {
+    impl_->inputs.emplace(std::string(name), std::move(value));
+    impl_->ready = false;
+    return;
+  }
+  found->second = std::move(value);
+  if (!impl_->ready) return;
+  // The same input again (a decoding loop): no need to resolve anything.
+  const auto& names = impl_->executable->input_names;
+  auto position = std::find(names.begin(), names.end(), name);
+  if (position != names.end()) impl_->feeds[static_cast<size_t>(position - names.begin())] = found->second;
+}
+
+void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
+  const auto& names = impl_->session->main->output_names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output \"{}\"", name));
+  for (size_t i = 0; i < impl_->outputs.size(); ++i) {
+    if (impl_->outputs[i].first != name) continue;
+    impl_->outputs[i].second = std::move(memory);
+    if (impl_->ready) impl_->bound[i] = impl_->outputs[i].second ? Datum(*impl_->outputs[i].second) : Datum();
+    return;
+  }
+  impl_->outputs.emplace_back(std::string(name), std::move(memory));
+  impl_->ready = false;
+}
+
+void IoBinding::clear_inputs() {
+  impl_->inputs.clear();
+  impl_->ready = false;
+}
+
+void IoBinding::clear_outputs() {
+  impl_->outputs.clear();
+  impl_->results.clear();
+  impl_->ready = false;
+}
+
+std::vector<Datum> IoBinding::outputs() const { return impl_->results; }
+
+std::vector<std::string> IoBinding::output_names() const {
+  std::vector<std::string> names;
+  for (const auto& output : impl_->outputs) names.push_back(output.first);
+  return names;
+}
+
+void Session::run(IoBinding& binding, const RunOptions* options) const {
+  IoBinding::Impl& bound = *binding.impl_;
+  if (!bound.ready) bound.prepare();
+  try {
+    exec::run(*bound.executable->program, bound.feeds, bound.results, impl_->control(options), bound.bound);
+  } catch (const Error& error) {
+    impl_->explain(*bound.executable, bound.feeds, error);
+  }
+}
+
+}  // namespace treadle

@@ -1,0 +1,117 @@
+#include "session/model.h"
+
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+#include "graph/infer.h"
+#include "onnx/import.h"
+#include "onnx/parse.h"
+#include "onnx/serialize.h"
+#include "passes/pipeline.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+// The names of ONNX's type strings differ from the dtypes' in two.
+std::string onnx_type_name(DType dtype) {
+  if (dtype == DType::float32) return "float";
+  if (dtype == DType::float64) return "double";
+  return std::string(name_of(dtype));
+}
+
+std::string type_text(const onnx::TypeDef& def) {
+  using Kind = onnx::TypeDef::Kind;
+  switch (def.kind) {
+    case Kind::tensor: return fmt::format("tensor({})", onnx_type_name(def.elem_type));
+    case Kind::sparse_tensor: return fmt::format("sparse_tensor({})", onnx_type_name(def.elem_type));
+    case Kind::sequence: return fmt::format("seq({})", def.elem ? type_text(*def.elem) : "");
+    case Kind::optional: return fmt::format("optional({})", def.elem ? type_text(*def.elem) : "");
+    case Kind::map: return fmt::format("map({},{})", onnx_type_name(def.key_type), def.elem ? type_text(*def.elem) : "");
+    default: return "";
+  }
+}
+
+Model make(onnx::ModelDef def, std::string path) {
+  auto impl = std::make_shared<Model::Impl>();
+  ModelMetadata& metadata = impl->metadata;
+  metadata.producer_name = def.producer_name;
+  metadata.producer_version = def.producer_version;
+  metadata.graph_name = def.graph.name;
+  metadata.graph_description = def.graph.doc_string;
+  metadata.domain = def.domain;
+  metadata.description = def.doc_string;
+  metadata.version = def.model_version;
+  metadata.ir_version = def.ir_version;
+  for (const auto& opset : def.opset_imports) metadata.opsets[opset.domain] = static_cast<int>(opset.version);
+  for (const auto& [key, value] : def.metadata_props) metadata.custom[key] = value;
+  std::unordered_set<std::string> initialized;
+  for (const auto& tensor : def.graph.initializers) initialized.insert(tensor.name);
+  for (const auto& tensor : def.graph.sparse_initializers) initialized.insert(tensor.values.name);
+  for (const auto& input : def.graph.inputs) {
+    if (!initialized.contains(input.name)) impl->inputs.push_back(to_value_info(input));
+    else if (def.ir_version >= 4) impl->overridable.push_back(to_value_info(input));
+  }
+  for (const auto& output : def.graph.outputs) impl->outputs.push_back(to_value_info(output));
+  impl->path = std::move(path);
+  impl->def = std::move(def);
+  return Model(std::move(impl));
+}
+
+}  // namespace
+
+ValueInfo to_value_info(const onnx::ValueInfoDef& def) {
+  ValueInfo info;
+  info.name = def.name;
+  info.type = type_text(def.type);
+  info.dtype = def.type.elem_type;
+  info.has_rank = def.type.shape.has_value();
+  if (!info.has_rank) return info;
+  for (const onnx::DimDef& dim : *def.type.shape) {
+    if (dim.kind == onnx::DimDef::Kind::value && dim.value >= 0) info.shape.emplace_back(dim.value);
+    else info.shape.emplace_back(dim.param);
+  }
+  return info;
+}
+
+std::unique_ptr<Graph> Model::Impl::import() const { return onnx::import_graph(def); }
+
+Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+Model Model::load(const std::string& path, const LoadOptions& options) {
+  onnx::ReadOptions read;
+  read.use_mmap = options.use_mmap;
+  return make(onnx::parse_model_file(path, read), path);
+}
+
+Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {
+  onnx::ReadOptions read;
+  read.use_mmap = options.use_mmap;
+  return make(onnx::parse_model_bytes(bytes, nullptr, model_dir, read), {});
+}
+
+std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }
+std::vector<ValueInfo> Model::outputs() const { return impl_->outputs; }
+std::vector<ValueInfo> Model::overridable_initializers() const { return impl_->overridable; }
+const ModelMetadata& Model::metadata() const { return impl_->metadata; }
+std::vector<std::string> Model::unsupported() const { return onnx::list_unsupported(*impl_->import()); }
+
+std::string Model::to_text(bool optimised) const {
+  std::unique_ptr<Graph> graph = impl_->import();
+  if (optimised) {
+    onnx::upgrade(*graph);
+    passes::optimize(*graph);
+  }
+  return print(*graph);
+}
+
+void Model::save(const std::string& path, bool optimised, int opset) const {
+  if (!optimised) return onnx::write_model_file(impl_->def, path);
+  std::unique_ptr<Graph> graph = impl_->import();
+  onnx::upgrade(*graph);
+  passes::optimize(*graph);
+  throw Error(ErrorCode::not_implemented, fmt::format("writing optimised graphs, opset {}", opset));
+}
+
+}  // namespace treadle

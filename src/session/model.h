@@ -1,0 +1,24 @@
+// What a Model holds.
+#pragma once
+
+#include <memory>
+
+#include "graph/graph.h"
+#include "onnx/model_def.h"
+#include "treadle/model.h"
+
+namespace treadle {
+
+struct Model::Impl {
+  onnx::ModelDef def;  // as read
+  ModelMetadata metadata;
+  std::vector<ValueInfo> inputs, outputs, overridable;
+  std::string path;
+
+  /// The graph as written, freshly imported.
+  std::unique_ptr<Graph> import() const;
+};
+
+ValueInfo to_value_info(const onnx::ValueInfoDef& def);
+
+}  // namespace treadle
