@@ -132,8 +132,11 @@ Recording Recorder::collect() const {
   recording.names = names_;
   for (const auto& log : logs_) {
     Recording::Thread thread{static_cast<uint32_t>(recording.threads.size()), log->system_id, log->name, {}};
-    for (const Block* block = log->first; block; block = block->next.load(std::memory_order_acquire))
-      thread.records.insert(thread.records.end(), block->records, block->records + block->used.load(std::memory_order_acquire));
+    for (const Block* block = log->first; block; block = block->next.load(std::memory_order_acquire)) {
+      uint32_t used = block->used.load(std::memory_order_acquire);
+      thread.records.insert(thread.records.end(), block->records, block->records + used);
+      if (used < kBlockRecords) break;  // its thread may have filled it since and gone on to the next: that would leave a hole here
+    }
     recording.threads.push_back(std::move(thread));
   }
   return recording;

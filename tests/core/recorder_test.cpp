@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -73,9 +73,8 @@ TEST(Recorder, EveryThreadHasItsOwnRecords) {
 
 TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
   Recorder recorder;
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    for (int64_t i = 0; !stop; ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
+  std::jthread writer([&](const std::stop_token& stop) {
+    for (int64_t i = 0; !stop.stop_requested(); ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
   });
   for (int round = 0; round < 20; ++round) {
     Recording recording = recorder.collect();
@@ -86,8 +85,6 @@ TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
       ASSERT_EQ(record.arg1, -expected++);
     }
   }
-  stop = true;
-  writer.join();
 }
 
 TEST(Recorder, AThreadMayChangeBetweenRecorders) {
