@@ -1,0 +1,210 @@
+#include "exec/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/exec/allocation_counter.h"
+#include "tests/exec/graphs.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using exec::Program;
+using testing::GraphBuilder;
+
+Tensor floats(const Shape& shape, float start = 1, float step = 1) {
+  Tensor tensor(DType::float32, shape);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) tensor.data<float>()[i] = start + step * static_cast<float>(i);
+  return tensor;
+}
+
+std::vector<Datum> run_all(const Program& program, std::vector<Datum> feeds, std::vector<Datum> bound = {}) {
+  std::vector<Datum> outputs(program.output_slots().size());
+  exec::run(program, feeds, outputs, {}, bound);
+  return outputs;
+}
+
+// y = relu(x + b) * 2 in five nodes, over a batch that is a symbol.
+std::shared_ptr<Graph> small_chain(int num_adds = 4) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});
+  ValueId one = b.constant("one", Tensor::scalar(1.0F));
+  ValueId y = x;
+  for (int i = 0; i < num_adds; ++i) y = b.node("Add", {y, one});
+  b.output(b.node("Mul", {y, y}), "y");
+  return b.finish();
+}
+
+TEST(Frame, ComputesForEveryBatchThatItIsFed) {
+  Program program(small_chain());
+  for (int64_t n : {1, 3, 2, 40, 17, 3}) {
+    Tensor x = floats({n, 8});
+    Tensor y = run_all(program, {x})[0].tensor();
+    ASSERT_EQ(y.shape(), (Shape{n, 8}));
+    for (int64_t i = 0; i < y.num_elements(); ++i) {
+      float sum = x.data<float>()[i] + 4;
+      ASSERT_EQ(y.data<float>()[i], sum * sum);
+    }
+  }
+}
+
+TEST(Frame, SteadyRunWithBoundInputsAndOutputsAllocatesNothing) {
+  Program program(small_chain());
+  std::vector<Datum> feeds{floats({4, 8})}, bound{Tensor(DType::float32, {4, 8})}, outputs(1);
+  exec::run(program, feeds, outputs, {}, bound);
+  exec::run(program, feeds, outputs, {}, bound);
+  int64_t before = testing::num_allocations();
+  for (int i = 0; i < 10; ++i) exec::run(program, feeds, outputs, {}, bound);
+  EXPECT_EQ(testing::num_allocations(), before);
+  EXPECT_EQ(outputs[0].tensor().raw(), bound[0].tensor().raw());
+}
+
+TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
+  Program program(small_chain());
+  Tensor memory(DType::float32, {128, 8}), result(DType::float32, {128, 8});
+  auto step = [&](int64_t n) {
+    std::vector<Datum>& feeds = *new std::vector<Datum>{Tensor(DType::float32, {n, 8}, memory.storage())};
+    std::vector<Datum>& bound = *new std::vector<Datum>{Tensor(DType::float32, {n, 8}, result.storage())};
+    std::vector<Datum>& outputs = *new std::vector<Datum>(1);
+    int64_t before = testing::num_allocations();
+    exec::run(program, feeds, outputs, {}, bound);
+    int64_t count = testing::num_allocations() - before;
+    delete &feeds, delete &bound, delete &outputs;
+    return count;
+  };
+  for (int64_t n = 65; n <= 128; ++n) step(n);  // more extents than the cache holds, all of whose plans exist afterwards
+  for (int64_t n = 65; n <= 128; ++n) EXPECT_EQ(step(n), 0) << n;
+}
+
+TEST(Frame, ViewsAndInPlaceUpdatesShareBytes) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4, 6});
+  ValueId y = b.node("Add", {x, x});
+  y = b.node("Reshape", {y, b.ints("shape", {6, 4})});
+  y = b.node("Add", {y, y});
+  y = b.node("Reshape", {y, b.ints("flat", {24})});
+  b.output(b.node("Add", {y, y}), "y");
+  Program program(b.finish());
+  EXPECT_EQ(program.instructions().size(), 3U);  // the reshapes are views
+  size_t values_in_arena = 0;
+  for (const auto& buffer : program.buffers()) values_in_arena += buffer.slot >= 0;
+  EXPECT_EQ(values_in_arena, 1U);  // both sums lie in the same bytes; the last is the output
+  Tensor x_value = floats({4, 6});
+  Tensor y_value = run_all(program, {x_value})[0].tensor();
+  for (int64_t i = 0; i < 24; ++i) EXPECT_EQ(y_value.data<float>()[i], 8 * x_value.data<float>()[i]);
+}
+
+TEST(Frame, OutputsMayBeInputsConstantsViewsAndEachOther) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {2, 3});
+  ValueId c = b.constant("c", floats({2}));
+  ValueId view = b.node("Reshape", {x, b.ints("shape", {3, 2})});
+  ValueId sum = b.node("Add", {x, x});
+  ValueId sum_view = b.node("Reshape", {sum, b.ints("shape2", {6})});
+  for (ValueId value : {x, c, view, sum, sum_view, sum}) b.output(value, "o" + std::to_string(b.graph().outputs.size()));
+  Program program(b.finish());
+  Tensor x_value = floats({2, 3});
+  std::vector<Datum> outputs = run_all(program, {x_value});
+  EXPECT_EQ(outputs[0].tensor().raw(), x_value.raw());
+  EXPECT_EQ(outputs[1].tensor().data<float>()[1], 2);
+  EXPECT_EQ(outputs[2].tensor().shape(), (Shape{3, 2}));
+  EXPECT_EQ(outputs[2].tensor().data<float>()[5], 6);
+  EXPECT_EQ(outputs[3].tensor().data<float>()[5], 12);
+  EXPECT_EQ(outputs[4].tensor().shape(), (Shape{6}));
+  EXPECT_EQ(outputs[4].tensor().data<float>()[5], 12);
+  EXPECT_EQ(outputs[5].tensor().data<float>()[0], 2);
+}
+
+TEST(Frame, ShapesThatTheFeedsDetermineNeedNoInstruction) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), b.symbol("m")});
+  ValueId shape = b.node("Shape", {x});
+  ValueId n = b.node("Gather", {shape, b.constant("zero", Tensor::scalar<int64_t>(0))}, {{"axis", int64_t{0}}});
+  ValueId n1 = b.node("Unsqueeze", {n, b.ints("axes", {0})});
+  ValueId target = b.node("Concat", {n1, b.ints("minus", {-1})}, {{"axis", int64_t{0}}});
+  b.output(b.node("Reshape", {b.node("Add", {x, x}), target}), "y");
+  b.output(target, "target");
+  Program program(b.finish());
+  EXPECT_EQ(program.instructions().size(), 1U);
+  std::vector<Datum> outputs = run_all(program, {floats({2, 5})});
+  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{2, 5}));
+  EXPECT_EQ(outputs[1].tensor().data<int64_t>()[0], 2);
+}
+
+TEST(Frame, DataDependentShapesAreBoundInTheRun) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n")});
+  ValueId where = b.node("NonZero", {x});
+  ValueId index = b.node("Squeeze", {where, b.ints("axes", {0})});
+  ValueId kept = b.node("Gather", {x, index}, {{"axis", int64_t{0}}});
+  b.output(b.node("Add", {kept, kept}), "y");
+  Program program(b.finish());
+  Tensor x_value(DType::float32, {5});
+  float values[] = {0, 3, 0, 4, 5};
+  std::copy_n(values, 5, x_value.data<float>());
+  Tensor y = run_all(program, {x_value})[0].tensor();
+  ASSERT_EQ(y.shape(), (Shape{3}));
+  EXPECT_EQ(y.data<float>()[0], 6);
+  EXPECT_EQ(y.data<float>()[2], 10);
+}
+
+TEST(Frame, FeedsThatBreakTheirTypesAreNamed) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});
+  ValueId z = b.input("z", DType::float32, {b.symbol("n"), 8});
+  b.output(b.node("Add", {x, z}), "y");
+  Program program(b.finish());
+  auto message = [&](std::vector<Datum> feeds) {
+    try {
+      run_all(program, std::move(feeds));
+      return std::string("no error");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(message({floats({2, 8}), floats({3, 8})}), "input \"z\": axis 0 is 3, but the symbol n is 2 in another input; got f32[3,8], expected f32[n,8]");
+  EXPECT_EQ(message({floats({2, 7}), floats({2, 8})}), "input \"x\": axis 1 is 7, not 8; got f32[2,7], expected f32[n,8]");
+  EXPECT_EQ(message({floats({2}), floats({2, 8})}), "input \"x\": another rank; got f32[2], expected f32[n,8]");
+  EXPECT_EQ(message({Tensor(DType::int64, {2, 8}), floats({2, 8})}), "input \"x\": another dtype; got i64[2,8], expected f32[n,8]");
+  EXPECT_EQ(message({floats({2, 8}), floats({2, 8})}), "no error");
+}
+
+TEST(Frame, StridedFeedsAreRead) {
+  Program program(small_chain(1));
+  Tensor memory = floats({8, 2});
+  int64_t strides[] = {1, 2};  // the transpose
+  Tensor transposed(DType::float32, {2, 8}, strides, memory.storage(), 0);
+  Tensor y = run_all(program, {transposed})[0].tensor();
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(y.data<float>()[i * 8 + j], std::pow(memory.data<float>()[j * 2 + i] + 1, 2.0F));
+}
+
+TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
+  Program program(small_chain());
+  std::vector<Datum> feeds{floats({1, 8})}, outputs(1);
+  std::atomic<bool> cancel{true};
+  exec::RunControl control;
+  control.cancel = &cancel;
+  try {
+    exec::run(program, feeds, outputs, control);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  }
+  control.cancel = nullptr;
+  control.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
+  try {
+    exec::run(program, feeds, outputs, control);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timed_out);
+  }
+  exec::run(program, feeds, outputs, {});
+  EXPECT_EQ(outputs[0].tensor().data<float>()[0], 25);
+}
+
+}  // namespace
+}  // namespace treadle
