@@ -58,4 +58,16 @@ int64_t num_products(const BatchStrides& batch) {
   return n;
 }
 
+BatchOffsets offsets_of(const BatchStrides& batch, int64_t product) {
+  BatchOffsets o;
+  for (int i = batch.rank - 1; i >= 0; --i) {
+    const int64_t at = product % batch.dims[i];
+    product /= batch.dims[i];
+    o.a += at * batch.a[i];
+    o.b += at * batch.b[i];
+    o.c += at * batch.c[i];
+  }
+  return o;
+}
+
 }  // namespace treadle::kernels

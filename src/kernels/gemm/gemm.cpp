@@ -61,21 +61,6 @@ TileJob<T> job_for(const MatrixA<T>& A, const PackedB<T>& B, const Panels& panel
           .epilogue = &epilogue};
 }
 
-struct Offsets {
-  int64_t a = 0, b = 0, c = 0;
-};
-Offsets offsets_of(const BatchStrides& batch, int64_t index) {
-  Offsets o;
-  for (int i = batch.rank - 1; i >= 0; --i) {
-    const int64_t at = index % batch.dims[i];
-    index /= batch.dims[i];
-    o.a += at * batch.a[i];
-    o.b += at * batch.b[i];
-    o.c += at * batch.c[i];
-  }
-  return o;
-}
-
 /// One panel of a B read where it lies; a last panel that ends in the middle of a vector is packed at `tail`.
 template <typename T>
 void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
@@ -216,7 +201,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     const int64_t blocks = (s.N + kColumns - 1) / kColumns;
     parallel_for(pool, products * blocks, grain_for(s.M * kColumns * s.K), [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
-        const Offsets o = offsets_of(batch, item / blocks);
+        const BatchOffsets o = offsets_of(batch, item / blocks);
         const int64_t n0 = item % blocks * kColumns, n1 = std::min(s.N, n0 + kColumns);
         gemm_dot_rows(A + o.a, s.a_row, B + o.b, s.ldb, C + o.c, s.ldc, s.M, n0, n1, s.K);
         finish_dot(epilogue, C + o.c, s.ldc, s.M, n0, n1);
@@ -230,7 +215,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     parallel_for(pool, products * panels.count, grain_for(s.M * 64 * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
       for (int64_t item = begin; item < end; ++item) {
-        const Offsets o = offsets_of(batch, item / panels.count);
+        const BatchOffsets o = offsets_of(batch, item / panels.count);
         gemm_in_place(s, panels, item % panels.count, A + o.a, B + o.b, C + o.c, epilogue, reinterpret_cast<T*>(lease.data()));
       }
     });
@@ -243,7 +228,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
       T* slot = reinterpret_cast<T*>(lease.data());
       int64_t packed_at = -1;
       for (int64_t i = begin; i < end; ++i) {
-        const Offsets o = offsets_of(batch, i);
+        const BatchOffsets o = offsets_of(batch, i);
         if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot);
         packed_at = o.b;
         gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
@@ -254,7 +239,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
   int64_t packed_at = -1;
   T* slot = static_cast<T*>(scratch);
   for (int64_t i = 0; i < products; ++i) {
-    const Offsets o = offsets_of(batch, i);
+    const BatchOffsets o = offsets_of(batch, i);
     if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot, pool);
     packed_at = o.b;
     gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
@@ -272,12 +257,12 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     return gemm<T>(s.M * products, {A, s.a_row, s.a_col}, B, C, s.ldc, epilogue, pool);
   }
   if (products == 1) {
-    const Offsets o = offsets_of(batch, 0);
+    const BatchOffsets o = offsets_of(batch, 0);
     return gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, B, C + o.c, s.ldc, epilogue, pool);
   }
   parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Offsets o = offsets_of(batch, i);
+      const BatchOffsets o = offsets_of(batch, i);
       gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, B, C + o.c, s.ldc, epilogue, nullptr);
     }
   });

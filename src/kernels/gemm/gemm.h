@@ -93,6 +93,10 @@ struct BatchStrides {
 BatchStrides broadcast_batches(std::span<const int64_t> a_dims, std::span<const int64_t> b_dims, int64_t a_size, int64_t b_size,
                                int64_t c_size);
 int64_t num_products(const BatchStrides& batch);
+struct BatchOffsets {
+  int64_t a = 0, b = 0, c = 0;
+};
+BatchOffsets offsets_of(const BatchStrides& batch, int64_t product);
 
 /// Working memory of gemm_batched for one call on at most `max_threads` threads. 0 is possible.
 template <typename T>

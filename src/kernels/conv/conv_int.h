@@ -1,0 +1,20 @@
+// Convolution of 8-bit images by 8-bit weights into int32: ConvInteger, and QLinearConv before its requantisation.
+#pragma once
+
+#include "kernels/conv/conv.h"
+#include "kernels/gemm/gemm_int.h"
+
+namespace treadle::kernels {
+
+/// Elements of the packed weights.
+int64_t conv_int_weights_size(const ConvParams& params);
+/// @param weights  [M, C / group, kernel]; zero points per line are per output channel
+void pack_conv_int_weights(const ConvParams& params, const ByteMatrix& weights, int16_t* packed);
+
+size_t conv_int_scratch_bytes(const ConvParams& params, int max_threads);
+
+/// y[N, M, out] = conv(x - x_zero, w - w_zero); pads count as x_zero. x.zero_per_line is not looked at.
+void conv_int(const ConvParams& params, const ByteMatrix& x, const int16_t* packed_weights, int32_t* y, void* scratch, int max_threads,
+              ThreadPool* pool);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,55 @@
+// Integer matrix products. 8-bit operands become 16-bit ones less their zero points when they are packed, so that products of pairs are
+// exact in 32 bits, whatever the signs; sums wrap as int32 does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/thread_pool.h"
+#include "kernels/gemm/gemm.h"
+
+namespace treadle::kernels {
+
+/// An 8-bit matrix, signed or not, with zero points of its own type: null for 0, one, or one per line (row of A, column of B).
+struct ByteMatrix {
+  const void* data = nullptr;
+  bool is_signed = false;
+  const void* zero = nullptr;
+  bool zero_per_line = false;
+};
+
+/// A as the product reads it: M rows of K elements and a zero if K is odd.
+inline int64_t packed_a_i16_size(int64_t M, int64_t K) { return M * ((K + 1) / 2 * 2); }
+/// @param lda  elements from row to row of A
+void pack_a_i16(const ByteMatrix& A, int64_t M, int64_t K, int64_t lda, int16_t* data, ThreadPool* pool = nullptr);
+
+/// B in panels as PackedB has them, with two rows interleaved.
+struct PackedI16 {
+  int64_t K = 0, N = 0;
+  const int16_t* data = nullptr;
+};
+int64_t packed_b_i16_size(int64_t K, int64_t N);
+/// @param B  K x N with row stride ldb; or, if `transposed`, N x K with row stride ldb
+PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, bool transposed, int16_t* data, ThreadPool* pool = nullptr);
+
+/// C (M x N, row stride ldc) = A B.
+void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool);
+
+/// MatMulInteger with operands packed during the run. Zero points per line count within one matrix and are shared by all of a batch.
+size_t gemm_int_scratch_bytes(const GemmShape& shape);
+void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const ByteMatrix& B, int32_t* C, void* scratch,
+              ThreadPool* pool);
+/// The same with B packed beforehand.
+size_t gemm_int_packed_scratch_bytes(const GemmShape& shape);
+void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const PackedI16& B, int32_t* C, void* scratch,
+              ThreadPool* pool);
+
+/// dst = saturate(round_to_even(src * scale) + zero), to int8 or uint8.
+void requantize(const int32_t* src, int64_t n, float scale, int32_t zero, bool is_signed, void* dst);
+
+/// C = A B for any arithmetic type, without packing: the integer types of MatMul. A's a_col must be 1 and B not transposed.
+template <typename T>
+void gemm_plain(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, ThreadPool* pool);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,166 @@
+#include "kernels/gemm/tile_i16.h"
+
+#include <cstring>
+
+#include "kernels/gemm/gemm_int.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gemm/tile_i16.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<int32_t>;
+using V = hn::Vec<D>;
+
+// Highway leaves the order of ReorderWidenMulAccumulate open; on x86 each lane takes its own pair.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+#if HWY_MAX_BYTES >= 64
+constexpr int kMaxVectors = 4;
+constexpr int max_rows(int vectors) { return vectors >= 3 ? 6 : 8; }
+#else
+constexpr int kMaxVectors = 3;
+constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
+#endif
+
+template <int kRows, int kVectors>
+HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
+  const D d;
+  const hn::ScalableTag<int16_t> d16;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
+  }
+  V unused = hn::Zero(d);
+  const int16_t* HWY_RESTRICT a = job.A + row * 2 * job.pairs;
+  const int16_t* HWY_RESTRICT b = job.B;
+  for (int64_t k = 0; k < job.pairs; ++k, a += 2, b += 2 * kVectors * lanes) {
+    hn::Vec<decltype(d16)> bv[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d16, b + v * 2 * lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      int32_t pair;
+      __builtin_memcpy(&pair, a + r * 2 * job.pairs, sizeof pair);
+      const auto av = hn::BitCast(d16, hn::Set(d, pair));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::ReorderWidenMulAccumulate(d, av, bv[v], sum[r][v], unused);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      int32_t* c = job.C + (row + r) * job.ldc + v * lanes;
+      const int64_t left = job.columns - v * lanes;
+      if (left >= lanes) {
+        hn::StoreU(sum[r][v], d, c);
+      } else {
+        hn::BlendedStore(sum[r][v], hn::FirstN(d, static_cast<size_t>(left)), d, c);
+      }
+    }
+  }
+}
+
+template <int kVectors, int kRows = max_rows(kVectors)>
+HWY_INLINE void tile_of(int64_t rows, const TileJobI16& job, int64_t row) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return tile_of<kVectors, kRows - 1>(rows, job, row);
+  }
+  tile<kRows, kVectors>(job, row);
+}
+
+template <int kVectors = kMaxVectors>
+void rows_any(const TileJobI16& job) {
+  if constexpr (kVectors > 1) {
+    if (job.vectors < kVectors) return rows_any<kVectors - 1>(job);
+  }
+  const int64_t rows = job.row_end - job.row_begin, blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
+  int64_t row = job.row_begin;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
+    tile_of<kVectors>(count, job, row);
+    row += count;
+  }
+}
+
+#else
+
+void rows_any(const TileJobI16& job) {
+  const int64_t width = job.vectors * static_cast<int64_t>(hn::Lanes(D()));
+  for (int64_t m = job.row_begin; m < job.row_end; ++m) {
+    for (int64_t n = 0; n < job.columns; ++n) {
+      uint32_t sum = 0;
+      for (int64_t k = 0; k < 2 * job.pairs; ++k) {
+        sum += static_cast<uint32_t>(int32_t{job.A[m * 2 * job.pairs + k]} * int32_t{job.B[(k / 2 * width + n) * 2 + k % 2]});
+      }
+      job.C[m * job.ldc + n] = static_cast<int32_t>(sum);
+    }
+  }
+}
+
+#endif
+
+template <class DTo>
+HWY_INLINE void requantize_to(DTo, const int32_t* src, int64_t n, float scale, int32_t zero, hn::TFromD<DTo>* dst) {
+  using T = hn::TFromD<DTo>;
+  const D d;
+  const hn::ScalableTag<float> df;
+  const hn::Rebind<T, D> dt;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto low = hn::Set(d, int32_t{hwy::LimitsMin<T>()}), high = hn::Set(d, int32_t{hwy::LimitsMax<T>()});
+  // The float is clamped first: beyond these bounds the result is saturated anyway, and the conversion stays in range.
+  const auto bound = hn::Set(df, 1e6f);
+  for (int64_t i = 0; i < n; i += lanes) {
+    HWY_ALIGN int32_t piece[hn::MaxLanes(d)] = {};
+    const int64_t count = n - i < lanes ? n - i : lanes;
+    if (count < lanes) __builtin_memcpy(piece, src + i, static_cast<size_t>(count) * sizeof(int32_t));
+    const V in = count < lanes ? hn::Load(d, piece) : hn::LoadU(d, src + i);
+    const auto scaled = hn::Min(bound, hn::Max(hn::Neg(bound), hn::Mul(hn::ConvertTo(df, in), hn::Set(df, scale))));
+    const V out = hn::Min(high, hn::Max(low, hn::Add(hn::NearestInt(scaled), hn::Set(d, zero))));
+    const auto bytes = hn::DemoteTo(dt, out);
+    if (count < lanes) {
+      HWY_ALIGN T last[hn::MaxLanes(d)];
+      hn::Store(bytes, dt, last);
+      __builtin_memcpy(dst + i, last, static_cast<size_t>(count));
+    } else {
+      hn::StoreU(bytes, dt, dst + i);
+    }
+  }
+}
+
+}  // namespace
+
+void tile_rows_i16(const TileJobI16& job) {
+  if (job.row_end > job.row_begin) rows_any(job);
+}
+
+void requantize_loop(const int32_t* src, int64_t n, float scale, int32_t zero, bool is_signed, void* dst) {
+  if (is_signed) {
+    requantize_to(hn::ScalableTag<int8_t>(), src, n, scale, zero, static_cast<int8_t*>(dst));
+  } else {
+    requantize_to(hn::ScalableTag<uint8_t>(), src, n, scale, zero, static_cast<uint8_t*>(dst));
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(tile_rows_i16);
+HWY_EXPORT(requantize_loop);
+
+void gemm_tile_rows_i16(const TileJobI16& job) { HWY_DYNAMIC_DISPATCH(tile_rows_i16)(job); }
+void requantize(const int32_t* src, int64_t n, float scale, int32_t zero, bool is_signed, void* dst) {
+  HWY_DYNAMIC_DISPATCH(requantize_loop)(src, n, scale, zero, is_signed, dst);
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,79 @@
+#include "kernels/rnn/cell.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rnn/cell.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "kernels/elementwise/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+template <class D>
+HWY_INLINE void lstm_lanes(D d, const float* gates, int64_t hidden, int64_t j, float* c, float* h) {
+  const auto i = sigmoid(d, hn::LoadU(d, gates + j));
+  const auto o = sigmoid(d, hn::LoadU(d, gates + hidden + j));
+  const auto f = sigmoid(d, hn::LoadU(d, gates + 2 * hidden + j));
+  const auto g = tanh(d, hn::LoadU(d, gates + 3 * hidden + j));
+  const auto next = hn::MulAdd(f, hn::LoadU(d, c + j), hn::Mul(i, g));
+  hn::StoreU(next, d, c + j);
+  hn::StoreU(hn::Mul(o, tanh(d, next)), d, h + j);
+}
+
+}  // namespace
+
+void lstm_loop(int64_t hidden, const float* gates, float* c, float* h) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t j = 0;
+  for (; j + lanes <= hidden; j += lanes) lstm_lanes(d, gates, hidden, j, c, h);
+  const hn::CappedTag<float, 1> one;
+  for (; j < hidden; ++j) lstm_lanes(one, gates, hidden, j, c, h);
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(lstm_loop);
+
+void lstm_cell_plain(int64_t hidden, const float* gates, float* c, float* h) { HWY_DYNAMIC_DISPATCH(lstm_loop)(hidden, gates, c, h); }
+
+void activate_gate(const RnnParams& params, const RnnActivation& activation, float* values, int64_t n) {
+  if (params.clip > 0) unary_f32(Unary::clip, -params.clip, params.clip, values, values, n);
+  unary_f32(activation.function, activation.a, activation.b, values, values, n);
+}
+
+void lstm_cell(const RnnParams& params, const RnnActivation* activations, const float* peephole, float* gates, float* c, float* h,
+               float* work) {
+  const int64_t H = params.hidden;
+  float *i = gates, *o = gates + H, *f = gates + 2 * H, *g = gates + 3 * H;
+  if (peephole != nullptr) {
+    for (int64_t j = 0; j < H; ++j) {
+      i[j] += peephole[j] * c[j];
+      f[j] += peephole[2 * H + j] * c[j];
+    }
+  }
+  activate_gate(params, activations[0], i, H);
+  if (params.input_forget) {
+    for (int64_t j = 0; j < H; ++j) f[j] = 1 - i[j];
+  } else {
+    activate_gate(params, activations[0], f, H);
+  }
+  activate_gate(params, activations[1], g, H);
+  for (int64_t j = 0; j < H; ++j) c[j] = f[j] * c[j] + i[j] * g[j];
+  if (peephole != nullptr) {
+    for (int64_t j = 0; j < H; ++j) o[j] += peephole[H + j] * c[j];
+  }
+  activate_gate(params, activations[0], o, H);
+  for (int64_t j = 0; j < H; ++j) work[j] = c[j];
+  activate_gate(params, activations[2], work, H);
+  for (int64_t j = 0; j < H; ++j) h[j] = o[j] * work[j];
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,66 @@
+// The recurrent layers RNN, GRU and LSTM in float32, with everything that ONNX gives them.
+//
+// The inputs' share of all gates is one product before the first step; a step adds the product of the state and applies the functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/thread_pool.h"
+#include "kernels/elementwise/unary_f32.h"
+#include "kernels/gemm/gemm.h"
+
+namespace treadle::kernels {
+
+enum class RnnKind : uint8_t { rnn, gru, lstm };
+enum class RnnDirection : uint8_t { forward, reverse, bidirectional };
+
+struct RnnActivation {
+  Unary function = Unary::tanh;
+  float a = 0, b = 0;
+};
+
+struct RnnParams {
+  RnnKind kind = RnnKind::rnn;
+  RnnDirection direction = RnnDirection::forward;
+  int64_t steps = 0, batch = 0, input = 0, hidden = 0;
+  bool batch_first = false;          ///< ONNX's layout = 1
+  float clip = 0;                    ///< bound of the activations' arguments; 0 for none
+  bool linear_before_reset = false;  ///< GRU
+  bool input_forget = false;         ///< LSTM: the forget gate is 1 - the input gate
+  /// Per direction: f; f, g; or f, g, h.
+  RnnActivation activations[2][3];
+
+  int64_t gates() const { return kind == RnnKind::rnn ? 1 : kind == RnnKind::gru ? 3 : 4; }
+  int num_directions() const { return direction == RnnDirection::bidirectional ? 2 : 1; }
+  /// ONNX's defaults: sigmoid for f, tanh for the others (tanh for an RNN).
+  void set_default_activations();
+};
+
+/// ONNX's weights, all directions: W[D, gates * hidden, input], R[D, gates * hidden, hidden], B[D, 2 * gates * hidden] or null,
+/// P[D, 3 * hidden] (peepholes of an LSTM) or null. Gates in ONNX's order: i, o, f, c; z, r, h.
+struct RnnWeights {
+  const float *W = nullptr, *R = nullptr, *B = nullptr, *P = nullptr;
+};
+
+/// Elements of the packed weights.
+int64_t packed_rnn_size(const RnnParams& params);
+/// @param packed  packed_rnn_size floats, aligned to 64 bytes
+void pack_rnn(const RnnParams& params, const RnnWeights& weights, float* packed);
+
+/// X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]; batch first: X[batch, steps, input],
+/// Y[batch, steps, D, hidden], Y_h and Y_c [batch, D, hidden]; initial states as Y_h and Y_c. Null where absent.
+struct RnnData {
+  const float* X = nullptr;
+  const int32_t* sequence_lengths = nullptr;  ///< `batch` values in [0, steps]
+  const float *initial_h = nullptr, *initial_c = nullptr;
+  float *Y = nullptr, *Y_h = nullptr, *Y_c = nullptr;
+};
+
+size_t rnn_scratch_bytes(const RnnParams& params);
+
+/// Past the end of a shorter sequence Y is 0 and the state stays; the reverse direction starts at each sequence's own end.
+/// @throws Error(invalid_argument) if a sequence length is not in [0, steps].
+void rnn(const RnnParams& params, const float* packed, const RnnData& data, void* scratch, ThreadPool* pool);
+
+}  // namespace treadle::kernels
