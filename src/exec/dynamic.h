@@ -8,18 +8,15 @@
 
 namespace treadle::exec {
 
-class DynamicInstruction final : public DynamicOperands {
+class DynamicInstruction {
  public:
   DynamicInstruction(Frame& frame, const Instruction& instruction);
   void run();
 
-  // DynamicOperands
-  const Datum& input(int i) const override;
-  Tensor allocate_output(int i, const Shape& shape) override;
-  void set_output(int i, Datum datum) override;
-
   // For control flow.
   const Instruction& instruction() const { return instruction_; }
+  const Datum& input(int i) const;
+  void set_output(int i, Datum datum);
   bool has_input(int i) const { return instruction_.node->has_input(static_cast<size_t>(i)); }
   /// Runs body `b`: formal inputs, to which the captures are added. @return one value per output of the body.
   std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs);

@@ -16,8 +16,7 @@ Frame::Frame(const Program& program)
     : program_(program),
       symbol_values_(program.graph().symbols().size()),
       pointers_(program.operands().size(), nullptr),
-      held_(program.slots().size()),
-      dynamic_state_(std::make_unique<std::max_align_t[]>(program.max_dynamic_state_bytes() / sizeof(std::max_align_t) + 1)) {}
+      held_(program.slots().size()) {}
 
 namespace {
 

@@ -12,6 +12,7 @@
 
 #include "exec/binding.h"
 #include "exec/program.h"
+#include "graph/evaluate.h"
 #include "treadle/datum.h"
 
 namespace treadle {
@@ -75,8 +76,7 @@ class Frame {
   std::vector<Datum> held_;          // per slot: feeds and held values
   std::vector<Datum> bound_;         // per output
   std::shared_ptr<Storage> arena_;
-  std::vector<std::byte> dynamic_scratch_;
-  std::unique_ptr<std::max_align_t[]> dynamic_state_;
+  Evaluator evaluator_;              // for instructions bound in the run
   size_t pc_ = 0;
 };
 

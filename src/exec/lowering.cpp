@@ -241,10 +241,7 @@ class Lowering {
 
   void find_preallocated() {
     for (const Instruction& instruction : p_.instructions_) {
-      if (instruction.dynamic) {
-        if (instruction.kernel) p_.max_dynamic_state_bytes_ = std::max(p_.max_dynamic_state_bytes_, instruction.kernel->state_bytes);
-        continue;
-      }
+      if (instruction.dynamic) continue;
       for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
         if (output >= 0 && slot(output).placement == Placement::held && slot(output).root == output) p_.preallocated_.push_back(output);
     }

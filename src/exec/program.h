@@ -90,7 +90,6 @@ class Program {
   std::span<const uint32_t> patches(int32_t slot) const;
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
   std::span<const int32_t> preallocated() const { return preallocated_; }
-  size_t max_dynamic_state_bytes() const { return max_dynamic_state_bytes_; }
   FramePool& frames() const { return *frames_; }
   /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
   void name_records(Recorder& recorder);
@@ -119,7 +118,7 @@ class Program {
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
-  size_t state_bytes_ = 0, max_dynamic_state_bytes_ = 0;
+  size_t state_bytes_ = 0;
   std::unique_ptr<FramePool> frames_;
   std::unique_ptr<BindingCache> bindings_;
 };

@@ -1,0 +1,131 @@
+#include "graph/evaluate.h"
+
+#include <fmt/format.h>
+
+#include "core/thread_pool.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+void* aligned(std::vector<std::byte>& block, size_t bytes, size_t alignment) {
+  if (block.size() < bytes + alignment) block.resize(bytes + alignment);
+  auto address = reinterpret_cast<uintptr_t>(block.data());
+  return reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
+}
+
+class Evaluation final : public DynamicOperands {
+ public:
+  Evaluation(const Node& node, const KernelDef& kernel, std::span<const Datum> inputs, std::span<const DType> output_dtypes,
+             Evaluator& evaluator)
+      : node_(node),
+        kernel_(kernel),
+        inputs_(inputs),
+        output_dtypes_(output_dtypes),
+        e_(evaluator),
+        kept_(inputs.size()),
+        outputs_(output_dtypes.size()) {}
+
+  std::vector<Datum> run(const PackedState* packed) {
+    describe_inputs();
+    if (!kernel_.allocates) make_outputs();
+    e_.shape_pointers.clear();
+    for (const Shape& shape : e_.shapes) e_.shape_pointers.push_back(&shape);
+    BindContext bind(node_);
+    bind.shapes_ = e_.shape_pointers;
+    bind.dtypes_ = e_.dtypes;
+    bind.values_ = e_.values;
+    bind.packed_ = packed;
+    bind.max_threads_ = e_.pool ? e_.pool->num_threads() : 1;
+    void* state = aligned(e_.state, kernel_.state_bytes, alignof(std::max_align_t));
+    kernel_.bind(state, bind);
+    void* scratch = aligned(e_.scratch, bind.scratch_bytes(), Storage::kAlignment);
+    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), scratch, e_.pool, packed);
+    context.run_id = e_.run_id;
+    context.dynamic_ = this;
+    kernel_.run(state, context);
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (!node_.has_output(i))
+        outputs_[i] = Datum();
+      else if (!outputs_[i].defined())
+        throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
+    }
+    return std::move(outputs_);
+  }
+
+  const Datum& input(int i) const override {
+    auto k = static_cast<size_t>(i);
+    if (!inputs_[k].is_tensor() || !inputs_[k].tensor().storage()->lent()) return inputs_[k];
+    if (!kept_[k].defined()) kept_[k] = inputs_[k].tensor().clone();
+    return kept_[k];
+  }
+
+  Tensor allocate_output(int i, const Shape& shape) override {
+    auto k = static_cast<size_t>(i);
+    DType dtype = output_dtypes_[k] == DType::undefined ? DType::uint8 : output_dtypes_[k];
+    size_t bytes = size_bytes(dtype, shape.num_elements());
+    if (bytes > e_.max_output_bytes)
+      throw Error(ErrorCode::resource_exhausted,
+                  fmt::format("output {} of {} bytes; at most {} are allowed here", i, bytes, e_.max_output_bytes));
+    Tensor tensor(dtype, shape);
+    outputs_[k] = tensor;
+    return tensor;
+  }
+
+  void set_output(int i, Datum datum) override {
+    if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
+  }
+
+ private:
+  void describe_inputs() {
+    size_t num_inputs = inputs_.size(), num_operands = num_inputs + output_dtypes_.size();
+    e_.shapes.assign(num_operands, Shape());
+    e_.dtypes.assign(num_operands, DType::undefined);
+    e_.values.assign(num_operands, nullptr);
+    e_.pointers.assign(num_operands, nullptr);
+    e_.operands.assign(num_inputs, {});
+    for (size_t i = 0; i < num_inputs; ++i) {
+      if (!inputs_[i].defined()) continue;
+      if (inputs_[i].is_tensor()) {
+        const Tensor& tensor = inputs_[i].tensor();
+        e_.shapes[i] = tensor.shape();
+        e_.dtypes[i] = tensor.dtype();
+        e_.values[i] = &tensor;
+        e_.pointers[i] = tensor.raw();
+      }
+      e_.operands[i] = {Type::of(inputs_[i]), e_.values[i], std::nullopt};
+    }
+    for (size_t i = 0; i < output_dtypes_.size(); ++i) e_.dtypes[num_inputs + i] = output_dtypes_[i];
+  }
+
+  void make_outputs() {
+    SymbolTable symbols;
+    InferContext context(node_, symbols, e_.operands, {});
+    if (node_.op->infer) node_.op->infer(context);
+    for (size_t i = 0; i < output_dtypes_.size(); ++i) {
+      if (!node_.has_output(i)) continue;
+      const Type& type = context.outputs[i];
+      if (!type.is_static()) throw Error(ErrorCode::internal, fmt::format("inference left output {} as {}", i, to_string(type)));
+      Tensor made = allocate_output(static_cast<int>(i), type.static_shape());
+      e_.shapes[inputs_.size() + i] = made.shape();
+      e_.pointers[inputs_.size() + i] = made.raw();
+    }
+  }
+
+  const Node& node_;
+  const KernelDef& kernel_;
+  std::span<const Datum> inputs_;
+  std::span<const DType> output_dtypes_;
+  Evaluator& e_;
+  mutable std::vector<Datum> kept_;  // copies of what is lent, made when asked for
+  std::vector<Datum> outputs_;
+};
+
+}  // namespace
+
+std::vector<Datum> evaluate_node(const Node& node, const KernelDef& kernel, const PackedState* packed, std::span<const Datum> inputs,
+                                 std::span<const DType> output_dtypes, Evaluator& evaluator) {
+  return Evaluation(node, kernel, inputs, output_dtypes, evaluator).run(packed);
+}
+
+}  // namespace treadle
