@@ -72,11 +72,11 @@ TEST(Recorder, EveryThreadHasItsOwnRecords) {
 }
 
 TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
-  Recorder recorder;
+  Recorder recorder(100'000);  // soon full: the writer would else run far ahead of the reader
   std::jthread writer([&](const std::stop_token& stop) {
     for (int64_t i = 0; !stop.stop_requested(); ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
   });
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 50; ++round) {
     Recording recording = recorder.collect();
     if (recording.threads.empty()) continue;
     int64_t expected = 0;
