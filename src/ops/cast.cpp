@@ -363,7 +363,7 @@ struct CopyBytes {
   }
 };
 
-constexpr TypeSet kCastTypes = kNumeric | kBool | kString | kFloat8 | kSubByte;
+constexpr TypeSet kCastTypes = kNumeric | kBool | kString | kFloat8 | kSubByte | TypeSet{DType::float6e2m3, DType::float6e3m2};
 
 OpDef cast() {
   return {.name = "Cast",

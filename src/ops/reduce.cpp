@@ -1,175 +1,47 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp (ONNX, opset
 // 28).
+#include "kernels/reduce/reduce.h"
+
 #include <fmt/format.h>
 
-#include <cmath>
-#include <limits>
+#include <algorithm>
+#include <type_traits>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
 #include "ops/list.h"
-#include "ops/reduce_loop.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
 
-// Reductions. Integers are summed unsigned in 64 bits, where overflow wraps as the specification's types do.
+using kernels::Reduce;
 
-template <typename T>
-using Accumulator = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
-
-template <typename T>
-struct Sum {
-  using C = compute_type_t<T>;
-  using Acc = Accumulator<T>;
-  Acc start() const { return 0; }
-  Acc step(Acc sum, C x) const { return sum + static_cast<Acc>(x); }
-  Acc join(Acc a, Acc b) const { return a + b; }
-  T finish(Acc sum, int64_t) const { return static_cast<T>(sum); }
-};
-
-template <typename T>
-struct Mean : Sum<T> {
-  T finish(Accumulator<T> sum, int64_t count) const {
-    if constexpr (std::is_integral_v<T>) {
-      if (count == 0) return 0;
-      if constexpr (std::is_signed_v<T>)
-        return static_cast<T>(static_cast<int64_t>(sum) / count);
-      else
-        return static_cast<T>(sum / static_cast<uint64_t>(count));
-    } else {
-      return static_cast<T>(sum / static_cast<Accumulator<T>>(count));
-    }
-  }
-};
-
-template <typename T>
-struct Prod {
-  using C = compute_type_t<T>;
-  using Acc = Accumulator<T>;
-  Acc start() const { return 1; }
-  Acc step(Acc product, C x) const { return product * static_cast<Acc>(x); }
-  Acc join(Acc a, Acc b) const { return a * b; }
-  T finish(Acc product, int64_t) const { return static_cast<T>(product); }
-};
-
-template <typename T>
-struct SumSquare : Sum<T> {
-  using Acc = Accumulator<T>;
-  Acc step(Acc sum, compute_type_t<T> x) const { return sum + static_cast<Acc>(x) * static_cast<Acc>(x); }
-};
-
-template <typename T>
-T rounded_root(Accumulator<T> sum) {
-  if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(std::sqrt(static_cast<double>(sum)));
-  else
-    return static_cast<T>(std::sqrt(sum));
-}
-template <typename T>
-struct L2 : SumSquare<T> {
-  T finish(Accumulator<T> sum, int64_t) const { return rounded_root<T>(sum); }
-};
-
-template <typename T>
-struct L1 : Sum<T> {
-  using Acc = Accumulator<T>;
-  Acc step(Acc sum, compute_type_t<T> x) const {
-    if constexpr (std::is_unsigned_v<T>)
-      return sum + x;
-    else if constexpr (std::is_integral_v<T>)
-      return x < 0 ? sum - static_cast<Acc>(x) : sum + static_cast<Acc>(x);
-    else
-      return sum + std::fabs(x);
-  }
-};
-
-template <typename T>
-struct LogSum : Sum<T> {
-  T finish(Accumulator<T> sum, int64_t) const {
-    if constexpr (std::is_signed_v<T> && std::is_integral_v<T>)
-      return static_cast<T>(std::log(static_cast<double>(static_cast<int64_t>(sum))));
-    else if constexpr (std::is_integral_v<T>)
-      return static_cast<T>(std::log(static_cast<double>(sum)));
-    else
-      return static_cast<T>(std::log(sum));
-  }
-};
-
-// log(sum exp(x)) with the largest element taken out, so that nothing overflows; it may grow on the way.
-template <typename T>
-struct LogSumExp {
-  using C = std::conditional_t<std::is_integral_v<T>, double, compute_type_t<T>>;
-  struct Acc {
-    C max, sum;  // the sum of exp(x - max)
-  };
-  static constexpr C kNothing = -std::numeric_limits<C>::infinity();
-  Acc start() const { return {kNothing, 0}; }
-  Acc step(Acc acc, compute_type_t<T> element) const {
-    C x = static_cast<C>(element);
-    if (x <= acc.max) return {acc.max, acc.max == kNothing ? C{0} : acc.sum + (x == acc.max ? C{1} : std::exp(x - acc.max))};
-    return {x, (acc.max == kNothing ? C{0} : acc.sum * std::exp(acc.max - x)) + C{1}};
-  }
-  Acc join(Acc a, Acc b) const {
-    if (a.max < b.max) std::swap(a, b);
-    if (b.max == kNothing) return a;
-    return {a.max + (b.max != b.max ? b.max : C{0}), a.sum + b.sum * (a.max == b.max ? C{1} : std::exp(b.max - a.max))};
-  }
-  T finish(Acc acc, int64_t) const {
-    if (acc.max == kNothing && std::is_integral_v<T>) return std::numeric_limits<T>::lowest();
-    return static_cast<T>(acc.max + (acc.max == kNothing ? C{0} : std::log(acc.sum)));
-  }
-};
-
-// An empty set's maximum is the lowest number there is. A NaN wins over every number, as in NumPy.
-template <typename T>
-struct Max {
-  using Acc = compute_type_t<T>;
-  Acc start() const {
-    if constexpr (std::is_floating_point_v<Acc>)
-      return -std::numeric_limits<Acc>::infinity();
-    else
-      return std::numeric_limits<Acc>::lowest();
-  }
-  Acc step(Acc best, Acc x) const { return x > best || x != x ? x : best; }
-  Acc join(Acc a, Acc b) const { return step(a, b); }
-  T finish(Acc best, int64_t) const { return static_cast<T>(best); }
-};
-template <typename T>
-struct Min {
-  using Acc = compute_type_t<T>;
-  Acc start() const {
-    if constexpr (std::is_floating_point_v<Acc>)
-      return std::numeric_limits<Acc>::infinity();
-    else
-      return std::numeric_limits<Acc>::max();
-  }
-  Acc step(Acc best, Acc x) const { return x < best || x != x ? x : best; }
-  Acc join(Acc a, Acc b) const { return step(a, b); }
-  T finish(Acc best, int64_t) const { return static_cast<T>(best); }
-};
-
-std::array<bool, kMaxRank> reduced_axes(BindContext& c) {
+uint32_t reduced_axes(BindContext& c) {
   int rank = c.shape(0).rank();
-  std::array<bool, kMaxRank> reduced{};
   int64_t count = c.has_input(1) ? c.value_count(1) : 0;
-  if (count == 0) {
-    reduced.fill(c.get_int("noop_with_empty_axes") == 0);
-    return reduced;
-  }
-  for (int64_t i = 0; i < count; ++i) reduced[static_cast<size_t>(normalise_axis(c.value_at(1, i), rank))] = true;
-  return reduced;
+  if (count == 0) return c.get_int("noop_with_empty_axes") != 0 ? 0 : (1U << rank) - 1U;
+  uint32_t axes = 0;
+  for (int64_t i = 0; i < count; ++i) axes |= 1U << normalise_axis(c.value_at(1, i), rank);
+  return axes;
 }
 
-template <template <typename> class R>
+template <Reduce kOp>
 struct Of {
   template <typename T>
   struct Kernel {
-    ReducePlan plan;
-    static Kernel bind(BindContext& c) { return {ReducePlan::make(c.shape(0), reduced_axes(c))}; }
-    void run(RunContext& c) const { reduce(plan, R<T>{}, c.in<T>(0), c.out<T>(0), c.pool()); }
+    kernels::ReducePlan plan;
+    static Kernel bind(BindContext& c) { return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))}; }
+    void run(RunContext& c) const {
+      // false < true: bytes of 0 and 1.
+      using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // the byte's limits are no booleans
+        std::fill_n(c.out<T>(0), plan.kept.size, static_cast<T>(kOp == Reduce::min));
+        return;
+      }
+      kernels::reduce<Number>(kOp, plan, c.in<Number>(0), c.out<Number>(0), c.pool());
+    }
   };
 };
 
@@ -254,9 +126,9 @@ OpDef reduction(std::string_view name, std::vector<int> since, int last_with_att
           .value_inputs = {1}};
 }
 
-template <template <typename> class R>
+template <Reduce kOp>
 std::vector<KernelDef> number_kernels() {
-  return typed<Of<R>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
+  return typed<Of<kOp>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
 }
 
 }  // namespace
@@ -266,17 +138,19 @@ std::vector<OpDef> reduce_ops() {
   constexpr TypeSet kOrdered = kTypes | TypeSet{DType::int8, DType::uint8, DType::boolean};
   const std::vector<int> since = {1, 11, 13, 18}, logarithmic = {1, 11, 13, 18, 28}, ordered = {1, 11, 12, 13, 18, 20};
   return {
-      reduction("ReduceSum", {1, 11, 13}, 11, kTypes, infer_sum, number_kernels<Sum>()),
-      reduction("ReduceMean", since, 13, kTypes, infer_plain, number_kernels<Mean>()),
-      reduction("ReduceProd", since, 13, kTypes, infer_prod, number_kernels<Prod>()),
-      reduction("ReduceMax", ordered, 13, kOrdered, infer_max, number_kernels<Max>() + typed<Of<Max>::Kernel, int8_t, uint8_t, bool>()),
-      reduction("ReduceMin", ordered, 13, kOrdered, infer_min, number_kernels<Min>() + typed<Of<Min>::Kernel, int8_t, uint8_t, bool>()),
-      reduction("ReduceSumSquare", since, 13, kTypes, infer_plain, number_kernels<SumSquare>()),
-      reduction("ReduceL1", since, 13, kTypes, infer_plain, number_kernels<L1>()),
-      reduction("ReduceL2", since, 13, kTypes, infer_plain, number_kernels<L2>()),
+      reduction("ReduceSum", {1, 11, 13}, 11, kTypes, infer_sum, number_kernels<Reduce::sum>()),
+      reduction("ReduceMean", since, 13, kTypes, infer_plain, number_kernels<Reduce::mean>()),
+      reduction("ReduceProd", since, 13, kTypes, infer_prod, number_kernels<Reduce::prod>()),
+      reduction("ReduceMax", ordered, 13, kOrdered, infer_max,
+                number_kernels<Reduce::max>() + typed<Of<Reduce::max>::Kernel, int8_t, uint8_t, bool>()),
+      reduction("ReduceMin", ordered, 13, kOrdered, infer_min,
+                number_kernels<Reduce::min>() + typed<Of<Reduce::min>::Kernel, int8_t, uint8_t, bool>()),
+      reduction("ReduceSumSquare", since, 13, kTypes, infer_plain, number_kernels<Reduce::sum_square>()),
+      reduction("ReduceL1", since, 13, kTypes, infer_plain, number_kernels<Reduce::l1>()),
+      reduction("ReduceL2", since, 13, kTypes, infer_plain, number_kernels<Reduce::l2>()),
       // Integers: opsets before 28 allowed them.
-      reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<LogSum>()),
-      reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<LogSumExp>()),
+      reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
+      reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };
 }
 

@@ -1,8 +1,211 @@
+// Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1): inputs R (learning rate), T (update count), then all X, all G (gradients),
+// and the state of each; outputs all new X and the new state.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/elementwise.h"
 #include "ops/list.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> training_optimizers_ops() { return {}; }
+constexpr std::string_view kDomain = "ai.onnx.preview.training";
+constexpr TypeSet kTypes{DType::float32, DType::float64};
+
+// kStates: state tensors of each X, so that every X has 2 + kStates inputs and 1 + kStates outputs.
+
+template <int kStates>
+void infer(InferContext& c) {
+  int tensors = c.num_inputs() - 2;
+  if (tensors <= 0 || tensors % (2 + kStates) != 0)
+    throw Error(ErrorCode::invalid_model, fmt::format("{} tensors after R and T; {} are expected for each X", tensors, 2 + kStates));
+  int count = tensors / (2 + kStates);
+  for (int k = 0; k < count; ++k) {
+    c.set_output(k, c.input(2 + k));
+    for (int s = 0; s < kStates; ++s) c.set_output(count * (1 + s) + k, c.input(2 + count * (2 + s) + k));
+  }
+}
+
+/// One node for each X: what it does to one does not depend on the others.
+template <int kStates>
+void split_tensors(Graph& graph, NodeId id) {
+  auto size = [](const std::vector<ValueId>& ids) { return static_cast<int>(ids.size()); };
+  const std::vector<ValueId> inputs = graph.node(id).inputs, outputs = graph.node(id).outputs;
+  int tensors = size(inputs) - 2;
+  if (tensors <= 2 + kStates || tensors % (2 + kStates) != 0) return;
+  int count = tensors / (2 + kStates);
+  for (int k = 0; k < count; ++k) {
+    std::vector<ValueId> operands = {inputs[0], inputs[1]};
+    for (int part = 0; part < 2 + kStates; ++part) operands.push_back(inputs[static_cast<size_t>(2 + part * count + k)]);
+    NodeId one = graph.add_node({.op_type = graph.node(id).op_type,
+                                 .inputs = std::move(operands),
+                                 .attributes = graph.node(id).attributes,
+                                 .domain = std::string(kDomain),
+                                 .num_outputs = 1 + kStates},
+                                id);
+    for (int part = 0; part < 1 + kStates; ++part) {
+      auto at = static_cast<size_t>(part * count + k);
+      if (at < outputs.size() && outputs[at] != kNoValue)
+        graph.replace_uses(outputs[at], graph.node(one).outputs[static_cast<size_t>(part)]);
+    }
+  }
+  graph.remove_node(id);
+}
+
+struct Scalars {
+  bool wide_rate;  // R is float64
+  float norm_coefficient;
+
+  static Scalars bind(BindContext& c) { return {c.dtype(0) == DType::float64, c.get_float("norm_coefficient", 0)}; }
+  double rate(RunContext& c) const { return wide_rate ? *c.in<double>(0) : static_cast<double>(*c.in<float>(0)); }
+  static double count(RunContext& c) { return static_cast<double>(*c.in<int64_t>(1)); }
+};
+
+void check_shapes(const BindContext& c) {
+  for (int i = 3; i < c.num_inputs(); ++i)
+    if (!(c.shape(i) == c.shape(2)))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("X is {}, input {} is {}; they must have the same shape", to_string(c.shape(2)), i, to_string(c.shape(i))));
+}
+
+template <typename Fn>
+void for_elements(RunContext& c, int64_t n, Fn&& fn) {
+  parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    TREADLE_ELEMENTWISE_LOOP
+    for (int64_t i = begin; i < end; ++i) fn(i);
+  });
+}
+
+template <typename T>
+struct Adagrad {
+  int64_t n;
+  Scalars scalars;
+  float decay, epsilon;
+
+  static Adagrad bind(BindContext& c) {
+    check_shapes(c);
+    return {c.num_elements(2), Scalars::bind(c), c.get_float("decay_factor", 0), c.get_float("epsilon", 1e-6F)};
+  }
+  void run(RunContext& c) const {
+    T rate = static_cast<T>(scalars.rate(c) / (1 + Scalars::count(c) * static_cast<double>(decay)));
+    T norm = scalars.norm_coefficient, tiny = epsilon;
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *h = c.in<T>(4);
+    T *x_new = c.out<T>(0), *h_new = c.out<T>(1);
+    for_elements(c, n, [=](int64_t i) {
+      T gradient = norm * x[i] + g[i];
+      T squares = h[i] + gradient * gradient;
+      x_new[i] = x[i] - rate * gradient / (std::sqrt(squares) + tiny);
+      h_new[i] = squares;
+    });
+  }
+};
+
+template <typename T>
+struct Adam {
+  int64_t n;
+  Scalars scalars;
+  float alpha, beta, epsilon, norm_post;
+
+  static Adam bind(BindContext& c) {
+    check_shapes(c);
+    return {c.num_elements(2),
+            Scalars::bind(c),
+            c.get_float("alpha", 0.9F),
+            c.get_float("beta", 0.999F),
+            c.get_float("epsilon", 1e-6F),
+            c.get_float("norm_coefficient_post", 0)};
+  }
+  void run(RunContext& c) const {
+    double count = Scalars::count(c), rate = scalars.rate(c);
+    if (count > 0) rate *= std::sqrt(1 - std::pow(static_cast<double>(beta), count)) / (1 - std::pow(static_cast<double>(alpha), count));
+    T step = static_cast<T>(rate), norm = scalars.norm_coefficient, tiny = epsilon, keep = T{1} - static_cast<T>(norm_post);
+    T a = alpha, b = beta;
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4), *h = c.in<T>(5);
+    T *x_new = c.out<T>(0), *v_new = c.out<T>(1), *h_new = c.out<T>(2);
+    for_elements(c, n, [=](int64_t i) {
+      T gradient = norm * x[i] + g[i];
+      T mean = a * v[i] + (1 - a) * gradient;
+      T squares = b * h[i] + (1 - b) * gradient * gradient;
+      x_new[i] = keep * (x[i] - step * mean / (std::sqrt(squares) + tiny));
+      v_new[i] = mean;
+      h_new[i] = squares;
+    });
+  }
+};
+
+template <typename T>
+struct Momentum {
+  int64_t n;
+  Scalars scalars;
+  float alpha, beta;
+  bool nesterov;
+
+  static Momentum bind(BindContext& c) {
+    check_shapes(c);
+    std::string_view mode = c.get_string("mode");
+    if (mode != "standard" && mode != "nesterov")
+      throw Error(ErrorCode::invalid_model, fmt::format("mode = \"{}\"; it must be standard or nesterov", mode));
+    return {c.num_elements(2), Scalars::bind(c), c.get_float("alpha"), c.get_float("beta"), mode == "nesterov"};
+  }
+  void run(RunContext& c) const {
+    T rate = static_cast<T>(scalars.rate(c)), norm = scalars.norm_coefficient, a = alpha;
+    T b = Scalars::count(c) > 0 ? static_cast<T>(beta) : T{1};
+    T direct = nesterov ? T{1} : T{0}, by_momentum = nesterov ? a : T{1};
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4);
+    T *x_new = c.out<T>(0), *v_new = c.out<T>(1);
+    for_elements(c, n, [=](int64_t i) {
+      T gradient = norm * x[i] + g[i];
+      T momentum = a * v[i] + b * gradient;
+      x_new[i] = x[i] - rate * (direct * gradient + by_momentum * momentum);
+      v_new[i] = momentum;
+    });
+  }
+};
+
+Cost cost(const ShapeContext& c) {
+  double bytes = 0;
+  for (int i = 2; i < c.num_inputs(); ++i) bytes += 2 * c.size_bytes(i);
+  return {12 * static_cast<double>(c.num_elements(2)), bytes};
+}
+
+template <int kStates>
+OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std::vector<KernelDef> kernels) {
+  OpDef op{.name = name,
+           .domain = kDomain,
+           .since = {1},
+           .inputs = {{"R", kTypes, "T1"}, {"T", kInt64, "T2"}, {"inputs", kTypes, "T3", Presence::variadic}},
+           .outputs = {{"outputs", kTypes, "T3", Presence::variadic}},
+           .attributes = std::move(attributes),
+           .infer = infer<kStates>,
+           .cost = cost,
+           .alias = {may_reuse(0, 2)},
+           .kernels = std::move(kernels),
+           .decompose = split_tensors<kStates>};
+  for (int s = 0; s < kStates; ++s) op.alias.push_back(may_reuse(1 + s, 4 + s));
+  return op;
+}
+
+template <template <typename> class K>
+std::vector<KernelDef> by_parameter() {
+  return {kernel<K<float>>("plain", DType::float32, 2), kernel<K<double>>("plain", DType::float64, 2)};
+}
+
+}  // namespace
+
+std::vector<OpDef> training_optimizers_ops() {
+  using Required = AttributeDef::Required;
+  return {
+      optimizer<1>("Adagrad", {{"decay_factor", 0.0F}, {"epsilon", 1e-6F}, {"norm_coefficient", 0.0F}}, by_parameter<Adagrad>()),
+      optimizer<2>("Adam",
+                   {{"alpha", 0.9F}, {"beta", 0.999F}, {"epsilon", 1e-6F}, {"norm_coefficient", 0.0F}, {"norm_coefficient_post", 0.0F}},
+                   by_parameter<Adam>()),
+      optimizer<1>("Momentum", {{"alpha", Required{}}, {"beta", Required{}}, {"mode", Required{}}, {"norm_coefficient", Required{}}},
+                   by_parameter<Momentum>()),
+  };
+}
 
 }  // namespace treadle::ops
