@@ -1,0 +1,153 @@
+/* Treadle's C ABI: opaque handles, status codes with messages, no exceptions across the border. Binary-stable: functions are only added, and
+ * structs carry their size. Every function that returns `treadle_status*` returns NULL on success; a status is released by the caller.
+ * Handles of one session may be used from several threads at once, other handles from one thread at a time.
+ * Strings that functions return live as long as the handle they were asked of. */
+#ifndef TREADLE_TREADLE_H_
+#define TREADLE_TREADLE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define TREADLE_C_API __declspec(dllexport)
+#else
+#define TREADLE_C_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows with every addition to this header. */
+#define TREADLE_ABI_VERSION 1
+
+typedef struct treadle_status treadle_status;
+typedef struct treadle_model treadle_model;
+typedef struct treadle_session treadle_session;
+typedef struct treadle_run_options treadle_run_options;
+typedef struct treadle_value treadle_value;
+typedef struct treadle_partial_run treadle_partial_run;
+
+typedef enum treadle_code {
+  TREADLE_OK = 0,
+  TREADLE_INVALID_ARGUMENT = 1,
+  TREADLE_INVALID_MODEL = 2,
+  TREADLE_NOT_IMPLEMENTED = 3,
+  TREADLE_NOT_FOUND = 4,
+  TREADLE_RESOURCE_EXHAUSTED = 5,
+  TREADLE_CANCELLED = 6,
+  TREADLE_TIMED_OUT = 7,
+  TREADLE_IO_ERROR = 8,
+  TREADLE_INTERNAL = 9
+} treadle_code;
+
+/* ONNX's numbers (TensorProto.DataType). */
+typedef enum treadle_dtype {
+  TREADLE_UNDEFINED = 0,
+  TREADLE_FLOAT32 = 1,
+  TREADLE_UINT8 = 2,
+  TREADLE_INT8 = 3,
+  TREADLE_UINT16 = 4,
+  TREADLE_INT16 = 5,
+  TREADLE_INT32 = 6,
+  TREADLE_INT64 = 7,
+  TREADLE_STRING = 8,
+  TREADLE_BOOL = 9,
+  TREADLE_FLOAT16 = 10,
+  TREADLE_FLOAT64 = 11,
+  TREADLE_UINT32 = 12,
+  TREADLE_UINT64 = 13,
+  TREADLE_COMPLEX64 = 14,
+  TREADLE_COMPLEX128 = 15,
+  TREADLE_BFLOAT16 = 16
+} treadle_dtype;
+
+typedef enum treadle_value_kind {
+  TREADLE_NONE = 0,
+  TREADLE_TENSOR = 1,
+  TREADLE_SPARSE_TENSOR = 2,
+  TREADLE_SEQUENCE = 3,
+  TREADLE_OPTIONAL = 4,
+  TREADLE_MAP = 5
+} treadle_value_kind;
+
+TREADLE_C_API const char* treadle_version(void); /* "0.1.0" */
+TREADLE_C_API uint32_t treadle_abi_version(void);
+
+/* Statuses. A NULL status is TREADLE_OK with an empty message. */
+TREADLE_C_API treadle_code treadle_status_code(const treadle_status* status);
+TREADLE_C_API const char* treadle_status_message(const treadle_status* status);
+TREADLE_C_API void treadle_status_release(treadle_status* status);
+
+/* Models. `model_dir` is where external data is looked for; NULL: external data is an error. */
+TREADLE_C_API treadle_status* treadle_model_load(const char* path, treadle_model** out);
+TREADLE_C_API treadle_status* treadle_model_from_bytes(const void* bytes, size_t size_bytes, const char* model_dir, treadle_model** out);
+TREADLE_C_API treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimised, int opset);
+TREADLE_C_API void treadle_model_release(treadle_model* model);
+
+/* Sessions. Zero-initialise the options and set struct_size; a zero means the default. */
+typedef struct treadle_session_options {
+  size_t struct_size;
+  int32_t intra_op_num_threads;  /* 0: the process's shared pool */
+  int32_t disable_optimisation;  /* non-zero: the graph runs as written */
+  int32_t loose_symbols;         /* non-zero: a symbol may have different values in different inputs */
+  int32_t enable_profiling;
+  const char* profile_file_prefix;
+} treadle_session_options;
+
+TREADLE_C_API treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* options, treadle_session** out);
+TREADLE_C_API void treadle_session_release(treadle_session* session);
+TREADLE_C_API size_t treadle_session_num_inputs(const treadle_session* session);
+TREADLE_C_API size_t treadle_session_num_outputs(const treadle_session* session);
+TREADLE_C_API const char* treadle_session_input_name(const treadle_session* session, size_t index);   /* NULL beyond the last */
+TREADLE_C_API const char* treadle_session_output_name(const treadle_session* session, size_t index);
+TREADLE_C_API const char* treadle_session_input_type(const treadle_session* session, size_t index);   /* "tensor(float)" */
+TREADLE_C_API const char* treadle_session_output_type(const treadle_session* session, size_t index);
+/* Writes the profile; `*out_path` lives until the session is released. */
+TREADLE_C_API treadle_status* treadle_session_end_profiling(treadle_session* session, const char** out_path);
+
+TREADLE_C_API treadle_status* treadle_run_options_create(treadle_run_options** out);
+TREADLE_C_API void treadle_run_options_release(treadle_run_options* options);
+/* From any thread: runs that use these options stop with TREADLE_CANCELLED. 0 lets later runs go. */
+TREADLE_C_API void treadle_run_options_set_terminate(treadle_run_options* options, int terminate);
+TREADLE_C_API void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms);
+
+/* Runs. `outputs` receives `num_outputs` new values, which the caller releases; on an error they are NULL.
+ * `output_names` NULL with num_outputs = treadle_session_num_outputs: all, in order. `options` may be NULL. */
+TREADLE_C_API treadle_status* treadle_session_run(const treadle_session* session, const treadle_run_options* options, const char* const* input_names,
+                                                  const treadle_value* const* inputs, size_t num_inputs, const char* const* output_names,
+                                                  size_t num_outputs, treadle_value** outputs);
+
+/* Runs that stop at every Yield node of the domain "treadle". `*finished` tells whether the run is at its end. */
+TREADLE_C_API treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names,
+                                                         const treadle_value* const* inputs, size_t num_inputs, treadle_partial_run** out);
+TREADLE_C_API treadle_status* treadle_partial_run_advance(treadle_partial_run* run, int* finished);
+/* At a Yield: how many values it hands out, and each of them (a new value). */
+TREADLE_C_API treadle_status* treadle_partial_run_num_yielded(const treadle_partial_run* run, size_t* out);
+TREADLE_C_API treadle_status* treadle_partial_run_yielded(const treadle_partial_run* run, size_t index, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_partial_run_resume(treadle_partial_run* run, const treadle_value* const* values, size_t num_values, int* finished);
+TREADLE_C_API treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num_outputs, treadle_value** outputs);
+TREADLE_C_API void treadle_partial_run_release(treadle_partial_run* run);
+
+/* Values. A borrowed tensor does not copy: `data` must stay alive and unchanged until `release(context)` is called (may be NULL). */
+TREADLE_C_API treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes,
+                                                    void (*release)(void* context), void* context, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, const char* const* strings, size_t num_strings, treadle_value** out);
+TREADLE_C_API treadle_value_kind treadle_value_get_kind(const treadle_value* value);
+TREADLE_C_API void treadle_value_release(treadle_value* value);
+TREADLE_C_API treadle_dtype treadle_tensor_dtype(const treadle_value* value);       /* TREADLE_UNDEFINED if it is no tensor */
+TREADLE_C_API size_t treadle_tensor_rank(const treadle_value* value);
+TREADLE_C_API const int64_t* treadle_tensor_shape(const treadle_value* value);      /* rank extents */
+TREADLE_C_API size_t treadle_tensor_num_elements(const treadle_value* value);
+TREADLE_C_API size_t treadle_tensor_size_bytes(const treadle_value* value);
+TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);                /* NULL for strings and for other kinds */
+TREADLE_C_API const char* treadle_tensor_string(const treadle_value* value, size_t index); /* NULL if there is none */
+TREADLE_C_API size_t treadle_sequence_length(const treadle_value* value);
+TREADLE_C_API treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* TREADLE_TREADLE_H_ */

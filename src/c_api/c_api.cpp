@@ -1,0 +1,320 @@
+// The C ABI over the C++ API: converts handles and turns every exception into a status.
+#include <exception>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "treadle/error.h"
+#include "treadle/session.h"
+#include "treadle/treadle.h"
+
+struct treadle_status {
+  treadle_code code;
+  std::string message;
+};
+
+struct treadle_model {
+  treadle::Model model;
+};
+
+struct treadle_session {
+  treadle::Session session;
+  std::vector<treadle::ValueInfo> inputs, outputs;
+  std::string profile_path;
+};
+
+struct treadle_run_options {
+  treadle::RunOptions options;
+};
+
+struct treadle_value {
+  treadle::Datum datum;
+};
+
+struct treadle_partial_run {
+  treadle::PartialRun run;
+  std::vector<std::pair<std::string, treadle::Datum>> yielded;  // of the Yield that it stands at
+};
+
+namespace {
+
+using treadle::Error;
+using treadle::ErrorCode;
+
+// Given out when not even a status can be allocated; never released.
+treadle_status last_resort{TREADLE_RESOURCE_EXHAUSTED, "out of memory"};
+
+treadle_status* status_of(treadle_code code, const char* message) noexcept {
+  try {
+    return new treadle_status{code, message};
+  } catch (...) {
+    return &last_resort;
+  }
+}
+
+/// Runs `body`; whatever it throws becomes a status.
+template <typename Body>
+treadle_status* guarded(Body&& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const Error& error) {
+    return status_of(static_cast<treadle_code>(error.code()), error.what());
+  } catch (const std::bad_alloc&) {
+    return status_of(TREADLE_RESOURCE_EXHAUSTED, "out of memory");
+  } catch (const std::exception& error) {
+    return status_of(TREADLE_INTERNAL, error.what());
+  } catch (...) {
+    return status_of(TREADLE_INTERNAL, "an unknown exception");
+  }
+}
+
+template <typename T>
+T& require(T* pointer, const char* what) {
+  if (!pointer) throw Error(ErrorCode::invalid_argument, std::string(what) + " is NULL");
+  return *pointer;
+}
+
+std::map<std::string, treadle::Datum> to_feeds(const char* const* names, const treadle_value* const* values, size_t count) {
+  std::map<std::string, treadle::Datum> feeds;
+  for (size_t i = 0; i < count; ++i) feeds[&require(names[i], "an input's name")] = require(values[i], "an input").datum;
+  return feeds;
+}
+
+treadle::Shape to_shape(const int64_t* extents, size_t rank) { return treadle::Shape(std::span<const int64_t>(extents, rank)); }
+
+void hand_out(std::vector<treadle::Datum> results, treadle_value** outputs) {
+  std::vector<std::unique_ptr<treadle_value>> made;
+  for (treadle::Datum& result : results) made.push_back(std::make_unique<treadle_value>(treadle_value{std::move(result)}));
+  for (size_t i = 0; i < made.size(); ++i) outputs[i] = made[i].release();
+}
+
+const treadle::Tensor* tensor_of(const treadle_value* value) { return value && value->datum.is_tensor() ? &value->datum.tensor() : nullptr; }
+
+void refresh_yielded(treadle_partial_run& run) {
+  run.yielded.clear();
+  if (!run.run.finished()) run.yielded = run.run.yielded();
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* treadle_version(void) { return TREADLE_VERSION; }
+uint32_t treadle_abi_version(void) { return TREADLE_ABI_VERSION; }
+
+treadle_code treadle_status_code(const treadle_status* status) { return status ? status->code : TREADLE_OK; }
+const char* treadle_status_message(const treadle_status* status) { return status ? status->message.c_str() : ""; }
+void treadle_status_release(treadle_status* status) {
+  if (status != &last_resort) delete status;
+}
+
+treadle_status* treadle_model_load(const char* path, treadle_model** out) {
+  return guarded([&] { require(out, "out") = new treadle_model{treadle::Model::load(&require(path, "path"))}; });
+}
+
+treadle_status* treadle_model_from_bytes(const void* bytes, size_t size_bytes, const char* model_dir, treadle_model** out) {
+  return guarded([&] {
+    if (size_bytes) require(static_cast<const char*>(bytes), "bytes");
+    std::span data(static_cast<const std::byte*>(bytes), size_bytes);
+    require(out, "out") = new treadle_model{treadle::Model::from_bytes(data, model_dir ? model_dir : "")};
+  });
+}
+
+treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimised, int opset) {
+  return guarded([&] { require(model, "model").model.save(&require(path, "path"), optimised != 0, opset); });
+}
+
+void treadle_model_release(treadle_model* model) { delete model; }
+
+treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* given, treadle_session** out) {
+  return guarded([&] {
+    treadle::SessionOptions options;
+    if (given) {
+      if (given->struct_size < sizeof(treadle_session_options)) throw Error(ErrorCode::invalid_argument, "the options' struct_size is not set");
+      options.intra_op_num_threads = given->intra_op_num_threads;
+      if (given->disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
+      options.strict_symbols = given->loose_symbols == 0;
+      options.enable_profiling = given->enable_profiling != 0;
+      if (given->profile_file_prefix) options.profile_file_prefix = given->profile_file_prefix;
+    }
+    treadle::Session session(require(model, "model").model, options);
+    auto inputs = session.inputs(), outputs = session.outputs();
+    require(out, "out") = new treadle_session{std::move(session), std::move(inputs), std::move(outputs), {}};
+  });
+}
+
+void treadle_session_release(treadle_session* session) { delete session; }
+size_t treadle_session_num_inputs(const treadle_session* session) { return session ? session->inputs.size() : 0; }
+size_t treadle_session_num_outputs(const treadle_session* session) { return session ? session->outputs.size() : 0; }
+const char* treadle_session_input_name(const treadle_session* session, size_t index) {
+  return session && index < session->inputs.size() ? session->inputs[index].name.c_str() : nullptr;
+}
+const char* treadle_session_output_name(const treadle_session* session, size_t index) {
+  return session && index < session->outputs.size() ? session->outputs[index].name.c_str() : nullptr;
+}
+const char* treadle_session_input_type(const treadle_session* session, size_t index) {
+  return session && index < session->inputs.size() ? session->inputs[index].type.c_str() : nullptr;
+}
+const char* treadle_session_output_type(const treadle_session* session, size_t index) {
+  return session && index < session->outputs.size() ? session->outputs[index].type.c_str() : nullptr;
+}
+
+treadle_status* treadle_session_end_profiling(treadle_session* session, const char** out_path) {
+  return guarded([&] {
+    require(session, "session").profile_path = session->session.end_profiling();
+    require(out_path, "out_path") = session->profile_path.c_str();
+  });
+}
+
+treadle_status* treadle_run_options_create(treadle_run_options** out) {
+  return guarded([&] { require(out, "out") = new treadle_run_options; });
+}
+void treadle_run_options_release(treadle_run_options* options) { delete options; }
+void treadle_run_options_set_terminate(treadle_run_options* options, int terminate) {
+  if (options) options->options.terminate = terminate != 0;
+}
+void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms) {
+  if (options) options->options.deadline_ms = deadline_ms;
+}
+
+treadle_status* treadle_session_run(const treadle_session* session, const treadle_run_options* options, const char* const* input_names,
+                                    const treadle_value* const* inputs, size_t num_inputs, const char* const* output_names, size_t num_outputs,
+                                    treadle_value** outputs) {
+  for (size_t i = 0; outputs && i < num_outputs; ++i) outputs[i] = nullptr;
+  return guarded([&] {
+    if (num_outputs) require(outputs, "outputs");
+    std::vector<std::string> names;
+    for (size_t i = 0; output_names && i < num_outputs; ++i) names.emplace_back(&require(output_names[i], "an output's name"));
+    std::vector<treadle::Datum> results =
+        require(session, "session").session.run(to_feeds(input_names, inputs, num_inputs), names, options ? &options->options : nullptr);
+    if (results.size() != num_outputs)
+      throw Error(ErrorCode::invalid_argument, "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
+    hand_out(std::move(results), outputs);
+  });
+}
+
+treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names, const treadle_value* const* inputs,
+                                           size_t num_inputs, treadle_partial_run** out) {
+  return guarded([&] {
+    require(out, "out") = new treadle_partial_run{require(session, "session").session.partial_run(to_feeds(input_names, inputs, num_inputs)), {}};
+  });
+}
+
+treadle_status* treadle_partial_run_advance(treadle_partial_run* run, int* finished) {
+  return guarded([&] {
+    require(finished, "finished") = require(run, "run").run.advance();
+    refresh_yielded(*run);
+  });
+}
+
+treadle_status* treadle_partial_run_num_yielded(const treadle_partial_run* run, size_t* out) {
+  return guarded([&] { require(out, "out") = require(run, "run").yielded.size(); });
+}
+
+treadle_status* treadle_partial_run_yielded(const treadle_partial_run* run, size_t index, treadle_value** out) {
+  return guarded([&] {
+    if (index >= require(run, "run").yielded.size()) throw Error(ErrorCode::invalid_argument, "there are " + std::to_string(run->yielded.size()) + " yielded values");
+    require(out, "out") = new treadle_value{run->yielded[index].second};
+  });
+}
+
+treadle_status* treadle_partial_run_resume(treadle_partial_run* run, const treadle_value* const* values, size_t num_values, int* finished) {
+  return guarded([&] {
+    std::vector<treadle::Datum> handed_in;
+    for (size_t i = 0; i < num_values; ++i) handed_in.push_back(require(values[i], "a value").datum);
+    require(finished, "finished") = require(run, "run").run.resume(handed_in);
+    refresh_yielded(*run);
+  });
+}
+
+treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num_outputs, treadle_value** outputs) {
+  return guarded([&] {
+    std::vector<treadle::Datum> results = require(run, "run").run.outputs();
+    if (results.size() != num_outputs)
+      throw Error(ErrorCode::invalid_argument, "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
+    hand_out(std::move(results), outputs);
+  });
+}
+
+void treadle_partial_run_release(treadle_partial_run* run) { delete run; }
+
+treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out) {
+  return guarded([&] { require(out, "out") = new treadle_value{treadle::Tensor(static_cast<treadle::DType>(dtype), to_shape(shape, rank))}; });
+}
+
+treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes, void (*release)(void*),
+                                      void* context, treadle_value** out) {
+  return guarded([&] {
+    if (dtype == TREADLE_STRING) throw Error(ErrorCode::invalid_argument, "strings cannot be borrowed");
+    auto storage = treadle::Storage::borrow(data, size_bytes, [release, context] {
+      if (release) release(context);
+    });
+    require(out, "out") = new treadle_value{treadle::Tensor(static_cast<treadle::DType>(dtype), to_shape(shape, rank), std::move(storage))};
+  });
+}
+
+treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, const char* const* strings, size_t num_strings, treadle_value** out) {
+  return guarded([&] {
+    std::vector<std::string> copies;
+    for (size_t i = 0; i < num_strings; ++i) copies.emplace_back(&require(strings[i], "a string"));
+    require(out, "out") = new treadle_value{treadle::Tensor::strings(to_shape(shape, rank), copies)};
+  });
+}
+
+treadle_value_kind treadle_value_get_kind(const treadle_value* value) { return value ? static_cast<treadle_value_kind>(value->datum.kind()) : TREADLE_NONE; }
+void treadle_value_release(treadle_value* value) { delete value; }
+
+treadle_dtype treadle_tensor_dtype(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor ? static_cast<treadle_dtype>(tensor->dtype()) : TREADLE_UNDEFINED;
+}
+
+size_t treadle_tensor_rank(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor ? static_cast<size_t>(tensor->shape().rank()) : 0;
+}
+
+const int64_t* treadle_tensor_shape(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor ? tensor->shape().begin() : nullptr;
+}
+
+size_t treadle_tensor_num_elements(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor ? static_cast<size_t>(tensor->num_elements()) : 0;
+}
+
+size_t treadle_tensor_size_bytes(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor ? tensor->size_bytes() : 0;
+}
+
+void* treadle_tensor_data(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor && tensor->dtype() != treadle::DType::string ? tensor->raw() : nullptr;
+}
+
+const char* treadle_tensor_string(const treadle_value* value, size_t index) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  if (!tensor || tensor->dtype() != treadle::DType::string || index >= static_cast<size_t>(tensor->num_elements())) return nullptr;
+  return tensor->data<std::string>()[index].c_str();
+}
+
+size_t treadle_sequence_length(const treadle_value* value) {
+  return treadle_value_get_kind(value) == TREADLE_SEQUENCE ? value->datum.sequence().elements.size() : 0;
+}
+
+treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out) {
+  return guarded([&] {
+    const auto& elements = require(value, "value").datum.sequence().elements;
+    if (index >= elements.size()) throw Error(ErrorCode::invalid_argument, "the sequence has " + std::to_string(elements.size()) + " elements");
+    require(out, "out") = new treadle_value{elements[index]};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,16 @@
+// A program that knows nothing but the installed headers and library.
+#include <treadle/treadle.hpp>
+
+#include <cstdio>
+#include <cstring>
+
+int main() {
+  try {
+    treadle::Session session("there-is-no-such-file.onnx");
+  } catch (const treadle::Error& error) {
+    if (error.code() != treadle::ErrorCode::not_found) return 1;
+    std::printf("treadle %s: %s\n", std::string(treadle::version()).c_str(), error.what());
+    return 0;
+  }
+  return 1;
+}
