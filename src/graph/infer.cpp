@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "treadle/error.h"
 
@@ -41,6 +43,30 @@ Dim merge_dims(const Dim& inferred, const Dim& declared, bool* contradiction) {
   return inferred.data_dependent() && !declared.data_dependent() ? declared : inferred;
 }
 
+// What a graph's values, and those of the bodies in it, are known to be.
+struct Knowledge {
+  std::vector<std::pair<Type, std::optional<KnownValues>>> values;
+  std::vector<Knowledge> bodies;
+
+  explicit Knowledge(const Graph& graph) {
+    for (size_t i = 0; i < graph.num_values(); ++i) {
+      const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
+      values.emplace_back(value.type, value.known);
+    }
+    for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+      for (const Body& body : graph.node(id).bodies) bodies.emplace_back(*body.graph);
+  }
+  void restore(Graph& graph) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
+      std::tie(value.type, value.known) = values[i];
+    }
+    auto body_knowledge = bodies.begin();
+    for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+      for (const Body& body : graph.node(id).bodies) (body_knowledge++)->restore(*body.graph);
+  }
+};
+
 }  // namespace
 
 int normalise_axis(int64_t axis, int rank, std::string_view what) {
@@ -50,7 +76,12 @@ int normalise_axis(int64_t axis, int rank, std::string_view what) {
 }
 
 InferContext::InferContext(const Node& node, SymbolTable& symbols, std::span<const Operand> inputs, InferBody infer_body)
-    : outputs(node.outputs.size()), known_outputs(node.outputs.size()), node_(node), symbols_(symbols), inputs_(inputs), infer_body_(std::move(infer_body)) {}
+    : outputs(node.outputs.size()),
+      known_outputs(node.outputs.size()),
+      node_(node),
+      symbols_(symbols),
+      inputs_(inputs),
+      infer_body_(std::move(infer_body)) {}
 
 const Type& InferContext::input(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].type : kUnknownType; }
 const Tensor* InferContext::constant(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].constant : nullptr; }
@@ -73,14 +104,17 @@ std::optional<std::vector<int64_t>> InferContext::known_ints(int i) const {
   return result;
 }
 
-int InferContext::axis(std::string_view name, int64_t otherwise, int rank) const { return normalise_axis(get_int(name, otherwise), rank, name); }
+int InferContext::axis(std::string_view name, int64_t otherwise, int rank) const {
+  return normalise_axis(get_int(name, otherwise), rank, name);
+}
 
 void InferContext::set_output(int i, Type type) {
   if (i < static_cast<int>(outputs.size())) outputs[static_cast<size_t>(i)] = std::move(type);
 }
 
 void InferContext::set_known(int i, KnownValues values) {
-  if (i < static_cast<int>(outputs.size()) && static_cast<int64_t>(values.size()) <= kMaxKnownValues) known_outputs[static_cast<size_t>(i)] = std::move(values);
+  if (i < static_cast<int>(outputs.size()) && static_cast<int64_t>(values.size()) <= kMaxKnownValues)
+    known_outputs[static_cast<size_t>(i)] = std::move(values);
 }
 
 SymbolicShape InferContext::data_dependent_shape(std::string_view hint, int rank) {
@@ -99,7 +133,8 @@ std::vector<Type> InferContext::infer_body(const Body& body, std::span<const Typ
   std::vector<Type> types(formal_inputs.begin(), formal_inputs.end());
   size_t num_formal = body.graph->inputs.size() - body.captures.size();
   if (types.size() != num_formal)
-    throw Error(ErrorCode::invalid_model, fmt::format("the body \"{}\" has {} inputs, the node gives it {}", body.attribute, num_formal, types.size()));
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("the body \"{}\" has {} inputs, the node gives it {}", body.attribute, num_formal, types.size()));
   for (const auto& capture : body.captures) types.push_back(inputs_[static_cast<size_t>(node_.num_formal_inputs + capture.second)].type);
   return infer_body_(body, types);
 }
@@ -114,18 +149,22 @@ Type merge(const Type& inferred, const Type& declared, bool* contradiction) {
   Type result = inferred;
   if (result.dtype == DType::undefined) result.dtype = declared.dtype;
   if (result.key_dtype == DType::undefined) result.key_dtype = declared.key_dtype;
-  if (inferred.dtype != DType::undefined && declared.dtype != DType::undefined && inferred.dtype != declared.dtype && contradiction) *contradiction = true;
+  if (inferred.dtype != DType::undefined && declared.dtype != DType::undefined && inferred.dtype != declared.dtype && contradiction)
+    *contradiction = true;
   if (!result.shape) {
     result.shape = declared.shape;
   } else if (declared.shape) {
     if (result.shape->size() != declared.shape->size()) {
       if (contradiction) *contradiction = true;
     } else {
-      for (size_t i = 0; i < result.shape->size(); ++i) (*result.shape)[i] = merge_dims((*result.shape)[i], (*declared.shape)[i], contradiction);
+      for (size_t i = 0; i < result.shape->size(); ++i)
+        (*result.shape)[i] = merge_dims((*result.shape)[i], (*declared.shape)[i], contradiction);
     }
   }
-  if (!result.element) result.element = declared.element;
-  else if (declared.element) result.element = std::make_shared<const Type>(merge(*result.element, *declared.element, contradiction));
+  if (!result.element)
+    result.element = declared.element;
+  else if (declared.element)
+    result.element = std::make_shared<const Type>(merge(*result.element, *declared.element, contradiction));
   return result;
 }
 
@@ -136,7 +175,8 @@ void check_schema(const Graph& graph, const Node& node) {
   bool variadic_out = !op.outputs.empty() && op.outputs.back().presence == Presence::variadic;
   if (!variadic_in && node.num_formal_inputs > static_cast<int>(op.inputs.size()))
     fail(fmt::format("{} inputs given, at most {} expected", node.num_formal_inputs, op.inputs.size()));
-  if (!variadic_out && node.outputs.size() > op.outputs.size()) fail(fmt::format("{} outputs named, at most {} exist", node.outputs.size(), op.outputs.size()));
+  if (!variadic_out && node.outputs.size() > op.outputs.size())
+    fail(fmt::format("{} outputs named, at most {} exist", node.outputs.size(), op.outputs.size()));
   std::vector<std::pair<std::string_view, std::pair<std::string_view, DType>>> bound;  // type_name → (port, dtype)
   for (size_t i = 0; i < std::max<size_t>(op.inputs.size(), static_cast<size_t>(node.num_formal_inputs)); ++i) {
     const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];
@@ -148,14 +188,18 @@ void check_schema(const Graph& graph, const Node& node) {
     if (!port.types.accepts(type)) fail(fmt::format("the input {} is {}; allowed: {}", port.name, to_string(type), port.types.to_string()));
     if (port.type_name.empty() || !type.is_tensor() || type.dtype == DType::undefined) continue;
     auto same = std::find_if(bound.begin(), bound.end(), [&](const auto& entry) { return entry.first == port.type_name; });
-    if (same == bound.end()) bound.push_back({port.type_name, {port.name, type.dtype}});
+    if (same == bound.end())
+      bound.push_back({port.type_name, {port.name, type.dtype}});
     else if (same->second.second != type.dtype && port.presence != Presence::variadic)
-      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", same->second.first, port.name, name_of(same->second.second), name_of(type.dtype)));
+      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", same->second.first, port.name,
+                       name_of(same->second.second), name_of(type.dtype)));
   }
   for (size_t i = 0; i < op.outputs.size(); ++i)
-    if (op.outputs[i].presence == Presence::required && !node.has_output(i) && i == 0) fail(fmt::format("the output {} is missing", op.outputs[i].name));
+    if (op.outputs[i].presence == Presence::required && !node.has_output(i) && i == 0)
+      fail(fmt::format("the output {} is missing", op.outputs[i].name));
   for (const AttributeDef& attribute : op.attributes)
-    if (std::holds_alternative<AttributeDef::Required>(attribute.value) && !node.attributes.has(attribute.name) && !node.body(attribute.name))
+    if (std::holds_alternative<AttributeDef::Required>(attribute.value) && !node.attributes.has(attribute.name) &&
+        !node.body(attribute.name))
       fail(fmt::format("the attribute \"{}\" is required", attribute.name));
   for (const auto& item : node.attributes) {
     bool known = std::any_of(op.attributes.begin(), op.attributes.end(), [&](const AttributeDef& def) { return def.name == item.first; });
@@ -175,11 +219,20 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       const Value& value = graph.value(node.inputs[i]);
       operands[i] = {value.type, graph.constant_tensor(node.inputs[i]), value.known};
     }
+    std::map<const Body*, Knowledge> before_loop;
     auto infer_body = [&](const Body& body, std::span<const Type> types) {
       Graph& inside = *body.graph;
+      // A loop asks again with weaker types of what it carries. Nothing that the stronger ones led to may stay.
+      bool again = false;
+      if (node.op->control_flow != ControlFlow::if_) {
+        auto [knowledge, first] = before_loop.try_emplace(&body, inside);
+        again = !first;
+        if (again) knowledge->second.restore(inside);
+      }
+      const size_t num_formal = inside.inputs.size() - body.captures.size();
       for (size_t i = 0; i < types.size(); ++i) {
         Value& input = inside.value(inside.inputs[i]);
-        input.type = merge(types[i], input.type);
+        input.type = again && i < num_formal ? types[i] : merge(types[i], input.type);
       }
       for (const auto& capture : body.captures) {
         const auto& operand = operands[static_cast<size_t>(node.num_formal_inputs + capture.second)];

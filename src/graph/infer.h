@@ -68,7 +68,8 @@ class InferContext {
 
   // Bodies.
   const Body& body(std::string_view attribute) const;
-  /// Infers a body for the types of its formal inputs; captures are added here. Returns the types of its outputs.
+  /// Infers a body for the types of its formal inputs; captures are added here. Returns the types of its outputs. The first call merges the
+  /// types with those that the body declares; each further one (for a loop, with weaker types) starts from scratch and takes them as they are.
   std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
 
   // Results, for the driver.
