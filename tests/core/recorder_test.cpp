@@ -72,7 +72,7 @@ TEST(Recorder, EveryThreadHasItsOwnRecords) {
 }
 
 TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
-  Recorder recorder(100'000);  // soon full: the writer would else run far ahead of the reader
+  Recorder recorder(20'000);  // soon full: the writer would else run far ahead of the reader
   std::jthread writer([&](const std::stop_token& stop) {
     for (int64_t i = 0; !stop.stop_requested(); ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
   });
