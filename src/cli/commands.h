@@ -1,0 +1,23 @@
+// The commands of the program, one file each. A command registers its options with the parser and returns what runs it.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace treadle::cli {
+
+/// Returns the exit status.
+using Command = std::function<int()>;
+
+Command add_run(CLI::App& app);
+Command add_inspect(CLI::App& app);
+Command add_check(CLI::App& app);
+Command add_bench(CLI::App& app);
+Command add_optimize(CLI::App& app);
+Command add_compare(CLI::App& app);
+Command add_options(CLI::App& app);
+
+}  // namespace treadle::cli

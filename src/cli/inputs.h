@@ -1,0 +1,37 @@
+// Feeds from files or random numbers, as the command line names them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "treadle/session.h"
+
+namespace CLI {
+class App;
+}
+
+namespace treadle::cli {
+
+/// The options that all commands share which run a model.
+struct InputOptions {
+  std::vector<std::string> files;       // NAME=FILE or FILE
+  std::vector<std::string> dimensions;  // SYMBOL=EXTENT
+  int64_t default_extent = 1;
+  uint64_t seed = 0;
+};
+
+void add_input_options(CLI::App& app, InputOptions& options);
+
+/// One value per input of the model: from its file, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
+/// @throws Error naming the input or the file.
+std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
+
+/// Options of sessions that all commands share.
+void add_session_options(CLI::App& app, SessionOptions& options);
+
+/// First elements of a value, its type, and its range.
+std::string summary(const Datum& datum, int64_t max_elements = 8);
+
+}  // namespace treadle::cli

@@ -1,0 +1,47 @@
+// treadle: runs, inspects, checks, measures, optimises and compares ONNX models.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include "cli/commands.h"
+#include "treadle/error.h"
+#include "treadle/session.h"
+
+int main(int argc, char** argv) {
+  using namespace treadle::cli;
+  CLI::App app{"Treadle runs, inspects, checks, measures, optimises and compares ONNX models.\n"
+               "  treadle run model.onnx image=cat.png --top 5\n"
+               "  treadle bench model.onnx --compare onnxruntime\n"
+               "`treadle COMMAND --help` tells more."};
+  app.set_version_flag("--version", std::string(treadle::version()));
+  app.require_subcommand(1);
+  std::map<CLI::App*, Command> commands;
+  auto add = [&](const char* name, const char* description, Command (*make)(CLI::App&)) {
+    CLI::App* sub = app.add_subcommand(name, description);
+    commands[sub] = make(*sub);
+  };
+  add("run", "Run a model once and print its outputs", add_run);
+  add("inspect", "Show a model: graph, operators, parameters, dynamic extents, cost, memory", add_inspect);
+  add("check", "List everything in a model that this build cannot run; exit status 1 if there is anything", add_check);
+  add("bench", "Measure latency, throughput, load time and memory", add_bench);
+  add("optimize", "Write the optimised model as ONNX", add_optimize);
+  add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);
+  add("options", "List options, passes and environment variables", add_options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  try {
+    for (auto& [sub, command] : commands)
+      if (sub->parsed()) return command();
+  } catch (const treadle::Error& error) {
+    std::fprintf(stderr, "treadle: %s\n", error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "treadle: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

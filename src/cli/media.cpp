@@ -1,0 +1,140 @@
+#include "cli/media.h"
+
+#include <fmt/format.h>
+#include <jpeglib.h>
+#include <png.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstring>
+
+#include "core/file.h"
+#include "treadle/error.h"
+
+namespace treadle::cli {
+namespace {
+
+[[noreturn]] void broken(const std::string& path, std::string_view what) { throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", path, what)); }
+
+Tensor read_png(const std::string& path) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  if (!png_image_begin_read_from_file(&image, path.c_str())) broken(path, image.message);
+  image.format = PNG_FORMAT_RGB;
+  Tensor tensor(DType::uint8, {image.height, image.width, 3});
+  png_color white{255, 255, 255};
+  if (!png_image_finish_read(&image, &white, tensor.raw(), 0, nullptr)) broken(path, image.message);
+  return tensor;
+}
+
+struct JpegError {
+  jpeg_error_mgr manager;
+  std::jmp_buf jump;
+  char message[JMSG_LENGTH_MAX];
+};
+
+Tensor read_jpeg(const std::string& path, const std::shared_ptr<Storage>& file) {
+  jpeg_decompress_struct decoder;
+  JpegError error;
+  decoder.err = jpeg_std_error(&error.manager);
+  error.manager.error_exit = [](j_common_ptr info) {
+    auto* self = reinterpret_cast<JpegError*>(info->err);
+    info->err->format_message(info, self->message);
+    std::longjmp(self->jump, 1);  // the library's only way out; no object of ours lies between
+  };
+  error.manager.output_message = [](j_common_ptr) {};
+  auto tensor = std::make_unique<Tensor>();
+  if (setjmp(error.jump)) {
+    jpeg_destroy_decompress(&decoder);
+    broken(path, error.message);
+  }
+  jpeg_create_decompress(&decoder);
+  jpeg_mem_src(&decoder, reinterpret_cast<const unsigned char*>(file->data()), file->size_bytes());
+  jpeg_read_header(&decoder, TRUE);
+  decoder.out_color_space = JCS_RGB;
+  jpeg_start_decompress(&decoder);
+  *tensor = Tensor(DType::uint8, {decoder.output_height, decoder.output_width, 3});
+  while (decoder.output_scanline < decoder.output_height) {
+    auto* row = tensor->data<uint8_t>() + static_cast<size_t>(decoder.output_scanline) * decoder.output_width * 3;
+    jpeg_read_scanlines(&decoder, &row, 1);
+  }
+  jpeg_finish_decompress(&decoder);
+  jpeg_destroy_decompress(&decoder);
+  return *tensor;
+}
+
+template <typename T>
+T read_at(const std::shared_ptr<Storage>& file, size_t offset, const std::string& path) {
+  if (offset > file->size_bytes() || file->size_bytes() - offset < sizeof(T)) broken(path, "the file is cut off");
+  T value;
+  std::memcpy(&value, file->data() + offset, sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+Tensor read_image(const std::string& path) {
+  auto file = read_file(path);
+  bool png = file->size_bytes() > 8 && std::memcmp(file->data(), "\x89PNG", 4) == 0;
+  return png ? read_png(path) : read_jpeg(path, file);
+}
+
+Tensor resize_image(const Tensor& image, int64_t height, int64_t width) {
+  int64_t from_height = image.shape()[0], from_width = image.shape()[1];
+  if (from_height == height && from_width == width) return image;
+  Tensor result(DType::uint8, {height, width, 3});
+  auto position = [](int64_t i, int64_t to, int64_t from) {
+    return std::clamp((static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5, 0.0, static_cast<double>(from - 1));
+  };
+  const uint8_t* src = image.data<uint8_t>();
+  for (int64_t y = 0; y < height; ++y) {
+    double fy = position(y, height, from_height);
+    auto y0 = static_cast<int64_t>(fy), y1 = std::min(y0 + 1, from_height - 1);
+    for (int64_t x = 0; x < width; ++x) {
+      double fx = position(x, width, from_width);
+      auto x0 = static_cast<int64_t>(fx), x1 = std::min(x0 + 1, from_width - 1);
+      for (int64_t c = 0; c < 3; ++c) {
+        auto at = [&](int64_t row, int64_t column) { return static_cast<double>(src[(row * from_width + column) * 3 + c]); };
+        double wy = fy - static_cast<double>(y0), wx = fx - static_cast<double>(x0);
+        double value = (1 - wy) * ((1 - wx) * at(y0, x0) + wx * at(y0, x1)) + wy * ((1 - wx) * at(y1, x0) + wx * at(y1, x1));
+        result.data<uint8_t>()[(y * width + x) * 3 + c] = static_cast<uint8_t>(value + 0.5);
+      }
+    }
+  }
+  return result;
+}
+
+Tensor read_wav(const std::string& path) {
+  auto file = read_file(path);
+  if (file->size_bytes() < 12 || std::memcmp(file->data(), "RIFF", 4) != 0 || std::memcmp(file->data() + 8, "WAVE", 4) != 0) broken(path, "not a WAV file");
+  uint16_t format = 0, channels = 0, bits = 0;
+  for (size_t at = 12; at + 8 <= file->size_bytes();) {
+    auto size = read_at<uint32_t>(file, at + 4, path);
+    if (std::memcmp(file->data() + at, "fmt ", 4) == 0) {
+      format = read_at<uint16_t>(file, at + 8, path);
+      channels = read_at<uint16_t>(file, at + 10, path);
+      bits = read_at<uint16_t>(file, at + 22, path);
+    } else if (std::memcmp(file->data() + at, "data", 4) == 0) {
+      bool known = (format == 1 && (bits == 8 || bits == 16 || bits == 32)) || (format == 3 && bits == 32);
+      if (!known || channels == 0) broken(path, fmt::format("format {} with {} bits and {} channels is not supported", format, bits, channels));
+      size_t bytes = std::min<size_t>(size, file->size_bytes() - at - 8), frames = bytes / (bits / 8U) / channels;
+      Tensor samples(DType::float32, {static_cast<int64_t>(frames)});
+      for (size_t i = 0; i < frames; ++i) {
+        double sum = 0;
+        for (size_t c = 0; c < channels; ++c) {
+          size_t offset = at + 8 + (i * channels + c) * (bits / 8U);
+          if (format == 3) sum += read_at<float>(file, offset, path);
+          else if (bits == 16) sum += read_at<int16_t>(file, offset, path) / 32768.0;
+          else if (bits == 32) sum += read_at<int32_t>(file, offset, path) / 2147483648.0;
+          else sum += (read_at<uint8_t>(file, offset, path) - 128) / 128.0;
+        }
+        samples.data<float>()[i] = static_cast<float>(sum / channels);
+      }
+      return samples;
+    }
+    at += 8 + size + (size & 1);
+  }
+  broken(path, "it holds no samples");
+}
+
+}  // namespace treadle::cli

@@ -1,0 +1,24 @@
+// ONNX Runtime as a peer to compare with: run in a Python of the user's that has it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "treadle/datum.h"
+
+namespace treadle::cli {
+
+struct PeerTimes {
+  double load_ms = 0, median_ms = 0;
+  std::string version;
+};
+
+/// Times ONNX Runtime on the same feeds and threads. @throws Error if `python` cannot import onnxruntime.
+PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads, int runs);
+
+/// Outputs of the values of these names (empty: of the model's outputs), optimiser off.
+std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
+                                              const std::vector<std::string>& values);
+
+}  // namespace treadle::cli
