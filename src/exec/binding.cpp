@@ -30,7 +30,7 @@ int64_t bucket_of(int64_t extent) {
 
 Binding::Binding(const Program& program) : program_(program) {
   const auto slots = program.slots();
-  values_.resize(program.graph().symbols().size());
+  values_.resize(program.num_expressions(), -1);
   shapes_.resize(slots.size());
   known_.resize(slots.size());
   sizes_.resize(program.num_buffers());
@@ -44,6 +44,7 @@ Binding::Binding(const Program& program) : program_(program) {
   for (size_t s = 0; s < slots.size(); ++s) {
     const Value& value = program.graph().value(slots[s].value);
     if (slots[s].constant_shape) shapes_[s] = value.type.static_shape();
+    else if (slots[s].static_shape) shapes_[s].resize(value.type.rank());
     if (slots[s].placement == Placement::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
   for (int32_t slot : program.operands()) {
@@ -59,28 +60,19 @@ Binding::Binding(const Program& program) : program_(program) {
 }
 
 void Binding::evaluate() {
-  const SymbolTable& table = program_.graph().symbols();
-  table.evaluate(program_.expressions(), values_);
+  program_.extent_code().run(values_);
   const auto slots = program_.slots();
-  for (size_t s = 0; s < slots.size(); ++s) {
-    const Value& value = program_.graph().value(slots[s].value);
-    if (slots[s].placement == Placement::known) {
-      const std::vector<Dim>& elements = *value.known;
-      for (size_t i = 0; i < elements.size(); ++i) {
-        int64_t element = treadle::evaluate(elements[i], values_);
-        if (slots[s].dtype == DType::int64) known_[s].data<int64_t>()[i] = element;
-        else known_[s].data<int32_t>()[i] = static_cast<int32_t>(element);
-      }
-    }
-    if (slots[s].constant_shape || !slots[s].static_shape) continue;
-    const SymbolicShape& extents = *value.type.shape;
-    Shape& shape = shapes_[s];
-    shape.resize(static_cast<int>(extents.size()));
-    for (size_t axis = 0; axis < extents.size(); ++axis) {
-      int64_t extent = treadle::evaluate(extents[axis], values_);
-      if (extent < 0) throw Error(ErrorCode::invalid_argument, "the extent " + to_string(extents[axis]) + " of \"" + value.name + "\" is " + std::to_string(extent));
-      shape[static_cast<int>(axis)] = extent;
-    }
+  for (const Program::SymbolicExtent& element : program_.known_elements()) {
+    auto s = static_cast<size_t>(element.slot), i = static_cast<size_t>(element.position);
+    int64_t value = treadle::evaluate(element.dim, values_);
+    if (slots[s].dtype == DType::int64) known_[s].data<int64_t>()[i] = value;
+    else known_[s].data<int32_t>()[i] = static_cast<int32_t>(value);
+  }
+  for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
+    int64_t value = treadle::evaluate(extent.dim, values_);
+    if (value < 0)
+      throw Error(ErrorCode::invalid_argument, "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
+    shapes_[static_cast<size_t>(extent.slot)][extent.position] = value;
   }
 }
 
@@ -132,7 +124,7 @@ void Binding::place(bool bucketed) {
     std::vector<int64_t> upper = values_;
     for (int32_t symbol : program_.symbols()) upper[static_cast<size_t>(symbol)] = bucket_of(upper[static_cast<size_t>(symbol)]);
     try {
-      program_.graph().symbols().evaluate(program_.expressions(), upper);
+      program_.extent_code().run(upper);
     } catch (const Error&) {
       upper = values_;  // bounds that do not broadcast: plan for the extents as they are
     }

@@ -14,7 +14,7 @@ namespace treadle::exec {
 
 Frame::Frame(const Program& program)
     : program_(program),
-      symbol_values_(program.graph().symbols().size()),
+      symbol_values_(program.num_expressions()),
       pointers_(program.operands().size(), nullptr),
       held_(program.slots().size()) {}
 
@@ -82,8 +82,8 @@ void Frame::ready_pointers() {
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const int64_t> parent_values) {
   control_ = control;
   pc_ = 0;
-  if (parent_values.empty()) std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
-  else std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
+  std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
+  std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
   bind_feeds(feeds);
   const auto symbols = program_.symbols();
   bool same = binding_ && std::all_of(symbols.begin(), symbols.end(), [&](int32_t s) {

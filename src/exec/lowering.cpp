@@ -17,7 +17,15 @@ namespace treadle::exec {
 
 class Lowering {
  public:
-  Lowering(Program& program, const ProgramOptions& options) : p_(program), graph_(program.graph()), options_(options) {}
+  Lowering(Program& program, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
+      : p_(program), graph_(program.graph()), options_(options), available_(outer_symbols.begin(), outer_symbols.end()) {
+    for (ValueId input : graph_.inputs) {
+      const Type& type = graph_.type(input);
+      if (!type.is_tensor() || !type.shape) continue;
+      for (const Dim& dim : *type.shape)
+        if (!dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) available_.insert(dim.expr()->index);
+    }
+  }
 
   void run() {
     make_slots();
@@ -44,17 +52,32 @@ class Lowering {
   Slot& slot(int32_t index) { return p_.slots_[static_cast<size_t>(index)]; }
   int32_t slot_of(ValueId id) const { return id == kNoValue ? -1 : slot_of_value_[index_of(id)]; }
 
-  static bool extents_are_static(const Type& type) {
+  // True if the feeds' shapes (and the run around a body) determine the extent.
+  bool is_determined(const Dim& dim) {
+    if (dim.is_const()) return true;
+    const Expr& expr = *dim.expr();
+    if (expr.data_dependent) return false;
+    if (expr.kind == Expr::Kind::symbol) return available_.contains(expr.index);
+    auto [found, inserted] = determined_.try_emplace(expr.index, false);
+    if (!inserted) return found->second;
+    bool result = is_determined(expr.a) && is_determined(expr.b);
+    for (const Expr::Term& term : expr.terms)
+      for (const Expr* factor : term.factors) result = result && is_determined(Dim(factor));
+    determined_[expr.index] = result;
+    return result;
+  }
+
+  bool extents_are_static(const Type& type) {
     return type.is_tensor() && type.dtype != DType::undefined && type.has_rank() &&
-           std::none_of(type.shape->begin(), type.shape->end(), [](const Dim& dim) { return dim.data_dependent(); });
+           std::all_of(type.shape->begin(), type.shape->end(), [&](const Dim& dim) { return is_determined(dim); });
   }
 
   // Values whose elements the feeds' shapes determine need no instruction: they are written when binding.
-  bool is_known(const Value& value) const {
+  bool is_known(const Value& value) {
     if (value.is_constant() || value.kind == Value::Kind::parameter || !value.known || !extents_are_static(value.type)) return false;
     if (value.type.dtype != DType::int64 && value.type.dtype != DType::int32) return false;
     if (!value.type.is_static() || value.type.static_shape().num_elements() != static_cast<int64_t>(value.known->size())) return false;
-    return std::none_of(value.known->begin(), value.known->end(), [](const Dim& dim) { return dim.data_dependent(); });
+    return std::all_of(value.known->begin(), value.known->end(), [&](const Dim& dim) { return is_determined(dim); });
   }
 
   void make_slots() {
@@ -119,7 +142,9 @@ class Lowering {
 
     if (node.op->control_flow != ControlFlow::none || made.is_yield) {
       made.dynamic = true;
-      for (const Body& body : node.bodies) made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options_));
+      std::vector<int32_t> symbols(available_.begin(), available_.end());
+      for (const Body& body : node.bodies)
+        made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options_, symbols));
     } else {
       made.kernel = &select_kernel(graph_, node);
       made.run = made.kernel->run;
@@ -269,36 +294,56 @@ class Lowering {
   void collect_expressions() {
     std::set<int32_t> needed;
     auto need = [&](auto& self, const Dim& dim) -> void {
-      if (dim.is_const() || dim.data_dependent() || !needed.insert(dim.expr()->index).second) return;
+      if (dim.is_const() || !needed.insert(dim.expr()->index).second) return;
       self(self, dim.expr()->a);
       self(self, dim.expr()->b);
       for (const Expr::Term& term : dim.expr()->terms)
         for (const Expr* factor : term.factors) self(self, Dim(factor));
     };
-    for (const Slot& candidate : p_.slots_) {
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      const Slot& candidate = p_.slots_[s];
       const Value& value = graph_.value(candidate.value);
-      if (value.type.is_tensor() && value.type.shape)
-        for (const Dim& dim : *value.type.shape) need(need, dim);
-      if (candidate.placement == Placement::known)
-        for (const Dim& dim : *value.known) need(need, dim);
+      if (candidate.static_shape && !candidate.constant_shape) {
+        for (size_t axis = 0; axis < value.type.shape->size(); ++axis) {
+          need(need, (*value.type.shape)[axis]);
+          p_.symbolic_extents_.push_back({static_cast<int32_t>(s), static_cast<int32_t>(axis), (*value.type.shape)[axis]});
+        }
+      }
+      if (candidate.placement != Placement::known) continue;
+      for (size_t i = 0; i < value.known->size(); ++i) {
+        need(need, (*value.known)[i]);
+        p_.known_elements_.push_back({static_cast<int32_t>(s), static_cast<int32_t>(i), (*value.known)[i]});
+      }
     }
     for (const Instruction& instruction : p_.instructions_)
-      for (const auto& body : instruction.bodies) needed.insert(body->expressions_.begin(), body->expressions_.end());
+      for (const auto& body : instruction.bodies)
+        for (int32_t symbol : body->symbols_)
+          if (available_.contains(symbol)) needed.insert(symbol);
     const SymbolTable& table = graph_.symbols();
     for (int32_t index : needed) {
       p_.expressions_.push_back(index);
       if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.symbols_.push_back(index);
     }
+    // Symbols of the feeds that nothing else reads: the feeds are checked against them.
+    for (int32_t input : p_.input_slots_) {
+      const Type& type = p_.type(input);
+      if (!type.is_tensor() || !type.shape) continue;
+      for (const Dim& dim : *type.shape) p_.num_expressions_ = std::max(p_.num_expressions_, dim.is_const() ? 0 : static_cast<size_t>(dim.expr()->index) + 1);
+    }
+    if (!p_.expressions_.empty()) p_.num_expressions_ = std::max(p_.num_expressions_, static_cast<size_t>(p_.expressions_.back()) + 1);
+    p_.extent_code_.compile(table, p_.expressions_);
   }
 
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
   std::vector<int32_t> slot_of_value_;
+  std::set<int32_t> available_;  // symbols whose values a run knows when it starts
+  std::unordered_map<int32_t, bool> determined_;
 };
 
-Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options) : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
-  Lowering(*this, options).run();
+Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols) : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
+  Lowering(*this, options, outer_symbols).run();
 }
 
 Program::~Program() = default;

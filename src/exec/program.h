@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/extents.h"
 #include "graph/graph.h"
 #include "graph/kernel.h"
 
@@ -69,7 +70,8 @@ class Program {
  public:
   /// @param graph  inferred and upgraded; must not change any more.
   /// @throws Error(not_implemented) naming every node without a kernel.
-  explicit Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options = {});
+  /// @param outer_symbols  of a body: indices of the symbols whose values the run around it knows.
+  explicit Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options = {}, std::span<const int32_t> outer_symbols = {});
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -102,8 +104,16 @@ class Program {
     int32_t first, last;  // instructions, both inclusive
   };
   std::span<const BufferInfo> buffers() const { return buffers_; }
-  /// Expressions that binding evaluates, operands before their users.
-  std::span<const int32_t> expressions() const { return expressions_; }
+  /// What binding evaluates, and where the results go.
+  const ExtentCode& extent_code() const { return extent_code_; }
+  size_t num_expressions() const { return num_expressions_; }
+  struct SymbolicExtent {
+    int32_t slot;
+    int32_t position;  // axis, or element of a known value
+    Dim dim;
+  };
+  std::span<const SymbolicExtent> symbolic_extents() const { return symbolic_extents_; }
+  std::span<const SymbolicExtent> known_elements() const { return known_elements_; }
   /// Symbols among them: what a binding depends on.
   std::span<const int32_t> symbols() const { return symbols_; }
   BindingCache& bindings() const { return *bindings_; }
@@ -117,6 +127,9 @@ class Program {
   std::vector<int32_t> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
+  ExtentCode extent_code_;
+  size_t num_expressions_ = 0;  // in the symbol table, when the program was made
+  std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
   size_t state_bytes_ = 0;
   std::unique_ptr<FramePool> frames_;

@@ -71,7 +71,8 @@ class Importer {
   }
 
   // Types. An extent without name or value is a symbol of its own, or one that the run tells, where the type is a mere declaration.
-  Type to_type(const TypeDef& def) {
+  // A body's extents are what its node gives it, whatever names it declares.
+  Type to_type(const TypeDef& def, bool is_body = false) {
     switch (def.kind) {
       case TypeDef::Kind::tensor:
       case TypeDef::Kind::sparse_tensor: {
@@ -81,6 +82,7 @@ class Importer {
         SymbolicShape shape;
         for (const DimDef& dim : *def.shape) {
           if (dim.kind == DimDef::Kind::value && dim.value >= 0) shape.emplace_back(dim.value);
+          else if (is_body) shape.push_back(symbols_->fresh_symbol("dim", true));
           else if (dim.kind == DimDef::Kind::param && !dim.param.empty()) shape.push_back(symbols_->symbol(dim.param));
           else shape.push_back(symbols_->fresh_symbol("dim", false));
         }
@@ -123,7 +125,7 @@ class Importer {
     for (const ValueInfoDef& input : def.inputs) {
       if (input.name.empty()) fail("a graph input has no name");
       if (initialized.contains(input.name) && !is_body) continue;
-      define(scope, input.name, graph.add_input(input.name, to_type(input.type)));
+      define(scope, input.name, graph.add_input(input.name, to_type(input.type, is_body)));
     }
     for (const TensorDef& tensor : def.initializers) {
       if (!tensor.value.defined()) fail(fmt::format("the initializer \"{}\" has no elements here: its external data was not read", tensor.name));
