@@ -121,9 +121,9 @@ class RunContext {
   RunContext(void* const* operands, int num_inputs, void* scratch, ThreadPool* pool, const PackedState* packed)
       : operands_(operands), outputs_(operands + num_inputs), scratch_(scratch), pool_(pool), packed_(packed) {}
 
-  /// Null for an absent operand.
+  /// Null for an absent operand, also for one beyond the node's last input.
   template <typename T>
-  const T* in(int i) const { return static_cast<const T*>(operands_[i]); }
+  const T* in(int i) const { return i < outputs_ - operands_ ? static_cast<const T*>(operands_[i]) : nullptr; }
   template <typename T>
   T* out(int i) const { return static_cast<T*>(outputs_[i]); }
   template <typename T>
