@@ -1,8 +1,349 @@
+// MatMul and Gemm.
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/gemm/gemm.h"
+#include "ops/elementwise.h"
 #include "ops/list.h"
+#include "ops/movement.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> matmul_ops() { return {}; }
+using kernels::BatchStrides;
+using kernels::Epilogue;
+using kernels::GemmShape;
+
+constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
+
+void infer_matmul(InferContext& c) {
+  if (!c.has_rank(0) || !c.has_rank(1)) return c.set_output_dtype(0, c.dtype(0));
+  SymbolicShape a = c.shape(0), b = c.shape(1);
+  if (a.empty() || b.empty()) throw Error(ErrorCode::invalid_argument, "a scalar is no matrix");
+  const bool a_is_vector = a.size() == 1, b_is_vector = b.size() == 1;
+  if (a_is_vector) a.insert(a.begin(), 1);
+  if (b_is_vector) b.push_back(1);
+  unify(a.back(), b[b.size() - 2], "columns of A and rows of B");
+  SymbolicShape out = broadcast(SymbolicShape(a.begin(), a.end() - 2), SymbolicShape(b.begin(), b.end() - 2));
+  if (!a_is_vector) out.push_back(a[a.size() - 2]);
+  if (!b_is_vector) out.push_back(b.back());
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+Cost product_cost(const ShapeContext& c, int64_t depth) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {2 * outputs * static_cast<double>(depth), c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
+}
+Cost matmul_cost(const ShapeContext& c) { return product_cost(c, c.shape(0).back()); }
+Cost gemm_cost(const ShapeContext& c) { return product_cost(c, c.shape(0)[c.get_int("transA") != 0 ? 0 : 1]); }
+
+/// The extents of numpy.matmul. Where B is one matrix, the batch of A is so many more rows.
+struct Product {
+  GemmShape shape;
+  BatchStrides batch;
+
+  static Product of(const Shape& a, const Shape& b) {
+    Product p;
+    GemmShape& s = p.shape;
+    s.M = a.rank() == 1 ? 1 : a[a.rank() - 2];
+    s.K = a.back();
+    s.N = b.rank() == 1 ? 1 : b.back();
+    s.a_row = s.K;
+    s.ldb = s.ldc = s.N;
+    const auto a_batch = a.dims().subspan(0, static_cast<size_t>(std::max(a.rank() - 2, 0)));
+    const auto b_batch = b.dims().subspan(0, static_cast<size_t>(std::max(b.rank() - 2, 0)));
+    int64_t b_matrices = 1;
+    for (int64_t extent : b_batch) b_matrices *= extent;
+    if (b_matrices == 1) {
+      for (int64_t extent : a_batch) s.M *= extent;
+    } else {
+      p.batch = kernels::broadcast_batches(a_batch, b_batch, s.M * s.K, s.K * s.N, s.M * s.N);
+    }
+    s.batch = kernels::num_products(p.batch);
+    return p;
+  }
+};
+
+/// A constant B, packed once.
+template <typename C>
+struct PackedWeights final : PackedState {
+  kernels::OwnedPackedB<C> b;
+  size_t size_bytes() const override { return b.storage ? b.storage->size_bytes() : 0; }
+};
+
+template <typename T>
+std::unique_ptr<PackedState> pack_constant(const Tensor& b, int64_t K, int64_t N, bool transposed) {
+  using C = compute_type_t<T>;
+  auto packed = std::make_unique<PackedWeights<C>>();
+  const Tensor dense = b.contiguous();
+  const int64_t ldb = transposed ? K : N;
+  if constexpr (computes_in_itself<T>) {
+    packed->b = kernels::pack_b(dense.data<T>(), K, N, ldb, transposed);
+  } else {
+    std::vector<C> wide(static_cast<size_t>(dense.num_elements()));
+    convert_array(dense.data<T>(), wide.data(), dense.num_elements(), nullptr);
+    packed->b = kernels::pack_b(static_cast<const C*>(wide.data()), K, N, ldb, transposed);
+  }
+  return packed;
+}
+
+template <typename T>
+struct MatMulPacked {
+  using C = compute_type_t<T>;
+  Product product;
+  Wide a, y;
+
+  static std::string declines(const CreateContext& c) {
+    const Tensor* b = c.constant(1);
+    if (b == nullptr) return "B is not constant";
+    if (b->shape().rank() > 2 && b->shape().product(0, b->shape().rank() - 2) != 1) return "B is a batch of matrices";
+    if (b->num_elements() == 0) return "B is empty";
+    return {};
+  }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Tensor& b = *c.constant(1);
+    const int rank = b.shape().rank();
+    return pack_constant<T>(b, rank == 1 ? b.shape()[0] : b.shape()[rank - 2], rank == 1 ? 1 : b.shape().back(), false);
+  }
+  static MatMulPacked bind(BindContext& c) {
+    MatMulPacked k{Product::of(c.shape(0), c.shape(1)), {}, {}};
+    ScratchLayout layout;
+    k.a = reserve_wide<T>(layout, c.num_elements(0));
+    k.y = reserve_wide<T>(layout, c.output_shape(0).num_elements());
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const GemmShape& s = product.shape;
+    const C* in = widen(c, c.in<T>(0), a);
+    C* out = wide_output(c, c.out<T>(0), y);
+    kernels::gemm<C>(s.M, {in, s.a_row, s.a_col}, c.packed<PackedWeights<C>>().b.view, out, s.ldc, {}, c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+
+template <typename T>
+struct MatMul {
+  using C = compute_type_t<T>;
+  Product product;
+  Wide a, b, y;
+  int64_t work;
+  int max_threads;
+
+  static MatMul bind(BindContext& c) {
+    MatMul k{Product::of(c.shape(0), c.shape(1)), {}, {}, {}, 0, c.max_threads()};
+    ScratchLayout layout;
+    k.a = reserve_wide<T>(layout, c.num_elements(0));
+    k.b = reserve_wide<T>(layout, c.num_elements(1));
+    k.y = reserve_wide<T>(layout, c.output_shape(0).num_elements());
+    k.work = layout.take(kernels::gemm_scratch_bytes<C>(k.product.shape, k.max_threads));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    if (y.count == 0) return;
+    const C* lhs = widen(c, c.in<T>(0), a);
+    const C* rhs = widen(c, c.in<T>(1), b);
+    C* out = wide_output(c, c.out<T>(0), y);
+    kernels::gemm_batched<C>(product.shape, product.batch, lhs, rhs, out, {}, scratch_at(c, work), max_threads, c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+
+void infer_gemm(InferContext& c) {
+  const bool trans_a = c.get_int("transA") != 0, trans_b = c.get_int("transB") != 0;
+  for (int i : {0, 1}) {
+    if (!c.has_rank(i)) return c.set_output_dtype(0, c.dtype(0));
+    if (c.rank(i) != 2) throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 2", i == 0 ? "A" : "B", c.rank(i)));
+  }
+  const SymbolicShape &a = c.shape(0), &b = c.shape(1);
+  unify(a[trans_a ? 0 : 1], b[trans_b ? 1 : 0], "columns of A and rows of B");
+  SymbolicShape out{a[trans_a ? 1 : 0], b[trans_b ? 0 : 1]};
+  if (c.has_input(2) && c.has_rank(2)) {
+    const SymbolicShape& bias = c.shape(2);
+    if (bias.size() > 2) throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
+    for (size_t i = 0; i < bias.size(); ++i) {
+      const Dim &extent = bias[bias.size() - 1 - i], &wanted = out[1 - i];
+      if (!extent.is_const(1)) unify(extent, wanted, "extents of C and of A B");
+    }
+  }
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+/// Extents and strides of Gemm.
+struct GemmPlan {
+  GemmShape shape;
+  int64_t bias_row = 0, bias_col = 0;
+  float alpha = 1, beta = 1;
+
+  static GemmPlan of(const BindContext& c) {
+    GemmPlan p;
+    const bool trans_a = c.get_int("transA") != 0, trans_b = c.get_int("transB") != 0;
+    GemmShape& s = p.shape;
+    s.M = c.shape(0)[trans_a ? 1 : 0];
+    s.K = c.shape(0)[trans_a ? 0 : 1];
+    s.N = c.shape(1)[trans_b ? 0 : 1];
+    s.a_row = trans_a ? 1 : s.K;
+    s.a_col = trans_a ? s.M : 1;
+    s.ldb = trans_b ? s.K : s.N;
+    s.b_transposed = trans_b;
+    s.ldc = s.N;
+    p.alpha = c.get_float("alpha", 1);
+    p.beta = c.get_float("beta", 1);
+    if (c.has_input(2)) {
+      const Shape& bias = c.shape(2);
+      const int rank = bias.rank();
+      p.bias_col = rank >= 1 && bias[rank - 1] != 1 ? 1 : 0;
+      p.bias_row = rank == 2 && bias[0] != 1 ? bias[1] : 0;
+    }
+    return p;
+  }
+  template <typename C>
+  Epilogue<C> epilogue(const C* bias) const {
+    Epilogue<C> e;
+    e.alpha = static_cast<C>(alpha);
+    if (beta != 0) e.bias = bias, e.bias_row = bias_row, e.bias_col = bias_col, e.beta = static_cast<C>(beta);
+    return e;
+  }
+};
+
+template <typename T, bool kPacked>
+struct GemmKernel {
+  using C = compute_type_t<T>;
+  GemmPlan plan;
+  Wide a, b, bias, y;
+  int64_t work;
+  int max_threads;
+
+  static std::string declines(const CreateContext& c) {
+    if constexpr (kPacked) {
+      if (c.constant(1) == nullptr) return "B is not constant";
+      if (c.constant(1)->num_elements() == 0) return "B is empty";
+    }
+    return {};
+  }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    if constexpr (!kPacked) return nullptr;
+    const Tensor& weights = *c.constant(1);
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    return pack_constant<T>(weights, weights.shape()[transposed ? 1 : 0], weights.shape()[transposed ? 0 : 1], transposed);
+  }
+  static GemmKernel bind(BindContext& c) {
+    GemmKernel k{GemmPlan::of(c), {}, {}, {}, {}, 0, c.max_threads()};
+    ScratchLayout layout;
+    k.a = reserve_wide<T>(layout, c.num_elements(0));
+    if (!kPacked) k.b = reserve_wide<T>(layout, c.num_elements(1));
+    if (c.has_input(2)) k.bias = reserve_wide<T>(layout, c.num_elements(2));
+    k.y = reserve_wide<T>(layout, c.output_shape(0).num_elements());
+    if (!kPacked) k.work = layout.take(kernels::gemm_scratch_bytes<C>(k.plan.shape, k.max_threads));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    if (y.count == 0) return;
+    const GemmShape& s = plan.shape;
+    const C* lhs = widen(c, c.in<T>(0), a);
+    C* out = wide_output(c, c.out<T>(0), y);
+    const Epilogue<C> epilogue = plan.epilogue<C>(widen(c, c.in<T>(2), bias));
+    if constexpr (kPacked) {
+      kernels::gemm<C>(s.M, {lhs, s.a_row, s.a_col}, c.packed<PackedWeights<C>>().b.view, out, s.ldc, epilogue, c.pool());
+    } else {
+      const C* rhs = widen(c, c.in<T>(1), b);
+      kernels::gemm_batched<C>(s, {}, lhs, rhs, out, epilogue, scratch_at(c, work), max_threads, c.pool());
+    }
+    narrow(c, y, c.out<T>(0));
+  }
+};
+template <typename T>
+using GemmPacked = GemmKernel<T, true>;
+template <typename T>
+using GemmUnpacked = GemmKernel<T, false>;
+
+// Integers: sums wrap, as in NumPy. No model spends time here.
+template <typename T>
+void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y) {
+  const int64_t b_row = s.b_transposed ? 1 : s.ldb, b_col = s.b_transposed ? s.ldb : 1;
+  for (int64_t m = 0; m < s.M; ++m) {
+    for (int64_t n = 0; n < s.N; ++n) {
+      uint64_t sum = 0;
+      for (int64_t k = 0; k < s.K; ++k) sum += static_cast<uint64_t>(a[m * s.a_row + k * s.a_col]) * static_cast<uint64_t>(b[k * b_row + n * b_col]);
+      y[m * s.ldc + n] = static_cast<T>(sum);
+    }
+  }
+}
+
+template <typename T>
+struct MatMulInt {
+  Product product;
+  static MatMulInt bind(BindContext& c) { return {Product::of(c.shape(0), c.shape(1))}; }
+  void run(RunContext& c) const {
+    const BatchStrides& batch = product.batch;
+    parallel_for(c.pool(), product.shape.batch, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t rest = i, a = 0, b = 0, y = 0;
+        for (int d = batch.rank - 1; d >= 0; --d) {
+          const int64_t at = rest % batch.dims[d];
+          rest /= batch.dims[d];
+          a += at * batch.a[d], b += at * batch.b[d], y += at * batch.c[d];
+        }
+        multiply_plain(product.shape, c.in<T>(0) + a, c.in<T>(1) + b, c.out<T>(0) + y);
+      }
+    });
+  }
+};
+
+template <typename T>
+struct GemmInt {
+  GemmPlan plan;
+  static GemmInt bind(BindContext& c) { return {GemmPlan::of(c)}; }
+  void run(RunContext& c) const {
+    const GemmShape& s = plan.shape;
+    const T* bias = c.in<T>(2);
+    T* y = c.out<T>(0);
+    multiply_plain(s, c.in<T>(0), c.in<T>(1), y);
+    const bool scales = plan.alpha != 1 || plan.beta != 1;
+    for (int64_t m = 0; m < s.M; ++m) {
+      for (int64_t n = 0; n < s.N; ++n) {
+        const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
+        T& out = y[m * s.ldc + n];
+        if (scales)
+          out = static_cast<T>(static_cast<double>(plan.alpha) * static_cast<double>(out) + static_cast<double>(plan.beta) * static_cast<double>(added));
+        else
+          out = static_cast<T>(static_cast<uint64_t>(out) + static_cast<uint64_t>(added));
+      }
+    }
+  }
+};
+
+// C was stretched only if the attribute said so; where it did not, C has the product's shape, and the rule of opset 7 says the same.
+void drop_broadcast(Graph& graph, NodeId id) { graph.node(id).attributes.erase("broadcast"); }
+
+}  // namespace
+
+std::vector<OpDef> matmul_ops() {
+  return {{.name = "MatMul",
+           .since = {1, 9, 13},
+           .inputs = {{"A", kProductTypes, "T"}, {"B", kProductTypes, "T"}},
+           .outputs = {{"Y", kProductTypes, "T"}},
+           .infer = infer_matmul,
+           .cost = matmul_cost,
+           .kernels = typed<MatMulPacked, float, double, Float16, BFloat16>("packed") + typed<MatMul, float, double, Float16, BFloat16>() +
+                      typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>()},
+          {.name = "Gemm",
+           .since = {1, 6, 7, 9, 11, 13},
+           .upgrade = {{1, drop_broadcast}, {6, drop_broadcast}},
+           .inputs = {{"A", kProductTypes, "T"}, {"B", kProductTypes, "T"}, {"C", kProductTypes, "T", Presence::optional}},
+           .outputs = {{"Y", kProductTypes, "T"}},
+           .attributes = {{"alpha", 1.0f}, {"beta", 1.0f}, {"transA", int64_t{0}}, {"transB", int64_t{0}}},
+           .infer = infer_gemm,
+           .cost = gemm_cost,
+           .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") + typed<GemmUnpacked, float, double, Float16, BFloat16>() +
+                      typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>()}};
+}
 
 }  // namespace treadle::ops
