@@ -12,6 +12,7 @@ using Family = std::vector<OpDef> (*)();
 std::vector<OpDef> activation_ops();
 std::vector<OpDef> arg_min_max_ops();
 std::vector<OpDef> attention_ops();
+std::vector<OpDef> batch_normalization_ops();
 std::vector<OpDef> bitwise_ops();
 std::vector<OpDef> cast_ops();
 std::vector<OpDef> comparison_ops();
@@ -76,6 +77,7 @@ inline constexpr Family kFamilies[] = {
     activation_ops,
     arg_min_max_ops,
     attention_ops,
+    batch_normalization_ops,
     bitwise_ops,
     cast_ops,
     comparison_ops,

@@ -37,7 +37,8 @@ void infer_matmul(InferContext& c) {
 
 Cost product_cost(const ShapeContext& c, int64_t depth) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
-  return {2 * outputs * static_cast<double>(depth), c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
+  return {2 * outputs * static_cast<double>(depth),
+          c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 Cost matmul_cost(const ShapeContext& c) { return product_cost(c, c.shape(0).back()); }
 Cost gemm_cost(const ShapeContext& c) { return product_cost(c, c.shape(0)[c.get_int("transA") != 0 ? 0 : 1]); }
@@ -166,7 +167,8 @@ void infer_gemm(InferContext& c) {
   SymbolicShape out{a[trans_a ? 1 : 0], b[trans_b ? 0 : 1]};
   if (c.has_input(2) && c.has_rank(2)) {
     const SymbolicShape& bias = c.shape(2);
-    if (bias.size() > 2) throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
+    if (bias.size() > 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
     for (size_t i = 0; i < bias.size(); ++i) {
       const Dim &extent = bias[bias.size() - 1 - i], &wanted = out[1 - i];
       if (!extent.is_const(1)) unify(extent, wanted, "extents of C and of A B");
@@ -271,7 +273,8 @@ void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y) {
   for (int64_t m = 0; m < s.M; ++m) {
     for (int64_t n = 0; n < s.N; ++n) {
       uint64_t sum = 0;
-      for (int64_t k = 0; k < s.K; ++k) sum += static_cast<uint64_t>(a[m * s.a_row + k * s.a_col]) * static_cast<uint64_t>(b[k * b_row + n * b_col]);
+      for (int64_t k = 0; k < s.K; ++k)
+        sum += static_cast<uint64_t>(a[m * s.a_row + k * s.a_col]) * static_cast<uint64_t>(b[k * b_row + n * b_col]);
       y[m * s.ldc + n] = static_cast<T>(sum);
     }
   }
@@ -312,7 +315,8 @@ struct GemmInt {
         const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
         T& out = y[m * s.ldc + n];
         if (scales)
-          out = static_cast<T>(static_cast<double>(plan.alpha) * static_cast<double>(out) + static_cast<double>(plan.beta) * static_cast<double>(added));
+          out = static_cast<T>(static_cast<double>(plan.alpha) * static_cast<double>(out) +
+                               static_cast<double>(plan.beta) * static_cast<double>(added));
         else
           out = static_cast<T>(static_cast<uint64_t>(out) + static_cast<uint64_t>(added));
       }
@@ -342,8 +346,8 @@ std::vector<OpDef> matmul_ops() {
            .attributes = {{"alpha", 1.0f}, {"beta", 1.0f}, {"transA", int64_t{0}}, {"transB", int64_t{0}}},
            .infer = infer_gemm,
            .cost = gemm_cost,
-           .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") + typed<GemmUnpacked, float, double, Float16, BFloat16>() +
-                      typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>()}};
+           .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") +
+                      typed<GemmUnpacked, float, double, Float16, BFloat16>() + typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>()}};
 }
 
 }  // namespace treadle::ops

@@ -45,7 +45,8 @@ Pads explicit_pads(const Attributes& attributes, size_t rank) {
 }
 
 void check_rank(size_t rank) {
-  if (rank < 1 || rank > 3) throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
+  if (rank < 1 || rank > 3)
+    throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
 }
 
 }  // namespace

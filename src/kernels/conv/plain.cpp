@@ -1,0 +1,77 @@
+#include "kernels/conv/plain.h"
+
+#include <algorithm>
+
+namespace treadle::kernels {
+namespace {
+
+/// Calls fn(input offset, output offset, outputs of a row, tap) for each tap and each output row that it reaches; output i of the row reads
+/// or feeds input offset + i * stride.
+template <typename Fn>
+void for_each_tap_row(const Window& w, Fn fn) {
+  int64_t tap = 0;
+  for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
+    for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
+      for (int64_t kw = 0; kw < w.kernel[2]; ++kw, ++tap) {
+        const Outputs depth = outputs_inside(w, 0, kd), height = outputs_inside(w, 1, kh), width = outputs_inside(w, 2, kw);
+        for (int64_t od = depth.first; od < depth.last; ++od) {
+          const int64_t id = od * w.stride[0] + kd * w.dilation[0] - w.pad_begin[0];
+          for (int64_t oh = height.first; oh < height.last; ++oh) {
+            const int64_t ih = oh * w.stride[1] + kh * w.dilation[1] - w.pad_begin[1];
+            const int64_t in = (id * w.in[1] + ih) * w.in[2] + kw * w.dilation[2] - w.pad_begin[2];
+            fn(in, (od * w.out[1] + oh) * w.out[2], width, tap);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void conv_plain(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
+  const Window& w = p.window;
+  const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = w.kernel_size();
+  parallel_for(pool, p.N * p.M, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t plane = begin; plane < end; ++plane) {
+      const int64_t n = plane / p.M, m = plane % p.M, first_channel = m / filters * channels;
+      T* dst = y + plane * w.out_size();
+      std::fill_n(dst, w.out_size(), bias ? bias[m] : T{0});
+      for (int64_t c = 0; c < channels; ++c) {
+        const T* src = x + (n * p.C + first_channel + c) * w.in_size();
+        const T* filter = weights + (m * channels + c) * taps;
+        for_each_tap_row(w, [&](int64_t in, int64_t out, Outputs o, int64_t tap) {
+          const T factor = filter[tap];
+          for (int64_t i = o.first; i < o.last; ++i) dst[out + i] += src[in + i * w.stride[2]] * factor;
+        });
+      }
+    }
+  });
+}
+
+template <typename T>
+void conv_transpose_plain(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
+  const Window& w = p.window;
+  const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = w.kernel_size();
+  parallel_for(pool, p.N * p.M, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t plane = begin; plane < end; ++plane) {
+      const int64_t n = plane / p.M, m = plane % p.M, first_channel = m / filters * channels;
+      T* dst = y + plane * w.in_size();
+      std::fill_n(dst, w.in_size(), bias ? bias[m] : T{0});
+      for (int64_t c = 0; c < channels; ++c) {
+        const T* src = x + (n * p.C + first_channel + c) * w.out_size();
+        const T* filter = weights + ((first_channel + c) * filters + m % filters) * taps;
+        for_each_tap_row(w, [&](int64_t in, int64_t out, Outputs o, int64_t tap) {
+          const T factor = filter[tap];
+          for (int64_t i = o.first; i < o.last; ++i) dst[in + i * w.stride[2]] += src[out + i] * factor;
+        });
+      }
+    }
+  });
+}
+
+template void conv_plain(const ConvParams&, const double*, const double*, const double*, double*, ThreadPool*);
+template void conv_transpose_plain(const ConvParams&, const double*, const double*, const double*, double*, ThreadPool*);
+
+}  // namespace treadle::kernels
