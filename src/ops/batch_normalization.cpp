@@ -5,6 +5,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/normalization/norm.h"
+#include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/list.h"
 #include "ops/movement.h"
@@ -68,7 +69,10 @@ struct BatchNormalization {
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
     const size_t bytes = static_cast<size_t>(k.channels) * sizeof(C);
-    for (int i = 1; i <= 4; ++i) k.dtypes[i] = c.dtype(i), k.offsets[i] = layout.take(bytes);
+    for (int i = 1; i <= 4; ++i) {
+      check_equal(c.num_elements(i), k.channels, "a parameter and the channels of X");
+      k.dtypes[i] = c.dtype(i), k.offsets[i] = layout.take(bytes);
+    }
     k.batch_mean = layout.take(bytes), k.batch_var = layout.take(bytes);
     c.request_scratch(layout.total());
     return k;

@@ -8,6 +8,8 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/plain.h"
+#include "ops/checks.h"
+#include "ops/convolution.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -15,17 +17,14 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
-namespace {
 
-using kernels::ConvParams;
-
-void infer_conv(InferContext& c) {
-  if (!c.has_rank(0) || !c.has_rank(1)) {
-    if (!c.has_rank(0) && !c.has_rank(1)) return c.set_output_dtype(0, c.dtype(0));
-    const int rank = c.has_rank(0) ? c.rank(0) : c.rank(1);
-    return c.set_output(0, c.dtype(0), c.data_dependent_shape("conv", rank));
+void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType result) {
+  if (!c.has_rank(at.x) || !c.has_rank(at.w)) {
+    if (!c.has_rank(at.x) && !c.has_rank(at.w)) return c.set_output_dtype(0, result);
+    const int rank = c.has_rank(at.x) ? c.rank(at.x) : c.rank(at.w);
+    return c.set_output(0, result, c.data_dependent_shape("conv", rank));
   }
-  const SymbolicShape &x = c.shape(0), &w = c.shape(1);
+  const SymbolicShape &x = c.shape(at.x), &w = c.shape(at.w);
   if (x.size() != w.size() || x.size() < 3)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("X is of rank {} and W of rank {}; both have batch or filters, channels, and at least one spatial axis",
@@ -40,29 +39,37 @@ void infer_conv(InferContext& c) {
   const std::vector<int64_t>& kernel_shape = c.get_ints("kernel_shape");
   const SymbolicShape kernel = spatial(w);
   for (size_t i = 0; i < std::min(kernel_shape.size(), kernel.size()); ++i) unify(kernel_shape[i], kernel[i], "kernel_shape and W");
-  if (c.has_input(2) && c.has_rank(2)) {
-    if (c.rank(2) != 1) throw Error(ErrorCode::invalid_argument, fmt::format("B is of rank {}, not 1", c.rank(2)));
-    unify(c.shape(2)[0], w[0], "B and the filters of W");
+  if (at.b >= 0 && c.has_input(at.b) && c.has_rank(at.b)) {
+    if (c.rank(at.b) != 1) throw Error(ErrorCode::invalid_argument, fmt::format("B is of rank {}, not 1", c.rank(at.b)));
+    unify(c.shape(at.b)[0], w[0], "B and the filters of W");
   }
   SymbolicShape out = infer_window(c.attributes(), spatial(x), kernel);
   out.insert(out.begin(), {x[0], w[0]});
-  c.set_output(0, c.dtype(0), std::move(out));
+  c.set_output(0, result, std::move(out));
 }
+
+kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at) {
+  const Shape &x = c.shape(at.x), &w = c.shape(at.w);
+  kernels::ConvParams p;
+  p.N = x[0], p.C = x[1], p.M = w[0], p.group = c.get_int("group", 1);
+  p.window = bind_window(c.node().attributes, spatial(x), spatial(c.output_shape(0)), spatial(w));
+  kernels::check_conv(p);
+  check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
+  if (at.b >= 0 && c.has_input(at.b)) check_equal(c.num_elements(at.b), p.M, "B and the filters of W");
+  return p;
+}
+
+namespace {
+
+using kernels::ConvParams;
+
+void infer_conv(InferContext& c) { infer_convolution(c, {}, c.dtype(0)); }
 
 Cost conv_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
   const Shape& w = c.shape(1);
   return {2 * outputs * static_cast<double>(w.product(1, w.rank())),
           c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
-}
-
-ConvParams bind_params(const BindContext& c) {
-  const Shape &x = c.shape(0), &w = c.shape(1);
-  ConvParams p;
-  p.N = x[0], p.C = x[1], p.M = w[0], p.group = c.get_int("group", 1);
-  p.window = bind_window(c.node().attributes, spatial(x), spatial(c.output_shape(0)), spatial(w));
-  kernels::check_conv(p);
-  return p;
 }
 
 /// Constant weights of 16 bits, widened once.
@@ -90,7 +97,7 @@ struct Conv {
     return state;
   }
   static Conv bind(BindContext& c) {
-    Conv k{bind_params(c), {}, {}, {}, {}, 0, c.max_threads()};
+    Conv k{bind_convolution(c, {}), {}, {}, {}, {}, 0, c.max_threads()};
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, c.num_elements(0));
     k.w = reserve_wide<T>(layout, c.num_elements(1));
@@ -121,7 +128,7 @@ struct Conv {
 
 struct ConvDouble {
   ConvParams params;
-  static ConvDouble bind(BindContext& c) { return {bind_params(c)}; }
+  static ConvDouble bind(BindContext& c) { return {bind_convolution(c, {})}; }
   void run(RunContext& c) const {
     kernels::conv_plain(params, c.in<double>(0), c.in<double>(1), c.in<double>(2), c.out<double>(0), c.pool());
   }

@@ -49,6 +49,7 @@ std::vector<OpDef> optional_ops();
 std::vector<OpDef> pad_ops();
 std::vector<OpDef> pool_ops();
 std::vector<OpDef> quantize_ops();
+std::vector<OpDef> quantized_product_ops();
 std::vector<OpDef> random_ops();
 std::vector<OpDef> reduce_ops();
 std::vector<OpDef> reshape_ops();
@@ -114,6 +115,7 @@ inline constexpr Family kFamilies[] = {
     pad_ops,
     pool_ops,
     quantize_ops,
+    quantized_product_ops,
     random_ops,
     reduce_ops,
     reshape_ops,

@@ -9,21 +9,15 @@
 #include "ops/elementwise.h"
 #include "ops/list.h"
 #include "ops/movement.h"
+#include "ops/product.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
-namespace {
 
-using kernels::BatchStrides;
-using kernels::Epilogue;
-using kernels::GemmShape;
-
-constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
-
-void infer_matmul(InferContext& c) {
-  if (!c.has_rank(0) || !c.has_rank(1)) return c.set_output_dtype(0, c.dtype(0));
-  SymbolicShape a = c.shape(0), b = c.shape(1);
+void infer_product(InferContext& c, int a_input, int b_input, DType result) {
+  if (!c.has_rank(a_input) || !c.has_rank(b_input)) return c.set_output_dtype(0, result);
+  SymbolicShape a = c.shape(a_input), b = c.shape(b_input);
   if (a.empty() || b.empty()) throw Error(ErrorCode::invalid_argument, "a scalar is no matrix");
   const bool a_is_vector = a.size() == 1, b_is_vector = b.size() == 1;
   if (a_is_vector) a.insert(a.begin(), 1);
@@ -32,8 +26,18 @@ void infer_matmul(InferContext& c) {
   SymbolicShape out = broadcast(SymbolicShape(a.begin(), a.end() - 2), SymbolicShape(b.begin(), b.end() - 2));
   if (!a_is_vector) out.push_back(a[a.size() - 2]);
   if (!b_is_vector) out.push_back(b.back());
-  c.set_output(0, c.dtype(0), std::move(out));
+  c.set_output(0, result, std::move(out));
 }
+
+namespace {
+
+using kernels::BatchStrides;
+using kernels::Epilogue;
+using kernels::GemmShape;
+
+constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
+
+void infer_matmul(InferContext& c) { infer_product(c, 0, 1, c.dtype(0)); }
 
 Cost product_cost(const ShapeContext& c, int64_t depth) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
@@ -42,33 +46,6 @@ Cost product_cost(const ShapeContext& c, int64_t depth) {
 }
 Cost matmul_cost(const ShapeContext& c) { return product_cost(c, c.shape(0).back()); }
 Cost gemm_cost(const ShapeContext& c) { return product_cost(c, c.shape(0)[c.get_int("transA") != 0 ? 0 : 1]); }
-
-/// The extents of numpy.matmul. Where B is one matrix, the batch of A is so many more rows.
-struct Product {
-  GemmShape shape;
-  BatchStrides batch;
-
-  static Product of(const Shape& a, const Shape& b) {
-    Product p;
-    GemmShape& s = p.shape;
-    s.M = a.rank() == 1 ? 1 : a[a.rank() - 2];
-    s.K = a.back();
-    s.N = b.rank() == 1 ? 1 : b.back();
-    s.a_row = s.K;
-    s.ldb = s.ldc = s.N;
-    const auto a_batch = a.dims().subspan(0, static_cast<size_t>(std::max(a.rank() - 2, 0)));
-    const auto b_batch = b.dims().subspan(0, static_cast<size_t>(std::max(b.rank() - 2, 0)));
-    int64_t b_matrices = 1;
-    for (int64_t extent : b_batch) b_matrices *= extent;
-    if (b_matrices == 1) {
-      for (int64_t extent : a_batch) s.M *= extent;
-    } else {
-      p.batch = kernels::broadcast_batches(a_batch, b_batch, s.M * s.K, s.K * s.N, s.M * s.N);
-    }
-    s.batch = kernels::num_products(p.batch);
-    return p;
-  }
-};
 
 /// A constant B, packed once.
 template <typename C>
@@ -190,6 +167,7 @@ struct GemmPlan {
     s.M = c.shape(0)[trans_a ? 1 : 0];
     s.K = c.shape(0)[trans_a ? 0 : 1];
     s.N = c.shape(1)[trans_b ? 0 : 1];
+    check_equal(s.K, c.shape(1)[trans_b ? 1 : 0], "columns of A and rows of B");
     s.a_row = trans_a ? 1 : s.K;
     s.a_col = trans_a ? s.M : 1;
     s.ldb = trans_b ? s.K : s.N;
@@ -200,6 +178,8 @@ struct GemmPlan {
     if (c.has_input(2)) {
       const Shape& bias = c.shape(2);
       const int rank = bias.rank();
+      if (rank >= 1 && bias[rank - 1] != 1) check_equal(bias[rank - 1], s.N, "columns of C and of A B");
+      if (rank == 2 && bias[0] != 1) check_equal(bias[0], s.M, "rows of C and of A B");
       p.bias_col = rank >= 1 && bias[rank - 1] != 1 ? 1 : 0;
       p.bias_row = rank == 2 && bias[0] != 1 ? bias[1] : 0;
     }

@@ -8,6 +8,7 @@
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"
 #include "kernels/normalization/norm.h"
+#include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/list.h"
 #include "ops/movement.h"
@@ -233,6 +234,8 @@ struct ChannelNorm {
                   {}};
     if (k.groups < 1 ? k.channels != 0 : k.channels % k.groups != 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("{} channels cannot be split into {} groups", k.channels, k.groups));
+    check_equal(c.num_elements(1), k.channels, "scale and channels");
+    check_equal(c.num_elements(2), k.channels, "bias and channels");
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
