@@ -121,9 +121,10 @@ class RunContext {
   RunContext(void* const* operands, int num_inputs, void* scratch, ThreadPool* pool, const PackedState* packed)
       : operands_(operands), outputs_(operands + num_inputs), scratch_(scratch), pool_(pool), packed_(packed) {}
 
-  /// Null for an absent operand.
+  /// Null for an absent operand. Outputs follow the inputs in memory, so an input that the node does not even name needs the check.
   template <typename T>
-  const T* in(int i) const { return static_cast<const T*>(operands_[i]); }
+  const T* in(int i) const { return operands_ + i < outputs_ ? static_cast<const T*>(operands_[i]) : nullptr; }
+  /// Null for an absent operand; an output that the node may not even name must be asked for with has_output(i) at bind.
   template <typename T>
   T* out(int i) const { return static_cast<T*>(outputs_[i]); }
   template <typename T>
