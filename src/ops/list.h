@@ -16,6 +16,7 @@ std::vector<OpDef> batch_normalization_ops();
 std::vector<OpDef> bitwise_ops();
 std::vector<OpDef> cast_ops();
 std::vector<OpDef> comparison_ops();
+std::vector<OpDef> col2im_ops();
 std::vector<OpDef> concat_ops();
 std::vector<OpDef> constant_ops();
 std::vector<OpDef> control_flow_ops();
@@ -82,6 +83,7 @@ inline constexpr Family kFamilies[] = {
     bitwise_ops,
     cast_ops,
     comparison_ops,
+    col2im_ops,
     concat_ops,
     constant_ops,
     control_flow_ops,

@@ -1,4 +1,4 @@
-// Pad.
+// Pad, and CenterCropPad, which is a Pad that may remove elements too.
 #include "kernels/movement/pad.h"
 
 #include <fmt/format.h>
@@ -64,22 +64,51 @@ kernels::PadPlan bind_plan(BindContext& c) {
   return kernels::plan_pad(pad_mode(c.node().attributes), in.dims(), {before, rank}, {after, rank});
 }
 
+void infer_center_crop_pad(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  const std::vector<int64_t>& axes = c.get_ints("axes");
+  const auto wanted = c.known(1);
+  SymbolicShape out = c.shape(0);
+  const size_t count = axes.empty() ? out.size() : axes.size();
+  if (wanted && wanted->size() != count)
+    throw Error(ErrorCode::invalid_argument, fmt::format("shape has {} elements for {} axes", wanted->size(), count));
+  for (size_t i = 0; i < count; ++i) {
+    const int axis = axes.empty() ? static_cast<int>(i) : normalise_axis(axes[i], c.rank(0), "axes");
+    out[static_cast<size_t>(axis)] = wanted ? (*wanted)[i] : c.data_dependent_dim("crop");
+  }
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+// Elements removed or added in front are half of all, rounded down; those behind are the rest.
+kernels::PadPlan bind_center(BindContext& c) {
+  const Shape &in = c.shape(0), &out = c.output_shape(0);
+  int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
+  for (int axis = 0; axis < in.rank(); ++axis) {
+    const int64_t added = out[axis] - in[axis];
+    before[axis] = added / 2, after[axis] = added - before[axis];
+  }
+  const auto rank = static_cast<size_t>(in.rank());
+  return kernels::plan_pad(kernels::PadMode::constant, in.dims(), {before, rank}, {after, rank});
+}
+
+template <kernels::PadPlan (*kPlan)(BindContext&)>
 struct Pad {
   size_t bytes;
   kernels::PadPlan plan;
 
   static std::string declines(const CreateContext& c) { return has_plain_bytes(c.dtype(0)) ? "" : "for elements of whole bytes"; }
-  static Pad bind(BindContext& c) { return {static_cast<size_t>(element_bytes(c.dtype(0))), bind_plan(c)}; }
+  static Pad bind(BindContext& c) { return {static_cast<size_t>(element_bytes(c.dtype(0))), kPlan(c)}; }
   void run(RunContext& c) const { kernels::pad(plan, bytes, c.in<void>(0), c.in<void>(2), c.out<void>(0), c.pool()); }
 };
 
 // Strings and packed elements: pads the elements' numbers, then moves the elements.
+template <kernels::PadPlan (*kPlan)(BindContext&)>
 struct PadByNumber {
   DType dtype;
   kernels::PadPlan plan;
 
   static PadByNumber bind(BindContext& c) {
-    PadByNumber k{c.dtype(0), bind_plan(c)};
+    PadByNumber k{c.dtype(0), kPlan(c)};
     c.request_scratch(static_cast<size_t>(k.plan.in_size + k.plan.out_size) * sizeof(int64_t));
     return k;
   }
@@ -129,19 +158,31 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
 }  // namespace
 
 std::vector<OpDef> pad_ops() {
-  return {{.name = "Pad",
-           .since = {1, 2, 11, 13, 18, 19, 21, 23, 24, 25},
-           .upgrade = {{1, paddings_to_pads}, {2, attributes_to_inputs}},
-           .inputs = {{"data", kAllTensors, "T"},
-                      {"pads", kInt64},
-                      {"constant_value", kAllTensors, "T", Presence::optional},
-                      {"axes", kInt32Or64, "Tind", Presence::optional}},
-           .outputs = {{"output", kAllTensors, "T"}},
-           .attributes = {{"mode", std::string_view("constant")}},
-           .infer = infer_pad,
-           .cost = move_cost,
-           .kernels = {kernel<Pad>(), kernel<PadByNumber>("by number")},
-           .value_inputs = {1, 3}}};
+  constexpr TypeSet kCropTypes = kNumeric | kBool | kString | kComplex;
+  return {
+      {.name = "Pad",
+       .since = {1, 2, 11, 13, 18, 19, 21, 23, 24, 25},
+       .upgrade = {{1, paddings_to_pads}, {2, attributes_to_inputs}},
+       .inputs = {{"data", kAllTensors, "T"},
+                  {"pads", kInt64},
+                  {"constant_value", kAllTensors, "T", Presence::optional},
+                  {"axes", kInt32Or64, "Tind", Presence::optional}},
+       .outputs = {{"output", kAllTensors, "T"}},
+       .attributes = {{"mode", std::string_view("constant")}},
+       .infer = infer_pad,
+       .cost = move_cost,
+       .kernels = {kernel<Pad<bind_plan>>(), kernel<PadByNumber<bind_plan>>("by number")},
+       .value_inputs = {1, 3}},
+      {.name = "CenterCropPad",
+       .since = {18},
+       .inputs = {{"input_data", kCropTypes, "T"}, {"shape", kInt32Or64}},
+       .outputs = {{"output_data", kCropTypes, "T"}},
+       .attributes = {{"axes", AttributeDef::NoDefault{}}},
+       .infer = infer_center_crop_pad,
+       .cost = move_cost,
+       .kernels = {kernel<Pad<bind_center>>(), kernel<PadByNumber<bind_center>>("by number")},
+       .value_inputs = {1}},
+  };
 }
 
 }  // namespace treadle::ops

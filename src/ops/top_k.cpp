@@ -59,12 +59,12 @@ struct TopK {
   int64_t outer, extent, inner, k;
   int num_slots;
   size_t slot_bytes;
-  bool largest;
+  bool largest, has_indices;
 
   static TopK bind(BindContext& c) {
     const Shape& in = c.shape(0);
     const int axis = c.axis("axis", -1, in.rank());
-    TopK t{in.product(0, axis), in[axis], in.product(axis + 1, in.rank()), c.value_at(1, 0), 1, 0, c.get_int("largest", 1) != 0};
+    TopK t{in.product(0, axis), in[axis], in.product(axis + 1, in.rank()), c.value_at(1, 0), 1, 0, c.get_int("largest", 1) != 0, c.has_output(1)};
     if (t.k < 0 || t.k > t.extent)
       throw Error(ErrorCode::invalid_argument, fmt::format("K = {} of the {} elements along axis {}", t.k, t.extent, axis));
     t.num_slots = kernels::ScratchSlots::count(c.max_threads(), t.outer * t.inner);
@@ -77,7 +77,7 @@ struct TopK {
     if (k == 0 || extent == 0) return;
     const T* src = c.in<T>(0);
     T* values = c.out<T>(0);
-    int64_t* indices = c.out<int64_t>(1);
+    int64_t* indices = has_indices ? c.out<int64_t>(1) : nullptr;
     kernels::ScratchSlots slots(c.scratch<void>(), slot_bytes, num_slots);
     const Before<T> before{largest};
     parallel_for(c.pool(), outer * inner, std::max<int64_t>(1, 16384 / extent), [&](int64_t begin, int64_t end) {
