@@ -1,0 +1,29 @@
+// Upper and lower case of code points, by the C library's tables.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace treadle::kernels {
+
+/// Simple (one to one) case mappings.
+char32_t to_lower(char32_t c);
+char32_t to_upper(char32_t c);
+
+/// Case mappings of a locale, as StringNormalizer wants them.
+class CaseMapper {
+ public:
+  /// @param locale  "en_US", "tr_TR.UTF-8" …; one that this machine lacks, and "", stand for the default, which follows Unicode.
+  explicit CaseMapper(std::string_view locale);
+  ~CaseMapper();
+  CaseMapper(const CaseMapper&) = delete;
+  CaseMapper& operator=(const CaseMapper&) = delete;
+
+  std::string lower(std::string_view text) const;
+  std::string upper(std::string_view text) const;
+
+ private:
+  void* locale_ = nullptr;  // null: the default
+};
+
+}  // namespace treadle::kernels

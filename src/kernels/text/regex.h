@@ -1,0 +1,90 @@
+// Regular expressions in RE2's syntax, matched in time linear in the text.
+//
+// A pattern becomes a nondeterministic automaton, and all its states are walked at once (Thompson 1968, "Regular Expression Search
+// Algorithm"): patterns come from models, and a backtracking matcher could be made to run forever.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace treadle::kernels {
+
+/// A set of code points.
+class CharSet {
+ public:
+  using Range = std::pair<char32_t, char32_t>;  // both ends belong to it
+  static constexpr char32_t kLast = 0x10FFFF;
+
+  void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
+  void add(const CharSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
+  /// Adds the other case of every member.
+  void fold_case();
+  void negate();
+  /// Sorts and merges; must be called before contains().
+  void finish();
+  bool contains(char32_t c) const;
+
+ private:
+  std::vector<Range> ranges_;
+  std::array<uint64_t, 2> ascii_{};
+};
+
+class Regex {
+ public:
+  /// @throws Error(invalid_model) naming the place of a syntax error; Error(not_implemented) for Unicode properties (\p) and \C;
+  /// Error(resource_exhausted) for a pattern that needs more than 2^16 states.
+  explicit Regex(std::string_view pattern);
+
+  enum class Op : uint8_t { set, split, jump, assertion, match };
+  enum class Assertion : uint8_t { text_begin, text_end, line_begin, line_end, word, not_word };
+  struct Instruction {
+    Op op;
+    Assertion assertion = Assertion::text_begin;
+    uint32_t a = 0, b = 0;  // the next instruction, and the other one of a split; a set's successor is the instruction that follows it
+    uint32_t set = 0;
+  };
+
+  const std::vector<Instruction>& program() const { return program_; }
+  const CharSet& set(uint32_t index) const { return sets_[index]; }
+
+ private:
+  friend class RegexCompiler;
+  std::vector<Instruction> program_;
+  std::vector<CharSet> sets_;
+};
+
+/// The working memory of matching with one Regex; used by one thread at a time.
+class RegexMatcher {
+ public:
+  explicit RegexMatcher(const Regex& regex);
+
+  /// True if the whole text matches.
+  bool full_match(std::string_view text);
+  /// The leftmost match that begins at `from` or later, the longest of those; its first and last byte (past the end).
+  std::optional<std::pair<size_t, size_t>> search(std::string_view text, size_t from);
+
+ private:
+  struct Thread {
+    uint32_t instruction;
+    size_t start;
+  };
+  struct Threads {
+    std::vector<Thread> list;
+    std::vector<uint32_t> place;  // of an instruction in the list, if it is there
+  };
+  template <typename OnMatch>
+  void add(Threads& threads, uint32_t instruction, size_t start, std::string_view text, size_t at, OnMatch on_match);
+  template <typename Seed, typename OnMatch>
+  void run(std::string_view text, size_t from, Seed seed, OnMatch on_match);
+
+  const Regex& regex_;
+  Threads now_, next_;
+  std::vector<uint32_t> stack_;
+};
+
+}  // namespace treadle::kernels
