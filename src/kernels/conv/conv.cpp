@@ -29,7 +29,7 @@ Window flattened(const Window& w) {
 
 enum class Method { depthwise, panels, whole };
 Method method_of(const ConvParams& p, const Panels& panels) {
-  if (p.C == p.group && p.window.kernel_size() > 1) return Method::depthwise;
+  if (p.C == p.group && p.window.kernel_size() > 1 && p.window.kernel_size() <= kMaxDepthwiseTaps) return Method::depthwise;
   return panels.count * p.N * p.group >= kEnoughPanels ? Method::panels : Method::whole;
 }
 
@@ -96,6 +96,7 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
     return;
   }
 
+  const bool pointwise = w.kernel_size() == 1 && w.in[2] == out_size;
   const int64_t items = p.N * p.group * panels.count;
   const int64_t slot_floats = K * (panels.vectors + 1) * panels.lanes;
   ScratchSlots slots(scratch, aligned_bytes<float>(slot_floats), ScratchSlots::count(max_threads, items));
@@ -105,15 +106,17 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
     float* packed = reinterpret_cast<float*>(lease.data());
     for (int64_t item = begin; item < end; ++item) {
       const int64_t panel = item % panels.count, group = item / panels.count % p.group, image = item / panels.count / p.group;
-      pack(image, group, panel, packed);
-      const int64_t offset = (image * p.M + group * rows) * out_size, n0 = panels.first_column(panel),
-                    vectors = panels.width_vectors(panel);
+      const int64_t offset = (image * p.M + group * rows) * out_size;
+      const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
+      // The columns of a pointwise convolution are the image itself.
+      const bool in_place = pointwise && n0 + vectors * panels.lanes <= out_size;
+      if (!in_place) pack(image, group, panel, packed);
       const Epilogue<float> e = group_epilogue(epilogue, group * rows, offset, out_size);
       run_tile<float>({.A = weights + group * rows * K,
                        .a_row = K,
                        .a_col = 1,
-                       .B = packed,
-                       .b_row = vectors * panels.lanes,
+                       .B = in_place ? x + (image * p.C + group * channels) * in_size + n0 : packed,
+                       .b_row = in_place ? in_size : vectors * panels.lanes,
                        .vectors = vectors,
                        .C = y + offset + n0,
                        .ldc = out_size,

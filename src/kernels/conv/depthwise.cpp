@@ -1,9 +1,9 @@
-// A channel is first copied with its zero border, its columns split by their remainder modulo the stride, so that each tap of 16
-// neighbouring outputs is one contiguous load without a question asked.
+// A channel is first copied with its zero border, its columns split by their remainder modulo the stride, so that each tap of a vector of
+// neighbouring outputs is one contiguous load at a fixed distance, without a question asked.
 #include "kernels/conv/depthwise.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 
 #include "kernels/scratch_slots.h"
 
@@ -15,19 +15,45 @@
 #ifndef TREADLE_KERNELS_CONV_DEPTHWISE_PLANE_H_
 #define TREADLE_KERNELS_CONV_DEPTHWISE_PLANE_H_
 namespace treadle::kernels {
+inline constexpr int64_t kMaxPhases = 4;  // whose bounds are worked out once
+
 /// The padded copy of a channel: [depth][height][stride phases][columns].
 struct PaddedChannel {
   int64_t depth, height, phases, columns;
+  int64_t num_taps;
+  int64_t offsets[kMaxDepthwiseTaps];  // from an output's place to each tap
+
   explicit PaddedChannel(const Window& w) {
     auto reach = [&](int axis) { return (w.out[axis] - 1) * w.stride[axis] + (w.kernel[axis] - 1) * w.dilation[axis] + 1; };
     depth = reach(0);
     height = reach(1);
     phases = w.stride[2];
-    // Vectors of the last outputs read past the row: room for the widest vector.
-    columns = w.out[2] + (w.kernel[2] - 1) * w.dilation[2] / w.stride[2] + 1 + 16;
+    columns = w.out[2] + (w.kernel[2] - 1) * w.dilation[2] / w.stride[2] + 1;
+    for (int64_t phase = 0; phase < std::min(phases, kMaxPhases); ++phase) inside[phase] = columns_inside(w, phase);
+    num_taps = 0;
+    for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
+      for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
+        for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
+          const int64_t at = kw * w.dilation[2];
+          offsets[num_taps++] = (kd * w.dilation[0] * height + kh * w.dilation[1]) * row() + at % w.stride[2] * columns + at / w.stride[2];
+        }
+      }
+    }
   }
+  /// Columns of a phase that lie in the input: column c is input column c * stride + phase - pad.
+  struct Columns {
+    int64_t first, last;
+  };
+  Columns inside[kMaxPhases];
+  Columns columns_inside(const Window& w, int64_t phase) const {
+    const int64_t shift = phase - w.pad_begin[2], s = phases;
+    const int64_t last = w.in[2] > shift ? (w.in[2] - shift + s - 1) / s : 0;
+    return {shift >= 0 ? 0 : (-shift + s - 1) / s, last < columns ? last : columns};
+  }
+
   int64_t row() const { return phases * columns; }
-  int64_t size() const { return depth * height * row(); }
+  // Vectors at the end of a row read into the next one, and behind the last row: lanes that are never stored.
+  int64_t size() const { return depth * height * row() + 16; }
 };
 }  // namespace treadle::kernels
 #endif
@@ -38,60 +64,122 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 
-// kRows output rows of one vector each: the weights are broadcast once for all.
-template <int kRows>
-HWY_INLINE void outputs(const Window& w, const PaddedChannel& padded, const float* src, const float* weights, float bias, int64_t ow,
-                        const float* residual, float* dst) {
+// kRows output rows of one vector each: a weight is broadcast once for all. kTaps is 0 where it is not known.
+template <int kRows, int kTaps>
+HWY_INLINE void outputs(const PaddedChannel& padded, const float* src, int64_t row_step, const float* weights, float bias, int64_t columns,
+                        const float* residual, float low, float high, float* dst, int64_t dst_row) {
   const D d;
   hn::Vec<D> sum[kRows];
-  for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, bias);
-  const int64_t row_step = w.stride[1] * padded.row();
-  for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
-    for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
-      const float* line = src + (kd * w.dilation[0] * padded.height + kh * w.dilation[1]) * padded.row() + ow;
-      for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
-        const int64_t at = kw * w.dilation[2];
-        const float* tap = line + at % w.stride[2] * padded.columns + at / w.stride[2];
-        const auto weight = hn::Set(d, *weights++);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(hn::LoadU(d, tap + r * row_step), weight, sum[r]);
-      }
-    }
+  for (int r = 0; r < kRows; ++r) sum[r] = hn::Set(d, bias);
+  const int64_t taps = kTaps > 0 ? kTaps : padded.num_taps;
+#pragma GCC unroll 9
+  for (int64_t t = 0; t < taps; ++t) {
+    const float* tap = src + padded.offsets[t];
+    const auto weight = hn::Set(d, weights[t]);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(hn::LoadU(d, tap + r * row_step), weight, sum[r]);
   }
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), left = w.out[2] - ow;
+  // Unbounded unless the activation is a clamp. Max and Min return their second operand if one is NaN, so NaN stays.
+  const auto bottom = hn::Set(d, low), top = hn::Set(d, high);
+  const bool full = columns >= static_cast<int64_t>(hn::Lanes(d));
+  const auto mask = hn::FirstN(d, static_cast<size_t>(columns));
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    const int64_t at = r * w.out[2] + ow;
-    if (left >= lanes) {
+    const int64_t at = r * dst_row;
+    if (full) {
       if (residual != nullptr) sum[r] = hn::Add(sum[r], hn::LoadU(d, residual + at));
-      hn::StoreU(sum[r], d, dst + at);
+      hn::StoreU(hn::Min(top, hn::Max(bottom, sum[r])), d, dst + at);
     } else {
-      const auto mask = hn::FirstN(d, static_cast<size_t>(left));
       if (residual != nullptr) sum[r] = hn::Add(sum[r], hn::MaskedLoad(mask, d, residual + at));
-      hn::BlendedStore(sum[r], mask, d, dst + at);
+      hn::BlendedStore(hn::Min(top, hn::Max(bottom, sum[r])), mask, d, dst + at);
     }
   }
 }
 
-}  // namespace
-
-void depthwise_plane(const Window& w, const float* padded_src, const float* weights, float bias, const float* residual, float* y) {
-  const PaddedChannel padded(w);
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+template <int kTaps>
+void plane(const Window& w, const PaddedChannel& padded, const float* padded_src, const float* weights, float bias, const float* residual,
+           float low, float high, float* y) {
+  constexpr int64_t kRows = 4;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D())), row_step = w.stride[1] * padded.row();
   for (int64_t od = 0; od < w.out[0]; ++od) {
-    int64_t oh = 0;
-    for (; oh < w.out[1];) {
+    for (int64_t oh = 0; oh < w.out[1];) {
       const float* src = padded_src + (od * w.stride[0] * padded.height + oh * w.stride[1]) * padded.row();
       const int64_t at = (od * w.out[1] + oh) * w.out[2];
-      const float* addend = residual != nullptr ? residual + at : nullptr;
-      const bool four = oh + 4 <= w.out[1];
+      const bool block = oh + kRows <= w.out[1];
       for (int64_t ow = 0; ow < w.out[2]; ow += lanes) {
-        if (four) {
-          outputs<4>(w, padded, src, weights, bias, ow, addend, y + at);
+        const float* addend = residual != nullptr ? residual + at + ow : nullptr;
+        if (block) {
+          outputs<kRows, kTaps>(padded, src + ow, row_step, weights, bias, w.out[2] - ow, addend, low, high, y + at + ow, w.out[2]);
         } else {
-          outputs<1>(w, padded, src, weights, bias, ow, addend, y + at);
+          outputs<1, kTaps>(padded, src + ow, row_step, weights, bias, w.out[2] - ow, addend, low, high, y + at + ow, w.out[2]);
         }
       }
-      oh += four ? 4 : 1;
+      oh += block ? kRows : 1;
+    }
+  }
+}
+
+HWY_INLINE void copy_row(const float* src, int64_t n, float* dst) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::LoadU(d, src + i), d, dst + i);
+  if (i == n) return;
+  if (n >= lanes) {  // the last whole vector again
+    hn::StoreU(hn::LoadU(d, src + n - lanes), d, dst + n - lanes);
+  } else {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(n));
+    hn::BlendedStore(hn::MaskedLoad(mask, d, src), mask, d, dst);
+  }
+}
+
+// Every second element, from an array that may be read up to src[2 n - 2].
+HWY_INLINE void copy_even(const float* src, int64_t n, float* dst) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes < n; i += lanes) {
+    hn::Vec<D> even, odd;
+    hn::LoadInterleaved2(d, src + 2 * i, even, odd);
+    hn::StoreU(even, d, dst + i);
+  }
+  for (; i < n; ++i) dst[i] = src[2 * i];
+}
+
+}  // namespace
+
+void depthwise_plane(const Window& w, const PaddedChannel& padded, const float* padded_src, const float* weights, float bias,
+                     const float* residual, float low, float high, float* y) {
+  if (padded.num_taps == 9) return plane<9>(w, padded, padded_src, weights, bias, residual, low, high, y);
+  plane<0>(w, padded, padded_src, weights, bias, residual, low, high, y);
+}
+
+// Only what lies inside the input: the border was zeroed before the first channel.
+void depthwise_copy(const Window& w, const PaddedChannel& padded, const float* x, float* dst) {
+  const int64_t s = padded.phases;
+  for (int64_t id = 0; id < w.in[0]; ++id) {
+    const int64_t depth = id + w.pad_begin[0];
+    if (depth >= padded.depth) break;
+    for (int64_t ih = 0; ih < w.in[1]; ++ih) {
+      const int64_t height = ih + w.pad_begin[1];
+      if (height >= padded.height) break;
+      const float* src = x + (id * w.in[1] + ih) * w.in[2];
+      float* row = dst + (depth * padded.height + height) * padded.row();
+      for (int64_t phase = 0; phase < s; ++phase) {
+        const PaddedChannel::Columns own = phase < kMaxPhases ? padded.inside[phase] : padded.columns_inside(w, phase);
+        const int64_t count = own.last - own.first;
+        if (count <= 0) continue;
+        float* line = row + phase * padded.columns + own.first;
+        const float* from = src + own.first * s + phase - w.pad_begin[2];
+        if (s == 1) {
+          copy_row(from, count, line);
+        } else if (s == 2) {
+          copy_even(from, count, line);
+        } else {
+          for (int64_t c = 0; c < count; ++c) line[c] = from[c * s];
+        }
+      }
     }
   }
 }
@@ -101,38 +189,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace treadle::kernels {
-namespace {
-
-void copy_padded(const Window& w, const PaddedChannel& padded, const float* x, float* dst) {
-  for (int64_t d = 0; d < padded.depth; ++d) {
-    for (int64_t h = 0; h < padded.height; ++h, dst += padded.row()) {
-      const int64_t id = d - w.pad_begin[0], ih = h - w.pad_begin[1];
-      if (id < 0 || id >= w.in[0] || ih < 0 || ih >= w.in[1]) {
-        std::fill(dst, dst + padded.row(), 0.0f);
-        continue;
-      }
-      const float* src = x + (id * w.in[1] + ih) * w.in[2];
-      for (int64_t phase = 0; phase < padded.phases; ++phase) {
-        float* line = dst + phase * padded.columns;
-        // Column c of this phase is input column c * stride + phase - pad.
-        const int64_t shift = phase - w.pad_begin[2], s = padded.phases;
-        const int64_t first = std::clamp<int64_t>(shift >= 0 ? 0 : (-shift + s - 1) / s, 0, padded.columns);
-        const int64_t last = std::clamp<int64_t>((w.in[2] - shift + s - 1) / s, first, padded.columns);
-        std::fill(line, line + first, 0.0f);
-        if (s == 1) {
-          std::memcpy(line + first, src + first + shift, static_cast<size_t>(last - first) * sizeof(float));
-        } else {
-          for (int64_t c = first; c < last; ++c) line[c] = src[c * s + shift];
-        }
-        std::fill(line + last, line + padded.columns, 0.0f);
-      }
-    }
-  }
-}
-
-}  // namespace
 
 HWY_EXPORT(depthwise_plane);
+HWY_EXPORT(depthwise_copy);
 
 size_t depthwise_slot_bytes(const Window& w) {
   if (w.out_size() == 0) return 0;
@@ -146,18 +205,22 @@ void depthwise(const ConvParams& p, const float* x, const float* weights, float*
   const int64_t in_size = w.in_size(), out_size = w.out_size(), kernel_size = w.kernel_size(), multiplier = p.M / p.group;
   ScratchSlots slots(scratch, depthwise_slot_bytes(w), ScratchSlots::count(max_threads, p.N * p.C));
   const int64_t grain = std::max<int64_t>(1, 100'000 / std::max<int64_t>(1, out_size * kernel_size * multiplier / 4));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const bool clip = epilogue.activation == Unary::clip, relu = epilogue.activation == Unary::relu;
+  const bool clamps = clip || relu || epilogue.activation == Unary::none;
+  const float low = clip ? epilogue.a : relu ? 0.0f : -kInfinity, high = clip ? epilogue.b : kInfinity;
   parallel_for(pool, p.N * p.C, grain, [&](int64_t begin, int64_t end) {
     ScratchSlots::Lease lease(slots);
     float* copy = reinterpret_cast<float*>(lease.data());
+    std::fill(copy, copy + padded.size(), 0.0f);
     for (int64_t item = begin; item < end; ++item) {
-      copy_padded(w, padded, x + item * in_size, copy);
+      HWY_DYNAMIC_DISPATCH(depthwise_copy)(w, padded, x + item * in_size, copy);
       for (int64_t j = 0; j < multiplier; ++j) {
         const int64_t m = item % p.C * multiplier + j, offset = (item * multiplier + j) * out_size;
-        float* plane = y + offset;
-        HWY_DYNAMIC_DISPATCH(depthwise_plane)
-        (w, copy, weights + m * kernel_size, epilogue.bias ? epilogue.bias[m] : 0.0f,
-         epilogue.residual ? epilogue.residual + offset : nullptr, plane);
-        unary_f32(epilogue.activation, epilogue.a, epilogue.b, plane, plane, out_size);
+        const float bias = epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f;
+        const float* residual = epilogue.residual != nullptr ? epilogue.residual + offset : nullptr;
+        HWY_DYNAMIC_DISPATCH(depthwise_plane)(w, padded, copy, weights + m * kernel_size, bias, residual, low, high, y + offset);
+        if (!clamps) unary_f32(epilogue.activation, epilogue.a, epilogue.b, y + offset, y + offset, out_size);
       }
     }
   });

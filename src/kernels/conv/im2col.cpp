@@ -8,24 +8,26 @@ namespace {
 
 /// Outputs of one output row that lie in the panel.
 struct Segment {
-  int64_t od, oh, ow, length, column;
+  int64_t id, ih;  // the input row of tap 0
+  int64_t ow, length, column;
 };
 
 constexpr int64_t kMaxSegments = 256;  // panels are at most 4 vectors of 64 bytes of the smallest element wide
+constexpr int64_t kMaxPlanned = 64;    // taps along the last axis whose bounds are worked out once
 
+/// `count` elements `stride` apart, between two borders of pad_value.
 template <typename T>
-void copy_tap(const Window& w, const T* row, int64_t kw, T pad_value, const Segment& s, T* dst) {
-  const Outputs inside = outputs_inside(w, 2, kw);
-  const int64_t first = std::clamp(inside.first, s.ow, s.ow + s.length), last = std::clamp(inside.last, first, s.ow + s.length);
-  const int64_t stride = w.stride[2];
-  for (int64_t o = s.ow; o < first; ++o) dst[o - s.ow] = pad_value;
-  const T* from = row + kw * w.dilation[2] - w.pad_begin[2];
+void copy_tap(const T* from, int64_t stride, int64_t before, int64_t count, int64_t after, T pad_value, T* dst) {
+  for (int64_t i = 0; i < before; ++i) *dst++ = pad_value;
   if (stride == 1) {
-    if (last > first) std::memcpy(dst + (first - s.ow), from + first, static_cast<size_t>(last - first) * sizeof(T));
+    std::memcpy(dst, from, static_cast<size_t>(count) * sizeof(T));
+  } else if (stride == 2) {
+    for (int64_t i = 0; i < count; ++i) dst[i] = from[2 * i];
   } else {
-    for (int64_t o = first; o < last; ++o) dst[o - s.ow] = from[o * stride];
+    for (int64_t i = 0; i < count; ++i) dst[i] = from[i * stride];
   }
-  for (int64_t o = last; o < s.ow + s.length; ++o) dst[o - s.ow] = pad_value;
+  dst += count;
+  for (int64_t i = 0; i < after; ++i) *dst++ = pad_value;
 }
 
 }  // namespace
@@ -37,25 +39,34 @@ void im2col_panel(const Window& w, int64_t channels, const T* x, T pad_value, in
   for (int64_t column = 0; column < columns; ++num_segments) {
     const int64_t at = begin + column, ow = at % w.out[2], row = at / w.out[2];
     const int64_t length = std::min(columns - column, w.out[2] - ow);
-    segments[num_segments] = {row / w.out[1], row % w.out[1], ow, length, column};
+    segments[num_segments] = {row / w.out[1] * w.stride[0] - w.pad_begin[0], row % w.out[1] * w.stride[1] - w.pad_begin[1], ow, length,
+                              column};
     column += length;
   }
+  Outputs planned[kMaxPlanned];
+  for (int64_t kw = 0; kw < std::min(w.kernel[2], kMaxPlanned); ++kw) planned[kw] = outputs_inside(w, 2, kw);
   const int64_t in_size = w.in_size();
   for (int64_t c = 0; c < channels; ++c, x += in_size) {
     for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
-      for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
-        for (int64_t kw = 0; kw < w.kernel[2]; ++kw, panel += width) {
-          for (int64_t i = 0; i < num_segments; ++i) {
-            const Segment& s = segments[i];
-            const int64_t id = s.od * w.stride[0] + kd * w.dilation[0] - w.pad_begin[0];
-            const int64_t ih = s.oh * w.stride[1] + kh * w.dilation[1] - w.pad_begin[1];
-            if (id < 0 || id >= w.in[0] || ih < 0 || ih >= w.in[1]) {
-              std::fill(panel + s.column, panel + s.column + s.length, pad_value);
-            } else {
-              copy_tap(w, x + (id * w.in[1] + ih) * w.in[2], kw, pad_value, s, panel + s.column);
-            }
+      for (int64_t kh = 0; kh < w.kernel[1]; ++kh, panel += w.kernel[2] * width) {
+        for (int64_t i = 0; i < num_segments; ++i) {
+          const Segment& s = segments[i];
+          const int64_t id = s.id + kd * w.dilation[0], ih = s.ih + kh * w.dilation[1];
+          T* dst = panel + s.column;
+          if (id < 0 || id >= w.in[0] || ih < 0 || ih >= w.in[1]) {
+            for (int64_t kw = 0; kw < w.kernel[2]; ++kw, dst += width) std::fill(dst, dst + s.length, pad_value);
+            continue;
           }
-          std::fill(panel + columns, panel + width, T{0});
+          const T* row = x + (id * w.in[1] + ih) * w.in[2] - w.pad_begin[2];
+          for (int64_t kw = 0; kw < w.kernel[2]; ++kw, dst += width) {
+            const Outputs inside = kw < kMaxPlanned ? planned[kw] : outputs_inside(w, 2, kw);
+            const int64_t first = std::clamp(inside.first, s.ow, s.ow + s.length), last = std::clamp(inside.last, first, s.ow + s.length);
+            copy_tap(row + kw * w.dilation[2] + first * w.stride[2], w.stride[2], first - s.ow, last - first, s.ow + s.length - last,
+                     pad_value, dst);
+          }
+        }
+        if (width > columns) {
+          for (int64_t kw = 0; kw < w.kernel[2]; ++kw) std::fill(panel + kw * width + columns, panel + (kw + 1) * width, T{0});
         }
       }
     }
