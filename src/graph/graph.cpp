@@ -171,11 +171,15 @@ NodeId Graph::add_node(NodeSpec spec, NodeId before) {
 }
 
 void Graph::drop_use(ValueId id, Use use) {
+  // From both ends: nodes mostly go in the order in which they came, or in reverse, and a constant may have thousands of readers.
   auto& uses = value(id).uses;
-  auto found = std::find(uses.begin(), uses.end(), use);
-  if (found == uses.end()) return;
-  *found = uses.back();
-  uses.pop_back();
+  for (size_t low = 0, high = uses.size(); low < high; ++low) {
+    --high;
+    if (uses[low] != use && uses[high] != use) continue;
+    uses[uses[low] == use ? low : high] = uses.back();
+    uses.pop_back();
+    return;
+  }
 }
 
 void Graph::remove_node(NodeId id) {
@@ -228,8 +232,12 @@ int Graph::add_capture(NodeId id, ValueId captured) {
 }
 
 void Graph::replace_uses(ValueId old_value, ValueId new_value) {
-  std::vector<Use> uses = value(old_value).uses;
-  for (const Use& use : uses) set_input(use.node, static_cast<size_t>(use.input), new_value);
+  if (old_value == new_value) return;
+  std::vector<Use> uses = std::move(value(old_value).uses);
+  value(old_value).uses.clear();
+  for (const Use& use : uses) node(use.node).inputs[static_cast<size_t>(use.input)] = new_value;
+  auto& moved_to = value(new_value).uses;
+  moved_to.insert(moved_to.end(), uses.begin(), uses.end());
   std::replace(outputs.begin(), outputs.end(), old_value, new_value);
 }
 

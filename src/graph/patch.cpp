@@ -25,8 +25,9 @@ ValueId Patch::constant(std::string name, Tensor content) {
 
 namespace {
 
+// A Yield hands values out even if nobody reads what comes back.
 bool is_unused(const Graph& graph, const Node& node) {
-  return std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+  return !node.is("Yield", "treadle") && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
     return output == kNoValue || (graph.value(output).uses.empty() && !graph.is_output(output));
   });
 }
@@ -36,14 +37,21 @@ bool is_unused(const Graph& graph, const Node& node) {
 /// Applies patches to one graph and keeps the list of nodes to look at again.
 class PatchDriver {
  public:
-  PatchDriver(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options) : graph_(graph), rules_(rules), options_(options) {}
+  PatchDriver(Graph& graph, std::span<const Rule* const> rules, const PatchOptions& options) : graph_(graph), rules_(rules), options_(options) {}
 
   int64_t run() {
     for (NodeId id : graph_.order()) {
-      for (Body& body : graph_.node(id).bodies) count_ += apply_rules(*body.graph, rules_, options_);
+      for (Body& body : graph_.node(id).bodies) {
+        PatchOptions rest = options_;
+        rest.max_patches -= count_;
+        count_ += PatchDriver(*body.graph, rules_, rest).run();
+      }
       enqueue(id);
     }
+    // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
+    const int64_t limit = count_ + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
     while (!queue_.empty() && count_ < options_.max_patches) {
+      if (count_ > limit) throw Error(ErrorCode::internal, fmt::format("the rewrite rules do not come to an end; the last was {}", last_rule_));
       NodeId id = queue_.front();
       queue_.pop_front();
       queued_[index_of(id)] = false;
@@ -62,12 +70,11 @@ class PatchDriver {
   }
 
   void visit(NodeId id) {
-    for (const auto& rule : rules_) {
-      if (options_.training && rule->inference_only()) continue;
-      if (std::find(options_.skip.begin(), options_.skip.end(), rule->name()) != options_.skip.end()) continue;
+    for (const Rule* rule : rules_) {
       std::optional<Patch> patch = rule->match(graph_, graph_.node(id));
       if (!patch) continue;
       if (options_.log) options_.log(rule->name(), graph_.node(id));
+      last_rule_ = rule->name();
       apply(*rule, *patch, id);
       ++count_;
       return;
@@ -77,7 +84,8 @@ class PatchDriver {
   void apply(const Rule& rule, Patch& patch, NodeId matched) {
     std::vector<ValueId> made(patch.num_pending_values_, kNoValue);
     auto resolve = [&](ValueId id) { return id != kNoValue && (static_cast<uint32_t>(id) & Patch::kPendingBit) ? made[static_cast<uint32_t>(id) & ~Patch::kPendingBit] : id; };
-    std::vector<std::string> sources = sources_of(patch, matched);
+    removed_sources_.clear();
+    std::vector<NodeId> made_nodes;
     for (Patch::Pending& pending : patch.pending_) {
       if (pending.is_constant) {
         made[pending.first_output] = graph_.add_constant(pending.name, std::move(pending.content));
@@ -85,24 +93,29 @@ class PatchDriver {
       }
       for (ValueId& input : pending.spec.inputs) input = resolve(input);
       NodeId id = graph_.add_node(std::move(pending.spec), matched);
-      graph_.node(id).sources = sources;
       infer_node(graph_, id);
       for (size_t i = 0; i < graph_.node(id).outputs.size(); ++i) made[pending.first_output + i] = graph_.node(id).outputs[i];
+      made_nodes.push_back(id);
       enqueue(id);
     }
-    for (auto [old_value, with] : patch.replacements_) replace(rule, old_value, resolve(with));
+    for (auto [old_value, with] : patch.replacements_) {
+      ValueId replacement = resolve(with);
+      replace(rule, old_value, replacement);
+      if (with != replacement) take_name(old_value, replacement);
+    }
+    // The new nodes stand for the matched one, and for all that the patch has made superfluous (noted from the last to the first).
+    std::vector<std::string> sources = std::move(removed_sources_);
+    std::reverse(sources.begin(), sources.end());
+    if (graph_.is_alive(matched)) sources.insert(sources.begin(), graph_.node(matched).sources.begin(), graph_.node(matched).sources.end());
+    for (NodeId id : made_nodes) graph_.node(id).sources = sources;
   }
 
-  // The names of the model's nodes that the patch's replaced values came from.
-  std::vector<std::string> sources_of(const Patch& patch, NodeId matched) const {
-    std::vector<std::string> sources = graph_.node(matched).sources;
-    for (auto [old_value, with] : patch.replacements_) {
-      NodeId producer = graph_.value(old_value).producer;
-      if (producer == kNoNode || producer == matched) continue;
-      for (const std::string& name : graph_.node(producer).sources)
-        if (std::find(sources.begin(), sources.end(), name) == sources.end()) sources.push_back(name);
-    }
-    return sources;
+  // The names of values survive: people look for them.
+  void take_name(ValueId old_value, ValueId replacement) {
+    if (graph_.value(old_value).producer != kNoNode) return;
+    std::string name = graph_.value(old_value).name;
+    graph_.rename_value(old_value, name + "/replaced");
+    graph_.rename_value(replacement, name);
   }
 
   void replace(const Rule& rule, ValueId old_value, ValueId with) {
@@ -112,8 +125,9 @@ class PatchDriver {
     if (contradiction)
       throw Error(ErrorCode::internal, fmt::format("the rule {} replaces \"{}\" of type {} by one of type {}", rule.name(), graph_.value(old_value).name,
                                                    to_string(was), to_string(is)));
-    graph_.value(with).type = std::move(merged);
-    if (!graph_.value(with).known) graph_.value(with).known = graph_.value(old_value).known;
+    // What a declaration adds to the type of an input would be asked of every feed.
+    if (graph_.value(with).kind != Value::Kind::input) graph_.value(with).type = std::move(merged);
+    if (!graph_.value(with).known && !graph_.value(with).is_constant()) graph_.value(with).known = graph_.value(old_value).known;
     for (const Use& use : graph_.value(old_value).uses) enqueue(use.node);
     NodeId producer = graph_.value(old_value).producer;
     graph_.replace_uses(old_value, with);
@@ -127,6 +141,8 @@ class PatchDriver {
       NodeId candidate = stack.back();
       stack.pop_back();
       if (!graph_.is_alive(candidate) || !is_unused(graph_, graph_.node(candidate))) continue;
+      const std::vector<std::string>& sources = graph_.node(candidate).sources;
+      removed_sources_.insert(removed_sources_.end(), sources.rbegin(), sources.rend());
       for (ValueId input : graph_.node(candidate).inputs) {
         if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
         stack.push_back(graph_.value(input).producer);
@@ -137,15 +153,22 @@ class PatchDriver {
   }
 
   Graph& graph_;
-  std::span<const std::unique_ptr<Rule>> rules_;
+  std::span<const Rule* const> rules_;
   const PatchOptions& options_;
+  std::string_view last_rule_;
+  std::vector<std::string> removed_sources_;  // of the nodes that the patch in hand has made superfluous
   std::deque<NodeId> queue_;
   std::vector<bool> queued_;
   int64_t count_ = 0;
 };
 
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options) {
-  return PatchDriver(graph, rules, options).run();
+  std::vector<const Rule*> active;
+  for (const auto& rule : rules) {
+    bool skipped = std::find(options.skip.begin(), options.skip.end(), rule->name()) != options.skip.end();
+    if (!skipped && !(options.training && rule->inference_only())) active.push_back(rule.get());
+  }
+  return PatchDriver(graph, active, options).run();
 }
 
 int64_t remove_dead_nodes(Graph& graph) {

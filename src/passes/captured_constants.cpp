@@ -1,6 +1,6 @@
 #include "passes/captured_constants.h"
 
-#include <algorithm>
+#include "passes/captures.h"
 
 namespace treadle::passes {
 
@@ -23,25 +23,7 @@ int64_t copy_captured_constants(Graph& graph) {
         return true;
       });
     }
-    // Operands that no body reads any more go, and the rest move up.
-    auto formal = static_cast<size_t>(node.num_formal_inputs);
-    std::vector<ValueId> captured(node.inputs.begin() + node.num_formal_inputs, node.inputs.end());
-    std::vector<int> moved(captured.size(), -1);
-    std::vector<ValueId> kept;
-    for (size_t position = 0; position < captured.size(); ++position) {
-      bool used = std::any_of(node.bodies.begin(), node.bodies.end(), [&](const Body& body) {
-        return std::any_of(body.captures.begin(), body.captures.end(), [&](const auto& c) { return c.second == static_cast<int>(position); });
-      });
-      if (!used) continue;
-      moved[position] = static_cast<int>(kept.size());
-      kept.push_back(captured[position]);
-    }
-    if (kept.size() != captured.size()) {
-      for (size_t i = 0; i < captured.size(); ++i) graph.set_input(id, formal + i, i < kept.size() ? kept[i] : kNoValue);
-      node.inputs.resize(formal + kept.size());
-      for (Body& body : node.bodies)
-        for (auto& capture : body.captures) capture.second = moved[static_cast<size_t>(capture.second)];
-    }
+    drop_unused_captures(graph, id);
     for (Body& body : node.bodies) count += copy_captured_constants(*body.graph);
   }
   return count;

@@ -1,16 +1,133 @@
 #include "passes/pipeline.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
 #include "graph/infer.h"
+#include "graph/patch.h"
 #include "passes/captured_constants.h"
+#include "passes/rules.h"
+#include "passes/whole_graph.h"
 
 namespace treadle::passes {
+namespace {
+
+struct WholeGraphPass {
+  PassInfo info;
+  int64_t (*run)(Graph&, FoldBudget&, int64_t limit);
+};
+struct RulePass {
+  PassInfo info;
+  std::unique_ptr<Rule> (*make)();
+};
+
+// In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
+// rules look at them; removal last.
+constexpr WholeGraphPass kBefore[] = {
+    {{"copy-captured-constants", "constants that a body captures become its own", false},
+     [](Graph& graph, FoldBudget&, int64_t) { return copy_captured_constants(graph); }},
+    {{"fold-shapes", "values that follow from constant extents become constants", false},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return fold_shapes(graph, limit); }},
+    {{"fold-constants", "nodes with constant inputs are computed once", false}, fold_constants},
+    {{"inline-constant-if", "an If with a constant condition becomes the branch that it takes", false},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return inline_constant_if(graph, limit); }},
+};
+constexpr RulePass kRules[] = {
+    {{"remove-identity", "Identity(x) -> x", false}, remove_identity},
+    {{"remove-dropout", "Dropout(x) -> x outside of training", true}, remove_dropout},
+    {{"remove-no-op", "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x", false}, remove_no_op},
+    {{"remove-neutral-operand", "x * 1, x / 1, x - 0 … -> x", false}, remove_neutral_operand},
+    {{"static-reshape", "Reshape to a computed shape -> Reshape to a constant with 0 and -1", false}, static_reshape},
+    {{"merge-views", "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape", false}, merge_views},
+    {{"merge-transposes", "Transpose(Transpose(x)) -> Transpose(x) or x", false}, merge_transposes},
+    {{"merge-casts", "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing", false}, merge_casts},
+    {{"merge-constant-operands", "(x * c1) * c2 -> x * c, where exact", false}, merge_constant_operands},
+    {{"divide-to-multiply", "x / 2^k -> x * 2^-k", false}, divide_to_multiply},
+    {{"batch-norm-into-conv", "BatchNormalization(Conv(x)) -> Conv(x) with other weights, outside of training", true},
+     batch_norm_into_conv},
+};
+constexpr WholeGraphPass kAfter[] = {
+    {{"merge-common-nodes", "nodes that compute the same thing become one", false},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return merge_common_nodes(graph, limit); }},
+    {{"remove-dead", "nodes and captures that nothing reads go", false},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return remove_dead(graph, limit); }},
+};
+
+class Pipeline {
+ public:
+  Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
+    budget_.max_bytes_each = options.max_folded_bytes;
+  }
+
+  void run() {
+    // Two rounds settle nearly every model; what a fifth one would find is not worth the load time.
+    constexpr int kMaxRounds = 4;
+    for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
+      int64_t before = left_;
+      for (const WholeGraphPass& pass : kBefore) apply(pass);
+      for (const RulePass& pass : kRules) apply(pass);
+      for (const WholeGraphPass& pass : kAfter) apply(pass);
+      if (left_ == before) break;
+      // Constants that were computed values say more about what reads them.
+      infer(graph_, {.warn = options_.warn});
+    }
+    release_unused_constants(graph_);
+  }
+
+ private:
+  bool is_active(const PassInfo& info) const {
+    if (info.inference_only && options_.training) return false;
+    return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
+  }
+
+  void apply(const WholeGraphPass& pass) {
+    if (is_active(pass.info)) timed(pass.info, [&] { return pass.run(graph_, budget_, left_); });
+  }
+
+  void apply(const RulePass& pass) {
+    if (!is_active(pass.info)) return;
+    std::unique_ptr<Rule> rules[] = {pass.make()};
+    timed(pass.info, [&] { return apply_rules(graph_, rules, {.training = options_.training, .max_patches = left_}); });
+  }
+
+  template <typename Fn>
+  void timed(const PassInfo& info, Fn&& fn) {
+    size_t nodes = graph_.num_nodes();
+    auto start = std::chrono::steady_clock::now();
+    int64_t count = fn();
+    auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
+    left_ -= std::min(left_, count);
+    if (options_.verify) verify(graph_);
+    if (count > 0 && options_.log)
+      options_.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());
+  }
+
+  Graph& graph_;
+  const PipelineOptions& options_;
+  FoldBudget budget_;
+  int64_t left_;
+};
+
+}  // namespace
 
 void canonicalise(Graph& graph) {
   if (copy_captured_constants(graph) > 0) infer(graph);
 }
 
-void optimize(Graph& graph, const PipelineOptions&) { canonicalise(graph); }
+void optimize(Graph& graph, const PipelineOptions& options) {
+  canonicalise(graph);
+  Pipeline(graph, options).run();
+  canonicalise(graph);
+}
 
-std::vector<PassInfo> list_passes() { return {}; }
+std::vector<PassInfo> list_passes() {
+  std::vector<PassInfo> list;
+  for (const WholeGraphPass& pass : kBefore) list.push_back(pass.info);
+  for (const RulePass& pass : kRules) list.push_back(pass.info);
+  for (const WholeGraphPass& pass : kAfter) list.push_back(pass.info);
+  return list;
+}
 
 }  // namespace treadle::passes

@@ -12,10 +12,10 @@
 namespace treadle::passes {
 
 struct PipelineOptions {
-  bool training = false;              ///< the graph will get, or has, a backward part: inference-only passes stay away
-  std::vector<std::string> skip;      ///< passes and rules by name
-  int64_t max_patches = INT64_MAX;    ///< stop after that many (to bisect a fault)
-  bool verify = false;                ///< check the whole graph after every pass
+  bool training = false;                 ///< the graph will get, or has, a backward part: inference-only passes stay away
+  std::vector<std::string> skip;         ///< passes and rules by name
+  int64_t max_patches = INT64_MAX;       ///< stop after that many (to bisect a fault)
+  bool verify = false;                   ///< check the whole graph after every pass
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// One line for every pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;

@@ -1,0 +1,142 @@
+// Constant folding: nodes whose inputs are all constants are computed once, now.
+#include <algorithm>
+#include <vector>
+
+#include "graph/evaluate.h"
+#include "graph/op_def.h"
+#include "passes/whole_graph.h"
+#include "treadle/error.h"
+
+namespace treadle::passes {
+namespace {
+
+class ConstantFolder {
+ public:
+  ConstantFolder(Graph& graph, FoldBudget& budget, int64_t limit) : graph_(graph), budget_(budget), limit_(limit) {}
+
+  int64_t run() {
+    for (NodeId id : graph_.order()) {
+      for (Body& body : graph_.node(id).bodies) count_ += fold_constants(*body.graph, budget_, limit_ - count_);
+      if (count_ >= limit_) break;
+      if (is_candidate(graph_.node(id)) && fold(id)) ++count_;
+    }
+    return count_;
+  }
+
+ private:
+  bool is_candidate(const Node& node) const {
+    if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() ||
+        node.is("Yield", "treadle"))
+      return false;
+    bool read = false;
+    for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
+    if (!read) return false;
+    return std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId id) { return id == kNoValue || graph_.constant_tensor(id) != nullptr; });
+  }
+
+  // Takes the node's cost out of the budget, if it is there. Where the outputs' shapes are unknown, the inputs' sizes must do.
+  bool afford(const Node& node) {
+    std::vector<Shape> shapes(node.inputs.size() + node.outputs.size());
+    std::vector<const Shape*> pointers;
+    std::vector<DType> dtypes(shapes.size(), DType::undefined);
+    double elements = 0, made_bytes = 0;
+    bool all_static = true;
+    for (size_t k = 0; k < shapes.size(); ++k) {
+      bool is_output = k >= node.inputs.size();
+      ValueId id = is_output ? node.outputs[k - node.inputs.size()] : node.inputs[k];
+      pointers.push_back(&shapes[k]);
+      if (id == kNoValue) continue;
+      const Type& type = graph_.type(id);
+      dtypes[k] = type.dtype;
+      if (!type.is_static()) {
+        all_static = false;
+        continue;
+      }
+      shapes[k] = type.static_shape();
+      elements += static_cast<double>(shapes[k].num_elements());
+      size_t bytes = type.dtype == DType::string ? 0 : size_bytes(type.dtype, shapes[k].num_elements());
+      if (!is_output) continue;
+      made_bytes += static_cast<double>(bytes);
+      if (bytes > budget_.max_bytes_each) return false;
+    }
+    double operations = elements;
+    if (node.op->cost && all_static) {
+      ShapeContext context(node);
+      context.shapes_ = pointers;
+      context.dtypes_ = dtypes;
+      operations = std::max(operations, node.op->cost(context).flops);
+    }
+    if (operations > budget_.operations || made_bytes > budget_.bytes) return false;
+    budget_.operations -= operations;
+    return true;
+  }
+
+  bool fold(NodeId id) {
+    const Node& node = graph_.node(id);
+    std::vector<Datum> results;
+    try {
+      if (!afford(node)) return false;
+      const KernelDef& kernel = select_kernel(graph_, node);
+      std::unique_ptr<PackedState> packed = kernel.create ? kernel.create(CreateContext(graph_, node)) : nullptr;
+      std::vector<Datum> inputs;
+      for (ValueId input : node.inputs) inputs.push_back(input == kNoValue ? Datum() : graph_.value(input).constant);
+      std::vector<DType> dtypes;
+      for (ValueId output : node.outputs) dtypes.push_back(output == kNoValue ? DType::undefined : graph_.type(output).dtype);
+      evaluator_.max_output_bytes = budget_.max_bytes_each;
+      results = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator_);
+    } catch (const Error&) {
+      return false;  // a kernel that declines, indices out of range: the run says so, with the node's name, if it ever comes here
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      // Only dense tensors can be constants of a file. A shape that inference did not expect is its fault, and not to be passed on.
+      bool contradiction = false;
+      if (!results[i].is_tensor()) return false;
+      merge(Type::of(results[i]), graph_.type(node.outputs[i]), &contradiction);
+      if (contradiction) return false;
+    }
+    replace(id, results);
+    return true;
+  }
+
+  // The values stay, under their names; they only have no producer any more.
+  void replace(NodeId id, const std::vector<Datum>& results) {
+    std::vector<ValueId> outputs = graph_.node(id).outputs;
+    graph_.remove_node(id);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i] == kNoValue) continue;
+      Value& value = graph_.value(outputs[i]);
+      if (value.uses.empty() && !graph_.is_output(outputs[i])) continue;
+      value.kind = Value::Kind::constant;
+      value.constant = results[i].tensor().contiguous();
+      value.type = Type::of(value.constant);
+      value.known.reset();
+      if (value.type.dtype != DType::string) budget_.bytes -= static_cast<double>(results[i].tensor().size_bytes());
+    }
+  }
+
+  Graph& graph_;
+  FoldBudget& budget_;
+  int64_t limit_, count_ = 0;
+  Evaluator evaluator_;
+};
+
+}  // namespace
+
+int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit) { return ConstantFolder(graph, budget, limit).run(); }
+
+void release_unused_constants(Graph& graph) {
+  for (size_t i = 0; i < graph.num_values(); ++i) {
+    ValueId id{static_cast<uint32_t>(i)};
+    Value& value = graph.value(id);
+    if (!value.is_constant() || !value.uses.empty() || graph.is_output(id)) continue;
+    bool overridable =
+        std::find(graph.overridable_initializers.begin(), graph.overridable_initializers.end(), id) != graph.overridable_initializers.end();
+    if (!overridable) value.constant = Datum();
+  }
+  for (NodeId id : graph.order())
+    for (Body& body : graph.node(id).bodies) release_unused_constants(*body.graph);
+}
+
+}  // namespace treadle::passes

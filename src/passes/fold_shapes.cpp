@@ -1,0 +1,76 @@
+// Shape-chain folding: Shape, Gather, Concat and arithmetic on extents that come out as plain integers become constants.
+#include <algorithm>
+
+#include "graph/op_def.h"
+#include "passes/whole_graph.h"
+
+namespace treadle::passes {
+namespace {
+
+// The elements as a tensor, if they are all known as integers.
+std::optional<Tensor> known_tensor(const Value& value) {
+  if (!value.known || !value.type.is_static()) return std::nullopt;
+  Shape shape = value.type.static_shape();
+  if (shape.num_elements() != static_cast<int64_t>(value.known->size())) return std::nullopt;
+  if (!std::all_of(value.known->begin(), value.known->end(), [](const Dim& dim) { return dim.is_const(); })) return std::nullopt;
+  auto fill = [&]<typename T>() {
+    Tensor tensor(dtype_of<T>, shape);
+    for (size_t i = 0; i < value.known->size(); ++i) tensor.data<T>()[i] = static_cast<T>((*value.known)[i].value());
+    return tensor;
+  };
+  switch (value.type.dtype) {
+    case DType::int64: return fill.operator()<int64_t>();
+    case DType::int32: return fill.operator()<int32_t>();
+    case DType::boolean: return fill.operator()<bool>();
+    default: return std::nullopt;
+  }
+}
+
+void make_constant(Value& value, const Tensor& tensor) {
+  value.kind = Value::Kind::constant;
+  value.constant = tensor;
+  value.known.reset();
+}
+
+// The node's outputs that anybody reads become constants, if all of them can.
+bool fold(Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!node.bodies.empty() || !node.op || !node.op->deterministic) return false;
+  std::vector<std::pair<ValueId, Tensor>> constants;
+  for (ValueId output : node.outputs) {
+    if (output == kNoValue || (graph.value(output).uses.empty() && !graph.is_output(output))) continue;
+    auto tensor = known_tensor(graph.value(output));
+    if (!tensor) return false;
+    constants.emplace_back(output, *tensor);
+  }
+  if (constants.empty()) return false;
+  graph.remove_node(id);
+  for (auto& [output, tensor] : constants) make_constant(graph.value(output), tensor);
+  return true;
+}
+
+}  // namespace
+
+int64_t fold_shapes(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  for (NodeId id : graph.order()) {
+    for (Body& body : graph.node(id).bodies) {
+      if (count >= limit) return count;
+      // A captured value whose elements are known needs no capture: remove_dead drops it when nothing reads it any more.
+      for (auto [inside, position] : body.captures) {
+        Value& value = body.graph->value(inside);
+        auto tensor = value.uses.empty() ? std::nullopt : known_tensor(value);
+        if (!tensor || count >= limit) continue;
+        ValueId constant = body.graph->add_constant(value.name, *tensor);
+        body.graph->replace_uses(inside, constant);
+        ++count;
+      }
+      count += fold_shapes(*body.graph, limit - count);
+    }
+    if (count >= limit) return count;
+    if (fold(graph, id)) ++count;
+  }
+  return count;
+}
+
+}  // namespace treadle::passes

@@ -1,0 +1,29 @@
+// What rules ask of a graph.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace treadle::passes {
+
+/// The node that makes the value; null for inputs, constants and absent operands.
+const Node* producer_of(const Graph& graph, ValueId id);
+/// True if one operand reads the value, and no output is it.
+bool is_used_once(const Graph& graph, ValueId id);
+/// Elements of a constant int64 or int32 tensor.
+std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId id);
+/// True if every element equals `number`, and the sign of a zero is `negative_zero`'s. False for no elements, for more than a few thousand
+/// (nobody writes a million ones, and looking would read the weights), and for dtypes other than float16/32/64 and the integers.
+bool all_elements_are(const Tensor& tensor, double number, bool negative_zero = false);
+/// Reshape, Flatten, Squeeze, Unsqueeze: the elements of input 0, in their order, under another shape.
+bool is_view(const Node& node);
+
+/// What to write as Reshape's `shape` to make `out` of `in`: 0 where `in` has the same extent at the same place, at most one -1 for another
+/// symbol, and that only if inference finds this very extent again. Nothing if it cannot be written so, or if an extent is 0, which Reshape
+/// would read as "copy".
+std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, const SymbolicShape& out);
+
+}  // namespace treadle::passes

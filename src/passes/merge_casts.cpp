@@ -1,0 +1,66 @@
+// Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x for an x of dtype A, where B holds every value of A exactly.
+// From an integer through a float to an integer only back to A itself: what is out of range is undefined in the one and wraps in the other.
+// Types of 8 bits and less in floating point, complex numbers and strings stay: they saturate, drop parts and print.
+#include "graph/op_def.h"
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+struct Range {
+  bool is_float = false, is_signed = true;
+  int digits = 0;         // binary, of the integer or the significand, without the sign
+  int exponent_bits = 0;  // floats
+};
+
+std::optional<Range> range_of(DType dtype) {
+  switch (dtype) {
+    case DType::boolean: return Range{false, false, 1};
+    case DType::uint8: return Range{false, false, 8};
+    case DType::uint16: return Range{false, false, 16};
+    case DType::uint32: return Range{false, false, 32};
+    case DType::uint64: return Range{false, false, 64};
+    case DType::int8: return Range{false, true, 7};
+    case DType::int16: return Range{false, true, 15};
+    case DType::int32: return Range{false, true, 31};
+    case DType::int64: return Range{false, true, 63};
+    case DType::float16: return Range{true, true, 11, 5};
+    case DType::bfloat16: return Range{true, true, 8, 8};
+    case DType::float32: return Range{true, true, 24, 8};
+    case DType::float64: return Range{true, true, 53, 11};
+    default: return std::nullopt;
+  }
+}
+
+// Every value of `a`, infinities and -0 included, is one of `b`. -2^(n-1) of a signed integer needs one digit only.
+bool holds(const Range& b, const Range& a) {
+  if (a.is_float) return b.is_float && b.digits >= a.digits && b.exponent_bits >= a.exponent_bits;
+  return b.digits >= a.digits && (b.is_signed || !a.is_signed) && (!b.is_float || b.exponent_bits > 5 || a.digits < 16);
+}
+
+class MergeCasts final : public Rule {
+ public:
+  std::string_view name() const override { return "merge-casts"; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!node.is("Cast")) return std::nullopt;
+    const Node* inner = producer_of(graph, node.inputs[0]);
+    if (!inner || !inner->is("Cast")) return std::nullopt;
+    ValueId x = inner->inputs[0];
+    DType a = graph.type(x).dtype, b = graph.type(node.inputs[0]).dtype, c = graph.type(node.outputs[0]).dtype;
+    auto from = range_of(a), through = range_of(b), to = range_of(c);
+    // Through bool is `x != 0`, whatever x is; range_of(bool) holds bool alone.
+    if (!from || !through || !to || !holds(*through, *from)) return std::nullopt;
+    if (a == c) return Patch::replacement(node.outputs[0], x);
+    if (from->is_float != through->is_float && a != DType::boolean) return std::nullopt;
+    Patch patch;
+    patch.replace(node.outputs[0], patch.add({.op_type = "Cast", .inputs = {x}, .attributes = node.attributes, .name = node.name}));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> merge_casts() { return std::make_unique<MergeCasts>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,114 @@
+// Common-subexpression elimination, by a table of what was seen: operator, attributes, inputs.
+#include <cstring>
+#include <functional>
+#include <unordered_map>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "passes/whole_graph.h"
+
+namespace treadle::passes {
+namespace {
+
+// Larger constants are the same only if they are the same memory: comparing would read all weights of the file at load.
+constexpr size_t kMaxComparedBytes = 4096;
+
+size_t mix(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
+
+size_t hash_of(std::string_view text) { return std::hash<std::string_view>()(text); }
+
+size_t hash_of(const Tensor& tensor) {
+  size_t hash = static_cast<size_t>(tensor.dtype());
+  for (int64_t extent : tensor.shape()) hash = mix(hash, static_cast<size_t>(extent));
+  if (tensor.dtype() == DType::string) {
+    for (const std::string& text : tensor.span<std::string>()) hash = mix(hash, hash_of(text));
+    return hash;
+  }
+  if (tensor.size_bytes() > kMaxComparedBytes) return mix(hash, std::hash<const void*>()(tensor.raw()));
+  return mix(hash, hash_of({reinterpret_cast<const char*>(tensor.raw()), tensor.size_bytes()}));
+}
+
+bool same_contents(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  if (a.dtype() != DType::string && a.size_bytes() > kMaxComparedBytes) return a.raw() == b.raw();
+  return equal(a, b);
+}
+
+size_t hash_of(const Node& node) {
+  size_t hash = mix(hash_of(node.op_type), hash_of(node.domain));
+  for (ValueId input : node.inputs) hash = mix(hash, index_of(input));
+  // The names only: equal() compares the contents of those that agree so far.
+  for (const auto& item : node.attributes) hash = mix(hash, hash_of(item.first));
+  return mix(hash, node.outputs.size());
+}
+
+bool same_computation(const Node& a, const Node& b) {
+  if (a.op != b.op || a.inputs != b.inputs || a.outputs.size() != b.outputs.size() || !(a.attributes == b.attributes)) return false;
+  for (size_t i = 0; i < a.outputs.size(); ++i)
+    if (a.outputs[i] == kNoValue && b.outputs[i] != kNoValue) return false;
+  return true;
+}
+
+bool can_merge(const Node& node) {
+  return node.op && node.op->deterministic && node.bodies.empty() && !node.outputs.empty() && !node.is("Yield", "treadle");
+}
+
+int64_t merge_constants(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  std::unordered_multimap<size_t, ValueId> seen;
+  for (size_t i = 0; i < graph.num_values() && count < limit; ++i) {
+    ValueId id{static_cast<uint32_t>(i)};
+    const Tensor* tensor = graph.constant_tensor(id);
+    if (!tensor || !tensor->is_contiguous() || (graph.value(id).uses.empty() && !graph.is_output(id))) continue;
+    size_t hash = hash_of(*tensor);
+    auto [first, last] = seen.equal_range(hash);
+    auto same = std::find_if(first, last, [&](const auto& entry) { return same_contents(*graph.constant_tensor(entry.second), *tensor); });
+    if (same == last) {
+      seen.emplace(hash, id);
+      continue;
+    }
+    graph.replace_uses(id, same->second);
+    ++count;
+  }
+  return count;
+}
+
+int64_t merge_nodes(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  std::unordered_multimap<size_t, NodeId> seen;
+  for (NodeId id : graph.order()) {
+    if (count >= limit) break;
+    if (!can_merge(graph.node(id))) continue;
+    size_t hash = hash_of(graph.node(id));
+    auto [first, last] = seen.equal_range(hash);
+    auto same = std::find_if(first, last, [&](const auto& entry) { return same_computation(graph.node(entry.second), graph.node(id)); });
+    if (same == last) {
+      seen.emplace(hash, id);
+      continue;
+    }
+    Node &kept = graph.node(same->second), &merged = graph.node(id);
+    for (size_t i = 0; i < merged.outputs.size(); ++i) {
+      if (merged.outputs[i] == kNoValue) continue;
+      Value &to = graph.value(kept.outputs[i]), &from = graph.value(merged.outputs[i]);
+      to.type = merge(to.type, from.type);
+      if (!to.known) to.known = from.known;
+      graph.replace_uses(merged.outputs[i], kept.outputs[i]);
+    }
+    kept.sources.insert(kept.sources.end(), merged.sources.begin(), merged.sources.end());
+    graph.remove_node(id);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+int64_t merge_common_nodes(Graph& graph, int64_t limit) {
+  int64_t count = merge_constants(graph, limit);
+  count += merge_nodes(graph, limit - count);
+  for (NodeId id : graph.order())
+    for (Body& body : graph.node(id).bodies) count += merge_common_nodes(*body.graph, limit - count);
+  return count;
+}
+
+}  // namespace treadle::passes

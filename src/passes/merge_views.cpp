@@ -1,0 +1,33 @@
+// Reshape, Flatten, Squeeze or Unsqueeze of the result of another one of these: the elements and their order are x's, so that one Reshape
+// of x does; x itself where the last shape is x's.
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+class MergeViews final : public Rule {
+ public:
+  std::string_view name() const override { return "merge-views"; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!is_view(node)) return std::nullopt;
+    const Node* inner = producer_of(graph, node.inputs[0]);
+    if (!inner || !is_view(*inner)) return std::nullopt;
+    ValueId x = inner->inputs[0];
+    if (graph.same_type_and_shape(x, node.outputs[0])) return Patch::replacement(node.outputs[0], x);
+    const Type &from = graph.type(x), &to = graph.type(node.outputs[0]);
+    if (!from.has_rank() || !to.has_rank()) return std::nullopt;
+    auto target = reshape_target(*from.shape, *to.shape);
+    if (!target) return std::nullopt;
+    Patch patch;
+    ValueId shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(*target));
+    patch.replace(node.outputs[0], patch.add({.op_type = "Reshape", .inputs = {x, shape}, .name = node.name}));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> merge_views() { return std::make_unique<MergeViews>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,38 @@
+// Dropout(x) -> x, and its mask -> all true, where training_mode is absent or the constant false. In inference only: a training graph keeps
+// the node, because its training_mode is an input that the run sets.
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+class RemoveDropout final : public Rule {
+ public:
+  std::string_view name() const override { return "remove-dropout"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!node.is("Dropout") || !is_off(graph, node)) return std::nullopt;
+    Patch patch = Patch::replacement(node.outputs[0], node.inputs[0]);
+    if (node.has_output(1) && (!graph.value(node.outputs[1]).uses.empty() || graph.is_output(node.outputs[1]))) {
+      bool yes = true;
+      ValueId shape = patch.add({.op_type = "Shape", .inputs = {node.inputs[0]}});
+      ValueId mask = patch.add({.op_type = "ConstantOfShape",
+                                .inputs = {shape},
+                                .attributes = {{"value", Datum(Tensor::vector<bool>(std::span<const bool>(&yes, 1)))}}});
+      patch.replace(node.outputs[1], mask);
+    }
+    return patch;
+  }
+
+ private:
+  static bool is_off(const Graph& graph, const Node& node) {
+    if (!node.has_input(2)) return true;
+    const Tensor* mode = graph.constant_tensor(node.inputs[2]);
+    return mode && mode->dtype() == DType::boolean && mode->num_elements() == 1 && !*mode->data<bool>();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> remove_dropout() { return std::make_unique<RemoveDropout>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,22 @@
+// The rewrite rules, one file each. What a rule does and when it is exact stands in its file.
+#pragma once
+
+#include <memory>
+
+#include "graph/patch.h"
+
+namespace treadle::passes {
+
+std::unique_ptr<Rule> remove_identity();
+std::unique_ptr<Rule> remove_dropout();
+std::unique_ptr<Rule> remove_no_op();
+std::unique_ptr<Rule> remove_neutral_operand();
+std::unique_ptr<Rule> merge_views();
+std::unique_ptr<Rule> merge_transposes();
+std::unique_ptr<Rule> merge_casts();
+std::unique_ptr<Rule> merge_constant_operands();
+std::unique_ptr<Rule> divide_to_multiply();
+std::unique_ptr<Rule> static_reshape();
+std::unique_ptr<Rule> batch_norm_into_conv();
+
+}  // namespace treadle::passes

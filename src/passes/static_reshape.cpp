@@ -1,0 +1,30 @@
+// Reshape to a shape that is computed from other shapes -> Reshape to a constant: extents that the data have at the same place are copied
+// (0), and one more symbol may be left to be inferred (-1). The chain of Shape, Gather and Concat before it falls away. Where a copied
+// extent is 0 in a run, -1 follows from the symbols as it did before: inference takes equal extents out first.
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+class StaticReshape final : public Rule {
+ public:
+  std::string_view name() const override { return "static-reshape"; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!node.is("Reshape") || graph.value(node.inputs[1]).is_constant() || !graph.value(node.inputs[1]).known) return std::nullopt;
+    const Type &in = graph.type(node.inputs[0]), &out = graph.type(node.outputs[0]);
+    if (!in.has_rank() || !out.has_rank()) return std::nullopt;
+    auto target = reshape_target(*in.shape, *out.shape);
+    if (!target) return std::nullopt;
+    Patch patch;
+    ValueId shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(*target));
+    patch.replace(node.outputs[0], patch.add({.op_type = "Reshape", .inputs = {node.inputs[0], shape}, .name = node.name}));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> static_reshape() { return std::make_unique<StaticReshape>(); }
+
+}  // namespace treadle::passes

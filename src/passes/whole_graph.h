@@ -1,0 +1,38 @@
+// Passes over a whole graph (its bodies included): what a rule, which sees one neighbourhood, cannot say. Each returns how often it changed
+// something, and stops after `limit` changes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "graph/graph.h"
+
+namespace treadle::passes {
+
+/// What folding may still spend, over all rounds and bodies: a small model must not take minutes, or all memory, to load.
+struct FoldBudget {
+  size_t max_bytes_each = 64U << 20U;  ///< of one constant
+  double bytes = 512e6;                ///< of all constants that folding makes
+  double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
+};
+
+/// Computes nodes whose inputs are constants. Never nodes that draw random numbers, have bodies or yield; a node that fails is left to fail
+/// when it runs.
+int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit);
+
+/// Values whose elements inference knows as integers (of Shape, Gather, Concat … chains) become constants.
+int64_t fold_shapes(Graph& graph, int64_t limit);
+
+/// An If whose condition is a constant is replaced by the nodes of the branch that it takes.
+int64_t inline_constant_if(Graph& graph, int64_t limit);
+
+/// Nodes that compute the same thing from the same inputs become one; so do small constants of equal contents. Never random numbers.
+int64_t merge_common_nodes(Graph& graph, int64_t limit);
+
+/// Removes nodes that nothing reads, in bodies too, and captures that no body reads any more.
+int64_t remove_dead(Graph& graph, int64_t limit);
+
+/// Lets go of constants that nothing reads: folded weights would be in memory twice.
+void release_unused_constants(Graph& graph);
+
+}  // namespace treadle::passes

@@ -1,0 +1,63 @@
+#include "graph/op_def.h"
+#include "tests/passes/pass_test.h"
+
+namespace treadle {
+namespace {
+
+using testing::GraphBuilder;
+
+// Elements in [0.5, 1.5): variances must be positive.
+ValueId positive(GraphBuilder& b, std::string_view name, int64_t count, uint32_t seed) {
+  Tensor tensor = GraphBuilder::random_tensor(Shape{count}, seed);
+  for (float& x : tensor.span<float>()) x = x / 2 + 1;
+  return b.graph().add_constant(name, tensor);
+}
+
+std::vector<ValueId> statistics(GraphBuilder& b, ValueId x, int64_t channels) {
+  return {x, positive(b, "scale", channels, 1), b.weights("offset", Shape{channels}), positive(b, "mean", channels, 2),
+          positive(b, "var", channels, 3)};
+}
+
+TEST(BatchNormIntoConv, ScalesTheWeightsAndShiftsTheBias) {
+  if (!find_op("", "BatchNormalization") || !find_op("", "Conv")) GTEST_SKIP() << "operators are missing";
+  GraphBuilder b;
+  ValueId x = b.input("x", {b.symbol("n"), 4, 6, 6});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("W", Shape{6, 2, 3, 3}), b.weights("B", Shape{6})}, {{"group", int64_t{2}}});
+  ValueId y = b.op("y", "BatchNormalization", statistics(b, conv, 6), {{"epsilon", 1e-3F}});
+  b.output(b.op("relu", "Relu", {y}));
+  auto graph = b.take();
+  EXPECT_EQ(print(*graph), R"(graph g(%x f32[n,4,6,6]) {
+  %W = constant f32[6,2,3,3] {...}
+  %B = constant f32[6] {0.15259671,0.77983785,-0.12318242,0.56018686,-0.12318242,0.56018686}
+)");
+  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6), "");
+}
+
+TEST(BatchNormIntoConv, KnowsTheChannelsOfATransposedConvolution) {
+  if (!find_op("", "BatchNormalization") || !find_op("", "ConvTranspose")) GTEST_SKIP() << "operators are missing";
+  for (int64_t group : {1, 2}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {2, 4, 5, 5});
+    ValueId conv = b.op("conv", "ConvTranspose", {x, b.weights("W", Shape{4, 6 / group, 3, 3})}, {{"group", group}});
+    b.output(b.op("y", "BatchNormalization", statistics(b, conv, 6)));
+    auto graph = b.take();
+    testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6);
+    EXPECT_EQ(graph->num_nodes(), 1U);
+    EXPECT_EQ(graph->node(graph->first()).sources, (std::vector<std::string>{"conv", "y"}));
+  }
+}
+
+TEST(BatchNormIntoConv, LeavesAConvolutionThatOthersReadAndTraining) {
+  if (!find_op("", "BatchNormalization") || !find_op("", "Conv")) GTEST_SKIP() << "operators are missing";
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 4, 6, 6});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("W", Shape{6, 4, 3, 3})});
+  b.output(b.op("y", "BatchNormalization", statistics(b, conv, 6)));
+  auto graph = b.take();
+  testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv, /*training=*/true));
+  graph->outputs.push_back(conv);
+  testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv));
+}
+
+}  // namespace
+}  // namespace treadle

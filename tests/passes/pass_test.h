@@ -1,0 +1,64 @@
+// What every pass test does: the graph before and after as text, and both run on the same random data.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/infer.h"
+#include "graph/patch.h"
+#include "passes/rules.h"
+#include "passes/whole_graph.h"
+#include "tests/graph/graph_builder.h"
+
+namespace treadle::testing {
+
+/// The largest difference over the largest magnitude of two float tensors; infinite for another dtype or shape. Other dtypes: 0 if equal.
+inline double relative_difference(const Datum& a, const Datum& b) {
+  const Tensor &x = a.tensor(), &y = b.tensor();
+  if (x.dtype() != y.dtype() || x.shape() != y.shape()) return INFINITY;
+  if (x.dtype() != DType::float32) return equal(x, y) ? 0 : INFINITY;
+  double difference = 0, magnitude = 1e-30;
+  for (int64_t i = 0; i < x.num_elements(); ++i) {
+    difference = std::max(difference, std::fabs(double{x.data<float>()[i]} - double{y.data<float>()[i]}));
+    magnitude = std::max(magnitude, std::fabs(double{y.data<float>()[i]}));
+  }
+  return difference / magnitude;
+}
+
+/// The graph after `change` must be consistent, be inferred as it is, and give what it gave before, up to `tolerance`.
+/// @return its text. `count`: how often it must have changed.
+inline std::string changed(Graph& graph, const std::function<int64_t(Graph&)>& change, int64_t count, double tolerance = 0) {
+  verify(graph);
+  std::unique_ptr<Graph> original = graph.clone();
+  EXPECT_EQ(change(graph), count);
+  verify(graph);
+  std::string text = print(graph);
+  infer(graph);
+  EXPECT_EQ(print(graph), text) << "inference finds other types";
+  std::vector<Datum> feeds = random_feeds(*original), before = run_graph(*original, feeds), after = run_graph(graph, feeds);
+  EXPECT_EQ(before.size(), after.size());
+  for (size_t i = 0; i < before.size() && i < after.size(); ++i)
+    EXPECT_LE(relative_difference(after[i], before[i]), tolerance) << "output " << i;
+  return text;
+}
+
+inline std::function<int64_t(Graph&)> rule(std::unique_ptr<Rule> (*make)(), bool training = false) {
+  return [=](Graph& graph) {
+    std::unique_ptr<Rule> rules[] = {make()};
+    return apply_rules(graph, rules, {.training = training});
+  };
+}
+
+/// Applies the rule, which must leave the graph alone.
+inline void expect_unchanged(Graph& graph, const std::function<int64_t(Graph&)>& change) {
+  std::string before = print(graph);
+  EXPECT_EQ(change(graph), 0);
+  EXPECT_EQ(print(graph), before);
+}
+
+}  // namespace treadle::testing

@@ -1,0 +1,111 @@
+#include "passes/pipeline.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tests/passes/pass_test.h"
+
+namespace treadle {
+namespace {
+
+using passes::PipelineOptions;
+using testing::GraphBuilder;
+
+// A graph that needs several passes, one after another.
+std::unique_ptr<Graph> sample() {
+  GraphBuilder b;
+  ValueId x = b.input("x", {b.symbol("n"), 2, 4});
+  ValueId copy = b.op("copy", "Identity", {x});
+  ValueId dropped = b.op("dropped", "Dropout", {copy});
+  ValueId factor = b.op("factor", "Div", {b.scalar("six", 6), b.scalar("three", 3)});
+  ValueId scaled = b.op("scaled", "Mul", {dropped, factor});
+  ValueId again = b.op("again", "Mul", {x, b.scalar("two", 2)});
+  ValueId shape = b.op("shape", "Shape", {scaled});
+  ValueId n = b.op("n", "Gather", {shape, b.ints("zero", {0})});
+  ValueId target = b.op("target", "Concat", {n, b.ints("rest", {-1})}, {{"axis", int64_t{0}}});
+  b.op("unread", "Neg", {x});
+  b.output(b.op("y", "Add", {b.op("flat", "Reshape", {scaled, target}), b.op("flat2", "Flatten", {again})}));
+  return b.take();
+}
+
+TEST(Pipeline, PassesBuildOnEachOther) {
+  auto graph = sample();
+  auto optimize = [](Graph& g) {
+    passes::optimize(g, {.verify = true});
+    return int64_t{0};
+  };
+  EXPECT_EQ(testing::changed(*graph, optimize, 0), R"(graph g(%x f32[n,2,4]) {
+  %factor = constant f32[] {2}
+  %flat_node/shape = constant i64[2] {0,8}
+  %scaled f32[n,2,4] = Mul(%x, %factor)
+  %flat f32[n,8] = Reshape(%scaled, %flat_node/shape)
+  %flat2 f32[n,8] = Flatten(%scaled)
+  %y f32[n,8] = Add(%flat, %flat2)
+  return %y
+}
+)");
+}
+
+TEST(Pipeline, EveryPassCanBeNamedLoggedAndSkipped) {
+  std::set<std::string> names, ran;
+  for (const passes::PassInfo& info : passes::list_passes()) {
+    EXPECT_TRUE(names.insert(std::string(info.name)).second) << info.name;
+    EXPECT_FALSE(info.description.empty());
+  }
+  PipelineOptions options;
+  options.log = [&](std::string_view pass, const std::string& what, int64_t elapsed_us) {
+    ran.insert(std::string(pass));
+    EXPECT_NE(what.find(" changes, "), std::string::npos);
+    EXPECT_GE(elapsed_us, 0);
+  };
+  passes::optimize(*sample(), options);
+  EXPECT_EQ(ran, (std::set<std::string>{"fold-constants", "remove-identity", "remove-dropout", "static-reshape", "merge-common-nodes",
+                                        "remove-dead"}));
+  for (const std::string& pass : ran) EXPECT_TRUE(names.contains(pass));
+
+  ran.clear();
+  options.skip.assign(names.begin(), names.end());
+  auto graph = sample();
+  std::string before = print(*graph);
+  passes::optimize(*graph, options);
+  EXPECT_TRUE(ran.empty());
+  EXPECT_EQ(print(*graph), before);
+}
+
+TEST(Pipeline, TrainingKeepsWhatItNeeds) {
+  auto graph = sample();
+  passes::optimize(*graph, {.training = true});
+  bool dropout = false;
+  for (NodeId id : graph->order()) dropout |= graph->node(id).is("Dropout");
+  EXPECT_TRUE(dropout);
+}
+
+TEST(Pipeline, StopsAfterTheGivenNumberOfPatches) {
+  std::set<size_t> sizes;
+  for (int64_t limit = 0; limit < 12; ++limit) {
+    auto graph = sample();
+    int64_t changes = 0;
+    PipelineOptions options{.max_patches = limit, .verify = true};
+    options.log = [&](std::string_view, const std::string& what, int64_t) { changes += std::stoll(what); };
+    passes::optimize(*graph, options);
+    EXPECT_LE(changes, limit);
+    sizes.insert(graph->num_nodes());
+    std::vector<Datum> feeds = testing::random_feeds(*graph);
+    EXPECT_EQ(testing::relative_difference(testing::run_graph(*graph, feeds)[0], testing::run_graph(*sample(), feeds)[0]), 0) << limit;
+  }
+  EXPECT_GE(sizes.size(), 4U);
+}
+
+TEST(Pipeline, ADeepChainOfIdentitiesCollapses) {
+  GraphBuilder b;
+  ValueId y = b.input("x", {b.symbol("n")});
+  for (int i = 0; i < 2000; ++i) y = b.op("y" + std::to_string(i), i % 2 ? "Identity" : "Neg", {y});
+  b.output(y);
+  auto graph = b.take();
+  passes::optimize(*graph);
+  EXPECT_EQ(graph->num_nodes(), 1000U);
+  verify(*graph);
+}
+
+}  // namespace
+}  // namespace treadle
