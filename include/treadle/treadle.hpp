@@ -2,6 +2,7 @@
 #pragma once
 
 #include "treadle/datum.h"
+#include "treadle/dlpack.h"
 #include "treadle/dtype.h"
 #include "treadle/error.h"
 #include "treadle/model.h"

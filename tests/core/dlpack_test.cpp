@@ -1,4 +1,4 @@
-#include "core/dlpack.h"
+#include "treadle/dlpack.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "treadle/export.h"
 #include "treadle/tensor.h"
 
 namespace treadle {
@@ -70,13 +71,13 @@ inline constexpr uint64_t kDLReadOnly = 1, kDLIsCopied = 2, kDLSubBytePadded = 4
 /// If this throws, the caller still owns `managed` and calls its deleter.
 /// @throws Error(invalid_argument) for a null or inconsistent tensor, an unsupported version, data not aligned to its element;
 ///         Error(not_implemented) for memory that the host cannot read, vector lanes, padded sub-byte elements, and unknown dtypes.
-Tensor from_dlpack(DLManagedTensor* managed);
-Tensor from_dlpack(DLManagedTensorVersioned* managed);
+TREADLE_API Tensor from_dlpack(DLManagedTensor* managed);
+TREADLE_API Tensor from_dlpack(DLManagedTensorVersioned* managed);
 
 /// The caller, or who takes it over, calls the deleter once. Strides are always set.
 /// @throws Error(not_implemented) for strings; Error(invalid_argument) for read-only memory and packed sub-byte types, which this older
 ///         struct cannot mark: use to_dlpack_versioned.
-DLManagedTensor* to_dlpack(const Tensor& tensor);
-DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor);
+TREADLE_API DLManagedTensor* to_dlpack(const Tensor& tensor);
+TREADLE_API DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor);
 
 }  // namespace treadle

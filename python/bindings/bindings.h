@@ -1,0 +1,60 @@
+// What the binding files share: each registers one class, and some convert values for the others.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <vector>
+
+#include "treadle/datum.h"
+#include "treadle/error.h"
+#include "treadle/model.h"
+#include "treadle/session.h"
+
+namespace nb = nanobind;
+
+namespace treadle::python {
+
+/// A value that Python holds: ONNX Runtime's OrtValue.
+struct OrtValue {
+  Datum datum;
+};
+
+/// ONNX Runtime's session options: ours, and those that have no meaning here but are kept.
+struct PySessionOptions : SessionOptions {
+  PySessionOptions() { profile_file_prefix = "onnxruntime_profile_"; }
+
+  bool enable_cpu_mem_arena = true, enable_mem_pattern = true;
+  bool use_deterministic_compute = false, use_per_session_threads = true;
+  int execution_mode = 0, execution_order = 0;
+  int log_severity_level = -1, log_verbosity_level = 0;
+  std::string logid;
+  std::vector<std::pair<std::string, std::map<std::string, std::string>>> providers;
+};
+
+struct PyRunOptions : RunOptions {
+  int log_severity_level = -1, log_verbosity_level = 0;
+  bool only_execute_path_to_fetches = false;
+};
+
+void register_errors(nb::module_& module);
+void register_options(nb::module_& module);
+void register_model(nb::module_& module);
+void register_ort_value(nb::module_& module);
+void register_sparse_tensor(nb::module_& module);
+void register_session(nb::module_& module);
+void register_io_binding(nb::module_& module);
+void register_partial_run(nb::module_& module);
+
+/// Raises the exception class `name` of treadle.errors; errors of the loader mean another class than those of a run.
+[[noreturn]] void raise_as(const char* name, const Error& error);
+
+/// All memory is the host's. @throws Error(not_implemented) for another device.
+void expect_cpu(const std::string& device_type);
+
+}  // namespace treadle::python

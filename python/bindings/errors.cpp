@@ -1,0 +1,43 @@
+// treadle::Error as Python exceptions: the classes are ONNX Runtime's, defined in treadle/errors.py.
+#include "bindings.h"
+
+namespace treadle::python {
+namespace {
+
+const char* exception_name(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return "InvalidArgument";
+    case ErrorCode::invalid_model: return "InvalidGraph";
+    case ErrorCode::not_implemented: return "NotImplemented";
+    case ErrorCode::not_found: return "NotFound";
+    case ErrorCode::cancelled:
+    case ErrorCode::timed_out:
+    case ErrorCode::io_error: return "Fail";
+    default: return "RuntimeException";
+  }
+}
+
+void set_python_error(const char* name, const Error& error) {
+  nb::object type = nb::module_::import_("treadle.errors").attr(name);
+  nb::object exception = type(nb::cast(std::string(error.what())), nb::arg("code") = nb::cast(std::string(error_code_name(error.code()))));
+  PyErr_SetObject(type.ptr(), exception.ptr());
+}
+
+}  // namespace
+
+void raise_as(const char* name, const Error& error) {
+  set_python_error(name, error);
+  throw nb::python_error();
+}
+
+void register_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      set_python_error(exception_name(error.code()), error);
+    }
+  });
+}
+
+}  // namespace treadle::python

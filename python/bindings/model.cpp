@@ -1,0 +1,86 @@
+// Model, and what it declares: NodeArg and ModelMetadata.
+#include "treadle/model.h"
+
+#include "bindings.h"
+#include "numpy.h"
+
+namespace treadle::python {
+namespace {
+
+// An int, a symbol's name, or None where the extent is unknown; no entries for an unknown rank.
+nb::list shape_to_python(const ValueInfo& info) {
+  nb::list shape;
+  for (const auto& extent : info.shape) {
+    if (auto* size = std::get_if<int64_t>(&extent))
+      shape.append(*size);
+    else if (std::get<std::string>(extent).empty())
+      shape.append(nb::none());
+    else
+      shape.append(string_to_python(std::get<std::string>(extent)));
+  }
+  return shape;
+}
+
+std::string describe_arg(const ValueInfo& info) {
+  nb::object name = string_to_python(info.name);
+  return nb::cast<std::string>(nb::str("NodeArg(name={!r}, type={!r}, shape={})").attr("format")(name, info.type, shape_to_python(info)));
+}
+
+Model load(const std::function<Model()>& read) {
+  try {
+    nb::gil_scoped_release release;
+    return read();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) raise_as("NoSuchFile", error);
+    if (error.code() == ErrorCode::invalid_model) raise_as("InvalidProtobuf", error);
+    throw;
+  }
+}
+
+}  // namespace
+
+void register_model(nb::module_& module) {
+  nb::class_<ValueInfo>(module, "NodeArg", "An input, an output or an overridable initializer, as the model declares it.")
+      .def_prop_ro(
+          "name", [](const ValueInfo& info) { return string_to_python(info.name); }, nb::sig("def name(self) -> str"))
+      .def_prop_ro(
+          "type", [](const ValueInfo& info) { return info.type; }, "For instance \"tensor(float)\" or \"seq(tensor(int64))\".")
+      .def_prop_ro(
+          "shape", &shape_to_python, nb::sig("def shape(self) -> list[int | str | None]"),
+          "Extents: a number, the name of a symbol, or None where the model does not say. Empty for a scalar and for an unknown rank.")
+      .def("__repr__", &describe_arg);
+
+  nb::class_<ModelMetadata>(module, "ModelMetadata")
+      .def_ro("producer_name", &ModelMetadata::producer_name)
+      .def_ro("producer_version", &ModelMetadata::producer_version)
+      .def_ro("graph_name", &ModelMetadata::graph_name)
+      .def_ro("domain", &ModelMetadata::domain)
+      .def_ro("description", &ModelMetadata::description)
+      .def_ro("graph_description", &ModelMetadata::graph_description)
+      .def_ro("version", &ModelMetadata::version)
+      .def_ro("ir_version", &ModelMetadata::ir_version)
+      .def_ro("opsets", &ModelMetadata::opsets)
+      .def_ro("custom_metadata_map", &ModelMetadata::custom);
+
+  nb::class_<Model>(module, "Model", "A model as read from an ONNX file.")
+      .def_static(
+          "load", [](const std::string& path, bool use_mmap) { return load([&] { return Model::load(path, {.use_mmap = use_mmap}); }); },
+          nb::arg("path"), nb::arg("use_mmap") = true)
+      .def_static(
+          "from_bytes",
+          [](nb::bytes bytes, const std::string& folder, bool use_mmap) {
+            std::span<const std::byte> span(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
+            return load([&] { return Model::from_bytes(span, folder, {.use_mmap = use_mmap}); });
+          },
+          nb::arg("data"), nb::arg("model_dir") = "", nb::arg("use_mmap") = true, "`model_dir` is where external data is looked for.")
+      .def_prop_ro("inputs", &Model::inputs)
+      .def_prop_ro("outputs", &Model::outputs)
+      .def_prop_ro("overridable_initializers", &Model::overridable_initializers)
+      .def_prop_ro("metadata", [](const Model& model) { return model.metadata(); })
+      .def("unsupported", &Model::unsupported, "One line per operator that this build cannot run; empty if it can run the model.")
+      .def("to_text", &Model::to_text, nb::arg("optimised") = false, "The graph as text, as read or after the graph optimiser.")
+      .def("save", &Model::save, nb::arg("path"), nb::arg("optimised") = false, nb::arg("opset") = 0,
+           nb::call_guard<nb::gil_scoped_release>(), "Writes the model, as read or optimised.");
+}
+
+}  // namespace treadle::python

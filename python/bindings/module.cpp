@@ -1,0 +1,16 @@
+// The extension treadle._treadle: the package treadle/ puts ONNX Runtime's Python interface on top.
+#include "bindings.h"
+
+NB_MODULE(_treadle, module) {
+  using namespace treadle::python;
+  module.doc() = "The Treadle library as Python objects; use the package treadle.";
+  module.def("version", [] { return std::string(treadle::version()); });
+  register_errors(module);
+  register_options(module);
+  register_model(module);
+  register_ort_value(module);
+  register_sparse_tensor(module);
+  register_session(module);
+  register_io_binding(module);
+  register_partial_run(module);
+}

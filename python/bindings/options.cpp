@@ -1,0 +1,134 @@
+// SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
+#include <nanobind/stl/pair.h>
+
+#include "datum.h"
+
+namespace treadle::python {
+namespace {
+
+nb::object enum_value(const char* name, int value) { return nb::module_::import_("treadle.enums").attr(name)(value); }
+
+// ONNX Runtime takes its own enums only; plain numbers are as clear.
+int enum_number(const char* name, nb::handle value) {
+  return nb::cast<int>(nb::object(nb::module_::import_("treadle.enums").attr(name)(value).attr("value")));
+}
+
+std::string config_entry(const std::map<std::string, std::string>& config, const std::string& key) {
+  auto found = config.find(key);
+  if (found == config.end()) throw Error(ErrorCode::invalid_argument, "there is no configuration entry \"" + key + "\"");
+  return found->second;
+}
+
+// ONNX Runtime's option of the same meaning takes a list of names, separated by ";" or ",".
+void set_disabled_passes(PySessionOptions& options, const std::string& names) {
+  size_t start = 0;
+  while (start <= names.size()) {
+    size_t end = std::min(names.find_first_of(";,", start), names.size());
+    if (end > start) options.disabled_passes.push_back(names.substr(start, end - start));
+    start = end + 1;
+  }
+}
+
+void add_config_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
+  if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
+  options.config[key] = value;
+  if (key == "optimization.disable_specified_optimizers") set_disabled_passes(options, value);
+  if (key == "treadle.strict_symbols") options.strict_symbols = value != "0";
+  if (key == "treadle.use_mmap") options.use_mmap = value != "0";
+}
+
+void add_initializers(PySessionOptions& options, const std::vector<std::string>& names, const std::vector<OrtValue>& values) {
+  if (names.size() != values.size())
+    throw Error(ErrorCode::invalid_argument,
+                std::to_string(names.size()) + " names for " + std::to_string(values.size()) + " initializers");
+  for (size_t i = 0; i < names.size(); ++i) options.initializers[names[i]] = values[i].datum.tensor();
+}
+
+}  // namespace
+
+void register_options(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<PySessionOptions> session(module, "SessionOptions");
+  session.def(nb::init<>())
+      .def(nb::init<const PySessionOptions&>(), "other"_a)
+      .def_rw("intra_op_num_threads", &PySessionOptions::intra_op_num_threads,
+              "Threads of one node; 0: the process's shared pool, sized by affinity and cgroup.")
+      .def_rw("inter_op_num_threads", &PySessionOptions::inter_op_num_threads)
+      .def_rw("enable_mem_reuse", &PySessionOptions::reuse_memory, "False: every value has bytes of its own.")
+      .def_rw("enable_profiling", &PySessionOptions::enable_profiling)
+      .def_rw("profile_file_prefix", &PySessionOptions::profile_file_prefix)
+      .def_rw("optimized_model_filepath", &PySessionOptions::optimized_model_filepath)
+      .def_prop_rw(
+          "graph_optimization_level",
+          [](const PySessionOptions& options) {
+            return enum_value("GraphOptimizationLevel", static_cast<int>(options.graph_optimization_level));
+          },
+          [](PySessionOptions& options, nb::handle value) {
+            options.graph_optimization_level = static_cast<GraphOptimizationLevel>(enum_number("GraphOptimizationLevel", value));
+          },
+          nb::for_getter(nb::sig("def graph_optimization_level(self) -> treadle.enums.GraphOptimizationLevel")))
+      .def_prop_rw(
+          "execution_mode", [](const PySessionOptions& options) { return enum_value("ExecutionMode", options.execution_mode); },
+          [](PySessionOptions& options, nb::handle value) { options.execution_mode = enum_number("ExecutionMode", value); },
+          nb::for_getter(nb::sig("def execution_mode(self) -> treadle.enums.ExecutionMode")))
+      .def_prop_rw(
+          "execution_order", [](const PySessionOptions& options) { return enum_value("ExecutionOrder", options.execution_order); },
+          [](PySessionOptions& options, nb::handle value) { options.execution_order = enum_number("ExecutionOrder", value); },
+          nb::for_getter(nb::sig("def execution_order(self) -> treadle.enums.ExecutionOrder")))
+      // Without meaning here; see docs/python.md.
+      .def_rw("enable_cpu_mem_arena", &PySessionOptions::enable_cpu_mem_arena)
+      .def_rw("enable_mem_pattern", &PySessionOptions::enable_mem_pattern)
+      .def_rw("use_deterministic_compute", &PySessionOptions::use_deterministic_compute)
+      .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads)
+      .def_rw("log_severity_level", &PySessionOptions::log_severity_level)
+      .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level)
+      .def_rw("logid", &PySessionOptions::logid)
+      .def_rw("_providers", &PySessionOptions::providers);
+  session.def("add_session_config_entry", &add_config_entry, "key"_a, "value"_a)
+      .def(
+          "get_session_config_entry",
+          [](const PySessionOptions& options, const std::string& key) { return config_entry(options.config, key); }, "key"_a)
+      .def(
+          "add_free_dimension_override_by_name",
+          [](PySessionOptions& options, const std::string& name, int64_t extent) { options.free_dimension_overrides[name] = extent; },
+          "name"_a, "extent"_a)
+      .def(
+          "add_initializer",
+          [](PySessionOptions& options, const std::string& name, const OrtValue& value) {
+            options.initializers[name] = value.datum.tensor();
+          },
+          "name"_a, "value"_a, "The value replaces the model's initializer of that name.")
+      .def("add_external_initializers", &add_initializers, "names"_a, "values"_a)
+      .def("has_providers", [](const PySessionOptions& options) { return !options.providers.empty(); });
+  // Treadle's own.
+  session
+      .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
+      .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
+      .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
+      .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
+      .def_rw("config", &PySessionOptions::config)
+      .def_prop_rw(
+          "training_mode", [](const PySessionOptions& options) { return options.mode == SessionMode::training; },
+          [](PySessionOptions& options, bool training) { options.mode = training ? SessionMode::training : SessionMode::inference; },
+          "Leave out the passes that hold for inference only.");
+
+  nb::class_<PyRunOptions>(module, "RunOptions")
+      .def(nb::init<>())
+      .def_rw("log_severity_level", &PyRunOptions::log_severity_level)
+      .def_rw("log_verbosity_level", &PyRunOptions::log_verbosity_level)
+      .def_rw("logid", &PyRunOptions::tag)
+      .def_rw("only_execute_path_to_fetches", &PyRunOptions::only_execute_path_to_fetches, "Without meaning: nothing else is ever run.")
+      .def_prop_rw(
+          "terminate", [](const PyRunOptions& options) { return options.terminate.load(); },
+          [](PyRunOptions& options, bool value) { options.terminate = value; },
+          "Ends the runs that use these options; may be set from any thread.")
+      .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
+      .def(
+          "add_run_config_entry",
+          [](PyRunOptions& options, const std::string& key, const std::string& value) { options.config[key] = value; }, "key"_a, "value"_a)
+      .def(
+          "get_run_config_entry", [](const PyRunOptions& options, const std::string& key) { return config_entry(options.config, key); },
+          "key"_a);
+}
+
+}  // namespace treadle::python

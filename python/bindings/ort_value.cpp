@@ -1,0 +1,174 @@
+// OrtValue: a value of any ONNX type that Python holds without converting it.
+#include "datum.h"
+#include "treadle/dlpack.h"
+
+namespace treadle::python {
+
+void expect_cpu(const std::string& device_type) {
+  if (device_type != "cpu" && device_type != "CPU")
+    throw Error(ErrorCode::not_implemented, "there is no device \"" + device_type + "\"; the only one is cpu");
+}
+
+namespace {
+
+const Tensor& tensor_of(const OrtValue& self) { return self.datum.tensor(); }
+
+OrtValue from_array(nb::handle array, const std::string& device_type, int, int) {
+  expect_cpu(device_type);
+  return {tensor_from_array(array)};
+}
+
+// The bits of an array as elements of another type of the same size: for types that NumPy lacks.
+OrtValue reinterpret_array(nb::handle array, int onnx_type) {
+  Tensor bits = tensor_from_array(array);
+  auto dtype = static_cast<DType>(nb::cast<int>(nb::module_::import_("treadle._dtypes").attr("onnx_dtype")(onnx_type)));
+  if (dtype == DType::string || bits.dtype() == DType::string || bits_of(dtype) != bits_of(bits.dtype()))
+    throw Error(ErrorCode::invalid_argument,
+                "elements of " + std::string(name_of(bits.dtype())) + " are no " + std::string(name_of(dtype)));
+  return {Tensor(dtype, bits.shape(), bits.storage(), static_cast<size_t>(bits.raw() - bits.storage()->data()))};
+}
+
+OrtValue from_shape(const std::vector<int64_t>& shape, nb::handle element_type, const std::string& device_type, int, int, nb::handle) {
+  expect_cpu(device_type);
+  return {Tensor(dtype_from_python(element_type), Shape(shape))};
+}
+
+nb::list shape_of(const OrtValue& self) {
+  const Shape& shape = self.datum.kind() == Datum::Kind::sparse_tensor ? self.datum.sparse_tensor().dense_shape : tensor_of(self).shape();
+  nb::list list;
+  for (int64_t extent : shape) list.append(extent);
+  return list;
+}
+
+int element_type(const OrtValue& self) {
+  switch (self.datum.kind()) {
+    case Datum::Kind::sparse_tensor: return static_cast<int>(self.datum.sparse_tensor().values.dtype());
+    case Datum::Kind::sequence: return static_cast<int>(self.datum.sequence().element_dtype);
+    default: return static_cast<int>(tensor_of(self).dtype());
+  }
+}
+
+// A copy: ONNX Runtime's numpy() copies too, and a bound value's memory is written again by the next run.
+nb::object to_numpy(const OrtValue& self) {
+  if (self.datum.kind() == Datum::Kind::sparse_tensor) return datum_to_python(self.datum);
+  return array_from_tensor(tensor_of(self).clone());
+}
+
+nb::object to_array(const OrtValue& self, nb::object dtype, nb::object copy) {
+  bool may_share = copy.is_none() || !nb::cast<bool>(copy);
+  nb::object array = array_from_tensor(may_share ? tensor_of(self) : tensor_of(self).clone());
+  if (dtype.is_none()) return array;
+  return array.attr("astype")(dtype, nb::arg("copy") = nb::bool_(false));
+}
+
+void update(OrtValue& self, nb::handle source) {
+  Tensor from = nb::isinstance<OrtValue>(source) ? tensor_of(nb::cast<OrtValue&>(source)) : tensor_from_array(source);
+  const Tensor& to = tensor_of(self);
+  if (from.dtype() != to.dtype() || from.num_elements() != to.num_elements())
+    throw Error(ErrorCode::invalid_argument, "update_inplace: the new value is " + describe(from) + ", the old one " + describe(to));
+  Tensor target = to;
+  target.copy_from(from.reshaped(to.shape()));
+}
+
+constexpr const char* kOldName = "dltensor";
+constexpr const char* kVersionedName = "dltensor_versioned";
+
+template <typename Managed>
+void drop_capsule(PyObject* capsule, const char* name) {
+  if (!PyCapsule_IsValid(capsule, name)) return;  // somebody took the tensor over
+  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
+  if (managed && managed->deleter) managed->deleter(managed);
+}
+
+nb::object to_capsule(const OrtValue& self, nb::kwargs options) {
+  bool versioned = false;
+  if (options.contains("max_version") && !nb::object(options["max_version"]).is_none())
+    versioned = nb::cast<int>(nb::object(options["max_version"])[0]) >= 1;
+  if (options.contains("dl_device") && !nb::object(options["dl_device"]).is_none() &&
+      nb::cast<int>(nb::object(options["dl_device"])[0]) != kDLCPU)
+    throw nb::buffer_error("the tensor lies in the memory of the CPU");
+  bool copy = options.contains("copy") && !nb::object(options["copy"]).is_none() && nb::cast<bool>(nb::object(options["copy"]));
+  Tensor tensor = copy ? tensor_of(self).clone() : tensor_of(self);
+  PyObject* capsule = versioned
+                          ? PyCapsule_New(to_dlpack_versioned(tensor), kVersionedName,
+                                          [](PyObject* c) { drop_capsule<DLManagedTensorVersioned>(c, kVersionedName); })
+                          : PyCapsule_New(to_dlpack(tensor), kOldName, [](PyObject* c) { drop_capsule<DLManagedTensor>(c, kOldName); });
+  return nb::steal(capsule);
+}
+
+template <typename Managed>
+Tensor take_capsule(nb::handle capsule, const char* name, const char* used_name) {
+  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  if (!managed) throw nb::python_error();
+  Tensor tensor = from_dlpack(managed);
+  PyCapsule_SetName(capsule.ptr(), used_name);
+  return tensor;
+}
+
+// `is_bool` says that uint8 elements are bools: old exporters have no bool.
+OrtValue from_capsule(nb::object data, bool is_bool) {
+  nb::object capsule = data;
+  if (nb::hasattr(data, "__dlpack__")) {
+    try {
+      capsule = data.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+      capsule = data.attr("__dlpack__")();
+    }
+  }
+  Tensor tensor = PyCapsule_IsValid(capsule.ptr(), kVersionedName)
+                      ? take_capsule<DLManagedTensorVersioned>(capsule, kVersionedName, "used_dltensor_versioned")
+                      : take_capsule<DLManagedTensor>(capsule, kOldName, "used_dltensor");
+  tensor = tensor.contiguous();
+  if (is_bool && tensor.dtype() == DType::uint8)
+    tensor = Tensor(DType::boolean, tensor.shape(), tensor.storage(), static_cast<size_t>(tensor.raw() - tensor.storage()->data()));
+  return {tensor};
+}
+
+bool has_value(const OrtValue& self) {
+  return self.datum.kind() == Datum::Kind::optional ? self.datum.optional().value != nullptr : self.datum.defined();
+}
+
+}  // namespace
+
+void register_ort_value(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<OrtValue>(module, "OrtValue", "A value of any ONNX type, kept as the library has it.")
+      .def_static("ortvalue_from_numpy", &from_array, "numpy_obj"_a, "device_type"_a = "cpu", "device_id"_a = 0, "vendor_id"_a = -1,
+                  "Shares the array's memory while it is contiguous.")
+      .def_static("ortvalue_from_numpy_with_onnx_type", &reinterpret_array, "data"_a, "onnx_element_type"_a,
+                  "The array's bits as elements of another type.")
+      .def_static("ortvalue_from_shape_and_type", &from_shape, "shape"_a, "element_type"_a, "device_type"_a = "cpu", "device_id"_a = 0,
+                  "vendor_id"_a = -1, "memory_info"_a.none() = nb::none(),
+                  "An uninitialised tensor; `element_type` is a NumPy type or a number of ONNX's.")
+      .def_static(
+          "ort_value_from_sparse_tensor", [](const SparseTensor& sparse) { return OrtValue{sparse}; }, "sparse_tensor"_a)
+      .def_static(
+          "from_object", [](nb::handle value, const std::string& type) { return OrtValue{datum_from_python(value, type, nullptr)}; },
+          "value"_a, "type"_a = "", "Lists become sequences, dicts maps, None an empty optional; `type` as NodeArg.type says it.")
+      .def_static("from_dlpack", &from_capsule, "data"_a, "is_bool"_a = false,
+                  "Takes a capsule, or an object with __dlpack__; no copy if it is contiguous.")
+      .def("as_sparse_tensor", [](const OrtValue& self) { return self.datum.sparse_tensor(); })
+      .def(
+          "to_object", [](const OrtValue& self) { return datum_to_python(self.datum); }, "As a session's run returns it.")
+      .def("data_ptr", [](const OrtValue& self) { return reinterpret_cast<uintptr_t>(tensor_of(self).raw()); })
+      .def("device_name", [](const OrtValue&) { return "cpu"; })
+      .def("_get_c_value", [](nb::object self) { return self; })
+      .def_prop_ro("_ortvalue", [](nb::object self) { return self; })
+      .def("shape", &shape_of, nb::sig("def shape(self) -> list[int]"))
+      .def("data_type", [](const OrtValue& self) { return onnx_type_text(self.datum); })
+      .def("element_type", &element_type, "The number of the elements' type in ONNX.")
+      .def("tensor_size_in_bytes", [](const OrtValue& self) { return tensor_of(self).size_bytes(); })
+      .def("has_value", &has_value)
+      .def("is_tensor", [](const OrtValue& self) { return self.datum.is_tensor(); })
+      .def("is_sparse_tensor", [](const OrtValue& self) { return self.datum.kind() == Datum::Kind::sparse_tensor; })
+      .def("is_tensor_sequence", [](const OrtValue& self) { return self.datum.kind() == Datum::Kind::sequence; })
+      .def("numpy", &to_numpy, "A copy of the tensor as an array.")
+      .def("__array__", &to_array, "dtype"_a.none() = nb::none(), "copy"_a.none() = nb::none())
+      .def("__dlpack__", &to_capsule)
+      .def("__dlpack_device__", [](const OrtValue&) { return nb::make_tuple(static_cast<int>(kDLCPU), 0); })
+      .def("update_inplace", &update, "data"_a, "Copies an array or another value of the same type and size into the memory of this one.")
+      .def("__repr__", [](const OrtValue& self) { return "OrtValue(" + describe(self.datum) + ")"; });
+}
+
+}  // namespace treadle::python

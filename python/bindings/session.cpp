@@ -1,0 +1,133 @@
+// Session: a model made ready to run.
+#include "session.h"
+
+#include "datum.h"
+
+namespace treadle::python {
+namespace {
+
+// Warnings about the model go to Python's logging.
+SessionOptions with_warnings(const PySessionOptions& options) {
+  SessionOptions native = options;
+  native.on_warning = [severity = options.log_severity_level](const std::string& text) {
+    if (!Py_IsInitialized()) return;
+    nb::gil_scoped_acquire gil;
+    nb::module_::import_("treadle.environment").attr("_warn")(string_to_python(text), severity);
+  };
+  return native;
+}
+
+// ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
+void check_complete(const PySession& self, const nb::dict& feeds) {
+  std::string missing;
+  for (const ValueInfo& info : self.inputs)
+    if (!feeds.contains(info.name.c_str()) && info.type.compare(0, 8, "optional") != 0)
+      missing += (missing.empty() ? "'" : ", '") + info.name + "'";
+  if (missing.empty()) return;
+  std::string given;
+  for (nb::handle name : feeds.keys()) given += (given.empty() ? "" : ", ") + nb::cast<std::string>(nb::repr(name));
+  throw nb::value_error(("Required inputs ([" + missing + "]) are missing from input feed ([" + given + "]).").c_str());
+}
+
+}  // namespace
+
+PySession::PySession(const Model& model, const PySessionOptions& options)
+    : session(model, with_warnings(options)), inputs(session.inputs()), outputs(session.outputs()) {
+  for (const ValueInfo& info : inputs) types.emplace(info.name, info.type);
+  for (const ValueInfo& info : session.overridable_initializers()) types.emplace(info.name, info.type);
+}
+
+std::string PySession::type_of(const std::string& name) const {
+  auto found = types.find(name);
+  return found == types.end() ? std::string() : found->second;
+}
+
+Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope) {
+  try {
+    return datum_from_python(value, type, scope);
+  } catch (const Error& error) {
+    throw Error(error.code(), "input \"" + name + "\": " + error.what());
+  } catch (nb::python_error& error) {
+    nb::raise_from(error, PyExc_ValueError, "input \"%s\" (%s): %s", name.c_str(), type.c_str(), nb::str(error.value()).c_str());
+  }
+}
+
+std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope) {
+  check_complete(self, feeds);
+  std::map<std::string, Datum> made;
+  for (auto [key, value] : feeds) {
+    std::string name = string_from_python(key);
+    made.emplace(name, feed_from_python(name, value, self.type_of(name), scope));
+  }
+  for (const ValueInfo& info : self.inputs)
+    if (!made.contains(info.name)) made.emplace(info.name, Optional{});
+  return made;
+}
+
+namespace {
+
+std::vector<Datum> run(const PySession& self, const std::optional<std::vector<std::string>>& outputs,
+                       const std::map<std::string, Datum>& feeds, const PyRunOptions* options) {
+  nb::gil_scoped_release release;
+  return self.session.run(feeds, outputs ? std::span<const std::string>(*outputs) : std::span<const std::string>(), options);
+}
+
+nb::list run_on_objects(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
+                        const PyRunOptions* options) {
+  BufferScope scope;
+  std::map<std::string, Datum> made = feeds_from_python(self, feeds, &scope);
+  std::vector<Datum> results = run(self, outputs, made, options);
+  made.clear();
+  nb::list list;
+  for (Datum& result : results) list.append(output_to_python(std::move(result)));
+  return list;
+}
+
+nb::list run_on_values(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
+                       const PyRunOptions* options) {
+  std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr);
+  std::vector<Datum> results = run(self, outputs, made, options);
+  made.clear();
+  nb::list list;
+  for (Datum& result : results) list.append(nb::cast(OrtValue{detach(std::move(result))}));
+  return list;
+}
+
+void run_bound(const PySession& self, IoBinding& binding, const PyRunOptions* options) {
+  nb::gil_scoped_release release;
+  self.session.run(binding, options);
+}
+
+}  // namespace
+
+void register_session(nb::module_& module) {
+  nb::class_<MemoryReport>(module, "MemoryReport")
+      .def_ro("weight_bytes", &MemoryReport::weight_bytes)
+      .def_ro("packed_bytes", &MemoryReport::packed_bytes)
+      .def_ro("arena_bytes", &MemoryReport::arena_bytes)
+      .def_ro("arena_lower_bound_bytes", &MemoryReport::arena_lower_bound_bytes);
+
+  nb::class_<PySession>(module, "Session", "A model made ready to run. Any number of threads may run it at once.")
+      .def(
+          "__init__",
+          [](PySession* self, const Model& model, const PySessionOptions& options) {
+            nb::gil_scoped_release release;
+            new (self) PySession(model, options);
+          },
+          nb::arg("model"), nb::arg("options"))
+      .def("run", &run_on_objects, nb::arg("output_names").none(), nb::arg("input_feed"), nb::arg("run_options").none() = nb::none())
+      .def("run_with_ort_values", &run_on_values, nb::arg("output_names").none(), nb::arg("input_feed"),
+           nb::arg("run_options").none() = nb::none())
+      .def("run_with_iobinding", &run_bound, nb::arg("iobinding"), nb::arg("run_options").none() = nb::none())
+      .def_prop_ro("inputs_meta", [](const PySession& self) { return self.inputs; })
+      .def_prop_ro("outputs_meta", [](const PySession& self) { return self.outputs; })
+      .def_prop_ro("overridable_initializers", [](const PySession& self) { return self.session.overridable_initializers(); })
+      .def_prop_ro("model_meta", [](const PySession& self) { return self.session.model().metadata(); })
+      .def(
+          "to_text", [](const PySession& self, const std::string& stage) { return self.session.to_text(stage); }, nb::arg("stage"))
+      .def("memory", [](const PySession& self) { return self.session.memory(); })
+      .def("end_profiling", [](PySession& self) { return self.session.end_profiling(); })
+      .def("get_profiling_start_time_ns", [](const PySession& self) { return self.session.profiling_start_ns(); });
+}
+
+}  // namespace treadle::python

@@ -1,0 +1,25 @@
+// What the bindings of a session and of its bound and partial runs share.
+#pragma once
+
+#include "bindings.h"
+#include "numpy.h"
+
+namespace treadle::python {
+
+/// A session and what a run needs to look up.
+struct PySession {
+  PySession(const Model& model, const PySessionOptions& options);
+  /// The declared type of an input or overridable initializer; empty for another name.
+  std::string type_of(const std::string& name) const;
+
+  Session session;
+  std::vector<ValueInfo> inputs, outputs;
+  std::map<std::string, std::string, std::less<>> types;
+};
+
+/// A value for the input `name` of the declared `type`; errors name the input.
+Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope);
+/// All inputs, complete; missing optional ones become empty. Raises ValueError naming the missing ones.
+std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope);
+
+}  // namespace treadle::python

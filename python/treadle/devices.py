@@ -1,0 +1,186 @@
+"""Descriptions of devices and memory. The CPU is the only device; others can be named but not used."""
+
+from __future__ import annotations
+
+from .enums import OrtAllocatorType, OrtDeviceMemoryType, OrtDeviceVendorId, OrtMemoryInfoDeviceType, OrtMemType
+from .errors import NotImplemented as NotImplementedByTreadle
+
+_DEVICE_TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
+_VENDORS = {
+    "cuda": OrtDeviceVendorId.NVIDIA,
+    "dml": OrtDeviceVendorId.MICROSOFT,
+    "cann": OrtDeviceVendorId.HUAWEI,
+}
+
+
+class OrtDevice:
+    """A device by kind, number and vendor."""
+
+    def __init__(self, device_type: int = 0, mem_type: int = 0, vendor_id: int = 0, device_id: int = 0) -> None:
+        self._type = device_type
+        self._mem_type = mem_type
+        self._vendor_id = vendor_id
+        self._id = device_id
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
+        """The device of a name: "cpu", "cuda", "gpu", "npu" …"""
+        name = ort_device_name.lower()
+        if name not in _DEVICE_TYPES:
+            raise ValueError(f"Unsupported device type: {ort_device_name}")
+        vendor = int(_VENDORS.get(name, 0)) if vendor_id < 0 else int(vendor_id)
+        return OrtDevice(_DEVICE_TYPES[name], 0, vendor, device_id)
+
+    def device_id(self) -> int:
+        """The number among devices of its kind."""
+        return self._id
+
+    def device_type(self) -> int:
+        """The kind: 0 CPU, 1 GPU, 2 FPGA, 3 NPU."""
+        return self._type
+
+    def device_vendor_id(self) -> int:
+        """The vendor's PCI number."""
+        return self._vendor_id
+
+    vendor_id = device_vendor_id
+
+    def device_mem_type(self) -> int:
+        """The kind of memory."""
+        return self._mem_type
+
+    mem_type = device_mem_type
+
+    def _get_c_device(self) -> OrtDevice:
+        return self
+
+    @staticmethod
+    def cpu() -> int:
+        """The kind of the CPU."""
+        return 0
+
+    @staticmethod
+    def cuda() -> int:
+        """The kind of GPUs."""
+        return 1
+
+    gpu = dml = webgpu = cuda
+
+    @staticmethod
+    def fpga() -> int:
+        """The kind of FPGAs."""
+        return 2
+
+    @staticmethod
+    def npu() -> int:
+        """The kind of NPUs."""
+        return 3
+
+    cann = npu
+
+    @staticmethod
+    def default_memory() -> int:
+        """The default kind of memory."""
+        return 0
+
+
+class OrtMemoryInfo:
+    """Where memory lies."""
+
+    def __init__(
+        self,
+        name: str = "Cpu",
+        allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_DEVICE_ALLOCATOR,
+        device_id: int = 0,
+        mem_type: OrtMemType = OrtMemType.DEFAULT,
+    ) -> None:
+        self.name = name
+        self.allocator_type = allocator_type
+        self.device_id = device_id
+        self.mem_type = mem_type
+        self.device_mem_type = OrtDeviceMemoryType.DEFAULT
+        self.device_vendor_id = 0
+
+    @classmethod
+    def create_v2(
+        cls,
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        device_mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """The newer form of the constructor."""
+        info = cls(name, allocator_type, device_id)
+        info.device_mem_type = device_mem_type
+        info.device_vendor_id = vendor_id
+        return info
+
+
+class OrtArenaCfg:
+    """Settings of ONNX Runtime's arena; kept, without meaning: memory is planned."""
+
+    def __init__(
+        self,
+        max_mem: int | dict[str, int] = 0,
+        arena_extend_strategy: int = -1,
+        initial_chunk_size_bytes: int = -1,
+        max_dead_bytes_per_chunk: int = -1,
+    ) -> None:
+        settings = dict(max_mem) if isinstance(max_mem, dict) else {"max_mem": max_mem}
+        self.max_mem = settings.get("max_mem", 0)
+        self.arena_extend_strategy = settings.get("arena_extend_strategy", arena_extend_strategy)
+        self.initial_chunk_size_bytes = settings.get("initial_chunk_size_bytes", initial_chunk_size_bytes)
+        self.max_dead_bytes_per_chunk = settings.get("max_dead_bytes_per_chunk", max_dead_bytes_per_chunk)
+        self.initial_growth_chunk_size_bytes = settings.get("initial_growth_chunk_size_bytes", -1)
+        self.max_power_of_two_extend_bytes = settings.get("max_power_of_two_extend_bytes", -1)
+
+
+class OrtExternalInitializerInfo:
+    """Where an initializer lies in a file."""
+
+    def __init__(self, filepath: str, file_offset: int, byte_size: int) -> None:
+        self.filepath = filepath
+        self.file_offset = file_offset
+        self.byte_size = byte_size
+
+
+class _Unsupported:
+    """Classes that only other devices have: they exist, so that they can be imported and named in annotations."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedByTreadle(f"there is no {type(self).__name__} here", code="not_implemented")
+
+
+class OrtEpDevice(_Unsupported):
+    """A device of an execution provider that is a plugin."""
+
+
+class OrtHardwareDevice(_Unsupported):
+    """A hardware device."""
+
+
+class OrtSyncStream(_Unsupported):
+    """A stream of a device."""
+
+
+class OrtEpAssignedNode(_Unsupported):
+    """A node assigned to an execution provider."""
+
+
+class OrtEpAssignedSubgraph(_Unsupported):
+    """A subgraph assigned to an execution provider."""
+
+
+class LoraAdapter(_Unsupported):
+    """A LoRA adapter."""
+
+
+class AdapterFormat(_Unsupported):
+    """A file with a LoRA adapter."""
+
+
+class ModelCompiler(_Unsupported):
+    """Compilation for execution providers."""

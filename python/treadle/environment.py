@@ -1,0 +1,132 @@
+"""The process-wide functions of ONNX Runtime's module, and logging."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _treadle
+
+_logger = logging.getLogger("treadle")
+# ONNX Runtime's severities (verbose, info, warning, error, fatal) as levels of Python's logging.
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_default_severity = 2
+
+CPU_PROVIDER = "CPUExecutionProvider"
+
+
+def _warn(text: str, severity: int) -> None:
+    """Called by the extension with warnings about a model; `severity` is the session's log_severity_level, -1 for the default."""
+    lowest = _default_severity if severity < 0 else severity
+    if lowest <= 2:
+        _logger.warning(text)
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Sets the lowest severity that is logged: 0 verbose, 1 info, 2 warning (the default), 3 error, 4 fatal."""
+    global _default_severity
+    if not 0 <= severity < len(_LEVELS):
+        raise ValueError(f"the severity is {severity}, outside [0, 4]")
+    _default_severity = severity
+    _logger.setLevel(_LEVELS[severity])
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Accepted, without meaning."""
+
+
+def get_available_providers() -> list[str]:
+    """The execution providers of this build."""
+    return [CPU_PROVIDER]
+
+
+def get_all_providers() -> list[str]:
+    """The execution providers that any build may have."""
+    return [CPU_PROVIDER]
+
+
+def get_device() -> str:
+    """The device of this build."""
+    return "CPU"
+
+
+def get_version_string() -> str:
+    """Treadle's version."""
+    return _treadle.version()
+
+
+def get_build_info() -> str:
+    """A line about this build."""
+    return f"Treadle Build Info: version={_treadle.version()}, platform={platform.machine()}"
+
+
+def has_collective_ops() -> bool:
+    """False: runs stay in one process."""
+    return False
+
+
+def set_seed(seed: int) -> None:
+    """Seeds NumPy-free random operators that have no seed of their own. Their numbers depend on the node and the run only, so this is accepted without effect."""
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
+    """Accepted: sessions share one pool, sized from the CPUs that the process may use."""
+
+
+def enable_telemetry_events() -> None:
+    """Accepted: there is no telemetry."""
+
+
+def disable_telemetry_events() -> None:
+    """Accepted: there is no telemetry."""
+
+
+def get_ep_devices() -> list[Any]:
+    """Devices of execution providers that are plugins: none."""
+    return []
+
+
+def register_execution_provider_library(name: str, path: str) -> None:
+    """Not supported."""
+    from .errors import NotImplemented as NotImplementedByTreadle
+
+    raise NotImplementedByTreadle(f"execution providers as libraries ({name}: {path})", code="not_implemented")
+
+
+def unregister_execution_provider_library(name: str) -> None:
+    """Not supported."""
+    from .errors import InvalidArgument
+
+    raise InvalidArgument(f"there is no execution provider library {name!r}", code="invalid_argument")
+
+
+def create_and_register_allocator(memory_info: object, arena_config: object = None) -> None:
+    """Accepted: memory is planned, there is no allocator to configure."""
+
+
+def create_and_register_allocator_v2(
+    provider: str, memory_info: object, options: Mapping[str, str], arena_config: object = None
+) -> None:
+    """Accepted: memory is planned, there is no allocator to configure."""
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """Accepted: there is nothing to load."""
+
+
+def print_debug_info() -> None:
+    """Prints versions, for reports of faults."""
+    print(get_build_info())
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.platform()}")
+
+
+def copy_tensors(src: Sequence[_treadle.OrtValue], dst: Sequence[_treadle.OrtValue], stream: object = None) -> None:
+    """Copies the elements of each value into the memory of the one in the same place."""
+    if len(src) != len(dst):
+        raise ValueError(f"{len(src)} sources for {len(dst)} destinations")
+    for source, target in zip(src, dst, strict=True):
+        target.update_inplace(source)
