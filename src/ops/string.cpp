@@ -12,20 +12,12 @@ namespace {
 constexpr int64_t kStringGrain = 256;
 
 struct StringConcat {
-  BroadcastLoop<2> loop;
+  kernels::BroadcastPlan<2> plan;
 
-  static StringConcat bind(BindContext& c) { return {BroadcastLoop<2>::make({&c.shape(0), &c.shape(1)}, c.output_shape(0))}; }
+  static StringConcat bind(BindContext& c) { return {plan_broadcast<2>(c, {0, 1})}; }
   void run(RunContext& c) const {
-    const auto *x = c.in<std::string>(0), *y = c.in<std::string>(1);
-    auto* z = c.out<std::string>(0);
-    loop.run(c.pool(), [&](const auto& offsets, int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        const std::string& tail = y[offsets[1] + i * loop.inner_stride(1)];
-        std::string& out = z[first + i];
-        out.assign(x[offsets[0] + i * loop.inner_stride(0)]);
-        out.append(tail);
-      }
-    });
+    kernels::broadcast_binary(plan, c.in<std::string>(0), c.in<std::string>(1), c.out<std::string>(0), c.pool(),
+                              [](const std::string& head, const std::string& tail) { return head + tail; });
   }
 };
 
