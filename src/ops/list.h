@@ -59,6 +59,8 @@ std::vector<OpDef> resize_ops();
 std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
 std::vector<OpDef> scatter_ops();
+std::vector<OpDef> sequence_join_ops();
+std::vector<OpDef> sequence_map_ops();
 std::vector<OpDef> sequence_ops();
 std::vector<OpDef> shape_ops();
 std::vector<OpDef> signal_ops();
@@ -127,6 +129,8 @@ inline constexpr Family kFamilies[] = {
     rnn_ops,
     roi_ops,
     scatter_ops,
+    sequence_join_ops,
+    sequence_map_ops,
     sequence_ops,
     shape_ops,
     signal_ops,
