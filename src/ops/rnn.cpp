@@ -1,8 +1,312 @@
+// RNN, GRU and LSTM.
+#include "kernels/rnn/rnn.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/list.h"
+#include "ops/movement.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> rnn_ops() { return {}; }
+using kernels::RnnActivation;
+using kernels::RnnDirection;
+using kernels::RnnKind;
+using kernels::RnnParams;
+using kernels::Unary;
+
+// Inputs and outputs, the same for the three.
+enum Input : int { kX, kW, kR, kB, kSequenceLens, kInitialH, kInitialC, kP };
+enum Output : int { kY, kYh, kYc };
+
+/// A function that a cell may apply: its parameters, if it has them, and their defaults.
+struct ActivationName {
+  std::string_view name;
+  Unary function;
+  int num_parameters = 0;
+  float a = 0, b = 0;
+};
+constexpr ActivationName kActivations[] = {{"relu", Unary::relu},
+                                           {"tanh", Unary::tanh},
+                                           {"sigmoid", Unary::sigmoid},
+                                           {"affine", Unary::affine, 2, 1, 0},
+                                           {"leakyrelu", Unary::leaky_relu, 1, 0.01f},
+                                           {"thresholdedrelu", Unary::thresholded_relu, 1, 1},
+                                           {"scaledtanh", Unary::scaled_tanh, 2, 1, 1},
+                                           {"hardsigmoid", Unary::hard_sigmoid, 2, 0.2f, 0.5f},
+                                           {"elu", Unary::elu, 1, 1},
+                                           {"softsign", Unary::softsign},
+                                           {"softplus", Unary::softplus}};
+
+const ActivationName& find_activation(std::string_view name) {
+  auto same = [&](std::string_view known) {
+    return name.size() == known.size() && std::equal(name.begin(), name.end(), known.begin(),
+                                                     [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
+  };
+  for (const ActivationName& entry : kActivations)
+    if (same(entry.name)) return entry;
+  throw Error(ErrorCode::not_implemented, fmt::format("the activation \"{}\"", name));
+}
+
+RnnDirection direction_of(const Attributes& attributes) {
+  const std::string_view name = attributes.get_string("direction", "forward");
+  if (name == "forward") return RnnDirection::forward;
+  if (name == "reverse") return RnnDirection::reverse;
+  if (name == "bidirectional") return RnnDirection::bidirectional;
+  throw Error(ErrorCode::invalid_argument, fmt::format("direction is \"{}\", not forward, reverse or bidirectional", name));
+}
+
+// Alphas and betas are lists for those functions only that have such a parameter.
+void set_activations(const Attributes& attributes, RnnParams& params) {
+  params.set_default_activations();
+  const std::vector<std::string>& names = attributes.get_strings("activations");
+  if (names.empty()) return;
+  const std::vector<float>&alphas = attributes.get_floats("activation_alpha"), &betas = attributes.get_floats("activation_beta");
+  const size_t per_direction = params.kind == RnnKind::rnn   ? 1
+                               : params.kind == RnnKind::gru ? 2
+                                                             : 3,
+               directions = static_cast<size_t>(params.num_directions());
+  if (names.size() != per_direction * directions)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("activations has {} elements, expected {}", names.size(), per_direction * directions));
+  size_t next_alpha = 0, next_beta = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const ActivationName& entry = find_activation(names[i]);
+    RnnActivation activation{entry.function, entry.a, entry.b};
+    if (entry.num_parameters >= 1 && next_alpha < alphas.size()) activation.a = alphas[next_alpha++];
+    if (entry.num_parameters >= 2 && next_beta < betas.size()) activation.b = betas[next_beta++];
+    params.activations[i / per_direction][i % per_direction] = activation;
+  }
+}
+
+/// What the attributes and the weights' shapes say.
+RnnParams make_params(RnnKind kind, const Attributes& attributes, const Shape& w, const Shape& r) {
+  RnnParams p;
+  p.kind = kind;
+  p.direction = direction_of(attributes);
+  p.batch_first = attributes.get_int("layout") != 0;
+  p.clip = attributes.get_float("clip", 0);
+  p.linear_before_reset = attributes.get_int("linear_before_reset") != 0;
+  p.input_forget = attributes.get_int("input_forget") != 0;
+  set_activations(attributes, p);
+  if (w.rank() != 3 || r.rank() != 3)
+    throw Error(ErrorCode::invalid_argument, fmt::format("W is of rank {} and R of rank {}, not 3", w.rank(), r.rank()));
+  p.input = w[2], p.hidden = r[2];
+  check_equal(w[0], p.num_directions(), "directions of W and of the attribute");
+  check_equal(r[0], p.num_directions(), "directions of R and of the attribute");
+  check_equal(w[1], p.gates() * p.hidden, "gates of W and of R");
+  check_equal(r[1], p.gates() * p.hidden, "rows and columns of R");
+  return p;
+}
+
+template <RnnKind kKind>
+void infer_rnn(InferContext& c) {
+  const bool batch_first = c.get_int("layout") != 0;
+  const Dim directions = direction_of(c.attributes()) == RnnDirection::bidirectional ? 2 : 1;
+  const int num_outputs = kKind == RnnKind::lstm ? 3 : 2;
+  const bool known = c.has_rank(kX) && (c.has_rank(kR) || c.attributes().has("hidden_size"));
+  if (!known) {
+    for (int i = 0; i < num_outputs; ++i)
+      if (c.has_output(i)) c.set_output_dtype(i, c.dtype(kX));
+    return;
+  }
+  if (c.rank(kX) != 3) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}, not 3", c.rank(kX)));
+  for (int i : {kW, kR})
+    if (c.has_rank(i) && c.rank(i) != 3)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 3", i == kW ? "W" : "R", c.rank(i)));
+  const SymbolicShape& x = c.shape(kX);
+  const Dim steps = x[batch_first ? 1 : 0], batch = x[batch_first ? 0 : 1];
+  if (c.has_rank(kW)) unify(x[2], c.shape(kW)[2], "features of X and W");
+  Dim hidden = c.has_rank(kR) ? c.shape(kR)[2] : Dim(c.get_int("hidden_size"));
+  if (c.attributes().has("hidden_size")) hidden = unify(hidden, c.get_int("hidden_size"), "R and hidden_size");
+  if (c.has_output(kY))
+    c.set_output(kY, c.dtype(kX),
+                 batch_first ? SymbolicShape{batch, steps, directions, hidden} : SymbolicShape{steps, directions, batch, hidden});
+  for (int i = kYh; i < num_outputs; ++i)
+    if (c.has_output(i))
+      c.set_output(i, c.dtype(kX), batch_first ? SymbolicShape{batch, directions, hidden} : SymbolicShape{directions, batch, hidden});
+}
+
+Cost rnn_cost(const ShapeContext& c) {
+  const double weights = static_cast<double>(c.num_elements(kW) + c.num_elements(kR));
+  const double tokens = static_cast<double>(c.shape(kX)[0] * c.shape(kX)[1]);
+  return {2 * weights * tokens, c.size_bytes(kX) + c.size_bytes(kW) + c.size_bytes(kR)};
+}
+
+/// Constant weights, packed once. Empty if one of them is not constant.
+struct PackedRnn final : PackedState {
+  std::shared_ptr<Storage> storage;
+  size_t size_bytes() const override { return storage ? storage->size_bytes() : 0; }
+};
+
+/// An operand as floats: in place, or converted in scratch. float64 is computed in float32, too.
+template <typename T>
+struct AsFloat {
+  int64_t offset = 0, count = 0;
+
+  static AsFloat make(ScratchLayout& layout, int64_t count) {
+    return {std::is_same_v<T, float> ? 0 : layout.take(static_cast<size_t>(count) * sizeof(float)), count};
+  }
+  const float* read(RunContext& c, int input) const {
+    const T* src = c.in<T>(input);
+    if constexpr (std::is_same_v<T, float>) {
+      return src;
+    } else {
+      if (src == nullptr || count == 0) return nullptr;
+      auto* dst = reinterpret_cast<float*>(scratch_at(c, offset));
+      convert_array(src, dst, count, c.pool());
+      return dst;
+    }
+  }
+};
+
+template <typename T, RnnKind kKind>
+struct Recurrent {
+  static constexpr int kNumInputs = kKind == RnnKind::lstm ? 8 : 6, kNumOutputs = kKind == RnnKind::lstm ? 3 : 2;
+  RnnParams params;
+  AsFloat<T> inputs[8], outputs[3];
+  bool present[8], wanted[3], packed;
+  int64_t weights, work;
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    auto state = std::make_unique<PackedRnn>();
+    std::vector<float> wide[8];
+    const float* data[8] = {};
+    for (int i : {kW, kR, kB, kP}) {
+      if (i >= kNumInputs || !c.has_input(i)) continue;
+      const Tensor* tensor = c.constant(i);
+      if (tensor == nullptr || tensor->num_elements() == 0) return state;
+      const Tensor dense = tensor->contiguous();
+      wide[i].resize(static_cast<size_t>(dense.num_elements()));
+      convert_array(dense.data<T>(), wide[i].data(), dense.num_elements(), nullptr);
+      data[i] = wide[i].data();
+    }
+    const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
+    state->storage = Storage::allocate(static_cast<size_t>(kernels::packed_rnn_size(params)) * sizeof(float));
+    kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, reinterpret_cast<float*>(state->storage->data()));
+    return state;
+  }
+
+  static Recurrent bind(BindContext& c) {
+    Recurrent k{};
+    k.params = make_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR));
+    const Shape& x = c.shape(kX);
+    k.params.steps = x[k.params.batch_first ? 1 : 0], k.params.batch = x[k.params.batch_first ? 0 : 1];
+    check_equal(x[2], k.params.input, "features of X and W");
+    check_sizes(c, k.params);
+    ScratchLayout layout;
+    k.packed = c.packed<PackedRnn>().storage != nullptr;
+    for (int i = 0; i < kNumInputs; ++i) {
+      k.present[i] = c.has_input(i);
+      const bool is_weight = i == kW || i == kR || i == kB || i == kP;
+      if (k.present[i] && i != kSequenceLens && !(is_weight && k.packed)) k.inputs[i] = AsFloat<T>::make(layout, c.num_elements(i));
+    }
+    for (int i = 0; i < kNumOutputs; ++i) {
+      k.wanted[i] = c.has_output(i);
+      if (k.wanted[i]) k.outputs[i] = AsFloat<T>::make(layout, c.output_shape(i).num_elements());
+    }
+    if (!k.packed) k.weights = layout.take(static_cast<size_t>(kernels::packed_rnn_size(k.params)) * sizeof(float));
+    k.work = layout.take(kernels::rnn_scratch_bytes(k.params));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  static void check_sizes(const BindContext& c, const RnnParams& p) {
+    const int64_t directions = p.num_directions();
+    if (c.has_input(kB)) check_equal(c.num_elements(kB), directions * 2 * p.gates() * p.hidden, "elements of B");
+    if (c.has_input(kSequenceLens)) check_equal(c.num_elements(kSequenceLens), p.batch, "sequence_lens and the batch");
+    for (int i : {kInitialH, kInitialC})
+      if (i < kNumInputs && c.has_input(i)) check_equal(c.num_elements(i), directions * p.batch * p.hidden, "elements of an initial state");
+    if (kP < kNumInputs && c.has_input(kP)) check_equal(c.num_elements(kP), directions * 3 * p.hidden, "elements of P");
+  }
+
+  const float* input(RunContext& c, int i) const { return i < kNumInputs && present[i] ? inputs[i].read(c, i) : nullptr; }
+  float* output(RunContext& c, int i) const {
+    if (i >= kNumOutputs || !wanted[i]) return nullptr;
+    if constexpr (std::is_same_v<T, float>)
+      return c.out<float>(i);
+    else
+      return reinterpret_cast<float*>(scratch_at(c, outputs[i].offset));
+  }
+  void run(RunContext& c) const {
+    const float* filters;
+    if (packed) {
+      filters = reinterpret_cast<const float*>(c.packed<PackedRnn>().storage->data());
+    } else {
+      auto* room = reinterpret_cast<float*>(scratch_at(c, weights));
+      kernels::pack_rnn(params, {input(c, kW), input(c, kR), input(c, kB), input(c, kP)}, room);
+      filters = room;
+    }
+    kernels::RnnData data;
+    data.X = input(c, kX);
+    data.sequence_lengths = present[kSequenceLens] ? c.in<int32_t>(kSequenceLens) : nullptr;
+    data.initial_h = input(c, kInitialH), data.initial_c = input(c, kInitialC);
+    data.Y = output(c, kY), data.Y_h = output(c, kYh), data.Y_c = output(c, kYc);
+    kernels::rnn(params, filters, data, scratch_at(c, work), c.pool());
+    if constexpr (!std::is_same_v<T, float>) {
+      for (int i = 0; i < kNumOutputs; ++i)
+        if (wanted[i]) convert_array(static_cast<const float*>(output(c, i)), c.out<T>(i), outputs[i].count, c.pool());
+    }
+  }
+};
+template <typename T>
+using RnnKernel = Recurrent<T, RnnKind::rnn>;
+template <typename T>
+using GruKernel = Recurrent<T, RnnKind::gru>;
+template <typename T>
+using LstmKernel = Recurrent<T, RnnKind::lstm>;
+
+// Whether Y was wanted; today that is seen from the node's outputs.
+void drop_output_sequence(Graph& graph, NodeId id) { graph.node(id).attributes.erase("output_sequence"); }
+
+OpDef recurrent(std::string_view name, std::vector<int> since, std::vector<UpgradeStep> upgrade, void (*infer)(InferContext&),
+                std::vector<KernelDef> kernels) {
+  constexpr TypeSet kInt32{DType::int32};
+  return {.name = name,
+          .since = std::move(since),
+          .upgrade = std::move(upgrade),
+          .inputs = {{"X", kFloats, "T"},
+                     {"W", kFloats, "T"},
+                     {"R", kFloats, "T"},
+                     {"B", kFloats, "T", Presence::optional},
+                     {"sequence_lens", kInt32, "T1", Presence::optional},
+                     {"initial_h", kFloats, "T", Presence::optional}},
+          .outputs = {{"Y", kFloats, "T", Presence::optional}, {"Y_h", kFloats, "T", Presence::optional}},
+          .attributes = {{"activation_alpha"},
+                         {"activation_beta"},
+                         {"activations"},
+                         {"clip"},
+                         {"direction", std::string_view("forward")},
+                         {"hidden_size"},
+                         {"layout", int64_t{0}}},
+          .infer = infer,
+          .cost = rnn_cost,
+          .kernels = std::move(kernels)};
+}
+
+}  // namespace
+
+std::vector<OpDef> rnn_ops() {
+  OpDef rnn = recurrent("RNN", {1, 7, 14, 22}, {{1, drop_output_sequence}}, infer_rnn<RnnKind::rnn>,
+                        typed<RnnKernel, float, double, Float16, BFloat16>());
+  OpDef gru = recurrent("GRU", {1, 3, 7, 14, 22}, {{1, drop_output_sequence}, {3, drop_output_sequence}}, infer_rnn<RnnKind::gru>,
+                        typed<GruKernel, float, double, Float16, BFloat16>());
+  gru.attributes.push_back({"linear_before_reset", int64_t{0}});
+  OpDef lstm = recurrent("LSTM", {1, 7, 14, 22}, {{1, drop_output_sequence}}, infer_rnn<RnnKind::lstm>,
+                         typed<LstmKernel, float, double, Float16, BFloat16>());
+  lstm.inputs.push_back({"initial_c", kFloats, "T", Presence::optional});
+  lstm.inputs.push_back({"P", kFloats, "T", Presence::optional});
+  lstm.outputs.push_back({"Y_c", kFloats, "T", Presence::optional});
+  lstm.attributes.push_back({"input_forget", int64_t{0}});
+  return {rnn, gru, lstm};
+}
 
 }  // namespace treadle::ops

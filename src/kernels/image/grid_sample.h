@@ -1,0 +1,32 @@
+// Sampling of images at arbitrary places: GridSample. T is float or double.
+#pragma once
+
+#include <cstdint>
+
+#include "core/thread_pool.h"
+
+namespace treadle::kernels {
+
+enum class GridMode : uint8_t { nearest, linear, cubic };
+enum class GridPadding : uint8_t { zeros, border, reflection };
+
+struct GridSampleParams {
+  static constexpr int kMaxRank = 3;
+  int64_t N = 1, C = 1;
+  int rank = 2;                      ///< spatial axes
+  int64_t in[kMaxRank] = {1, 1, 1};  ///< extents of the image, outermost first
+  int64_t points = 0;                ///< of one image
+  GridMode mode = GridMode::linear;
+  GridPadding padding = GridPadding::zeros;
+  bool align_corners = false;
+};
+
+/// y[N, C, points] from x[N, C, in]; grid[N, points, rank] has places in [-1, 1], the innermost axis first.
+template <typename T>
+void grid_sample(const GridSampleParams& params, const T* x, const T* grid, T* y, ThreadPool* pool);
+
+/// grid[N, out, rank]: the places that the affine maps theta[N, rank, rank + 1] give to the points of a regular grid.
+template <typename T>
+void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, const T* theta, T* grid, ThreadPool* pool);
+
+}  // namespace treadle::kernels

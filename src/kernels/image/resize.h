@@ -1,0 +1,54 @@
+// Resampling of one axis at a time, as ONNX's Resize has it: every filter is a product of filters along the axes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/thread_pool.h"
+
+namespace treadle::kernels {
+
+enum class Coordinates : uint8_t {
+  half_pixel,
+  half_pixel_symmetric,
+  pytorch_half_pixel,
+  align_corners,
+  asymmetric,
+  tf_crop_and_resize,
+  tf_half_pixel_for_nn,
+};
+enum class Filter : uint8_t { nearest, linear, cubic };
+enum class Nearest : uint8_t { round_prefer_floor, round_prefer_ceil, floor, ceil };
+
+struct ResizeOptions {
+  Filter filter = Filter::nearest;
+  Coordinates coordinates = Coordinates::half_pixel;
+  Nearest nearest = Nearest::round_prefer_floor;
+  bool antialias = false, exclude_outside = false;
+  double cubic_a = -0.75;
+};
+
+struct ResizeAxis {
+  int64_t in = 1, out = 1;
+  double scale = 1;                   ///< out / in before rounding
+  double roi_begin = 0, roi_end = 1;  ///< of tf_crop_and_resize, in units of the input's last index
+};
+
+/// The place in the input that output `o` looks at.
+double resize_source(const ResizeAxis& axis, Coordinates coordinates, int64_t o);
+
+/// index[o] = the input element for output o, or -1 where tf_crop_and_resize leaves the input.
+void resize_nearest_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index);
+
+/// Inputs that one output is a weighted sum of.
+int64_t resize_taps(const ResizeAxis& axis, const ResizeOptions& options);
+/// @param index, weights  out * taps values; outputs that leave the input (tf_crop_and_resize) have -1 as their first index
+template <typename T>
+void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index, T* weights);
+
+/// y[outer, out, inner] = weighted sums of x[outer, in, inner]. T is float or double.
+template <typename T>
+void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t taps, const int64_t* index, const T* weights,
+                 T extrapolation, const T* x, T* y, ThreadPool* pool);
+
+}  // namespace treadle::kernels
