@@ -6,12 +6,25 @@
 
 namespace treadle::onnx {
 
+/// ExportOptions::opset: the lowest version of ai.onnx in which every node can be written as it is, but never below 13.
+inline constexpr int kLowestOpset = 0;
+inline constexpr int kNewestOpset = -1;
+
 struct ExportOptions {
-  int opset = 0;  ///< of ai.onnx; 0: the lowest in which every node's meaning existed
+  int opset = kLowestOpset;
+  bool value_info = true;  ///< write the inferred types of intermediate values
 };
 
-/// @param original  where metadata, producer and descriptions come from; may be null.
-/// @throws Error(not_implemented) naming the first node that a chosen opset cannot express.
-ModelDef export_model(const Graph& graph, const ModelDef* original, const ExportOptions& options = {});
+/// Writes an upgraded graph: captures vanish again, constants become initializers, and the IR version is the oldest that the opset allows.
+/// Names are kept, except where a body's name hides one of the graphs around it. Operators of the domain "treadle" are written as local
+/// functions with a body of standard operators.
+/// @param original  the model that the graph was read from: metadata and documentation are taken over. May be null.
+/// @throws Error(invalid_argument) naming the first node that needs a newer opset than the chosen one; Error(not_implemented) for what ONNX
+///   cannot express (a constant that is not a dense tensor).
+ModelDef export_model(const Graph& graph, const ModelDef* original = nullptr, const ExportOptions& options = {});
+
+/// The since-version of the node's operator whose schema the node follows with the same meaning: the lowest such opset of its domain.
+/// Nodes must be of the newest version (upgraded).
+int lowest_opset(const Graph& graph, const Node& node);
 
 }  // namespace treadle::onnx

@@ -1,0 +1,235 @@
+#include "onnx/export.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "onnx/import.h"
+#include "onnx/parse.h"
+#include "onnx/serialize.h"
+#include "passes/pipeline.h"
+#include "tests/graph/graph_builder.h"
+#include "treadle/error.h"
+
+namespace treadle::onnx {
+namespace {
+
+using treadle::testing::GraphBuilder;
+
+// The model as another program would read it.
+ModelDef written(const Graph& graph, const ModelDef* original = nullptr, const ExportOptions& options = {}) {
+  std::string bytes = serialize_model(export_model(graph, original, options));
+  return parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+}
+
+std::unique_ptr<Graph> read(const ModelDef& model) {
+  auto graph = import_graph(model);
+  upgrade(*graph);
+  return graph;
+}
+
+int opset_of(const ModelDef& model, const std::string& domain = "") {
+  for (const OpsetImport& opset : model.opset_imports)
+    if (opset.domain == domain) return static_cast<int>(opset.version);
+  return 0;
+}
+
+std::unique_ptr<Graph> simple() {
+  GraphBuilder b;
+  ValueId x = b.input("x", {b.symbol("batch"), 3});
+  ValueId y = b.op("y", "Clip", {x, kNoValue, b.scalar("high", 1)});
+  b.output(b.op("z", "Concat", {y, b.op("w", "Mul", {x, b.floats("c", {1, 2, 3})})}, {{"axis", int64_t{1}}}), "result");
+  auto graph = b.take();
+  graph->rename_value(graph->outputs[0], "result");
+  return graph;
+}
+
+TEST(Export, AGraphComesBackAsItWas) {
+  auto graph = simple();
+  ModelDef model = written(*graph);
+  EXPECT_EQ(print(*read(model)), print(*graph));
+  ASSERT_EQ(model.graph.nodes.size(), 3U);
+  EXPECT_EQ(model.graph.nodes[0].name, "y_node");
+  EXPECT_EQ(model.graph.nodes[0].inputs, (std::vector<std::string>{"x", "", "high"}));
+  EXPECT_EQ(model.graph.inputs[0].type.shape->at(0).param, "batch");
+  EXPECT_EQ(model.graph.outputs[0].name, "result");
+  EXPECT_EQ(model.graph.outputs[0].type.shape->at(1).value, 6);
+  ASSERT_EQ(model.graph.value_info.size(), 2U);
+  EXPECT_EQ(model.graph.value_info[0].name, "y");
+  EXPECT_EQ(model.producer_name, "treadle");
+}
+
+TEST(Export, TakesTheMetadataOfTheOriginal) {
+  ModelDef original;
+  original.domain = "org.example";
+  original.model_version = 7;
+  original.doc_string = "text";
+  original.metadata_props = {{"key", "value"}};
+  ModelDef model = written(*simple(), &original);
+  EXPECT_EQ(model.domain, "org.example");
+  EXPECT_EQ(model.model_version, 7);
+  EXPECT_EQ(model.doc_string, "text");
+  EXPECT_EQ(model.metadata_props, original.metadata_props);
+}
+
+TEST(Export, InputsConstantsAndSecondOutputsAreCopied) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2}), c = b.floats("c", {1, 2});
+  ValueId y = b.op("y", "Relu", {x});
+  b.output(y, "y");
+  b.output(y, "again");
+  b.output(x, "x_out");
+  b.output(x, "x");
+  b.output(c, "c");
+  auto graph = b.take();
+  ModelDef model = written(*graph);
+  std::vector<std::string> names, copies;
+  for (const ValueInfoDef& output : model.graph.outputs) names.push_back(output.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"y", "again", "x_out", "x", "c"}));
+  for (const NodeDef& node : model.graph.nodes)
+    if (node.op_type == "Identity") copies.push_back(node.inputs[0] + ">" + node.outputs[0]);
+  EXPECT_EQ(copies, (std::vector<std::string>{"y>again", "x>x_out", "c_1>c"}));
+  std::vector<Datum> feeds = treadle::testing::random_feeds(*graph);
+  std::vector<Datum> before = treadle::testing::run_graph(*graph, feeds), after = treadle::testing::run_graph(*read(model), feeds);
+  ASSERT_EQ(before.size(), after.size());
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(equal(before[i].tensor(), after[i].tensor())) << i;
+}
+
+// A Loop whose body reads values of the graph around it, with a name of its own that hides one of them.
+std::unique_ptr<Graph> with_loop() {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2});
+  ValueId scale = b.op("scale", "Neg", {x});
+  GraphBuilder inner(b.graph().symbol_table());
+  inner.input("i", {}, DType::int64);
+  ValueId go = inner.input("go", {}, DType::boolean);
+  ValueId state = inner.input("state", {2});
+  ValueId captured = inner.input("scale", {2});
+  ValueId hides = inner.op("x", "Mul", {state, captured});
+  inner.output(go);
+  inner.output(inner.op("sum", "Add", {hides, inner.floats("offset", {1, 1})}));
+  Graph& graph = b.graph();
+  ValueId trips = graph.add_constant("trips", Tensor::scalar<int64_t>(3));
+  NodeId id = graph.add_node({.op_type = "Loop", .inputs = {trips, kNoValue, x}, .name = "loop", .output_names = {"y"}});
+  auto body = inner.take();
+  body->name = "body";
+  graph.node(id).bodies.push_back({"body", std::move(body), {{captured, graph.add_capture(id, scale)}}});
+  infer_node(graph, id);
+  b.output(graph.node(id).outputs[0]);
+  return b.take();
+}
+
+TEST(Export, CapturesVanishAndNamesStayUniqueAcrossBodies) {
+  auto graph = with_loop();
+  ModelDef model = written(*graph);
+  const NodeDef& loop = model.graph.nodes.at(1);
+  EXPECT_EQ(loop.inputs, (std::vector<std::string>{"trips", "", "x"}));
+  const GraphDef& body = *loop.attributes.at(0).g;
+  EXPECT_EQ(body.inputs.size(), 3U);
+  EXPECT_EQ(body.nodes.at(0).inputs, (std::vector<std::string>{"state", "scale"}));
+  EXPECT_EQ(body.nodes.at(0).outputs[0], "x_1");
+  EXPECT_EQ(body.nodes.back().op_type, "Identity");  // the condition, an input, is an output
+  std::vector<Datum> feeds = treadle::testing::random_feeds(*graph);
+  EXPECT_TRUE(equal(treadle::testing::run_graph(*graph, feeds)[0].tensor(), treadle::testing::run_graph(*read(model), feeds)[0].tensor()));
+}
+
+TEST(Export, ABodysCopyOfACapturedConstantIsWrittenOnce) {
+  auto graph = with_loop();
+  NodeId loop = graph->first();
+  while (!graph->node(loop).is("Loop")) loop = graph->next(loop);
+  // The body reads a constant of the graph around it, as optimisation leaves it.
+  Tensor weights = GraphBuilder::random_tensor(Shape{2}, 3);
+  graph->add_constant("weights", weights);
+  Graph& body = *graph->node(loop).bodies[0].graph;
+  body.replace_uses(body.find_value("offset"), body.add_constant("weights", weights));
+  ModelDef model = written(*graph);
+  std::vector<std::string> outer;
+  for (const TensorDef& tensor : model.graph.initializers) outer.push_back(tensor.name);
+  EXPECT_EQ(outer, (std::vector<std::string>{"trips", "weights"}));
+  EXPECT_TRUE(model.graph.nodes.at(1).attributes.at(0).g->initializers.empty());
+}
+
+TEST(Export, TheLowestOpsetIsThatOfTheNodeThatNeedsMost) {
+  EXPECT_EQ(opset_of(export_model(*simple())), 13);  // Clip 13, Concat 13, Mul 13
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 3});
+  b.output(b.op("y", "LayerNormalization", {x, b.floats("scale", {1, 1, 1})}));
+  if (!find_op("", "LayerNormalization")) GTEST_SKIP() << "the operator is missing";
+  EXPECT_EQ(opset_of(export_model(b.graph())), 17);
+}
+
+TEST(Export, TypesAttributesAndOperandsRaiseTheOpset) {
+  auto lowest = [](std::string_view op, std::function<ValueId(GraphBuilder&)> input, Attributes attributes = {}) {
+    GraphBuilder b;
+    b.output(b.op("y", op, {input(b)}, std::move(attributes)));
+    return opset_of(export_model(b.graph()));
+  };
+  auto floats = [](GraphBuilder& b) { return b.input("x", {2}); };
+  EXPECT_EQ(lowest("Relu", floats), 13);
+  EXPECT_EQ(lowest("Relu", [](GraphBuilder& b) { return b.input("x", {2}, DType::int32); }), 14);
+  EXPECT_EQ(lowest("Shape", floats), 13);
+  EXPECT_EQ(lowest("Shape", floats, {{"start", int64_t{0}}}), 15);
+  EXPECT_EQ(lowest("Identity", [](GraphBuilder& b) { return b.input("x", {2}, DType::int4); }), 21);
+}
+
+TEST(Export, AChosenOpsetIsUsedOrRefused) {
+  auto graph = simple();
+  EXPECT_EQ(opset_of(export_model(*graph, nullptr, {.opset = 18})), 18);
+  EXPECT_EQ(opset_of(export_model(*graph, nullptr, {.opset = kNewestOpset})), newest_opset(""));
+  EXPECT_THROW(export_model(*graph, nullptr, {.opset = 9}), Error);
+  EXPECT_THROW(export_model(*graph, nullptr, {.opset = 1000}), Error);
+  GraphBuilder b;
+  b.output(b.op("early", "Neg", {b.op("late", "Shape", {b.input("x", {2})}, {{"start", int64_t{0}}})}));
+  try {
+    export_model(b.graph(), nullptr, {.opset = 14});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Shape node \"late_node\""), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("it needs opset 15, the chosen one is 14"), std::string::npos) << error.what();
+  }
+}
+
+// ONNX, docs/Versioning.md: opset 13 came with IR 7, 18 with 8, 21 with 10, 28 with 14.
+TEST(Export, TheIrVersionFitsTheOpset) {
+  auto graph = simple();
+  for (auto [opset, ir] : {std::pair{13, 7}, {18, 8}, {21, 10}, {28, 14}}) EXPECT_EQ(export_model(*graph, nullptr, {.opset = opset}).ir_version, ir) << opset;
+}
+
+TEST(Export, OverridableInitializersStayInputs) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2}), c = b.floats("c", {1, 2});
+  b.output(b.op("y", "Add", {x, c}));
+  b.graph().overridable_initializers.push_back(c);
+  ModelDef model = written(b.graph());
+  ASSERT_EQ(model.graph.inputs.size(), 2U);
+  EXPECT_EQ(model.graph.inputs[1].name, "c");
+  EXPECT_EQ(read(model)->overridable_initializers.size(), 1U);
+}
+
+TEST(Export, AYieldIsALocalFunction) {
+  if (!find_op("treadle", "Yield")) GTEST_SKIP() << "the operator is missing";
+  GraphBuilder b;
+  ValueId x = b.input("x", {2});
+  NodeId id = b.graph().add_node({.op_type = "Yield", .inputs = {x}, .domain = "treadle", .name = "stop", .output_names = {"back"}});
+  infer_node(b.graph(), id);
+  b.output(b.op("y", "Neg", {b.graph().node(id).outputs[0]}));
+  ModelDef model = written(b.graph());
+  ASSERT_EQ(model.functions.size(), 1U);
+  EXPECT_EQ(model.functions[0].nodes.at(0).op_type, "Identity");
+  EXPECT_EQ(opset_of(model, "treadle"), 1);
+  EXPECT_GE(model.ir_version, 8);
+  EXPECT_EQ(read(model)->num_nodes(), 2U);
+}
+
+TEST(Export, AConstantThatIsNoTensorIsRefused) {
+  GraphBuilder b;
+  ValueId c = b.graph().add_constant("c", Sequence{DType::float32, {}});
+  b.output(b.op("y", "SequenceLength", {c}));
+  if (!find_op("", "SequenceLength")) GTEST_SKIP() << "the operator is missing";
+  EXPECT_THROW(export_model(b.graph()), Error);
+}
+
+}  // namespace
+}  // namespace treadle::onnx
