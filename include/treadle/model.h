@@ -35,6 +35,8 @@ struct ModelMetadata {
 
 struct LoadOptions {
   bool use_mmap = true;  ///< map files and use weights in place; false: read them into memory
+  /// External data that is in memory already: the location that the model names → the file's contents, used in place.
+  std::map<std::string, std::shared_ptr<Storage>> external_files;
 };
 
 /// Immutable and cheap to copy; sessions made of one Model share its weights.

@@ -39,6 +39,7 @@ struct TREADLE_API SessionOptions {
   std::vector<std::string> disabled_passes;        ///< by name; `treadle options` lists them
   int64_t max_patches = INT64_MAX;                 ///< stop the graph optimiser after that many patches (to bisect a fault)
   std::map<std::string, int64_t> free_dimension_overrides;  ///< symbol → extent
+  std::map<std::string, int64_t> denotation_overrides;      ///< denotation of an input's dimension ("DATA_BATCH") → extent
   std::map<std::string, Tensor> initializers;      ///< replace initializers of these names
   std::map<std::string, std::string> config;       ///< ONNX Runtime's session config entries; kept, see docs/options.md for those with meaning
   /// Called once per pass that changed something: name, what it did, microseconds.

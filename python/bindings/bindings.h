@@ -34,7 +34,8 @@ struct PySessionOptions : SessionOptions {
   int execution_mode = 0, execution_order = 0;
   int log_severity_level = -1, log_verbosity_level = 0;
   std::string logid;
-  std::vector<std::pair<std::string, std::map<std::string, std::string>>> providers;
+  bool load_cancelled = false;
+  std::map<std::string, std::shared_ptr<Storage>> external_files;
 };
 
 struct PyRunOptions : RunOptions {

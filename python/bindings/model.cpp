@@ -37,6 +37,20 @@ Model load(const std::function<Model()>& read) {
   }
 }
 
+LoadOptions load_options(const PySessionOptions* options) {
+  if (!options) return {};
+  return {.use_mmap = options->use_mmap, .external_files = options->external_files};
+}
+
+Model load_file(const std::string& path, const PySessionOptions* options) {
+  return load([&, read = load_options(options)] { return Model::load(path, read); });
+}
+
+Model load_bytes(nb::bytes bytes, const std::string& folder, const PySessionOptions* options) {
+  std::span<const std::byte> span(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
+  return load([&, read = load_options(options)] { return Model::from_bytes(span, folder, read); });
+}
+
 }  // namespace
 
 void register_model(nb::module_& module) {
@@ -63,16 +77,10 @@ void register_model(nb::module_& module) {
       .def_ro("custom_metadata_map", &ModelMetadata::custom);
 
   nb::class_<Model>(module, "Model", "A model as read from an ONNX file.")
-      .def_static(
-          "load", [](const std::string& path, bool use_mmap) { return load([&] { return Model::load(path, {.use_mmap = use_mmap}); }); },
-          nb::arg("path"), nb::arg("use_mmap") = true)
-      .def_static(
-          "from_bytes",
-          [](nb::bytes bytes, const std::string& folder, bool use_mmap) {
-            std::span<const std::byte> span(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
-            return load([&] { return Model::from_bytes(span, folder, {.use_mmap = use_mmap}); });
-          },
-          nb::arg("data"), nb::arg("model_dir") = "", nb::arg("use_mmap") = true, "`model_dir` is where external data is looked for.")
+      .def_static("load", &load_file, nb::arg("path"), nb::arg("options").none() = nb::none(),
+                  "Of the options, those that tell how files are read.")
+      .def_static("from_bytes", &load_bytes, nb::arg("data"), nb::arg("model_dir") = "", nb::arg("options").none() = nb::none(),
+                  "`model_dir` is where external data is looked for.")
       .def_prop_ro("inputs", &Model::inputs)
       .def_prop_ro("outputs", &Model::outputs)
       .def_prop_ro("overridable_initializers", &Model::overridable_initializers)

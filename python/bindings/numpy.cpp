@@ -183,6 +183,14 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
   return Tensor(kind, tensor.shape(), tensor.storage());
 }
 
+std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes) {
+  auto buffer = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(bytes.ptr(), buffer.get(), PyBUF_SIMPLE) != 0) throw nb::python_error();
+  void* data = buffer->buf;
+  auto size = static_cast<size_t>(buffer->len);
+  return Storage::borrow(data, size, keep_buffer(std::move(buffer)), false);
+}
+
 nb::object array_from_tensor(const Tensor& source) {
   if (source.dtype() == DType::string) return strings_to_array(source.contiguous());
   Tensor tensor = source.contiguous();

@@ -29,6 +29,9 @@ class BufferScope {
 /// @param dtype  what to make of an object that is no array (a list, a number); `undefined`: as NumPy sees it.
 Tensor tensor_from_array(nb::handle array, BufferScope* scope = nullptr, DType dtype = DType::undefined);
 
+/// The bytes of a bytes-like object, which they keep alive; read-only.
+std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes);
+
 /// An array over the tensor's memory, which it keeps alive; read-only if the memory is. Strings and packed types are copied.
 nb::object array_from_tensor(const Tensor& tensor);
 

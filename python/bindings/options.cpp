@@ -1,6 +1,8 @@
 // SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
 #include <nanobind/stl/pair.h>
 
+#include <stdexcept>
+
 #include "datum.h"
 
 namespace treadle::python {
@@ -15,7 +17,7 @@ int enum_number(const char* name, nb::handle value) {
 
 std::string config_entry(const std::map<std::string, std::string>& config, const std::string& key) {
   auto found = config.find(key);
-  if (found == config.end()) throw Error(ErrorCode::invalid_argument, "there is no configuration entry \"" + key + "\"");
+  if (found == config.end()) throw std::runtime_error("there is no configuration entry \"" + key + "\"");
   return found->second;
 }
 
@@ -42,6 +44,20 @@ void add_initializers(PySessionOptions& options, const std::vector<std::string>&
     throw Error(ErrorCode::invalid_argument,
                 std::to_string(names.size()) + " names for " + std::to_string(values.size()) + " initializers");
   for (size_t i = 0; i < names.size(); ++i) options.initializers[names[i]] = values[i].datum.tensor();
+}
+
+void add_external_files(PySessionOptions& options, const std::vector<std::string>& names, const nb::list& buffers,
+                        const std::vector<size_t>& lengths) {
+  if (names.size() != buffers.size() || names.size() != lengths.size())
+    throw Error(ErrorCode::invalid_argument, "file names, buffers and lengths differ in number");
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::shared_ptr<Storage> storage = storage_from_buffer(buffers[i]);
+    if (lengths[i] > storage->size_bytes())
+      throw Error(ErrorCode::invalid_argument, "the file \"" + names[i] + "\" has " + std::to_string(storage->size_bytes()) +
+                                                   " bytes, not " + std::to_string(lengths[i]));
+    options.external_files[names[i]] = Storage::borrow(
+        storage->data(), lengths[i], [storage] {}, false);
+  }
 }
 
 }  // namespace
@@ -82,8 +98,7 @@ void register_options(nb::module_& module) {
       .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads)
       .def_rw("log_severity_level", &PySessionOptions::log_severity_level)
       .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level)
-      .def_rw("logid", &PySessionOptions::logid)
-      .def_rw("_providers", &PySessionOptions::providers);
+      .def_rw("logid", &PySessionOptions::logid);
   session.def("add_session_config_entry", &add_config_entry, "key"_a, "value"_a)
       .def(
           "get_session_config_entry",
@@ -99,7 +114,43 @@ void register_options(nb::module_& module) {
           },
           "name"_a, "value"_a, "The value replaces the model's initializer of that name.")
       .def("add_external_initializers", &add_initializers, "names"_a, "values"_a)
-      .def("has_providers", [](const PySessionOptions& options) { return !options.providers.empty(); });
+      .def(
+          "add_free_dimension_override_by_denotation",
+          [](PySessionOptions& options, const std::string& denotation, int64_t extent) {
+            options.denotation_overrides[denotation] = extent;
+          },
+          "denotation"_a, "extent"_a)
+      .def("add_external_initializers_from_files_in_memory", &add_external_files, "file_names"_a, "buffers"_a, "lengths"_a,
+           "External data that is in memory already, by the location that the model names; shared, not copied.")
+      .def(
+          "set_load_cancellation_flag", [](PySessionOptions& options, bool value) { options.load_cancelled = value; }, "value"_a,
+          "A session made with these options is refused.")
+      .def_ro("_load_cancelled", &PySessionOptions::load_cancelled);
+  // What chooses among execution providers and devices: there is one of each.
+  session.def("has_providers", [](const PySessionOptions&) { return false; })
+      .def(
+          "add_provider", [](PySessionOptions&, const std::string&, const std::map<std::string, std::string>&) {}, "name"_a, "options"_a,
+          "Accepted.")
+      .def(
+          "add_provider_for_devices",
+          [](PySessionOptions&, nb::list devices, nb::handle) {
+            if (devices.size() > 0) throw Error(ErrorCode::not_implemented, "devices of execution provider plugins");
+          },
+          "devices"_a, "options"_a)
+      .def(
+          "set_provider_selection_policy", [](PySessionOptions&, nb::handle) {}, "policy"_a, "Accepted.")
+      .def(
+          "set_provider_selection_policy_delegate", [](PySessionOptions&, nb::handle) {}, "delegate"_a, "Accepted.")
+      .def(
+          "set_ep_context_data_read_func", [](PySessionOptions&, nb::handle) {}, "function"_a, "Accepted.")
+      .def(
+          "clear_ep_context_data_read_func", [](PySessionOptions&) {}, "Accepted.")
+      .def(
+          "register_custom_ops_library",
+          [](PySessionOptions&, const std::string& path) {
+            throw Error(ErrorCode::not_implemented, "operators of ONNX Runtime's custom libraries: " + path);
+          },
+          "path"_a, "Not supported: the libraries are built against ONNX Runtime.");
   // Treadle's own.
   session
       .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")

@@ -48,10 +48,9 @@ int element_type(const OrtValue& self) {
   }
 }
 
-// A copy: ONNX Runtime's numpy() copies too, and a bound value's memory is written again by the next run.
+// Shares the memory, as ONNX Runtime does on the CPU.
 nb::object to_numpy(const OrtValue& self) {
-  if (self.datum.kind() == Datum::Kind::sparse_tensor) return datum_to_python(self.datum);
-  return array_from_tensor(tensor_of(self).clone());
+  return self.datum.kind() == Datum::Kind::sparse_tensor ? datum_to_python(self.datum) : array_from_tensor(tensor_of(self));
 }
 
 nb::object to_array(const OrtValue& self, nb::object dtype, nb::object copy) {
@@ -163,7 +162,7 @@ void register_ort_value(nb::module_& module) {
       .def("is_tensor", [](const OrtValue& self) { return self.datum.is_tensor(); })
       .def("is_sparse_tensor", [](const OrtValue& self) { return self.datum.kind() == Datum::Kind::sparse_tensor; })
       .def("is_tensor_sequence", [](const OrtValue& self) { return self.datum.kind() == Datum::Kind::sequence; })
-      .def("numpy", &to_numpy, "A copy of the tensor as an array.")
+      .def("numpy", &to_numpy, "The tensor as an array that shares its memory.")
       .def("__array__", &to_array, "dtype"_a.none() = nb::none(), "copy"_a.none() = nb::none())
       .def("__dlpack__", &to_capsule)
       .def("__dlpack_device__", [](const OrtValue&) { return nb::make_tuple(static_cast<int>(kDLCPU), 0); })

@@ -12,7 +12,7 @@ from . import _treadle
 from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
 from .devices import OrtMemoryInfo
 from .environment import CPU_PROVIDER, get_available_providers
-from .errors import NoModel
+from .errors import ModelLoadCanceled, NoModel
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -232,8 +232,8 @@ class Session:
         fetches[:] = self._sess.run_with_ort_values(list(fetch_names), feed, run_options)
 
     def end_profiling(self) -> str:
-        """Writes the profile so far, in Chrome's trace format; returns its path."""
-        return self._sess.end_profiling()
+        """Writes the profile so far, in Chrome's trace format; returns its path, or "" without profiling."""
+        return self._sess.end_profiling() if self._sess_options.enable_profiling else ""
 
     def get_profiling_start_time_ns(self) -> int:
         """When the profile began, in nanoseconds of the system's clock; 0 without profiling."""
@@ -311,14 +311,16 @@ class InferenceSession(Session):
         if kwargs.get("disabled_optimizers"):
             options.disabled_passes = [*options.disabled_passes, *kwargs["disabled_optimizers"]]
         self.set_providers(providers, provider_options)
+        if options._load_cancelled:
+            raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
         if isinstance(path_or_bytes, (str, os.PathLike)):
             self._model_path = os.fspath(path_or_bytes)
             if not self._model_path:
                 raise NoModel("the path of the model is empty", code="not_found")
-            model = _treadle.Model.load(self._model_path, options.use_mmap)
+            model = _treadle.Model.load(self._model_path, options)
         elif isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             folder = options.config.get(_MODEL_FOLDER_KEY, "")
-            model = _treadle.Model.from_bytes(bytes(path_or_bytes), folder, options.use_mmap)
+            model = _treadle.Model.from_bytes(bytes(path_or_bytes), folder, options)
         else:
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         self._sess = _treadle.Session(model, options)

@@ -18,6 +18,9 @@ class ExternalFiles {
   /// @param allowed folders that, besides `folder`, a location may lead into through symbolic links.
   ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap);
 
+  /// The contents of a file that need not be opened: `location` may then be any text.
+  void add(const std::string& location, std::shared_ptr<Storage> contents) { files_[location] = File{std::move(contents)}; }
+
   struct File {
     std::shared_ptr<Storage> storage;
     size_t copied_bytes = 0;

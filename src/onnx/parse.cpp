@@ -99,6 +99,7 @@ ModelDef parse_model_bytes(std::span<const std::byte> bytes, std::shared_ptr<Sto
   if (owner && !bytes.empty() && (bytes.data() < owner->data() || bytes.data() + bytes.size() > owner->data() + owner->size_bytes()))
     throw Error(ErrorCode::invalid_argument, "the bytes of the model do not lie within their owner");
   ParseContext context{options, std::move(owner), ExternalFiles(model_dir, {}, options.use_mmap), {}};
+  for (const auto& [location, contents] : options.external_files) context.external.add(location, contents);
   return parse_with(context, bytes);
 }
 
@@ -110,6 +111,7 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   std::vector<fs::path> allowed;
   if (!failure) allowed.push_back(real.parent_path());
   ParseContext context{options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap), {}};
+  for (const auto& [location, contents] : options.external_files) context.external.add(location, contents);
   context.place.set_source(in_quotes(path));
   return parse_with(context, {storage->data(), storage->size_bytes()});
 }

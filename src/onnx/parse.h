@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +20,8 @@ struct ReadOptions {
   size_t max_messages = 10'000'000;    ///< nodes, attributes, tensors …: two bytes of a hostile file would each cost hundreds in memory
   /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.
   size_t min_in_place_bytes = 1024;
+  /// Contents of external files that are in memory already, by the location that the model names.
+  std::map<std::string, std::shared_ptr<Storage>> external_files = {};
 };
 
 /// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment are

@@ -52,6 +52,21 @@ void override_dimensions(Graph& graph, const std::map<std::string, int64_t>& ove
   }
 }
 
+// The graph knows no denotations, so they are looked up in the model as read.
+void override_denotations(Graph& graph, const onnx::ModelDef& def, const std::map<std::string, int64_t>& overrides) {
+  for (const onnx::ValueInfoDef& input : def.graph.inputs) {
+    if (!input.type.shape) continue;
+    ValueId id = graph.find_value(input.name);
+    if (id == kNoValue) continue;
+    Type& type = graph.value(id).type;
+    if (!type.is_tensor() || !type.shape || type.shape->size() != input.type.shape->size()) continue;
+    for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+      auto found = overrides.find((*input.type.shape)[axis].denotation);
+      if (found != overrides.end() && !(*type.shape)[axis].is_const()) (*type.shape)[axis] = Dim(found->second);
+    }
+  }
+}
+
 size_t packed_bytes(const exec::Program& program) {
   size_t bytes = 0;
   for (const exec::Instruction& instruction : program.instructions()) {
@@ -91,6 +106,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(std::span<const std::string> overr
   }
   if (!options.strict_symbols) separate_symbols(*graph);
   override_dimensions(*graph, options.free_dimension_overrides);
+  if (!options.denotation_overrides.empty()) override_denotations(*graph, model.impl().def, options.denotation_overrides);
   onnx::upgrade(*graph, {.warn = options.on_warning});
   return graph;
 }

@@ -1,0 +1,168 @@
+"""Lets programs that use onnxruntime run on Treadle, unchanged.
+
+    import treadle.onnxruntime_shim  # before anything imports onnxruntime
+
+From then on `import onnxruntime` gives Treadle, in the whole process, and so do the modules of `onnxruntime.capi`. Where the package
+onnxruntime is installed, its parts that are plain Python (quantization, tools, transformers, datasets) are still found, and use Treadle.
+A program can also be started on Treadle from outside:
+
+    python -m treadle.onnxruntime_shim program.py arguments…
+    python -m treadle.onnxruntime_shim -m module arguments…
+
+`onnxruntime.__version__` is the version of ONNX Runtime whose interface is offered; `treadle.__version__` is Treadle's.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import treadle
+from treadle import devices, enums, errors, session
+
+#: The version of ONNX Runtime that this interface follows.
+ONNXRUNTIME_VERSION = "1.31.1"
+
+_PYBIND_MODULES = ("onnxruntime_pybind11_state", "_pybind_state")
+_NAMES = (
+    "onnxruntime",
+    "onnxruntime.capi",
+    "onnxruntime.capi.onnxruntime_inference_collection",
+    "onnxruntime.capi.onnxruntime_validation",
+    *(f"onnxruntime.capi.{name}" for name in _PYBIND_MODULES),
+)
+
+
+def _public(module: ModuleType) -> dict[str, object]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
+
+
+def _exceptions() -> dict[str, type]:
+    return {
+        name: value
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.Error) and value is not errors.Error
+    }
+
+
+def _state_contents() -> dict[str, object]:
+    """What onnxruntime's extension module offers."""
+    contents: dict[str, object] = {name: getattr(treadle, name) for name in treadle.__all__ if name not in ("errors", "Error")}
+    contents.update(_exceptions())
+    contents.update(
+        OrtValueVector=session.OrtValueVector,
+        get_default_session_options=treadle.SessionOptions,
+        is_dlpack_uint8_tensor=lambda capsule: treadle.OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)",
+    )
+    for name in ("InferenceSession", "IOBinding", "preload_dlls", "print_debug_info"):
+        contents.pop(name)
+    return contents
+
+
+def _contents(name: str) -> dict[str, object]:
+    """The attributes of one of the modules."""
+    leaf = name.rpartition(".")[2]
+    if name == "onnxruntime":
+        version = {"__version__": ONNXRUNTIME_VERSION, "version": ONNXRUNTIME_VERSION, "__author__": "Treadle"}
+        own = {key: getattr(treadle, key) for key in treadle.__all__ if key not in ("errors", "Error")}
+        return own | version | {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
+    if leaf in _PYBIND_MODULES:
+        return _state_contents() | {"get_version_string": lambda: ONNXRUNTIME_VERSION}
+    if leaf == "onnxruntime_inference_collection":
+        own = {"SparseTensor": treadle.SparseTensor, "OrtValue": treadle.OrtValue, "copy_tensors": treadle.copy_tensors}
+        return _public(devices) | _public(enums) | _public(session) | own
+    if leaf == "onnxruntime_validation":
+        return {
+            "get_package_name_and_version_info": lambda: ("onnxruntime", ONNXRUNTIME_VERSION, ""),
+            "check_distro_info": lambda: None,
+            "has_ortmodule": False,
+        }
+    return {}
+
+
+def _plain_python_folders() -> list[str]:
+    """The folder of an installed onnxruntime, whose parts in plain Python go on working."""
+    try:
+        spec = importlib.machinery.PathFinder.find_spec("onnxruntime")
+    except (ImportError, ValueError):
+        return []
+    return list(spec.submodule_search_locations or []) if spec else []
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and makes the modules that stand for onnxruntime's."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _NAMES:
+            return None
+        is_package = fullname in ("onnxruntime", "onnxruntime.capi")
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
+        if fullname == "onnxruntime":
+            spec.submodule_search_locations = _plain_python_folders()
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(_contents(module.__name__))
+        module.__doc__ = f"{module.__name__}, provided by Treadle {treadle.__version__}."
+        module.__file__ = os.path.abspath(__file__)
+        if module.__name__ == "onnxruntime":
+            for name in _NAMES[1:]:
+                importlib.import_module(name)
+
+
+_finder = _Finder()
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name == "onnxruntime" or name.startswith("onnxruntime.")]:
+        del sys.modules[name]
+
+
+def install() -> None:
+    """Makes later imports of onnxruntime give Treadle. Importing this module does it."""
+    if _finder in sys.meta_path:
+        return
+    _forget()
+    sys.meta_path.insert(0, _finder)
+
+
+def uninstall() -> None:
+    """Makes later imports of onnxruntime give what is installed under that name."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+        _forget()
+
+
+def is_installed() -> bool:
+    """Whether imports of onnxruntime give Treadle."""
+    return _finder in sys.meta_path
+
+
+def _main(arguments: list[str]) -> None:
+    import runpy
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return
+    # Run as __main__, this module is not the one that programs would import: let there be one finder only.
+    importlib.import_module("treadle.onnxruntime_shim")
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
+else:
+    install()

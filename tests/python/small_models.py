@@ -1,0 +1,74 @@
+"""Small models, made with onnx.helper, that ONNX Runtime runs as well."""
+
+import onnx
+from onnx import TensorProto, helper
+
+OPSETS = (("", 21), ("ai.onnx.ml", 3))
+
+
+def tensor(name, shape, dtype=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def sequence(name, shape, dtype=TensorProto.FLOAT):
+    return helper.make_value_info(name, helper.make_sequence_type_proto(helper.make_tensor_type_proto(dtype, shape)))
+
+
+def optional(name, shape, dtype=TensorProto.FLOAT):
+    return helper.make_value_info(name, helper.make_optional_type_proto(helper.make_tensor_type_proto(dtype, shape)))
+
+
+def model(nodes, inputs, outputs, initializers=(), **fields):
+    graph = helper.make_graph(nodes, "small", inputs, outputs, list(initializers), doc_string="a small graph")
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid(*opset) for opset in OPSETS], ir_version=10)
+    for name, value in fields.pop("metadata", {}).items():
+        made.metadata_props.append(onnx.StringStringEntryProto(key=name, value=value))
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made.SerializeToString()
+
+
+def node(op, inputs, outputs, domain="", **attributes):
+    return helper.make_node(op, inputs, outputs, domain=domain, **attributes)
+
+
+def affine():
+    """y = x * scale + shift, z = x + x; `shift` is an initializer that may be fed."""
+    return model(
+        [node("Mul", ["x", "scale"], ["scaled"]), node("Add", ["scaled", "shift"], ["y"]), node("Add", ["x", "x"], ["z"])],
+        [tensor("x", ["N", 3]), tensor("shift", [3])],
+        [tensor("y", ["N", 3]), tensor("z", ["N", 3])],
+        [
+            helper.make_tensor("scale", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0]),
+            helper.make_tensor("shift", TensorProto.FLOAT, [3], [0.5, -1.0, 0.0]),
+        ],
+        producer_name="tests",
+        producer_version="7",
+        domain="org.example",
+        model_version=42,
+        doc_string="a small model",
+        metadata={"classes": "a,b", "é": "ü"},
+    )
+
+
+def identity(dtype, shape=("N",)):
+    return model([node("Identity", ["x"], ["y"])], [tensor("x", list(shape), dtype)], [tensor("y", list(shape), dtype)])
+
+
+def endless_loop():
+    """Counts to 2^62: a run ends only if it is stopped."""
+    body = helper.make_graph(
+        [node("Add", ["count", "one"], ["next"]), node("Identity", ["go"], ["go_on"])],
+        "body",
+        [tensor("i", [], TensorProto.INT64), tensor("go", [], TensorProto.BOOL), tensor("count", [], TensorProto.INT64)],
+        [tensor("go_on", [], TensorProto.BOOL), tensor("next", [], TensorProto.INT64)],
+    )
+    return model(
+        [node("Loop", ["trips", "", "start"], ["total"], body=body)],
+        [tensor("start", [], TensorProto.INT64)],
+        [tensor("total", [], TensorProto.INT64)],
+        [
+            helper.make_tensor("trips", TensorProto.INT64, [], [2**62]),
+            helper.make_tensor("one", TensorProto.INT64, [], [1]),
+        ],
+    )

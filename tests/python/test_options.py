@@ -1,0 +1,191 @@
+"""Options, enums and the module's functions: names, defaults and values are those of ONNX Runtime."""
+
+import numpy as np
+import pytest
+import small_models as small
+
+import treadle
+from treadle import errors
+
+X = np.array([[1, 2, 3]], np.float32)
+
+
+def public_names(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("kind", ["SessionOptions", "RunOptions"])
+def test_options_have_all_names_and_defaults(ort, kind):
+    ours, theirs = getattr(treadle, kind)(), getattr(ort, kind)()
+    assert public_names(theirs) <= public_names(ours)
+    for name in public_names(theirs):
+        value = getattr(theirs, name)
+        if callable(value):
+            continue
+        mine = getattr(ours, name)
+        if hasattr(value, "name") and hasattr(value, "value"):
+            assert (mine.name, mine.value) == (value.name, int(value.value)), name
+        else:
+            assert mine == value, name
+        setattr(ours, name, mine)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ExecutionMode",
+        "ExecutionOrder",
+        "GraphOptimizationLevel",
+        "OrtAllocatorType",
+        "OrtCompileApiFlags",
+        "OrtDeviceMemoryType",
+        "OrtExecutionProviderDevicePolicy",
+        "OrtHardwareDeviceType",
+        "OrtMemType",
+        "OrtMemoryInfoDeviceType",
+        "OrtSparseFormat",
+    ],
+)
+def test_enums_have_all_names_and_values(ort, name):
+    ours, theirs = getattr(treadle, name), getattr(ort, name)
+    assert {key: int(value) for key, value in ours.__members__.items()} == {
+        key: int(value) for key, value in theirs.__members__.items()
+    }
+
+
+def test_the_module_has_all_public_names(ort):
+    leftovers = {"capi", "contextlib", "import_capi_exception", "onnxruntime_validation", "package_name", "version", "cuda_version"}
+    optional = {"OrtEpContextData", "OrtEpContextDataBuffer"}  # only for execution providers that compile
+    installed_parts = {"backend", "datasets", "quantization", "tools", "transformers"}
+    assert public_names(ort) - leftovers - optional - installed_parts <= public_names(treadle)
+
+
+@pytest.mark.parametrize("kind", ["InferenceSession", "IOBinding", "OrtValue", "SparseTensor", "NodeArg", "ModelMetadata", "OrtDevice"])
+def test_classes_have_all_public_names(ort, kind):
+    assert public_names(getattr(ort, kind)) <= public_names(getattr(treadle, kind))
+
+
+def test_unknown_attributes_are_refused():
+    with pytest.raises(AttributeError):
+        treadle.SessionOptions().no_such_option = 1
+
+
+def test_config_entries_are_kept():
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    with pytest.raises(RuntimeError, match="no.such.key"):
+        options.get_session_config_entry("no.such.key")
+    run_options = treadle.RunOptions()
+    run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    assert run_options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
+    with pytest.raises(RuntimeError, match="no.such.key"):
+        run_options.get_run_config_entry("no.such.key")
+
+
+def test_the_sessions_options_are_a_copy():
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = treadle.InferenceSession(small.affine(), options)
+    options.intra_op_num_threads = 2
+    assert session.get_session_options().intra_op_num_threads == 1
+
+
+@pytest.mark.parametrize("level", list(treadle.GraphOptimizationLevel))
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_options_do_not_change_results(level, reuse, threads):
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = level
+    options.enable_mem_reuse = reuse
+    options.intra_op_num_threads = threads
+    session = treadle.InferenceSession(small.affine(), options)
+    np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], X * [1, 2, 3] + np.float32([0.5, -1, 0]))
+
+
+def test_free_dimensions_may_be_fixed_by_name():
+    options = treadle.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 1)
+    session = treadle.InferenceSession(small.affine(), options)
+    session.run(None, {"x": X})
+    with pytest.raises(errors.InvalidArgument, match="x"):
+        session.run(None, {"x": np.vstack([X, X])})
+
+
+def test_free_dimensions_may_be_fixed_by_denotation():
+    import onnx
+
+    model = onnx.load_from_string(small.affine())
+    model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    options = treadle.SessionOptions()
+    options.add_free_dimension_override_by_denotation("DATA_BATCH", 1)
+    session = treadle.InferenceSession(model.SerializeToString(), options)
+    session.run(None, {"x": X})
+    with pytest.raises(errors.InvalidArgument, match="x"):
+        session.run(None, {"x": np.vstack([X, X])})
+
+
+def test_initializers_may_be_replaced():
+    for method in ("add_initializer", "add_external_initializers"):
+        options = treadle.SessionOptions()
+        value = treadle.OrtValue.ortvalue_from_numpy(np.float32([10, 10, 10]))
+        getattr(options, method)(*(("scale", value) if method == "add_initializer" else (["scale"], [value])))
+        del value
+        session = treadle.InferenceSession(small.affine(), options)
+        np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], X * 10 + np.float32([0.5, -1, 0]))
+
+
+def test_initializers_that_the_model_lacks_are_refused():
+    options = treadle.SessionOptions()
+    options.add_initializer("nowhere", treadle.OrtValue.ortvalue_from_numpy(X))
+    with pytest.raises(errors.NotFound, match="nowhere"):
+        treadle.InferenceSession(small.affine(), options)
+
+
+def test_external_data_may_come_from_memory(tmp_path):
+    import onnx
+
+    model = onnx.load_from_string(small.affine())
+    onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    weights = (tmp_path / "weights.bin").read_bytes()
+    bytes_ = (tmp_path / "m.onnx").read_bytes()
+    expected = treadle.InferenceSession(small.affine()).run(None, {"x": X})
+
+    options = treadle.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["weights.bin"], [weights], [len(weights)])
+    np.testing.assert_array_equal(treadle.InferenceSession(bytes_, options).run(None, {"x": X})[0], expected[0])
+
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    np.testing.assert_array_equal(treadle.InferenceSession(bytes_, options).run(None, {"x": X})[0], expected[0])
+
+    with pytest.raises(errors.Error, match="weights.bin|external"):
+        treadle.InferenceSession(bytes_)
+
+
+def test_symbols_may_differ_between_inputs_if_asked():
+    bytes_ = small.model(
+        [small.node("ReduceSum", ["a"], ["x"]), small.node("ReduceSum", ["b"], ["y"])],
+        [small.tensor("a", ["N"]), small.tensor("b", ["N"])],
+        [small.tensor("x", None), small.tensor("y", None)],
+    )
+    feeds = {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}
+    with pytest.raises(errors.InvalidArgument, match="N"):
+        treadle.InferenceSession(bytes_).run(None, feeds)
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("treadle.strict_symbols", "0")
+    assert [float(v.squeeze()) for v in treadle.InferenceSession(bytes_, options).run(None, feeds)] == [2, 3]
+
+
+def test_functions_of_the_module_answer():
+    assert treadle.get_available_providers() == ["CPUExecutionProvider"]
+    assert "CPUExecutionProvider" in treadle.get_all_providers()
+    assert treadle.get_device() == "CPU"
+    assert treadle.get_version_string() == treadle.__version__
+    assert treadle.__version__ in treadle.get_build_info()
+    treadle.set_seed(1)
+    treadle.set_default_logger_verbosity(0)
+    for severity in (0, 4, 2):
+        treadle.set_default_logger_severity(severity)
+    with pytest.raises(ValueError, match="9"):
+        treadle.set_default_logger_severity(9)

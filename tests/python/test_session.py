@@ -1,0 +1,283 @@
+"""Sessions: runs, names, errors and metadata, compared with ONNX Runtime."""
+
+import logging
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+import small_models as small
+from onnx import TensorProto, helper
+
+import treadle
+from treadle import errors
+
+X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture(scope="module")
+def session():
+    return treadle.InferenceSession(small.affine())
+
+
+@pytest.fixture(scope="module")
+def reference(ort):
+    return ort.InferenceSession(small.affine(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("names", [None, [], ["y"], ["z"], ["z", "y"], ["y", "y"]])
+def test_outputs_are_those_named_in_their_order(session, reference, names):
+    assert_same(session.run(names, {"x": X}), reference.run(names, {"x": X}))
+
+
+def test_an_overridable_initializer_may_be_fed(session, reference):
+    feeds = {"x": X, "shift": np.array([10, 20, 30], np.float32)}
+    assert_same(session.run(None, feeds), reference.run(None, feeds))
+    assert_same(session.run(None, {"x": X}), reference.run(None, {"x": X}))
+
+
+def describe(args):
+    return [(arg.name, arg.type, arg.shape) for arg in args]
+
+
+def test_declarations_are_those_of_onnxruntime(session, reference):
+    assert describe(session.get_inputs()) == describe(reference.get_inputs()) == [("x", "tensor(float)", ["N", 3])]
+    assert describe(session.get_outputs()) == describe(reference.get_outputs())
+    assert describe(session.get_overridable_initializers()) == describe(reference.get_overridable_initializers())
+    assert str(session.get_inputs()[0]) == str(reference.get_inputs()[0])
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        small.tensor("x", [None, "M", 2, 0]),
+        small.tensor("x", []),
+        small.tensor("x", None),
+        small.tensor("x", [2], TensorProto.STRING),
+        small.tensor("x", [2], TensorProto.DOUBLE),
+        small.tensor("x", [2], TensorProto.FLOAT16),
+        small.tensor("x", [2], TensorProto.BOOL),
+        small.sequence("x", ["N"]),
+    ],
+    ids=str,
+)
+def test_shapes_and_types_are_written_as_onnxruntime_writes_them(ort, declared):
+    output = type(declared)()
+    output.CopyFrom(declared)
+    output.name = "y"
+    bytes_ = small.model([small.node("Identity", ["x"], ["y"])], [declared], [output])
+    theirs = ort.InferenceSession(bytes_, providers=["CPUExecutionProvider"])
+    assert describe(treadle.InferenceSession(bytes_).get_inputs()) == describe(theirs.get_inputs())
+
+
+def test_metadata_is_that_of_onnxruntime(session, reference):
+    ours, theirs = session.get_modelmeta(), reference.get_modelmeta()
+    for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version", "custom_metadata_map"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.producer_version == "7"
+    assert ours.opsets == {"": 21, "ai.onnx.ml": 3}
+
+
+def test_a_model_may_be_a_path_a_path_object_or_bytes(tmp_path, session):
+    path = tmp_path / "modèle.onnx"
+    path.write_bytes(small.affine())
+    expected = session.run(None, {"x": X})
+    for source in (str(path), pathlib.Path(path), path.read_bytes(), bytearray(path.read_bytes()), memoryview(path.read_bytes())):
+        assert_same(treadle.InferenceSession(source).run(None, {"x": X}), expected)
+
+
+def test_missing_inputs_are_a_value_error_that_names_them(session, reference):
+    for runner in (session, reference):
+        with pytest.raises(ValueError, match=r"Required inputs \(\['x'\]\) are missing from input feed \(\['y'\]\)"):
+            runner.run(None, {"y": X})
+
+
+@pytest.mark.parametrize(
+    ("names", "feeds", "words"),
+    [
+        (None, {"x": X, "unknown": X}, ["unknown"]),
+        (["nowhere"], {"x": X}, ["nowhere"]),
+        (None, {"x": X.astype(np.float64)}, ["x", "f64", "f32"]),
+        (None, {"x": X[:, :2]}, ["x", "[2,2]", "3"]),
+        (None, {"x": X[0]}, ["x", "rank", "[3]"]),
+        (None, {"x": [X]}, ["x", "rank"]),
+        (None, {"x": None}, ["x", "tensor(float)"]),
+    ],
+)
+def test_bad_feeds_are_invalid_arguments_that_name_the_input(session, names, feeds, words):
+    with pytest.raises(errors.InvalidArgument) as caught:
+        session.run(names, feeds)
+    for word in words:
+        assert word in str(caught.value)
+    assert caught.value.code == "invalid_argument"
+    session.run(None, {"x": X})  # and the session goes on
+
+
+@pytest.mark.parametrize("value", [np.array(["2026-11-21"], "datetime64[D]"), np.zeros(3, np.longdouble)])
+def test_dtypes_that_onnx_lacks_are_refused_by_name(session, value):
+    with pytest.raises(ValueError, match='input "x"'):
+        session.run(None, {"x": value})
+
+
+def test_lists_and_numbers_are_taken_as_arrays(session, reference):
+    feeds = {"x": X.tolist()}
+    assert_same(session.run(None, feeds), reference.run(None, feeds))
+    scalar = small.model([small.node("Neg", ["x"], ["y"])], [small.tensor("x", [])], [small.tensor("y", [])])
+    assert treadle.InferenceSession(scalar).run(None, {"x": 1.5})[0] == -1.5
+
+
+@pytest.mark.parametrize(
+    ("source", "exception"),
+    [
+        (b"garbage", errors.InvalidProtobuf),
+        (small.affine()[:-7], errors.InvalidProtobuf),
+        ("/nowhere/model.onnx", errors.NoSuchFile),
+        ("", errors.NoModel),
+        (3, TypeError),
+        (small.model([small.node("Nope", ["x"], ["y"])], [small.tensor("x", [1])], [small.tensor("y", [1])]), errors.NotImplemented),
+        (small.model([small.node("Add", ["x", "q"], ["y"])], [small.tensor("x", [1])], [small.tensor("y", [1])]), errors.InvalidGraph),
+    ],
+    ids=["garbage", "truncated", "no file", "empty path", "a number", "unknown operator", "undefined value"],
+)
+def test_bad_models_raise_the_exception_of_their_kind(source, exception):
+    with pytest.raises(exception):
+        treadle.InferenceSession(source)
+
+
+def test_unknown_operators_are_named():
+    bytes_ = small.model(
+        [small.node("Nope", ["x"], ["y"]), small.node("Nada", ["y"], ["z"])], [small.tensor("x", [1])], [small.tensor("z", [1])]
+    )
+    with pytest.raises(errors.NotImplemented, match="(?s)Nope.*Nada|Nada.*Nope"):
+        treadle.InferenceSession(bytes_)
+
+
+def test_exceptions_have_the_names_of_onnxruntime(ort):
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    theirs = {name for name in dir(state) if isinstance(getattr(state, name), type) and issubclass(getattr(state, name), Exception)}
+    assert theirs
+    for name in theirs:
+        assert issubclass(getattr(errors, name), Exception), name
+
+
+def test_unknown_providers_are_warned_about_and_ignored():
+    with pytest.warns(UserWarning, match="NoSuchExecutionProvider"):
+        session = treadle.InferenceSession(small.affine(), providers=["NoSuchExecutionProvider", "CPUExecutionProvider"])
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert session.get_provider_options() == {"CPUExecutionProvider": {}}
+
+
+@pytest.mark.parametrize(
+    ("providers", "provider_options"),
+    [
+        ("CPUExecutionProvider", None),
+        ([3], None),
+        (["CPUExecutionProvider"], [{}, {}]),
+        (["CPUExecutionProvider"], ["x"]),
+        ([("CPUExecutionProvider", {})], [{}]),
+    ],
+)
+def test_malformed_providers_are_value_errors(providers, provider_options):
+    with pytest.raises(ValueError, match="provider"):
+        treadle.InferenceSession(small.affine(), providers=providers, provider_options=provider_options)
+
+
+def test_providers_may_carry_options():
+    session = treadle.InferenceSession(small.affine(), providers=[("CPUExecutionProvider", {"use_arena": 1})])
+    assert session.get_provider_options() == {"CPUExecutionProvider": {"use_arena": "1"}}
+
+
+def test_a_run_in_the_background_calls_back(session):
+    done = threading.Event()
+    seen = []
+
+    def callback(results, user_data, error):
+        seen.append((results, user_data, error))
+        done.set()
+
+    session.run_async(["z"], {"x": X}, callback, "mine")
+    assert done.wait(60)
+    (results, user_data, error) = seen.pop()
+    np.testing.assert_array_equal(results[0], X + X)
+    assert (user_data, error) == ("mine", "")
+
+    done.clear()
+    session.run_async(None, {"x": X[0]}, callback, None)
+    assert done.wait(60)
+    assert "x" in seen[0][2]
+    assert seen[0][0] == []
+
+
+def test_a_terminated_run_fails(session):
+    options = treadle.RunOptions()
+    options.terminate = True
+    with pytest.raises(errors.Fail) as caught:
+        session.run(None, {"x": X}, options)
+    assert caught.value.code == "cancelled"
+    options.terminate = False
+    session.run(None, {"x": X}, options)
+
+
+def test_outputs_stay_valid_after_session_and_later_runs():
+    session = treadle.InferenceSession(small.affine())
+    first = session.run(["z"], {"x": X})[0]
+    session.run(["z"], {"x": X + 100})
+    del session
+    np.testing.assert_array_equal(first, X + X)
+    first += 1  # and belong to the caller
+
+
+def test_outputs_that_are_inputs_or_constants_are_copies():
+    bytes_ = small.model(
+        [small.node("Identity", ["x"], ["y"]), small.node("Identity", ["w"], ["v"])],
+        [small.tensor("x", [3])],
+        [small.tensor("y", [3]), small.tensor("v", [2])],
+        [helper.make_tensor("w", TensorProto.FLOAT, [2], [1, 2])],
+    )
+    session = treadle.InferenceSession(bytes_)
+    x = np.arange(3, dtype=np.float32)
+    y, v = session.run(None, {"x": x})
+    assert not np.shares_memory(x, y)
+    y += 1
+    v += 1
+    np.testing.assert_array_equal(x, [0, 1, 2])
+    np.testing.assert_array_equal(session.run(["v"], {"x": x})[0], [1, 2])
+
+
+def test_warnings_about_a_model_go_to_pythons_logging(caplog):
+    # The declared shape contradicts the inferred one; the inferred one wins, with a warning.
+    bytes_ = small.model([small.node("Neg", ["x"], ["y"])], [small.tensor("x", [2, 3])], [small.tensor("y", [3, 2])])
+    with caplog.at_level(logging.WARNING, logger="treadle"):
+        session = treadle.InferenceSession(bytes_)
+    assert any("y" in record.message for record in caplog.records)
+    assert session.run(None, {"x": X})[0].shape == (2, 3)
+    caplog.clear()
+    options = treadle.SessionOptions()
+    options.log_severity_level = 3
+    treadle.InferenceSession(bytes_, options)
+    assert not caplog.records
+
+
+def test_profiles_are_written_where_asked(tmp_path):
+    options = treadle.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile_")
+    session = treadle.InferenceSession(small.affine(), options)
+    session.run(None, {"x": X})
+    assert session.get_profiling_start_time_ns() > 0
+    path = pathlib.Path(session.end_profiling())
+    assert path.parent == tmp_path
+    assert "Mul" in path.read_text()
+
+
+def test_without_profiling_there_is_no_profile(session, reference):
+    assert session.end_profiling() == reference.end_profiling() == ""
+    assert session.get_profiling_start_time_ns() == 0
