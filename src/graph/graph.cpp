@@ -76,8 +76,10 @@ std::string Graph::unique_node_name(std::string_view stem) {
 
 ValueId Graph::add_value(std::string_view value_name, Type type, Value::Kind kind) {
   ValueId id{static_cast<uint32_t>(values_.size())};
+  // Before the pool grows: the name asked for may be another value's.
+  std::string own_name = by_name_.contains(value_name) || value_name.empty() ? unique_name(value_name) : std::string(value_name);
   Value& value = values_.emplace_back();
-  value.name = by_name_.contains(value_name) || value_name.empty() ? unique_name(value_name) : std::string(value_name);
+  value.name = std::move(own_name);
   value.type = std::move(type);
   value.kind = kind;
   by_name_.emplace(value.name, id);

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "graph/infer.h"
+#include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
@@ -113,7 +114,7 @@ void Model::save(const std::string& path, bool optimised, int opset) const {
   std::unique_ptr<Graph> graph = impl_->import();
   onnx::upgrade(*graph);
   passes::optimize(*graph);
-  throw Error(ErrorCode::not_implemented, fmt::format("writing optimised graphs, opset {}", opset));
+  onnx::write_model_file(onnx::export_model(*graph, &impl_->def, {.opset = opset}), path);
 }
 
 }  // namespace treadle

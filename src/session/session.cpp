@@ -12,6 +12,7 @@
 #include "exec/describe.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
+#include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
@@ -128,7 +129,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   std::unique_ptr<Graph> graph = prepare({});
   optimise(*graph);
   if (!options.optimized_model_filepath.empty())
-    throw Error(ErrorCode::not_implemented, "writing optimised graphs");
+    onnx::write_model_file(onnx::export_model(*graph, &model.impl().def), options.optimized_model_filepath);
   auto made = make_executable(std::move(graph), options.reuse_memory);
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
