@@ -34,6 +34,7 @@ void visit_access(DType dtype, Fn&& fn) {
   switch (bits_of(dtype)) {
     case 2: return fn.template operator()<PackedElement<UInt2>>();
     case 4: return fn.template operator()<PackedElement<UInt4>>();
+    case 6: return fn.template operator()<PackedElement<PackedFloat6E2M3>>();  // the other 6-bit format has the same codes
     default: return kernels::visit_element(bits_of(dtype) / 8, [&]<typename T>() { fn.template operator()<WholeElement<T>>(); });
   }
 }

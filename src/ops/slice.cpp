@@ -72,7 +72,7 @@ bool sliced_extent(const Dim& extent, Dim start, Dim end, const Dim& step_dim, D
     } else {
       if (from_first) start = 0;
       if (!count_from_start(start, extent) || !count_from_start(end, extent)) return false;
-      length = at_least_zero(at_most(at_least_zero(end), extent) - at_most(at_least_zero(start), extent));
+      length = at_least_zero(at_least_zero(at_most(end, extent)) - at_least_zero(at_most(start, extent)));
     }
     result = ceil_div(length, step);
     return true;

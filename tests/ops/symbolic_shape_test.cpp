@@ -1,0 +1,62 @@
+// Shape chains of real exporters, with symbols: what comes out must be exact.
+#include <gtest/gtest.h>
+
+#include "tests/graph/graph_builder.h"
+
+namespace treadle {
+namespace {
+
+using testing::GraphBuilder;
+
+std::string inferred(GraphBuilder& b, ValueId value) { return to_string(b.graph().type(value)); }
+
+TEST(SymbolicShapes, HeadsAreSplitAndMergedExactly) {
+  GraphBuilder b;
+  Dim n = b.symbol("N"), past = b.symbol("past"), seq = b.symbol("seq");
+  ValueId x = b.input("x", {n, past + seq, 768});
+  ValueId shape = b.op("shape", "Shape", {x});
+  ValueId batch = b.op("batch", "Gather", {shape, b.constant<int64_t>("zero", Shape{}, {0})}, {{"axis", int64_t{0}}});
+  ValueId batch1 = b.op("batch1", "Unsqueeze", {batch, b.ints("axis0", {0})});
+  ValueId wanted = b.op("wanted", "Concat", {batch1, b.ints("rest", {-1, 12, 64})}, {{"axis", int64_t{0}}});
+  ValueId heads = b.op("heads", "Reshape", {x, wanted});
+  EXPECT_EQ(inferred(b, heads), "f32[N,past + seq,12,64]");
+  ValueId turned = b.op("turned", "Transpose", {heads}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  EXPECT_EQ(inferred(b, turned), "f32[N,12,past + seq,64]");
+  EXPECT_EQ(inferred(b, b.op("flat", "Flatten", {turned}, {{"axis", int64_t{2}}})), "f32[12*N,64*past + 64*seq]");
+}
+
+TEST(SymbolicShapes, SlicesOfSymbolsAreExact) {
+  GraphBuilder b;
+  Dim past = b.symbol("past"), seq = b.symbol("seq");
+  ValueId x = b.input("x", {past + seq});
+  auto slice = [&](std::string_view name, ValueId start, ValueId end, int64_t step = 1) {
+    return inferred(b, b.op(name, "Slice", {x, start, end, b.ints("a", {0}), b.ints("s", {step})}));
+  };
+  constexpr int64_t kMax = INT64_MAX;
+  EXPECT_EQ(slice("all", b.ints("i", {0}), b.ints("i", {kMax})), "f32[past + seq]");
+  EXPECT_EQ(slice("second", b.ints("i", {0}), b.ints("i", {kMax}), 2), "f32[floor_div(past + seq + 1, 2)]");
+  EXPECT_EQ(slice("reversed", b.ints("i", {-1}), b.ints("i", {INT64_MIN}), -1), "f32[past + seq]");
+  EXPECT_EQ(slice("first", b.ints("i", {0}), b.ints("i", {5})), "f32[min(5, past + seq)]");
+  EXPECT_EQ(slice("but_last", b.ints("i", {0}), b.ints("i", {-1})), "f32[max(0, past + seq - 1)]");
+  EXPECT_EQ(slice("last", b.ints("i", {-1}), b.ints("i", {kMax})), "f32[min(1, past + seq)]");
+  EXPECT_EQ(slice("from", b.ints("i", {2}), b.ints("i", {kMax})), "f32[max(0, past + seq - 2)]");
+  ValueId seq_of = b.op("seq_of", "Shape", {b.input("y", {seq})}), past_of = b.op("past_of", "Shape", {b.input("z", {past})});
+  EXPECT_EQ(slice("to_symbol", b.ints("i", {0}), seq_of), "f32[seq]");
+  EXPECT_EQ(slice("from_symbol", past_of, b.ints("i", {kMax})), "f32[seq]");
+  EXPECT_EQ(slice("window", past_of, b.op("total", "Shape", {x})), "f32[seq]");
+}
+
+TEST(SymbolicShapes, RangesFillsAndTilesFollowSymbols) {
+  GraphBuilder b;
+  Dim n = b.symbol("N");
+  ValueId x = b.input("x", {n, 6});
+  ValueId count = b.op("count", "Squeeze", {b.op("n1", "Shape", {x}, {{"end", int64_t{1}}})});
+  ValueId zero = b.constant<int64_t>("zero", Shape{}, {0}), one = b.constant<int64_t>("one", Shape{}, {1});
+  EXPECT_EQ(inferred(b, b.op("range", "Range", {zero, count, one})), "i64[N]");
+  ValueId filled = b.op("filled", "ConstantOfShape", {b.op("s", "Shape", {x})});
+  EXPECT_EQ(inferred(b, filled), "f32[N,6]");
+  EXPECT_EQ(inferred(b, b.op("tiled", "Tile", {x, b.ints("r", {2, 1})})), "f32[2*N,6]");
+}
+
+}  // namespace
+}  // namespace treadle
