@@ -29,10 +29,12 @@ std::vector<OpDef> einsum_ops();
 std::vector<OpDef> elementwise_binary_ops();
 std::vector<OpDef> elementwise_unary_ops();
 std::vector<OpDef> expand_ops();
+std::vector<OpDef> flex_attention_ops();
 std::vector<OpDef> gather_ops();
 std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
 std::vector<OpDef> linalg_ops();
+std::vector<OpDef> linear_attention_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> matmul_ops();
 std::vector<OpDef> microsoft_domain_ops();
@@ -58,6 +60,7 @@ std::vector<OpDef> reshape_ops();
 std::vector<OpDef> resize_ops();
 std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
+std::vector<OpDef> rotary_embedding_ops();
 std::vector<OpDef> scatter_ops();
 std::vector<OpDef> sequence_join_ops();
 std::vector<OpDef> sequence_map_ops();
@@ -99,10 +102,12 @@ inline constexpr Family kFamilies[] = {
     elementwise_binary_ops,
     elementwise_unary_ops,
     expand_ops,
+    flex_attention_ops,
     gather_ops,
     grid_sample_ops,
     image_decoder_ops,
     linalg_ops,
+    linear_attention_ops,
     loss_ops,
     matmul_ops,
     microsoft_domain_ops,
@@ -128,6 +133,7 @@ inline constexpr Family kFamilies[] = {
     resize_ops,
     rnn_ops,
     roi_ops,
+    rotary_embedding_ops,
     scatter_ops,
     sequence_join_ops,
     sequence_map_ops,

@@ -1,0 +1,162 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/elementwise/unary_f32.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+// Scores of one tile: at most this many elements, unless a single row has more.
+constexpr int64_t kTileElements = 64 * 1024;
+
+int64_t tile_rows(const AttentionParams& p) {
+  return std::clamp<int64_t>(kTileElements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
+}
+int64_t num_tiles(const AttentionParams& p) { return (p.q_length + tile_rows(p) - 1) / tile_rows(p); }
+
+GemmShape scores_shape(const AttentionParams& p, int64_t rows) {
+  GemmShape s;
+  s.M = rows, s.N = p.kv_length, s.K = p.head_size;
+  s.a_row = p.q.row, s.ldb = p.k.row, s.b_transposed = true, s.ldc = p.kv_length;
+  return s;
+}
+GemmShape values_shape(const AttentionParams& p, int64_t rows) {
+  GemmShape s;
+  s.M = rows, s.N = p.v_head_size, s.K = p.kv_length;
+  s.a_row = p.kv_length, s.ldb = p.v.row, s.ldc = p.y.row;
+  return s;
+}
+
+template <typename T>
+size_t gemm_bytes(const AttentionParams& p) {
+  return std::max(gemm_scratch_bytes<T>(scores_shape(p, tile_rows(p)), 1), gemm_scratch_bytes<T>(values_shape(p, tile_rows(p)), 1));
+}
+template <typename T>
+size_t slot_bytes(const AttentionParams& p) {
+  return aligned_bytes<T>(tile_rows(p) * p.kv_length) + aligned_bytes<char>(static_cast<int64_t>(gemm_bytes<T>(p)));
+}
+
+void exp_row(float* row, int64_t n) { exp_f32(row, row, n); }
+void exp_row(double* row, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) row[i] = std::exp(row[i]);
+}
+void tanh_row(float* row, int64_t n) { tanh_f32(row, row, n); }
+void tanh_row(double* row, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) row[i] = std::tanh(row[i]);
+}
+
+/// Keys [first, last) that the causal frontier, the window and the cache's length let a query see.
+struct Span {
+  int64_t first, last;
+};
+Span visible(const AttentionParams& p, int64_t query, const int64_t* valid_length) {
+  const int64_t offset = valid_length ? *valid_length - p.q_length : p.past_length, place = offset + query;
+  Span s{0, p.kv_length};
+  if (valid_length) s.last = std::min(s.last, *valid_length);
+  if (p.causal) s.last = std::min(s.last, place + 1);
+  if (p.right_window >= 0) s.last = std::min(s.last, place + p.right_window + 1);
+  if (p.left_window >= 0) s.first = std::max(s.first, place - p.left_window);
+  if (p.mask_length < p.kv_length) s.last = std::min(s.last, p.mask_length);
+  s.last = std::max(s.last, s.first = std::min(s.first, p.kv_length));
+  return s;
+}
+
+/// Masks a row of scores by selection: a masked score is -infinity, whatever it was.
+template <typename T>
+void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, T* row) {
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const Span keys = visible(p, query, data.valid_lengths ? data.valid_lengths + b : nullptr);
+  std::fill(row, row + keys.first, kMasked);
+  std::fill(row + keys.last, row + p.kv_length, kMasked);
+  const int64_t mask = b * p.mask_batch + h * p.mask_head + query * p.mask_row;
+  if (data.bias) {
+    for (int64_t k = keys.first; k < keys.last; ++k) {
+      const T bias = data.bias[mask + k * p.mask_column];
+      row[k] = bias == kMasked ? kMasked : row[k] + bias;
+    }
+  } else if (data.keep) {
+    for (int64_t k = keys.first; k < keys.last; ++k)
+      if (!data.keep[mask + k * p.mask_column]) row[k] = kMasked;
+  }
+}
+
+template <typename T>
+void softmax_row(T* row, int64_t n) {
+  T largest = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) largest = row[i] > largest || row[i] != row[i] ? row[i] : largest;
+  if (largest == -std::numeric_limits<T>::infinity()) {
+    std::fill_n(row, n, T{0});  // nothing to see
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) row[i] -= largest;
+  exp_row(row, n);
+  T sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += row[i];
+  const T factor = 1 / sum;
+  for (int64_t i = 0; i < n; ++i) row[i] *= factor;
+}
+
+template <typename T>
+void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t first, int64_t rows,
+                    std::byte* scratch) {
+  T* scores = reinterpret_cast<T*>(scratch);
+  void* work = scratch + aligned_bytes<T>(tile_rows(p) * p.kv_length);
+  const int64_t kv_head = h / (p.q_heads / p.kv_heads), count = rows * p.kv_length;
+  Epilogue<T> scaled;
+  scaled.alpha = static_cast<T>(p.scale);
+  gemm_batched<T>(scores_shape(p, rows), {}, data.q + b * p.q.batch + h * p.q.head + first * p.q.row,
+                  data.k + b * p.k.batch + kv_head * p.k.head, scores, scaled, work, 1, nullptr);
+  T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + first) * p.kv_length : nullptr;
+  auto show = [&](AttentionScores kind) {
+    if (shown && data.scores_kind == kind) std::copy_n(scores, count, shown);
+  };
+  show(AttentionScores::raw);
+  if (p.softcap > 0) {
+    const T cap = static_cast<T>(p.softcap);
+    for (int64_t i = 0; i < count; ++i) scores[i] /= cap;
+    tanh_row(scores, count);
+    for (int64_t i = 0; i < count; ++i) scores[i] *= cap;
+  }
+  show(AttentionScores::capped);
+  for (int64_t r = 0; r < rows; ++r) mask_row(p, data, b, h, first + r, scores + r * p.kv_length);
+  show(AttentionScores::biased);
+  for (int64_t r = 0; r < rows; ++r) softmax_row(scores + r * p.kv_length, p.kv_length);
+  show(AttentionScores::probabilities);
+  gemm_batched<T>(values_shape(p, rows), {}, scores, data.v + b * p.v.batch + kv_head * p.v.head,
+                  data.y + b * p.y.batch + h * p.y.head + first * p.y.row, {}, work, 1, nullptr);
+}
+
+}  // namespace
+
+template <typename T>
+size_t attention_scratch_bytes(const AttentionParams& p, int max_threads) {
+  return slot_bytes<T>(p) * static_cast<size_t>(ScratchSlots::count(max_threads, p.batch * p.q_heads * num_tiles(p)));
+}
+
+template <typename T>
+void attention(const AttentionParams& p, const AttentionData<T>& data, void* scratch, int max_threads, ThreadPool* pool) {
+  const int64_t tiles = num_tiles(p), step = tile_rows(p), work = p.batch * p.q_heads * tiles;
+  ScratchSlots slots(scratch, slot_bytes<T>(p), ScratchSlots::count(max_threads, work));
+  // Small tiles are not worth a chunk each.
+  const int64_t cost = 2 * step * p.kv_length * (p.head_size + p.v_head_size);
+  parallel_for(pool, work, std::clamp<int64_t>(100'000 / std::max<int64_t>(1, cost), 1, std::max<int64_t>(1, work)),
+               [&](int64_t begin, int64_t end) {
+                 ScratchSlots::Lease slot(slots);
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t first = i % tiles * step, h = i / tiles % p.q_heads, b = i / tiles / p.q_heads;
+                   attention_tile(p, data, b, h, first, std::min(step, p.q_length - first), slot.data());
+                 }
+               });
+}
+
+template size_t attention_scratch_bytes<float>(const AttentionParams&, int);
+template size_t attention_scratch_bytes<double>(const AttentionParams&, int);
+template void attention(const AttentionParams&, const AttentionData<float>&, void*, int, ThreadPool*);
+template void attention(const AttentionParams&, const AttentionData<double>&, void*, int, ThreadPool*);
+
+}  // namespace treadle::kernels

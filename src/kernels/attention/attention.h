@@ -1,0 +1,53 @@
+// Scaled dot product attention, one tile of queries of one head at a time: scores, mask and softmax stay in the cache, and the full matrix
+// of scores exists only if somebody asks for it. T is float or double.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/thread_pool.h"
+
+namespace treadle::kernels {
+
+/// A [batch, heads, length, size] array with a stride for each axis but the last, which is contiguous.
+struct HeadStrides {
+  int64_t batch = 0, head = 0, row = 0;
+};
+
+struct AttentionParams {
+  int64_t batch = 1, q_heads = 1, kv_heads = 1;
+  int64_t q_length = 0, kv_length = 0;  ///< kv_length: past and present
+  int64_t head_size = 0, v_head_size = 0;
+  HeadStrides q, k, v, y;
+  double scale = 1;
+  double softcap = 0;  ///< 0: none
+  bool causal = false;
+  int64_t left_window = -1, right_window = -1;  ///< -1: unbounded
+  int64_t past_length = 0;                      ///< keys before the first query, where valid_lengths is null
+  // The mask's strides; 0 where it is broadcast. Keys from mask_length on are masked.
+  int64_t mask_batch = 0, mask_head = 0, mask_row = 0, mask_column = 0, mask_length = 0;
+};
+
+/// What `scores` receives, in the order of ONNX's qk_matmul_output_mode.
+enum class AttentionScores : uint8_t { raw, capped, biased, probabilities };
+
+template <typename T>
+struct AttentionData {
+  const T *q = nullptr, *k = nullptr, *v = nullptr;
+  const T* bias = nullptr;     ///< added to the scores; -infinity masks; null for none
+  const bool* keep = nullptr;  ///< false masks; null for none
+  /// Valid keys of each batch in a cache kept outside, or null. Queries are then the last of them.
+  const int64_t* valid_lengths = nullptr;
+  T* y = nullptr;
+  T* scores = nullptr;  ///< [batch, q_heads, q_length, kv_length], or null
+  AttentionScores scores_kind = AttentionScores::raw;
+};
+
+template <typename T>
+size_t attention_scratch_bytes(const AttentionParams& params, int max_threads);
+
+/// y = softmax(softcap(scale Q K^T) + bias) V. A query that may see no key gives zeros.
+template <typename T>
+void attention(const AttentionParams& params, const AttentionData<T>& data, void* scratch, int max_threads, ThreadPool* pool);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,23 @@
+// Deformable convolution over two spatial axes: every tap looks at a place of its own, which an offset moves. T is float or double.
+#pragma once
+
+#include "kernels/conv/conv.h"
+
+namespace treadle::kernels {
+
+struct DeformParams {
+  ConvParams conv;           ///< a window of rank 2
+  int64_t offset_group = 1;  ///< groups of input channels that share offsets
+};
+
+template <typename T>
+size_t deform_conv_scratch_bytes(const DeformParams& params, int max_threads);
+
+/// @param offset  [N, offset_group * taps * 2, out]: row, then column, of each tap
+/// @param mask    [N, offset_group * taps, out], or null for 1
+/// @param bias    M values, or null
+template <typename T>
+void deform_conv(const DeformParams& params, const T* x, const T* weights, const T* offset, const T* bias, const T* mask, T* y,
+                 void* scratch, int max_threads, ThreadPool* pool);
+
+}  // namespace treadle::kernels
