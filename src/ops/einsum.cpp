@@ -150,13 +150,13 @@ int64_t place_of(const Term& term, int label) { return std::find(term.begin(), t
 
 /// A value whose axes are labelled, and the nodes that rearrange it.
 struct Labelled {
-  Graph& graph;
+  Graph* graph;
   NodeId before;
   ValueId value;
   Term labels;
 
-  ValueId add(NodeSpec spec) const { return graph.node(graph.add_node(std::move(spec), before)).outputs[0]; }
-  ValueId constant(const std::vector<int64_t>& values) const { return graph.add_constant("axes", Tensor::vector<int64_t>(values)); }
+  ValueId add(NodeSpec spec) const { return graph->node(graph->add_node(std::move(spec), before)).outputs[0]; }
+  ValueId constant(const std::vector<int64_t>& values) const { return graph->add_constant("axes", Tensor::vector<int64_t>(values)); }
 
   /// Sums over the axes whose labels are not in `wanted`.
   void sum_all_but(const Term& wanted) {
@@ -283,7 +283,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
     if (!type.has_rank() && has_ellipsis(equation.inputs[i])) return;
     const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
     elided = std::max(elided, elided_rank(equation.inputs[i], rank));
-    operands.push_back({graph, id, inputs[i], expand(equation.inputs[i], rank)});
+    operands.push_back({&graph, id, inputs[i], expand(equation.inputs[i], rank)});
     if (repeats_label(operands.back().labels)) return;
   }
   Term output;
