@@ -13,4 +13,5 @@ NB_MODULE(_treadle, module) {
   register_session(module);
   register_io_binding(module);
   register_partial_run(module);
+  register_train(module);
 }

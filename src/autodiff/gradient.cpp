@@ -80,10 +80,12 @@ class Backward {
   ValueId total(ValueId value) {
     std::vector<ValueId>& partials = partials_[index_of(value)];
     if (partials.empty()) return kNoValue;
-    if (partials.size() > 1) {
-      NodeId sum = graph_.add_node({.op_type = partials.size() == 2 ? "Add" : "Sum", .inputs = partials, .name = graph_.value(value).name + "_grad/sum"});
+    while (partials.size() > 1) {
+      const ValueId last = partials.back();
+      partials.pop_back();
+      NodeId sum = graph_.add_node({.op_type = "Add", .inputs = {partials.back(), last}, .name = graph_.value(value).name + "_grad/sum"});
       infer_node(graph_, sum);
-      partials = {graph_.node(sum).outputs[0]};
+      partials.back() = graph_.node(sum).outputs[0];
     }
     return partials[0];
   }

@@ -35,7 +35,7 @@ class GradientContext {
   ValueId reduce_sum(ValueId x, std::vector<int64_t> axes, bool keepdims);
   ValueId transpose(ValueId x, std::vector<int64_t> perm) { return op("Transpose", {x}, {{"perm", std::move(perm)}}); }
   ValueId shape_of(ValueId x) { return op("Shape", {x}); }
-  ValueId reshape_like(ValueId x, ValueId like) { return op("Reshape", {x, shape_of(like)}); }
+  ValueId reshape_like(ValueId x, ValueId like) { return op("Reshape", {x, shape_of(like)}, {{"allowzero", int64_t{1}}}); }
   ValueId constant(Tensor tensor) { return graph_.add_constant("constant", std::move(tensor)); }
   ValueId ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
   /// A scalar of the dtype of `like`.

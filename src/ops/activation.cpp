@@ -5,6 +5,7 @@
 
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/vectorised_unary.h"
 #include "treadle/error.h"
@@ -286,7 +287,7 @@ OpDef swiglu() {
 std::vector<OpDef> activation_ops() {
   const std::vector<UpgradeStep> from_opset_1 = {{1, drop_consumed_inputs}};
   const std::vector<AttributeDef> alpha = {{"alpha", 1.0F}};
-  return {
+  std::vector<OpDef> ops = {
       activation<1>("Relu", {1, 6, 13, 14}, kFloats | kSignedIntegers, {},
                     vectorised_kernels<Unary::relu, ReluFn>() + unary_kernels<ReluFn, int8_t, int16_t, int32_t, int64_t>(), from_opset_1),
       activation<2>("LeakyRelu", {1, 6, 16}, kFloats, {{"alpha", 0.01F}},
@@ -315,6 +316,17 @@ std::vector<OpDef> activation_ops() {
       prelu(),
       swiglu(),
   };
+  return with_gradients(std::move(ops), {{"Relu", gradients::relu},
+                                         {"LeakyRelu", gradients::leaky_relu},
+                                         {"Elu", gradients::elu},
+                                         {"Sigmoid", gradients::sigmoid},
+                                         {"HardSigmoid", gradients::hard_sigmoid},
+                                         {"HardSwish", gradients::hard_swish},
+                                         {"Swish", gradients::swish},
+                                         {"Gelu", gradients::gelu},
+                                         {"Softplus", gradients::softplus},
+                                         {"Tanh", gradients::tanh},
+                                         {"Clip", gradients::clip}});
 }
 
 }  // namespace treadle::ops

@@ -7,6 +7,7 @@
 #include "kernels/normalization/norm.h"
 #include "ops/checks.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -183,7 +184,8 @@ std::vector<OpDef> batch_normalization_ops() {
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>()}};
+           .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::batch_normalization}};
 }
 
 }  // namespace treadle::ops

@@ -12,6 +12,7 @@
 #include "core/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -374,7 +375,8 @@ OpDef cast() {
           .attributes = {{"to", AttributeDef::Required{}}, {"saturate", int64_t{1}}, {"round_mode", "up"}},
           .infer = infer_cast,
           .cost = elementwise_cost<1>,
-          .kernels = {kernel<CastKernel>()}};
+          .kernels = {kernel<CastKernel>()},
+          .gradient = gradients::cast};
 }
 
 OpDef cast_like() {

@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -98,7 +99,8 @@ std::vector<OpDef> concat_ops() {
            .attributes = {{"axis", AttributeDef::Required{}}},
            .infer = infer_concat,
            .cost = move_cost,
-           .kernels = {kernel<Concat<16>>(), kernel<Concat<256>>("many inputs"), kernel<Concat<4096>>("very many inputs")}}};
+           .kernels = {kernel<Concat<16>>(), kernel<Concat<256>>("many inputs"), kernel<Concat<4096>>("very many inputs")},
+           .gradient = gradients::concat}};
 }
 
 }  // namespace treadle::ops

@@ -10,6 +10,7 @@
 #include "kernels/conv/plain.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -145,7 +146,8 @@ std::vector<OpDef> conv_ops() {
                {{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}},
            .infer = infer_conv,
            .cost = conv_cost,
-           .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)}}};
+           .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)},
+           .gradient = gradients::conv}};
 }
 
 }  // namespace treadle::ops

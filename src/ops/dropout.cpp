@@ -7,6 +7,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/random_key.h"
 #include "treadle/error.h"
@@ -110,6 +111,7 @@ std::vector<OpDef> dropout_ops() {
        .cost = elementwise_cost<1>,
        .alias = {may_reuse(0, 0)},
        .kernels = typed<Dropout, float, double, Float16, BFloat16, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ>(),
+       .gradient = gradients::dropout,
        .deterministic = false}};
 }
 

@@ -5,6 +5,7 @@
 #include "core/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -228,12 +229,15 @@ OpDef pow() {
 }  // namespace
 
 std::vector<OpDef> elementwise_binary_ops() {
-  return {arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>()),
-          arithmetic("Sub", infer_sub, vectorised_binary<Binary::sub>() + arithmetic_kernels<SubFn>()),
-          arithmetic("Mul", infer_mul, vectorised_binary<Binary::mul>() + arithmetic_kernels<MulFn>()),
-          arithmetic("Div", infer_div, vectorised_binary<Binary::div>() + arithmetic_kernels<DivFn>()),
-          mod(),
-          pow()};
+  std::vector<OpDef> ops = {arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>()),
+                            arithmetic("Sub", infer_sub, vectorised_binary<Binary::sub>() + arithmetic_kernels<SubFn>()),
+                            arithmetic("Mul", infer_mul, vectorised_binary<Binary::mul>() + arithmetic_kernels<MulFn>()),
+                            arithmetic("Div", infer_div, vectorised_binary<Binary::div>() + arithmetic_kernels<DivFn>()),
+                            mod(),
+                            pow()};
+  return with_gradients(
+      std::move(ops),
+      {{"Add", gradients::add}, {"Sub", gradients::sub}, {"Mul", gradients::mul}, {"Div", gradients::div}, {"Pow", gradients::pow}});
 }
 
 }  // namespace treadle::ops

@@ -5,6 +5,7 @@
 #include "core/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/vectorised_unary.h"
 
@@ -206,7 +207,7 @@ std::vector<OpDef> elementwise_unary_ops() {
   constexpr TypeSet kSigned = kFloats | kSignedIntegers;
   auto signed_integers = []<typename F>(F) { return unary_kernels<F, int64_t, int32_t, int8_t, int16_t>(); };
   auto unsigned_integers = []<typename F>(F) { return unary_kernels<F, uint8_t, uint16_t, uint32_t, uint64_t>(); };
-  return {
+  std::vector<OpDef> ops = {
       unary<1>("Abs", {1, 6, 13}, kNumeric, vectorised_kernels<Unary::abs, AbsFn>() + signed_integers(AbsFn()) + unsigned_integers(AbsFn()),
                infer_abs),
       unary<1>("Neg", {1, 6, 13}, kSigned, vectorised_kernels<Unary::neg, NegFn>() + signed_integers(NegFn()), infer_neg),
@@ -234,6 +235,19 @@ std::vector<OpDef> elementwise_unary_ops() {
       classification("IsNaN", {9, 13, 20}, classification_kernels<IsNaNFn>()),
       is_inf(),
   };
+  return with_gradients(std::move(ops), {{"Abs", gradients::abs},
+                                         {"Neg", gradients::neg},
+                                         {"Sqrt", gradients::sqrt},
+                                         {"Reciprocal", gradients::reciprocal},
+                                         {"Exp", gradients::exp},
+                                         {"Log", gradients::log},
+                                         {"Erf", gradients::erf},
+                                         {"Sin", gradients::sin},
+                                         {"Cos", gradients::cos},
+                                         {"Sign", gradients::none},
+                                         {"Ceil", gradients::none},
+                                         {"Floor", gradients::none},
+                                         {"Round", gradients::none}});
 }
 
 }  // namespace treadle::ops

@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -96,6 +97,7 @@ std::vector<OpDef> expand_ops() {
        .infer = infer_expand,
        .cost = move_cost,
        .kernels = {kernel<Expand>()},
+       .gradient = gradients::expand,
        .value_inputs = {1}},
       {.name = "Tile",
        .since = {1, 6, 13},

@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -130,7 +131,8 @@ std::vector<OpDef> gather_ops() {
        .attributes = {{"axis", int64_t{0}}},
        .infer = infer_gather,
        .cost = move_cost,
-       .kernels = {kernel<Gather<int64_t>>("plain", DType::int64, 1), kernel<Gather<int32_t>>("plain", DType::int32, 1)}},
+       .kernels = {kernel<Gather<int64_t>>("plain", DType::int64, 1), kernel<Gather<int32_t>>("plain", DType::int32, 1)},
+       .gradient = gradients::gather},
       {.name = "GatherElements",
        .since = {11, 13},
        .inputs = {{"data", kWhole, "T"}, {"indices", kInt32Or64}},

@@ -20,6 +20,7 @@ std::vector<OpDef> col2im_ops();
 std::vector<OpDef> concat_ops();
 std::vector<OpDef> constant_ops();
 std::vector<OpDef> control_flow_ops();
+std::vector<OpDef> conv_gradient_ops();
 std::vector<OpDef> conv_ops();
 std::vector<OpDef> conv_transpose_ops();
 std::vector<OpDef> cumulative_ops();
@@ -33,8 +34,10 @@ std::vector<OpDef> flex_attention_ops();
 std::vector<OpDef> gather_ops();
 std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
+std::vector<OpDef> indexing_gradient_ops();
 std::vector<OpDef> linalg_ops();
 std::vector<OpDef> linear_attention_ops();
+std::vector<OpDef> loss_gradient_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> matmul_ops();
 std::vector<OpDef> microsoft_domain_ops();
@@ -47,10 +50,12 @@ std::vector<OpDef> ml_svm_ops();
 std::vector<OpDef> ml_tree_ensemble_ops();
 std::vector<OpDef> non_max_suppression_ops();
 std::vector<OpDef> nonzero_ops();
+std::vector<OpDef> normalization_gradient_ops();
 std::vector<OpDef> normalization_ops();
 std::vector<OpDef> one_hot_ops();
 std::vector<OpDef> optional_ops();
 std::vector<OpDef> pad_ops();
+std::vector<OpDef> pool_gradient_ops();
 std::vector<OpDef> pool_ops();
 std::vector<OpDef> quantize_ops();
 std::vector<OpDef> quantized_product_ops();
@@ -93,6 +98,7 @@ inline constexpr Family kFamilies[] = {
     concat_ops,
     constant_ops,
     control_flow_ops,
+    conv_gradient_ops,
     conv_ops,
     conv_transpose_ops,
     cumulative_ops,
@@ -106,8 +112,10 @@ inline constexpr Family kFamilies[] = {
     gather_ops,
     grid_sample_ops,
     image_decoder_ops,
+    indexing_gradient_ops,
     linalg_ops,
     linear_attention_ops,
+    loss_gradient_ops,
     loss_ops,
     matmul_ops,
     microsoft_domain_ops,
@@ -120,10 +128,12 @@ inline constexpr Family kFamilies[] = {
     ml_tree_ensemble_ops,
     non_max_suppression_ops,
     nonzero_ops,
+    normalization_gradient_ops,
     normalization_ops,
     one_hot_ops,
     optional_ops,
     pad_ops,
+    pool_gradient_ops,
     pool_ops,
     quantize_ops,
     quantized_product_ops,

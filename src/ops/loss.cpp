@@ -6,6 +6,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -137,7 +138,8 @@ OpDef negative_log_likelihood() {
           .attributes = {{"ignore_index"}, {"reduction", "mean"}},
           .infer = infer_loss,
           .cost = cost,
-          .kernels = typed<NegativeLogLikelihood, float, double, Float16, BFloat16>()};
+          .kernels = typed<NegativeLogLikelihood, float, double, Float16, BFloat16>(),
+          .gradient = gradients::negative_log_likelihood};
 }
 
 OpDef cross_entropy() {

@@ -7,6 +7,7 @@
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/product.h"
@@ -317,7 +318,8 @@ std::vector<OpDef> matmul_ops() {
            .infer = infer_matmul,
            .cost = matmul_cost,
            .kernels = typed<MatMulPacked, float, double, Float16, BFloat16>("packed") + typed<MatMul, float, double, Float16, BFloat16>() +
-                      typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>()},
+                      typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>(),
+           .gradient = gradients::matmul},
           {.name = "Gemm",
            .since = {1, 6, 7, 9, 11, 13},
            .upgrade = {{1, drop_broadcast}, {6, drop_broadcast}},
@@ -327,7 +329,8 @@ std::vector<OpDef> matmul_ops() {
            .infer = infer_gemm,
            .cost = gemm_cost,
            .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") +
-                      typed<GemmUnpacked, float, double, Float16, BFloat16>() + typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>()}};
+                      typed<GemmUnpacked, float, double, Float16, BFloat16>() + typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>(),
+           .gradient = gradients::gemm}};
 }
 
 }  // namespace treadle::ops

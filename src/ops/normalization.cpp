@@ -10,6 +10,7 @@
 #include "kernels/normalization/norm.h"
 #include "ops/checks.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -375,7 +376,8 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_layer_norm,
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<LayerNormalization, float, double, Float16, BFloat16>()},
+           .kernels = typed<LayerNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::layer_normalization},
           {.name = "RMSNormalization",
            .since = {23},
            .inputs = {{"X", kFloats, "T"}, {"scale", kFloats, "V"}},

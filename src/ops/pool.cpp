@@ -10,6 +10,7 @@
 #include "graph/op_def.h"
 #include "kernels/reduce/reduce.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -306,7 +307,9 @@ std::vector<OpDef> pool_ops() {
                .cost = move_cost,
                .kernels = {kernel<MaxUnpool>()},
                .value_inputs = {2}};
-  return {max_pool, average_pool, lp_pool, global_average, global_max, global_lp, unpool};
+  return with_gradients(
+      {max_pool, average_pool, lp_pool, global_average, global_max, global_lp, unpool},
+      {{"MaxPool", gradients::max_pool}, {"AveragePool", gradients::average_pool}, {"GlobalAveragePool", gradients::global_average_pool}});
 }
 
 }  // namespace treadle::ops

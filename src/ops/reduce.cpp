@@ -10,6 +10,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -137,7 +138,7 @@ std::vector<OpDef> reduce_ops() {
   constexpr TypeSet kTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
   constexpr TypeSet kOrdered = kTypes | TypeSet{DType::int8, DType::uint8, DType::boolean};
   const std::vector<int> since = {1, 11, 13, 18}, logarithmic = {1, 11, 13, 18, 28}, ordered = {1, 11, 12, 13, 18, 20};
-  return {
+  std::vector<OpDef> ops = {
       reduction("ReduceSum", {1, 11, 13}, 11, kTypes, infer_sum, number_kernels<Reduce::sum>()),
       reduction("ReduceMean", since, 13, kTypes, infer_plain, number_kernels<Reduce::mean>()),
       reduction("ReduceProd", since, 13, kTypes, infer_prod, number_kernels<Reduce::prod>()),
@@ -152,6 +153,7 @@ std::vector<OpDef> reduce_ops() {
       reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
       reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };
+  return with_gradients(std::move(ops), {{"ReduceSum", gradients::reduce_sum}, {"ReduceMean", gradients::reduce_mean}});
 }
 
 }  // namespace treadle::ops

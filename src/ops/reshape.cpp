@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -172,6 +173,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_reshape,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
        .value_inputs = {1}},
       {.name = "Flatten",
        .since = {1, 9, 11, 13, 21, 23, 24, 25},
@@ -180,7 +182,8 @@ std::vector<OpDef> reshape_ops() {
        .attributes = {{"axis", int64_t{1}}},
        .infer = infer_flatten,
        .alias = {is_view(0, 0)},
-       .kernels = {kernel<CopyAll>()}},
+       .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape},
       {.name = "Squeeze",
        .since = {1, 11, 13, 21, 23, 24, 25},
        .upgrade = {{11, axes_to_input}},
@@ -189,6 +192,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_squeeze,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
        .value_inputs = {1}},
       {.name = "Unsqueeze",
        .since = {1, 11, 13, 21, 23, 24, 25},
@@ -198,6 +202,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_unsqueeze,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
        .value_inputs = {1}},
       {.name = "Identity",
        .since = {1, 13, 14, 16, 19, 21, 23, 24, 25},
@@ -205,7 +210,8 @@ std::vector<OpDef> reshape_ops() {
        .outputs = {{"output", kAnything, "V"}},
        .infer = infer_identity,
        .alias = {is_view(0, 0)},
-       .kernels = {kernel<PassOn>("pass on"), kernel<CopyAll>()}},
+       .kernels = {kernel<PassOn>("pass on"), kernel<CopyAll>()},
+       .gradient = gradients::identity},
   };
 }
 

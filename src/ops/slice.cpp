@@ -6,6 +6,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -180,6 +181,7 @@ std::vector<OpDef> slice_ops() {
            .infer = infer_slice,
            .cost = move_cost,
            .kernels = {kernel<Slice>()},
+           .gradient = gradients::slice,
            .value_inputs = {1, 2, 3, 4}}};
 }
 

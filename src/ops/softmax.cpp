@@ -8,6 +8,7 @@
 #include "graph/op_def.h"
 #include "ops/axis_rows.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
@@ -106,7 +107,9 @@ std::vector<OpDef> softmax_ops() {
   OpDef softmax = along_axis<20>("Softmax", typed<Of<Function::softmax>::Kernel, float, double, Float16, BFloat16>());
   OpDef log_softmax = along_axis<20>("LogSoftmax", typed<Of<Function::log_softmax>::Kernel, float, double, Float16, BFloat16>());
   softmax.alias = log_softmax.alias = {may_reuse(0, 0)};
-  return {softmax, log_softmax, along_axis<1>("Hardmax", typed<Of<Function::hardmax>::Kernel, float, double, Float16, BFloat16>())};
+  std::vector<OpDef> ops = {softmax, log_softmax,
+                            along_axis<1>("Hardmax", typed<Of<Function::hardmax>::Kernel, float, double, Float16, BFloat16>())};
+  return with_gradients(std::move(ops), {{"Softmax", gradients::softmax}, {"LogSoftmax", gradients::log_softmax}});
 }
 
 }  // namespace treadle::ops

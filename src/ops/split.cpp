@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -123,6 +124,7 @@ std::vector<OpDef> split_ops() {
            .infer = infer_split,
            .cost = cost,
            .kernels = {kernel<Split<16>>(), kernel<Split<256>>("many outputs"), kernel<Split<4096>>("very many outputs")},
+           .gradient = gradients::split,
            .value_inputs = {1}}};
 }
 

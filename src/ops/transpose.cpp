@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -57,7 +58,8 @@ std::vector<OpDef> transpose_ops() {
            .attributes = {{"perm", AttributeDef::NoDefault{}}},
            .infer = infer_transpose,
            .cost = move_cost,
-           .kernels = {kernel<Transpose>()}}};
+           .kernels = {kernel<Transpose>()},
+           .gradient = gradients::transpose}};
 }
 
 }  // namespace treadle::ops

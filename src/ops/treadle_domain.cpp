@@ -1,8 +1,27 @@
+// Operators of the treadle domain that belong to no family of ONNX's.
+#include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> treadle_domain_ops() { return {}; }
+// What is handed in for an output has the type of what was handed out as that input; the gradient of a loss has the type of the outputs.
+void infer_yield(InferContext& c) {
+  for (int i = 0; i < c.num_outputs() && i < c.num_inputs(); ++i) c.set_output(i, c.input(i));
+}
+
+}  // namespace
+
+std::vector<OpDef> treadle_domain_ops() {
+  // The executor stops here, so there is no kernel. Nothing about it may be folded or merged.
+  return {{.name = "Yield",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"handed_out", kAnything, "", Presence::variadic}},
+           .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
+           .infer = infer_yield,
+           .deterministic = false}};
+}
 
 }  // namespace treadle::ops

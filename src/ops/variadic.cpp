@@ -4,6 +4,7 @@
 
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
@@ -108,11 +109,12 @@ std::vector<OpDef> variadic_ops() {
   OpDef sum = variadic("Sum", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_sum, {});
   OpDef mean = variadic("Mean", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_mean, {});
   sum.alias = mean.alias = {};
-  return {variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max,
-                   vectorised_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
-          variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min,
-                   vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
-          sum, mean};
+  std::vector<OpDef> ops = {variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max,
+                                     vectorised_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
+                            variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min,
+                                     vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
+                            sum, mean};
+  return with_gradients(std::move(ops), {{"Max", gradients::maximum}, {"Min", gradients::minimum}});
 }
 
 }  // namespace treadle::ops

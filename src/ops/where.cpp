@@ -5,6 +5,7 @@
 #include "core/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
@@ -91,7 +92,8 @@ std::vector<OpDef> where_ops() {
            .infer = infer,
            .cost = elementwise_cost<1>,
            .alias = {may_reuse(0, 1), may_reuse(0, 2)},
-           .kernels = {kernel<Where>()}}};
+           .kernels = {kernel<Where>()},
+           .gradient = gradients::where}};
 }
 
 }  // namespace treadle::ops

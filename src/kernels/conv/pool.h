@@ -13,6 +13,9 @@ namespace treadle::kernels {
 /// @param ceil_mode  rounds up, but never to a window that starts behind the input and its begin pad (ONNX, PyTorch).
 int64_t pool_out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t pad_begin, int64_t pad_end, bool ceil_mode);
 
+/// Elements of output o's window along one axis that count for its mean: those inside the input, or inside the input and its pads.
+int64_t pool_elements(const Window& window, int axis, int64_t o, bool include_pad);
+
 /// y = the largest element in each window; NaN wins.
 /// @param indices       null, or as y: the place of the element in the whole x, planes counted on
 /// @param column_major  indices count the spatial axes from the first one (ONNX's storage_order = 1)

@@ -1,0 +1,131 @@
+// Training of ONNX models: the forward and backward graph, optimised, planned and run like any other.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "treadle/datum.h"
+#include "treadle/export.h"
+#include "treadle/model.h"
+
+namespace treadle::train {
+
+enum class Loss : int {
+  softmax_cross_entropy = 0,  ///< of scores [N, C, ...] and int64 (or int32) labels [N, ...], averaged
+  mean_squared_error = 1,     ///< of an output and labels of its shape and dtype, averaged over all elements
+};
+
+struct TREADLE_API TrainerOptions {
+  std::string output;  ///< of the model, which the loss is taken of; empty: its first
+  Loss loss = Loss::softmax_cross_entropy;
+  bool int32_labels = false;
+  double learning_rate = 0.01;
+  double momentum = 0;  ///< v = momentum v + g + weight_decay p; p = p - learning_rate v, as PyTorch's SGD (dampening 0)
+  double weight_decay = 0;
+  bool nesterov = false;
+  /// Initializers to train. Empty: every float32 one of rank 1 or more that the loss depends on, but BatchNormalization's running
+  /// statistics.
+  std::vector<std::string> parameters;
+  std::vector<std::string> frozen;  ///< not trained though they would be
+  int intra_op_num_threads = 0;     ///< 0: the process's shared pool
+};
+
+using Feeds = std::map<std::string, Datum>;
+using NamedTensors = std::map<std::string, Tensor>;
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+/// Trains a model with a loss by stochastic gradient descent. BatchNormalization uses the batch's statistics and updates the running ones
+/// (auxiliary states) with ONNX's momentum; Dropout drops. Not for use by several threads at once.
+class TREADLE_API Trainer {
+ public:
+  /// @throws Error(not_found) for names that the model has not; not_implemented naming every node without a gradient rule.
+  Trainer(const Model& model, const TrainerOptions& options = {});
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+
+  /// One step: forward, backward, update of parameters and states, all in place. @return the loss before the update.
+  double step(const Feeds& feeds, const Tensor& labels);
+  /// The loss with running statistics and without Dropout. Changes nothing.
+  double evaluate(const Feeds& feeds, const Tensor& labels);
+  /// The model's outputs, in order, as evaluate() sees them.
+  std::vector<Datum> predict(const Feeds& feeds);
+  /// What step() would follow, by parameter. Changes nothing.
+  NamedTensors gradients(const Feeds& feeds, const Tensor& labels);
+
+  /// Live views: they change with every step, and may be written between steps.
+  const NamedTensors& parameters() const;
+  const NamedTensors& states() const;    ///< running means and variances
+  const NamedTensors& momentum() const;  ///< by parameter
+  double learning_rate() const;
+  void set_learning_rate(double rate);
+  const std::vector<std::string>& output_names() const;
+
+  /// Writes the model as it was read, with the trained initializers. @param metadata  set in the model's metadata.
+  void save(const std::string& path, const Metadata& metadata = {}) const;
+  /// The same as bytes.
+  std::string to_bytes(const Metadata& metadata = {}) const;
+  /// The forward, backward and update graph as text.
+  std::string to_text() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct TREADLE_API JointOptions {
+  std::vector<std::string> outputs;     ///< that are handed out, floating-point; empty: all
+  std::vector<std::string> inputs;      ///< whose gradients are wanted, too
+  std::vector<std::string> parameters;  ///< as in TrainerOptions
+  std::vector<std::string> frozen;
+  int intra_op_num_threads = 0;
+};
+
+/// A model's forward and backward graph with a Yield between: the outputs are handed out, the caller computes a loss and its gradient
+/// (in PyTorch, say), hands that in, and gets the gradients of the parameters.
+class TREADLE_API JointModule {
+ public:
+  explicit JointModule(const Model& model, const JointOptions& options = {});
+  ~JointModule();
+  JointModule(JointModule&&) noexcept;
+  JointModule& operator=(JointModule&&) noexcept;
+
+  /// A run that stands at the Yield. Several may be in flight; each keeps the module's graph alive.
+  class TREADLE_API Run {
+   public:
+    ~Run();
+    Run(Run&&) noexcept;
+    Run& operator=(Run&&) noexcept;
+    /// In the order of output_names().
+    const std::vector<Tensor>& outputs() const;
+    /// @param grad_outputs  the gradients of the outputs, of their shapes.
+    /// @return gradients of the parameters and of the inputs that were asked for. @throws Error if called twice.
+    NamedTensors backward(std::span<const Tensor> grad_outputs);
+
+   private:
+    friend class JointModule;
+    struct Impl;
+    explicit Run(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+  };
+
+  /// Runs to the Yield. Running statistics are updated here, as PyTorch does it.
+  Run forward(const Feeds& feeds);
+  const std::vector<std::string>& output_names() const;
+  /// Live views, as the Trainer's.
+  const NamedTensors& parameters() const;
+  const NamedTensors& states() const;
+  void save(const std::string& path, const Metadata& metadata = {}) const;
+  std::string to_bytes(const Metadata& metadata = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace treadle::train

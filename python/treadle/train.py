@@ -1,0 +1,196 @@
+"""Training of ONNX models, alone (`Trainer`) or with a loss of another framework (`JointModule`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _treadle
+
+__all__ = ["JointModule", "JointRun", "Trainer"]
+
+
+def _model(model: Any) -> _treadle.Model:
+    if isinstance(model, _treadle.Model):
+        return model
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _treadle.Model.from_bytes(bytes(model))
+    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
+        return _treadle.Model.from_bytes(model.SerializeToString())
+    return _treadle.Model.load(os.fspath(model))
+
+
+def _array(value: Any) -> Any:
+    """Anything with DLPack (a PyTorch tensor) as an array over the same memory."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach()
+    return np.from_dlpack(value)
+
+
+def _feeds(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _array(value) for name, value in feeds.items()}
+
+
+def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in (metadata or {}).items()]
+
+
+class Trainer:
+    """Trains a model by stochastic gradient descent with momentum (PyTorch's formula).
+
+    The model is one for inference: its float32 initializers of rank 1 or more are the parameters, BatchNormalization's running statistics
+    are states. Not for use by several threads at once.
+
+    :param model: a path, bytes, a `treadle.Model` or an `onnx.ModelProto`.
+    :param output: the output that the loss is taken of; the first by default.
+    :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]) or "mean_squared_error" (labels like the output).
+    :param parameters: names of the initializers to train; all by default.
+    :param frozen: names of initializers that are not trained.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        output: str = "",
+        loss: str = "softmax_cross_entropy",
+        learning_rate: float = 0.01,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        parameters: Iterable[str] = (),
+        frozen: Iterable[str] = (),
+        int32_labels: bool = False,
+        num_threads: int = 0,
+    ) -> None:
+        self._trainer = _treadle.Trainer(
+            _model(model), output, loss, int32_labels, learning_rate, momentum, weight_decay, nesterov, list(parameters), list(frozen), num_threads
+        )
+
+    def step(self, feeds: Mapping[str, Any], labels: Any) -> float:
+        """Forward, backward and update, in place. Returns the loss before the update."""
+        return self._trainer.step(_feeds(feeds), _array(labels))
+
+    def evaluate(self, feeds: Mapping[str, Any], labels: Any) -> float:
+        """The loss with the running statistics and without dropout; changes nothing."""
+        return self._trainer.evaluate(_feeds(feeds), _array(labels))
+
+    def predict(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The model's outputs, in order."""
+        return self._trainer.predict(_feeds(feeds))
+
+    def gradients(self, feeds: Mapping[str, Any], labels: Any) -> dict[str, np.ndarray]:
+        """The loss's gradient by each parameter; changes nothing."""
+        return self._trainer.gradients(_feeds(feeds), _array(labels))
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Arrays over the parameters themselves: they change with every step, and may be written between steps."""
+        return self._trainer.parameters
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Running means and variances, as `parameters`."""
+        return self._trainer.states
+
+    @property
+    def momentum(self) -> dict[str, np.ndarray]:
+        """The optimiser's velocity of each parameter, as `parameters`."""
+        return self._trainer.momentum
+
+    @property
+    def output_names(self) -> list[str]:
+        return self._trainer.output_names
+
+    @property
+    def learning_rate(self) -> float:
+        return self._trainer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._trainer.learning_rate = rate
+
+    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+        """Writes the model as it was read, with the trained initializers."""
+        self._trainer.save(os.fspath(path), _metadata(metadata))
+
+    def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
+        return self._trainer.to_bytes(_metadata(metadata))
+
+    def to_text(self) -> str:
+        """The forward, backward and update graph, one node a line."""
+        return self._trainer.to_text()
+
+
+class JointRun:
+    """A forward pass that waits for the gradients of its outputs."""
+
+    def __init__(self, run: _treadle.JointRun) -> None:
+        self._run = run
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """In the order of the module's `output_names`. PyTorch takes them by `torch.from_dlpack`."""
+        return self._run.outputs
+
+    def backward(self, grad_outputs: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
+        were asked for. Only once."""
+        return self._run.backward([_array(gradient) for gradient in grad_outputs])
+
+
+class JointModule:
+    """A model's forward and backward graph, with the loss left to the caller.
+
+    ::
+
+        run = module.forward({"image": images})
+        scores = torch.from_dlpack(run.outputs[0]).requires_grad_()
+        loss(scores, labels).backward()
+        gradients = run.backward([scores.grad])
+
+    :param outputs: names of the float32 outputs that are handed out; all by default.
+    :param inputs: names of inputs whose gradients are wanted, too.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        outputs: Iterable[str] = (),
+        inputs: Iterable[str] = (),
+        parameters: Iterable[str] = (),
+        frozen: Iterable[str] = (),
+        num_threads: int = 0,
+    ) -> None:
+        self._module = _treadle.JointModule(_model(model), list(outputs), list(inputs), list(parameters), list(frozen), num_threads)
+
+    def forward(self, feeds: Mapping[str, Any]) -> JointRun:
+        """Runs to the outputs. Several runs may wait for their gradients at a time."""
+        return JointRun(self._module.forward(_feeds(feeds)))
+
+    @property
+    def output_names(self) -> list[str]:
+        return self._module.output_names
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Arrays over the parameters themselves, which an optimiser may write."""
+        return self._module.parameters
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Running means and variances; the forward pass updates them."""
+        return self._module.states
+
+    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+        """Writes the model as it was read, with the current initializers."""
+        self._module.save(os.fspath(path), _metadata(metadata))
+
+    def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
+        return self._module.to_bytes(_metadata(metadata))

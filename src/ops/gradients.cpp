@@ -1,0 +1,57 @@
+#include "ops/gradients.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+
+std::vector<OpDef> with_gradients(std::vector<OpDef> ops, std::initializer_list<std::pair<std::string_view, GradientRule>> rules) {
+  for (const auto& [name, rule] : rules) {
+    auto found = std::find_if(ops.begin(), ops.end(), [&name = name](const OpDef& op) { return op.name == name; });
+    if (found == ops.end()) throw Error(ErrorCode::internal, fmt::format("a gradient rule names {}, which the family has not", name));
+    found->gradient = rule;
+  }
+  return ops;
+}
+
+ValueId require_output(GradientContext& g, size_t i) {
+  if (g.output(i) != kNoValue) return g.output(i);
+  Graph& graph = g.graph();
+  const NodeId id = g.node().id;
+  const ValueId made = graph.add_value(fmt::format("{}/output{}", g.node().name, i));
+  graph.value(made).producer = id;
+  graph.value(made).output = static_cast<int>(i);
+  Node& node = graph.node(id);
+  if (node.outputs.size() <= i) node.outputs.resize(i + 1, kNoValue);
+  node.outputs[i] = made;
+  infer_node(graph, id);
+  return made;
+}
+
+ValueId expand_like(GradientContext& g, ValueId x, ValueId like) {
+  if (g.type(x).shape && g.type(like).shape && *g.type(x).shape == *g.type(like).shape) return x;
+  return g.op("Expand", {x, g.shape_of(like)});
+}
+
+ValueId zeros_like(GradientContext& g, ValueId like) { return g.op("Expand", {g.scalar(0, like), g.shape_of(like)}); }
+
+ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y) {
+  const Type wide = g.type(x), narrow = g.type(y);  // copies: adding nodes moves the graph's values
+  if (wide.is_static() && narrow.is_static() && narrow.static_shape().num_elements() > 0)
+    return g.scalar(static_cast<double>(wide.static_shape().num_elements() / narrow.static_shape().num_elements()), x);
+  // The quotient of the extents' products, which often loses its symbols.
+  const ValueId ratio = g.div(g.op("Size", {x}), g.op("Size", {y}));
+  return g.op("Cast", {ratio}, {{"to", static_cast<int64_t>(wide.dtype)}});
+}
+
+int rank_of(const GradientContext& g, ValueId x) {
+  if (!g.type(x).has_rank())
+    throw Error(ErrorCode::not_implemented, fmt::format("the gradient needs the rank of \"{}\"", g.graph().value(x).name));
+  return g.type(x).rank();
+}
+
+}  // namespace treadle::ops

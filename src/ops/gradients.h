@@ -1,0 +1,99 @@
+// Gradient rules. Each gives, from the gradients of a node's outputs, one gradient per input, made of ordinary nodes and, where those do
+// not suffice, of the treadle domain's own. A family's file names the rules of its operators.
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/gradient.h"
+#include "graph/op_def.h"
+
+namespace treadle::ops {
+
+using GradientRule = std::vector<ValueId> (*)(GradientContext&);
+
+/// The operators of a family with the rules of those that are named.
+std::vector<OpDef> with_gradients(std::vector<OpDef> ops, std::initializer_list<std::pair<std::string_view, GradientRule>> rules);
+
+/// Output i of the node that is differentiated; added to it if the model does not ask for it.
+ValueId require_output(GradientContext& g, size_t i);
+/// The tensor spread to the shape of `like`.
+ValueId expand_like(GradientContext& g, ValueId x, ValueId like);
+/// Zeros of the type of `like`.
+ValueId zeros_like(GradientContext& g, ValueId like);
+/// Elements of `x` per element of `y`, as a scalar of x's dtype.
+ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
+/// The rank of a value. @throws Error(not_implemented) if it is unknown.
+int rank_of(const GradientContext& g, ValueId x);
+
+namespace gradients {
+
+using Result = std::vector<ValueId>;
+
+// Arithmetic and functions of one tensor.
+Result add(GradientContext& g);
+Result sub(GradientContext& g);
+Result mul(GradientContext& g);
+Result div(GradientContext& g);
+Result pow(GradientContext& g);
+Result maximum(GradientContext& g);
+Result minimum(GradientContext& g);
+Result where(GradientContext& g);
+Result neg(GradientContext& g);
+Result abs(GradientContext& g);
+Result exp(GradientContext& g);
+Result log(GradientContext& g);
+Result sqrt(GradientContext& g);
+Result reciprocal(GradientContext& g);
+Result erf(GradientContext& g);
+Result sin(GradientContext& g);
+Result cos(GradientContext& g);
+Result identity(GradientContext& g);
+Result cast(GradientContext& g);
+Result dropout(GradientContext& g);
+/// For what is constant almost everywhere (Sign, Floor, comparisons): nothing flows back.
+Result none(GradientContext& g);
+
+// Activations.
+Result relu(GradientContext& g);
+Result leaky_relu(GradientContext& g);
+Result sigmoid(GradientContext& g);
+Result tanh(GradientContext& g);
+Result gelu(GradientContext& g);
+Result softplus(GradientContext& g);
+Result swish(GradientContext& g);
+Result elu(GradientContext& g);
+Result hard_sigmoid(GradientContext& g);
+Result hard_swish(GradientContext& g);
+Result clip(GradientContext& g);
+Result softmax(GradientContext& g);
+Result log_softmax(GradientContext& g);
+
+// Movement.
+Result reshape(GradientContext& g);  // also Flatten, Squeeze, Unsqueeze
+Result transpose(GradientContext& g);
+Result concat(GradientContext& g);
+Result split(GradientContext& g);
+Result slice(GradientContext& g);
+Result gather(GradientContext& g);
+Result expand(GradientContext& g);
+
+// Reductions and products.
+Result reduce_sum(GradientContext& g);
+Result reduce_mean(GradientContext& g);
+Result matmul(GradientContext& g);
+Result gemm(GradientContext& g);
+
+// Networks.
+Result conv(GradientContext& g);
+Result max_pool(GradientContext& g);
+Result average_pool(GradientContext& g);
+Result global_average_pool(GradientContext& g);
+Result batch_normalization(GradientContext& g);
+Result layer_normalization(GradientContext& g);
+Result negative_log_likelihood(GradientContext& g);
+
+}  // namespace gradients
+}  // namespace treadle::ops

@@ -1,0 +1,158 @@
+// Gradients of Gather and Slice: operators of the treadle domain that add into zeros.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/thread_pool.h"
+#include "graph/infer.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+constexpr TypeSet kTypes{DType::float32, DType::float64};
+
+template <int kShapeInput>
+void infer_given_shape(InferContext& c) {
+  if (auto shape = c.known(kShapeInput)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
+// Rows of equal index are summed in order, on one thread each: a block of the outer axes is nobody else's.
+template <typename T>
+struct GatherGrad {
+  int64_t outer, extent, inner, count;
+  bool wide_index;
+
+  static GatherGrad bind(BindContext& c) {
+    const Shape& x = c.output_shape(0);
+    const int axis = c.axis("axis", 0, x.rank());
+    GatherGrad k{x.product(0, axis), x[axis], x.product(axis + 1, x.rank()), c.num_elements(1), c.dtype(1) == DType::int64};
+    if (c.num_elements(0) != k.outer * k.count * k.inner)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} is of no Gather of {} from {}", to_string(c.shape(0)), to_string(c.shape(1)), to_string(x)));
+    return k;
+  }
+  void run(RunContext& c) const {
+    if (wide_index)
+      run_with<int64_t>(c);
+    else
+      run_with<int32_t>(c);
+  }
+  template <typename Index>
+  void run_with(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    const Index* indices = c.in<Index>(1);
+    T* dx = c.out<T>(0);
+    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, (extent + count) * inner));
+    parallel_for(c.pool(), outer, grain, [&](int64_t begin, int64_t end) {
+      std::fill(dx + begin * extent * inner, dx + end * extent * inner, T{0});
+      for (int64_t o = begin; o < end; ++o) {
+        for (int64_t i = 0; i < count; ++i) {
+          auto index = static_cast<int64_t>(indices[i]);
+          if (index < -extent || index >= extent)
+            throw Error(ErrorCode::invalid_argument, fmt::format("the index {} is outside [-{}, {})", index, extent, extent));
+          if (index < 0) index += extent;
+          const T* from = dy + (o * count + i) * inner;
+          T* to = dx + (o * extent + index) * inner;
+          for (int64_t k = 0; k < inner; ++k) to[k] += from[k];
+        }
+      }
+    });
+  }
+};
+
+// dY lies in zeros where Slice took it from.
+template <typename T>
+struct SliceGrad {
+  int rank;
+  int64_t total, count;
+  int64_t extents[kMaxRank];  // of dY
+  int64_t steps[kMaxRank];    // of dX, in elements, per element of dY
+  int64_t first;
+
+  static SliceGrad bind(BindContext& c) {
+    const Shape &x = c.output_shape(0), &y = c.shape(0);
+    SliceGrad k{x.rank(), x.num_elements(), y.num_elements(), {}, {}, 0};
+    if (y.rank() != x.rank())
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
+    int64_t starts[kMaxRank] = {}, strides[kMaxRank];
+    std::fill_n(strides, kMaxRank, int64_t{1});
+    for (int64_t i = 0; i < c.value_count(2); ++i) {
+      const int axis = normalise_axis(c.has_input(4) ? c.value_at(4, i) : i, k.rank, "axes");
+      const int64_t step = c.has_input(5) ? c.value_at(5, i) : 1, extent = x[axis];
+      int64_t start = c.value_at(2, i);
+      if (start < 0) start += extent;
+      strides[axis] = step;
+      starts[axis] = step > 0 ? std::clamp<int64_t>(start, 0, extent) : std::clamp<int64_t>(start, 0, std::max<int64_t>(extent - 1, 0));
+    }
+    int64_t stride = 1;
+    for (int axis = k.rank - 1; axis >= 0; --axis) {
+      k.extents[axis] = y[axis];
+      const int64_t last = starts[axis] + (y[axis] - 1) * strides[axis];
+      if (y[axis] > 0 && (last < 0 || last >= x[axis] || starts[axis] >= x[axis]))
+        throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
+      k.steps[axis] = strides[axis] * stride;
+      k.first += starts[axis] * stride;
+      stride *= x[axis];
+    }
+    return k;
+  }
+
+  void run(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    T* dx = c.out<T>(0);
+    std::fill_n(dx, total, T{0});
+    if (count == 0) return;
+    if (rank == 0) return void(*dx = *dy);
+    const int64_t row = extents[rank - 1], step = steps[rank - 1];
+    int64_t index[kMaxRank] = {};
+    for (int64_t done = 0, at = first; done < count; done += row) {
+      for (int64_t i = 0; i < row; ++i) dx[at + i * step] = dy[done + i];
+      for (int axis = rank - 2; axis >= 0; --axis) {
+        at += steps[axis];
+        if (++index[axis] < extents[axis]) break;
+        at -= extents[axis] * steps[axis];
+        index[axis] = 0;
+      }
+    }
+  }
+};
+
+Cost cost(const ShapeContext& c) {
+  return {static_cast<double>(c.num_elements(0)),
+          c.size_bytes(0) + static_cast<double>(c.output_shape(0).num_elements()) * static_cast<double>(bits_of(c.dtype(0))) / 8};
+}
+
+}  // namespace
+
+std::vector<OpDef> indexing_gradient_ops() {
+  return {{.name = "GatherGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTypes, "T"}, {"indices", kInt32Or64}, {"shape", kInt64}},
+           .outputs = {{"dX", kTypes, "T"}},
+           .attributes = {{"axis", int64_t{0}}},
+           .infer = infer_given_shape<2>,
+           .cost = cost,
+           .kernels = typed<GatherGrad, float, double>(),
+           .value_inputs = {2}},
+          {.name = "SliceGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTypes, "T"},
+                      {"shape", kInt64},
+                      {"starts", kInt32Or64, "Tind"},
+                      {"ends", kInt32Or64, "Tind", Presence::optional},
+                      {"axes", kInt32Or64, "Tind", Presence::optional},
+                      {"steps", kInt32Or64, "Tind", Presence::optional}},
+           .outputs = {{"dX", kTypes, "T"}},
+           .infer = infer_given_shape<1>,
+           .cost = cost,
+           .kernels = typed<SliceGrad, float, double>(),
+           .value_inputs = {1, 2, 4, 5}}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,106 @@
+// The gradient of NegativeLogLikelihoodLoss, an operator of the treadle domain. SoftmaxCrossEntropyLoss becomes it and LogSoftmax.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+constexpr TypeSet kTypes{DType::float32, DType::float64};
+
+void infer_loss_grad(InferContext& c) {
+  if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
+// d loss / d input[n, target, p] = -weight (/ sum of weights, for the mean), 0 elsewhere.
+template <typename T>
+struct NegativeLogLikelihoodLossGrad {
+  int64_t batch, classes, positions;
+  int64_t ignore_index;
+  bool ignores, each, mean, wide_target;
+
+  static NegativeLogLikelihoodLossGrad bind(BindContext& c) {
+    const Shape& shape = c.output_shape(0);
+    std::string_view reduction = c.get_string("reduction", "mean");
+    const bool each = reduction == "none";
+    if (shape.rank() < 2 || c.num_elements(1) != shape[0] * shape.product(2, shape.rank()) ||
+        c.num_elements(0) != (each ? c.num_elements(1) : 1) || (c.has_input(3) && c.num_elements(3) != shape[1]))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} and the target {} are of no loss over {}",
+                                                           to_string(c.shape(0)), to_string(c.shape(1)), to_string(shape)));
+    return {shape[0],
+            shape[1],
+            shape.product(2, shape.rank()),
+            c.get_int("ignore_index"),
+            c.node().attributes.has("ignore_index"),
+            each,
+            reduction == "mean",
+            c.dtype(1) == DType::int64};
+  }
+
+  void run(RunContext& c) const {
+    if (wide_target)
+      run_with<int64_t>(c);
+    else
+      run_with<int32_t>(c);
+  }
+
+  template <typename Index>
+  void run_with(RunContext& c) const {
+    const T *dy = c.in<T>(0), *weights = c.in<T>(3);
+    const Index* target = c.in<Index>(1);
+    T* dx = c.out<T>(0);
+    std::fill_n(dx, batch * classes * positions, T{0});
+    auto ignored = [&](int64_t label) { return ignores && label == ignore_index; };
+    double total = 0;
+    for (int64_t i = 0; i < batch * positions; ++i) {
+      const auto label = static_cast<int64_t>(target[i]);
+      if (ignored(label)) continue;
+      if (label < 0 || label >= classes)
+        throw Error(ErrorCode::invalid_argument, fmt::format("the target {} is outside [0, {})", label, classes));
+      total += weights ? static_cast<double>(weights[label]) : 1;
+    }
+    const T scale = mean ? static_cast<T>(-1 / total) : T{-1};
+    for (int64_t n = 0; n < batch; ++n) {
+      for (int64_t p = 0; p < positions; ++p) {
+        const int64_t i = n * positions + p;
+        const auto label = static_cast<int64_t>(target[i]);
+        if (!ignored(label)) dx[(n * classes + label) * positions + p] = dy[each ? i : 0] * scale * (weights ? weights[label] : T{1});
+      }
+    }
+  }
+};
+
+Cost cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(1)), 2 * c.size_bytes(1)}; }
+
+}  // namespace
+
+namespace gradients {
+
+Result negative_log_likelihood(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.shape_of(g.input(0))};
+  if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
+  return {g.op("NegativeLogLikelihoodLossGrad", std::move(inputs), g.attributes(), "treadle")};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> loss_gradient_ops() {
+  return {{.name = "NegativeLogLikelihoodLossGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dloss", kTypes, "T"}, {"target", kInt32Or64}, {"shape", kInt64}, {"weight", kTypes, "T", Presence::optional}},
+           .outputs = {{"dinput", kTypes, "T"}},
+           .attributes = {{"ignore_index"}, {"reduction", "mean"}},
+           .infer = infer_loss_grad,
+           .cost = cost,
+           .kernels = typed<NegativeLogLikelihoodLossGrad, float, double>(),
+           .value_inputs = {2}}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,133 @@
+// Gradients of operators that move elements, of reductions and of matrix products.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "ops/gradients.h"
+#include "treadle/error.h"
+
+namespace treadle::ops::gradients {
+namespace {
+
+/// The gradient of a reduction as if it had kept its axes.
+ValueId with_reduced_axes(GradientContext& g) {
+  const ValueId dy = g.grad_output(0), x = g.input(0);
+  if (g.attributes().get_int("keepdims", 1) != 0) return dy;
+  std::vector<int64_t> axes;
+  if (g.input(1) != kNoValue) {
+    const Tensor* constant = g.graph().constant_tensor(g.input(1));
+    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of a reduction without kept axes needs constant axes");
+    axes.assign(constant->data<int64_t>(), constant->data<int64_t>() + constant->num_elements());
+  }
+  if (axes.empty()) {
+    if (g.attributes().get_int("noop_with_empty_axes", 0) != 0) return dy;
+    for (int axis = 0; axis < rank_of(g, x); ++axis) axes.push_back(axis);
+  }
+  if (std::any_of(axes.begin(), axes.end(), [](int64_t axis) { return axis < 0; }))
+    for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, x));
+  return g.op("Unsqueeze", {dy, g.ints(std::move(axes))});
+}
+
+ValueId as_matrix(GradientContext& g, ValueId x, int64_t columns) { return g.op("Reshape", {x, g.ints({-1, columns})}); }
+
+/// Swaps the last two axes.
+ValueId transposed(GradientContext& g, ValueId x) {
+  std::vector<int64_t> perm;
+  for (int axis = 0; axis < rank_of(g, x); ++axis) perm.push_back(axis);
+  std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
+  return g.transpose(x, std::move(perm));
+}
+
+/// The whole of an operand of Gemm's gradient: alpha op(A) op(B).
+ValueId product(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool trans_b, float alpha = 1) {
+  return g.op("Gemm", {a, b}, {{"alpha", alpha}, {"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}});
+}
+
+}  // namespace
+
+Result reshape(GradientContext& g) { return {g.reshape_like(g.grad_output(0), g.input(0))}; }
+
+Result transpose(GradientContext& g) {
+  const std::vector<int64_t>& perm = g.attributes().get_ints("perm");
+  if (perm.empty()) return {g.op("Transpose", {g.grad_output(0)})};
+  std::vector<int64_t> inverse(perm.size());
+  for (size_t i = 0; i < perm.size(); ++i) inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
+  return {g.transpose(g.grad_output(0), std::move(inverse))};
+}
+
+Result concat(GradientContext& g) {
+  const int rank = rank_of(g, g.output(0));
+  const int64_t axis = normalise_axis(g.attributes().get_int("axis"), rank);
+  const auto count = static_cast<size_t>(g.node().num_formal_inputs);
+  if (count == 1) return {g.grad_output(0)};
+  std::vector<ValueId> extents;
+  for (size_t i = 0; i < count; ++i) extents.push_back(g.op("Shape", {g.input(i)}, {{"start", axis}, {"end", axis + 1}}));
+  const ValueId sizes = g.op("Concat", std::move(extents), {{"axis", int64_t{0}}});
+  return g.op_n("Split", {g.grad_output(0), sizes}, static_cast<int>(count), {{"axis", axis}});
+}
+
+Result split(GradientContext& g) {
+  std::vector<ValueId> parts;
+  for (size_t i = 0; i < g.node().outputs.size(); ++i)
+    parts.push_back(g.grad_output(i) != kNoValue ? g.grad_output(i) : zeros_like(g, g.output(i)));
+  return {g.op("Concat", std::move(parts), {{"axis", g.attributes().get_int("axis", 0)}})};
+}
+
+Result slice(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0), g.shape_of(g.input(0))};
+  for (size_t i = 1; i < 5; ++i) inputs.push_back(g.input(i));
+  while (inputs.back() == kNoValue) inputs.pop_back();
+  return {g.op("SliceGrad", std::move(inputs), {}, "treadle")};
+}
+
+Result gather(GradientContext& g) {
+  return {
+      g.op("GatherGrad", {g.grad_output(0), g.input(1), g.shape_of(g.input(0))}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
+}
+
+Result expand(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
+
+Result reduce_sum(GradientContext& g) { return {expand_like(g, with_reduced_axes(g), g.input(0))}; }
+
+Result reduce_mean(GradientContext& g) {
+  const ValueId count = elements_per_element(g, g.input(0), g.output(0));
+  return {expand_like(g, g.div(with_reduced_axes(g), count), g.input(0))};
+}
+
+// dA = dY B^T, dB = A^T dY, with vectors as matrices of one row or column, and summed over what was broadcast.
+Result matmul(GradientContext& g) {
+  ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
+  const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);
+  if (rank_a >= 2 && rank_b == 2) {
+    // One matrix B: the batch of A is so many more rows.
+    const Dim depth = g.type(a).shape->back(), columns = g.type(b).shape->back();
+    if (rank_a == 2) return {product(g, dy, false, b, true), product(g, a, true, dy, false)};
+    if (depth.is_const() && columns.is_const() && depth.value() > 0 && columns.value() > 0) {
+      const ValueId rows = as_matrix(g, dy, columns.value());
+      return {g.reshape_like(product(g, rows, false, b, true), a), product(g, as_matrix(g, a, depth.value()), true, rows, false)};
+    }
+  }
+  if (rank_b == 1) b = g.op("Unsqueeze", {b, g.ints({1})}), dy = g.op("Unsqueeze", {dy, g.ints({-1})});
+  if (rank_a == 1) a = g.op("Unsqueeze", {a, g.ints({0})}), dy = g.op("Unsqueeze", {dy, g.ints({-2})});
+  ValueId da = g.unbroadcast(g.op("MatMul", {dy, transposed(g, b)}), a), db = g.unbroadcast(g.op("MatMul", {transposed(g, a), dy}), b);
+  if (rank_a == 1) da = g.reshape_like(da, g.input(0));
+  if (rank_b == 1) db = g.reshape_like(db, g.input(1));
+  return {da, db};
+}
+
+// Y = alpha op(A) op(B) + beta C
+Result gemm(GradientContext& g) {
+  const ValueId a = g.input(0), b = g.input(1), c = g.input(2), dy = g.grad_output(0);
+  const bool trans_a = g.attributes().get_int("transA") != 0, trans_b = g.attributes().get_int("transB") != 0;
+  const float alpha = g.attributes().get_float("alpha", 1), beta = g.attributes().get_float("beta", 1);
+  Result result{trans_a ? product(g, b, trans_b, dy, true, alpha) : product(g, dy, false, b, !trans_b, alpha),
+                trans_b ? product(g, dy, true, a, trans_a, alpha) : product(g, a, !trans_a, dy, false, alpha)};
+  if (c != kNoValue) {
+    const ValueId dc = g.unbroadcast(dy, c);
+    result.push_back(beta == 1 ? dc : g.mul(dc, g.scalar(static_cast<double>(beta), dc)));
+  }
+  return result;
+}
+
+}  // namespace treadle::ops::gradients

@@ -1,0 +1,198 @@
+// Trainer: the joint graph of forward, backward and update, and three smaller ones beside it.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <optional>
+
+#include "core/thread_pool.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "train/runner.h"
+#include "train/training_graph.h"
+#include "treadle/error.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+namespace {
+
+std::string momentum_name(const std::string& parameter) { return parameter + "/momentum"; }
+
+}  // namespace
+
+struct Trainer::Impl {
+  Impl(const Model& source, const TrainerOptions& trainer_options) : model(source), options(trainer_options) {
+    pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
+    for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
+    rate = Tensor::scalar(static_cast<float>(options.learning_rate));
+    make_step();
+  }
+
+  Selection selection() const { return {options.parameters, options.frozen}; }
+
+  TrainingGraph with_loss(bool training, const Selection& chosen, ValueId& loss) const {
+    TrainingGraph made = make_training_graph(model, chosen, training);
+    loss = add_loss(*made.graph, find_output(*made.graph, options.output), options.loss, options.int32_labels);
+    return made;
+  }
+
+  /// Momentum of ai.onnx.preview.training with T = 1 and beta = 1 is PyTorch's SGD.
+  std::pair<ValueId, ValueId> add_update(Graph& graph, const std::string& name, ValueId gradient, ValueId learning_rate, ValueId one) {
+    const ValueId parameter = graph.find_value(name);
+    const ValueId velocity = graph.add_input(momentum_name(name), graph.type(parameter));
+    const NodeId id = graph.add_node({.op_type = "Momentum",
+                                      .inputs = {learning_rate, one, parameter, gradient, velocity},
+                                      .attributes = {{"alpha", static_cast<float>(options.momentum)},
+                                                     {"beta", 1.0F},
+                                                     {"mode", std::string(options.nesterov ? "nesterov" : "standard")},
+                                                     {"norm_coefficient", static_cast<float>(options.weight_decay)}},
+                                      .domain = "ai.onnx.preview.training",
+                                      .name = name + "/update",
+                                      .num_outputs = 2});
+    infer_node(graph, id);
+    return {graph.node(id).outputs[0], graph.node(id).outputs[1]};
+  }
+
+  void make_step() {
+    ValueId loss;
+    TrainingGraph made = with_loss(true, selection(), loss);
+    const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
+    Graph& graph = *made.graph;
+    const ValueId learning_rate = graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{}));
+    const ValueId one = graph.add_constant("one", Tensor::scalar<int64_t>(1));
+    std::vector<std::pair<std::string, ValueId>> outputs{{"loss", loss}};
+    std::vector<std::string> states;
+    for (const TrainingGraph::State& state : made.states) {
+      outputs.emplace_back(state.name, state.updated);
+      states.push_back(state.name);
+    }
+    for (size_t i = 0; i < made.parameters.size(); ++i) {
+      auto [parameter, velocity] = add_update(graph, made.parameters[i], grads[i], learning_rate, one);
+      outputs.emplace_back(made.parameters[i], parameter);
+      outputs.emplace_back(momentum_name(made.parameters[i]), velocity);
+    }
+    trained = made.parameters;
+    parameters = copy_initializers(model, made.parameters);
+    this->states = copy_initializers(model, states);
+    NamedTensors velocities;
+    for (const auto& [name, tensor] : parameters) {
+      Tensor zero(tensor.dtype(), tensor.shape());
+      std::fill_n(zero.data<float>(), zero.num_elements(), 0.0F);
+      momentum.emplace(name, zero);
+      velocities.emplace(momentum_name(name), zero);
+    }
+    train::finish(graph, outputs, true);
+    // An update writes over the parameter, so whoever reads that must have run before: updates go last.
+    for (size_t k = 0; k < graph.outputs.size(); ++k) {
+      const Value& value = graph.value(graph.outputs[k]);
+      if (value.kind == Value::Kind::computed && graph.node(value.producer).is("Momentum", "ai.onnx.preview.training"))
+        graph.move_before(value.producer, kNoNode);
+    }
+    for (const auto& [name, id] : outputs) {
+      if (auto found = parameters.find(name); found != parameters.end())
+        bound.emplace_back(found->second);
+      else if (auto state = this->states.find(name); state != this->states.end())
+        bound.emplace_back(state->second);
+      else if (auto velocity = velocities.find(name); velocity != velocities.end())
+        bound.emplace_back(velocity->second);
+      else
+        bound.emplace_back();
+    }
+    step.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &this->states, &velocities});
+  }
+
+  Runner& make_gradients() {
+    if (!gradients) {
+      ValueId loss;
+      TrainingGraph made = with_loss(true, {trained, {}}, loss);
+      const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
+      std::vector<std::pair<std::string, ValueId>> outputs;
+      for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
+      train::finish(*made.graph, outputs, true);
+      gradients.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+    }
+    return *gradients;
+  }
+
+  Runner& make_inference(std::optional<Runner>& runner, bool only_loss) {
+    if (!runner) {
+      TrainingGraph made;
+      std::vector<std::pair<std::string, ValueId>> outputs;
+      if (only_loss) {
+        ValueId loss;
+        made = with_loss(false, {trained, {}}, loss);
+        outputs.emplace_back("loss", loss);
+      } else {
+        made = make_training_graph(model, {trained, {}}, false);
+        for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
+      }
+      train::finish(*made.graph, outputs, false);
+      runner.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+    }
+    return *runner;
+  }
+
+  std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, std::span<const Datum> bound_outputs = {}) {
+    const std::vector<Datum> arranged = runner.arrange(feeds, labels, rate);
+    std::vector<Datum> outputs(runner.graph().outputs.size());
+    exec::RunControl control;
+    control.pool = pool->num_threads() > 1 ? pool.get() : nullptr;
+    control.run_id = num_steps;
+    exec::run(runner.program(), arranged, outputs, control, bound_outputs);
+    return outputs;
+  }
+
+  Model model;
+  TrainerOptions options;
+  std::shared_ptr<ThreadPool> pool;
+  std::vector<std::string> output_names, trained;
+  NamedTensors parameters, states, momentum;
+  std::vector<Datum> bound;  // per output of the step: the memory it is written to
+  Tensor rate;
+  uint64_t num_steps = 0;
+  std::optional<Runner> step, gradients, inference, loss;
+};
+
+Trainer::Trainer(const Model& model, const TrainerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
+Trainer::~Trainer() = default;
+Trainer::Trainer(Trainer&&) noexcept = default;
+Trainer& Trainer::operator=(Trainer&&) noexcept = default;
+
+double Trainer::step(const Feeds& feeds, const Tensor& labels) {
+  const std::vector<Datum> outputs = impl_->run(*impl_->step, feeds, labels, impl_->bound);
+  ++impl_->num_steps;
+  return static_cast<double>(*outputs[0].tensor().data<float>());
+}
+
+double Trainer::evaluate(const Feeds& feeds, const Tensor& labels) {
+  return static_cast<double>(*impl_->run(impl_->make_inference(impl_->loss, true), feeds, labels)[0].tensor().data<float>());
+}
+
+std::vector<Datum> Trainer::predict(const Feeds& feeds) { return impl_->run(impl_->make_inference(impl_->inference, false), feeds, {}); }
+
+NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels) {
+  const Runner& runner = impl_->make_gradients();
+  const std::vector<Datum> outputs = impl_->run(runner, feeds, labels);
+  NamedTensors named;
+  for (size_t i = 0; i < outputs.size(); ++i) named.emplace(runner.graph().output_names[i], outputs[i].tensor());
+  return named;
+}
+
+const NamedTensors& Trainer::parameters() const { return impl_->parameters; }
+const NamedTensors& Trainer::states() const { return impl_->states; }
+const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
+const std::vector<std::string>& Trainer::output_names() const { return impl_->output_names; }
+double Trainer::learning_rate() const { return impl_->options.learning_rate; }
+void Trainer::set_learning_rate(double rate) {
+  impl_->options.learning_rate = rate;
+  *impl_->rate.data<float>() = static_cast<float>(rate);
+}
+
+void Trainer::save(const std::string& path, const Metadata& metadata) const {
+  save_with(impl_->model, std::vector<const NamedTensors*>{&impl_->parameters, &impl_->states}, metadata, path);
+}
+std::string Trainer::to_bytes(const Metadata& metadata) const {
+  return encode_with(impl_->model, std::vector<const NamedTensors*>{&impl_->parameters, &impl_->states}, metadata);
+}
+std::string Trainer::to_text() const { return print(impl_->step->graph()); }
+
+}  // namespace treadle::train

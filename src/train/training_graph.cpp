@@ -1,0 +1,219 @@
+#include "train/training_graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "autodiff/gradient.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "graph/patch.h"
+#include "onnx/import.h"
+#include "onnx/parse.h"
+#include "onnx/serialize.h"
+#include "passes/pipeline.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void make_input(Graph& graph, ValueId id) {
+  Value& value = graph.value(id);
+  value.type = Type::of(value.constant);
+  value.kind = Value::Kind::input;
+  value.constant = Datum();
+  graph.inputs.push_back(id);
+  std::erase(graph.overridable_initializers, id);
+}
+
+// Adds output i to a node that has fewer.
+ValueId add_output(Graph& graph, NodeId id, size_t i, std::string_view name) {
+  if (graph.node(id).has_output(i)) return graph.node(id).outputs[i];
+  const ValueId made = graph.add_value(name);
+  graph.value(made).producer = id;
+  graph.value(made).output = static_cast<int>(i);
+  Node& node = graph.node(id);
+  if (node.outputs.size() <= i) node.outputs.resize(i + 1, kNoValue);
+  node.outputs[i] = made;
+  return made;
+}
+
+std::set<std::string> running_statistics(const Graph& graph) {
+  std::set<std::string> names;
+  for (NodeId id : graph.order()) {
+    const Node& node = graph.node(id);
+    if (!node.is("BatchNormalization")) continue;
+    for (size_t i : {3U, 4U})
+      if (node.has_input(i)) names.insert(graph.value(node.inputs[i]).name);
+  }
+  return names;
+}
+
+void switch_to_training(TrainingGraph& training) {
+  Graph& graph = *training.graph;
+  for (NodeId id : graph.order()) {
+    if (graph.node(id).is("BatchNormalization")) {
+      graph.node(id).attributes.set("training_mode", int64_t{1});
+      for (size_t i : {1U, 2U}) {
+        const std::string name = graph.value(graph.node(id).inputs[i + 2]).name;
+        const ValueId updated = add_output(graph, id, i, name + "/updated");
+        training.states.push_back({name, updated});
+      }
+      infer_node(graph, id);
+    } else if (graph.node(id).is("Dropout") && !graph.node(id).has_input(2)) {
+      Tensor yes(DType::boolean, {});
+      *yes.data<bool>() = true;
+      graph.resize_inputs(id, 3);
+      graph.set_input(id, 2, graph.add_constant("training_mode", yes));
+      infer_node(graph, id);
+    }
+  }
+}
+
+const onnx::TensorDef* find_initializer(const Model& model, const std::string& name) {
+  const auto& initializers = model.impl().def.graph.initializers;
+  auto found = std::find_if(initializers.begin(), initializers.end(), [&](const onnx::TensorDef& def) { return def.name == name; });
+  return found == initializers.end() ? nullptr : &*found;
+}
+
+onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
+  // The structs own each other and have no copies: the encoded form is one.
+  const std::string bytes = onnx::serialize_model(model.impl().def);
+  onnx::ModelDef def = onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+  for (onnx::TensorDef& initializer : def.graph.initializers)
+    for (const NamedTensors* named : values)
+      if (auto found = named->find(initializer.name); found != named->end()) initializer.value = found->second;
+  for (const auto& [key, value] : metadata) {
+    std::erase_if(def.metadata_props, [&key = key](const auto& property) { return property.first == key; });
+    def.metadata_props.emplace_back(key, value);
+  }
+  return def;
+}
+
+}  // namespace
+
+ValueId find_output(const Graph& graph, const std::string& name) {
+  if (name.empty() && !graph.outputs.empty()) return graph.outputs[0];
+  auto found = std::find(graph.output_names.begin(), graph.output_names.end(), name);
+  if (found == graph.output_names.end())
+    throw Error(ErrorCode::not_found,
+                fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(graph.output_names, ", ")));
+  return graph.outputs[static_cast<size_t>(found - graph.output_names.begin())];
+}
+
+TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training) {
+  TrainingGraph made;
+  made.graph = model.impl().import();
+  made.explicit_parameters = !selection.parameters.empty();
+  Graph& graph = *made.graph;
+  if (auto missing = onnx::list_unsupported(graph); !missing.empty())
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(missing, "\n    ")));
+  for (const auto* names : {&selection.parameters, &selection.frozen})
+    for (const std::string& name : *names)
+      if (!find_initializer(model, name)) throw Error(ErrorCode::not_found, fmt::format("the model has no initializer \"{}\"", name));
+  const std::set<std::string> statistics = running_statistics(graph);
+  for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
+    const ValueId id = graph.find_value(initializer.name);
+    if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
+    const bool state = statistics.contains(initializer.name);
+    const bool chosen = made.explicit_parameters ? contains(selection.parameters, initializer.name) : initializer.shape.rank() > 0;
+    if (!state && (!chosen || contains(selection.frozen, initializer.name))) continue;
+    make_input(graph, id);
+    if (!state) made.parameters.push_back(initializer.name);
+  }
+  onnx::upgrade(graph);
+  if (training) switch_to_training(made);
+  return made;
+}
+
+ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels) {
+  auto add = [&](NodeSpec spec) {
+    const NodeId id = graph.add_node(std::move(spec));
+    infer_node(graph, id);
+    return graph.node(id).outputs[0];
+  };
+  Type labels_type = graph.type(output);
+  if (loss == Loss::softmax_cross_entropy) {
+    labels_type.dtype = int32_labels ? DType::int32 : DType::int64;
+    if (labels_type.has_rank() && labels_type.rank() >= 2) labels_type.shape->erase(labels_type.shape->begin() + 1);
+    const ValueId labels = graph.add_input(kLabels, labels_type);
+    // SoftmaxCrossEntropyLoss, decomposed as the upgrade would.
+    const ValueId log_prob =
+        add({.op_type = "LogSoftmax", .inputs = {output}, .attributes = {{"axis", int64_t{1}}}, .name = "loss/log_softmax"});
+    return add({.op_type = "NegativeLogLikelihoodLoss", .inputs = {log_prob, labels}, .name = "loss"});
+  }
+  const ValueId labels = graph.add_input(kLabels, labels_type);
+  const ValueId difference = add({.op_type = "Sub", .inputs = {output, labels}, .name = "loss/difference"});
+  const ValueId square = add({.op_type = "Mul", .inputs = {difference, difference}, .name = "loss/square"});
+  return add({.op_type = "ReduceMean", .inputs = {square}, .attributes = {{"keepdims", int64_t{0}}}, .name = "loss"});
+}
+
+std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
+                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more) {
+  Graph& graph = *training.graph;
+  std::vector<ValueId> xs;
+  for (const std::string& name : training.parameters) xs.push_back(training.value(name));
+  xs.insert(xs.end(), more.begin(), more.end());
+  const std::vector<ValueId> grads = autodiff::add_gradients(graph, ys, grad_ys, xs);
+  std::vector<ValueId> kept;
+  std::vector<std::string> parameters;
+  for (size_t i = 0; i < training.parameters.size(); ++i) {
+    const std::string& name = training.parameters[i];
+    if (grads[i] != kNoValue) {
+      kept.push_back(grads[i]);
+      parameters.push_back(name);
+      continue;
+    }
+    if (training.explicit_parameters)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the loss does not depend on the parameter \"{}\"", name));
+    Value& value = graph.value(xs[i]);
+    value.kind = Value::Kind::constant;
+    value.constant = find_initializer(model, name)->value;
+    std::erase(graph.inputs, xs[i]);
+  }
+  if (parameters.empty())
+    throw Error(ErrorCode::invalid_argument, "the loss depends on no float32 initializer of rank 1 or more: there is nothing to train");
+  training.parameters = std::move(parameters);
+  for (size_t i = 0; i < more.size(); ++i) {
+    const ValueId gradient = grads[xs.size() - more.size() + i];
+    if (gradient == kNoValue)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the outputs do not depend on the input \"{}\"", graph.value(more[i]).name));
+    kept.push_back(gradient);
+  }
+  return kept;
+}
+
+void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training) {
+  graph.outputs.clear();
+  graph.output_names.clear();
+  graph.declared_outputs.clear();
+  for (const auto& [name, id] : outputs) {
+    graph.outputs.push_back(id);
+    graph.output_names.push_back(name);
+  }
+  remove_dead_nodes(graph);
+  std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
+  passes::optimize(graph, {.training = training});
+}
+
+NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {
+  NamedTensors copies;
+  for (const std::string& name : names) copies.emplace(name, find_initializer(model, name)->value.clone());
+  return copies;
+}
+
+std::string encode_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
+  return onnx::serialize_model(copy_with(model, values, metadata));
+}
+
+void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path) {
+  onnx::write_model_file(copy_with(model, values, metadata), path);
+}
+
+}  // namespace treadle::train

@@ -1,0 +1,68 @@
+// From a model for inference to graphs that train it.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "session/model.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+/// Which initializers become inputs of the graph.
+struct Selection {
+  std::vector<std::string> parameters;  ///< empty: every float32 initializer of rank 1 or more
+  std::vector<std::string> frozen;
+};
+
+/// A graph of the model whose parameters and states are inputs, and what the steps after it need to find.
+struct TrainingGraph {
+  struct State {
+    std::string name;  ///< of the initializer
+    ValueId updated;   ///< in training
+  };
+  std::unique_ptr<Graph> graph;
+  std::vector<std::string> parameters;
+  std::vector<State> states;
+  bool explicit_parameters = false;
+
+  ValueId value(std::string_view name) const { return graph->find_value(name); }
+};
+
+/// Imports and upgrades. Floating-point initializers become inputs: those selected are parameters, BatchNormalization's running statistics
+/// are states.
+/// @param training  BatchNormalization and Dropout train.
+TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
+
+/// Adds the loss and its labels (an input). @return the loss, a scalar.
+ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels);
+
+/// Appends the backward pass of `loss` (or of `ys` with gradients `grad_ys`). Parameters without a gradient become constants again.
+/// @return the gradients, one per remaining parameter, then one per value of `more`.
+/// @throws Error(invalid_argument) for a parameter without a gradient that was named explicitly.
+std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
+                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more = {});
+
+/// Makes these the graph's outputs, drops what they do not need, and optimises.
+void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training);
+
+/// The output of the model with this name (empty: the first). @throws Error(not_found)
+ValueId find_output(const Graph& graph, const std::string& name);
+
+/// Initial values of the initializers named, in memory that may be written.
+NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names);
+
+/// The model as read with other initializers, encoded.
+std::string encode_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata);
+/// The same, written to a file by way of a temporary name.
+void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path);
+
+/// Names of the inputs that training adds.
+inline constexpr std::string_view kLabels = "treadle.labels", kLearningRate = "treadle.learning_rate";
+
+}  // namespace treadle::train

@@ -1,0 +1,81 @@
+#include "tests/autodiff/gradient_check.h"
+
+namespace treadle::testing {
+namespace {
+
+Tensor ints(std::vector<int64_t> values) { return Tensor::vector<int64_t>(values); }
+
+TEST(MovementGradients, ReshapesGiveTheInputItsShapeBack) {
+  check_gradients({.op_type = "Reshape", .inputs = {doubles({2, 6}, 1), ints({3, -1})}});
+  check_gradients({.op_type = "Reshape", .inputs = {doubles({2, 6}, 1), ints({-1, 3})}, .symbolic_batch = true});
+  check_gradients({.op_type = "Flatten", .inputs = {doubles({2, 3, 2}, 1)}});
+  check_gradients({.op_type = "Squeeze", .inputs = {doubles({2, 1, 3}, 1), ints({1})}});
+  check_gradients({.op_type = "Unsqueeze", .inputs = {doubles({2, 3}, 1), ints({0, 3})}});
+}
+
+TEST(MovementGradients, TransposesAreInverted) {
+  check_gradients({.op_type = "Transpose", .inputs = {doubles({2, 3, 4}, 1)}});
+  check_gradients({.op_type = "Transpose", .inputs = {doubles({2, 3, 4}, 1)}, .attributes = {{"perm", std::vector<int64_t>{1, 2, 0}}}});
+}
+
+TEST(MovementGradients, ConcatAndSplitUndoEachOther) {
+  check_gradients(
+      {.op_type = "Concat", .inputs = {doubles({2, 3}, 1), doubles({2, 1}, 2), doubles({2, 2}, 3)}, .attributes = {{"axis", int64_t{-1}}}});
+  check_gradients(
+      {.op_type = "Split", .inputs = {doubles({2, 6}, 1), ints({1, 3, 2})}, .attributes = {{"axis", int64_t{1}}}, .num_outputs = 3});
+}
+
+TEST(MovementGradients, SlicesLieInZeros) {
+  check_gradients({.op_type = "Slice", .inputs = {doubles({4, 5}, 1), ints({1}), ints({4}), ints({1})}});
+  check_gradients({.op_type = "Slice", .inputs = {doubles({4, 5}, 1), ints({-1, 0}), ints({-10, 5}), ints({0, 1}), ints({-2, 2})}});
+  check_gradients({.op_type = "Slice", .inputs = {doubles({3, 4, 5}, 1), ints({1, 1}), ints({3, 3})}});
+}
+
+TEST(MovementGradients, GatherSumsRowsThatWereTakenTwice) {
+  check_gradients({.op_type = "Gather", .inputs = {doubles({4, 3}, 1), indices({2, 2}, {0, 2, -1, 2})}});
+  check_gradients({.op_type = "Gather", .inputs = {doubles({2, 4, 3}, 1), indices({3}, {1, 1, 0})}, .attributes = {{"axis", int64_t{1}}}});
+  check_gradients({.op_type = "Gather", .inputs = {doubles({2, 4}, 1), indices({}, {3})}, .attributes = {{"axis", int64_t{1}}}});
+}
+
+TEST(MovementGradients, ExpandSumsWhatItStretched) {
+  check_gradients({.op_type = "Expand", .inputs = {doubles({3, 1}, 1), ints({2, 3, 4})}});
+}
+
+TEST(MovementGradients, SumsAndMeansSpreadOverTheirAxes) {
+  for (const char* op : {"ReduceSum", "ReduceMean"})
+    for (int64_t keepdims : {0, 1}) {
+      const Attributes attributes{{"keepdims", keepdims}};
+      check_gradients({.op_type = op, .inputs = {doubles({2, 3, 4}, 1), ints({1})}, .attributes = attributes});
+      check_gradients({.op_type = op, .inputs = {doubles({2, 3, 4}, 1), ints({0, -1})}, .attributes = attributes});
+      check_gradients({.op_type = op, .inputs = {doubles({2, 3}, 1)}, .attributes = attributes});
+      check_gradients({.op_type = op, .inputs = {doubles({2, 3, 4}, 1), ints({1})}, .attributes = attributes, .symbolic_batch = true});
+      check_gradients({.op_type = op, .inputs = {doubles({2, 3, 4}, 1), ints({0})}, .attributes = attributes, .symbolic_batch = true});
+    }
+}
+
+TEST(MovementGradients, MatMulFollowsFiniteDifferencesForVectorsMatricesAndBatches) {
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}, .symbolic_batch = true});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({3}, 1), doubles({3, 4}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({3}, 1), doubles({3}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 2, 3}, 1), doubles({3, 4}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 2, 3}, 1), doubles({3, 4}, 2)}, .symbolic_batch = true});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 1, 2, 3}, 1), doubles({3, 3, 2}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({2, 3, 2}, 2)}});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 2, 3}, 1), doubles({3}, 2)}});
+}
+
+TEST(MovementGradients, GemmFollowsFiniteDifferencesForEveryTransposition) {
+  for (int64_t trans_a : {0, 1})
+    for (int64_t trans_b : {0, 1})
+      for (const Shape& bias : {Shape{4}, Shape{2, 4}, Shape{2, 1}, Shape{}})
+        check_gradients(
+            {.op_type = "Gemm",
+             .inputs = {doubles(trans_a ? Shape{3, 2} : Shape{2, 3}, 1), doubles(trans_b ? Shape{4, 3} : Shape{3, 4}, 2), doubles(bias, 3)},
+             .attributes = {{"transA", trans_a}, {"transB", trans_b}, {"alpha", 0.5F}, {"beta", 2.0F}}});
+  check_gradients({.op_type = "Gemm", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}});
+}
+
+}  // namespace
+}  // namespace treadle::testing

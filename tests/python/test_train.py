@@ -1,0 +1,173 @@
+"""Training: the digits network against PyTorch, partial runs, and the way back to ONNX."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("sklearn")
+
+from treadle.train import JointModule, Trainer  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    spec = importlib.util.spec_from_file_location("train_digits", ROOT / "scripts" / "train_digits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def data(digits):
+    return digits.load_split()
+
+
+def as_torch(model):
+    """The same network in PyTorch, with the same weights."""
+    weights = {i.name: torch.tensor(onnx.numpy_helper.to_array(i)) for i in model.graph.initializer}
+    first, second = weights["block1.conv.weight"].shape[0], weights["block2.conv.weight"].shape[0]
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, first, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(first, momentum=0.1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(first, second, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(second, momentum=0.1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(second * 16, 10),
+    )
+    names = {
+        "0.weight": "block1.conv.weight",
+        "1.weight": "block1.bn.scale",
+        "1.bias": "block1.bn.bias",
+        "3.weight": "block2.conv.weight",
+        "4.weight": "block2.bn.scale",
+        "4.bias": "block2.bn.bias",
+        "8.weight": "head.weight",
+        "8.bias": "head.bias",
+    }
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.copy_(weights[names[name]])
+    return net, names
+
+
+def test_losses_equal_pytorchs_over_100_steps(digits, data):
+    images, labels = data[0], data[1]
+    model = digits.build_model(seed=3, channels=(8, 16))
+    trainer = Trainer(model, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
+    net, names = as_torch(model)
+    net.train()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-3)
+    rng = np.random.default_rng(1)
+    for step in range(100):
+        batch = rng.integers(0, len(images), 32)
+        optimiser.zero_grad()
+        expected = torch.nn.functional.cross_entropy(net(torch.from_numpy(images[batch])), torch.from_numpy(labels[batch]))
+        expected.backward()
+        optimiser.step()
+        got = trainer.step({"image": images[batch]}, labels[batch])
+        assert got == pytest.approx(expected.item(), rel=1e-4, abs=1e-6), f"step {step}"
+    for name, parameter in net.named_parameters():
+        np.testing.assert_allclose(trainer.parameters[names[name]], parameter.detach().numpy(), rtol=0, atol=2e-3)
+    np.testing.assert_allclose(trainer.states["block1.bn.mean"], net[1].running_mean.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_equal_pytorchs(digits, data):
+    model = digits.build_model(seed=4, channels=(8, 16))
+    images, labels = data[0][:16], data[1][:16]
+    net, names = as_torch(model)
+    torch.nn.functional.cross_entropy(net(torch.from_numpy(images)), torch.from_numpy(labels)).backward()
+    gradients = Trainer(model).gradients({"image": images}, labels)
+    assert set(gradients) == set(names.values())
+    for name, parameter in net.named_parameters():
+        np.testing.assert_allclose(gradients[names[name]], parameter.grad.numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_partial_run_with_pytorchs_loss_gives_the_trainers_gradients(digits, data):
+    model = digits.build_model(seed=5, channels=(8, 16))
+    images, labels = data[0][:16], data[1][:16]
+    module = JointModule(model, inputs=["image"])
+    assert module.output_names == ["scores"]
+    run = module.forward({"image": torch.from_numpy(images)})
+    scores = torch.from_dlpack(run.outputs[0]).requires_grad_()
+    torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels)).backward()
+    gradients = run.backward([scores.grad])
+    expected = Trainer(model).gradients({"image": images}, labels)
+    assert set(gradients) == {*expected, "image"}
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-4, atol=1e-6, err_msg=name)
+
+    net, _ = as_torch(model)
+    pixels = torch.from_numpy(images).requires_grad_()
+    torch.nn.functional.cross_entropy(net(pixels), torch.from_numpy(labels)).backward()
+    np.testing.assert_allclose(gradients["image"], pixels.grad.numpy(), rtol=1e-3, atol=1e-6)
+
+
+def test_pytorchs_optimiser_trains_a_joint_module(digits, data):
+    module = JointModule(digits.build_model(seed=6, channels=(4, 8)))
+    parameters = {name: torch.from_dlpack(array) for name, array in module.parameters.items()}
+    optimiser = torch.optim.Adam(parameters.values(), lr=1e-2)
+    images, labels = data[0][:64], torch.from_numpy(data[1][:64])
+    losses = []
+    for _ in range(15):
+        run = module.forward({"image": images})
+        scores = torch.from_dlpack(run.outputs[0]).requires_grad_()
+        loss = torch.nn.functional.cross_entropy(scores, labels)
+        loss.backward()
+        for name, gradient in run.backward([scores.grad]).items():
+            parameters[name].grad = torch.from_numpy(gradient)
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_saved_model_is_accepted_by_onnxruntime_and_says_the_same(digits, data, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trainer = Trainer(digits.build_model(seed=7, channels=(4, 8)), learning_rate=0.05, momentum=0.9)
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        batch = rng.integers(0, len(data[0]), 32)
+        trainer.step({"image": data[0][batch]}, data[1][batch])
+    path = tmp_path / "trained.onnx"
+    trainer.save(path, {"note": "trained"})
+    onnx.checker.check_model(str(path))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map["note"] == "trained"
+    expected = trainer.predict({"image": data[2]})[0]
+    np.testing.assert_allclose(session.run(None, {"image": data[2]})[0], expected, rtol=1e-4, atol=1e-4)
+    assert np.mean(np.argmax(expected, axis=1) == data[3]) > 0.7
+
+
+def test_arrays_of_parameters_are_live(digits, data):
+    trainer = Trainer(digits.build_model(channels=(4, 8)), learning_rate=0.1)
+    bias = trainer.parameters["head.bias"]
+    before = bias.copy()
+    trainer.step({"image": data[0][:8]}, data[1][:8])
+    assert not np.array_equal(bias, before)
+
+
+def test_faults_name_what_is_wrong(digits, data):
+    with pytest.raises(Exception, match="no initializer"):
+        Trainer(digits.build_model(), parameters=["nothing"])
+    trainer = Trainer(digits.build_model(channels=(4, 8)))
+    with pytest.raises(Exception, match="image"):
+        trainer.step({}, data[1][:8])
+    with pytest.raises(Exception, match="outside"):
+        trainer.step({"image": data[0][:2]}, np.array([3, 12]))
+
+
+def test_committed_model_reaches_its_accuracy(data):
+    treadle = pytest.importorskip("treadle")
+    session = treadle.InferenceSession(str(ROOT / "examples" / "digits" / "digits.onnx"))
+    stated = float(session.get_modelmeta().custom_metadata_map["accuracy"])
+    scores = session.run(None, {"image": data[2]})[0]
+    assert np.mean(np.argmax(scores, axis=1) == data[3]) == pytest.approx(stated, abs=1e-3)
+    assert stated > 0.97

@@ -1,0 +1,220 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "onnx/serialize.h"
+#include "treadle/error.h"
+#include "treadle/session.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+namespace {
+
+onnx::AttributeDef ints(const char* name, std::vector<int64_t> values) {
+  onnx::AttributeDef made;
+  made.name = name;
+  made.type = onnx::AttributeType::ints;
+  made.ints = std::move(values);
+  return made;
+}
+
+onnx::NodeDef node(const char* type, std::vector<std::string> inputs, const char* output, std::vector<onnx::AttributeDef> attributes = {}) {
+  onnx::NodeDef made;
+  made.op_type = type;
+  made.name = std::string(output) + "_node";
+  made.inputs = std::move(inputs);
+  made.outputs = {output};
+  made.attributes = std::move(attributes);
+  return made;
+}
+
+void add_tensor(onnx::GraphDef& graph, const char* name, const Shape& shape, float low, float high) {
+  std::mt19937 generator(static_cast<uint32_t>(graph.initializers.size()) + 1);
+  std::uniform_real_distribution<float> uniform(low, high);
+  onnx::TensorDef made;
+  made.name = name;
+  made.dtype = DType::float32;
+  made.shape = shape;
+  made.value = Tensor(DType::float32, shape);
+  for (float& x : made.value.span<float>()) x = uniform(generator);
+  graph.initializers.push_back(std::move(made));
+}
+
+onnx::ValueInfoDef tensor_info(const char* name, std::vector<int64_t> extents) {
+  onnx::ValueInfoDef info;
+  info.name = name;
+  info.type.kind = onnx::TypeDef::Kind::tensor;
+  info.type.elem_type = DType::float32;
+  info.type.shape.emplace();
+  for (int64_t extent : extents) {
+    onnx::DimDef dim;
+    dim.kind = extent < 0 ? onnx::DimDef::Kind::param : onnx::DimDef::Kind::value;
+    if (extent < 0)
+      dim.param = "batch";
+    else
+      dim.value = extent;
+    info.type.shape->push_back(dim);
+  }
+  return info;
+}
+
+// Two classes of images: bright left halves and bright right halves.
+Model tiny_network() {
+  onnx::ModelDef model;
+  model.ir_version = 8;
+  model.opset_imports.push_back({"", 17});
+  onnx::GraphDef& graph = model.graph;
+  graph.name = "tiny";
+  graph.inputs.push_back(tensor_info("image", {-1, 1, 6, 6}));
+  graph.outputs.push_back(tensor_info("scores", {-1, 2}));
+  add_tensor(graph, "conv.weight", {4, 1, 3, 3}, -0.5F, 0.5F);
+  add_tensor(graph, "conv.bias", {4}, -0.1F, 0.1F);
+  add_tensor(graph, "bn.scale", {4}, 0.9F, 1.1F);
+  add_tensor(graph, "bn.bias", {4}, -0.1F, 0.1F);
+  add_tensor(graph, "bn.mean", {4}, 0, 0);
+  add_tensor(graph, "bn.var", {4}, 1, 1);
+  add_tensor(graph, "fc.weight", {36, 2}, -0.2F, 0.2F);
+  add_tensor(graph, "fc.bias", {2}, -0.1F, 0.1F);
+  graph.nodes.push_back([] {
+    std::vector<onnx::AttributeDef> attributes;
+    attributes.push_back(ints("pads", {1, 1, 1, 1}));
+    return node("Conv", {"image", "conv.weight", "conv.bias"}, "conv", std::move(attributes));
+  }());
+  graph.nodes.push_back(node("BatchNormalization", {"conv", "bn.scale", "bn.bias", "bn.mean", "bn.var"}, "normal"));
+  graph.nodes.push_back(node("Relu", {"normal"}, "active"));
+  graph.nodes.push_back([] {
+    std::vector<onnx::AttributeDef> attributes;
+    attributes.push_back(ints("kernel_shape", {2, 2}));
+    attributes.push_back(ints("strides", {2, 2}));
+    return node("MaxPool", {"active"}, "pooled", std::move(attributes));
+  }());
+  graph.nodes.push_back(node("Flatten", {"pooled"}, "flat"));
+  graph.nodes.push_back(node("Gemm", {"flat", "fc.weight", "fc.bias"}, "scores"));
+  const std::string bytes = onnx::serialize_model(model);
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+struct Batch {
+  Feeds feeds;
+  Tensor labels;
+};
+Batch make_batch(int64_t n, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> noise(0, 0.5F);
+  Tensor images(DType::float32, {n, 1, 6, 6}), labels(DType::int64, {n});
+  for (int64_t i = 0; i < n; ++i) {
+    labels.data<int64_t>()[i] = i % 2;
+    for (int64_t k = 0; k < 36; ++k) images.data<float>()[i * 36 + k] = noise(generator) + ((k % 6 < 3) == (i % 2 == 0) ? 1.0F : 0.0F);
+  }
+  return {{{"image", images}}, labels};
+}
+
+TEST(Trainer, LossFallsAndTheSavedModelClassifies) {
+  Trainer trainer(tiny_network(), {.learning_rate = 0.1, .momentum = 0.9});
+  EXPECT_EQ(trainer.parameters().size(), 6U);
+  EXPECT_EQ(trainer.states().size(), 2U);
+  const double first = trainer.step(make_batch(16, 1).feeds, make_batch(16, 1).labels);
+  for (uint32_t i = 2; i < 40; ++i) {
+    const Batch batch = make_batch(i % 3 == 0 ? 12 : 16, i);
+    trainer.step(batch.feeds, batch.labels);
+  }
+  const Batch held_out = make_batch(20, 99);
+  EXPECT_GT(first, 0.3);
+  EXPECT_LT(trainer.evaluate(held_out.feeds, held_out.labels), 0.1 * first);
+
+  const std::string bytes = trainer.to_bytes({{"note", "trained"}});
+  const Model saved = Model::from_bytes(std::as_bytes(std::span(bytes)));
+  EXPECT_EQ(saved.metadata().custom.at("note"), "trained");
+  const Tensor scores = Session(saved).run(held_out.feeds)[0].tensor(), predicted = trainer.predict(held_out.feeds)[0].tensor();
+  for (int64_t i = 0; i < 20; ++i) {
+    const float* row = scores.data<float>() + 2 * i;
+    EXPECT_EQ(row[1] > row[0] ? 1 : 0, held_out.labels.data<int64_t>()[i]);
+    EXPECT_NEAR(row[0], predicted.data<float>()[2 * i], 1e-3);
+  }
+}
+
+TEST(Trainer, StepFollowsItsGradientsByPyTorchsFormula) {
+  constexpr float kRate = 0.05F, kMomentum = 0.9F, kDecay = 0.01F;
+  Trainer trainer(tiny_network(), {.learning_rate = kRate, .momentum = kMomentum, .weight_decay = kDecay});
+  NamedTensors expected, velocity;
+  for (const auto& [name, tensor] : trainer.parameters()) expected.emplace(name, tensor.clone());
+  for (uint32_t step = 0; step < 3; ++step) {
+    const Batch batch = make_batch(8, step);
+    for (const auto& [name, gradient] : trainer.gradients(batch.feeds, batch.labels)) {
+      const bool first = !velocity.contains(name);
+      if (first) velocity.emplace(name, Tensor(DType::float32, gradient.shape()));
+      for (int64_t i = 0; i < gradient.num_elements(); ++i) {
+        float &p = expected.at(name).data<float>()[i], &v = velocity.at(name).data<float>()[i];
+        const float g = gradient.data<float>()[i] + kDecay * p;
+        v = first ? g : kMomentum * v + g;
+        p -= kRate * v;
+      }
+    }
+    trainer.step(batch.feeds, batch.labels);
+    for (const auto& [name, tensor] : trainer.parameters())
+      for (int64_t i = 0; i < tensor.num_elements(); ++i)
+        ASSERT_NEAR(tensor.data<float>()[i], expected.at(name).data<float>()[i], 1e-5) << name;
+  }
+}
+
+TEST(Trainer, RunningStatisticsMoveByOnnxsMomentum) {
+  Trainer trainer(tiny_network(), {.learning_rate = 0});
+  const Batch batch = make_batch(8, 5);
+  trainer.step(batch.feeds, batch.labels);
+  const std::vector<float> once(trainer.states().at("bn.mean").span<float>().begin(), trainer.states().at("bn.mean").span<float>().end());
+  trainer.step(batch.feeds, batch.labels);
+  // From 0: m1 = 0.1 b, m2 = 0.9 m1 + 0.1 b = 1.9 m1.
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_NE(once[i], 0);
+    EXPECT_NEAR(trainer.states().at("bn.mean").data<float>()[i], 1.9F * once[i], 1e-5);
+  }
+}
+
+TEST(Trainer, FrozenParametersStayAndUnknownNamesAreErrors) {
+  Trainer trainer(tiny_network(), {.frozen = {"conv.weight", "conv.bias"}});
+  EXPECT_EQ(trainer.parameters().size(), 4U);
+  EXPECT_FALSE(trainer.parameters().contains("conv.weight"));
+  EXPECT_THROW(Trainer(tiny_network(), {.parameters = {"nothing"}}), Error);
+  EXPECT_THROW(Trainer(tiny_network(), {.output = "nothing"}), Error);
+  EXPECT_THROW(trainer.step({}, make_batch(2, 1).labels), Error);
+}
+
+TEST(Trainer, MeanSquaredErrorFitsALine) {
+  Trainer trainer(tiny_network(), {.loss = Loss::mean_squared_error, .learning_rate = 0.05, .momentum = 0.5});
+  const Batch batch = make_batch(8, 1);
+  Tensor targets(DType::float32, {8, 2});
+  for (int64_t i = 0; i < 16; ++i) targets.data<float>()[i] = i % 4 == 0 ? 1.0F : 0.0F;
+  const double first = trainer.step(batch.feeds, targets);
+  double last = first;
+  for (int i = 0; i < 60; ++i) last = trainer.step(batch.feeds, targets);
+  EXPECT_LT(last, 0.1 * first);
+}
+
+TEST(JointModule, GradientsOfAnOutsideLossEqualTheTrainers) {
+  Trainer trainer(tiny_network());
+  JointModule module(tiny_network());
+  const Batch batch = make_batch(8, 3);
+  JointModule::Run run = module.forward(batch.feeds);
+  ASSERT_EQ(run.outputs().size(), 1U);
+  // d(mean cross-entropy)/d(scores) = (softmax - onehot) / n
+  const Tensor& scores = run.outputs()[0];
+  Tensor gradient(DType::float32, scores.shape());
+  for (int64_t i = 0; i < 8; ++i) {
+    const float a = std::exp(scores.data<float>()[2 * i]), b = std::exp(scores.data<float>()[2 * i + 1]);
+    const bool one = batch.labels.data<int64_t>()[i] == 1;
+    gradient.data<float>()[2 * i] = (a / (a + b) - (one ? 0 : 1)) / 8;
+    gradient.data<float>()[2 * i + 1] = (b / (a + b) - (one ? 1 : 0)) / 8;
+  }
+  JointModule::Run other = module.forward(make_batch(4, 4).feeds);  // interleaved, of another shape
+  const NamedTensors got = run.backward(std::vector{gradient});
+  const NamedTensors expected = trainer.gradients(batch.feeds, batch.labels);
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [name, tensor] : expected)
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) ASSERT_NEAR(got.at(name).data<float>()[i], tensor.data<float>()[i], 1e-5) << name;
+  EXPECT_THROW(run.backward(std::vector{gradient}), Error);
+  EXPECT_THROW(other.backward(std::vector{gradient}), Error);  // of 8 images, not of 4
+}
+
+}  // namespace
+}  // namespace treadle::train
