@@ -123,7 +123,7 @@ void add_input_options(CLI::App& app, InputOptions& options) {
 
 void add_session_options(CLI::App& app, SessionOptions& options) {
   app.add_option("--threads", options.intra_op_num_threads, "Threads of one node; 0: by affinity and cgroup")->capture_default_str();
-  app.add_option("--skip-pass", options.disabled_passes, "Passes that do not run; `treadle options` lists them");
+  app.add_option("--skip-pass", options.disabled_passes, "A pass that does not run; `treadle options` lists them; may be repeated")->allow_extra_args(false)->take_all();
   app.add_flag_callback("--no-optimize", [&options] { options.graph_optimization_level = GraphOptimizationLevel::disable_all; }, "Run the graph as written");
   app.add_flag_callback("--loose-symbols", [&options] { options.strict_symbols = false; }, "Let a symbol have different extents in different inputs");
 }

@@ -76,7 +76,7 @@ Command add_run(CLI::App& app) {
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
-  app.add_option("-o,--outputs", options->outputs, "Outputs to compute; all by default");
+  app.add_option("-o,--outputs", options->outputs, "An output to compute, may be repeated; all by default")->allow_extra_args(false)->take_all();
   app.add_option("--save", options->output_folder, "Folder for the outputs, one .npy each");
   app.add_option("--top", options->top, "Print the largest K scores of every float output");
   app.add_option("--labels", options->labels, "File with one label a line, for --top");

@@ -207,6 +207,9 @@ class Lowering {
       if (!elided) kept.push_back(std::move(instruction));
     }
     p_.instructions_ = std::move(kept);
+    // A root may have become an output after others came to share its bytes.
+    for (Slot& shared : p_.slots_)
+      if (shared.root >= 0) shared.placement = slot(shared.root).placement;
   }
 
   // An output needs bytes of its own; a view of anything else may lie where its input lies.

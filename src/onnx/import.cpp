@@ -83,7 +83,7 @@ class Importer {
         for (const DimDef& dim : *def.shape) {
           if (dim.kind == DimDef::Kind::value && dim.value >= 0) shape.emplace_back(dim.value);
           else if (is_body) shape.push_back(symbols_->fresh_symbol("dim", true));
-          else if (dim.kind == DimDef::Kind::param && !dim.param.empty()) shape.push_back(symbols_->symbol(dim.param));
+          else if (dim.kind == DimDef::Kind::param && !dim.param.empty() && dim.param != "?") shape.push_back(symbols_->symbol(dim.param));
           else shape.push_back(symbols_->fresh_symbol("dim", false));
         }
         type.shape = std::move(shape);

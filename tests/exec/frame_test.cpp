@@ -118,6 +118,25 @@ TEST(Frame, OutputsMayBeInputsConstantsViewsAndEachOther) {
   EXPECT_EQ(outputs[5].tensor().data<float>()[0], 2);
 }
 
+TEST(Frame, ADynamicNodeReadsAValueThatAnOutputWasWrittenOver) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4});
+  ValueId sum = b.node("Add", {x, x});
+  ValueId product = b.node("Mul", {sum, sum});  // in place of the sum
+  b.output(b.node("Reshape", {product, b.ints("shape", {2, 2})}), "y");
+  ValueId kept = b.node("NonZero", {product});
+  b.output(b.node("Gather", {product, b.node("Squeeze", {kept, b.ints("axes", {0})})}), "z");
+  Program program(b.finish());
+  Tensor x_value(DType::float32, {4});
+  float values[] = {1, 0, 2, 3};
+  std::copy_n(values, 4, x_value.data<float>());
+  std::vector<Datum> outputs = run_all(program, {x_value});
+  ASSERT_EQ(outputs[1].tensor().shape(), (Shape{3}));
+  EXPECT_EQ(outputs[0].tensor().data<float>()[3], 36);
+  EXPECT_EQ(outputs[1].tensor().data<float>()[2], 36);
+  EXPECT_EQ(outputs[1].tensor().data<float>()[1], 16);
+}
+
 TEST(Frame, ShapesThatTheFeedsDetermineNeedNoInstruction) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), b.symbol("m")});
