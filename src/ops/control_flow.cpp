@@ -38,7 +38,9 @@ class Joiner {
 
  private:
   static Type join_kinds(const Type& a, const Type& b) {
-    if (a.kind == Type::Kind::unknown || b.kind == Type::Kind::unknown || a.kind != b.kind) {
+    // An optional that a body gives back as its content: either may be there.
+    if (a.kind != Type::Kind::unknown && b.kind != Type::Kind::unknown && a.kind != b.kind) return {};
+    if (a.kind == Type::Kind::unknown || b.kind == Type::Kind::unknown) {
       // What is known of one side alone cannot be held against the other: only kind and dtype stay.
       Type result = a.kind == Type::Kind::unknown ? b : a;
       result.shape.reset();
@@ -121,7 +123,7 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
     for (size_t i = 0; i < num_carried; ++i) {
       // The body's own declaration may have made the type more exact.
       const Type before = body.graph->type(body.graph->inputs[first_input + i]);
-      types[first_input + i] = joiner.join(before, outputs[first_output + i]);
+      if (before.kind != Type::Kind::unknown) types[first_input + i] = joiner.join(before, outputs[first_output + i]);
     }
     if (!joiner.changed()) return outputs;
     if (round == 1000) throw Error(ErrorCode::internal, "the types of loop-carried values do not settle");
