@@ -72,6 +72,7 @@ std::vector<OpDef> sequence_map_ops();
 std::vector<OpDef> sequence_ops();
 std::vector<OpDef> shape_ops();
 std::vector<OpDef> signal_ops();
+std::vector<OpDef> signal_window_ops();
 std::vector<OpDef> slice_ops();
 std::vector<OpDef> softmax_ops();
 std::vector<OpDef> space_depth_ops();
@@ -150,6 +151,7 @@ inline constexpr Family kFamilies[] = {
     sequence_ops,
     shape_ops,
     signal_ops,
+    signal_window_ops,
     slice_ops,
     softmax_ops,
     space_depth_ops,

@@ -6,27 +6,12 @@
 
 #include "core/checked.h"
 #include "graph/infer.h"
-#include "kernels/movement/copy.h"
 #include "ops/list.h"
+#include "ops/movement.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
-
-/// Copies `count` blocks of `length` elements, each `from_pitch` elements after the last in the source and `to_pitch` in the destination.
-void copy_blocks(const Tensor& from, int64_t from_at, int64_t from_pitch, const Tensor& to, int64_t to_at, int64_t to_pitch, int64_t count,
-                 int64_t length, ThreadPool* pool) {
-  if (from.dtype() == DType::string) {
-    for (int64_t i = 0; i < count; ++i)
-      std::copy_n(from.data<std::string>() + from_at + i * from_pitch, length, to.data<std::string>() + to_at + i * to_pitch);
-    return;
-  }
-  if (is_sub_byte(from.dtype()))
-    throw Error(ErrorCode::not_implemented, fmt::format("{} elements cannot be split or joined in a sequence", name_of(from.dtype())));
-  auto bytes = static_cast<int64_t>(bits_of(from.dtype()) / 8);
-  kernels::copy_blocks(count, length * bytes, from.raw() + from_at * bytes, from_pitch * bytes, to.raw() + to_at * bytes, to_pitch * bytes,
-                       pool);
-}
 
 std::vector<int64_t> integers(const Tensor& tensor) {
   std::vector<int64_t> values;
@@ -75,7 +60,7 @@ struct SplitToSequence {
       part[axis] = length;
       if (!keep) part.erase(axis);
       Tensor piece(x.dtype(), part);
-      copy_blocks(x, at * inner, shape[axis] * inner, piece, 0, length * inner, outer, length * inner, c.pool());
+      move_blocks(x.dtype(), outer, length * inner, x.raw(), at * inner, shape[axis] * inner, piece.raw(), 0, length * inner, c.pool());
       at += length;
       sequence.elements.emplace_back(std::move(piece));
     }
@@ -129,7 +114,7 @@ struct ConcatFromSequence {
     for (const Datum& element : sequence.elements) {
       Tensor tensor = element.tensor().contiguous();
       int64_t length = new_axis ? inner : tensor.shape()[at] * inner;
-      copy_blocks(tensor, 0, length, out, place, shape[at] * inner, outer, length, c.pool());
+      move_blocks(tensor.dtype(), outer, length, tensor.raw(), 0, length, out.raw(), place, shape[at] * inner, c.pool());
       place += length;
     }
   }

@@ -1,8 +1,276 @@
-#include "graph/op_def.h"
+// DFT (opset 17, 20), STFT (opset 17).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "core/float_types.h"
+#include "core/thread_pool.h"
+#include "graph/infer.h"
+#include "kernels/scratch_slots.h"
+#include "kernels/signal/fft.h"
 #include "ops/list.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
 
-std::vector<OpDef> signal_ops() { return {}; }
+using kernels::Fft;
+using kernels::ScratchSlots;
+
+template <typename X>
+using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
+
+/// A transform with its tables and working memory laid out in the scratch: the table, then a line and its work for each slot.
+template <typename T>
+struct Transform {
+  using Complex = std::complex<T>;
+  Fft<T> fft;
+  int slots;
+
+  static Transform bind(BindContext& c, int64_t length, bool inverse, int64_t num_lines, int64_t lines_per_task) {
+    Transform t{Fft<T>(length, inverse), 1};
+    t.slots = ScratchSlots::count(c.max_threads(), ceil_div(std::max<int64_t>(num_lines, 1), lines_per_task));
+    int64_t elements = checked_add(t.table_elements(), checked_mul(t.slot_elements(), t.slots));
+    c.request_scratch(static_cast<size_t>(checked_mul(elements, sizeof(Complex))));
+    return t;
+  }
+  int64_t table_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.table_size()), 8)); }
+  int64_t slot_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.length() + fft.work_size()), 8)); }
+
+  /// For every line: load(i, line), the transform, store(i, line).
+  template <typename Load, typename Store>
+  void run(RunContext& c, int64_t num_lines, int64_t lines_per_task, Load load, Store store) const {
+    auto* table = c.scratch<Complex>();
+    Complex* pieces = table + table_elements();
+    fft.prepare(table, pieces + fft.length());
+    ScratchSlots free(pieces, static_cast<size_t>(slot_elements()) * sizeof(Complex), slots);
+    parallel_for(c.pool(), num_lines, lines_per_task, [&](int64_t begin, int64_t end) {
+      ScratchSlots::Lease lease(free);
+      auto* line = reinterpret_cast<Complex*>(lease.data());
+      for (int64_t i = begin; i < end; ++i) {
+        load(i, line);
+        fft.run(table, line, line + fft.length());
+        store(i, line);
+      }
+    });
+  }
+};
+
+int64_t lines_per_task(int64_t length) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(length, 1)); }
+
+template <typename T, typename X>
+T load(X value) {
+  return static_cast<T>(value);
+}
+
+// The input is [..., signal, ..., 1 or 2]: `before` lines ahead of the axis, `after` behind it.
+template <typename X>
+struct Dft {
+  using T = ComputeType<X>;
+  using Complex = std::complex<T>;
+  Transform<T> transform;
+  int64_t before, extent, after, length, out_extent;
+  int parts, out_parts;
+  bool inverse, onesided;
+
+  static Dft bind(BindContext& c) {
+    const Shape &x = c.shape(0), &y = c.output_shape(0);
+    int axis = signal_axis(c.has_input(2) ? c.value_at(2, 0) : -2, x.rank());
+    Dft dft{.transform = {Fft<T>(1, false), 1},
+            .before = x.product(0, axis),
+            .extent = x[axis],
+            .after = x.product(axis + 1, x.rank() - 1),
+            .length = 0,
+            .out_extent = y[axis],
+            .parts = static_cast<int>(x.back()),
+            .out_parts = static_cast<int>(y.back()),
+            .inverse = c.get_int("inverse") != 0,
+            .onesided = c.get_int("onesided") != 0};
+    dft.length = c.has_input(1) ? c.value_at(1, 0) : dft.inverse && dft.onesided ? 2 * (dft.extent - 1) : dft.extent;
+    dft.transform = Transform<T>::bind(c, dft.length, dft.inverse, dft.before * dft.after, lines_per_task(dft.length));
+    return dft;
+  }
+
+  static int signal_axis(int64_t axis, int rank) {
+    int result = normalise_axis(axis, rank);
+    if (result == rank - 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("axis = {} is the last one, which holds real and imaginary parts", axis));
+    return result;
+  }
+
+  void run(RunContext& c) const {
+    const X* x = c.in<X>(0);
+    X* y = c.out<X>(0);
+    T scale = inverse ? static_cast<T>(1.0 / static_cast<double>(length)) : T{1};
+    bool hermitian = inverse && onesided;
+    transform.run(
+        c, before * after, lines_per_task(length),
+        [&](int64_t i, Complex* line) {
+          const X* source = x + ((i / after) * extent * after + i % after) * parts;
+          int64_t given = std::min(extent, hermitian ? length / 2 + 1 : length), step = after * parts;
+          for (int64_t k = 0; k < given; ++k) line[k] = {load<T>(source[k * step]), parts == 2 ? load<T>(source[k * step + 1]) : T{0}};
+          std::fill(line + given, line + length, Complex{});
+          if (!hermitian) return;
+          // A real signal's spectrum is symmetric; the imaginary parts at its two centres do not count.
+          line[0] = {line[0].real(), 0};
+          if (length % 2 == 0) line[length / 2] = {line[length / 2].real(), 0};
+          for (int64_t k = 1; k < (length + 1) / 2; ++k) line[length - k] = std::conj(line[k]);
+        },
+        [&](int64_t i, const Complex* line) {
+          X* target = y + ((i / after) * out_extent * after + i % after) * out_parts;
+          int64_t step = after * out_parts;
+          for (int64_t k = 0; k < out_extent; ++k) {
+            target[k * step] = static_cast<X>(line[k].real() * scale);
+            if (out_parts == 2) target[k * step + 1] = static_cast<X>(line[k].imag() * scale);
+          }
+        });
+  }
+};
+
+void check_parts(const Dim& parts) {
+  if (parts.is_const() && parts.value() != 1 && parts.value() != 2)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements; expected 1 (real) or 2 (complex)", parts.value()));
+}
+
+/// The first element of an integer input, where it is known.
+std::optional<Dim> known_scalar(const InferContext& c, int input) {
+  auto values = c.known(input);
+  if (!values || values->empty()) return std::nullopt;
+  return values->front();
+}
+
+void infer_dft(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  SymbolicShape shape = c.shape(0);
+  if (shape.size() < 2)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the input has {} axes; expected at least a signal's and that of its parts", shape.size()));
+  check_parts(shape.back());
+  bool inverse = c.get_int("inverse") != 0, onesided = c.get_int("onesided") != 0;
+  auto axis = c.has_input(2) ? known_scalar(c, 2) : Dim(-2);
+  shape.back() = inverse && onesided ? 1 : 2;
+  if (!axis || !axis->is_const()) {
+    for (size_t i = 0; i + 1 < shape.size(); ++i) shape[i] = c.data_dependent_dim("frequencies");
+    return c.set_output(0, c.dtype(0), std::move(shape));
+  }
+  Dim& extent = shape[static_cast<size_t>(Dft<float>::signal_axis(axis->value(), c.rank(0)))];
+  std::optional<Dim> length = c.has_input(1) ? known_scalar(c, 1) : inverse && onesided ? Dim(2) * (extent - Dim(1)) : extent;
+  if (!length)
+    extent = c.data_dependent_dim("frequencies");
+  else
+    extent = onesided && !inverse ? floor_div(*length, 2) + Dim(1) : *length;
+  c.set_output(0, c.dtype(0), std::move(shape));
+}
+
+// Version 17 has the axis as an attribute.
+void upgrade_dft_17(Graph& graph, NodeId id) {
+  ValueId axis = graph.add_constant("axis", Tensor::scalar(graph.node(id).attributes.get_int("axis", 1)));
+  graph.node(id).attributes.erase("axis");
+  graph.resize_inputs(id, 3);
+  graph.set_input(id, 2, axis);
+}
+
+template <typename X>
+struct Stft {
+  using T = ComputeType<X>;
+  using Complex = std::complex<T>;
+  Transform<T> transform;
+  int64_t batch, signal, frames, bins, step, length;
+  int parts;
+
+  static Stft bind(BindContext& c) {
+    const Shape &x = c.shape(0), &y = c.output_shape(0);
+    Stft stft{.transform = {Fft<T>(1, false), 1},
+              .batch = x[0],
+              .signal = x[1],
+              .frames = y[1],
+              .bins = y[2],
+              .step = c.value_at(1, 0),
+              .length = c.has_input(3)   ? c.value_at(3, 0)
+                        : c.has_input(2) ? c.shape(2)[0]
+                                         : x[1],
+              .parts = static_cast<int>(x.back())};
+    if (c.has_input(2) && c.shape(2)[0] != stft.length)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the window has {} elements, frame_length is {}", c.shape(2)[0], stft.length));
+    stft.transform = Transform<T>::bind(c, stft.length, false, stft.batch * stft.frames, lines_per_task(stft.length));
+    return stft;
+  }
+
+  void run(RunContext& c) const {
+    const X *x = c.in<X>(0), *window = c.in<X>(2);
+    X* y = c.out<X>(0);
+    transform.run(
+        c, batch * frames, lines_per_task(length),
+        [&](int64_t i, Complex* line) {
+          const X* source = x + ((i / frames) * signal + (i % frames) * step) * parts;
+          for (int64_t k = 0; k < length; ++k) {
+            T weight = window ? load<T>(window[k]) : T{1};
+            line[k] = {load<T>(source[k * parts]) * weight, parts == 2 ? load<T>(source[k * parts + 1]) * weight : T{0}};
+          }
+        },
+        [&](int64_t i, const Complex* line) {
+          X* target = y + i * bins * 2;
+          for (int64_t k = 0; k < bins; ++k) {
+            target[2 * k] = static_cast<X>(line[k].real());
+            target[2 * k + 1] = static_cast<X>(line[k].imag());
+          }
+        });
+  }
+};
+
+void infer_stft(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  SymbolicShape shape = c.shape(0);
+  if (shape.size() != 3)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the signal is {}; expected [batch, length, 1 or 2]", to_string(shape)));
+  check_parts(shape.back());
+  std::optional<Dim> step = known_scalar(c, 1), length = shape[1];
+  if (c.has_input(3))
+    length = known_scalar(c, 3);
+  else if (c.has_input(2))
+    length = c.has_rank(2) && c.rank(2) == 1 ? std::optional<Dim>(c.shape(2)[0]) : std::nullopt;
+  if (step && step->is_const() && step->value() < 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("frame_step = {}; expected at least 1", step->value()));
+  if (length && length->is_const() && shape[1].is_const() && (length->value() < 1 || length->value() > shape[1].value()))
+    throw Error(ErrorCode::invalid_argument, fmt::format("frame_length = {} for a signal of {}", length->value(), shape[1].value()));
+  Dim frames = step && length ? floor_div(shape[1] - *length, *step) + Dim(1) : c.data_dependent_dim("frames");
+  Dim bins = !length ? c.data_dependent_dim("bins") : c.get_int("onesided", 1) != 0 ? floor_div(*length, 2) + Dim(1) : *length;
+  c.set_output(0, c.dtype(0), {shape[0], frames, bins, 2});
+}
+
+Cost cost(const ShapeContext& c) {
+  auto n = static_cast<double>(c.output_shape(0).num_elements());
+  return {.flops = 2.5 * n * 10, .bytes = c.size_bytes(0) + n * static_cast<double>(bits_of(c.dtype(0))) / 8};
+}
+
+}  // namespace
+
+std::vector<OpDef> signal_ops() {
+  return {
+      {.name = "DFT",
+       .since = {17, 20},
+       .upgrade = {{17, upgrade_dft_17}},
+       .inputs = {{"input", kFloats, "T1"}, {"dft_length", kInt32Or64, "", Presence::optional}, {"axis", kInt64, "", Presence::optional}},
+       .outputs = {{"output", kFloats, "T1"}},
+       .attributes = {{"inverse", int64_t{0}}, {"onesided", int64_t{0}}},
+       .infer = infer_dft,
+       .cost = cost,
+       .kernels = typed<Dft, float, double, Float16, BFloat16>(),
+       .value_inputs = {1, 2}},
+      {.name = "STFT",
+       .since = {17},
+       .inputs = {{"signal", kFloats, "T1"},
+                  {"frame_step", kInt32Or64},
+                  {"window", kFloats, "T1", Presence::optional},
+                  {"frame_length", kInt32Or64, "", Presence::optional}},
+       .outputs = {{"output", kFloats, "T1"}},
+       .attributes = {{"onesided", int64_t{1}}},
+       .infer = infer_stft,
+       .cost = cost,
+       .kernels = typed<Stft, float, double, Float16, BFloat16>(),
+       .value_inputs = {1, 3}},
+  };
+}
 
 }  // namespace treadle::ops
