@@ -97,7 +97,9 @@ Type output_type(const Type& inferred, const Type& declared) {
 }
 
 TensorDef to_def(std::string name, const Datum& datum) {
-  if (!datum.is_tensor()) throw Error(ErrorCode::not_implemented, fmt::format("the constant \"{}\" is {}; a model can only hold dense tensors", name, describe(datum)));
+  if (!datum.is_tensor())
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("the constant \"{}\" is {}; a model can only hold dense tensors", name, describe(datum)));
   TensorDef def;
   def.name = std::move(name);
   def.value = datum.tensor().contiguous();
@@ -137,7 +139,8 @@ struct InternalFunction {
 std::vector<NodeDef> yield_body(const FunctionDef& function) {
   std::vector<NodeDef> nodes;
   for (size_t i = 0; i < function.outputs.size(); ++i) {
-    if (i >= function.inputs.size()) throw Error(ErrorCode::not_implemented, "a Yield that takes more values back than it hands out cannot be written");
+    if (i >= function.inputs.size())
+      throw Error(ErrorCode::not_implemented, "a Yield that takes more values back than it hands out cannot be written");
     NodeDef node;
     node.op_type = "Identity";
     node.inputs = {function.inputs[i]};
@@ -187,9 +190,9 @@ class Exporter {
     std::vector<std::string> names;  // by value; empty for what is not written
     std::unordered_set<std::string> used;
     std::map<ConstantKey, ValueId> constants;
-    std::unordered_set<uint32_t> needed;          // constants to write though no node of this graph reads them
-    std::unordered_set<uint32_t> outer_constants; // constants that are written as a value of a graph around it
-    std::vector<std::string> copies;              // by output: the name that an Identity gives it; empty if none is needed
+    std::unordered_set<uint32_t> needed;           // constants to write though no node of this graph reads them
+    std::unordered_set<uint32_t> outer_constants;  // constants that are written as a value of a graph around it
+    std::vector<std::string> copies;               // by output: the name that an Identity gives it; empty if none is needed
   };
 
   void choose_opsets() {
@@ -210,9 +213,11 @@ class Exporter {
       visit(root_, [&](const Graph& graph, const Node& node) {
         if (!node.domain.empty()) return;
         if (int needed = lowest_opset(graph, node); needed > chosen)
-          throw Error(ErrorCode::invalid_argument, fmt::format("it needs opset {}, the chosen one is {}", needed, chosen)).add_context(describe(node), describe_operands(graph, node));
+          throw Error(ErrorCode::invalid_argument, fmt::format("it needs opset {}, the chosen one is {}", needed, chosen))
+              .add_context(describe(node), describe_operands(graph, node));
       });
-      throw Error(ErrorCode::invalid_argument, fmt::format("graphs are written in opset {} at least, the chosen one is {}", kOldestOpset, chosen));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("graphs are written in opset {} at least, the chosen one is {}", kOldestOpset, chosen));
     }
     opsets_[""] = chosen;
   }
@@ -257,7 +262,9 @@ class Exporter {
     name_outputs(scope);
     std::unordered_set<uint32_t> overridable;
     for (ValueId id : graph.overridable_initializers) overridable.insert(static_cast<uint32_t>(id));
-    auto named = [&](ValueId id) { return id == kNoValue || !scope.names[index_of(id)].empty() || captured.contains(static_cast<uint32_t>(id)); };
+    auto named = [&](ValueId id) {
+      return id == kNoValue || !scope.names[index_of(id)].empty() || captured.contains(static_cast<uint32_t>(id));
+    };
     for (int live = 1; live >= 0; --live) {  // what is read has the first choice of names
       for (size_t i = 0; i < graph.num_values(); ++i) {
         ValueId id{static_cast<uint32_t>(i)};
@@ -274,19 +281,21 @@ class Exporter {
         if (!named(output)) name_value(scope, output, graph.value(output).name);
   }
 
-  // A model's outputs have names to keep; a body's are told by their places. The first output that is a computed value gives it its name.
-  // Others are copies: of inputs and constants, which onnxruntime does not take as outputs everywhere, and of values that are an output already.
+  // A model's outputs have names to keep; a body's are told by their places. The first output that is a computed value gives it its name,
+  // and an input of a model may be an output under its own name. The others are copies: of constants, of what is an output already, and of
+  // a body's inputs (onnxruntime 1.31 overwrites a state that Scan's body passes on as it is).
   static void name_outputs(Scope& scope) {
     const Graph& graph = scope.graph;
     std::unordered_set<std::string> given;
     for (size_t i = 0; i < graph.outputs.size(); ++i) {
       ValueId id = graph.outputs[i];
       const Value& value = graph.value(id);
-      std::string wanted = !scope.parent && i < graph.output_names.size() ? graph.output_names[i] : value.name;
       const std::string& name = scope.names[index_of(id)];
-      std::string copy;
-      if (value.producer != kNoNode && name.empty()) name_value(scope, id, wanted);
-      else if (scope.parent || name != wanted || given.contains(wanted)) copy = free_name(scope, wanted);
+      std::string wanted = !scope.parent && i < graph.output_names.size() ? graph.output_names[i] : value.name, copy;
+      if (value.producer != kNoNode && name.empty())
+        name_value(scope, id, wanted);
+      else if (scope.parent || name != wanted || given.contains(name))
+        copy = free_name(scope, wanted);
       given.insert(copy.empty() ? name : copy);
       scope.copies.push_back(std::move(copy));
     }
@@ -317,7 +326,7 @@ class Exporter {
     def.name = graph.name.empty() ? "graph" : graph.name;
     def.doc_string = graph.doc;
     size_t num_formal = graph.inputs.size() - (body ? body->captures.size() : 0);
-    for (size_t i = 0; i < num_formal; ++i) def.inputs.push_back(value_info(scope, graph.inputs[i], graph.type(graph.inputs[i]), !body));
+    for (size_t i = 0; i < num_formal; ++i) def.inputs.push_back(value_info(scope, graph.inputs[i], graph.type(graph.inputs[i]), true));
     for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) def.nodes.push_back(write_node(scope, graph.node(id)));
     write_outputs(scope, def, body != nullptr);
     for (size_t i = 0; i < graph.num_values(); ++i) {
@@ -389,7 +398,8 @@ class Exporter {
     }
     for (const Body& body : node.bodies) {
       std::vector<std::string> captured;
-      for (auto [inside, position] : body.captures) captured.push_back(name_of_operand(scope, node.inputs[static_cast<size_t>(node.num_formal_inputs + position)]));
+      for (auto [inside, position] : body.captures)
+        captured.push_back(name_of_operand(scope, node.inputs[static_cast<size_t>(node.num_formal_inputs + position)]));
       Scope inner{*body.graph, &scope, {}, {}, {}, {}, {}, {}};
       AttributeDef attribute;
       attribute.name = body.attribute;
@@ -405,8 +415,10 @@ class Exporter {
 
   // The local function for a node of ours; one per number of operands, because a function's are fixed.
   std::string function_for(const Node& node, const NodeDef& def) {
-    const auto* found = std::find_if(std::begin(kInternalFunctions), std::end(kInternalFunctions), [&](const InternalFunction& f) { return f.op_type == node.op_type; });
-    if (found == std::end(kInternalFunctions)) throw Error(ErrorCode::not_implemented, "it has no form in standard operators").add_context(describe(node));
+    const auto* found = std::find_if(std::begin(kInternalFunctions), std::end(kInternalFunctions),
+                                     [&](const InternalFunction& f) { return f.op_type == node.op_type; });
+    if (found == std::end(kInternalFunctions))
+      throw Error(ErrorCode::not_implemented, "it has no form in standard operators").add_context(describe(node));
     FunctionDef function;
     function.domain = "treadle";
     function.name = fmt::format("{}_{}_{}", node.op_type, def.inputs.size(), def.outputs.size());
@@ -429,6 +441,8 @@ class Exporter {
 
 }  // namespace
 
-ModelDef export_model(const Graph& graph, const ModelDef* original, const ExportOptions& options) { return Exporter(graph, options).run(original); }
+ModelDef export_model(const Graph& graph, const ModelDef* original, const ExportOptions& options) {
+  return Exporter(graph, options).run(original);
+}
 
 }  // namespace treadle::onnx

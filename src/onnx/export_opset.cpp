@@ -59,7 +59,8 @@ bool fits(const Graph& graph, const Node& node, const SchemaVersion& version) {
   for (const auto& [name, value] : node.attributes) {
     if (!has_word(version.attributes, name)) return false;
     for (const LateValue& late : kLateValues)
-      if (version.since < late.since && node.is(late.op_type) && name == late.attribute && node.attributes.get_string(name) == late.value) return false;
+      if (version.since < late.since && node.is(late.op_type) && name == late.attribute && node.attributes.get_string(name) == late.value)
+        return false;
   }
   return true;
 }
@@ -73,8 +74,11 @@ int lowest_opset(const Graph& graph, const Node& node) {
   int changed = 0;
   for (const UpgradeStep& step : op.upgrade) changed = std::max(changed, step.from);
   std::span<const SchemaVersion> history = schema_history();
-  auto less = [](const SchemaVersion& version, const std::pair<std::string_view, std::string_view>& key) { return std::pair(version.domain, version.name) < key; };
-  auto first = std::lower_bound(history.begin(), history.end(), std::pair<std::string_view, std::string_view>(node.domain, node.op_type), less);
+  auto less = [](const SchemaVersion& version, const std::pair<std::string_view, std::string_view>& key) {
+    return std::pair(version.domain, version.name) < key;
+  };
+  auto first =
+      std::lower_bound(history.begin(), history.end(), std::pair<std::string_view, std::string_view>(node.domain, node.op_type), less);
   auto last = first;
   while (last != history.end() && last->domain == node.domain && last->name == node.op_type) ++last;
   while (last != first) {

@@ -28,6 +28,7 @@ class ConstantFolder {
     if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() ||
         node.is("Yield", "treadle"))
       return false;
+    if (budget_.keep_quantisation && node.op_type == "DequantizeLinear") return false;
     bool read = false;
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
     if (!read) return false;

@@ -59,6 +59,7 @@ class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
     budget_.max_bytes_each = options.max_folded_bytes;
+    budget_.keep_quantisation = options.keep_quantisation;
   }
 
   void run() {

@@ -17,6 +17,8 @@ struct PipelineOptions {
   int64_t max_patches = INT64_MAX;       ///< stop after that many (to bisect a fault)
   bool verify = false;                   ///< check the whole graph after every pass
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
+  /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
+  bool keep_quantisation = false;
   /// One line for every pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
   std::function<void(const std::string&)> warn;

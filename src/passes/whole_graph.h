@@ -14,6 +14,7 @@ struct FoldBudget {
   size_t max_bytes_each = 64U << 20U;  ///< of one constant
   double bytes = 512e6;                ///< of all constants that folding makes
   double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
+  bool keep_quantisation = false;      ///< DequantizeLinear stays
 };
 
 /// Computes nodes whose inputs are constants. Never nodes that draw random numbers, have bodies or yield; a node that fails is left to fail

@@ -156,7 +156,6 @@ TEST(Export, TheLowestOpsetIsThatOfTheNodeThatNeedsMost) {
   GraphBuilder b;
   ValueId x = b.input("x", {2, 3});
   b.output(b.op("y", "LayerNormalization", {x, b.floats("scale", {1, 1, 1})}));
-  if (!find_op("", "LayerNormalization")) GTEST_SKIP() << "the operator is missing";
   EXPECT_EQ(opset_of(export_model(b.graph())), 17);
 }
 
@@ -194,7 +193,8 @@ TEST(Export, AChosenOpsetIsUsedOrRefused) {
 // ONNX, docs/Versioning.md: opset 13 came with IR 7, 18 with 8, 21 with 10, 28 with 14.
 TEST(Export, TheIrVersionFitsTheOpset) {
   auto graph = simple();
-  for (auto [opset, ir] : {std::pair{13, 7}, {18, 8}, {21, 10}, {28, 14}}) EXPECT_EQ(export_model(*graph, nullptr, {.opset = opset}).ir_version, ir) << opset;
+  for (auto [opset, ir] : {std::pair{13, 7}, {18, 8}, {21, 10}, {28, 14}})
+    EXPECT_EQ(export_model(*graph, nullptr, {.opset = opset}).ir_version, ir) << opset;
 }
 
 TEST(Export, OverridableInitializersStayInputs) {
@@ -227,7 +227,6 @@ TEST(Export, AConstantThatIsNoTensorIsRefused) {
   GraphBuilder b;
   ValueId c = b.graph().add_constant("c", Sequence{DType::float32, {}});
   b.output(b.op("y", "SequenceLength", {c}));
-  if (!find_op("", "SequenceLength")) GTEST_SKIP() << "the operator is missing";
   EXPECT_THROW(export_model(b.graph()), Error);
 }
 

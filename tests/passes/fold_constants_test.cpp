@@ -1,4 +1,3 @@
-#include "graph/op_def.h"
 #include "tests/passes/pass_test.h"
 
 namespace treadle {
@@ -38,7 +37,6 @@ TEST(FoldConstants, ChainsOfConstantsBecomeConstants) {
 }
 
 TEST(FoldConstants, ShapesThatOnlyTheElementsTellAreFoldedToo) {
-  if (!find_op("", "NonZero")) GTEST_SKIP() << "the operator is missing";
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n")});
   ValueId where = b.op("where", "NonZero", {b.floats("a", {0, 2, 0, 4})});
