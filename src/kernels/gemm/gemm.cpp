@@ -122,6 +122,24 @@ void finish_dot(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_be
   }
 }
 
+// The residual may be C itself: the products of a row wait beside it until it is read.
+template <typename T>
+void dot_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, int64_t n_begin, int64_t n_end) {
+  constexpr int64_t kBlock = 64;
+  T products[kFewRows * kBlock];
+  Epilogue<T> rest = epilogue;
+  rest.alpha = 1;
+  rest.residual = nullptr;
+  for (int64_t n = n_begin; n < n_end; n += kBlock) {
+    const int64_t count = std::min(kBlock, n_end - n);
+    gemm_dot_rows(A, s.a_row, B + n * s.ldb, s.ldb, products, kBlock, s.M, 0, count, s.K);
+    for (int64_t m = 0; m < s.M; ++m)
+      for (int64_t j = 0; j < count; ++j)
+        C[m * s.ldc + n + j] = epilogue.alpha * products[m * kBlock + j] + epilogue.residual[m * epilogue.residual_row + n + j];
+  }
+  finish_dot(rest, C, s.ldc, s.M, n_begin, n_end);
+}
+
 }  // namespace
 
 template <typename T>
@@ -203,6 +221,10 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
       for (int64_t item = begin; item < end; ++item) {
         const BatchOffsets o = offsets_of(batch, item / blocks);
         const int64_t n0 = item % blocks * kColumns, n1 = std::min(s.N, n0 + kColumns);
+        if (epilogue.residual) {
+          dot_with_residual(s, A + o.a, B + o.b, C + o.c, epilogue, n0, n1);
+          continue;
+        }
         gemm_dot_rows(A + o.a, s.a_row, B + o.b, s.ldb, C + o.c, s.ldc, s.M, n0, n1, s.K);
         finish_dot(epilogue, C + o.c, s.ldc, s.M, n0, n1);
       }
