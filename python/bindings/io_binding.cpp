@@ -5,12 +5,6 @@
 namespace treadle::python {
 namespace {
 
-/// A binding and the session it belongs to, which Python keeps alive.
-struct PyIoBinding : IoBinding {
-  explicit PyIoBinding(const PySession& owner) : IoBinding(owner.session), owner(owner) {}
-  const PySession& owner;
-};
-
 Tensor bound_memory(nb::handle element_type, const std::vector<int64_t>& shape, uintptr_t pointer) {
   DType dtype = dtype_from_python(element_type);
   if (dtype == DType::string) throw Error(ErrorCode::invalid_argument, "strings cannot be bound by address");
@@ -21,7 +15,7 @@ Tensor bound_memory(nb::handle element_type, const std::vector<int64_t>& shape, 
                 Storage::borrow(reinterpret_cast<void*>(pointer), size, {}));  // NOLINT(performance-no-int-to-ptr): the caller's address
 }
 
-nb::list bound_values(const IoBinding& binding) {
+nb::list bound_values(const PyIoBinding& binding) {
   nb::list list;
   for (Datum& output : binding.outputs()) {
     bool constant = output.is_tensor() && output.tensor().storage() && !output.tensor().storage()->writable();
@@ -30,7 +24,7 @@ nb::list bound_values(const IoBinding& binding) {
   return list;
 }
 
-nb::list bound_arrays(const IoBinding& binding) {
+nb::list bound_arrays(const PyIoBinding& binding) {
   nb::list list;
   for (Datum& output : binding.outputs())
     list.append(datum_to_python(output.is_tensor() ? Datum(output.tensor().clone()) : detach(output)));

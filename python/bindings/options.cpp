@@ -175,6 +175,9 @@ void register_options(nb::module_& module) {
           "Ends the runs that use these options; may be set from any thread.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
+          "add_active_adapter", [](PyRunOptions&, nb::handle) { throw Error(ErrorCode::not_implemented, "LoRA adapters"); }, "adapter"_a,
+          "Not supported.")
+      .def(
           "add_run_config_entry",
           [](PyRunOptions& options, const std::string& key, const std::string& value) { options.config[key] = value; }, "key"_a, "value"_a)
       .def(

@@ -65,6 +65,7 @@ void update(OrtValue& self, nb::handle source) {
   const Tensor& to = tensor_of(self);
   if (from.dtype() != to.dtype() || from.num_elements() != to.num_elements())
     throw Error(ErrorCode::invalid_argument, "update_inplace: the new value is " + describe(from) + ", the old one " + describe(to));
+  if (!to.storage()->writable()) throw Error(ErrorCode::invalid_argument, "update_inplace: the value's memory is read-only");
   Tensor target = to;
   target.copy_from(from.reshaped(to.shape()));
 }
@@ -115,9 +116,11 @@ OrtValue from_capsule(nb::object data, bool is_bool) {
       capsule = data.attr("__dlpack__")();
     }
   }
-  Tensor tensor = PyCapsule_IsValid(capsule.ptr(), kVersionedName)
-                      ? take_capsule<DLManagedTensorVersioned>(capsule, kVersionedName, "used_dltensor_versioned")
-                      : take_capsule<DLManagedTensor>(capsule, kOldName, "used_dltensor");
+  bool versioned = PyCapsule_IsValid(capsule.ptr(), kVersionedName);
+  if (!versioned && !PyCapsule_IsValid(capsule.ptr(), kOldName))
+    throw Error(ErrorCode::invalid_argument, "not a DLPack capsule, or one that was taken over before");
+  Tensor tensor = versioned ? take_capsule<DLManagedTensorVersioned>(capsule, kVersionedName, "used_dltensor_versioned")
+                            : take_capsule<DLManagedTensor>(capsule, kOldName, "used_dltensor");
   tensor = tensor.contiguous();
   if (is_bool && tensor.dtype() == DType::uint8)
     tensor = Tensor(DType::boolean, tensor.shape(), tensor.storage(), static_cast<size_t>(tensor.raw() - tensor.storage()->data()));
@@ -144,7 +147,7 @@ void register_ort_value(nb::module_& module) {
           "ort_value_from_sparse_tensor", [](const SparseTensor& sparse) { return OrtValue{sparse}; }, "sparse_tensor"_a)
       .def_static(
           "from_object", [](nb::handle value, const std::string& type) { return OrtValue{datum_from_python(value, type, nullptr)}; },
-          "value"_a, "type"_a = "", "Lists become sequences, dicts maps, None an empty optional; `type` as NodeArg.type says it.")
+          "value"_a.none(), "type"_a = "", "Lists become sequences, dicts maps, None an empty optional; `type` as NodeArg.type says it.")
       .def_static("from_dlpack", &from_capsule, "data"_a, "is_bool"_a = false,
                   "Takes a capsule, or an object with __dlpack__; no copy if it is contiguous.")
       .def("as_sparse_tensor", [](const OrtValue& self) { return self.datum.sparse_tensor(); })

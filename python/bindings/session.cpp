@@ -93,7 +93,7 @@ nb::list run_on_values(const PySession& self, const std::optional<std::vector<st
   return list;
 }
 
-void run_bound(const PySession& self, IoBinding& binding, const PyRunOptions* options) {
+void run_bound(const PySession& self, PyIoBinding& binding, const PyRunOptions* options) {
   nb::gil_scoped_release release;
   self.session.run(binding, options);
 }

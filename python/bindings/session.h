@@ -17,6 +17,12 @@ struct PySession {
   std::map<std::string, std::string, std::less<>> types;
 };
 
+/// A binding and the session it belongs to, which Python keeps alive.
+struct PyIoBinding : IoBinding {
+  explicit PyIoBinding(const PySession& owner) : IoBinding(owner.session), owner(owner) {}
+  const PySession& owner;
+};
+
 /// A value for the input `name` of the declared `type`; errors name the input.
 Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope);
 /// All inputs, complete; missing optional ones become empty. Raises ValueError naming the missing ones.

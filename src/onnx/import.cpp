@@ -71,6 +71,7 @@ class Importer {
   }
 
   // Types. An extent without name or value is a symbol of its own, or one that the run tells, where the type is a mere declaration.
+  // Some exporters name every extent that they do not know "?".
   // A body's extents are what its node gives it, whatever names it declares.
   Type to_type(const TypeDef& def, bool is_body = false) {
     switch (def.kind) {

@@ -68,6 +68,19 @@ void override_denotations(Graph& graph, const onnx::ModelDef& def, const std::ma
   }
 }
 
+// True if a feed of type `fed` breaks what the model declares by itself, symbols apart.
+bool contradicts(const Type& declared, const Type& fed) {
+  if (declared.kind == Type::Kind::unknown) return false;
+  if (declared.kind != fed.kind || (declared.dtype != DType::undefined && declared.dtype != fed.dtype)) return true;
+  if (!declared.shape || !fed.shape) return false;
+  if (declared.shape->size() != fed.shape->size()) return true;
+  for (size_t axis = 0; axis < fed.shape->size(); ++axis) {
+    const Dim& dim = (*declared.shape)[axis];
+    if (dim.is_const() && dim.value() != (*fed.shape)[axis].value()) return true;
+  }
+  return false;
+}
+
 size_t packed_bytes(const exec::Program& program) {
   size_t bytes = 0;
   for (const exec::Instruction& instruction : program.instructions()) {
@@ -202,7 +215,11 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
     auto position = std::find(failed.input_names.begin(), failed.input_names.end(), graph->value(input).name);
     if (position == failed.input_names.end()) continue;
     const Datum& feed = feeds[static_cast<size_t>(position - failed.input_names.begin())];
-    if (feed.defined()) graph->value(input).type = Type::of(feed);
+    if (!feed.defined()) continue;
+    Type& declared = graph->value(input).type;
+    Type fed = Type::of(feed);
+    if (contradicts(declared, fed)) throw error;  // it names the feed; a node could not say more
+    declared = std::move(fed);
   }
   onnx::upgrade(*graph);  // throws with the node's name, if a node is to blame
   throw error;

@@ -1,7 +1,8 @@
 """Small models, made with onnx.helper, that ONNX Runtime runs as well."""
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 OPSETS = (("", 21), ("ai.onnx.ml", 3))
 
@@ -18,8 +19,10 @@ def optional(name, shape, dtype=TensorProto.FLOAT):
     return helper.make_value_info(name, helper.make_optional_type_proto(helper.make_tensor_type_proto(dtype, shape)))
 
 
-def model(nodes, inputs, outputs, initializers=(), **fields):
-    graph = helper.make_graph(nodes, "small", inputs, outputs, list(initializers), doc_string="a small graph")
+def model(nodes, inputs, outputs, initializers=(), value_info=(), **fields):
+    graph = helper.make_graph(
+        nodes, "small", inputs, outputs, list(initializers), doc_string="a small graph", value_info=list(value_info)
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid(*opset) for opset in OPSETS], ir_version=10)
     for name, value in fields.pop("metadata", {}).items():
         made.metadata_props.append(onnx.StringStringEntryProto(key=name, value=value))
@@ -39,8 +42,8 @@ def affine():
         [tensor("x", ["N", 3]), tensor("shift", [3])],
         [tensor("y", ["N", 3]), tensor("z", ["N", 3])],
         [
-            helper.make_tensor("scale", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0]),
-            helper.make_tensor("shift", TensorProto.FLOAT, [3], [0.5, -1.0, 0.0]),
+            numpy_helper.from_array(np.float32([1, 2, 3]), "scale"),
+            numpy_helper.from_array(np.float32([0.5, -1, 0]), "shift"),
         ],
         producer_name="tests",
         producer_version="7",

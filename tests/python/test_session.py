@@ -252,18 +252,18 @@ def test_outputs_that_are_inputs_or_constants_are_copies():
     np.testing.assert_array_equal(session.run(["v"], {"x": x})[0], [1, 2])
 
 
-def test_warnings_about_a_model_go_to_pythons_logging(caplog):
-    # The declared shape contradicts the inferred one; the inferred one wins, with a warning.
-    bytes_ = small.model([small.node("Neg", ["x"], ["y"])], [small.tensor("x", [2, 3])], [small.tensor("y", [3, 2])])
+def test_warnings_go_to_pythons_logging_as_the_severity_says(caplog):
+    from treadle import environment
+
     with caplog.at_level(logging.WARNING, logger="treadle"):
-        session = treadle.InferenceSession(bytes_)
-    assert any("y" in record.message for record in caplog.records)
-    assert session.run(None, {"x": X})[0].shape == (2, 3)
-    caplog.clear()
-    options = treadle.SessionOptions()
-    options.log_severity_level = 3
-    treadle.InferenceSession(bytes_, options)
-    assert not caplog.records
+        environment._warn("by default", -1)
+        environment._warn("silenced by the session", 3)
+        treadle.set_default_logger_severity(3)
+        try:
+            environment._warn("silenced by the default", -1)
+        finally:
+            treadle.set_default_logger_severity(2)
+    assert [record.message for record in caplog.records] == ["by default"]
 
 
 def test_profiles_are_written_where_asked(tmp_path):

@@ -1,0 +1,220 @@
+"""Values of every type on their way in and out, compared with ONNX Runtime where it has the type."""
+
+import numpy as np
+import pytest
+import small_models as small
+from onnx import TensorProto, helper
+
+import treadle
+from treadle import errors
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+
+def run(bytes_, **feeds):
+    return treadle.InferenceSession(bytes_).run(None, feeds)
+
+
+def echo(dtype, x):
+    """The array after a way through the library."""
+    return run(small.identity(dtype, [None] * np.ndim(x)), x=x)[0]
+
+
+NUMERIC = {
+    TensorProto.FLOAT: np.float32,
+    TensorProto.DOUBLE: np.float64,
+    TensorProto.FLOAT16: np.float16,
+    TensorProto.INT8: np.int8,
+    TensorProto.INT16: np.int16,
+    TensorProto.INT32: np.int32,
+    TensorProto.INT64: np.int64,
+    TensorProto.UINT8: np.uint8,
+    TensorProto.UINT16: np.uint16,
+    TensorProto.UINT32: np.uint32,
+    TensorProto.UINT64: np.uint64,
+    TensorProto.BOOL: np.bool_,
+    TensorProto.COMPLEX64: np.complex64,
+    TensorProto.COMPLEX128: np.complex128,
+}
+
+
+@pytest.mark.parametrize(("code", "dtype"), NUMERIC.items(), ids=lambda v: getattr(v, "__name__", ""))
+def test_numeric_arrays_come_back_as_they_went_in(code, dtype):
+    for shape in [(), (3,), (2, 3), (0, 4), (2, 1, 3)]:
+        x = np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype)
+        y = echo(code, x)
+        assert isinstance(y, np.ndarray)
+        assert (y.dtype, y.shape) == (x.dtype, x.shape)
+        np.testing.assert_array_equal(x, y)
+        assert y.flags.writeable
+        assert y.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype"),
+    [
+        (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+        (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+        (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
+        (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+        (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
+        (TensorProto.INT4, ml_dtypes.int4),
+        (TensorProto.UINT4, ml_dtypes.uint4),
+        (TensorProto.FLOAT4E2M1, ml_dtypes.float4_e2m1fn),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_types_that_numpy_lacks_come_back_as_those_of_ml_dtypes(code, dtype):
+    x = np.array([[0, 1, 2], [3, 4, 6], [1.5, -2, 0]]).clip(0 if code == TensorProto.UINT4 else -8, 6).astype(dtype)
+    value = treadle.OrtValue.ortvalue_from_numpy(x)
+    assert value.element_type() == code
+    y = value.numpy()
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(x.astype(np.float32), y.astype(np.float32))
+    assert value.tensor_size_in_bytes() == {4: 5, 8: 9, 16: 18}[ml_dtypes.finfo(dtype).bits if "float" in dtype.__name__ else 4]
+    if code in (TensorProto.BFLOAT16, TensorProto.INT4, TensorProto.UINT4):
+        np.testing.assert_array_equal(echo(code, x).astype(np.float32), x.astype(np.float32))
+
+
+def test_without_ml_dtypes_bits_come_as_unsigned_integers(monkeypatch):
+    import sys
+
+    x = np.array([1.5, -2], ml_dtypes.bfloat16)
+    value = treadle.OrtValue.ortvalue_from_numpy(x)
+    nibbles = treadle.OrtValue.ortvalue_from_numpy(np.array([-8, 7], ml_dtypes.int4))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    np.testing.assert_array_equal(value.numpy(), x.view(np.uint16))
+    assert value.numpy().dtype == np.uint16
+    np.testing.assert_array_equal(nibbles.numpy(), np.array([-8, 7], np.int8))
+
+
+def test_any_layout_of_an_array_is_taken():
+    base = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    misaligned = np.frombuffer(b"x" + base.tobytes(), np.uint8)[1:].view(np.float32).reshape(base.shape)
+    readonly = base.copy()
+    readonly.flags.writeable = False
+    for x in [
+        base[:, ::2],
+        base[::-1],
+        base.transpose(2, 0, 1),
+        np.asfortranarray(base),
+        base.astype(">f4"),
+        misaligned,
+        readonly,
+        np.broadcast_to(base[0, 0], (3, 4)),
+        base.view(np.matrix) if base.ndim == 2 else np.matrix([[1, 2]], np.float32),
+    ]:
+        np.testing.assert_array_equal(echo(TensorProto.FLOAT, x), x)
+
+
+def test_inputs_are_used_in_place():
+    import tracemalloc
+
+    x = np.ones(4_000_000, np.float32)
+    session = treadle.InferenceSession(
+        small.model([small.node("ReduceSum", ["x"], ["y"])], [small.tensor("x", ["N"])], [small.tensor("y", None)])
+    )
+    session.run(None, {"x": x})
+    value = treadle.OrtValue.ortvalue_from_numpy(x)
+    assert value.data_ptr() == x.ctypes.data
+    tracemalloc.start()
+    session.run(None, {"x": x})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.nbytes / 10
+
+
+STRINGS = [
+    np.array(["a", "bé", "", "日本"]),
+    np.array([["a", "b"], ["c", "d"]], dtype=object),
+    np.array(["a", 3, None, np.nan], dtype=object),
+    np.array([b"a", b"bcd"]),
+    np.array("scalar"),
+    np.array([], dtype=object),
+    np.array(["a\0b", "tail\0"], dtype=object),
+]
+
+
+@pytest.mark.parametrize("x", STRINGS, ids=repr)
+def test_strings_come_back_as_in_onnxruntime(ort, x):
+    bytes_ = small.identity(TensorProto.STRING, [None] * x.ndim)
+    ours = run(bytes_, x=x)[0]
+    assert ours.dtype == object
+    assert ours.shape == x.shape
+    if "\0" not in "".join(map(str, x.ravel())):  # ONNX Runtime cuts strings at a zero
+        theirs = ort.InferenceSession(bytes_, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+        assert ours.tolist() == theirs.tolist()
+    else:
+        assert ours.tolist() == x.tolist()
+
+
+def test_strings_that_are_not_utf8_survive():
+    x = np.array([b"\xff\xfe", b"ok"], dtype=object)
+    y = echo(TensorProto.STRING, x)
+    assert [text.encode("utf-8", "surrogateescape") for text in y] == x.tolist()
+    assert echo(TensorProto.STRING, y).tolist() == y.tolist()
+
+
+def test_lists_are_sequences():
+    bytes_ = small.model(
+        [small.node("ConcatFromSequence", ["x"], ["y"], axis=0), small.node("Identity", ["x"], ["z"])],
+        [small.sequence("x", [None])],
+        [small.tensor("y", [None]), small.sequence("z", [None])],
+    )
+    parts = [np.float32([1, 2]), np.float32([3]), np.float32([])]
+    joined, copy = run(bytes_, x=parts)
+    np.testing.assert_array_equal(joined, [1, 2, 3])
+    assert isinstance(copy, list)
+    for a, b in zip(copy, parts, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.shares_memory(a, b)
+    np.testing.assert_array_equal(run(bytes_, x=tuple(parts[:1]))[0], [1, 2])
+    with pytest.raises(errors.InvalidArgument, match="x"):
+        run(bytes_, x=parts[0])
+
+
+def test_the_elements_of_a_sequence_outlive_their_arrays():
+    bytes_ = small.model([small.node("Identity", ["x"], ["y"])], [small.sequence("x", [None])], [small.sequence("y", [None])])
+    results = run(bytes_, x=[np.full(1000, i, np.float32) for i in range(5)])[0]
+    _ = [np.full(1000, -1, np.float32) for _ in range(5)]
+    assert [float(r[0]) for r in results] == [0, 1, 2, 3, 4]
+    assert all((r == r[0]).all() for r in results)
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [10, 20, 30]}, {"classlabels_strings": ["a", "b", "ç"]}])
+def test_maps_are_dicts(ort, labels):
+    key = TensorProto.INT64 if "classlabels_int64s" in labels else TensorProto.STRING
+    tensor_type = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    output = helper.make_value_info("y", helper.make_sequence_type_proto(helper.make_map_type_proto(key, tensor_type)))
+    bytes_ = small.model([small.node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **labels)], [small.tensor("x", [None, 3])], [output])
+    x = np.float32([[0.25, 0.5, 0.25], [1, 0, 0]])
+    ours, theirs = treadle.InferenceSession(bytes_), ort.InferenceSession(bytes_, providers=["CPUExecutionProvider"])
+    assert ours.run(None, {"x": x}) == theirs.run(None, {"x": x})
+    assert ours.get_outputs()[0].type == theirs.get_outputs()[0].type
+
+
+def test_a_map_may_be_fed():
+    tensor_type = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    declared = helper.make_value_info("x", helper.make_map_type_proto(TensorProto.STRING, tensor_type))
+    bytes_ = small.model(
+        [small.node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"])],
+        [declared],
+        [small.tensor("y", [1, 3])],
+    )
+    np.testing.assert_array_equal(run(bytes_, x={"c": 3.0, "a": 1.0})[0], [[1, 0, 3]])
+
+
+def test_none_is_an_empty_optional():
+    bytes_ = small.model(
+        [small.node("OptionalHasElement", ["x"], ["has"]), small.node("Identity", ["x"], ["y"])],
+        [small.optional("x", [None])],
+        [small.tensor("has", [], TensorProto.BOOL), small.optional("y", [None])],
+    )
+    session = treadle.InferenceSession(bytes_)
+    assert session.get_inputs()[0].type == "optional(tensor(float))"
+    has, value = session.run(None, {"x": np.float32([1, 2])})
+    assert bool(has) is True
+    np.testing.assert_array_equal(value, [1, 2])
+    for feeds in ({"x": None}, {}):
+        has, value = session.run(None, feeds)
+        assert (bool(has), value) == (False, None)
