@@ -141,7 +141,7 @@ void infer_resize(InferContext& c) {
     if (sizes) check_count("sizes", sizes->size(), axes);
     if (sizes && policy == AspectRatio::stretch) {
       for (int i = 0; i < axes.count; ++i) axis_of(i) = (*sizes)[static_cast<size_t>(i)];
-    } else if (const auto ints = c.known_ints(3); ints && is_small_static(c.shape(0))) {
+    } else if (const auto ints = c.known_ints(3); ints && c.input(0).is_static()) {
       const Shape in = c.input(0).static_shape();
       const double scale = common_scale(policy, axes, in, ints->data());
       for (int i = 0; i < axes.count; ++i) axis_of(i) = round_half_up(scale * static_cast<double>(in[axes.axis[i]]));

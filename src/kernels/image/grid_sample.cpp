@@ -65,7 +65,8 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place) {
   // Far outside is far outside; this keeps the conversions to integers defined, for NaN too.
   constexpr T kFar = 1e9;
   x = x > -kFar ? std::min(x, kFar) : -kFar;
-  x = axis.pad(x);
+  // A cubic filter looks beyond the border from where it stands, as in PyTorch; the others move inside first.
+  if (p.mode != GridMode::cubic) x = axis.pad(x);
   AxisTaps<T> taps;
   const int64_t floor = static_cast<int64_t>(std::floor(x));
   const T t = x - static_cast<T>(floor);
