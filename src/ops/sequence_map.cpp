@@ -28,6 +28,8 @@ void decompose(Graph& graph, NodeId id) {
   std::vector<ValueId> carried{graph.node(length).outputs[0], kNoValue};
   for (size_t k = 0; k < results.size(); ++k) {
     DType dtype = inside.type(inside.outputs[k]).dtype;
+    if (dtype == DType::undefined && results[k] != kNoValue && graph.type(results[k]).element)
+      dtype = graph.type(results[k]).element->dtype;
     Attributes attributes;
     if (dtype != DType::undefined) attributes.set("dtype", static_cast<int64_t>(dtype));
     NodeId empty = graph.add_node({.op_type = "SequenceEmpty", .attributes = std::move(attributes)}, id);
