@@ -5,6 +5,7 @@
 
 #include "kernels/conv/depthwise.h"
 #include "kernels/conv/im2col.h"
+#include "kernels/conv/winograd.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/scratch_slots.h"
@@ -55,7 +56,14 @@ void check_conv(const ConvParams& p) {
   }
 }
 
-size_t conv_scratch_bytes(const ConvParams& p, int max_threads) {
+int64_t packed_conv_size(const ConvParams& p) { return winograd_fits(p) ? winograd_weights_size(p) : 0; }
+
+void pack_conv(const ConvParams& p, const float* weights, float* packed) {
+  if (winograd_fits(p)) winograd_pack(p, weights, packed);
+}
+
+size_t conv_scratch_bytes(const ConvParams& p, int max_threads, bool packed) {
+  if (packed && winograd_fits(p)) return winograd_scratch_bytes(p, max_threads);
   const Panels panels(p.window.out_size(), panel_shape<float>());
   switch (method_of(p, panels)) {
     case Method::depthwise: return depthwise_slot_bytes(p.window) * static_cast<size_t>(ScratchSlots::count(max_threads, p.N * p.C));
@@ -68,9 +76,11 @@ size_t conv_scratch_bytes(const ConvParams& p, int max_threads) {
 }
 
 void conv(const ConvParams& p, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch, int max_threads,
-          ThreadPool* pool) {
+          ThreadPool* pool, const float* packed_weights) {
   const int64_t out_size = p.window.out_size();
   if (p.N <= 0 || p.M <= 0 || out_size <= 0) return;
+  if (packed_weights != nullptr && winograd_fits(p))
+    return winograd(p, x, weights, packed_weights, y, epilogue, scratch, max_threads, pool);
   const Panels panels(out_size, panel_shape<float>());
   const Method method = method_of(p, panels);
   if (method == Method::depthwise) return depthwise(p, x, weights, y, epilogue, scratch, max_threads, pool);

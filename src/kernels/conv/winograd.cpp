@@ -1,0 +1,253 @@
+#include "kernels/conv/winograd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/conv/winograd_transform.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/movement/transpose_plane.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kPoints = 36;
+constexpr int64_t kTilesPerBlock = 32;    // transformed tiles of one block stay in L2
+constexpr int64_t kTilesInOneBlock = 49;  // so few are done at once: each block reads all weights
+constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// The tiles of one image, cut into blocks of whole tile rows. A block's four arrays live in two buffers: the input is dead when the
+/// products are written, and so are the transformed tiles when the output is.
+struct Plan {
+  int64_t C, M;        // rounded up to vectors
+  int64_t high, wide;  // tiles
+  int64_t rows_per_block, blocks;
+  int64_t x_row, y_row;        // floats
+  int64_t v_matrix, m_matrix;  // floats from matrix to matrix: one cache line more than needed, as powers of two would share cache sets
+  size_t first_bytes, second_bytes, slot_bytes;
+
+  explicit Plan(const ConvParams& p) {
+    const Window& w = p.window;
+    C = round_up(p.C, kWinogradLanes);
+    M = round_up(p.M, kWinogradLanes);
+    high = (w.out[1] + 3) / 4;
+    wide = (w.out[2] + 3) / 4;
+    rows_per_block = high * wide <= kTilesInOneBlock ? high : std::clamp<int64_t>(kTilesPerBlock / wide, 1, high);
+    blocks = (high + rows_per_block - 1) / rows_per_block;
+    rows_per_block = (high + blocks - 1) / blocks;
+    x_row = (wide * 4 + 2) * C;
+    y_row = wide * 4 * M;
+    const int64_t tiles = rows_per_block * wide;
+    v_matrix = tiles * C + kWinogradLanes;
+    m_matrix = tiles * M + kWinogradLanes;
+    first_bytes = aligned_bytes<float>(std::max((rows_per_block * 4 + 2) * x_row, kPoints * m_matrix));
+    second_bytes = aligned_bytes<float>(std::max(kPoints * v_matrix, rows_per_block * 4 * y_row));
+    slot_bytes = first_bytes + second_bytes + aligned_bytes<uint8_t>(tiles);
+  }
+  bool by_block(const ConvParams& p) const { return p.N * blocks >= kEnoughBlocks; }
+};
+
+int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
+
+/// One block of one image, on all threads of `pool`.
+struct Block {
+  const ConvParams& p;
+  const Plan& plan;
+  const float *x, *weights, *packed;
+  float* y;
+  const ConvEpilogue& epilogue;
+  std::byte* scratch;
+  ThreadPool* pool;
+  int64_t image, first_row, tile_rows;  // tile rows
+
+  float* first() const { return reinterpret_cast<float*>(scratch); }
+  float* second() const { return reinterpret_cast<float*>(scratch + plan.first_bytes); }
+  uint8_t* finite() const { return reinterpret_cast<uint8_t*>(scratch + plan.first_bytes + plan.second_bytes); }
+  int64_t tiles() const { return tile_rows * plan.wide; }
+  int64_t output_rows() const { return std::min(tile_rows * 4, p.window.out[1] - first_row * 4); }
+
+  /// Rows of the input with channels innermost and zeros all around.
+  void gather() const {
+    const Window& w = p.window;
+    const int64_t pixels = plan.wide * 4 + 2, left = w.pad_begin[2];
+    const int64_t inside = std::clamp<int64_t>(w.in[2], 0, pixels - left);
+    parallel_for(pool, tile_rows * 4 + 2, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* row = first() + r * plan.x_row;
+        const int64_t ih = first_row * 4 + r - w.pad_begin[1];
+        if (ih < 0 || ih >= w.in[1]) {
+          std::fill(row, row + plan.x_row, 0.0f);
+          continue;
+        }
+        if (plan.C != p.C) std::fill(row, row + plan.x_row, 0.0f);
+        std::fill(row, row + left * plan.C, 0.0f);
+        transpose_plane(p.C, inside, x + (image * p.C * w.in[1] + ih) * w.in[2], w.in[1] * w.in[2], row + left * plan.C, plan.C);
+        std::fill(row + (left + inside) * plan.C, row + plan.x_row, 0.0f);
+      }
+    });
+  }
+
+  void products() const {
+    parallel_for(pool, kPoints, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t point = begin; point < end; ++point) {
+        gemm<float>(tiles(), {second() + point * plan.v_matrix, plan.C, 1}, {p.C, p.M, packed + point * point_size(p)},
+                    first() + point * plan.m_matrix, plan.M, {}, nullptr);
+      }
+    });
+  }
+
+  void scatter() const {
+    const Window& w = p.window;
+    parallel_for(pool, output_rows(), 4, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        transpose_plane(w.out[2], p.M, second() + r * plan.y_row, plan.M, y + (image * p.M * w.out[1] + first_row * 4 + r) * w.out[2],
+                        w.out[1] * w.out[2]);
+      }
+    });
+  }
+
+  float direct(int64_t m, int64_t oh, int64_t ow) const {
+    const Window& w = p.window;
+    float sum = 0;
+    for (int64_t c = 0; c < p.C; ++c) {
+      for (int64_t k = 0; k < 9; ++k) {
+        const int64_t ih = oh + k / 3 - w.pad_begin[1], iw = ow + k % 3 - w.pad_begin[2];
+        if (ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) continue;
+        sum += x[((image * p.C + c) * w.in[1] + ih) * w.in[2] + iw] * weights[(m * p.C + c) * 9 + k];
+      }
+    }
+    return sum;
+  }
+
+  void repair(float low, float high) const {
+    const Window& w = p.window;
+    for (int64_t tile = 0; tile < tiles(); ++tile) {
+      if (finite()[tile] != 0) continue;
+      const int64_t h0 = (first_row + tile / plan.wide) * 4, w0 = tile % plan.wide * 4;
+      for (int64_t m = 0; m < p.M; ++m) {
+        for (int64_t oh = h0; oh < std::min(h0 + 4, w.out[1]); ++oh) {
+          for (int64_t ow = w0; ow < std::min(w0 + 4, w.out[2]); ++ow) {
+            float value = direct(m, oh, ow) + (epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f);
+            if (value < low) value = low;
+            if (value > high) value = high;
+            y[((image * p.M + m) * w.out[1] + oh) * w.out[2] + ow] = value;
+          }
+        }
+      }
+    }
+  }
+
+  void finish() const {
+    const Window& w = p.window;
+    const int64_t count = output_rows() * w.out[2];
+    parallel_for(pool, p.M, std::max<int64_t>(1, 16'384 / count), [&](int64_t begin, int64_t end) {
+      for (int64_t m = begin; m < end; ++m) {
+        const int64_t offset = ((image * p.M + m) * w.out[1] + first_row * 4) * w.out[2];
+        float* to = y + offset;
+        if (epilogue.residual != nullptr) {
+          const float* from = epilogue.residual + offset;
+          for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+        }
+        unary_f32(epilogue.activation, epilogue.a, epilogue.b, to, to, count);
+      }
+    });
+  }
+
+  void run() const {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const bool clip = epilogue.activation == Unary::clip, relu = epilogue.activation == Unary::relu;
+    const bool apart = epilogue.residual != nullptr || (!clip && !relu && epilogue.activation != Unary::none);
+    const float low = apart ? -kInfinity : clip ? epilogue.a : relu ? 0.0f : -kInfinity, high = clip && !apart ? epilogue.b : kInfinity;
+    gather();
+    parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) {
+      winograd_input(begin, end, plan.wide, plan.C, first(), plan.x_row, second(), plan.v_matrix);
+    });
+    products();
+    parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) {
+      winograd_output(begin, end, plan.wide, plan.M, p.M, first(), plan.m_matrix, epilogue.bias, low, high, second(), plan.y_row, finite());
+    });
+    scatter();
+    repair(low, high);
+    if (apart) finish();
+  }
+};
+
+}  // namespace
+
+bool winograd_fits(const ConvParams& p) {
+  const Window& w = p.window;
+  if (p.group != 1 || w.kernel[0] != 1 || w.in[0] != 1 || w.out[0] != 1 || w.pad_begin[0] != 0) return false;
+  for (int i = 1; i < 3; ++i) {
+    if (w.kernel[i] != 3 || w.stride[i] != 1 || w.dilation[i] != 1 || w.pad_begin[i] > 2) return false;
+  }
+  if (p.C < 16 || p.M < 16 || p.N == 0 || w.out_size() == 0) return false;
+  // Microseconds on one core, from measured rates: products near the peak, transforms bound by L2, weights by L3 or, when they do not fit
+  // there, by memory. The direct way loses a tenth to im2col, and what the last vector of a small image leaves empty.
+  const Plan plan(p);
+  const double tiles = static_cast<double>(p.N * plan.high * plan.wide), C = static_cast<double>(p.C), M = static_cast<double>(p.M);
+  const double out = static_cast<double>(p.N * w.out_size());
+  const double weight_bytes = 36 * C * M * 4, direct_bytes = 9 * C * M * 4;
+  auto stream = [](double bytes) { return bytes / (bytes < 16e6 ? 60e3 : 25e3); };
+  const double winograd_us = 2 * 36 * tiles * C * M / 220e3 + tiles * (C + M) * 36 * 4 * 2 / 60e3 + stream(weight_bytes);
+  const double direct_us = 2 * 9 * out * C * M / 190e3 + stream(direct_bytes);
+  return winograd_us < direct_us;
+}
+
+int64_t winograd_weights_size(const ConvParams& p) { return kPoints * point_size(p); }
+
+void winograd_pack(const ConvParams& p, const float* weights, float* packed) {
+  // G g G^T in double: row j of G holds 1, a, a^2 at point a, over the product of a's distances to the other finite points.
+  const double s = std::sqrt(0.5), t = std::sqrt(2.0);
+  const double G[6][3] = {
+      {1, 0, 0}, {-2.0 / 3, -2 * s / 3, -1.0 / 3}, {-2.0 / 3, 2 * s / 3, -1.0 / 3}, {1.0 / 6, t / 6, 1.0 / 3}, {1.0 / 6, -t / 6, 1.0 / 3},
+      {0, 0, 1}};
+  std::vector<float> point(static_cast<size_t>(p.C * p.M));
+  for (int i = 0; i < 6; ++i) {
+    for (int j = 0; j < 6; ++j) {
+      double factor[9];
+      for (int k = 0; k < 9; ++k) factor[k] = G[i][k / 3] * G[j][k % 3];
+      for (int64_t mc = 0; mc < p.M * p.C; ++mc) {
+        double sum = 0;
+        for (int k = 0; k < 9; ++k) sum += factor[k] * static_cast<double>(weights[mc * 9 + k]);
+        point[static_cast<size_t>(mc)] = static_cast<float>(sum);
+      }
+      pack_b(point.data(), p.C, p.M, p.C, true, packed + (i * 6 + j) * point_size(p));
+    }
+  }
+}
+
+size_t winograd_scratch_bytes(const ConvParams& p, int max_threads) {
+  const Plan plan(p);
+  return plan.slot_bytes * static_cast<size_t>(plan.by_block(p) ? ScratchSlots::count(max_threads, p.N * plan.blocks) : 1);
+}
+
+void winograd(const ConvParams& p, const float* x, const float* weights, const float* packed, float* y, const ConvEpilogue& epilogue,
+              void* scratch, int max_threads, ThreadPool* pool) {
+  const Plan plan(p);
+  const bool by_block = plan.by_block(p);
+  auto run = [&](int64_t item, std::byte* memory, ThreadPool* threads) {
+    const int64_t first_row = item % plan.blocks * plan.rows_per_block;
+    Block{p,         plan,
+          x,         weights,
+          packed,    y,
+          epilogue,  memory,
+          threads,   item / plan.blocks,
+          first_row, std::min(plan.rows_per_block, plan.high - first_row)}
+        .run();
+  };
+  if (!by_block) {
+    for (int64_t item = 0; item < p.N * plan.blocks; ++item) run(item, static_cast<std::byte*>(scratch), pool);
+    return;
+  }
+  ScratchSlots slots(scratch, plan.slot_bytes, ScratchSlots::count(max_threads, p.N * plan.blocks));
+  parallel_for(pool, p.N * plan.blocks, 1, [&](int64_t begin, int64_t end) {
+    ScratchSlots::Lease lease(slots);
+    for (int64_t item = begin; item < end; ++item) run(item, lease.data(), nullptr);
+  });
+}
+
+}  // namespace treadle::kernels

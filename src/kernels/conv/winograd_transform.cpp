@@ -1,0 +1,130 @@
+#include "kernels/conv/winograd_transform.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/conv/winograd_transform.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+constexpr float kRootHalf = 0.70710678118654752f, kRootTwo = 1.4142135623730950f;
+
+// B^T d: the values at the six points of the polynomials that vanish at the other finite ones; even and odd parts serve two points each.
+HWY_INLINE void input_line(D d, const V (&x)[6], V (&v)[6]) {
+  const V minus_half = hn::Set(d, -0.5f), minus_two = hn::Set(d, -2.0f), minus_five_halves = hn::Set(d, -2.5f);
+  const V even1 = hn::MulAdd(x[2], minus_two, x[4]), odd1 = hn::Mul(hn::Set(d, kRootHalf), hn::MulAdd(x[1], minus_two, x[3]));
+  const V even2 = hn::MulAdd(x[2], minus_half, x[4]), odd2 = hn::Mul(hn::Set(d, kRootTwo), hn::MulAdd(x[1], minus_half, x[3]));
+  v[0] = hn::Add(hn::MulAdd(x[2], minus_five_halves, x[0]), x[4]);
+  v[1] = hn::Add(even1, odd1);
+  v[2] = hn::Sub(even1, odd1);
+  v[3] = hn::Add(even2, odd2);
+  v[4] = hn::Sub(even2, odd2);
+  v[5] = hn::Add(hn::MulAdd(x[3], minus_five_halves, x[1]), x[5]);
+}
+
+// A^T m
+HWY_INLINE void output_line(D d, const V (&m)[6], V (&y)[4]) {
+  const V sum1 = hn::Add(m[1], m[2]), difference1 = hn::Sub(m[1], m[2]), sum2 = hn::Add(m[3], m[4]), difference2 = hn::Sub(m[3], m[4]);
+  y[0] = hn::Add(hn::Add(m[0], sum1), sum2);
+  y[1] = hn::MulAdd(difference2, hn::Set(d, kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf)));
+  y[2] = hn::MulAdd(sum2, hn::Set(d, 2.0f), hn::Mul(sum1, hn::Set(d, 0.5f)));
+  y[3] = hn::Add(hn::MulAdd(difference2, hn::Set(d, 2 * kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf / 2))), m[5]);
+}
+
+}  // namespace
+
+void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
+                 int64_t v_matrix) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const float* corner = x + tile / tiles_wide * 4 * x_row + tile % tiles_wide * 4 * channels;
+    float* to = v + tile * channels;
+    for (int64_t c = 0; c < channels; c += lanes) {
+      V t[6][6];  // columns transformed
+#pragma GCC unroll 6
+      for (int j = 0; j < 6; ++j) {
+        V column[6], out[6];
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; ++i) column[i] = hn::LoadU(d, corner + i * x_row + j * channels + c);
+        input_line(d, column, out);
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; ++i) t[i][j] = out[i];
+      }
+#pragma GCC unroll 6
+      for (int i = 0; i < 6; ++i) {
+        V out[6];
+        input_line(d, t[i], out);
+#pragma GCC unroll 6
+        for (int j = 0; j < 6; ++j) hn::StoreU(out[j], d, to + (i * 6 + j) * v_matrix + c);
+      }
+    }
+  }
+}
+
+void output_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, int64_t valid, const float* m, int64_t m_matrix,
+                  const float* bias, float low, float high, float* y, int64_t y_row, uint8_t* finite) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V bottom = hn::Set(d, low), top = hn::Set(d, high), zero = hn::Zero(d);
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const float* from = m + tile * channels;
+    float* corner = y + tile / tiles_wide * 4 * y_row + tile % tiles_wide * 4 * channels;
+    V check = zero;  // 0 * y, summed: NaN as soon as one y is not finite
+    for (int64_t c = 0; c < channels && c < valid; c += lanes) {
+      const auto mask = hn::FirstN(d, static_cast<size_t>(valid - c < lanes ? valid - c : lanes));
+      const V shift = bias != nullptr ? hn::MaskedLoad(mask, d, bias + c) : zero;
+      V t[4][6];
+#pragma GCC unroll 6
+      for (int j = 0; j < 6; ++j) {
+        V column[6], out[4];
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; ++i) column[i] = hn::LoadU(d, from + (i * 6 + j) * m_matrix + c);
+        output_line(d, column, out);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) t[i][j] = out[i];
+      }
+      V bad = zero;
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        V out[4];
+        output_line(d, t[i], out);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          bad = hn::MulAdd(out[j], zero, bad);
+          // Max and Min return their second operand if one is NaN, so NaN stays.
+          hn::StoreU(hn::Min(top, hn::Max(bottom, hn::Add(out[j], shift))), d, corner + i * y_row + j * channels + c);
+        }
+      }
+      check = hn::Add(check, hn::IfThenElseZero(mask, bad));
+    }
+    finite[tile] = hn::AllTrue(d, hn::Eq(check, zero)) ? 1 : 0;
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(input_tiles);
+HWY_EXPORT(output_tiles);
+
+void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
+                    int64_t v_matrix) {
+  HWY_DYNAMIC_DISPATCH(input_tiles)(begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
+}
+void winograd_output(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, int64_t valid, const float* m, int64_t m_matrix,
+                     const float* bias, float low, float high, float* y, int64_t y_row, uint8_t* finite) {
+  HWY_DYNAMIC_DISPATCH(output_tiles)(begin, end, tiles_wide, channels, valid, m, m_matrix, bias, low, high, y, y_row, finite);
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,11 @@
+// Transposition of a plane of 32-bit elements, in registers.
+#pragma once
+
+#include <cstdint>
+
+namespace treadle::kernels {
+
+/// dst[c * dst_stride + r] = src[r * src_stride + c] for r in [0, rows), c in [0, columns). Elements are only moved, never computed with.
+void transpose_plane(int64_t rows, int64_t columns, const float* src, int64_t src_stride, float* dst, int64_t dst_stride);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,123 @@
+#include "kernels/conv/winograd.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/movement/transpose_plane.h"
+#include "tests/kernels/conv/reference.h"
+
+namespace treadle::kernels {
+namespace {
+
+using test::Random;
+
+ConvParams params_3x3(int64_t N, int64_t C, int64_t M, int64_t high, int64_t wide, int64_t top, int64_t left, int64_t bottom,
+                      int64_t right) {
+  ConvParams p{.N = N, .C = C, .M = M};
+  const int64_t in[] = {high, wide}, out[] = {high + top + bottom - 2, wide + left + right - 2}, three[] = {3, 3},
+                pads[] = {top, left, bottom, right};
+  p.window = make_window(in, out, three, {}, pads, {});
+  return p;
+}
+
+struct Packed {
+  explicit Packed(const ConvParams& p, const std::vector<float>& weights) : data(winograd_weights_size(p)) {
+    winograd_pack(p, weights.data(), data.data());
+  }
+  std::vector<float> data;
+};
+
+TEST(Winograd, EqualsTheReferenceAsExactlyAsAPlainSum) {
+  Random random(91);
+  for (int round = 0; round < 60; ++round) {
+    const bool small = random.coin();
+    const ConvParams p = params_3x3(random.integer(1, 2), random.integer(1, 40), random.integer(1, 40), random.integer(3, small ? 9 : 40),
+                                    random.integer(3, small ? 9 : 40), random.integer(0, 2), random.integer(0, 2), random.integer(0, 2),
+                                    random.integer(0, 2));
+    const int64_t y_size = p.N * p.M * p.window.out_size();
+    const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * p.C * 9), bias = random.vector(p.M),
+               residual = random.vector(y_size);
+    ConvEpilogue e;
+    if (random.coin()) e.bias = bias.data();
+    if (random.coin()) e.residual = residual.data();
+    if (random.coin()) e.activation = Unary::relu;
+    auto expected = test::reference_conv<float, double>(p, x, weights);
+    double largest = 1;
+    for (int64_t i = 0; i < y_size; ++i) {
+      if (e.bias) expected[i] += bias[i / p.window.out_size() % p.M];
+      if (e.residual) expected[i] += residual[i];
+      if (e.activation == Unary::relu) expected[i] = std::max(expected[i], 0.0);
+      largest = std::max(largest, std::abs(expected[i]));
+    }
+    const Packed packed(p, weights);
+    for (int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      std::vector<char> scratch(winograd_scratch_bytes(p, threads) + 64);
+      std::vector<float> y(y_size, 77);
+      winograd(p, x.data(), weights.data(), packed.data.data(), y.data(), e, scratch.data(), threads, &pool);
+      for (int64_t i = 0; i < y_size; ++i) ASSERT_NEAR(y[i], expected[i], 3e-6 * largest);
+    }
+  }
+}
+
+TEST(Winograd, InfinityAndNaNStayWhereTheyBelong) {
+  Random random(92);
+  const ConvParams p = params_3x3(1, 20, 18, 12, 13, 1, 1, 1, 1);
+  auto x = random.vector(p.C * p.window.in_size());
+  auto weights = random.vector(p.M * p.C * 9);
+  x[5 * 13 + 6] = INFINITY;
+  x[3 * 12 * 13 + 11 * 13 + 12] = NAN;
+  const Packed packed(p, weights);
+  std::vector<char> scratch(winograd_scratch_bytes(p, 1) + 64);
+  std::vector<float> y(p.M * p.window.out_size());
+  winograd(p, x.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
+  test::expect_near(y, test::reference_conv<float, double>(p, x, weights), 2e-5);
+}
+
+TEST(Winograd, IsChosenForLargeMapsAndNotForOtherWindows) {
+  EXPECT_TRUE(winograd_fits(params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1)));
+  EXPECT_FALSE(winograd_fits(params_3x3(1, 3, 64, 224, 224, 1, 1, 1, 1)));
+  ConvParams p = params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1);
+  p.window.stride[1] = 2;
+  EXPECT_FALSE(winograd_fits(p));
+  p = params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1);
+  p.window.dilation[2] = 2;
+  EXPECT_FALSE(winograd_fits(p));
+}
+
+TEST(Conv, PackedWeightsGiveTheSame) {
+  Random random(93);
+  for (int64_t size : {7, 14, 30}) {
+    for (int64_t channels : {16, 33, 64}) {
+      const ConvParams p = params_3x3(1, channels, channels + 5, size, size, 1, 1, 1, 1);
+      const auto x = random.vector(p.C * p.window.in_size()), weights = random.vector(p.M * p.C * 9);
+      std::vector<float> packed(packed_conv_size(p)), y(p.M * p.window.out_size());
+      pack_conv(p, weights.data(), packed.data());
+      std::vector<char> scratch(conv_scratch_bytes(p, 1, !packed.empty()) + 64);
+      conv(p, x.data(), weights.data(), y.data(), {}, scratch.data(), 1, nullptr, packed.empty() ? nullptr : packed.data());
+      const auto expected = test::reference_conv<float, double>(p, x, weights);
+      double largest = 1;
+      for (double v : expected) largest = std::max(largest, std::abs(v));
+      for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 3e-6 * largest);
+    }
+  }
+}
+
+TEST(TransposePlane, MovesEveryElementAndNoOther) {
+  Random random(94);
+  for (int round = 0; round < 200; ++round) {
+    const int64_t rows = random.integer(0, 90), columns = random.integer(0, 90), src_stride = columns + random.integer(0, 5),
+                  dst_stride = rows + random.integer(0, 5);
+    const auto src = random.vector(rows * src_stride);
+    std::vector<float> dst(columns * dst_stride, 7);
+    transpose_plane(rows, columns, src.data(), src_stride, dst.data(), dst_stride);
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t r = 0; r < dst_stride; ++r) ASSERT_EQ(dst[c * dst_stride + r], r < rows ? src[r * src_stride + c] : 7);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels
