@@ -17,7 +17,7 @@ def _type(type_proto):
 
 def _graph(graph):
     for tensor in graph.initializer:
-        _tensor(tensor)
+        _tensor(tensor)  # roi and scales of Resize as well: the reference implementation takes either
     for value in [*graph.input, *graph.output, *graph.value_info]:
         _type(value.type)
     for node in graph.node:
