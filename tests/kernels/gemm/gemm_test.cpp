@@ -74,6 +74,14 @@ void random_packed_products(double tolerance) {
     std::vector<T> direct(static_cast<size_t>(M * N), guard);
     gemm_batched(shape, {}, A.data(), B.data(), direct.data(), e, memory.data(), 1, nullptr);
     expect_near(direct, expected, tolerance);
+
+    // In place: the residual is C itself.
+    if (e.residual != nullptr) {
+      std::vector<T> in_place = residual;
+      e.residual = in_place.data();
+      gemm_batched(shape, {}, A.data(), B.data(), in_place.data(), e, memory.data(), 1, nullptr);
+      expect_near(in_place, expected, tolerance);
+    }
   }
 }
 
