@@ -69,7 +69,7 @@ def recognise():
 
     wrong = np.flatnonzero(predicted != labels)
     shown = [*np.flatnonzero(predicted == labels)[:4], *wrong[:2]]
-    captions = [f"{predicted[i]} ({sureness[i]:.0%})" + ("" if predicted[i] == labels[i] else f" is {labels[i]}") for i in shown]
+    captions = [f"{predicted[i]} ({sureness[i]:.0%})" + ("" if predicted[i] == labels[i] else f", is {labels[i]}") for i in shown]
     print(f"\nHandwritten digits that the network never saw (scikit-learn's digits, {len(labels)} held out)\n")
     for first in range(0, len(shown), 4):
         print(draw(images[shown[first : first + 4]], captions[first : first + 4]), "\n")
