@@ -100,12 +100,11 @@ struct ShrinkFn {
 struct PReluFn {
   template <typename T>
   T operator()(T x, T slope) const {
-    if constexpr (std::is_unsigned_v<T>)
-      return x;
-    else if constexpr (std::is_integral_v<T>)
-      return x < 0 ? static_cast<T>(static_cast<uint64_t>(x) * static_cast<uint64_t>(slope)) : x;
+    T factor = select(x < T{0}, slope, T{1});
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<uint64_t>(x) * static_cast<uint64_t>(factor));
     else
-      return x < T{0} ? slope * x : x;
+      return x * factor;
   }
 };
 

@@ -11,6 +11,7 @@
 
 #include "core/dispatch.h"
 #include "graph/op_def.h"
+#include "kernels/elementwise/convert.h"
 #include "ops/elementwise.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -49,6 +50,10 @@ template <typename From, typename To>
 void convert_all(const void* in, void* out, int64_t begin, int64_t end) {
   const From* from = static_cast<const From*>(in);
   To* to = static_cast<To*>(out);
+  constexpr bool kWidens = std::is_same_v<To, float> && (std::is_same_v<From, Float16> || std::is_same_v<From, BFloat16>);
+  constexpr bool kNarrows = std::is_same_v<From, float> && (std::is_same_v<To, Float16> || std::is_same_v<To, BFloat16>);
+  if constexpr (kWidens) return kernels::widen(from + begin, to + begin, end - begin);
+  if constexpr (kNarrows) return kernels::narrow(from + begin, to + begin, end - begin);
   TREADLE_ELEMENTWISE_LOOP
   for (int64_t i = begin; i < end; ++i) to[i] = convert<To>(from[i]);
 }

@@ -1,7 +1,9 @@
 // What the elementwise families share: broadcasting loops, inference, costs, and old opsets' broadcasting.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <optional>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "graph/op_def.h"
 #include "kernels/elementwise/binary_f32.h"
 #include "kernels/elementwise/broadcast.h"
+#include "kernels/elementwise/convert.h"
 
 // The kernels may write over one of their inputs, element by element; without this the compiler's overlap check sends that case to a scalar
 // loop.
@@ -52,6 +55,19 @@ template <typename T>
 inline constexpr bool is_common_type =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, int32_t>;
 
+/// condition ? a : b by bits: compilers turn a choice between floats that took a computation into a branch, and then the loop has no
+/// vectors.
+template <typename T>
+inline T select(bool condition, T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return condition ? a : b;
+  } else {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    Bits mask = Bits{0} - static_cast<Bits>(condition);
+    return std::bit_cast<T>((std::bit_cast<Bits>(a) & mask) | (std::bit_cast<Bits>(b) & ~mask));
+  }
+}
+
 /// out[i] = f(in[i]), computed in float for the narrow floats.
 template <typename F, typename T, typename R = T>
 struct UnaryKernel {
@@ -69,9 +85,42 @@ struct UnaryKernel {
   }
 };
 
+template <typename T>
+inline constexpr bool is_16_bit_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
+/// The same for the 16-bit floats, in blocks of float32, whose loop vectorises.
+template <typename F, typename T>
+struct HalfUnaryKernel {
+  int64_t n;
+  F f;
+
+  static HalfUnaryKernel bind(BindContext& c) { return {c.num_elements(0), bind_functor<F>(c)}; }
+  void run(RunContext& c) const {
+    const T* in = c.in<T>(0);
+    T* out = c.out<T>(0);
+    parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+      constexpr int64_t kBlock = 512;
+      float block[kBlock];
+      for (int64_t first = begin; first < end; first += kBlock) {
+        int64_t count = std::min(kBlock, end - first);
+        kernels::widen(in + first, block, count);
+        for (int64_t i = 0; i < count; ++i) block[i] = f(block[i]);
+        kernels::narrow(block, out + first, count);
+      }
+    });
+  }
+};
+
+template <typename F, typename T>
+KernelDef unary_kernel() {
+  if constexpr (is_16_bit_float<T>)
+    return kernel<HalfUnaryKernel<F, T>>("plain", dtype_of<T>);
+  else
+    return kernel<UnaryKernel<F, T>>("plain", dtype_of<T>);
+}
 template <typename F, typename... Ts>
 std::vector<KernelDef> unary_kernels() {
-  return {kernel<UnaryKernel<F, Ts>>("plain", dtype_of<Ts>)...};
+  return {unary_kernel<F, Ts>()...};
 }
 
 /// out[i] = f(a[i], b[i]) under broadcasting, computed in float for the narrow floats.
@@ -116,13 +165,55 @@ struct BinaryKernel {
   }
 };
 
+/// The same for the 16-bit floats, in blocks of float32, whose loop vectorises.
+template <typename F, typename T, typename R = T>
+struct HalfBinaryKernel {
+  kernels::BroadcastPlan<2> plan;
+  F f;
+
+  static constexpr int64_t kBlock = 256;
+
+  static HalfBinaryKernel bind(BindContext& c) { return {plan_binary(c), bind_functor<F>(c)}; }
+  static void load(const T* in, int64_t step, float* block, int64_t n) {
+    if (step == 1) return kernels::widen(in, block, n);
+    for (int64_t i = 0; i < n; ++i) block[i] = static_cast<float>(in[i * step]);
+  }
+  void run(RunContext& c) const {
+    const T* in_a = c.in<T>(0);
+    const T* in_b = c.in<T>(1);
+    R* out = c.out<R>(0);
+    int64_t step_a = plan.inner_stride(0), step_b = plan.inner_stride(1);
+    parallel_runs(c.pool(), plan, [&](int64_t at, int64_t n, const int64_t* offset) {
+      float a[kBlock], b[kBlock];
+      for (int64_t first = 0; first < n; first += kBlock) {
+        int64_t count = std::min(kBlock, n - first);
+        load(in_a + offset[0] + first * step_a, step_a, a, count);
+        load(in_b + offset[1] + first * step_b, step_b, b, count);
+        if constexpr (std::is_same_v<R, T>) {
+          for (int64_t i = 0; i < count; ++i) a[i] = f(a[i], b[i]);
+          kernels::narrow(a, out + at + first, count);
+        } else {
+          for (int64_t i = 0; i < count; ++i) out[at + first + i] = f(a[i], b[i]);
+        }
+      }
+    });
+  }
+};
+
+template <typename F, typename T, typename R = T>
+KernelDef binary_kernel() {
+  if constexpr (is_16_bit_float<T>)
+    return kernel<HalfBinaryKernel<F, T, R>>("plain", dtype_of<T>);
+  else
+    return kernel<BinaryKernel<F, T, R>>("plain", dtype_of<T>);
+}
 template <typename F, typename... Ts>
 std::vector<KernelDef> binary_kernels() {
-  return {kernel<BinaryKernel<F, Ts>>("plain", dtype_of<Ts>)...};
+  return {binary_kernel<F, Ts>()...};
 }
 template <typename F, typename... Ts>
 std::vector<KernelDef> comparison_kernels() {
-  return {kernel<BinaryKernel<F, Ts, bool>>("plain", dtype_of<Ts>)...};
+  return {binary_kernel<F, Ts, bool>()...};
 }
 
 template <kernels::Binary kOp>

@@ -1,4 +1,5 @@
 // Functions of one tensor: arithmetic, rounding, roots, exponentials, trigonometry, classification.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -30,7 +31,7 @@ struct AbsFn {
     if constexpr (std::is_unsigned_v<T>)
       return x;
     else if constexpr (std::is_integral_v<T>)
-      return x < 0 ? NegFn()(x) : x;
+      return std::max(x, NegFn()(x));  // the lowest stays what it is
     else
       return std::fabs(x);
   }
@@ -38,9 +39,12 @@ struct AbsFn {
 struct SignFn {
   template <typename T>
   T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>)
-      if (x != x) return x;
-    return static_cast<T>((x > T{0} ? 1 : 0) - (x < T{0} ? 1 : 0));
+    if constexpr (std::is_floating_point_v<T>) {
+      T sign = (x > T{0} ? T{1} : T{0}) - (x < T{0} ? T{1} : T{0});
+      return x == x ? sign : x;
+    } else {
+      return static_cast<T>((x > T{0} ? 1 : 0) - (x < T{0} ? 1 : 0));
+    }
   }
 };
 
@@ -51,7 +55,7 @@ T round_half_even(T x) {
   constexpr T kNoFraction = T{1} / std::numeric_limits<T>::epsilon();
   T magnitude = std::fabs(x);
   T rounded = std::copysign((magnitude + kNoFraction) - kNoFraction, x);
-  return magnitude < kNoFraction ? rounded : x;
+  return select(magnitude < kNoFraction, rounded, x);
 }
 struct RoundFn {
   template <typename T>
@@ -63,14 +67,14 @@ struct FloorFn {
   template <typename T>
   T operator()(T x) const {
     T rounded = round_half_even(x);
-    return rounded > x ? rounded - T{1} : rounded;
+    return rounded - select(rounded > x, T{1}, T{0});
   }
 };
 struct CeilFn {
   template <typename T>
   T operator()(T x) const {
     T rounded = round_half_even(x);
-    return rounded < x ? std::copysign(rounded + T{1}, x) : rounded;
+    return std::copysign(rounded + select(rounded < x, T{1}, T{0}), x);
   }
 };
 

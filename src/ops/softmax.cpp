@@ -6,6 +6,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/elementwise/convert.h"
 #include "ops/axis_rows.h"
 #include "ops/elementwise.h"
 #include "ops/gradients.h"
@@ -51,13 +52,11 @@ struct Of {
         // The 16-bit floats have no kernels of their own: widened, computed, narrowed.
         float* wide_in = c.scratch<float>();
         float* wide_out = wide_in + n;
-        parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) wide_in[i] = static_cast<float>(in[i]);
-        });
+        parallel_for(c.pool(), n, kElementwiseGrain,
+                     [&](int64_t begin, int64_t end) { kernels::widen(in + begin, wide_in + begin, end - begin); });
         compute<kFunction, float>(rows, wide_in, wide_out, c.pool());
-        parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(wide_out[i]);
-        });
+        parallel_for(c.pool(), n, kElementwiseGrain,
+                     [&](int64_t begin, int64_t end) { kernels::narrow(wide_out + begin, out + begin, end - begin); });
       }
     }
   };

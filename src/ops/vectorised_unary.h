@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise/convert.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "ops/elementwise.h"
 
@@ -23,9 +24,9 @@ void vectorised_unary(kernels::Unary op, UnaryParameters p, const T* in, T* out,
     float block[kBlock];
     for (int64_t first = 0; first < n; first += kBlock) {
       int64_t count = std::min(kBlock, n - first);
-      for (int64_t i = 0; i < count; ++i) block[i] = static_cast<float>(in[first + i]);
+      kernels::widen(in + first, block, count);
       kernels::unary_f32(op, p.a, p.b, block, block, count);
-      for (int64_t i = 0; i < count; ++i) out[first + i] = static_cast<T>(block[i]);
+      kernels::narrow(block, out + first, count);
     }
   }
 }

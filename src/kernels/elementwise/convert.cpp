@@ -1,0 +1,71 @@
+#include "kernels/elementwise/convert.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/elementwise/convert.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The portable targets have no instruction for it; Float16's own arithmetic is as good as Highway's there.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+void widen_f16(const Float16* src, float* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(src[i]);
+}
+void narrow_f16(const float* src, Float16* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = Float16(src[i]);
+}
+
+#else
+
+void widen_f16(const Float16* src, float* dst, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto* from = reinterpret_cast<const hwy::float16_t*>(src);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, from + i)), d, dst + i);
+  for (; i < n; ++i) dst[i] = static_cast<float>(src[i]);
+}
+
+void narrow_f16(const float* src, Float16* dst, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto* to = reinterpret_cast<hwy::float16_t*>(dst);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, src + i)), half, to + i);
+  for (; i < n; ++i) dst[i] = Float16(src[i]);
+}
+
+#endif
+
+// Shifts and additions, which the compiler turns into vectors of this instruction set.
+void widen_bf16(const BFloat16* src, float* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(src[i]);
+}
+void narrow_bf16(const float* src, BFloat16* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = BFloat16(src[i]);
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(widen_f16);
+HWY_EXPORT(narrow_f16);
+HWY_EXPORT(widen_bf16);
+HWY_EXPORT(narrow_bf16);
+
+void widen(const Float16* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_f16)(src, dst, n); }
+void widen(const BFloat16* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_bf16)(src, dst, n); }
+void narrow(const float* src, Float16* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_f16)(src, dst, n); }
+void narrow(const float* src, BFloat16* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_bf16)(src, dst, n); }
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,17 @@
+// Between float32 and the 16-bit floats, in bulk.
+#pragma once
+
+#include <cstdint>
+
+#include "core/float_types.h"
+
+namespace treadle::kernels {
+
+/// dst[i] = src[i]. Exact. One thread; no alignment needed.
+void widen(const Float16* src, float* dst, int64_t n);
+void widen(const BFloat16* src, float* dst, int64_t n);
+/// dst[i] = src[i], rounded to nearest even; NaN stays NaN. dst must not overlap src.
+void narrow(const float* src, Float16* dst, int64_t n);
+void narrow(const float* src, BFloat16* dst, int64_t n);
+
+}  // namespace treadle::kernels

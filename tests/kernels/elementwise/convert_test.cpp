@@ -1,0 +1,62 @@
+#include "kernels/elementwise/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace treadle::kernels {
+namespace {
+
+template <typename T>
+class Convert : public ::testing::Test {};
+using NarrowTypes = ::testing::Types<Float16, BFloat16>;
+TYPED_TEST_SUITE(Convert, NarrowTypes);
+
+TYPED_TEST(Convert, WidensEveryCodeAsTheScalarConversionDoes) {
+  std::vector<TypeParam> codes(65536);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = TypeParam::from_bits(static_cast<uint16_t>(i));
+  std::vector<float> wide(codes.size());
+  widen(codes.data(), wide.data(), static_cast<int64_t>(codes.size()));
+  for (size_t i = 0; i < codes.size(); ++i) {
+    auto expected = static_cast<float>(codes[i]);
+    if (std::isnan(expected))
+      ASSERT_TRUE(std::isnan(wide[i])) << i;
+    else
+      ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(expected)) << i;
+  }
+}
+
+TYPED_TEST(Convert, NarrowsWithTheScalarConversionsRounding) {
+  std::mt19937 random(1);
+  std::vector<float> x = {0,
+                          -0.0F,
+                          65504,
+                          65519.996F,
+                          65520,
+                          1e30F,
+                          -1e30F,
+                          0x1p-24F,
+                          0x1p-25F,
+                          0x1.8p-25F,
+                          1 + 0x1p-11F,
+                          1 + 0x1.8p-10F,
+                          std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::max(),
+                          1e-40F};
+  for (int i = 0; i < 100000; ++i) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  std::vector<TypeParam> y(x.size());
+  narrow(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isnan(x[i]))
+      ASSERT_TRUE(std::isnan(static_cast<float>(y[i])));
+    else
+      ASSERT_EQ(y[i].bits, TypeParam(x[i]).bits) << x[i];
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels
