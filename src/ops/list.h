@@ -41,6 +41,7 @@ std::vector<OpDef> loss_gradient_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> matmul_ops();
 std::vector<OpDef> microsoft_domain_ops();
+std::vector<OpDef> microsoft_quantized_ops();
 std::vector<OpDef> microsoft_tokenizer_ops();
 std::vector<OpDef> ml_encoders_ops();
 std::vector<OpDef> ml_linear_ops();
@@ -120,6 +121,7 @@ inline constexpr Family kFamilies[] = {
     loss_ops,
     matmul_ops,
     microsoft_domain_ops,
+    microsoft_quantized_ops,
     microsoft_tokenizer_ops,
     ml_encoders_ops,
     ml_linear_ops,
