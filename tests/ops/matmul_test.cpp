@@ -1,0 +1,196 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/float_types.h"
+#include "graph/infer.h"
+#include "tests/ops/run_op.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using testing::floats;
+using testing::run_op;
+using testing::tensor;
+using testing::values;
+
+Tensor random_floats(const Shape& shape, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<float> number(-1, 1);
+  Tensor t(DType::float32, shape);
+  for (float& v : t.span<float>()) v = number(engine);
+  return t;
+}
+
+// One element of the product of matrices, by the definition.
+double element(const Tensor& a, const Tensor& b, int64_t a_first, int64_t a_step, int64_t b_first, int64_t b_step, int64_t K) {
+  double sum = 0;
+  for (int64_t k = 0; k < K; ++k)
+    sum += static_cast<double>(a.data<float>()[a_first + k * a_step]) * static_cast<double>(b.data<float>()[b_first + k * b_step]);
+  return sum;
+}
+
+TEST(MatMul, BroadcastsBatchesOfBothOperands) {
+  Tensor a = random_floats({3, 1, 5, 7}, 1), b = random_floats({4, 7, 6}, 2);
+  Tensor y = run_op({"MatMul", 13, {a, b}})[0];
+  ASSERT_EQ(y.shape(), (Shape{3, 4, 5, 6}));
+  for (int64_t i = 0; i < 3; ++i)
+    for (int64_t k = 0; k < 4; ++k)
+      for (int64_t m = 0; m < 5; ++m)
+        for (int64_t n = 0; n < 6; ++n)
+          EXPECT_NEAR(y.data<float>()[((i * 4 + k) * 5 + m) * 6 + n], element(a, b, (i * 5 + m) * 7, 1, k * 42 + n, 6, 7), 1e-5);
+}
+
+TEST(MatMul, OfVectorsDropsTheirAxis) {
+  Tensor x = floats({3}, {1, 2, 3}), m = floats({2, 3, 1}, {1, 0, 1, 2, 1, 0});
+  EXPECT_EQ(run_op({"MatMul", 13, {x, x}})[0].shape(), Shape{});
+  EXPECT_EQ(values<float>(run_op({"MatMul", 13, {x, x}})[0]), (std::vector<float>{14}));
+  EXPECT_EQ(run_op({"MatMul", 13, {x, m}})[0].shape(), (Shape{2, 1}));
+  EXPECT_EQ(values<float>(run_op({"MatMul", 13, {x, m}})[0]), (std::vector<float>{4, 4}));
+}
+
+TEST(MatMul, OverNothingIsZero) {
+  EXPECT_EQ(values<float>(run_op({"MatMul", 13, {floats({2, 0}, {}), floats({0, 2}, {})}})[0]), (std::vector<float>{0, 0, 0, 0}));
+  EXPECT_EQ(run_op({"MatMul", 13, {floats({0, 3}, {}), floats({3, 2}, {1, 2, 3, 4, 5, 6})}})[0].shape(), (Shape{0, 2}));
+}
+
+TEST(MatMul, OfIntegersWrapsAround) {
+  Tensor big = tensor<int32_t>({1, 2}, {1 << 30, 1}), b = tensor<int32_t>({2, 1}, {4, 5});
+  EXPECT_EQ(values<int32_t>(run_op({"MatMul", 13, {big, b}})[0]), (std::vector<int32_t>{5}));
+  Tensor u = tensor<uint64_t>({1, 1}, {uint64_t{1} << 63}), two = tensor<uint64_t>({1, 1}, {3});
+  EXPECT_EQ(values<uint64_t>(run_op({"MatMul", 13, {u, two}})[0]), (std::vector<uint64_t>{uint64_t{1} << 63}));
+}
+
+TEST(MatMul, RoundsHalfPrecisionOnce) {
+  // 2048 + 1 is no binary16 number; the sum of 2048 and 1 and 1 is one.
+  Tensor a = tensor<Float16>({1, 3}, {Float16(2048.0F), Float16(1.0F), Float16(1.0F)}),
+         b = tensor<Float16>({3, 1}, {Float16(1.0F), Float16(1.0F), Float16(1.0F)});
+  EXPECT_EQ(static_cast<float>(run_op({"MatMul", 13, {a, b}})[0].data<Float16>()[0]), 2050);
+}
+
+TEST(MatMul, TakesAConstantMatrixForBatchesOfAnyLength) {
+  for (DType dtype : {DType::float32, DType::float16}) {
+    auto graph = std::make_shared<Graph>(std::make_shared<SymbolTable>());
+    Tensor weights = random_floats({7, 33}, 3);
+    ValueId b = graph->add_constant("b", Datum(weights));
+    if (dtype == DType::float16) {
+      Tensor narrow(DType::float16, {7, 33});
+      for (int64_t i = 0; i < 7 * 33; ++i) narrow.data<Float16>()[i] = Float16(weights.data<float>()[i]);
+      b = graph->add_constant("b16", Datum(narrow));
+    }
+    ValueId a = graph->add_input("a", Type::tensor(dtype, SymbolicShape{graph->symbols().symbol("n"), 2, 7}));
+    NodeId node = graph->add_node({.op_type = "MatMul", .inputs = {a, b}});
+    graph->outputs = {graph->node(node).outputs[0]};
+    graph->output_names = {"y"};
+    onnx::upgrade(*graph);
+    passes::canonicalise(*graph);
+    exec::Program program(graph);
+    for (int64_t n : {1, 5, 0}) {
+      Tensor x = random_floats({n, 2, 7}, 4), fed = x;
+      if (dtype == DType::float16) {
+        fed = Tensor(DType::float16, x.shape());
+        for (int64_t i = 0; i < x.num_elements(); ++i) fed.data<Float16>()[i] = Float16(x.data<float>()[i]);
+      }
+      std::vector<Datum> feeds{fed}, outputs(1);
+      exec::run(program, feeds, outputs, {});
+      Tensor y = outputs[0].tensor();
+      ASSERT_EQ(y.shape(), (Shape{n, 2, 33}));
+      for (int64_t i = 0; i < y.num_elements(); ++i) {
+        double expected = element(x, weights, i / 33 * 7, 1, i % 33, 33, 7);
+        if (dtype == DType::float32)
+          EXPECT_NEAR(y.data<float>()[i], expected, 1e-5);
+        else
+          EXPECT_NEAR(static_cast<float>(y.data<Float16>()[i]), expected, 1e-2);
+      }
+    }
+  }
+}
+
+TEST(MatMul, RefusesExtentsThatOnlyTheRunShowsToDiffer) {
+  auto graph = std::make_shared<Graph>(std::make_shared<SymbolTable>());
+  ValueId a = graph->add_input("a", Type::tensor(DType::float32, SymbolicShape{2, graph->symbols().symbol("k")}));
+  ValueId b = graph->add_input("b", Type::tensor(DType::float32, SymbolicShape{graph->symbols().symbol("l"), 2}));
+  NodeId node = graph->add_node({.op_type = "MatMul", .inputs = {a, b}});
+  graph->outputs = {graph->node(node).outputs[0]};
+  graph->output_names = {"y"};
+  onnx::upgrade(*graph);
+  exec::Program program(graph);
+  std::vector<Datum> feeds{floats({2, 3}, {1, 2, 3, 4, 5, 6}), floats({2, 2}, {1, 2, 3, 4})}, outputs(1);
+  try {
+    exec::run(program, feeds, outputs, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("columns of A and rows of B: 3 and 2 differ"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Gemm, BroadcastsCFromEveryShape) {
+  Tensor a = floats({2, 2}, {1, 2, 3, 4}), b = floats({2, 2}, {1, 0, 0, 1});
+  struct {
+    Tensor c;
+    std::vector<float> expected;
+  } cases[] = {{floats({}, {10}), {11, 12, 13, 14}},
+               {floats({2}, {10, 20}), {11, 22, 13, 24}},
+               {floats({2, 1}, {10, 20}), {11, 12, 23, 24}},
+               {floats({1, 2}, {10, 20}), {11, 22, 13, 24}},
+               {floats({2, 2}, {10, 20, 30, 40}), {11, 22, 33, 44}}};
+  for (const auto& test : cases) EXPECT_EQ(values<float>(run_op({"Gemm", 13, {a, b, test.c}})[0]), test.expected);
+}
+
+TEST(Gemm, TransposesAndScales) {
+  Tensor a = floats({2, 1}, {1, 2}), b = floats({3, 2}, {1, 2, 3, 4, 5, 6}), c = floats({3}, {1, 1, 2});
+  Tensor y = run_op({"Gemm", 13, {a, b, c}, {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 2.0F}, {"beta", -1.0F}}})[0];
+  EXPECT_EQ(values<float>(y), (std::vector<float>{9, 21, 32}));
+  // In integers, too.
+  Tensor i = tensor<int64_t>({1, 2}, {3, 4}), k = tensor<int64_t>({1, 2}, {5, 6});
+  EXPECT_EQ(values<int64_t>(run_op({"Gemm", 13, {i, k}, {{"transB", int64_t{1}}, {"alpha", 2.0F}}})[0]), (std::vector<int64_t>{78}));
+}
+
+TEST(Gemm, WithABetaOfZeroDoesNotLookAtC) {
+  Tensor a = floats({1, 1}, {2}), c = floats({1}, {NAN});
+  EXPECT_EQ(values<float>(run_op({"Gemm", 13, {a, a, c}, {{"beta", 0.0F}}})[0]), (std::vector<float>{4}));
+}
+
+TEST(Gemm, OfOpset6HasAFlagForTheBroadcast) {
+  Tensor a = floats({2, 1}, {1, 2}), b = floats({1, 2}, {3, 4}), c = floats({2}, {1, 2});
+  EXPECT_EQ(values<float>(run_op({"Gemm", 6, {a, b, c}, {{"broadcast", int64_t{1}}}})[0]), (std::vector<float>{4, 6, 7, 10}));
+}
+
+// numpy.einsum of the same operands.
+TEST(Einsum, TakesDiagonalsSumsAndProducts) {
+  Tensor m = floats({2, 2}, {1, 2, 3, 4}), x = floats({2}, {10, 100});
+  auto einsum = [](const char* equation, std::vector<Tensor> operands) {
+    return run_op({"Einsum", 12, std::move(operands), {{"equation", std::string(equation)}}})[0];
+  };
+  EXPECT_EQ(values<float>(einsum("ii->i", {m})), (std::vector<float>{1, 4}));
+  EXPECT_EQ(values<float>(einsum("ii", {m})), (std::vector<float>{5}));
+  EXPECT_EQ(values<float>(einsum("ba", {m})), (std::vector<float>{1, 3, 2, 4}));  // the output's labels are sorted
+  EXPECT_EQ(values<float>(einsum("ij, j -> i", {m, x})), (std::vector<float>{210, 430}));
+  EXPECT_EQ(values<float>(einsum("...i,i->...", {m, x})), (std::vector<float>{210, 430}));
+  EXPECT_EQ(values<float>(einsum("ij,ij->", {m, m})), (std::vector<float>{30}));
+  EXPECT_EQ(values<float>(einsum("i,j->ji", {x, x})), (std::vector<float>{100, 1000, 1000, 10000}));
+  EXPECT_EQ(values<float>(einsum("ij,jk,kl->il", {m, m, m})), (std::vector<float>{37, 54, 81, 118}));
+  EXPECT_EQ(values<float>(einsum("aab,b->a", {floats({2, 2, 1}, {1, 2, 3, 4}), floats({1}, {2})})), (std::vector<float>{2, 8}));
+  EXPECT_EQ(values<uint8_t>(run_op(
+                {"Einsum", 12, {tensor<uint8_t>({2}, {16, 20}), tensor<uint8_t>({2}, {10, 5})}, {{"equation", std::string("i,i")}}})[0]),
+            (std::vector<uint8_t>{4}));  // 260 modulo 256
+}
+
+TEST(Einsum, JoinsSeveralAxesIntoOneProduct) {
+  Tensor a = random_floats({2, 3, 4, 5}, 5), b = random_floats({4, 5, 6}, 6);
+  Tensor y = run_op({"Einsum", 12, {a, b}, {{"equation", std::string("abcd,cde->eab")}}})[0];
+  ASSERT_EQ(y.shape(), (Shape{6, 2, 3}));
+  for (int64_t e = 0; e < 6; ++e)
+    for (int64_t ab = 0; ab < 6; ++ab) EXPECT_NEAR(y.data<float>()[e * 6 + ab], element(a, b, ab * 20, 1, e, 6, 20), 1e-5);
+}
+
+TEST(Einsum, RefusesEquationsThatDoNotFit) {
+  Tensor m = floats({2, 2}, {1, 2, 3, 4});
+  for (const char* equation : {"ijk->i", "ij->k", "ij,jk->ik", "i.j->i", "ij->ii", "i1->i"})
+    EXPECT_THROW(run_op({"Einsum", 12, {m}, {{"equation", std::string(equation)}}}), Error) << equation;
+}
+
+}  // namespace
+}  // namespace treadle
