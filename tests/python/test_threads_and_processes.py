@@ -8,10 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-import small_models as small
 
 import treadle
 from treadle import errors
+
+import small_models as small
 
 
 def big_model():
