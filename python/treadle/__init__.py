@@ -1,10 +1,10 @@
 """Treadle: a graph runtime for deep learning, with the Python interface of ONNX Runtime.
 
-    import numpy as np
-    import treadle
+import numpy as np
+import treadle
 
-    session = treadle.InferenceSession("model.onnx")
-    outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
+session = treadle.InferenceSession("model.onnx")
+outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
 """
 
 from __future__ import annotations

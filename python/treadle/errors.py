@@ -43,7 +43,7 @@ class ModelLoaded(Error):
     """The session has a model already."""
 
 
-class NotImplemented(Error):  # noqa: A001 - ONNX Runtime's name
+class NotImplemented(Error):
     """The model is valid, but this build lacks an operator, dtype or feature that it needs; all of them are listed."""
 
 

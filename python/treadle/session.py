@@ -76,12 +76,7 @@ def check_and_normalize_provider_args(
         for provider in providers:
             if isinstance(provider, str):
                 pairs.append((provider, {}))
-            elif (
-                isinstance(provider, tuple)
-                and len(provider) == 2
-                and isinstance(provider[0], str)
-                and isinstance(provider[1], dict)
-            ):
+            elif isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[0], str) and isinstance(provider[1], dict):
                 pairs.append(provider)
             else:
                 raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
@@ -156,9 +151,7 @@ class Session:
         """Subgraphs assigned to execution providers: none are."""
         return []
 
-    def set_providers(
-        self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
-    ) -> None:
+    def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
         """Checks and keeps the arguments; unknown providers are warned about and ignored."""
         names, options = check_and_normalize_provider_args(providers, provider_options, get_available_providers())
         self._provider_options = dict(zip(names, options, strict=True)) or {CPU_PROVIDER: {}}
@@ -203,7 +196,7 @@ class Session:
             error = ""
             try:
                 results = self.run(output_names, input_feed, run_options)
-            except Exception as exception:  # noqa: BLE001 - whatever it is, the caller gets to know it by the callback
+            except Exception as exception:
                 error = str(exception) or type(exception).__name__
             callback(results, user_data, error)
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "core/fork_mutex.h"
 #include "exec/program.h"
 #include "treadle/tensor.h"
 
@@ -81,7 +81,7 @@ struct BindingCache {
   std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
 
  private:
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   std::list<std::shared_ptr<Binding>> recent_;  // most recent first
   std::list<std::shared_ptr<const OffsetPlan>> plans_;
   Statistics statistics_;

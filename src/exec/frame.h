@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/fork_mutex.h"
 #include "exec/binding.h"
 #include "exec/program.h"
 #include "graph/evaluate.h"
@@ -87,7 +87,7 @@ class FramePool {
   void give_back(std::unique_ptr<Frame> frame);
 
  private:
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::vector<std::unique_ptr<Frame>> idle_;
 };
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-import small_models as small
 
 import treadle
 from treadle import errors
+
+import small_models as small
 
 X = np.array([[1, 2, 3]], np.float32)
 
@@ -48,13 +49,19 @@ def test_options_have_all_names_and_defaults(ort, kind):
 )
 def test_enums_have_all_names_and_values(ort, name):
     ours, theirs = getattr(treadle, name), getattr(ort, name)
-    assert {key: int(value) for key, value in ours.__members__.items()} == {
-        key: int(value) for key, value in theirs.__members__.items()
-    }
+    assert {key: int(value) for key, value in ours.__members__.items()} == {key: int(value) for key, value in theirs.__members__.items()}
 
 
 def test_the_module_has_all_public_names(ort):
-    leftovers = {"capi", "contextlib", "import_capi_exception", "onnxruntime_validation", "package_name", "version", "cuda_version"}
+    leftovers = {
+        "capi",
+        "contextlib",
+        "import_capi_exception",
+        "onnxruntime_validation",
+        "package_name",
+        "version",
+        "cuda_version",
+    }
     optional = {"OrtEpContextData", "OrtEpContextDataBuffer"}  # only for execution providers that compile
     installed_parts = {"backend", "datasets", "quantization", "tools", "transformers"}
     assert public_names(ort) - leftovers - optional - installed_parts <= public_names(treadle)

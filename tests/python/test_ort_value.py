@@ -5,11 +5,12 @@ import weakref
 
 import numpy as np
 import pytest
-import small_models as small
 from onnx import TensorProto
 
 import treadle
 from treadle import errors
+
+import small_models as small
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -26,7 +27,16 @@ def tracked(shape=(3,), dtype=np.float32):
 def test_descriptions_are_those_of_onnxruntime(ort, array):
     array = np.asarray(array)
     ours, theirs = treadle.OrtValue.ortvalue_from_numpy(array), ort.OrtValue.ortvalue_from_numpy(array)
-    for name in ("data_type", "element_type", "device_name", "shape", "has_value", "is_tensor", "is_sparse_tensor", "is_tensor_sequence"):
+    for name in (
+        "data_type",
+        "element_type",
+        "device_name",
+        "shape",
+        "has_value",
+        "is_tensor",
+        "is_sparse_tensor",
+        "is_tensor_sequence",
+    ):
         assert getattr(ours, name)() == getattr(theirs, name)(), name
     np.testing.assert_array_equal(ours.numpy(), array)
     assert ours.tensor_size_in_bytes() == theirs.tensor_size_in_bytes()

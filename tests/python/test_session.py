@@ -6,11 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-import small_models as small
 from onnx import TensorProto, helper
 
 import treadle
 from treadle import errors
+
+import small_models as small
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -141,8 +142,14 @@ def test_lists_and_numbers_are_taken_as_arrays(session, reference):
         ("/nowhere/model.onnx", errors.NoSuchFile),
         ("", errors.NoModel),
         (3, TypeError),
-        (small.model([small.node("Nope", ["x"], ["y"])], [small.tensor("x", [1])], [small.tensor("y", [1])]), errors.NotImplemented),
-        (small.model([small.node("Add", ["x", "q"], ["y"])], [small.tensor("x", [1])], [small.tensor("y", [1])]), errors.InvalidGraph),
+        (
+            small.model([small.node("Nope", ["x"], ["y"])], [small.tensor("x", [1])], [small.tensor("y", [1])]),
+            errors.NotImplemented,
+        ),
+        (
+            small.model([small.node("Add", ["x", "q"], ["y"])], [small.tensor("x", [1])], [small.tensor("y", [1])]),
+            errors.InvalidGraph,
+        ),
     ],
     ids=["garbage", "truncated", "no file", "empty path", "a number", "unknown operator", "undefined value"],
 )

@@ -8,10 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-import small_models as small
 
 import treadle
 from treadle import errors
+
+import small_models as small
 
 
 def big_model():
@@ -142,3 +143,27 @@ def test_a_pool_of_processes_inherits_a_session():
         for a, b in zip(pool.map_async(_run_in_worker, feeds).get(timeout=120), expected, strict=True):
             np.testing.assert_array_equal(a, b)
     _session = None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_other_threads_run_leaves_a_working_child():
+    session = treadle.InferenceSession(big_model())
+    x = inputs(1)[0]
+    expected = session.run(None, {"x": x})[0]
+    stop = threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            session.run(None, {"x": x})
+
+    workers = [threading.Thread(target=busy) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in range(20):
+            assert in_child(lambda: np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)) == 0
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-import small_models as small
 from onnx import TensorProto, helper
 
 import treadle
 from treadle import errors
+
+import small_models as small
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 

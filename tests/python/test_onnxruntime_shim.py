@@ -1,0 +1,172 @@
+"""The shim: import onnxruntime gives Treadle, and packages from PyPI run unchanged.
+
+Each test runs in a process of its own, as the shim changes what a process imports. What a package computes with Treadle is compared with
+what the same code computes with ONNX Runtime itself.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import treadle
+
+SHIM = "import treadle.onnxruntime_shim\n"
+
+
+def run_python(*arguments):
+    """The JSON that a Python program prints last."""
+    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_code(code):
+    return run_python("-c", textwrap.dedent(code))
+
+
+def shimmed(code):
+    return run_code(SHIM + textwrap.dedent(code))
+
+
+def test_imports_give_treadle():
+    seen = shimmed(
+        """
+        import json
+        import onnxruntime, treadle
+        import onnxruntime as ort
+        from onnxruntime import InferenceSession, SessionOptions, GraphOptimizationLevel
+        from onnxruntime.capi import _pybind_state as C
+        from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, NoSuchFile, NotImplemented, RuntimeException
+        from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as Collected, OrtValue, OrtDevice
+        import onnxruntime.capi.onnxruntime_validation
+        assert ort.InferenceSession is InferenceSession is Collected is treadle.InferenceSession
+        assert C.get_available_providers() == ort.get_available_providers() == ["CPUExecutionProvider"]
+        assert C.SessionOptions is SessionOptions is treadle.SessionOptions
+        assert Fail is treadle.errors.Fail
+        assert "onnxruntime" not in treadle.__name__
+        try:
+            ort.InferenceSession("/nowhere.onnx")
+        except C.NoSuchFile as error:
+            caught = str(error)
+        print(json.dumps([ort.__version__, ort.get_version_string(), ort.__doc__, caught]))
+        """
+    )
+    version, version_string, text, caught = seen
+    assert version == version_string
+    assert tuple(map(int, version.split("."))) >= (1, 31)
+    assert treadle.__version__ in text
+    assert "/nowhere.onnx" in caught
+
+
+def test_what_was_imported_before_is_replaced():
+    pytest.importorskip("onnxruntime")
+    before, after, back = run_code(
+        """
+        import json
+        import onnxruntime
+        names = [onnxruntime.InferenceSession.__module__]
+        import treadle.onnxruntime_shim as shim
+        import onnxruntime
+        names.append(onnxruntime.InferenceSession.__module__)
+        shim.uninstall()
+        import onnxruntime
+        names.append(onnxruntime.InferenceSession.__module__)
+        print(json.dumps(names))
+        """
+    )
+    assert before == back
+    assert before.startswith("onnxruntime.")
+    assert after.startswith("treadle.")
+
+
+def test_parts_in_plain_python_use_treadle():
+    pytest.importorskip("onnxruntime")
+    assert shimmed(
+        """
+        import json
+        import numpy as np
+        import onnxruntime, treadle
+        from onnxruntime.datasets import get_example
+        session = onnxruntime.InferenceSession(get_example("sigmoid.onnx"))
+        assert isinstance(session, treadle.InferenceSession)
+        x = np.zeros(session.get_inputs()[0].shape, np.float32)
+        print(json.dumps(session.run(None, {session.get_inputs()[0].name: x})[0].ravel()[:2].tolist()))
+        """
+    ) == [0.5, 0.5]
+
+
+def test_a_program_may_be_started_on_treadle(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, sys, onnxruntime\nprint(json.dumps([onnxruntime.InferenceSession.__module__, sys.argv[1:], __name__]))\n"
+    )
+    assert run_python("-m", "treadle.onnxruntime_shim", str(program), "--flag", "value") == [
+        "treadle.session",
+        ["--flag", "value"],
+        "__main__",
+    ]
+
+
+def needs(package):
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"the package {package} is not installed")
+
+
+def on_both(code):
+    """What the program prints on Treadle and on ONNX Runtime."""
+    guard = "import onnxruntime; assert onnxruntime.InferenceSession.__module__.startswith({!r})\n"
+    code = textwrap.dedent(code)
+    return run_code(SHIM + guard.format("treadle") + code), run_code(guard.format("onnxruntime") + code)
+
+
+@needs("swift_f0")
+def test_swift_f0_tracks_the_same_pitch():
+    ours, theirs = on_both(
+        """
+        import json
+        import numpy as np
+        from swift_f0 import SwiftF0
+        time = np.arange(2 * 16000) / 16000
+        frequency = 200 + 100 * time  # a glide from 200 to 400 Hz
+        audio = (0.5 * np.sin(2 * np.pi * np.cumsum(frequency) / 16000)).astype(np.float32)
+        audio += np.random.default_rng(0).normal(0, 0.01, audio.shape).astype(np.float32)
+        result = SwiftF0().detect(audio, 16000)
+        print(json.dumps([np.asarray(result.pitch_hz).tolist(), np.asarray(result.confidence).tolist()]))
+        """
+    )
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4, nan_ok=True)
+    assert ours[1] == pytest.approx(theirs[1], abs=1e-4, nan_ok=True)
+    middle = ours[0][len(ours[0]) // 2]
+    assert middle == pytest.approx(300, rel=0.05)
+
+
+@needs("arabic_name_romanizer")
+def test_arabic_name_romanizer_spells_the_same_names():
+    ours, theirs = on_both(
+        """
+        import json
+        from arabic_name_romanizer import Transliterator
+        names = ["محمد علي", "فاطمة الزهراء", "عبد الرحمن بن خلدون", "ليلى المنصوري", "زغرطوش قلنبطي"]
+        romanizer = Transliterator(index_path="/nowhere")  # no dictionary: the model spells every name
+        results = [[(c.text, c.score) for c in romanizer.transliterate(name, top_k=3)] for name in names]
+        assert romanizer.model is not None
+        print(json.dumps(results))
+        """
+    )
+    assert [[text for text, _ in candidates] for candidates in ours] == [
+        [text for text, _ in candidates] for candidates in theirs
+    ]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [score for _, score in mine] == pytest.approx([score for _, score in other], abs=1e-3)
