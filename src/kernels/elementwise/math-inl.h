@@ -142,6 +142,15 @@ HWY_INLINE V softplus(D d, V x) {
   return hn::Add(hn::Max(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
 }
 
+/// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). Past 20 the quotient is 1, and further on n would overflow.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V mish(D d, V x) {
+  const V two = hn::Set(d, 2.0f);
+  const V e = exp(d, hn::Min(hn::Set(d, 20.0f), x));
+  const V n = hn::Mul(e, hn::Add(e, two));
+  return hn::Mul(x, hn::Div(n, hn::Add(n, two)));
+}
+
 /// x * (1 + erf(x / sqrt 2)) / 2.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu(D d, V x) {

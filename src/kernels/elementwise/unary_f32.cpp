@@ -59,7 +59,7 @@ TREADLE_UNARY(Gelu, gelu(d, x));
 TREADLE_UNARY(GeluTanh, gelu_tanh(d, x));
 TREADLE_UNARY(Silu, hn::Div(x, hn::Add(ONE, exp(d, hn::Neg(hn::Mul(a, x))))));
 TREADLE_UNARY(HardSwish, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))));
-TREADLE_UNARY(Mish, hn::Mul(x, tanh(d, softplus(d, x))));
+TREADLE_UNARY(Mish, mish(d, x));
 TREADLE_UNARY(Exp, exp(d, x));
 TREADLE_UNARY(Log, log(d, x));
 TREADLE_UNARY(Erf, erf(d, x));

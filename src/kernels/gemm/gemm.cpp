@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kRowsPerChunk = 96;          // whole 6- and 8-row tiles; with 64 columns the C block stays in L1
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work, twenty times what a parallel region costs
+constexpr int64_t kPanelBytes = 384 * 1024;    // of a panel that stays in L2 (1 MB) beside the rows that pass over it
 constexpr int64_t kFewRows = 4;                // up to here B is read once or nearly so: packing would cost as much as the product
 
 int64_t grain_for(int64_t macs_per_item) { return std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs_per_item)); }
@@ -145,6 +146,26 @@ void dot_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const E
 template <typename T>
 void run_tile(const TileJob<T>& job) {
   const Epilogue<T>& e = *job.epilogue;
+  const int64_t depth = kPanelBytes / (job.vectors * panel_shape<T>().lanes * static_cast<int64_t>(sizeof(T)));
+  if (job.K > depth + depth / 2 && job.row_end - job.row_begin > kFewRows) {
+    // A deep panel would leave L2 between two tiles: parts of it pass one after the other, and C holds the sum in between.
+    const int64_t parts = (job.K + depth - 1) / depth;
+    Epilogue<T> middle = e;
+    middle.bias = nullptr;
+    middle.activation = Unary::none;
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t begin = job.K * i / parts, end = job.K * (i + 1) / parts;
+      Epilogue<T> own = i + 1 < parts ? middle : e;
+      if (i > 0) own.residual = job.C - job.first_column, own.residual_row = job.ldc;
+      TileJob<T> part = job;
+      part.A += begin * job.a_col;
+      part.B += begin * job.b_row;
+      part.K = end - begin;
+      part.epilogue = &own;
+      run_tile(part);
+    }
+    return;
+  }
   if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip || !std::is_same_v<T, float>)
     return gemm_tile_rows(job);
   if constexpr (std::is_same_v<T, float>) {
@@ -196,8 +217,8 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
   parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       TileJob<T> job = job_for(A, B, panels, item / chunks, C, ldc, epilogue);
-      job.row_begin = item % chunks * kRowsPerChunk;
-      job.row_end = std::min(M, job.row_begin + kRowsPerChunk);
+      job.row_begin = M * (item % chunks) / chunks;
+      job.row_end = M * (item % chunks + 1) / chunks;
       run_tile(job);
     }
   });

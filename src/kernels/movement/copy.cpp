@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/movement/element.h"
+#include "kernels/movement/transpose_plane.h"
 
 namespace treadle::kernels {
 namespace {
@@ -56,7 +57,7 @@ Plane find_plane(const CopyPlan& plan) {
 // Square tiles: what is read with a stride comes back for the neighbours' sake while it is still in L1.
 template <typename T>
 void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, ThreadPool* pool) {
-  constexpr int64_t kTile = sizeof(T) >= 8 ? 16 : 32;
+  constexpr int64_t kTile = sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
   const int last = plan.rank - 1;
   const int64_t rows = plan.dims[row_axis], columns = plan.dims[last];
   const int64_t src_column = plan.strides[0][last], dst_row = plan.strides[1][row_axis];
@@ -75,6 +76,12 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
         t += at * outer.strides[1][i];
       }
       const int64_t r0 = item % bands * kTile, r1 = std::min(rows, r0 + kTile);
+      if constexpr (sizeof(T) == sizeof(float)) {
+        if (r1 - r0 >= 8) {
+          transpose_plane(columns, r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row, dst_row);
+          continue;
+        }
+      }
       for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
         const int64_t c1 = std::min(columns, c0 + kTile);
         for (int64_t r = r0; r < r1; ++r) {

@@ -61,18 +61,19 @@ HWY_INLINE void edge(int64_t rows, int64_t columns, const int32_t* src, int64_t 
 }
 
 void plane(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
-  // Bands of 64 source columns: their rows of dst stay in L1 while the band runs down.
-  constexpr int64_t kBand = 64;
-  for (int64_t c0 = 0; c0 < columns; c0 += kBand) {
-    const int64_t c1 = c0 + kBand < columns ? c0 + kBand : columns;
-    for (int64_t r = 0; r < rows; r += 8) {
-      for (int64_t c = c0; c < c1; c += 8) {
-        const int32_t* from = src + r * src_stride + c;
-        int32_t* to = dst + c * dst_stride + r;
-        if (r + 8 <= rows && c + 8 <= c1) {
-          block(from, src_stride, to, dst_stride);
-        } else {
-          edge(rows - r < 8 ? rows - r : 8, c1 - c < 8 ? c1 - c : 8, from, src_stride, to, dst_stride);
+  // Squares of one cache line: each line of either array is touched in one go, even where rows a power of two apart share cache sets.
+  constexpr int64_t kLine = 16;
+  for (int64_t c0 = 0; c0 < columns; c0 += kLine) {
+    for (int64_t r0 = 0; r0 < rows; r0 += kLine) {
+      for (int64_t c = c0; c < columns && c < c0 + kLine; c += 8) {
+        for (int64_t r = r0; r < rows && r < r0 + kLine; r += 8) {
+          const int32_t* from = src + r * src_stride + c;
+          int32_t* to = dst + c * dst_stride + r;
+          if (r + 8 <= rows && c + 8 <= columns) {
+            block(from, src_stride, to, dst_stride);
+          } else {
+            edge(rows - r < 8 ? rows - r : 8, columns - c < 8 ? columns - c : 8, from, src_stride, to, dst_stride);
+          }
         }
       }
     }
@@ -108,7 +109,7 @@ namespace treadle::kernels {
 
 HWY_EXPORT(transpose_words);
 
-void transpose_plane(int64_t rows, int64_t columns, const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t src_stride, uint32_t* dst, int64_t dst_stride) {
   HWY_DYNAMIC_DISPATCH(transpose_words)
   (rows, columns, reinterpret_cast<const int32_t*>(src), src_stride, reinterpret_cast<int32_t*>(dst), dst_stride);
 }

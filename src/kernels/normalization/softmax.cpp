@@ -36,8 +36,20 @@ HWY_INLINE void store(D d, V v, float* y, int64_t left) {
 // Max that keeps a NaN of either side.
 HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), hn::Max(a, b), a); }
 
+// A row of at most one vector.
+HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
+  const D d;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(n));
+  const V v = hn::IfThenElse(mask, hn::MaskedLoad(mask, d, x), hn::Set(d, kLowest));
+  const V a = hn::Sub(v, hn::MaxOfLanes(d, v));
+  const V e = hn::IfThenElseZero(mask, exp(d, a));
+  const V sum = hn::SumOfLanes(d, e);
+  hn::BlendedStore(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), mask, d, y);
+}
+
 void row(int64_t n, const float* x, float* y, bool log_of) {
   const D d;
+  if (n <= static_cast<int64_t>(hn::Lanes(d))) return short_row(n, x, y, log_of);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V top0 = hn::Set(d, kLowest), top1 = top0;
   int64_t i = 0;
