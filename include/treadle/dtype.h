@@ -55,8 +55,8 @@ TREADLE_API DType dtype_from_name(std::string_view name) noexcept;
 /// @throws Error(resource_exhausted) on overflow.
 TREADLE_API size_t size_bytes(DType dtype, int64_t num_elements);
 
-TREADLE_API bool is_float(DType dtype) noexcept;             ///< any floating-point type, 4 to 64 bits
-TREADLE_API bool is_integer(DType dtype) noexcept;           ///< signed or unsigned, 2 to 64 bits; not bool
+TREADLE_API bool is_float(DType dtype) noexcept;    ///< any floating-point type, 4 to 64 bits
+TREADLE_API bool is_integer(DType dtype) noexcept;  ///< signed or unsigned, 2 to 64 bits; not bool
 TREADLE_API bool is_signed_integer(DType dtype) noexcept;
 TREADLE_API bool is_sub_byte(DType dtype) noexcept;
 

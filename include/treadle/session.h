@@ -30,18 +30,18 @@ struct TREADLE_API SessionOptions {
   int inter_op_num_threads = 0;  ///< nodes at once; the sequential executor runs one
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
-  bool reuse_memory = true;      ///< false: every value has bytes of its own (to debug)
-  bool use_mmap = true;          ///< where the session loads the model itself
-  bool strict_symbols = true;    ///< false: the same symbol may have different values in different inputs
+  bool reuse_memory = true;    ///< false: every value has bytes of its own (to debug)
+  bool use_mmap = true;        ///< where the session loads the model itself
+  bool strict_symbols = true;  ///< false: the same symbol may have different values in different inputs
   bool enable_profiling = false;
   std::string profile_file_prefix = "treadle_profile_";
-  std::string optimized_model_filepath;            ///< where to write the optimised model; empty: nowhere
-  std::vector<std::string> disabled_passes;        ///< by name; `treadle options` lists them
-  int64_t max_patches = INT64_MAX;                 ///< stop the graph optimiser after that many patches (to bisect a fault)
+  std::string optimized_model_filepath;                     ///< where to write the optimised model; empty: nowhere
+  std::vector<std::string> disabled_passes;                 ///< by name; `treadle options` lists them
+  int64_t max_patches = INT64_MAX;                          ///< stop the graph optimiser after that many patches (to bisect a fault)
   std::map<std::string, int64_t> free_dimension_overrides;  ///< symbol → extent
   std::map<std::string, int64_t> denotation_overrides;      ///< denotation of an input's dimension ("DATA_BATCH") → extent
-  std::map<std::string, Tensor> initializers;      ///< replace initializers of these names
-  std::map<std::string, std::string> config;       ///< ONNX Runtime's session config entries; kept, see docs/options.md for those with meaning
+  std::map<std::string, Tensor> initializers;               ///< replace initializers of these names
+  std::map<std::string, std::string> config;  ///< ONNX Runtime's session config entries; kept, see docs/options.md for those with meaning
   /// Called once per pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> on_pass;
   /// Called with warnings about the model.
@@ -123,7 +123,8 @@ class TREADLE_API Session {
   /// @param outputs  names of the outputs wanted; empty: all. Only what they need is computed.
   /// @return one value per wanted output.
   /// @throws Error(invalid_argument) naming the feed that is missing, unknown, or of another type or shape.
-  std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {}, const RunOptions* options = nullptr) const;
+  std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
+                         const RunOptions* options = nullptr) const;
   void run(IoBinding& binding, const RunOptions* options = nullptr) const;
   std::future<std::vector<Datum>> run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs = {}) const;
   PartialRun partial_run(const std::map<std::string, Datum>& feeds) const;

@@ -110,20 +110,34 @@ TREADLE_API std::string describe(const Tensor& tensor);
 /// The dtype of a C++ element type, where there is exactly one.
 template <typename T>
 inline constexpr DType dtype_of = DType::undefined;
-template <> inline constexpr DType dtype_of<float> = DType::float32;
-template <> inline constexpr DType dtype_of<double> = DType::float64;
-template <> inline constexpr DType dtype_of<int8_t> = DType::int8;
-template <> inline constexpr DType dtype_of<int16_t> = DType::int16;
-template <> inline constexpr DType dtype_of<int32_t> = DType::int32;
-template <> inline constexpr DType dtype_of<int64_t> = DType::int64;
-template <> inline constexpr DType dtype_of<uint8_t> = DType::uint8;
-template <> inline constexpr DType dtype_of<uint16_t> = DType::uint16;
-template <> inline constexpr DType dtype_of<uint32_t> = DType::uint32;
-template <> inline constexpr DType dtype_of<uint64_t> = DType::uint64;
-template <> inline constexpr DType dtype_of<bool> = DType::boolean;
-template <> inline constexpr DType dtype_of<std::string> = DType::string;
-template <> inline constexpr DType dtype_of<std::complex<float>> = DType::complex64;
-template <> inline constexpr DType dtype_of<std::complex<double>> = DType::complex128;
+template <>
+inline constexpr DType dtype_of<float> = DType::float32;
+template <>
+inline constexpr DType dtype_of<double> = DType::float64;
+template <>
+inline constexpr DType dtype_of<int8_t> = DType::int8;
+template <>
+inline constexpr DType dtype_of<int16_t> = DType::int16;
+template <>
+inline constexpr DType dtype_of<int32_t> = DType::int32;
+template <>
+inline constexpr DType dtype_of<int64_t> = DType::int64;
+template <>
+inline constexpr DType dtype_of<uint8_t> = DType::uint8;
+template <>
+inline constexpr DType dtype_of<uint16_t> = DType::uint16;
+template <>
+inline constexpr DType dtype_of<uint32_t> = DType::uint32;
+template <>
+inline constexpr DType dtype_of<uint64_t> = DType::uint64;
+template <>
+inline constexpr DType dtype_of<bool> = DType::boolean;
+template <>
+inline constexpr DType dtype_of<std::string> = DType::string;
+template <>
+inline constexpr DType dtype_of<std::complex<float>> = DType::complex64;
+template <>
+inline constexpr DType dtype_of<std::complex<double>> = DType::complex128;
 
 namespace detail {
 [[noreturn]] TREADLE_API void throw_wrong_dtype(DType have, DType want);

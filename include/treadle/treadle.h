@@ -1,5 +1,5 @@
-/* Treadle's C ABI: opaque handles, status codes with messages, no exceptions across the border. Binary-stable: functions are only added, and
- * structs carry their size. Every function that returns `treadle_status*` returns NULL on success; a status is released by the caller.
+/* Treadle's C ABI: opaque handles, status codes with messages, no exceptions across the border. Binary-stable: functions are only added,
+ * and structs carry their size. Every function that returns `treadle_status*` returns NULL on success; a status is released by the caller.
  * Handles of one session may be used from several threads at once, other handles from one thread at a time.
  * Strings that functions return live as long as the handle they were asked of. */
 #ifndef TREADLE_TREADLE_H_
@@ -88,20 +88,21 @@ TREADLE_C_API void treadle_model_release(treadle_model* model);
 /* Sessions. Zero-initialise the options and set struct_size; a zero means the default. */
 typedef struct treadle_session_options {
   size_t struct_size;
-  int32_t intra_op_num_threads;  /* 0: the process's shared pool */
-  int32_t disable_optimisation;  /* non-zero: the graph runs as written */
-  int32_t loose_symbols;         /* non-zero: a symbol may have different values in different inputs */
+  int32_t intra_op_num_threads; /* 0: the process's shared pool */
+  int32_t disable_optimisation; /* non-zero: the graph runs as written */
+  int32_t loose_symbols;        /* non-zero: a symbol may have different values in different inputs */
   int32_t enable_profiling;
   const char* profile_file_prefix;
 } treadle_session_options;
 
-TREADLE_C_API treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* options, treadle_session** out);
+TREADLE_C_API treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* options,
+                                                     treadle_session** out);
 TREADLE_C_API void treadle_session_release(treadle_session* session);
 TREADLE_C_API size_t treadle_session_num_inputs(const treadle_session* session);
 TREADLE_C_API size_t treadle_session_num_outputs(const treadle_session* session);
-TREADLE_C_API const char* treadle_session_input_name(const treadle_session* session, size_t index);   /* NULL beyond the last */
+TREADLE_C_API const char* treadle_session_input_name(const treadle_session* session, size_t index); /* NULL beyond the last */
 TREADLE_C_API const char* treadle_session_output_name(const treadle_session* session, size_t index);
-TREADLE_C_API const char* treadle_session_input_type(const treadle_session* session, size_t index);   /* "tensor(float)" */
+TREADLE_C_API const char* treadle_session_input_type(const treadle_session* session, size_t index); /* "tensor(float)" */
 TREADLE_C_API const char* treadle_session_output_type(const treadle_session* session, size_t index);
 /* Writes the profile; `*out_path` lives until the session is released. */
 TREADLE_C_API treadle_status* treadle_session_end_profiling(treadle_session* session, const char** out_path);
@@ -114,9 +115,9 @@ TREADLE_C_API void treadle_run_options_set_deadline_ms(treadle_run_options* opti
 
 /* Runs. `outputs` receives `num_outputs` new values, which the caller releases; on an error they are NULL.
  * `output_names` NULL with num_outputs = treadle_session_num_outputs: all, in order. `options` may be NULL. */
-TREADLE_C_API treadle_status* treadle_session_run(const treadle_session* session, const treadle_run_options* options, const char* const* input_names,
-                                                  const treadle_value* const* inputs, size_t num_inputs, const char* const* output_names,
-                                                  size_t num_outputs, treadle_value** outputs);
+TREADLE_C_API treadle_status* treadle_session_run(const treadle_session* session, const treadle_run_options* options,
+                                                  const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
+                                                  const char* const* output_names, size_t num_outputs, treadle_value** outputs);
 
 /* Runs that stop at every Yield node of the domain "treadle". `*finished` tells whether the run is at its end. */
 TREADLE_C_API treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names,
@@ -125,7 +126,8 @@ TREADLE_C_API treadle_status* treadle_partial_run_advance(treadle_partial_run* r
 /* At a Yield: how many values it hands out, and each of them (a new value). */
 TREADLE_C_API treadle_status* treadle_partial_run_num_yielded(const treadle_partial_run* run, size_t* out);
 TREADLE_C_API treadle_status* treadle_partial_run_yielded(const treadle_partial_run* run, size_t index, treadle_value** out);
-TREADLE_C_API treadle_status* treadle_partial_run_resume(treadle_partial_run* run, const treadle_value* const* values, size_t num_values, int* finished);
+TREADLE_C_API treadle_status* treadle_partial_run_resume(treadle_partial_run* run, const treadle_value* const* values, size_t num_values,
+                                                         int* finished);
 TREADLE_C_API treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num_outputs, treadle_value** outputs);
 TREADLE_C_API void treadle_partial_run_release(treadle_partial_run* run);
 
@@ -133,15 +135,16 @@ TREADLE_C_API void treadle_partial_run_release(treadle_partial_run* run);
 TREADLE_C_API treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out);
 TREADLE_C_API treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes,
                                                     void (*release)(void* context), void* context, treadle_value** out);
-TREADLE_C_API treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, const char* const* strings, size_t num_strings, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, const char* const* strings, size_t num_strings,
+                                                          treadle_value** out);
 TREADLE_C_API treadle_value_kind treadle_value_get_kind(const treadle_value* value);
 TREADLE_C_API void treadle_value_release(treadle_value* value);
-TREADLE_C_API treadle_dtype treadle_tensor_dtype(const treadle_value* value);       /* TREADLE_UNDEFINED if it is no tensor */
+TREADLE_C_API treadle_dtype treadle_tensor_dtype(const treadle_value* value); /* TREADLE_UNDEFINED if it is no tensor */
 TREADLE_C_API size_t treadle_tensor_rank(const treadle_value* value);
-TREADLE_C_API const int64_t* treadle_tensor_shape(const treadle_value* value);      /* rank extents */
+TREADLE_C_API const int64_t* treadle_tensor_shape(const treadle_value* value); /* rank extents */
 TREADLE_C_API size_t treadle_tensor_num_elements(const treadle_value* value);
 TREADLE_C_API size_t treadle_tensor_size_bytes(const treadle_value* value);
-TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);                /* NULL for strings and for other kinds */
+TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);                       /* NULL for strings and for other kinds */
 TREADLE_C_API const char* treadle_tensor_string(const treadle_value* value, size_t index); /* NULL if there is none */
 TREADLE_C_API size_t treadle_sequence_length(const treadle_value* value);
 TREADLE_C_API treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out);

@@ -55,14 +55,16 @@ class Backward {
   }
 
   bool on_path(const Node& node) const {
-    return std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && needed_[index_of(v)]; });
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && needed_[index_of(v)]; });
   }
 
   void check_rules() const {
     std::string missing;
     for (NodeId id : forward_)
       if (const Node& node = graph_.node(id); on_path(node) && !node.op->gradient) missing += "\n    " + describe(node);
-    if (!missing.empty()) throw Error(ErrorCode::not_implemented, "these nodes stand between the parameters and the loss and have no gradient rule:" + missing);
+    if (!missing.empty())
+      throw Error(ErrorCode::not_implemented, "these nodes stand between the parameters and the loss and have no gradient rule:" + missing);
   }
 
   ValueId ones_like(ValueId y) {
@@ -72,8 +74,9 @@ class Backward {
       *one.data<float>() = 1;
       return graph_.add_constant("one", one);
     }
-    throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is {}; only a float32 scalar may start a backward pass without a gradient of its own",
-                                                         graph_.value(y).name, to_string(type)));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("\"{}\" is {}; only a float32 scalar may start a backward pass without a gradient of its own",
+                            graph_.value(y).name, to_string(type)));
   }
 
   // The sum of what flows into a value; the single partial where there is one.
@@ -122,7 +125,8 @@ class Backward {
 
 }  // namespace
 
-std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs) {
+std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys,
+                                   std::span<const ValueId> xs) {
   // Rules compute the gradients of all inputs; those that nobody asked for are dead nodes, which the first pass removes.
   return Backward(graph, ys, grad_ys, xs).run(xs);
 }

@@ -16,6 +16,7 @@ namespace treadle::autodiff {
 /// @return one value per x; kNoValue where no y depends on it.
 /// The graph must be upgraded and inferred; fused and layout operators have no gradient. Several uses of a value are summed.
 /// @throws Error(not_implemented) naming every node on the way that has no gradient rule.
-std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs);
+std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys,
+                                   std::span<const ValueId> xs);
 
 }  // namespace treadle::autodiff

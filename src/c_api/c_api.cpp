@@ -93,7 +93,9 @@ void hand_out(std::vector<treadle::Datum> results, treadle_value** outputs) {
   for (size_t i = 0; i < made.size(); ++i) outputs[i] = made[i].release();
 }
 
-const treadle::Tensor* tensor_of(const treadle_value* value) { return value && value->datum.is_tensor() ? &value->datum.tensor() : nullptr; }
+const treadle::Tensor* tensor_of(const treadle_value* value) {
+  return value && value->datum.is_tensor() ? &value->datum.tensor() : nullptr;
+}
 
 void refresh_yielded(treadle_partial_run& run) {
   run.yielded.clear();
@@ -135,7 +137,8 @@ treadle_status* treadle_session_create(const treadle_model* model, const treadle
   return guarded([&] {
     treadle::SessionOptions options;
     if (given) {
-      if (given->struct_size < sizeof(treadle_session_options)) throw Error(ErrorCode::invalid_argument, "the options' struct_size is not set");
+      if (given->struct_size < sizeof(treadle_session_options))
+        throw Error(ErrorCode::invalid_argument, "the options' struct_size is not set");
       options.intra_op_num_threads = given->intra_op_num_threads;
       if (given->disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
       options.strict_symbols = given->loose_symbols == 0;
@@ -183,8 +186,8 @@ void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t d
 }
 
 treadle_status* treadle_session_run(const treadle_session* session, const treadle_run_options* options, const char* const* input_names,
-                                    const treadle_value* const* inputs, size_t num_inputs, const char* const* output_names, size_t num_outputs,
-                                    treadle_value** outputs) {
+                                    const treadle_value* const* inputs, size_t num_inputs, const char* const* output_names,
+                                    size_t num_outputs, treadle_value** outputs) {
   for (size_t i = 0; outputs && i < num_outputs; ++i) outputs[i] = nullptr;
   return guarded([&] {
     if (num_outputs) require(outputs, "outputs");
@@ -193,15 +196,17 @@ treadle_status* treadle_session_run(const treadle_session* session, const treadl
     std::vector<treadle::Datum> results =
         require(session, "session").session.run(to_feeds(input_names, inputs, num_inputs), names, options ? &options->options : nullptr);
     if (results.size() != num_outputs)
-      throw Error(ErrorCode::invalid_argument, "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
+      throw Error(ErrorCode::invalid_argument,
+                  "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
     hand_out(std::move(results), outputs);
   });
 }
 
-treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names, const treadle_value* const* inputs,
-                                           size_t num_inputs, treadle_partial_run** out) {
+treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names,
+                                           const treadle_value* const* inputs, size_t num_inputs, treadle_partial_run** out) {
   return guarded([&] {
-    require(out, "out") = new treadle_partial_run{require(session, "session").session.partial_run(to_feeds(input_names, inputs, num_inputs)), {}};
+    require(out, "out") =
+        new treadle_partial_run{require(session, "session").session.partial_run(to_feeds(input_names, inputs, num_inputs)), {}};
   });
 }
 
@@ -218,7 +223,8 @@ treadle_status* treadle_partial_run_num_yielded(const treadle_partial_run* run, 
 
 treadle_status* treadle_partial_run_yielded(const treadle_partial_run* run, size_t index, treadle_value** out) {
   return guarded([&] {
-    if (index >= require(run, "run").yielded.size()) throw Error(ErrorCode::invalid_argument, "there are " + std::to_string(run->yielded.size()) + " yielded values");
+    if (index >= require(run, "run").yielded.size())
+      throw Error(ErrorCode::invalid_argument, "there are " + std::to_string(run->yielded.size()) + " yielded values");
     require(out, "out") = new treadle_value{run->yielded[index].second};
   });
 }
@@ -236,7 +242,8 @@ treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num
   return guarded([&] {
     std::vector<treadle::Datum> results = require(run, "run").run.outputs();
     if (results.size() != num_outputs)
-      throw Error(ErrorCode::invalid_argument, "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
+      throw Error(ErrorCode::invalid_argument,
+                  "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
     hand_out(std::move(results), outputs);
   });
 }
@@ -244,11 +251,12 @@ treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num
 void treadle_partial_run_release(treadle_partial_run* run) { delete run; }
 
 treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out) {
-  return guarded([&] { require(out, "out") = new treadle_value{treadle::Tensor(static_cast<treadle::DType>(dtype), to_shape(shape, rank))}; });
+  return guarded(
+      [&] { require(out, "out") = new treadle_value{treadle::Tensor(static_cast<treadle::DType>(dtype), to_shape(shape, rank))}; });
 }
 
-treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes, void (*release)(void*),
-                                      void* context, treadle_value** out) {
+treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes,
+                                      void (*release)(void*), void* context, treadle_value** out) {
   return guarded([&] {
     if (dtype == TREADLE_STRING) throw Error(ErrorCode::invalid_argument, "strings cannot be borrowed");
     auto storage = treadle::Storage::borrow(data, size_bytes, [release, context] {
@@ -258,7 +266,8 @@ treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape,
   });
 }
 
-treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, const char* const* strings, size_t num_strings, treadle_value** out) {
+treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, const char* const* strings, size_t num_strings,
+                                            treadle_value** out) {
   return guarded([&] {
     std::vector<std::string> copies;
     for (size_t i = 0; i < num_strings; ++i) copies.emplace_back(&require(strings[i], "a string"));
@@ -266,7 +275,9 @@ treadle_status* treadle_tensor_from_strings(const int64_t* shape, size_t rank, c
   });
 }
 
-treadle_value_kind treadle_value_get_kind(const treadle_value* value) { return value ? static_cast<treadle_value_kind>(value->datum.kind()) : TREADLE_NONE; }
+treadle_value_kind treadle_value_get_kind(const treadle_value* value) {
+  return value ? static_cast<treadle_value_kind>(value->datum.kind()) : TREADLE_NONE;
+}
 void treadle_value_release(treadle_value* value) { delete value; }
 
 treadle_dtype treadle_tensor_dtype(const treadle_value* value) {
@@ -312,7 +323,8 @@ size_t treadle_sequence_length(const treadle_value* value) {
 treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out) {
   return guarded([&] {
     const auto& elements = require(value, "value").datum.sequence().elements;
-    if (index >= elements.size()) throw Error(ErrorCode::invalid_argument, "the sequence has " + std::to_string(elements.size()) + " elements");
+    if (index >= elements.size())
+      throw Error(ErrorCode::invalid_argument, "the sequence has " + std::to_string(elements.size()) + " elements");
     require(out, "out") = new treadle_value{elements[index]};
   });
 }

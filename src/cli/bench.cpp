@@ -46,7 +46,8 @@ int bench(const Options& options) {
   std::vector<double> times;
   bool terminal = isatty(STDERR_FILENO) != 0;
   double begin = now_ms();
-  while (options.runs > 0 ? static_cast<int>(times.size()) < options.runs : (now_ms() - begin < options.seconds * 1e3 || times.size() < 5)) {
+  while (options.runs > 0 ? static_cast<int>(times.size()) < options.runs
+                          : (now_ms() - begin < options.seconds * 1e3 || times.size() < 5)) {
     double t = now_ms();
     session.run(binding);
     times.push_back(now_ms() - t);
@@ -59,16 +60,19 @@ int bench(const Options& options) {
   auto percentile = [&](double p) { return times[std::min(times.size() - 1, static_cast<size_t>(p * static_cast<double>(times.size())))]; };
   int threads = options.session.intra_op_num_threads ? options.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
   fmt::print("{}  ({} threads, {} runs)\n", options.model, threads, times.size());
-  fmt::print("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", percentile(0.5), percentile(0.9), percentile(0.99), times.front(), times.back());
+  fmt::print("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", percentile(0.5), percentile(0.9),
+             percentile(0.99), times.front(), times.back());
   fmt::print("  throughput  {:.1f} runs/s\n", 1e3 * static_cast<double>(times.size()) / total);
   fmt::print("  load        {:.2f} ms, first run {:.3f} ms\n", loaded - start, after_first - first);
   MemoryReport memory = session.memory();
-  fmt::print("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n", peak_mb() - memory_before, memory_before,
-             static_cast<double>(memory.weight_bytes) / 1e6, static_cast<double>(memory.packed_bytes) / 1e6, static_cast<double>(memory.arena_bytes) / 1e6);
+  fmt::print("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n",
+             peak_mb() - memory_before, memory_before, static_cast<double>(memory.weight_bytes) / 1e6,
+             static_cast<double>(memory.packed_bytes) / 1e6, static_cast<double>(memory.arena_bytes) / 1e6);
   if (options.peer.empty()) return 0;
-  PeerTimes peer = time_onnxruntime(options.python, options.model, feeds, options.session.intra_op_num_threads ? threads : 0, static_cast<int>(times.size()));
-  fmt::print("  onnxruntime {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", peer.version, peer.median_ms, peer.median_ms / percentile(0.5),
-             peer.load_ms, peer.load_ms / (loaded - start));
+  PeerTimes peer = time_onnxruntime(options.python, options.model, feeds, options.session.intra_op_num_threads ? threads : 0,
+                                    static_cast<int>(times.size()));
+  fmt::print("  onnxruntime {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", peer.version, peer.median_ms,
+             peer.median_ms / percentile(0.5), peer.load_ms, peer.load_ms / (loaded - start));
   return 0;
 }
 

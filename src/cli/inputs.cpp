@@ -44,17 +44,20 @@ Tensor image_for(const ValueInfo& info, const std::string& path) {
   Tensor image = read_image(path);
   bool batched = info.shape.size() == 4;
   size_t first = batched ? 1 : 0;
-  if (info.shape.size() != 3 && !batched) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is no picture: its rank is {}", info.name, info.shape.size()));
+  if (info.shape.size() != 3 && !batched)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is no picture: its rank is {}", info.name, info.shape.size()));
   int64_t last_extent = extent_or(info, first + 2, 0);
   bool channels_last = last_extent == 3 || last_extent == 1;
   size_t height_axis = channels_last ? first : first + 1;
   image = resize_image(image, extent_or(info, height_axis, image.shape()[0]), extent_or(info, height_axis + 1, image.shape()[1]));
   int64_t height = image.shape()[0], width = image.shape()[1];
   int64_t channels = channels_last ? last_extent : extent_or(info, first, 3);
-  if (channels != 1 && channels != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" has {} channels", info.name, channels));
+  if (channels != 1 && channels != 3)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" has {} channels", info.name, channels));
   Shape shape = channels_last ? Shape{height, width, channels} : Shape{channels, height, width};
   if (batched) shape.insert(0, 1);
-  if (info.dtype != DType::uint8 && info.dtype != DType::float32) throw Error(ErrorCode::invalid_argument, fmt::format("pictures become uint8 or float32, not {}", name_of(info.dtype)));
+  if (info.dtype != DType::uint8 && info.dtype != DType::float32)
+    throw Error(ErrorCode::invalid_argument, fmt::format("pictures become uint8 or float32, not {}", name_of(info.dtype)));
   Tensor tensor(info.dtype, shape);
   for (int64_t y = 0; y < height; ++y)
     for (int64_t x = 0; x < width; ++x)
@@ -62,8 +65,10 @@ Tensor image_for(const ValueInfo& info, const std::string& path) {
         const uint8_t* pixel = image.data<uint8_t>() + (y * width + x) * 3;
         double value = channels == 3 ? pixel[c] : 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
         int64_t at = channels_last ? (y * width + x) * channels + c : (c * height + y) * width + x;
-        if (info.dtype == DType::uint8) tensor.data<uint8_t>()[at] = static_cast<uint8_t>(value + 0.5);
-        else tensor.data<float>()[at] = static_cast<float>(value / 255);
+        if (info.dtype == DType::uint8)
+          tensor.data<uint8_t>()[at] = static_cast<uint8_t>(value + 0.5);
+        else
+          tensor.data<float>()[at] = static_cast<float>(value / 255);
       }
   return tensor;
 }
@@ -71,7 +76,8 @@ Tensor image_for(const ValueInfo& info, const std::string& path) {
 Tensor sound_for(const ValueInfo& info, const std::string& path) {
   Tensor samples = read_wav(path);
   int64_t count = samples.num_elements(), wanted = info.shape.empty() ? count : extent_or(info, info.shape.size() - 1, count);
-  if (wanted > count) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" wants {} samples, {} has {}", info.name, wanted, path, count));
+  if (wanted > count)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" wants {} samples, {} has {}", info.name, wanted, path, count));
   Shape shape{wanted};
   while (shape.rank() < static_cast<int>(info.shape.size())) shape.insert(0, 1);
   return Tensor(DType::float32, shape, samples.storage());
@@ -89,7 +95,8 @@ Datum read_input(const ValueInfo& info, const std::string& path) {
   throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": inputs are .npy, .npz, .pb, .png, .jpg and .wav files", path));
 }
 
-Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>& dimensions, int64_t default_extent, std::mt19937_64& random) {
+Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>& dimensions, int64_t default_extent,
+                     std::mt19937_64& random) {
   Shape shape;
   for (const auto& extent : info.shape) {
     if (const auto* value = std::get_if<int64_t>(&extent)) {
@@ -105,8 +112,10 @@ Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>
   visit_dtype<NumericTypes>(info.dtype == DType::boolean ? DType::uint8 : info.dtype, [&]<typename T>() {
     auto* elements = reinterpret_cast<T*>(tensor.raw());
     for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-      if constexpr (std::is_integral_v<T>) elements[i] = static_cast<T>(random() & 1);
-      else elements[i] = static_cast<T>(uniform(random));
+      if constexpr (std::is_integral_v<T>)
+        elements[i] = static_cast<T>(random() & 1);
+      else
+        elements[i] = static_cast<T>(uniform(random));
     }
   });
   return tensor;
@@ -115,7 +124,8 @@ Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>
 }  // namespace
 
 void add_input_options(CLI::App& app, InputOptions& options) {
-  app.add_option("inputs", options.files, "NAME=FILE or FILE: .npy, .npz (its names are inputs' names), .pb, .png, .jpg, .wav; inputs without a file are random");
+  app.add_option("inputs", options.files,
+                 "NAME=FILE or FILE: .npy, .npz (its names are inputs' names), .pb, .png, .jpg, .wav; inputs without a file are random");
   app.add_option("--dim", options.dimensions, "SYMBOL=EXTENT for random inputs")->allow_extra_args(false)->take_all();
   app.add_option("--default-dim", options.default_extent, "Extent of symbols that --dim does not name")->capture_default_str();
   app.add_option("--seed", options.seed, "Of random inputs")->capture_default_str();
@@ -123,9 +133,13 @@ void add_input_options(CLI::App& app, InputOptions& options) {
 
 void add_session_options(CLI::App& app, SessionOptions& options) {
   app.add_option("--threads", options.intra_op_num_threads, "Threads of one node; 0: by affinity and cgroup")->capture_default_str();
-  app.add_option("--skip-pass", options.disabled_passes, "A pass that does not run; `treadle options` lists them; may be repeated")->allow_extra_args(false)->take_all();
-  app.add_flag_callback("--no-optimize", [&options] { options.graph_optimization_level = GraphOptimizationLevel::disable_all; }, "Run the graph as written");
-  app.add_flag_callback("--loose-symbols", [&options] { options.strict_symbols = false; }, "Let a symbol have different extents in different inputs");
+  app.add_option("--skip-pass", options.disabled_passes, "A pass that does not run; `treadle options` lists them; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_flag_callback(
+      "--no-optimize", [&options] { options.graph_optimization_level = GraphOptimizationLevel::disable_all; }, "Run the graph as written");
+  app.add_flag_callback(
+      "--loose-symbols", [&options] { options.strict_symbols = false; }, "Let a symbol have different extents in different inputs");
 }
 
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
@@ -141,7 +155,8 @@ std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, co
       }
       continue;
     }
-    if (equals == std::string::npos && position >= inputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": the model has {} inputs only", path, inputs.size()));
+    if (equals == std::string::npos && position >= inputs.size())
+      throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": the model has {} inputs only", path, inputs.size()));
     const ValueInfo& info = equals == std::string::npos ? inputs[position++] : input_of(inputs, argument.substr(0, equals));
     feeds[info.name] = read_input(info, path);
   }
@@ -154,7 +169,8 @@ std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, co
   std::mt19937_64 random(options.seed);
   for (const ValueInfo& info : inputs) {
     if (feeds.contains(info.name)) continue;
-    if (info.type.rfind("tensor", 0) != 0) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is {}: give it a file", info.name, info.type));
+    if (info.type.rfind("tensor", 0) != 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is {}: give it a file", info.name, info.type));
     feeds[info.name] = random_tensor(info, dimensions, options.default_extent, random);
   }
   return feeds;
@@ -176,14 +192,17 @@ std::string summary(const Datum& datum, int64_t max_elements) {
     for (int64_t i = 0; i < shown; ++i) elements += fmt::format("{}\"{}\"", i ? ", " : "", tensor.data<std::string>()[i]);
     return text + "  " + elements + (shown < tensor.num_elements() ? ", ..." : "");
   }
-  if (is_sub_byte(tensor.dtype()) || (!is_float(tensor.dtype()) && !is_integer(tensor.dtype()) && tensor.dtype() != DType::boolean)) return text;
+  if (is_sub_byte(tensor.dtype()) || (!is_float(tensor.dtype()) && !is_integer(tensor.dtype()) && tensor.dtype() != DType::boolean))
+    return text;
   double lowest = INFINITY, highest = -INFINITY;
   DType as = tensor.dtype() == DType::boolean ? DType::uint8 : tensor.dtype();
   visit_dtype<NumericTypes>(as, [&]<typename T>() {
     const auto* data = reinterpret_cast<const T*>(tensor.raw());
     auto number = [&](int64_t i) {
-      if constexpr (std::is_integral_v<T>) return static_cast<double>(data[i]);
-      else return static_cast<double>(static_cast<float>(data[i]));
+      if constexpr (std::is_integral_v<T>)
+        return static_cast<double>(data[i]);
+      else
+        return static_cast<double>(static_cast<float>(data[i]));
     };
     for (int64_t i = 0; i < shown; ++i) elements += fmt::format("{}{:.6g}", i ? ", " : "", number(i));
     for (int64_t i = 0; i < tensor.num_elements(); ++i) lowest = std::min(lowest, number(i)), highest = std::max(highest, number(i));

@@ -96,8 +96,10 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
   for (const ValueInfo& info : infos) {
     auto shape = nlohmann::json::array();
     for (const auto& extent : info.shape) {
-      if (const auto* value = std::get_if<int64_t>(&extent)) shape.push_back(*value);
-      else shape.push_back(std::get<std::string>(extent));
+      if (const auto* value = std::get_if<int64_t>(&extent))
+        shape.push_back(*value);
+      else
+        shape.push_back(std::get<std::string>(extent));
     }
     list.push_back({{"name", info.name}, {"type", info.type}, {"shape", shape}});
   }
@@ -107,8 +109,10 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
 int inspect(const Options& options) {
   Model model = Model::load(options.model);
   if (!options.stage.empty()) {
-    if (options.stage == "onnx") std::fputs(model.to_text().c_str(), stdout);
-    else std::fputs(Session(model).to_text(options.stage).c_str(), stdout);
+    if (options.stage == "onnx")
+      std::fputs(model.to_text().c_str(), stdout);
+    else
+      std::fputs(Session(model).to_text(options.stage).c_str(), stdout);
     return 0;
   }
   const ModelMetadata& metadata = model.metadata();
@@ -134,31 +138,37 @@ int inspect(const Options& options) {
     }
   }
   if (options.json) {
-    nlohmann::json out{{"producer", metadata.producer_name}, {"ir_version", metadata.ir_version}, {"opsets", metadata.opsets}, {"inputs", to_json(model.inputs())},
-                       {"outputs", to_json(model.outputs())}, {"operators", as_read.operators}, {"parameters", as_read.num_parameters},
-                       {"weight_bytes", as_read.weight_bytes}, {"unsupported", missing}};
+    nlohmann::json out{{"producer", metadata.producer_name},   {"ir_version", metadata.ir_version},    {"opsets", metadata.opsets},
+                       {"inputs", to_json(model.inputs())},    {"outputs", to_json(model.outputs())},  {"operators", as_read.operators},
+                       {"parameters", as_read.num_parameters}, {"weight_bytes", as_read.weight_bytes}, {"unsupported", missing}};
     if (missing.empty()) {
-      out["optimised"] = {{"operators", optimised.operators}, {"flops", optimised.flops}, {"bytes_moved", optimised.bytes_moved},
+      out["optimised"] = {{"operators", optimised.operators},
+                          {"flops", optimised.flops},
+                          {"bytes_moved", optimised.bytes_moved},
                           {"cost_is_complete", optimised.cost_is_complete}};
       if (planned) out["arena_bytes"] = arena_bytes, out["arena_lower_bound_bytes"] = arena_bound;
     }
     fmt::print("{}\n", out.dump(2));
     return 0;
   }
-  fmt::print("{}\n  producer  {} {}, IR {}\n  opsets   ", options.model, metadata.producer_name, metadata.producer_version, metadata.ir_version);
+  fmt::print("{}\n  producer  {} {}, IR {}\n  opsets   ", options.model, metadata.producer_name, metadata.producer_version,
+             metadata.ir_version);
   for (const auto& [domain, version] : metadata.opsets) fmt::print(" {} {}", domain.empty() ? "ai.onnx" : domain, version);
   for (const ValueInfo& info : model.inputs()) fmt::print("\n  input     {} {} {}", info.name, info.type, shape_text(info));
   for (const ValueInfo& info : model.outputs()) fmt::print("\n  output    {} {} {}", info.name, info.type, shape_text(info));
   int64_t nodes = 0, nodes_after = 0;
   for (const auto& entry : as_read.operators) nodes += entry.second;
   for (const auto& entry : optimised.operators) nodes_after += entry.second;
-  fmt::print("\n  weights   {} parameters, {:.2f} MB\n  nodes     {}", as_read.num_parameters, static_cast<double>(as_read.weight_bytes) / 1e6, nodes);
+  fmt::print("\n  weights   {} parameters, {:.2f} MB\n  nodes     {}", as_read.num_parameters,
+             static_cast<double>(as_read.weight_bytes) / 1e6, nodes);
   if (missing.empty()) fmt::print(", {} after optimisation", nodes_after);
   for (const auto& [name, count] : as_read.operators) fmt::print("\n    {:6}  {}", count, name);
   if (missing.empty()) {
     fmt::print("\n  cost      {:.3f} GFLOP, {:.2f} MB moved{}", optimised.flops / 1e9, optimised.bytes_moved / 1e6,
                optimised.cost_is_complete ? "" : " (of the nodes whose shapes are fixed)");
-    if (planned) fmt::print("\n  memory    {:.2f} MB arena for activations, {:.2f} MB is the least possible", static_cast<double>(arena_bytes) / 1e6, static_cast<double>(arena_bound) / 1e6);
+    if (planned)
+      fmt::print("\n  memory    {:.2f} MB arena for activations, {:.2f} MB is the least possible", static_cast<double>(arena_bytes) / 1e6,
+                 static_cast<double>(arena_bound) / 1e6);
   }
   for (const std::string& line : missing) fmt::print("\n  missing   {}", line);
   fmt::print("\n");

@@ -10,10 +10,11 @@
 
 int main(int argc, char** argv) {
   using namespace treadle::cli;
-  CLI::App app{"Treadle runs, inspects, checks, measures, optimises and compares ONNX models.\n"
-               "  treadle run model.onnx image=cat.png --top 5\n"
-               "  treadle bench model.onnx --compare onnxruntime\n"
-               "`treadle COMMAND --help` tells more."};
+  CLI::App app{
+      "Treadle runs, inspects, checks, measures, optimises and compares ONNX models.\n"
+      "  treadle run model.onnx image=cat.png --top 5\n"
+      "  treadle bench model.onnx --compare onnxruntime\n"
+      "`treadle COMMAND --help` tells more."};
   app.set_version_flag("--version", std::string(treadle::version()));
   app.require_subcommand(1);
   std::map<CLI::App*, Command> commands;

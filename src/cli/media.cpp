@@ -14,7 +14,9 @@
 namespace treadle::cli {
 namespace {
 
-[[noreturn]] void broken(const std::string& path, std::string_view what) { throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", path, what)); }
+[[noreturn]] void broken(const std::string& path, std::string_view what) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", path, what));
+}
 
 Tensor read_png(const std::string& path) {
   png_image image{};
@@ -84,7 +86,8 @@ Tensor resize_image(const Tensor& image, int64_t height, int64_t width) {
   if (from_height == height && from_width == width) return image;
   Tensor result(DType::uint8, {height, width, 3});
   auto position = [](int64_t i, int64_t to, int64_t from) {
-    return std::clamp((static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5, 0.0, static_cast<double>(from - 1));
+    return std::clamp((static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5, 0.0,
+                      static_cast<double>(from - 1));
   };
   const uint8_t* src = image.data<uint8_t>();
   for (int64_t y = 0; y < height; ++y) {
@@ -106,7 +109,8 @@ Tensor resize_image(const Tensor& image, int64_t height, int64_t width) {
 
 Tensor read_wav(const std::string& path) {
   auto file = read_file(path);
-  if (file->size_bytes() < 12 || std::memcmp(file->data(), "RIFF", 4) != 0 || std::memcmp(file->data() + 8, "WAVE", 4) != 0) broken(path, "not a WAV file");
+  if (file->size_bytes() < 12 || std::memcmp(file->data(), "RIFF", 4) != 0 || std::memcmp(file->data() + 8, "WAVE", 4) != 0)
+    broken(path, "not a WAV file");
   uint16_t format = 0, channels = 0, bits = 0;
   for (size_t at = 12; at + 8 <= file->size_bytes();) {
     auto size = read_at<uint32_t>(file, at + 4, path);
@@ -116,17 +120,22 @@ Tensor read_wav(const std::string& path) {
       bits = read_at<uint16_t>(file, at + 22, path);
     } else if (std::memcmp(file->data() + at, "data", 4) == 0) {
       bool known = (format == 1 && (bits == 8 || bits == 16 || bits == 32)) || (format == 3 && bits == 32);
-      if (!known || channels == 0) broken(path, fmt::format("format {} with {} bits and {} channels is not supported", format, bits, channels));
+      if (!known || channels == 0)
+        broken(path, fmt::format("format {} with {} bits and {} channels is not supported", format, bits, channels));
       size_t bytes = std::min<size_t>(size, file->size_bytes() - at - 8), frames = bytes / (bits / 8U) / channels;
       Tensor samples(DType::float32, {static_cast<int64_t>(frames)});
       for (size_t i = 0; i < frames; ++i) {
         double sum = 0;
         for (size_t c = 0; c < channels; ++c) {
           size_t offset = at + 8 + (i * channels + c) * (bits / 8U);
-          if (format == 3) sum += read_at<float>(file, offset, path);
-          else if (bits == 16) sum += read_at<int16_t>(file, offset, path) / 32768.0;
-          else if (bits == 32) sum += read_at<int32_t>(file, offset, path) / 2147483648.0;
-          else sum += (read_at<uint8_t>(file, offset, path) - 128) / 128.0;
+          if (format == 3)
+            sum += read_at<float>(file, offset, path);
+          else if (bits == 16)
+            sum += read_at<int16_t>(file, offset, path) / 32768.0;
+          else if (bits == 32)
+            sum += read_at<int32_t>(file, offset, path) / 2147483648.0;
+          else
+            sum += (read_at<uint8_t>(file, offset, path) - 128) / 128.0;
         }
         samples.data<float>()[i] = static_cast<float>(sum / channels);
       }

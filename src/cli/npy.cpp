@@ -14,15 +14,18 @@
 namespace treadle::cli {
 namespace {
 
-[[noreturn]] void broken(const std::string& where, std::string_view what) { throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, what)); }
+[[noreturn]] void broken(const std::string& where, std::string_view what) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, what));
+}
 
 struct DescrEntry {
   std::string_view descr;
   DType dtype;
 };
-constexpr DescrEntry kDescrs[] = {{"f4", DType::float32},   {"f8", DType::float64}, {"f2", DType::float16}, {"i1", DType::int8},   {"i2", DType::int16},
-                                  {"i4", DType::int32},     {"i8", DType::int64},   {"u1", DType::uint8},   {"u2", DType::uint16}, {"u4", DType::uint32},
-                                  {"u8", DType::uint64},    {"b1", DType::boolean}, {"c8", DType::complex64}, {"c16", DType::complex128}};
+constexpr DescrEntry kDescrs[] = {{"f4", DType::float32},   {"f8", DType::float64},    {"f2", DType::float16}, {"i1", DType::int8},
+                                  {"i2", DType::int16},     {"i4", DType::int32},      {"i8", DType::int64},   {"u1", DType::uint8},
+                                  {"u2", DType::uint16},    {"u4", DType::uint32},     {"u8", DType::uint64},  {"b1", DType::boolean},
+                                  {"c8", DType::complex64}, {"c16", DType::complex128}};
 
 void append_utf8(std::string& text, uint32_t code) {
   if (code < 0x80) {
@@ -94,13 +97,16 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
     shape.push_back(std::stoll(extents.substr(digits), &used));
     at = digits + used;
   }
-  if (field(header, "fortran_order", where) == "True" && shape.rank() > 1) broken(where, "Fortran order is not supported; save a C-contiguous array");
+  if (field(header, "fortran_order", where) == "True" && shape.rank() > 1)
+    broken(where, "Fortran order is not supported; save a C-contiguous array");
   if (descr.size() > 2 && descr[1] == 'U') return parse_strings(data, shape, std::stoul(descr.substr(2)), where);
   if (descr.empty() || descr[0] == '>') broken(where, "big-endian data is not supported");
-  auto known = std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrEntry& entry) { return descr.substr(1) == entry.descr; });
+  auto known =
+      std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrEntry& entry) { return descr.substr(1) == entry.descr; });
   if (known == std::end(kDescrs)) broken(where, "the dtype " + descr + " is not supported");
   Tensor tensor(known->dtype, shape);
-  if (data.size() < tensor.size_bytes()) broken(where, fmt::format("{} needs {} bytes, the file has {}", describe(tensor), tensor.size_bytes(), data.size()));
+  if (data.size() < tensor.size_bytes())
+    broken(where, fmt::format("{} needs {} bytes, the file has {}", describe(tensor), tensor.size_bytes(), data.size()));
   std::memcpy(tensor.raw(), data.data(), tensor.size_bytes());
   return tensor;
 }
@@ -132,7 +138,9 @@ std::string_view slice(std::string_view bytes, size_t offset, size_t length, con
   return bytes.substr(offset, length);
 }
 
-std::string_view contents(const std::shared_ptr<Storage>& file) { return {reinterpret_cast<const char*>(file->data()), file->size_bytes()}; }
+std::string_view contents(const std::shared_ptr<Storage>& file) {
+  return {reinterpret_cast<const char*>(file->data()), file->size_bytes()};
+}
 
 }  // namespace
 
@@ -151,7 +159,8 @@ std::map<std::string, Tensor> read_npz(const std::string& path) {
     if (read_at<uint32_t>(bytes, at, path) != 0x02014b50) broken(path, "the archive's directory is damaged");
     auto method = read_at<uint16_t>(bytes, at + 10, path);
     size_t compressed = read_at<uint32_t>(bytes, at + 20, path), size = read_at<uint32_t>(bytes, at + 24, path);
-    size_t name_length = read_at<uint16_t>(bytes, at + 28, path), extra = read_at<uint16_t>(bytes, at + 30, path), comment = read_at<uint16_t>(bytes, at + 32, path);
+    size_t name_length = read_at<uint16_t>(bytes, at + 28, path), extra = read_at<uint16_t>(bytes, at + 30, path),
+           comment = read_at<uint16_t>(bytes, at + 32, path);
     size_t local = read_at<uint32_t>(bytes, at + 42, path);
     if (compressed == UINT32_MAX || size == UINT32_MAX || local == UINT32_MAX) broken(path, "archives beyond 4 GiB are not supported");
     std::string name(slice(bytes, at + 46, name_length, path));
@@ -160,9 +169,12 @@ std::map<std::string, Tensor> read_npz(const std::string& path) {
     std::string_view packed = slice(bytes, data, compressed, path);
     if (name.size() > 4 && name.substr(name.size() - 4) == ".npy") name.resize(name.size() - 4);
     std::string where = path + ":" + name;
-    if (method == 0) tensors.emplace(name, parse_npy(packed, where));
-    else if (method == 8) tensors.emplace(name, parse_npy(inflate_entry(packed, size, where), where));
-    else broken(where, "an unknown compression");
+    if (method == 0)
+      tensors.emplace(name, parse_npy(packed, where));
+    else if (method == 8)
+      tensors.emplace(name, parse_npy(inflate_entry(packed, size, where), where));
+    else
+      broken(where, "an unknown compression");
   }
   return tensors;
 }

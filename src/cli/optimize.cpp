@@ -30,7 +30,9 @@ int optimize(const OptimizeOptions& options) {
   Model model = Model::load(options.model);
   if (options.verbose) {
     SessionOptions session = options.session;
-    session.on_pass = [](std::string_view pass, const std::string& what, int64_t elapsed_us) { fmt::print("{:32} {:8} us  {}\n", pass, elapsed_us, what); };
+    session.on_pass = [](std::string_view pass, const std::string& what, int64_t elapsed_us) {
+      fmt::print("{:32} {:8} us  {}\n", pass, elapsed_us, what);
+    };
     Session logged(model, session);
   }
   model.save(options.output, /*optimised=*/true, options.opset);
@@ -48,8 +50,10 @@ double element(const Tensor& tensor, int64_t i) {
   double value = 0;
   visit_dtype<NumericTypes>(tensor.dtype() == DType::boolean ? DType::uint8 : tensor.dtype(), [&]<typename T>() {
     const T x = reinterpret_cast<const T*>(tensor.raw())[i];
-    if constexpr (std::is_integral_v<T>) value = static_cast<double>(x);
-    else value = static_cast<double>(static_cast<float>(x));
+    if constexpr (std::is_integral_v<T>)
+      value = static_cast<double>(x);
+    else
+      value = static_cast<double>(static_cast<float>(x));
   });
   return value;
 }
@@ -103,7 +107,8 @@ int compare(const CompareOptions& options) {
     bool bad = !difference.comparable ? describe(value) != describe(found->second) : !difference.within;
     if (bad && first.empty()) first = name;
     if (bad || options.all)
-      fmt::print("{} {:48} {}  largest difference {:.3g} (of {:.3g})\n", bad ? "DIFFERS" : "       ", name, describe(value), difference.largest, difference.magnitude);
+      fmt::print("{} {:48} {}  largest difference {:.3g} (of {:.3g})\n", bad ? "DIFFERS" : "       ", name, describe(value),
+                 difference.largest, difference.magnitude);
   }
   if (first.empty()) {
     fmt::print("{} values compared, none differs by more than {} + {} * |reference|\n", compared, options.atol, options.rtol);
@@ -115,7 +120,8 @@ int compare(const CompareOptions& options) {
 
 int list_options() {
   fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
-  for (const passes::PassInfo& pass : passes::list_passes()) fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.inference_only ? " (inference only)" : "");
+  for (const passes::PassInfo& pass : passes::list_passes())
+    fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.inference_only ? " (inference only)" : "");
   size_t standard = 0;
   for (const OpDef& op : all_ops()) standard += op.domain.empty();
   fmt::print("operators: {} of ai.onnx (opset {}), {} of other domains\n", standard, newest_opset(""), all_ops().size() - standard);
@@ -138,7 +144,9 @@ Command add_compare(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
-  app.add_option("--with", options->with, "onnxruntime, or the optimised stage of the same model")->check(CLI::IsMember({"onnxruntime", "optimised"}))->capture_default_str();
+  app.add_option("--with", options->with, "onnxruntime, or the optimised stage of the same model")
+      ->check(CLI::IsMember({"onnxruntime", "optimised"}))
+      ->capture_default_str();
   app.add_option("--python", options->python, "Interpreter that has onnxruntime")->capture_default_str();
   app.add_option("--rtol", options->rtol)->capture_default_str();
   app.add_option("--atol", options->atol)->capture_default_str();

@@ -82,9 +82,13 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-nlohmann::json run_job(const ScratchFolder& folder, const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads,
-                       int runs, const nlohmann::json& values) {
-  nlohmann::json job{{"model", std::filesystem::absolute(model).string()}, {"threads", threads}, {"runs", runs}, {"values", values}, {"feeds", nlohmann::json::object()}};
+nlohmann::json run_job(const ScratchFolder& folder, const std::string& python, const std::string& model,
+                       const std::map<std::string, Datum>& feeds, int threads, int runs, const nlohmann::json& values) {
+  nlohmann::json job{{"model", std::filesystem::absolute(model).string()},
+                     {"threads", threads},
+                     {"runs", runs},
+                     {"values", values},
+                     {"feeds", nlohmann::json::object()}};
   for (const auto& [name, value] : feeds) {
     std::string file = fmt::format("in{}.npy", job["feeds"].size());
     write_npy((folder / file).string(), value.tensor());
@@ -99,21 +103,24 @@ nlohmann::json run_job(const ScratchFolder& folder, const std::string& python, c
   if (!pipe) throw Error(ErrorCode::io_error, "cannot start " + python);
   std::array<char, 4096> buffer;
   while (size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) said.append(buffer.data(), count);
-  if (pclose(pipe) != 0) throw Error(ErrorCode::invalid_argument, fmt::format("ONNX Runtime did not run ({} needs onnxruntime and onnx; see --python):\n{}", python, said));
+  if (pclose(pipe) != 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ONNX Runtime did not run ({} needs onnxruntime and onnx; see --python):\n{}", python, said));
   std::ifstream in(folder / "result.json");
   return nlohmann::json::parse(in);
 }
 
 }  // namespace
 
-PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads, int runs) {
+PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads,
+                           int runs) {
   ScratchFolder folder;
   nlohmann::json result = run_job(folder, python, model, feeds, threads, runs, nullptr);
   return {result["load_ms"], result["median_ms"], result["version"]};
 }
 
-std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
-                                              const std::vector<std::string>& values) {
+std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,
+                                              const std::map<std::string, Datum>& feeds, const std::vector<std::string>& values) {
   ScratchFolder folder;
   nlohmann::json result = run_job(folder, python, model, feeds, 1, 1, values);
   std::map<std::string, Tensor> tensors;

@@ -15,10 +15,11 @@ struct PeerTimes {
 };
 
 /// Times ONNX Runtime on the same feeds and threads. @throws Error if `python` cannot import onnxruntime.
-PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads, int runs);
+PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads,
+                           int runs);
 
 /// Outputs of the values of these names (empty: of the model's outputs), optimiser off.
-std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
-                                              const std::vector<std::string>& values);
+std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,
+                                              const std::map<std::string, Datum>& feeds, const std::vector<std::string>& values);
 
 }  // namespace treadle::cli

@@ -30,7 +30,8 @@ void print_top(const Tensor& tensor, int count, const std::vector<std::string>& 
   std::iota(order.begin(), order.end(), 0);
   auto shown = std::min<size_t>(static_cast<size_t>(count), order.size());
   const float* scores = tensor.data<float>();
-  std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(shown), order.end(), [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
+  std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(shown), order.end(),
+                    [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
   for (size_t i = 0; i < shown; ++i) {
     auto at = static_cast<size_t>(order[i]);
     fmt::print("    {:10.6f}  {:>6}  {}\n", scores[at], at, at < labels.size() ? labels[at] : "");
@@ -39,7 +40,8 @@ void print_top(const Tensor& tensor, int count, const std::vector<std::string>& 
 
 // Names of values may hold what names of files may not.
 std::string file_name_of(std::string name) {
-  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
   return name;
 }
 
@@ -76,7 +78,9 @@ Command add_run(CLI::App& app) {
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
-  app.add_option("-o,--outputs", options->outputs, "An output to compute, may be repeated; all by default")->allow_extra_args(false)->take_all();
+  app.add_option("-o,--outputs", options->outputs, "An output to compute, may be repeated; all by default")
+      ->allow_extra_args(false)
+      ->take_all();
   app.add_option("--save", options->output_folder, "Folder for the outputs, one .npy each");
   app.add_option("--top", options->top, "Print the largest K scores of every float output");
   app.add_option("--labels", options->labels, "File with one label a line, for --top");

@@ -40,9 +40,12 @@ std::string describe(const Datum& datum) {
   switch (datum.kind()) {
     case Datum::Kind::none: return "nothing";
     case Datum::Kind::tensor: return describe(datum.tensor());
-    case Datum::Kind::sparse_tensor: return "sparse(" + std::string(short_name_of(datum.sparse_tensor().values.dtype())) + to_string(datum.sparse_tensor().dense_shape) + ")";
+    case Datum::Kind::sparse_tensor:
+      return "sparse(" + std::string(short_name_of(datum.sparse_tensor().values.dtype())) + to_string(datum.sparse_tensor().dense_shape) +
+             ")";
     case Datum::Kind::sequence:
-      return "seq(" + std::string(short_name_of(datum.sequence().element_dtype)) + ", " + std::to_string(datum.sequence().elements.size()) + " elements)";
+      return "seq(" + std::string(short_name_of(datum.sequence().element_dtype)) + ", " + std::to_string(datum.sequence().elements.size()) +
+             " elements)";
     case Datum::Kind::optional: return "optional(" + (datum.optional().value ? describe(*datum.optional().value) : "none") + ")";
     case Datum::Kind::map: return "map(" + describe(datum.map().values) + ")";
   }

@@ -44,8 +44,10 @@ int64_t Shape::num_elements() const {
   bool empty = false;
   for (int64_t extent : *this) {
     if (extent < 0) throw Error(ErrorCode::resource_exhausted, "a negative extent in the shape " + to_string(*this));
-    if (extent == 0) empty = true;  // [0, 2^62, 2^62] holds nothing, so its other extents cannot overflow anything
-    else count = empty ? count : checked_mul(count, extent);
+    if (extent == 0)
+      empty = true;  // [0, 2^62, 2^62] holds nothing, so its other extents cannot overflow anything
+    else
+      count = empty ? count : checked_mul(count, extent);
   }
   return empty ? 0 : count;
 }

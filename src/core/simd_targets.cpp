@@ -1,5 +1,5 @@
-// The run-time half of Highway's dispatch. Debian ships it as a shared library only, which an installed libtreadle must not need; so the two
-// functions that the headers call are defined here, over our own CPU detection.
+// The run-time half of Highway's dispatch. Debian ships it as a shared library only, which an installed libtreadle must not need; so the
+// two functions that the headers call are defined here, over our own CPU detection.
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 

@@ -12,7 +12,8 @@ namespace treadle {
 std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
   auto storage = std::shared_ptr<Storage>(new Storage);
   if (size_t limit = cpu_info().memory_limit_bytes; limit > 0 && size_bytes > limit)
-    throw Error(ErrorCode::resource_exhausted, "a tensor of " + std::to_string(size_bytes) + " bytes; the machine or its cgroup allows " + std::to_string(limit));
+    throw Error(ErrorCode::resource_exhausted,
+                "a tensor of " + std::to_string(size_bytes) + " bytes; the machine or its cgroup allows " + std::to_string(limit));
   size_t rounded = align_up(size_bytes ? size_bytes : 1, kAlignment);
   storage->data_ = static_cast<std::byte*>(rounded < size_bytes ? nullptr : std::aligned_alloc(kAlignment, rounded));
   if (!storage->data_) throw Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes");
@@ -98,13 +99,15 @@ Tensor::Tensor(DType dtype, const Shape& shape, std::shared_ptr<Storage> storage
   size_t needed = treadle::size_bytes(dtype, num_elements_);
   if (offset_bytes > storage_->size_bytes() || needed > storage_->size_bytes() - offset_bytes)
     throw Error(ErrorCode::invalid_argument, describe(*this) + " needs " + std::to_string(needed) + " bytes at offset " +
-                                                 std::to_string(offset_bytes) + " of a storage of " + std::to_string(storage_->size_bytes()));
+                                                 std::to_string(offset_bytes) + " of a storage of " +
+                                                 std::to_string(storage_->size_bytes()));
   data_ = storage_->data() + offset_bytes;
 }
 
 Tensor::Tensor(DType dtype, const Shape& shape, std::span<const int64_t> strides, std::shared_ptr<Storage> storage, size_t offset_bytes)
     : dtype_(dtype), shape_(shape), strides_(strides), num_elements_(shape.num_elements()), storage_(std::move(storage)) {
-  if (strides_.rank() != shape.rank()) throw Error(ErrorCode::invalid_argument, "as many strides as axes are needed: " + to_string(strides_) + " for " + to_string(shape));
+  if (strides_.rank() != shape.rank())
+    throw Error(ErrorCode::invalid_argument, "as many strides as axes are needed: " + to_string(strides_) + " for " + to_string(shape));
   if (is_sub_byte(dtype)) throw Error(ErrorCode::invalid_argument, "packed sub-byte types have no strides");
   contiguous_ = strides_are_contiguous(shape, strides);
   int64_t lowest = 0, highest = 0;  // in elements, relative to the offset
@@ -151,11 +154,21 @@ void Tensor::copy_from(const Tensor& other) {
     std::memcpy(data_, other.data_, size_bytes());
   } else {
     switch (bits_of(dtype_)) {
-      case 8: return copy_strided(reinterpret_cast<uint8_t*>(data_), reinterpret_cast<const uint8_t*>(other.data_), other.shape_, other.strides(), 0);
-      case 16: return copy_strided(reinterpret_cast<uint16_t*>(data_), reinterpret_cast<const uint16_t*>(other.data_), other.shape_, other.strides(), 0);
-      case 32: return copy_strided(reinterpret_cast<uint32_t*>(data_), reinterpret_cast<const uint32_t*>(other.data_), other.shape_, other.strides(), 0);
-      case 64: return copy_strided(reinterpret_cast<uint64_t*>(data_), reinterpret_cast<const uint64_t*>(other.data_), other.shape_, other.strides(), 0);
-      default: return copy_strided(reinterpret_cast<std::complex<double>*>(data_), reinterpret_cast<const std::complex<double>*>(other.data_), other.shape_, other.strides(), 0);
+      case 8:
+        return copy_strided(reinterpret_cast<uint8_t*>(data_), reinterpret_cast<const uint8_t*>(other.data_), other.shape_, other.strides(),
+                            0);
+      case 16:
+        return copy_strided(reinterpret_cast<uint16_t*>(data_), reinterpret_cast<const uint16_t*>(other.data_), other.shape_,
+                            other.strides(), 0);
+      case 32:
+        return copy_strided(reinterpret_cast<uint32_t*>(data_), reinterpret_cast<const uint32_t*>(other.data_), other.shape_,
+                            other.strides(), 0);
+      case 64:
+        return copy_strided(reinterpret_cast<uint64_t*>(data_), reinterpret_cast<const uint64_t*>(other.data_), other.shape_,
+                            other.strides(), 0);
+      default:
+        return copy_strided(reinterpret_cast<std::complex<double>*>(data_), reinterpret_cast<const std::complex<double>*>(other.data_),
+                            other.shape_, other.strides(), 0);
     }
   }
 }

@@ -43,8 +43,10 @@ Binding::Binding(const Program& program) : program_(program) {
   }
   for (size_t s = 0; s < slots.size(); ++s) {
     const Value& value = program.graph().value(slots[s].value);
-    if (slots[s].constant_shape) shapes_[s] = value.type.static_shape();
-    else if (slots[s].static_shape) shapes_[s].resize(value.type.rank());
+    if (slots[s].constant_shape)
+      shapes_[s] = value.type.static_shape();
+    else if (slots[s].static_shape)
+      shapes_[s].resize(value.type.rank());
     if (slots[s].placement == Placement::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
   for (int32_t slot : program.operands()) {
@@ -53,7 +55,8 @@ Binding::Binding(const Program& program) : program_(program) {
       const Slot& s = slots[static_cast<size_t>(slot)];
       if (s.placement == Placement::known) content = &known_[static_cast<size_t>(slot)];
       // A view of a constant has the constant's elements, but another shape: kernels read elements only.
-      else if (s.placement == Placement::constant) content = program.graph().constant_tensor(slots[static_cast<size_t>(s.root)].value);
+      else if (s.placement == Placement::constant)
+        content = program.graph().constant_tensor(slots[static_cast<size_t>(s.root)].value);
     }
     operand_values_.push_back(content);
   }
@@ -65,13 +68,16 @@ void Binding::evaluate() {
   for (const Program::SymbolicExtent& element : program_.known_elements()) {
     auto s = static_cast<size_t>(element.slot), i = static_cast<size_t>(element.position);
     int64_t value = treadle::evaluate(element.dim, values_);
-    if (slots[s].dtype == DType::int64) known_[s].data<int64_t>()[i] = value;
-    else known_[s].data<int32_t>()[i] = static_cast<int32_t>(value);
+    if (slots[s].dtype == DType::int64)
+      known_[s].data<int64_t>()[i] = value;
+    else
+      known_[s].data<int32_t>()[i] = static_cast<int32_t>(value);
   }
   for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
     int64_t value = treadle::evaluate(extent.dim, values_);
     if (value < 0)
-      throw Error(ErrorCode::invalid_argument, "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
+      throw Error(ErrorCode::invalid_argument,
+                  "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
     shapes_[static_cast<size_t>(extent.slot)][extent.position] = value;
   }
 }
@@ -102,7 +108,8 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   const auto buffers = program_.buffers();
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].slot < 0) continue;
-    sizes_[b] = size_bytes(program_.slots()[static_cast<size_t>(buffers[b].slot)].dtype, shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
+    sizes_[b] = size_bytes(program_.slots()[static_cast<size_t>(buffers[b].slot)].dtype,
+                           shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
   }
   place(bucketed);
   bound_before_ = true;
@@ -110,7 +117,9 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
 }
 
 void Binding::place(bool bucketed) {
-  auto fits = [&](const OffsetPlan& plan) { return std::equal(sizes_.begin(), sizes_.end(), plan.sizes.begin(), plan.sizes.end(), [](size_t a, size_t b) { return a <= b; }); };
+  auto fits = [&](const OffsetPlan& plan) {
+    return std::equal(sizes_.begin(), sizes_.end(), plan.sizes.begin(), plan.sizes.end(), [](size_t a, size_t b) { return a <= b; });
+  };
   if (offsets_ && bucketed && fits(*offsets_)) return;
   if (bucketed) {
     if (auto found = program_.bindings().find_plan(sizes_)) {
@@ -135,7 +144,8 @@ void Binding::place(bool bucketed) {
         continue;
       }
       int64_t elements = 1;
-      for (const Dim& dim : *program_.type(slot).shape) elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, upper)));
+      for (const Dim& dim : *program_.type(slot).shape)
+        elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, upper)));
       plan->sizes[b] = std::max(plan->sizes[b], size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements));
     }
   }
@@ -191,7 +201,8 @@ BindingCache::Statistics BindingCache::statistics() const {
 std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t> sizes) const {
   std::lock_guard lock(mutex_);
   for (const auto& plan : plans_)
-    if (std::equal(sizes.begin(), sizes.end(), plan->sizes.begin(), plan->sizes.end(), [](size_t a, size_t b) { return a <= b; })) return plan;
+    if (std::equal(sizes.begin(), sizes.end(), plan->sizes.begin(), plan->sizes.end(), [](size_t a, size_t b) { return a <= b; }))
+      return plan;
   return nullptr;
 }
 

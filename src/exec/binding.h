@@ -36,7 +36,8 @@ class Binding {
   const Tensor& known(int32_t slot) const { return known_[static_cast<size_t>(slot)]; }
   /// Shapes of an instruction's operands, in order.
   std::span<const Shape* const> operand_shapes(const Instruction& instruction) const {
-    return std::span(operand_shapes_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
+    return std::span(operand_shapes_)
+        .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
   const OffsetPlan& offsets() const { return *offsets_; }
   std::span<const int64_t> values() const { return values_; }
@@ -57,7 +58,7 @@ class Binding {
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
   std::unique_ptr<std::byte[]> state_;
-  std::vector<size_t> sizes_;    // bytes, per buffer
+  std::vector<size_t> sizes_;  // bytes, per buffer
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0;
   bool bound_before_ = false;

@@ -25,7 +25,8 @@ class Stack {
 
   void push(const Tensor& slice) {
     if (!slices_.empty() && (slice.shape() != slices_[0].shape() || slice.dtype() != slices_[0].dtype()))
-      throw Error(ErrorCode::invalid_argument, fmt::format("a scan output is {} in one iteration and {} in another", describe(slices_[0]), describe(slice)));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("a scan output is {} in one iteration and {} in another", describe(slices_[0]), describe(slice)));
     slices_.push_back(slice.contiguous());
   }
 
@@ -138,12 +139,14 @@ void run_scan(DynamicInstruction& instruction) {
     scanned.push_back(instruction.input(static_cast<int>(num_states + i)).tensor());
     scan_axes.push_back(normalise_axis(entry_or(axes, i, 0), scanned[i].shape().rank(), "scan_input_axes"));
     int64_t extent = scanned[i].shape()[scan_axes[i]];
-    if (length >= 0 && extent != length) throw Error(ErrorCode::invalid_argument, fmt::format("scanned inputs of lengths {} and {}", length, extent));
+    if (length >= 0 && extent != length)
+      throw Error(ErrorCode::invalid_argument, fmt::format("scanned inputs of lengths {} and {}", length, extent));
     length = extent;
   }
   std::vector<Stack> stacks;
   for (size_t i = num_states; i < num_outputs; ++i)
-    stacks.emplace_back(dtype_of_output(body, i), entry_or(output_axes, i - num_states, 0), entry_or(output_directions, i - num_states, 0) == 1);
+    stacks.emplace_back(dtype_of_output(body, i), entry_or(output_axes, i - num_states, 0),
+                        entry_or(output_directions, i - num_states, 0) == 1);
   for (int64_t step = 0; step < length; ++step) {
     std::vector<Datum> inputs;
     for (Datum& state : states) inputs.push_back(std::move(state));
@@ -156,7 +159,8 @@ void run_scan(DynamicInstruction& instruction) {
     for (size_t i = 0; i < stacks.size(); ++i) stacks[i].push(results[num_states + i].tensor());
   }
   for (size_t i = 0; i < num_states; ++i) instruction.set_output(static_cast<int>(i), std::move(states[i]));
-  for (size_t i = 0; i < stacks.size(); ++i) instruction.set_output(static_cast<int>(num_states + i), stacks[i].result(slice_shape(body, num_states + i)));
+  for (size_t i = 0; i < stacks.size(); ++i)
+    instruction.set_output(static_cast<int>(num_states + i), stacks[i].result(slice_shape(body, num_states + i)));
 }
 
 }  // namespace

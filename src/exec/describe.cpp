@@ -27,9 +27,10 @@ void describe(const Program& program, std::string& out, int indent) {
   for (size_t i = 0; i < program.instructions().size(); ++i) {
     const Instruction& instruction = program.instructions()[i];
     auto operands = program.operands(instruction);
-    out += fmt::format("{}{:4}  {} [{}{}]", pad, i, instruction.node->op_type, instruction.kernel ? instruction.kernel->name : "control flow",
-                       instruction.dynamic ? ", bound in the run" : "");
-    for (size_t k = 0; k < operands.size(); ++k) out += (k == instruction.num_inputs ? " -> " : k ? ", " : " ") + operand_text(program, operands[k]);
+    out += fmt::format("{}{:4}  {} [{}{}]", pad, i, instruction.node->op_type,
+                       instruction.kernel ? instruction.kernel->name : "control flow", instruction.dynamic ? ", bound in the run" : "");
+    for (size_t k = 0; k < operands.size(); ++k)
+      out += (k == instruction.num_inputs ? " -> " : k ? ", " : " ") + operand_text(program, operands[k]);
     if (instruction.num_releases) out += fmt::format("  releases {}", instruction.num_releases);
     out += "\n";
     for (const auto& body : instruction.bodies) describe(*body, out, indent + 6);
@@ -42,7 +43,8 @@ std::string describe(const Program& program) {
   std::string out;
   describe(program, out, 0);
   if (auto plan = program.bindings().latest_plan())
-    out += fmt::format("arena {} bytes, lower bound {} bytes, {} buffers\n", plan->arena_bytes, plan->lower_bound_bytes, plan->sizes.size());
+    out +=
+        fmt::format("arena {} bytes, lower bound {} bytes, {} buffers\n", plan->arena_bytes, plan->lower_bound_bytes, plan->sizes.size());
   return out;
 }
 

@@ -7,7 +7,11 @@
 namespace treadle::exec {
 
 DynamicInstruction::DynamicInstruction(Frame& frame, const Instruction& instruction)
-    : frame_(frame), instruction_(instruction), operands_(frame.program_.operands(instruction)), inputs_(instruction.num_inputs), outputs_(instruction.num_outputs) {}
+    : frame_(frame),
+      instruction_(instruction),
+      operands_(frame.program_.operands(instruction)),
+      inputs_(instruction.num_inputs),
+      outputs_(instruction.num_outputs) {}
 
 const Datum& DynamicInstruction::input(int i) const {
   auto k = static_cast<size_t>(i);
@@ -20,8 +24,10 @@ void DynamicInstruction::set_output(int i, Datum datum) {
 }
 
 void DynamicInstruction::run() {
-  if (instruction_.node->op->control_flow != ControlFlow::none) run_control_flow(*this);
-  else run_kernel();
+  if (instruction_.node->op->control_flow != ControlFlow::none)
+    run_control_flow(*this);
+  else
+    run_kernel();
   for (int i = 0; i < instruction_.num_outputs; ++i) {
     if (output_slot(i) < 0) continue;
     if (!outputs_[static_cast<size_t>(i)].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
@@ -44,7 +50,8 @@ void DynamicInstruction::run_kernel() {
 std::vector<Datum> DynamicInstruction::run_body(size_t b, std::vector<Datum> formal_inputs) {
   const Program& program = *instruction_.bodies[b];
   const Body& body = instruction_.node->bodies[b];
-  for (const auto& capture : body.captures) formal_inputs.push_back(frame_.datum_of(operands_[static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second)], false));
+  for (const auto& capture : body.captures)
+    formal_inputs.push_back(frame_.datum_of(operands_[static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second)], false));
   std::vector<Datum> results(program.output_slots().size());
   exec::run(program, formal_inputs, results, frame_.control_, {}, frame_.binding_->values());
   return results;

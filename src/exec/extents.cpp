@@ -11,7 +11,13 @@ void ExtentCode::compile(const SymbolTable& table, std::span<const int32_t> indi
   for (int32_t index : indices) {
     const Expr& expr = table[static_cast<size_t>(index)];
     if (expr.kind == Expr::Kind::symbol) continue;
-    Step step{&expr, expr.kind, index, operand(expr.a), operand(expr.b), static_cast<uint32_t>(terms_.size()), static_cast<uint32_t>(expr.terms.size())};
+    Step step{&expr,
+              expr.kind,
+              index,
+              operand(expr.a),
+              operand(expr.b),
+              static_cast<uint32_t>(terms_.size()),
+              static_cast<uint32_t>(expr.terms.size())};
     for (const Expr::Term& term : expr.terms) {
       terms_.push_back({term.coefficient, static_cast<uint32_t>(factors_.size()), static_cast<uint32_t>(term.factors.size())});
       for (const Expr* factor : term.factors) factors_.push_back(factor->index);
@@ -27,7 +33,8 @@ void ExtentCode::run(std::span<int64_t> values) const {
       int64_t sum = 0;
       for (uint32_t t = step.first_term; t < step.first_term + step.num_terms; ++t) {
         int64_t product = terms_[t].coefficient;
-        for (uint32_t f = 0; f < terms_[t].num_factors; ++f) product = checked_mul(product, values[static_cast<size_t>(factors_[terms_[t].first_factor + f])]);
+        for (uint32_t f = 0; f < terms_[t].num_factors; ++f)
+          product = checked_mul(product, values[static_cast<size_t>(factors_[terms_[t].first_factor + f])]);
         sum = checked_add(sum, product);
       }
       target = sum;
@@ -45,8 +52,8 @@ void ExtentCode::run(std::span<int64_t> values) const {
         break;
       case Expr::Kind::broadcast:
         if (a != b && a != 1 && b != 1)
-          throw Error(ErrorCode::invalid_argument, "extents " + to_string(step.expr->a) + " = " + std::to_string(a) + " and " + to_string(step.expr->b) + " = " +
-                                                       std::to_string(b) + " do not broadcast");
+          throw Error(ErrorCode::invalid_argument, "extents " + to_string(step.expr->a) + " = " + std::to_string(a) + " and " +
+                                                       to_string(step.expr->b) + " = " + std::to_string(b) + " do not broadcast");
         target = a == 1 ? b : a;
         break;
       default: break;

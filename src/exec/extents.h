@@ -14,7 +14,8 @@ class ExtentCode {
  public:
   /// @param indices  of the expressions, ascending; operands included.
   void compile(const SymbolTable& table, std::span<const int32_t> indices);
-  /// `values` holds the symbols' values. @throws Error(invalid_argument) naming an expression that cannot be evaluated, as SymbolTable does.
+  /// `values` holds the symbols' values. @throws Error(invalid_argument) naming an expression that cannot be evaluated, as SymbolTable
+  /// does.
   void run(std::span<int64_t> values) const;
 
  private:

@@ -21,20 +21,23 @@ Frame::Frame(const Program& program)
 namespace {
 
 [[noreturn]] void throw_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum), to_string(program.type(slot))));
+  throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum),
+                                                       to_string(program.type(slot))));
 }
 
 }  // namespace
 
 void Frame::bind_feeds(std::span<const Datum> feeds) {
   const auto inputs = program_.input_slots();
-  if (feeds.size() != inputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
+  if (feeds.size() != inputs.size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type& type = program_.type(inputs[i]);
     const Datum& feed = feeds[i];
     if (!feed.defined()) throw_feed(program_, inputs[i], feed, "it is missing");
     if (!feed.is_tensor() || !type.is_tensor()) {
-      if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind) throw_feed(program_, inputs[i], feed, "another kind of value");
+      if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind)
+        throw_feed(program_, inputs[i], feed, "another kind of value");
       held_[static_cast<size_t>(inputs[i])] = feed;
       continue;
     }
@@ -50,7 +53,8 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
         } else if (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) {
           int64_t& known = symbol_values_[static_cast<size_t>(dim.expr()->index)];
           if (known >= 0 && known != extent)
-            throw_feed(program_, inputs[i], feed, fmt::format("axis {} is {}, but the symbol {} is {} in another input", axis, extent, to_string(dim), known));
+            throw_feed(program_, inputs[i], feed,
+                       fmt::format("axis {} is {}, but the symbol {} is {} in another input", axis, extent, to_string(dim), known));
           known = extent;
         }
       }
@@ -73,13 +77,15 @@ void Frame::ready_pointers() {
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {
-      if (const Tensor* constant = program_.graph().constant_tensor(slots[static_cast<size_t>(slot.root)].value)) pointers_[k] = constant->raw();
+      if (const Tensor* constant = program_.graph().constant_tensor(slots[static_cast<size_t>(slot.root)].value))
+        pointers_[k] = constant->raw();
     }
   }
   generation_ = binding_->generation();
 }
 
-void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const int64_t> parent_values) {
+void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
+                  std::span<const int64_t> parent_values) {
   control_ = control;
   pc_ = 0;
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
@@ -113,8 +119,8 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       const Tensor& memory = bound_[k].tensor();
       const Shape& shape = binding_->shape(outputs[k]);
       if (memory.dtype() != info.dtype || memory.shape() != shape)
-        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program_.graph().output_names[k], describe(memory),
-                                                             short_name_of(info.dtype), to_string(shape)));
+        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program_.graph().output_names[k],
+                                                             describe(memory), short_name_of(info.dtype), to_string(shape)));
       if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
       tensor = memory.reshaped(binding_->shape(slot));
       break;
@@ -157,7 +163,8 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
 
 void Frame::check_control() const {
   if (control_.cancel && control_.cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
-  if (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
+  if (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline)
+    throw Error(ErrorCode::timed_out, "the run passed its deadline");
 }
 
 bool Frame::advance() {
@@ -172,7 +179,8 @@ bool Frame::advance() {
       uint64_t start = recorder ? read_ticks() : 0;
       if (!instruction.dynamic) [[likely]] {
         void* scratch = arena_->data() + binding.offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
-        RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool, instruction.packed.get());
+        RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool,
+                           instruction.packed.get());
         context.run_id = control_.run_id;
         instruction.run(binding.state(instruction), context);
       } else {
@@ -190,7 +198,8 @@ bool Frame::advance() {
       int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
       if (slot < 0) continue;
       const Slot& info = program_.slots()[static_cast<size_t>(slot)];
-      std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding.shape(slot)) : describe(held_[static_cast<size_t>(info.root)]);
+      std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding.shape(slot))
+                                           : describe(held_[static_cast<size_t>(info.root)]);
       operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;
     }
     throw error.add_context(describe(*instruction.node) + ", while running", operands);
@@ -201,7 +210,8 @@ bool Frame::advance() {
 std::vector<Datum> Frame::yielded() {
   const Instruction& instruction = yield();
   std::vector<Datum> values;
-  for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs)) values.push_back(slot < 0 ? Datum() : datum_of(slot, true));
+  for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs))
+    values.push_back(slot < 0 ? Datum() : datum_of(slot, true));
   return values;
 }
 
@@ -209,14 +219,16 @@ void Frame::resume(std::span<const Datum> values) {
   const Instruction& instruction = yield();
   const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
   if (values.size() != outputs.size())
-    throw Error(ErrorCode::invalid_argument, fmt::format("the Yield \"{}\" takes {} values back, got {}", instruction.node->name, outputs.size(), values.size()));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the Yield \"{}\" takes {} values back, got {}", instruction.node->name, outputs.size(), values.size()));
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] < 0) continue;
     if (!values[i].is_tensor() || values[i].tensor().dtype() != program_.slots()[static_cast<size_t>(outputs[i])].dtype)
       throw_feed(program_, outputs[i], values[i], "a value handed to a Yield has another type");
     hold(outputs[i], values[i].tensor().contiguous());
   }
-  for (uint32_t r = 0; r < instruction.num_releases; ++r) held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
+  for (uint32_t r = 0; r < instruction.num_releases; ++r)
+    held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
   ++pc_;
 }
 
@@ -229,7 +241,8 @@ void Frame::take_outputs(std::span<Datum> outputs) {
     if (k < bound_.size() && bound_[k].defined()) {
       Tensor memory = bound_[k].tensor();
       if (!result.is_tensor() || result.tensor().dtype() != memory.dtype() || result.tensor().shape() != memory.shape())
-        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k], describe(memory), describe(result)));
+        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k],
+                                                             describe(memory), describe(result)));
       if (result.tensor().raw() != memory.raw()) memory.copy_from(result.tensor());
       result = memory;
     }
@@ -262,8 +275,8 @@ void FramePool::give_back(std::unique_ptr<Frame> frame) {
   idle_.push_back(std::move(frame));
 }
 
-void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
-         std::span<const int64_t> parent_values) {
+void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control,
+         std::span<const Datum> bound, std::span<const int64_t> parent_values) {
   std::unique_ptr<Frame> frame = program.frames().take(program);
   struct GiveBack {
     const Program& program;

@@ -24,10 +24,10 @@ namespace treadle::exec {
 /// How a run is done, apart from what it computes.
 struct RunControl {
   ThreadPool* pool = nullptr;
-  const std::atomic<bool>* cancel = nullptr;                        ///< true: stop before the next instruction
+  const std::atomic<bool>* cancel = nullptr;  ///< true: stop before the next instruction
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
-  uint64_t run_id = 0;                                              ///< what randomness depends on, besides seed and node
+  uint64_t run_id = 0;  ///< what randomness depends on, besides seed and node
 };
 
 class Frame {
@@ -39,7 +39,8 @@ class Frame {
   /// @param bound    empty, or one per output: memory that the caller wants the output in (undefined: none).
   /// @param parent_values  of a body: the symbols' values of the run around it; empty otherwise.
   /// @throws Error naming the feed, its type and what was expected.
-  void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const int64_t> parent_values = {});
+  void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
+             std::span<const int64_t> parent_values = {});
 
   /// Runs from the program counter until a Yield or the end. @return true at the end.
   bool advance();
@@ -70,13 +71,13 @@ class Frame {
   const Program& program_;
   RunControl control_;
   std::shared_ptr<const Binding> binding_;
-  uint64_t generation_ = 0;          // of the binding that the pointers were readied for
+  uint64_t generation_ = 0;  // of the binding that the pointers were readied for
   std::vector<int64_t> symbol_values_;
-  std::vector<void*> pointers_;      // per operand
-  std::vector<Datum> held_;          // per slot: feeds and held values
-  std::vector<Datum> bound_;         // per output
+  std::vector<void*> pointers_;  // per operand
+  std::vector<Datum> held_;      // per slot: feeds and held values
+  std::vector<Datum> bound_;     // per output
   std::shared_ptr<Storage> arena_;
-  Evaluator evaluator_;              // for instructions bound in the run
+  Evaluator evaluator_;  // for instructions bound in the run
   size_t pc_ = 0;
 };
 

@@ -34,7 +34,8 @@ class Lowering {
       try {
         lower(graph_.node(id));
       } catch (Error& error) {
-        if (error.code() != ErrorCode::not_implemented) throw error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
+        if (error.code() != ErrorCode::not_implemented)
+          throw error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
         error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
         missing += (missing.empty() ? "" : "\n") + std::string(error.what());
       }
@@ -91,10 +92,14 @@ class Lowering {
       made.static_shape = extents_are_static(value.type);
       made.constant_shape = value.type.is_static();
       made.root = static_cast<int32_t>(p_.slots_.size());
-      if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter) made.placement = Placement::constant;
-      else if (is_known(value)) made.placement = Placement::known;  // also a body's captured shape
-      else if (value.kind == Value::Kind::input) made.placement = Placement::feed;
-      else if (!made.static_shape || made.dtype == DType::string) made.placement = Placement::held;
+      if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter)
+        made.placement = Placement::constant;
+      else if (is_known(value))
+        made.placement = Placement::known;  // also a body's captured shape
+      else if (value.kind == Value::Kind::input)
+        made.placement = Placement::feed;
+      else if (!made.static_shape || made.dtype == DType::string)
+        made.placement = Placement::held;
       slot_of_value_[index_of(id)] = made.root;
       p_.slots_.push_back(made);
       return made.root;
@@ -257,7 +262,8 @@ class Lowering {
     std::vector<std::vector<int32_t>> at(p_.instructions_.size());
     for (size_t s = 0; s < p_.slots_.size(); ++s) {
       const Slot& candidate = p_.slots_[s];
-      if (candidate.placement != Placement::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0) continue;
+      if (candidate.placement != Placement::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0)
+        continue;
       at[static_cast<size_t>(last[s])].push_back(static_cast<int32_t>(s));
     }
     for (size_t i = 0; i < at.size(); ++i) {
@@ -331,7 +337,8 @@ class Lowering {
     for (int32_t input : p_.input_slots_) {
       const Type& type = p_.type(input);
       if (!type.is_tensor() || !type.shape) continue;
-      for (const Dim& dim : *type.shape) p_.num_expressions_ = std::max(p_.num_expressions_, dim.is_const() ? 0 : static_cast<size_t>(dim.expr()->index) + 1);
+      for (const Dim& dim : *type.shape)
+        p_.num_expressions_ = std::max(p_.num_expressions_, dim.is_const() ? 0 : static_cast<size_t>(dim.expr()->index) + 1);
     }
     if (!p_.expressions_.empty()) p_.num_expressions_ = std::max(p_.num_expressions_, static_cast<size_t>(p_.expressions_.back()) + 1);
     p_.extent_code_.compile(table, p_.expressions_);
@@ -345,7 +352,8 @@ class Lowering {
   std::unordered_map<int32_t, bool> determined_;
 };
 
-Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols) : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
+Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
+    : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
   Lowering(*this, options, outer_symbols).run();
 }
 

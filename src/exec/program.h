@@ -38,25 +38,25 @@ struct Slot {
   ValueId value = kNoValue;
   DType dtype = DType::undefined;
   Placement placement = Placement::arena;
-  bool static_shape = false;   ///< a plain tensor whose extents the feeds' shapes determine
-  bool constant_shape = false; ///< all extents are integers
-  bool is_output = false;      ///< outlives the run: a fetched or yielded value
-  int32_t root = -1;           ///< for a view, or an output written over its input: the slot whose bytes it shares; itself otherwise
-  int32_t buffer = -1;         ///< arena: index of the planned buffer
+  bool static_shape = false;    ///< a plain tensor whose extents the feeds' shapes determine
+  bool constant_shape = false;  ///< all extents are integers
+  bool is_output = false;       ///< outlives the run: a fetched or yielded value
+  int32_t root = -1;            ///< for a view, or an output written over its input: the slot whose bytes it shares; itself otherwise
+  int32_t buffer = -1;          ///< arena: index of the planned buffer
 };
 
 struct Instruction {
   void (*run)(const void* state, RunContext&) = nullptr;
   const Node* node = nullptr;
   const KernelDef* kernel = nullptr;
-  uint32_t first_operand = 0;   ///< into Program::operands: inputs (captures included), then outputs
+  uint32_t first_operand = 0;  ///< into Program::operands: inputs (captures included), then outputs
   uint16_t num_inputs = 0, num_outputs = 0;
   uint32_t state_offset = 0;    ///< of the bound state in the binding
   int32_t scratch_buffer = -1;  ///< index of the planned buffer
   bool dynamic = false;         ///< bound in the run, over Datums
   bool constant_bind = false;   ///< nothing it binds depends on the feeds: bound once per Binding object
   bool is_yield = false;
-  uint32_t record_name = 0;     ///< of its profile records
+  uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
   std::unique_ptr<PackedState> packed;
   std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies

@@ -35,7 +35,8 @@ const T* Attributes::typed(std::string_view name) const {
   const Attribute* attribute = find(name);
   if (!attribute) return nullptr;
   if (const T* value = std::get_if<T>(attribute)) return value;
-  throw Error(ErrorCode::invalid_model, fmt::format("attribute \"{}\" has another type than the operator's: {}", name, to_string(*attribute)));
+  throw Error(ErrorCode::invalid_model,
+              fmt::format("attribute \"{}\" has another type than the operator's: {}", name, to_string(*attribute)));
 }
 
 int64_t Attributes::get_int(std::string_view name, int64_t otherwise) const {
@@ -80,7 +81,8 @@ const Tensor& Attributes::get_tensor(std::string_view name) const {
 bool equal(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
   if (a.raw() == b.raw() || a.num_elements() == 0) return true;
-  if (a.dtype() == DType::string) return std::equal(a.span<std::string>().begin(), a.span<std::string>().end(), b.span<std::string>().begin());
+  if (a.dtype() == DType::string)
+    return std::equal(a.span<std::string>().begin(), a.span<std::string>().end(), b.span<std::string>().begin());
   return a.is_contiguous() && b.is_contiguous() && std::memcmp(a.raw(), b.raw(), a.size_bytes()) == 0;
 }
 
@@ -94,8 +96,10 @@ bool equal(const Attribute& a, const Attribute& b) {
   return std::visit(
       [&](const auto& x) {
         using T = std::decay_t<decltype(x)>;
-        if constexpr (std::is_same_v<T, std::vector<Datum>> || std::is_same_v<T, Datum>) return false;
-        else return x == std::get<T>(b);
+        if constexpr (std::is_same_v<T, std::vector<Datum>> || std::is_same_v<T, Datum>)
+          return false;
+        else
+          return x == std::get<T>(b);
       },
       a);
 }

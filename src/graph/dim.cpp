@@ -29,8 +29,10 @@ void normalise(Polynomial& polynomial) {
   std::sort(polynomial.begin(), polynomial.end(), [](const Term& a, const Term& b) { return factors_less(a.factors, b.factors); });
   Polynomial merged;
   for (Term& term : polynomial) {
-    if (!merged.empty() && merged.back().factors == term.factors) merged.back().coefficient = checked_add(merged.back().coefficient, term.coefficient);
-    else merged.push_back(std::move(term));
+    if (!merged.empty() && merged.back().factors == term.factors)
+      merged.back().coefficient = checked_add(merged.back().coefficient, term.coefficient);
+    else
+      merged.push_back(std::move(term));
   }
   std::erase_if(merged, [](const Term& term) { return term.coefficient == 0; });
   polynomial = std::move(merged);
@@ -261,7 +263,8 @@ const Expr* SymbolTable::intern(Expr expr) {
 
 void SymbolTable::charge_inference() {
   if (++num_inferences_ > kMaxInferences)
-    throw Error(ErrorCode::resource_exhausted, "shape inference of the nested bodies takes more than " + std::to_string(kMaxInferences) + " steps");
+    throw Error(ErrorCode::resource_exhausted,
+                "shape inference of the nested bodies takes more than " + std::to_string(kMaxInferences) + " steps");
 }
 
 void SymbolTable::evaluate(std::span<const int32_t> indices, std::span<int64_t> values) const {
@@ -291,8 +294,8 @@ void SymbolTable::evaluate(std::span<const int32_t> indices, std::span<int64_t> 
       case Expr::Kind::minimum: values[i] = std::min(a, b); break;
       case Expr::Kind::broadcast:
         if (a != b && a != 1 && b != 1)
-          throw Error(ErrorCode::invalid_argument, "extents " + to_string(e.a) + " = " + std::to_string(a) + " and " + to_string(e.b) + " = " +
-                                                       std::to_string(b) + " do not broadcast");
+          throw Error(ErrorCode::invalid_argument, "extents " + to_string(e.a) + " = " + std::to_string(a) + " and " + to_string(e.b) +
+                                                       " = " + std::to_string(b) + " do not broadcast");
         values[i] = a == 1 ? b : a;
         break;
       default: break;

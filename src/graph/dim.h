@@ -17,8 +17,8 @@ namespace treadle {
 class SymbolTable;
 struct Expr;
 
-/// An extent or any other small integer: a constant, or an interned expression. Equal expressions are the same object, so that `==` is exact
-/// for sums of products and conservative for the rest (floor division, broadcast, maximum).
+/// An extent or any other small integer: a constant, or an interned expression. Equal expressions are the same object, so that `==` is
+/// exact for sums of products and conservative for the rest (floor division, broadcast, maximum).
 class Dim {
  public:
   template <std::integral T>
@@ -91,7 +91,8 @@ class SymbolTable {
   size_t size() const noexcept { return exprs_.size(); }
   const Expr& operator[](size_t index) const { return exprs_[index]; }
 
-  /// Evaluates the expressions of these indices, ascending, into `values` (one per expression of the table), which holds the symbols' values.
+  /// Evaluates the expressions of these indices, ascending, into `values` (one per expression of the table), which holds the symbols'
+  /// values.
   /// @throws Error(invalid_argument) if an expression cannot be evaluated (extents that do not broadcast, division by zero).
   void evaluate(std::span<const int32_t> indices, std::span<int64_t> values) const;
 

@@ -26,7 +26,8 @@ class GradientContext {
 
   // Nodes of the backward pass. Types are inferred at once.
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}, std::string_view domain = "");
-  std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {}, std::string_view domain = "");
+  std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {},
+                            std::string_view domain = "");
   ValueId add(ValueId a, ValueId b) { return op("Add", {a, b}); }
   ValueId sub(ValueId a, ValueId b) { return op("Sub", {a, b}); }
   ValueId mul(ValueId a, ValueId b) { return op("Mul", {a, b}); }

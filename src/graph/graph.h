@@ -42,10 +42,10 @@ struct Value {
   std::string name;
   Type type;
   Kind kind = Kind::computed;
-  NodeId producer = kNoNode;  // computed
-  int output = 0;             // which of the producer's outputs
-  std::vector<Use> uses;      // by nodes; uses as the graph's outputs are in Graph::outputs
-  Datum constant;             // constant; initial value of a parameter
+  NodeId producer = kNoNode;              // computed
+  int output = 0;                         // which of the producer's outputs
+  std::vector<Use> uses;                  // by nodes; uses as the graph's outputs are in Graph::outputs
+  Datum constant;                         // constant; initial value of a parameter
   std::optional<std::vector<Dim>> known;  // elements, row-major, where inference found them (small integer tensors)
   std::string doc;
 
@@ -65,7 +65,7 @@ struct Node {
   NodeId id = kNoNode;
   const OpDef* op = nullptr;  // null until the operator is resolved, or if this build lacks it
   std::string name, op_type, domain, overload;
-  int version = 0;            // opset of its domain whose meaning the node has
+  int version = 0;              // opset of its domain whose meaning the node has
   std::vector<ValueId> inputs;  // formal ones, then captures of the bodies
   std::vector<ValueId> outputs;
   int num_formal_inputs = 0;
@@ -87,7 +87,7 @@ struct NodeSpec {
   std::vector<ValueId> inputs;
   Attributes attributes;
   std::string domain;
-  std::string name;           // made unique; from the op_type if empty
+  std::string name;  // made unique; from the op_type if empty
   int num_outputs = 1;
   std::vector<std::string> output_names;  // made unique; from the node's name if absent
 };
@@ -123,9 +123,9 @@ class Graph {
 
   std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
   std::vector<ValueId> outputs;
-  std::vector<std::string> output_names;            // of a model's graph; an output may be any value, even an input
-  std::vector<Type> declared_outputs;               // as the model states them; empty in graphs that were not read
-  std::vector<ValueId> overridable_initializers;    // constants that a feed may replace (IR 4 on)
+  std::vector<std::string> output_names;          // of a model's graph; an output may be any value, even an input
+  std::vector<Type> declared_outputs;             // as the model states them; empty in graphs that were not read
+  std::vector<ValueId> overridable_initializers;  // constants that a feed may replace (IR 4 on)
   bool is_output(ValueId id) const;
 
   // Nodes, in topological order.
@@ -144,12 +144,12 @@ class Graph {
   NodeId add_node(NodeSpec spec, NodeId before = kNoNode);
   /// For import: takes a node whose outputs are values of this graph already.
   NodeId append(Node node);
-  void remove_node(NodeId id);          // its outputs must be unused
+  void remove_node(NodeId id);  // its outputs must be unused
   void move_before(NodeId id, NodeId before);
   void set_input(NodeId id, size_t input, ValueId value);
-  void add_operand(NodeId id, ValueId value);        // appends a formal input (grows over absent ones); the node must have no bodies
-  void resize_inputs(NodeId id, size_t count);       // formal inputs; new ones are absent
-  int add_capture(NodeId id, ValueId value);         // returns its position, counted from num_formal_inputs
+  void add_operand(NodeId id, ValueId value);               // appends a formal input (grows over absent ones); the node must have no bodies
+  void resize_inputs(NodeId id, size_t count);              // formal inputs; new ones are absent
+  int add_capture(NodeId id, ValueId value);                // returns its position, counted from num_formal_inputs
   void replace_uses(ValueId old_value, ValueId new_value);  // by nodes and as outputs
 
   /// Content of a dense constant; null for anything else.

@@ -22,8 +22,8 @@ class InferContext {
  public:
   struct Operand {
     Type type;
-    const Tensor* constant = nullptr;        // elements, where they are known
-    std::optional<KnownValues> known;        // small integers, where they are known
+    const Tensor* constant = nullptr;  // elements, where they are known
+    std::optional<KnownValues> known;  // small integers, where they are known
   };
   using InferBody = std::function<std::vector<Type>(const Body&, std::span<const Type>)>;
 
@@ -52,7 +52,9 @@ class InferContext {
   // Attributes.
   int64_t get_int(std::string_view name, int64_t otherwise = 0) const { return attributes().get_int(name, otherwise); }
   float get_float(std::string_view name, float otherwise = 0) const { return attributes().get_float(name, otherwise); }
-  std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const { return attributes().get_string(name, otherwise); }
+  std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const {
+    return attributes().get_string(name, otherwise);
+  }
   const std::vector<int64_t>& get_ints(std::string_view name) const { return attributes().get_ints(name); }
   int axis(std::string_view name, int64_t otherwise, int rank) const;
 
@@ -69,7 +71,8 @@ class InferContext {
   // Bodies.
   const Body& body(std::string_view attribute) const;
   /// Infers a body for the types of its formal inputs; captures are added here. Returns the types of its outputs. The first call merges the
-  /// types with those that the body declares; each further one (for a loop, with weaker types) starts from scratch and takes them as they are.
+  /// types with those that the body declares; each further one (for a loop, with weaker types) starts from scratch and takes them as they
+  /// are.
   std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
 
   // Results, for the driver.

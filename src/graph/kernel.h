@@ -40,7 +40,9 @@ class ShapeContext {
 
   int64_t get_int(std::string_view name, int64_t otherwise = 0) const { return node_.attributes.get_int(name, otherwise); }
   float get_float(std::string_view name, float otherwise = 0) const { return node_.attributes.get_float(name, otherwise); }
-  std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const { return node_.attributes.get_string(name, otherwise); }
+  std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const {
+    return node_.attributes.get_string(name, otherwise);
+  }
   const std::vector<int64_t>& get_ints(std::string_view name) const { return node_.attributes.get_ints(name); }
   /// The attribute as an axis in [0, rank). @throws Error(invalid_argument) if it is outside [-rank, rank).
   int axis(std::string_view name, int64_t otherwise, int rank) const;
@@ -59,13 +61,13 @@ class CreateContext {
   CreateContext(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
   const Node& node() const { return node_; }
   const Attributes& attributes() const { return node_.attributes; }
-  const Type& type(int input) const;          // unknown for an absent input
+  const Type& type(int input) const;  // unknown for an absent input
   const Type& output_type(int output) const;
   DType dtype(int input) const { return type(input).dtype; }
   DType output_dtype(int output) const { return output_type(output).dtype; }
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
-  const Tensor* constant(int input) const;    // null unless the input is a constant tensor
+  const Tensor* constant(int input) const;  // null unless the input is a constant tensor
 
  private:
   const Graph& graph_;
@@ -123,14 +125,22 @@ class RunContext {
 
   /// Null for an absent operand, also for one beyond the node's last input.
   template <typename T>
-  const T* in(int i) const { return i < outputs_ - operands_ ? static_cast<const T*>(operands_[i]) : nullptr; }
+  const T* in(int i) const {
+    return i < outputs_ - operands_ ? static_cast<const T*>(operands_[i]) : nullptr;
+  }
   template <typename T>
-  T* out(int i) const { return static_cast<T*>(outputs_[i]); }
+  T* out(int i) const {
+    return static_cast<T*>(outputs_[i]);
+  }
   template <typename T>
-  T* scratch() const { return static_cast<T*>(scratch_); }
+  T* scratch() const {
+    return static_cast<T*>(scratch_);
+  }
   ThreadPool* pool() const { return pool_; }
   template <typename P>
-  const P& packed() const { return static_cast<const P&>(*packed_); }
+  const P& packed() const {
+    return static_cast<const P&>(*packed_);
+  }
 
   /// For kernels whose output shapes inference cannot know: room for output i; the pointer is the tensor's.
   Tensor allocate_output(int i, const Shape& shape) const { return dynamic_->allocate_output(i, shape); }

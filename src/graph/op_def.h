@@ -111,8 +111,8 @@ enum class ControlFlow : uint8_t { none, if_, loop, scan };
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
-  std::vector<int> since = {};           ///< versions in which the operator's schema changed; the last is the newest
-  std::vector<UpgradeStep> upgrade = {}; ///< only steps that change something; other versions read the same
+  std::vector<int> since = {};            ///< versions in which the operator's schema changed; the last is the newest
+  std::vector<UpgradeStep> upgrade = {};  ///< only steps that change something; other versions read the same
   std::vector<Port> inputs = {}, outputs = {};
   std::vector<AttributeDef> attributes = {};
   void (*infer)(InferContext&) = nullptr;

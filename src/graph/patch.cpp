@@ -37,7 +37,8 @@ bool is_unused(const Graph& graph, const Node& node) {
 /// Applies patches to one graph and keeps the list of nodes to look at again.
 class PatchDriver {
  public:
-  PatchDriver(Graph& graph, std::span<const Rule* const> rules, const PatchOptions& options) : graph_(graph), rules_(rules), options_(options) {}
+  PatchDriver(Graph& graph, std::span<const Rule* const> rules, const PatchOptions& options)
+      : graph_(graph), rules_(rules), options_(options) {}
 
   int64_t run() {
     for (NodeId id : graph_.order()) {
@@ -51,7 +52,8 @@ class PatchDriver {
     // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
     const int64_t limit = count_ + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
     while (!queue_.empty() && count_ < options_.max_patches) {
-      if (count_ > limit) throw Error(ErrorCode::internal, fmt::format("the rewrite rules do not come to an end; the last was {}", last_rule_));
+      if (count_ > limit)
+        throw Error(ErrorCode::internal, fmt::format("the rewrite rules do not come to an end; the last was {}", last_rule_));
       NodeId id = queue_.front();
       queue_.pop_front();
       queued_[index_of(id)] = false;
@@ -83,7 +85,10 @@ class PatchDriver {
 
   void apply(const Rule& rule, Patch& patch, NodeId matched) {
     std::vector<ValueId> made(patch.num_pending_values_, kNoValue);
-    auto resolve = [&](ValueId id) { return id != kNoValue && (static_cast<uint32_t>(id) & Patch::kPendingBit) ? made[static_cast<uint32_t>(id) & ~Patch::kPendingBit] : id; };
+    auto resolve = [&](ValueId id) {
+      return id != kNoValue && (static_cast<uint32_t>(id) & Patch::kPendingBit) ? made[static_cast<uint32_t>(id) & ~Patch::kPendingBit]
+                                                                                : id;
+    };
     removed_sources_.clear();
     std::vector<NodeId> made_nodes;
     for (Patch::Pending& pending : patch.pending_) {
@@ -123,8 +128,8 @@ class PatchDriver {
     bool contradiction = false;
     Type merged = merge(is, was, &contradiction);
     if (contradiction)
-      throw Error(ErrorCode::internal, fmt::format("the rule {} replaces \"{}\" of type {} by one of type {}", rule.name(), graph_.value(old_value).name,
-                                                   to_string(was), to_string(is)));
+      throw Error(ErrorCode::internal, fmt::format("the rule {} replaces \"{}\" of type {} by one of type {}", rule.name(),
+                                                   graph_.value(old_value).name, to_string(was), to_string(is)));
     // What a declaration adds to the type of an input would be asked of every feed.
     if (graph_.value(with).kind != Value::Kind::input) graph_.value(with).type = std::move(merged);
     if (!graph_.value(with).known && !graph_.value(with).is_constant()) graph_.value(with).known = graph_.value(old_value).known;

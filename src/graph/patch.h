@@ -57,13 +57,13 @@ class Rule {
 
 struct PatchOptions {
   bool training = false;
-  std::vector<std::string> skip;           // rules that are not applied
-  int64_t max_patches = INT64_MAX;         // stop after that many (to bisect a fault)
+  std::vector<std::string> skip;    // rules that are not applied
+  int64_t max_patches = INT64_MAX;  // stop after that many (to bisect a fault)
   std::function<void(std::string_view rule, const Node&)> log;
 };
 
-/// Applies rules until none matches; removes nodes whose outputs nobody reads. Refuses (Error internal) a patch that alters the dtype or the
-/// shape of a value. Returns the number of patches.
+/// Applies rules until none matches; removes nodes whose outputs nobody reads. Refuses (Error internal) a patch that alters the dtype or
+/// the shape of a value. Returns the number of patches.
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options = {});
 
 /// Removes nodes whose outputs are unused. Returns how many.

@@ -41,7 +41,8 @@ void print_graph(const Graph& graph, std::string& out, int indent) {
     const Value& value = graph.value(id);
     bool stored = value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter;
     if (!stored || (value.uses.empty() && !graph.is_output(id))) continue;
-    out += fmt::format("{}  {} = {} {}\n", pad, quoted_name(graph, id), value.is_constant() ? "constant" : "parameter", constant_text(value));
+    out +=
+        fmt::format("{}  {} = {} {}\n", pad, quoted_name(graph, id), value.is_constant() ? "constant" : "parameter", constant_text(value));
   }
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
@@ -87,7 +88,8 @@ std::string describe_operands(const Graph& graph, const Node& node) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", port, to_string(graph.type(node.inputs[i])));
   }
   std::string attributes;
-  for (const auto& [key, value] : node.attributes) attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", key, to_string(value));
+  for (const auto& [key, value] : node.attributes)
+    attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", key, to_string(value));
   if (!attributes.empty()) text += "; " + attributes;
   return text;
 }

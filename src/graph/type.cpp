@@ -20,8 +20,7 @@ Type Type::of(const Datum& datum) {
       return Type::sequence(tensor(sequence.element_dtype));
     }
     case Datum::Kind::optional: return datum.optional().value ? optional(of(*datum.optional().value)) : optional(Type{});
-    case Datum::Kind::map:
-      return map(datum.map().keys.index() == 0 ? DType::int64 : DType::string, datum.map().values.dtype());
+    case Datum::Kind::map: return map(datum.map().keys.index() == 0 ? DType::int64 : DType::string, datum.map().values.dtype());
     case Datum::Kind::none: break;
   }
   return {};

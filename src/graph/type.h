@@ -20,16 +20,20 @@ struct Type {
   enum class Kind : uint8_t { unknown, tensor, sparse_tensor, sequence, optional, map };
 
   Kind kind = Kind::unknown;
-  DType dtype = DType::undefined;      // of the elements of a (sparse) tensor; of a map's values
-  DType key_dtype = DType::undefined;  // of a map
-  std::optional<SymbolicShape> shape;  // of a (sparse) tensor
-  std::shared_ptr<const Type> element; // of a sequence or optional
+  DType dtype = DType::undefined;       // of the elements of a (sparse) tensor; of a map's values
+  DType key_dtype = DType::undefined;   // of a map
+  std::optional<SymbolicShape> shape;   // of a (sparse) tensor
+  std::shared_ptr<const Type> element;  // of a sequence or optional
 
   static Type tensor(DType dtype) { return {Kind::tensor, dtype, DType::undefined, std::nullopt, nullptr}; }
   static Type tensor(DType dtype, SymbolicShape shape) { return {Kind::tensor, dtype, DType::undefined, std::move(shape), nullptr}; }
   static Type tensor(DType dtype, const Shape& shape) { return tensor(dtype, SymbolicShape(shape.begin(), shape.end())); }
-  static Type sequence(Type element) { return {Kind::sequence, DType::undefined, DType::undefined, std::nullopt, std::make_shared<const Type>(std::move(element))}; }
-  static Type optional(Type element) { return {Kind::optional, DType::undefined, DType::undefined, std::nullopt, std::make_shared<const Type>(std::move(element))}; }
+  static Type sequence(Type element) {
+    return {Kind::sequence, DType::undefined, DType::undefined, std::nullopt, std::make_shared<const Type>(std::move(element))};
+  }
+  static Type optional(Type element) {
+    return {Kind::optional, DType::undefined, DType::undefined, std::nullopt, std::make_shared<const Type>(std::move(element))};
+  }
   static Type map(DType key, DType value) { return {Kind::map, value, key, std::nullopt, nullptr}; }
   /// The type of a value that exists.
   static Type of(const Datum& datum);

@@ -23,16 +23,19 @@ void verify(const Graph& graph) {
     const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
     available[i] = value.kind != Value::Kind::computed;
     num_uses += value.uses.size();
-    if (graph.find_value(value.name) != ValueId{static_cast<uint32_t>(i)}) breach(graph, fmt::format("value \"{}\" is not found by its name", value.name));
+    if (graph.find_value(value.name) != ValueId{static_cast<uint32_t>(i)})
+      breach(graph, fmt::format("value \"{}\" is not found by its name", value.name));
   }
   for (ValueId input : graph.inputs)
-    if (graph.value(input).kind != Value::Kind::input) breach(graph, fmt::format("input \"{}\" is not of kind input", graph.value(input).name));
+    if (graph.value(input).kind != Value::Kind::input)
+      breach(graph, fmt::format("input \"{}\" is not of kind input", graph.value(input).name));
 
   size_t num_operands = 0, num_nodes = 0;
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id), ++num_nodes) {
     if (num_nodes > graph.num_nodes()) breach(graph, "the list of nodes is cyclic");
     const Node& node = graph.node(id);
-    if (node.num_formal_inputs > static_cast<int>(node.inputs.size())) breach(graph, describe(node) + " has fewer operands than formal inputs");
+    if (node.num_formal_inputs > static_cast<int>(node.inputs.size()))
+      breach(graph, describe(node) + " has fewer operands than formal inputs");
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       ++num_operands;
@@ -44,12 +47,14 @@ void verify(const Graph& graph) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
       const Value& value = graph.value(node.outputs[i]);
-      if (value.producer != id || value.output != static_cast<int>(i)) breach(graph, fmt::format("\"{}\" does not name {} as its producer", value.name, describe(node)));
+      if (value.producer != id || value.output != static_cast<int>(i))
+        breach(graph, fmt::format("\"{}\" does not name {} as its producer", value.name, describe(node)));
       available[index_of(node.outputs[i])] = true;
     }
     for (const Body& body : node.bodies) {
       for (const auto& [inside, position] : body.captures) {
-        if (node.num_formal_inputs + position >= static_cast<int>(node.inputs.size())) breach(graph, describe(node) + " lacks a captured operand");
+        if (node.num_formal_inputs + position >= static_cast<int>(node.inputs.size()))
+          breach(graph, describe(node) + " lacks a captured operand");
         if (std::find(body.graph->inputs.begin(), body.graph->inputs.end(), inside) == body.graph->inputs.end())
           breach(graph, describe(node) + " captures into a value that is no input of its body");
       }

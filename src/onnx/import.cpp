@@ -20,7 +20,8 @@ std::string normalised_domain(const std::string& domain) { return domain == "ai.
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
 
 std::string describe_def(const NodeDef& def) {
-  return fmt::format("{} node \"{}\" ({})", def.op_type, def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name, def.domain.empty() ? "ai.onnx" : def.domain);
+  return fmt::format("{} node \"{}\" ({})", def.op_type, def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name,
+                     def.domain.empty() ? "ai.onnx" : def.domain);
 }
 
 /// The names of one graph while it is read, and the graph around it.
@@ -42,7 +43,8 @@ struct FunctionFrame {
 
 class Importer {
  public:
-  Importer(const ModelDef& model, const ImportOptions& options) : model_(model), options_(options), symbols_(std::make_shared<SymbolTable>()) {
+  Importer(const ModelDef& model, const ImportOptions& options)
+      : model_(model), options_(options), symbols_(std::make_shared<SymbolTable>()) {
     for (const FunctionDef& function : model.functions) functions_[key(function.domain, function.name, function.overload)] = &function;
   }
 
@@ -66,7 +68,8 @@ class Importer {
     for (const auto& [domain, version] : opsets) {
       int newest = newest_opset(domain);
       if (newest > 0 && (version < 1 || version > newest))
-        throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", version, domain.empty() ? "ai.onnx" : domain, newest));
+        throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", version,
+                                                            domain.empty() ? "ai.onnx" : domain, newest));
     }
   }
 
@@ -82,10 +85,14 @@ class Importer {
         if (!def.shape) return type;
         SymbolicShape shape;
         for (const DimDef& dim : *def.shape) {
-          if (dim.kind == DimDef::Kind::value && dim.value >= 0) shape.emplace_back(dim.value);
-          else if (is_body) shape.push_back(symbols_->fresh_symbol("dim", true));
-          else if (dim.kind == DimDef::Kind::param && !dim.param.empty() && dim.param != "?") shape.push_back(symbols_->symbol(dim.param));
-          else shape.push_back(symbols_->fresh_symbol("dim", false));
+          if (dim.kind == DimDef::Kind::value && dim.value >= 0)
+            shape.emplace_back(dim.value);
+          else if (is_body)
+            shape.push_back(symbols_->fresh_symbol("dim", true));
+          else if (dim.kind == DimDef::Kind::param && !dim.param.empty() && dim.param != "?")
+            shape.push_back(symbols_->symbol(dim.param));
+          else
+            shape.push_back(symbols_->fresh_symbol("dim", false));
         }
         type.shape = std::move(shape);
         return type;
@@ -98,7 +105,8 @@ class Importer {
   }
 
   void define(Scope& scope, const std::string& name, ValueId id) {
-    if (!scope.names.emplace(name, id).second) fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.graph->name));
+    if (!scope.names.emplace(name, id).second)
+      fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.graph->name));
   }
 
   // The value of this name; a name of an enclosing graph becomes a captured input of every graph between.
@@ -129,10 +137,12 @@ class Importer {
       define(scope, input.name, graph.add_input(input.name, to_type(input.type, is_body)));
     }
     for (const TensorDef& tensor : def.initializers) {
-      if (!tensor.value.defined()) fail(fmt::format("the initializer \"{}\" has no elements here: its external data was not read", tensor.name));
+      if (!tensor.value.defined())
+        fail(fmt::format("the initializer \"{}\" has no elements here: its external data was not read", tensor.name));
       add_initializer(scope, tensor.name, tensor.value, input_of.contains(tensor.name), is_body);
     }
-    for (const SparseTensorDef& tensor : def.sparse_initializers) add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
+    for (const SparseTensorDef& tensor : def.sparse_initializers)
+      add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
     import_nodes(def.nodes, scope, frame);
     for (const ValueInfoDef& output : def.outputs) {
       std::optional<ValueId> id = resolve(scope, output.name);
@@ -166,10 +176,13 @@ class Importer {
     bool linear = indices.shape().rank() == 1;
     for (int64_t i = 0; i < values.num_elements(); ++i) {
       int64_t position = 0;
-      if (linear) position = indices.data<int64_t>()[i];
+      if (linear)
+        position = indices.data<int64_t>()[i];
       else
-        for (int64_t axis = 0; axis < rank; ++axis) position = position * shape[static_cast<int>(axis)] + indices.data<int64_t>()[i * rank + axis];
-      if (position < 0 || position >= dense.num_elements()) fail(fmt::format("a sparse initializer's index {} is outside {}", position, to_string(shape)));
+        for (int64_t axis = 0; axis < rank; ++axis)
+          position = position * shape[static_cast<int>(axis)] + indices.data<int64_t>()[i * rank + axis];
+      if (position < 0 || position >= dense.num_elements())
+        fail(fmt::format("a sparse initializer's index {} is outside {}", position, to_string(shape)));
       std::memcpy(dense.raw() + static_cast<size_t>(position) * element, values.raw() + static_cast<size_t>(i) * element, element);
     }
     return dense;
@@ -243,8 +256,10 @@ class Importer {
       if (++num_nodes_ > options_.max_nodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
       auto function = functions_.find(key(def->domain, def->op_type, def->overload));
-      if (function != functions_.end()) import_call(*def, *function->second, scope, frame);
-      else import_node(*def, scope, frame);
+      if (function != functions_.end())
+        import_call(*def, *function->second, scope, frame);
+      else
+        import_node(*def, scope, frame);
     }
   }
 
@@ -354,7 +369,8 @@ class Importer {
 
   // A call of a local function: its nodes are imported in place, with names of their own.
   void import_call(const NodeDef& call, const FunctionDef& function, Scope& scope, const FunctionFrame& frame) {
-    if (frame.depth >= options_.max_function_depth) fail(fmt::format("local functions call each other more than {} deep, at \"{}\"", options_.max_function_depth, function.name));
+    if (frame.depth >= options_.max_function_depth)
+      fail(fmt::format("local functions call each other more than {} deep, at \"{}\"", options_.max_function_depth, function.name));
     FunctionFrame inner;
     inner.function = &function;
     inner.depth = frame.depth + 1;
@@ -371,7 +387,8 @@ class Importer {
     }
     // The function sees its formal inputs only; its names live in a scope over the same graph.
     Scope local{scope.graph, nullptr, {}, {}};
-    if (call.inputs.size() > function.inputs.size()) fail(fmt::format("the {} gives {} inputs to a function of {}", describe_def(call), call.inputs.size(), function.inputs.size()));
+    if (call.inputs.size() > function.inputs.size())
+      fail(fmt::format("the {} gives {} inputs to a function of {}", describe_def(call), call.inputs.size(), function.inputs.size()));
     for (size_t i = 0; i < function.inputs.size(); ++i) {
       ValueId argument = i < call.inputs.size() ? resolve_input(scope, call, call.inputs[i]) : kNoValue;
       define(local, function.inputs[i], argument);
@@ -379,9 +396,12 @@ class Importer {
     import_nodes(function.nodes, local, inner);
     for (size_t i = 0; i < call.outputs.size(); ++i) {
       if (call.outputs[i].empty()) continue;
-      if (i >= function.outputs.size()) fail(fmt::format("the {} takes {} outputs from a function of {}", describe_def(call), call.outputs.size(), function.outputs.size()));
+      if (i >= function.outputs.size())
+        fail(
+            fmt::format("the {} takes {} outputs from a function of {}", describe_def(call), call.outputs.size(), function.outputs.size()));
       std::optional<ValueId> made = resolve(local, function.outputs[i]);
-      if (!made || *made == kNoValue) fail(fmt::format("the function \"{}\" never makes its output \"{}\"", function.name, function.outputs[i]));
+      if (!made || *made == kNoValue)
+        fail(fmt::format("the function \"{}\" never makes its output \"{}\"", function.name, function.outputs[i]));
       define(scope, call.outputs[i], *made);
     }
   }

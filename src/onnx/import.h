@@ -22,7 +22,8 @@ struct ImportOptions {
 /// @throws Error(invalid_model) for undefined, duplicate or cyclic names and for broken bodies.
 std::unique_ptr<Graph> import_graph(const ModelDef& model, const ImportOptions& options = {});
 
-/// Brings every node to the newest meaning of its operator, decomposes what has an exact body in other operators, and infers types on the way.
+/// Brings every node to the newest meaning of its operator, decomposes what has an exact body in other operators, and infers types on the
+/// way.
 /// @throws Error naming the node.
 void upgrade(Graph& graph, const InferOptions& options = {});
 

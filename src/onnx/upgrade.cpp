@@ -25,7 +25,8 @@ bool rewrite_once(Graph& graph, NodeId id) {
   const OpDef& op = *node.op;
   int since = op.since.empty() ? 1 : since_of(op, node.version);
   if (since == 0)
-    throw Error(ErrorCode::invalid_model, fmt::format("the operator came with opset {}, the model is of opset {}", op.since.front(), node.version));
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("the operator came with opset {}, the model is of opset {}", op.since.front(), node.version));
   int newest = op.since.empty() ? 1 : op.since.back();
   while (since < newest) {
     auto step = std::find_if(op.upgrade.begin(), op.upgrade.end(), [&](const UpgradeStep& s) { return s.from == since; });
@@ -52,7 +53,8 @@ void upgrade_graph(Graph& graph, const InferOptions* infer_options) {
       if (rewrite_once(graph, id)) {
         // Look at what stands in its place: new nodes stand for the same nodes of the model.
         id = previous == kNoNode ? graph.first() : graph.next(previous);
-        for (NodeId made = id; made != kNoNode && graph.node(made).sources.empty(); made = graph.next(made)) graph.node(made).sources = sources;
+        for (NodeId made = id; made != kNoNode && graph.node(made).sources.empty(); made = graph.next(made))
+          graph.node(made).sources = sources;
         continue;
       }
     } catch (Error& error) {

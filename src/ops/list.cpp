@@ -17,7 +17,8 @@ struct Registry {
   Registry() {
     for (auto family : ops::kFamilies)
       for (OpDef& op : family()) ops.push_back(std::move(op));
-    std::sort(ops.begin(), ops.end(), [](const OpDef& a, const OpDef& b) { return std::pair(a.domain, a.name) < std::pair(b.domain, b.name); });
+    std::sort(ops.begin(), ops.end(),
+              [](const OpDef& a, const OpDef& b) { return std::pair(a.domain, a.name) < std::pair(b.domain, b.name); });
     for (const OpDef& op : ops) by_name.emplace(std::string(op.domain) + ":" + std::string(op.name), &op);
   }
 };

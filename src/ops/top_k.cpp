@@ -64,7 +64,8 @@ struct TopK {
   static TopK bind(BindContext& c) {
     const Shape& in = c.shape(0);
     const int axis = c.axis("axis", -1, in.rank());
-    TopK t{in.product(0, axis), in[axis], in.product(axis + 1, in.rank()), c.value_at(1, 0), 1, 0, c.get_int("largest", 1) != 0, c.has_output(1)};
+    TopK t{in.product(0, axis),          in[axis],       in.product(axis + 1, in.rank()), c.value_at(1, 0), 1, 0,
+           c.get_int("largest", 1) != 0, c.has_output(1)};
     if (t.k < 0 || t.k > t.extent)
       throw Error(ErrorCode::invalid_argument, fmt::format("K = {} of the {} elements along axis {}", t.k, t.extent, axis));
     t.num_slots = kernels::ScratchSlots::count(c.max_threads(), t.outer * t.inner);

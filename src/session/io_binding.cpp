@@ -43,7 +43,8 @@ IoBinding::IoBinding(IoBinding&&) noexcept = default;
 IoBinding& IoBinding::operator=(IoBinding&&) noexcept = default;
 
 void IoBinding::bind_input(std::string_view name, Datum value) {
-  if (!impl_->session->known_inputs.contains(std::string(name))) throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", name));
+  if (!impl_->session->known_inputs.contains(std::string(name)))
+    throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", name));
   auto found = impl_->inputs.find(name);
   if (found == impl_->inputs.end()) {
     impl_->inputs.emplace(std::string(name), std::move(value));
@@ -60,7 +61,8 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
   const auto& names = impl_->session->main->output_names;
-  if (std::find(names.begin(), names.end(), name) == names.end()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output \"{}\"", name));
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw Error(ErrorCode::invalid_argument, fmt::format("there is no output \"{}\"", name));
   for (size_t i = 0; i < impl_->outputs.size(); ++i) {
     if (impl_->outputs[i].first != name) continue;
     impl_->outputs[i].second = std::move(memory);

@@ -51,8 +51,10 @@ Model make(onnx::ModelDef def, std::string path) {
   for (const auto& tensor : def.graph.initializers) initialized.insert(tensor.name);
   for (const auto& tensor : def.graph.sparse_initializers) initialized.insert(tensor.values.name);
   for (const auto& input : def.graph.inputs) {
-    if (!initialized.contains(input.name)) impl->inputs.push_back(to_value_info(input));
-    else if (def.ir_version >= 4) impl->overridable.push_back(to_value_info(input));
+    if (!initialized.contains(input.name))
+      impl->inputs.push_back(to_value_info(input));
+    else if (def.ir_version >= 4)
+      impl->overridable.push_back(to_value_info(input));
   }
   for (const auto& output : def.graph.outputs) impl->outputs.push_back(to_value_info(output));
   impl->path = std::move(path);
@@ -70,8 +72,10 @@ ValueInfo to_value_info(const onnx::ValueInfoDef& def) {
   info.has_rank = def.type.shape.has_value();
   if (!info.has_rank) return info;
   for (const onnx::DimDef& dim : *def.type.shape) {
-    if (dim.kind == onnx::DimDef::Kind::value && dim.value >= 0) info.shape.emplace_back(dim.value);
-    else info.shape.emplace_back(dim.param);
+    if (dim.kind == onnx::DimDef::Kind::value && dim.value >= 0)
+      info.shape.emplace_back(dim.value);
+    else
+      info.shape.emplace_back(dim.param);
   }
   return info;
 }

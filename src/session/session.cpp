@@ -3,7 +3,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -104,10 +103,13 @@ size_t weight_bytes(const Graph& graph) {
 std::unique_ptr<Graph> Session::Impl::prepare(std::span<const std::string> overridden) const {
   std::unique_ptr<Graph> graph = model.impl().import();
   std::vector<std::string> missing = onnx::list_unsupported(*graph);
-  if (!missing.empty()) throw Error(ErrorCode::not_implemented, fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(missing, "\n    ")));
+  if (!missing.empty())
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(missing, "\n    ")));
   for (const auto& [name, tensor] : options.initializers) {
     ValueId id = graph->find_value(name);
-    if (id == kNoValue || !graph->value(id).is_constant()) throw Error(ErrorCode::not_found, fmt::format("the model has no initializer \"{}\"", name));
+    if (id == kNoValue || !graph->value(id).is_constant())
+      throw Error(ErrorCode::not_found, fmt::format("the model has no initializer \"{}\"", name));
     graph->value(id).constant = tensor;
     graph->value(id).type = Type::of(tensor);
   }
@@ -156,7 +158,8 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
 }
 
-std::shared_ptr<const Executable> Session::Impl::executable(std::span<const std::string> outputs, std::span<const std::string> overridden) const {
+std::shared_ptr<const Executable> Session::Impl::executable(std::span<const std::string> outputs,
+                                                            std::span<const std::string> overridden) const {
   bool all = outputs.empty() || std::equal(outputs.begin(), outputs.end(), main->output_names.begin(), main->output_names.end());
   if (all && overridden.empty()) return main;
   std::string key = fmt::format("{}\n\n{}", fmt::join(outputs, "\n"), fmt::join(overridden, "\n"));
@@ -179,7 +182,8 @@ std::shared_ptr<const Executable> Session::Impl::executable(std::span<const std:
     for (const std::string& name : outputs) {
       auto position = std::find(graph->output_names.begin(), graph->output_names.end(), name);
       if (position == graph->output_names.end())
-        throw Error(ErrorCode::invalid_argument, fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(main->output_names, ", ")));
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(main->output_names, ", ")));
       values.push_back(graph->outputs[static_cast<size_t>(position - graph->output_names.begin())]);
       names.push_back(name);
     }
@@ -200,7 +204,8 @@ exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   if (run_options) {
     control.cancel = &run_options->terminate;
-    if (run_options->deadline_ms > 0) control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
+    if (run_options->deadline_ms > 0)
+      control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
   }
   return control;
 }
@@ -226,7 +231,8 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
 }
 
 Session::Session(const Model& model, const SessionOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
-Session::Session(const std::string& path, const SessionOptions& options) : Session(Model::load(path, {.use_mmap = options.use_mmap}), options) {}
+Session::Session(const std::string& path, const SessionOptions& options)
+    : Session(Model::load(path, {.use_mmap = options.use_mmap}), options) {}
 Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
@@ -239,7 +245,8 @@ std::vector<Datum> arrange(const Executable& executable, const std::map<std::str
   for (const std::string& name : executable.input_names) {
     auto found = feeds.find(name);
     if (found == feeds.end())
-      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(executable.input_names, ", ")));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(executable.input_names, ", ")));
     arranged.push_back(found->second);
   }
   return arranged;
@@ -247,12 +254,14 @@ std::vector<Datum> arrange(const Executable& executable, const std::map<std::str
 
 }  // namespace
 
-std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs, const RunOptions* options) const {
+std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
+                                const RunOptions* options) const {
   std::vector<std::string> overridden;
   for (const auto& [name, value] : feeds) {
     auto found = impl_->known_inputs.find(name);
     if (found == impl_->known_inputs.end())
-      throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(impl_->main->input_names, ", ")));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(impl_->main->input_names, ", ")));
     if (found->second >= impl_->main->input_names.size()) overridden.push_back(name);
   }
   std::shared_ptr<const Executable> executable = impl_->executable(outputs, overridden);
@@ -299,7 +308,8 @@ MemoryReport Session::memory() const {
 
 std::string Session::end_profiling() {
   if (!impl_->profiling.exchange(false)) throw Error(ErrorCode::invalid_argument, "profiling is not on");
-  std::string path = fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", impl_->options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
+  std::string path =
+      fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", impl_->options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
   profile::write_chrome_trace(impl_->recorder->collect(), path);
   return path;
 }

@@ -184,7 +184,8 @@ TEST(Frame, FeedsThatBreakTheirTypesAreNamed) {
       return std::string(error.what());
     }
   };
-  EXPECT_EQ(message({floats({2, 8}), floats({3, 8})}), "input \"z\": axis 0 is 3, but the symbol n is 2 in another input; got f32[3,8], expected f32[n,8]");
+  EXPECT_EQ(message({floats({2, 8}), floats({3, 8})}),
+            "input \"z\": axis 0 is 3, but the symbol n is 2 in another input; got f32[3,8], expected f32[n,8]");
   EXPECT_EQ(message({floats({2, 7}), floats({2, 8})}), "input \"x\": axis 1 is 7, not 8; got f32[2,7], expected f32[n,8]");
   EXPECT_EQ(message({floats({2}), floats({2, 8})}), "input \"x\": another rank; got f32[2], expected f32[n,8]");
   EXPECT_EQ(message({Tensor(DType::int64, {2, 8}), floats({2, 8})}), "input \"x\": another dtype; got i64[2,8], expected f32[n,8]");

@@ -1,4 +1,5 @@
-// Any bytes as a model: reading, import, upgrade, inference, optimisation, lowering, binding. Errors are fine; crashes, hangs and leaks are not.
+// Any bytes as a model: reading, import, upgrade, inference, optimisation, lowering, binding. Errors are fine; crashes, hangs and leaks are
+// not.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -3,22 +3,22 @@
 #include <string.h>
 #include <treadle/treadle.h>
 
-#define CHECK(condition)                                             \
-  do {                                                               \
-    if (!(condition)) {                                              \
-      fprintf(stderr, "line %d: %s\n", __LINE__, #condition);        \
-      return 1;                                                      \
-    }                                                                \
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+      return 1;                                               \
+    }                                                         \
   } while (0)
 
 /* ModelProto: ir 8, opset 17, graph "g": y = Add(x, x), x and y float[2]. */
 static const unsigned char kModel[] = {
-    0x08, 0x08, 0x42, 0x04, 0x0a, 0x00, 0x10, 0x11, 0x3a, 0x2f,                   /* ir_version, opset_import, graph of 47 bytes */
-    0x0a, 0x0c, 0x0a, 0x01, 'x', 0x0a, 0x01, 'x', 0x12, 0x01, 'y', 0x22,          /* node: inputs x, x; output y; op_type of */
-    0x03, 'A', 'd', 'd',                                                          /* "Add" */
-    0x12, 0x01, 'g',                                                              /* name */
-    0x5a, 0x0d, 0x0a, 0x01, 'x', 0x12, 0x08, 0x0a, 0x06, 0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, /* input x: float, one unknown extent */
-    0x62, 0x0d, 0x0a, 0x01, 'y', 0x12, 0x08, 0x0a, 0x06, 0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, /* output y */
+    0x08, 0x08, 0x42, 0x04, 0x0a, 0x00, 0x10, 0x11, 0x3a, 0x2f,             /* ir_version, opset_import, graph of 47 bytes */
+    0x0a, 0x0c, 0x0a, 0x01, 'x',  0x0a, 0x01, 'x',  0x12, 0x01, 'y',  0x22, /* node: inputs x, x; output y; op_type of */
+    0x03, 'A',  'd',  'd',                                                  /* "Add" */
+    0x12, 0x01, 'g',                                                        /* name */
+    0x5a, 0x0d, 0x0a, 0x01, 'x',  0x12, 0x08, 0x0a, 0x06, 0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, /* input x: float, one unknown extent */
+    0x62, 0x0d, 0x0a, 0x01, 'y',  0x12, 0x08, 0x0a, 0x06, 0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, /* output y */
 };
 
 int main(void) {

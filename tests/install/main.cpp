@@ -1,8 +1,7 @@
 // A program that knows nothing but the installed headers and library.
-#include <treadle/treadle.hpp>
-
 #include <cstdio>
 #include <cstring>
+#include <treadle/treadle.hpp>
 
 int main() {
   try {

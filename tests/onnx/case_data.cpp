@@ -1,8 +1,8 @@
 #include "onnx/case_data.h"
 
-#include <algorithm>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <fstream>
@@ -92,14 +92,16 @@ unsigned packed_bits(const Tensor& t, int64_t i) {
 }
 
 std::string compare_elements(const Tensor& a, const Tensor& b, int64_t i, double rtol, double atol) {
-  if (is_sub_byte(a.dtype())) return packed_bits(a, i) == packed_bits(b, i) ? "" : fmt::format("bits {:#x} instead of {:#x}", packed_bits(a, i), packed_bits(b, i));
+  if (is_sub_byte(a.dtype()))
+    return packed_bits(a, i) == packed_bits(b, i) ? "" : fmt::format("bits {:#x} instead of {:#x}", packed_bits(a, i), packed_bits(b, i));
   if (a.dtype() == DType::string) {
     const std::string &x = a.data<std::string>()[i], &y = b.data<std::string>()[i];
     return x == y ? "" : fmt::format("\"{}\" instead of \"{}\"", x, y);
   }
   if (a.dtype() == DType::complex64 || a.dtype() == DType::complex128) {
     auto x = as_complex(a, i), y = as_complex(b, i);
-    return std::abs(x - y) <= atol + rtol * std::abs(y) ? "" : fmt::format("{}+{}i instead of {}+{}i", x.real(), x.imag(), y.real(), y.imag());
+    return std::abs(x - y) <= atol + rtol * std::abs(y) ? ""
+                                                        : fmt::format("{}+{}i instead of {}+{}i", x.real(), x.imag(), y.real(), y.imag());
   }
   double x = as_double(a, i), y = as_double(b, i);
   bool same = x == y || (std::isnan(x) && std::isnan(y)) || std::abs(x - y) <= atol + rtol * std::abs(y);
@@ -112,7 +114,8 @@ std::string compare_tensors(const Tensor& a, const Tensor& b, double rtol, doubl
   if (a.dtype() == DType::float16) rtol = std::max(rtol, 0x1p-9);
   if (a.dtype() == DType::bfloat16) rtol = std::max(rtol, 0x1p-6);
   for (int64_t i = 0; i < a.num_elements(); ++i)
-    if (std::string difference = compare_elements(a, b, i, rtol, atol); !difference.empty()) return fmt::format("element {}: {}", i, difference);
+    if (std::string difference = compare_elements(a, b, i, rtol, atol); !difference.empty())
+      return fmt::format("element {}: {}", i, difference);
   return {};
 }
 

@@ -53,8 +53,10 @@ std::string run_case(const fs::path& folder, bool optimize) {
     std::shared_ptr<Graph> graph = onnx::import_graph(model);
     std::vector<Type> output_types = graph->declared_outputs;
     onnx::upgrade(*graph);
-    if (optimize) passes::optimize(*graph);
-    else passes::canonicalise(*graph);
+    if (optimize)
+      passes::optimize(*graph);
+    else
+      passes::canonicalise(*graph);
     verify(*graph);
     exec::Program program(graph);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
@@ -67,7 +69,8 @@ std::string run_case(const fs::path& folder, bool optimize) {
       for (size_t i = 0; i < outputs.size(); ++i) {
         fs::path file = data / ("output_" + std::to_string(i) + ".pb");
         if (!fs::exists(file)) continue;
-        std::string difference = testing::compare(outputs[i], testing::read_pb(file, kind_of(output_types[i])), tolerance.rtol, tolerance.atol);
+        std::string difference =
+            testing::compare(outputs[i], testing::read_pb(file, kind_of(output_types[i])), tolerance.rtol, tolerance.atol);
         if (!difference.empty()) return "output " + std::to_string(i) + ": " + difference;
       }
     }
@@ -83,7 +86,8 @@ std::vector<std::string> find_cases(const fs::path& folder, const std::vector<st
     if (!kind.is_directory()) continue;
     for (const auto& entry : fs::directory_iterator(kind)) {
       std::string name = kind.path().filename().string() + "/" + entry.path().filename().string();
-      bool wanted = filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string& f) { return name.find(f) != std::string::npos; });
+      bool wanted = filters.empty() ||
+                    std::any_of(filters.begin(), filters.end(), [&](const std::string& f) { return name.find(f) != std::string::npos; });
       if (wanted && fs::exists(entry.path() / "model.onnx")) cases.push_back(name);
     }
   }
@@ -100,11 +104,16 @@ int main(int argc, char** argv) {
   bool optimize = false;
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
-    if (argument == "--list" && i + 1 < argc) list = argv[++i];
-    else if (argument == "--write" && i + 1 < argc) write = argv[++i];
-    else if (argument == "--optimize") optimize = true;
-    else if (folder.empty()) folder = argument;
-    else filters.push_back(argument);
+    if (argument == "--list" && i + 1 < argc)
+      list = argv[++i];
+    else if (argument == "--write" && i + 1 < argc)
+      write = argv[++i];
+    else if (argument == "--optimize")
+      optimize = true;
+    else if (folder.empty())
+      folder = argument;
+    else
+      filters.push_back(argument);
   }
   std::set<std::string> must_pass;
   std::ifstream in(list);
