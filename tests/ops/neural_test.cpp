@@ -90,17 +90,23 @@ TEST(LRN, SumsMoreChannelsBehindThanBeforeIfTheSizeIsEven) {
   expect_near(y, {1.0F / 6, 2.0F / 14, 3.0F / 10});
 }
 
-// torch.nn.functional.interpolate(..., antialias=True)
+// With exclude_outside, torch.nn.functional.interpolate(..., antialias=True); without, onnx.reference.
 TEST(Resize, FiltersMoreWhereItShrinks) {
   std::vector<float> image;
   for (int i = 0; i < 24; ++i) image.push_back(std::cos(static_cast<float>(i)));
   Tensor x = floats({1, 1, 4, 6}, image);
-  auto resize = [&](const char* mode, std::vector<int64_t> sizes) {
-    Attributes attributes{{"mode", std::string(mode)}, {"antialias", int64_t{1}}, {"axes", Ints{2, 3}}, {"cubic_coeff_a", -0.5F}};
+  auto resize = [&](const char* mode, std::vector<int64_t> sizes, int64_t exclude_outside) {
+    Attributes attributes{{"mode", std::string(mode)},
+                          {"antialias", int64_t{1}},
+                          {"axes", Ints{2, 3}},
+                          {"cubic_coeff_a", -0.5F},
+                          {"exclude_outside", exclude_outside}};
     return run_op({"Resize", 19, {x, Tensor(), Tensor(), tensor<int64_t>({2}, std::move(sizes))}, attributes})[0];
   };
-  expect_near(resize("linear", {2, 3}), {0.6733689F, -0.4407058F, -0.4286361F, 0.7598791F, -0.1839794F, -0.6577116F});
-  expect_near(resize("cubic", {3, 2}), {0.2600265F, -0.5224172F, 0.4502811F, -0.6150838F, 0.5818057F, -0.6275252F});
+  expect_near(resize("linear", {2, 3}, 1), {0.6733689F, -0.4407058F, -0.4286361F, 0.7598791F, -0.1839794F, -0.6577116F});
+  expect_near(resize("cubic", {3, 2}, 1), {0.2600265F, -0.5224172F, 0.4502811F, -0.6150838F, 0.5818057F, -0.6275252F});
+  expect_near(resize("linear", {2, 3}, 0), {0.7019406F, -0.4533013F, -0.3473491F, 0.7612847F, -0.1677038F, -0.6300997F});
+  expect_near(resize("cubic", {3, 2}, 0), {0.3139088F, -0.4846094F, 0.4917803F, -0.5989133F, 0.6040382F, -0.6333097F});
 }
 
 TEST(Resize, OfOldOpsetsHasNoOffsets) {
@@ -219,8 +225,8 @@ TEST(Attention, SharesKeysBetweenHeads) {
   Tensor mask = tensor<bool>({2, 3}, {true, false, false, true, true, false});
   Tensor masked = run_op({"Attention", 24, {q, k, v, mask}})[0],
          causal = run_op({"Attention", 24, {q, k, v}, {{"is_causal", int64_t{1}}}})[0];
-  expect_near(masked, {-1.576037F, -1.2124F, -1.15784F, -0.7942033F, -1.610313F, -1.246676F, -1.24954F, -0.8859037F, 0.5367576F, 0.900394F,
-                       0.8397407F, 1.203377F, 0.5021682F, 0.8658046F, 0.7496818F, 1.113318F});
+  expect_near(masked, {-2, -1.6363636F, -1.5930774F, -1.2294409F, -2, -1.6363636F, -1.6276667F, -1.2640305F, 0.18181825F, 0.5454545F,
+                       0.5194038F, 0.88304F, 0.18181825F, 0.5454545F, 0.4851278F, 0.84876406F});
   expect_near(causal, values<float>(masked), 1e-6);
   Tensor short_mask = tensor<bool>({2, 2}, {true, false, true, true});
   expect_near(run_op({"Attention", 24, {q, k, v, short_mask}})[0], values<float>(masked), 1e-6);

@@ -96,7 +96,8 @@ TEST(DynamicQuantizeLinear, KeepsZeroExact) {
   auto y = run_op({"DynamicQuantizeLinear", 11, {floats({3}, {1, 2, 4})}, {}, 3});
   EXPECT_FLOAT_EQ(values<float>(y[1])[0], 4.0F / 255);
   EXPECT_EQ(values<uint8_t>(y[2])[0], 0);
-  EXPECT_EQ(values<uint8_t>(y[0]), (std::vector<uint8_t>{64, 128, 255}));
+  // 2 / (4 / 255) is 127.49999 in float32: onnx.reference and onnxruntime give 127 too.
+  EXPECT_EQ(values<uint8_t>(y[0]), (std::vector<uint8_t>{64, 127, 255}));
   auto zeros = run_op({"DynamicQuantizeLinear", 11, {floats({2}, {0, 0})}, {}, 3});
   EXPECT_EQ(values<uint8_t>(zeros[0]), (std::vector<uint8_t>{0, 0}));
   EXPECT_TRUE(std::isfinite(values<float>(zeros[1])[0]));
