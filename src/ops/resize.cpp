@@ -57,7 +57,7 @@ ResizeOptions options_of(const Attributes& attributes) {
                                                                {"ceil", Nearest::ceil}};
   o.nearest = enum_attribute(attributes, "nearest_mode", "round_prefer_floor", kNearest);
   o.antialias = attributes.get_int("antialias") != 0 && o.filter != Filter::nearest;
-  o.exclude_outside = attributes.get_int("exclude_outside") != 0 && o.filter == Filter::cubic;
+  o.exclude_outside = attributes.get_int("exclude_outside") != 0 && o.filter != Filter::nearest;
   o.cubic_a = static_cast<double>(attributes.get_float("cubic_coeff_a", -0.75f));
   return o;
 }
