@@ -52,6 +52,7 @@ void register_session(nb::module_& module);
 void register_io_binding(nb::module_& module);
 void register_partial_run(nb::module_& module);
 void register_train(nb::module_& module);
+void register_plugin(nb::module_& module);
 
 /// Raises the exception class `name` of treadle.errors; errors of the loader mean another class than those of a run.
 [[noreturn]] void raise_as(const char* name, const Error& error);

@@ -14,4 +14,5 @@ NB_MODULE(_treadle, module) {
   register_io_binding(module);
   register_partial_run(module);
   register_train(module);
+  register_plugin(module);
 }

@@ -15,6 +15,7 @@
 #include "onnx/import.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
+#include "plugin/backend.h"
 #include "profile/chrome_trace.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
@@ -78,6 +79,14 @@ bool contradicts(const Type& declared, const Type& fed) {
     if (dim.is_const() && dim.value() != (*fed.shape)[axis].value()) return true;
   }
   return false;
+}
+
+std::vector<std::shared_ptr<const plugin::Compiled>> partition_for_backends(Graph& graph, const SessionOptions& options) {
+  auto backends = options.config.find("treadle.backends");
+  if (backends == options.config.end()) return {};
+  plugin::PartitionOptions partition{.backends = backends->second, .training = options.mode == SessionMode::training};
+  if (options.on_pass) partition.log = [&](std::string_view backend, const std::string& what) { options.on_pass(backend, what, 0); };
+  return plugin::partition(graph, partition);
 }
 
 size_t packed_bytes(const exec::Program& program) {
@@ -145,6 +154,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   optimise(*graph);
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(onnx::export_model(*graph, &model.impl().def), options.optimized_model_filepath);
+  const auto compiled = partition_for_backends(*graph, options);  // until the program keeps it
   auto made = make_executable(std::move(graph), options.reuse_memory);
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
@@ -170,11 +180,13 @@ std::shared_ptr<const Executable> Session::Impl::executable(std::span<const std:
     return found->second;
   }
   std::unique_ptr<Graph> graph;
+  std::vector<std::shared_ptr<const plugin::Compiled>> compiled_now;  // until the executable keeps them
   if (overridden.empty()) {
     graph = main->graph->clone();
   } else {
     graph = prepare(overridden);
     optimise(*graph);
+    compiled_now = partition_for_backends(*graph, options);
   }
   if (!all) {
     std::vector<ValueId> values;
