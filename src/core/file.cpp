@@ -10,8 +10,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <system_error>
 
+#include "core/fork_mutex.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -50,6 +53,35 @@ struct InputFile {
   InputFile& operator=(const InputFile&) = delete;
 };
 
+/// The files that are mapped now: pages of any other memory would lose their contents.
+class Mappings {
+ public:
+  static Mappings& all() {
+    static Mappings* const mappings = new Mappings;  // never destroyed: tensors of a static object may be
+    return *mappings;
+  }
+  void add(const void* data, size_t size_bytes) {
+    std::lock_guard lock(mutex_);
+    sizes_[reinterpret_cast<uintptr_t>(data)] = size_bytes;
+  }
+  void remove(const void* data) {
+    std::lock_guard lock(mutex_);
+    sizes_.erase(reinterpret_cast<uintptr_t>(data));
+  }
+  bool holds(const void* data, size_t size_bytes) {
+    auto begin = reinterpret_cast<uintptr_t>(data);
+    std::lock_guard lock(mutex_);
+    auto after = sizes_.upper_bound(begin);
+    if (after == sizes_.begin()) return false;
+    auto [start, size] = *std::prev(after);
+    return begin - start <= size && size_bytes <= size - (begin - start);
+  }
+
+ private:
+  ForkMutex mutex_;
+  std::map<uintptr_t, size_t> sizes_;
+};
+
 }  // namespace
 
 std::shared_ptr<Storage> map_file(const std::string& path) {
@@ -58,12 +90,26 @@ std::shared_ptr<Storage> map_file(const std::string& path) {
   void* data = ::mmap(nullptr, file.size_bytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) throw_io("map", path, errno);
   try {
+    Mappings::all().add(data, file.size_bytes);
     return Storage::borrow(
-        data, file.size_bytes, [data, size = file.size_bytes] { ::munmap(data, size); }, /*writable=*/false);
+        data, file.size_bytes,
+        [data, size = file.size_bytes] {
+          Mappings::all().remove(data);
+          ::munmap(data, size);
+        },
+        /*writable=*/false);
   } catch (...) {
+    Mappings::all().remove(data);
     ::munmap(data, file.size_bytes);
     throw;
   }
+}
+
+void drop_mapped_pages(const void* data, size_t size_bytes) {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size_bytes) / page * page;
+  if (begin < end && Mappings::all().holds(data, size_bytes)) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 std::shared_ptr<Storage> read_file(const std::string& path) {

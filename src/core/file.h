@@ -16,6 +16,10 @@ namespace treadle {
 /// @throws Error(not_found) if there is no such file; Error(io_error) if it is not a regular file or cannot be read.
 std::shared_ptr<Storage> map_file(const std::string& path);
 
+/// Takes the pages that lie wholly in [data, data + size_bytes) out of the process's resident memory, if they belong to a file that
+/// map_file() maps: whoever reads them again gets them from the file. Does nothing for other memory.
+void drop_mapped_pages(const void* data, size_t size_bytes);
+
 /// The same, read into memory.
 std::shared_ptr<Storage> read_file(const std::string& path);
 

@@ -55,8 +55,8 @@ Binding::Binding(const Program& program) : program_(program) {
       const Slot& s = slots[static_cast<size_t>(slot)];
       if (s.placement == Placement::known) content = &known_[static_cast<size_t>(slot)];
       // A view of a constant has the constant's elements, but another shape: kernels read elements only.
-      else if (s.placement == Placement::constant)
-        content = program.graph().constant_tensor(slots[static_cast<size_t>(s.root)].value);
+      else if (s.placement == Placement::constant && program.constant(s.root).is_tensor())
+        content = &program.constant(s.root).tensor();
     }
     operand_values_.push_back(content);
   }

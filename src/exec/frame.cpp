@@ -77,8 +77,7 @@ void Frame::ready_pointers() {
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {
-      if (const Tensor* constant = program_.graph().constant_tensor(slots[static_cast<size_t>(slot.root)].value))
-        pointers_[k] = constant->raw();
+      if (const Datum& constant = program_.constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
     }
   }
   generation_ = binding_->generation();
@@ -149,7 +148,7 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
     return Datum(shared && tensor.storage()->lent() ? tensor.clone() : tensor);
   };
   switch (slot.placement) {
-    case Placement::constant: return viewed(program_.graph().value(program_.slots()[static_cast<size_t>(slot.root)].value).constant);
+    case Placement::constant: return viewed(program_.constant(slot.root));
     case Placement::feed:
     case Placement::held: return viewed(held_[static_cast<size_t>(slot.root)]);
     case Placement::known: return shared ? binding_->known(index).clone() : binding_->known(index);

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
 #include "core/checked.h"
+#include "core/file.h"
 #include "core/recorder.h"
+#include "core/thread_pool.h"
 #include "exec/binding.h"
 #include "exec/frame.h"
 #include "exec/program.h"
@@ -34,10 +38,7 @@ class Lowering {
       try {
         lower(graph_.node(id));
       } catch (Error& error) {
-        if (error.code() != ErrorCode::not_implemented)
-          throw error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
-        error.add_context(describe(graph_.node(id)), describe_operands(graph_, graph_.node(id)));
-        missing += (missing.empty() ? "" : "\n") + std::string(error.what());
+        note(error, graph_.node(id), missing);
       }
     }
     if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
@@ -47,6 +48,8 @@ class Lowering {
     find_preallocated();
     make_patches();
     collect_expressions();
+    pack();
+    place_constants();
   }
 
  private:
@@ -116,6 +119,75 @@ class Lowering {
     }
   }
 
+  // What this build lacks is listed for all nodes; anything else ends the lowering.
+  void note(Error& error, const Node& node, std::string& missing) {
+    error.add_context(describe(node), describe_operands(graph_, node));
+    if (error.code() != ErrorCode::not_implemented) throw error;
+    missing += (missing.empty() ? "" : "\n") + std::string(error.what());
+  }
+
+  // Weights are packed side by side, the largest first, and the pages of the file that they came from are given back one by one, so that
+  // a model is in memory once, not twice.
+  void pack() {
+    struct Task {
+      Instruction* instruction;
+      size_t size_bytes = 0;
+      std::optional<Error> error;
+    };
+    std::vector<Task> tasks;
+    for (Instruction& instruction : p_.instructions_) {
+      if (!instruction.kernel || !instruction.kernel->create) continue;
+      Task task{&instruction};
+      for (ValueId input : instruction.node->inputs)
+        if (const Tensor* constant = graph_.stored_tensor(input)) task.size_bytes += constant->size_bytes();
+      tasks.push_back(std::move(task));
+    }
+    std::vector<size_t> order(tasks.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tasks[a].size_bytes > tasks[b].size_bytes; });
+    parallel_for(options_.pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Task& task = tasks[order[static_cast<size_t>(i)]];
+        const Node& node = *task.instruction->node;
+        try {
+          task.instruction->packed = task.instruction->kernel->create(CreateContext(graph_, node));
+          for (size_t k = 0; k < node.inputs.size() && k < 32; ++k)
+            if (task.instruction->kernel->packs >> k & 1U)
+              if (const Tensor* constant = graph_.stored_tensor(node.inputs[k])) drop_mapped_pages(constant->raw(), constant->size_bytes());
+        } catch (const Error& error) {
+          task.error = error;
+        }
+      }
+    });
+    std::string missing;
+    for (Task& task : tasks)
+      if (task.error) note(*task.error, *task.instruction->node, missing);
+    if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+  }
+
+  // Constants as a run reads them: those at odd addresses are moved, unless all of their readers have packed copies.
+  void place_constants() {
+    std::vector<bool> is_read(p_.slots_.size());
+    for (const Instruction& instruction : p_.instructions_) {
+      auto operands = p_.operands(instruction);
+      for (size_t k = 0; k < operands.size(); ++k)
+        if (operands[k] >= 0 && !(instruction.kernel && k < 32 && instruction.kernel->packs >> k & 1U))
+          is_read[static_cast<size_t>(slot(operands[k]).root)] = true;
+    }
+    p_.constants_.resize(p_.slots_.size());
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      const Slot& constant = p_.slots_[s];
+      if (constant.placement != Placement::constant || constant.root != static_cast<int32_t>(s)) continue;
+      const Tensor* tensor = graph_.stored_tensor(constant.value);
+      if (!tensor || is_aligned(*tensor) || !is_read[s]) {
+        p_.constants_[s] = graph_.value(constant.value).constant;
+        continue;
+      }
+      p_.constants_[s] = tensor->clone();
+      drop_mapped_pages(tensor->raw(), tensor->size_bytes());
+    }
+  }
+
   // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
   void mark_output(int32_t index) {
     slot(index).is_output = true;
@@ -159,7 +231,6 @@ class Lowering {
         Placement placement = slot(slot_of(node.inputs[static_cast<size_t>(input)])).placement;
         made.dynamic |= placement != Placement::constant && placement != Placement::known;
       }
-      if (made.kernel->create) made.packed = made.kernel->create(CreateContext(graph_, node));
       p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
       made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
       p_.state_bytes_ += made.kernel->state_bytes;

@@ -63,7 +63,8 @@ struct Instruction {
 };
 
 struct ProgramOptions {
-  bool reuse_memory = true;  ///< false: every value has bytes of its own (to debug)
+  bool reuse_memory = true;    ///< false: every value has bytes of its own (to debug)
+  ThreadPool* pool = nullptr;  ///< packs weights; null: the caller does
 };
 
 class Program {
@@ -84,6 +85,8 @@ class Program {
   }
   std::span<const Slot> slots() const { return slots_; }
   const Type& type(int32_t slot) const { return graph_->type(slots_[static_cast<size_t>(slot)].value); }
+  /// A constant as a run reads it (of a root slot: views have its elements).
+  const Datum& constant(int32_t slot) const { return constants_[static_cast<size_t>(slot)]; }
   const std::string& name(int32_t slot) const { return graph_->value(slots_[static_cast<size_t>(slot)].value).name; }
   std::span<const int32_t> input_slots() const { return input_slots_; }
   std::span<const int32_t> output_slots() const { return output_slots_; }
@@ -124,6 +127,7 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<int32_t> operands_;
   std::vector<Slot> slots_;
+  std::vector<Datum> constants_;  // per slot
   std::vector<int32_t> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;

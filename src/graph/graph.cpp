@@ -243,15 +243,28 @@ void Graph::replace_uses(ValueId old_value, ValueId new_value) {
   std::replace(outputs.begin(), outputs.end(), old_value, new_value);
 }
 
-const Tensor* Graph::constant_tensor(ValueId id) const {
+bool is_aligned(const Tensor& tensor) {
+  size_t bytes = static_cast<size_t>(bits_of(tensor.dtype())) / 8;
+  if (tensor.dtype() == DType::complex64 || tensor.dtype() == DType::complex128) bytes /= 2;
+  return bytes < 2 || reinterpret_cast<uintptr_t>(tensor.raw()) % bytes == 0;
+}
+
+const Tensor* Graph::stored_tensor(ValueId id) const {
   if (id == kNoValue) return nullptr;
   const Value& candidate = value(id);
   return candidate.is_constant() && candidate.constant.is_tensor() ? &candidate.constant.tensor() : nullptr;
 }
 
+const Tensor* Graph::constant_tensor(ValueId id) const {
+  const Tensor* tensor = stored_tensor(id);
+  if (!tensor || is_aligned(*tensor)) return tensor;
+  value(id).constant = tensor->clone();
+  return stored_tensor(id);
+}
+
 bool Graph::is_scalar_constant(ValueId id, double number) const {
-  const Tensor* tensor = constant_tensor(id);
-  if (!tensor || tensor->num_elements() != 1) return false;
+  const Tensor* tensor = stored_tensor(id);
+  if (!tensor || tensor->num_elements() != 1 || !is_aligned(*tensor)) return false;
   switch (tensor->dtype()) {
     case DType::float32: return static_cast<double>(*tensor->data<float>()) == number;
     case DType::float64: return *tensor->data<double>() == number;

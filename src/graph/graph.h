@@ -36,6 +36,9 @@ struct Use {
   bool operator==(const Use&) const = default;
 };
 
+/// True if the elements stand where C++ may read them: at multiples of their size.
+bool is_aligned(const Tensor& tensor);
+
 struct Value {
   enum class Kind : uint8_t { computed, input, constant, parameter };
 
@@ -45,7 +48,7 @@ struct Value {
   NodeId producer = kNoNode;              // computed
   int output = 0;                         // which of the producer's outputs
   std::vector<Use> uses;                  // by nodes; uses as the graph's outputs are in Graph::outputs
-  Datum constant;                         // constant; initial value of a parameter
+  mutable Datum constant;                 // constant (moved to another address at most); initial value of a parameter
   std::optional<std::vector<Dim>> known;  // elements, row-major, where inference found them (small integer tensors)
   std::string doc;
 
@@ -152,8 +155,11 @@ class Graph {
   int add_capture(NodeId id, ValueId value);                // returns its position, counted from num_formal_inputs
   void replace_uses(ValueId old_value, ValueId new_value);  // by nodes and as outputs
 
-  /// Content of a dense constant; null for anything else.
+  /// Content of a dense constant; null for anything else. A large one at an odd address of its file is copied, once and for good:
+  /// whoever needs no elements asks for stored_tensor(). Not to be called once the graph is shared between threads.
   const Tensor* constant_tensor(ValueId id) const;
+  /// The same where it lies; its elements may be read bytewise only, unless is_aligned() of them.
+  const Tensor* stored_tensor(ValueId id) const;
   /// True for a constant of one element (any rank) equal to `number`.
   bool is_scalar_constant(ValueId id, double number) const;
   bool same_type_and_shape(ValueId a, ValueId b) const;

@@ -219,7 +219,9 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
     for (size_t i = 0; i < operands.size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       const Value& value = graph.value(node.inputs[i]);
-      operands[i] = {value.type, graph.constant_tensor(node.inputs[i]), value.known};
+      // What lies at an odd address is large: weights, of which inference wants no elements.
+      const Tensor* content = graph.stored_tensor(node.inputs[i]);
+      operands[i] = {value.type, content && is_aligned(*content) ? content : nullptr, value.known};
     }
     std::map<const Body*, Knowledge> before_loop;
     auto infer_body = [&](const Body& body, std::span<const Type> types) {

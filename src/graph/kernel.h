@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <span>
@@ -67,11 +68,15 @@ class CreateContext {
   DType output_dtype(int output) const { return output_type(output).dtype; }
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
-  const Tensor* constant(int input) const;  // null unless the input is a constant tensor
+  /// The elements, where C++ can read them; null unless the input is a constant tensor.
+  const Tensor* constant(int input) const;
+  /// The same where it lies: a large tensor of a file may stand at any address, and constant() copies it for as long as this object lives.
+  const Tensor* stored(int input) const;
 
  private:
   const Graph& graph_;
   const Node& node_;
+  mutable std::map<int, Tensor> aligned_;
 };
 
 /// What `create` made for a node: packed weights and the like. Shared by all bindings.
@@ -169,6 +174,8 @@ struct KernelDef {
   /// Its outputs' shapes or kinds are known only in the run: it calls allocate_output or set_output for every output.
   bool allocates = false;
   size_t state_bytes = 0, state_alignment = 1;
+  /// Bit i: `create` copied what it needs of a constant input i, and neither bind() nor run() reads it.
+  uint32_t packs = 0;
   /// Empty if the kernel takes the node, else the reason why not.
   std::string (*declines)(const CreateContext&) = nullptr;
   std::unique_ptr<PackedState> (*create)(const CreateContext&) = nullptr;
@@ -183,6 +190,7 @@ struct KernelDef {
 ///   static std::string declines(const CreateContext&);
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);
 ///   static constexpr bool allocates = true;
+///   static constexpr uint32_t packs = 1U << 1;  // input 1
 template <typename K>
 KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined, int dtype_operand = 0) {
   static_assert(std::is_trivially_destructible_v<K> && std::is_trivially_copyable_v<K>, "bound state is plain data");
@@ -194,6 +202,7 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   def.state_bytes = sizeof(K);
   def.state_alignment = alignof(K);
   if constexpr (requires { K::allocates; }) def.allocates = K::allocates;
+  if constexpr (requires { K::packs; }) def.packs = K::packs;
   if constexpr (requires(const CreateContext& c) { K::declines(c); }) def.declines = &K::declines;
   if constexpr (requires(const CreateContext& c) { K::create(c); }) def.create = &K::create;
   def.bind = [](void* state, BindContext& c) { new (state) K(K::bind(c)); };

@@ -39,8 +39,16 @@ const Type& CreateContext::output_type(int output) const {
   return has_output(output) ? graph_.type(node_.outputs[static_cast<size_t>(output)]) : unknown;
 }
 
+const Tensor* CreateContext::stored(int input) const {
+  return has_input(input) ? graph_.stored_tensor(node_.inputs[static_cast<size_t>(input)]) : nullptr;
+}
+
 const Tensor* CreateContext::constant(int input) const {
-  return has_input(input) ? graph_.constant_tensor(node_.inputs[static_cast<size_t>(input)]) : nullptr;
+  const Tensor* tensor = stored(input);
+  if (!tensor || is_aligned(*tensor)) return tensor;
+  auto [found, inserted] = aligned_.try_emplace(input);
+  if (inserted) found->second = tensor->clone();
+  return &found->second;
 }
 
 int64_t BindContext::value_at(int input, int64_t index) const {

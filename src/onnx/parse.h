@@ -20,14 +20,17 @@ struct ReadOptions {
   size_t max_messages = 10'000'000;    ///< nodes, attributes, tensors …: two bytes of a hostile file would each cost hundreds in memory
   /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.
   size_t min_in_place_bytes = 1024;
+  /// Initializers from this size on stay in place even at an address that is no multiple of their element's size: three of four weights in
+  /// files that PyTorch writes. Graph::constant_tensor() copies those whose elements somebody reads.
+  size_t min_unaligned_bytes = 65536;
   /// Contents of external files that are in memory already, by the location that the model names.
   std::map<std::string, std::shared_ptr<Storage>> external_files = {};
 };
 
-/// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment are
-/// read-only views of the file (mapped privately; the file must not be truncated while they live); the rest is copied.
-/// External data is looked for relative to the file's folder, and must lie inside it or inside the folder of the file that `path` finally
-/// names: download caches make both symbolic links into one folder.
+/// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment, and those
+/// of at least `min_unaligned_bytes`, are read-only views of the file (mapped privately; the file must not be truncated while they live);
+/// the rest is copied. External data is looked for relative to the file's folder, and must lie inside it or inside the folder of the file
+/// that `path` finally names: download caches make both symbolic links into one folder.
 /// @throws Error(not_found, io_error) if a file cannot be read; Error(invalid_model), with the place in the model, if it breaks
 ///   protobuf's or ONNX's rules; Error(not_implemented) for a newer IR version or an unknown dtype; Error(resource_exhausted) for a limit.
 ModelDef parse_model_file(const std::string& path, const ReadOptions& options = {});

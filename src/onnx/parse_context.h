@@ -19,6 +19,7 @@ struct ParseContext {
   Place place;
   size_t messages = 0;
   int graph_depth = 0, type_depth = 0;
+  bool in_initializer = false;  // of a graph, whose constants may stand at any address
 
   /// Called once per message that becomes a struct.
   void count_message() {
@@ -53,8 +54,10 @@ void parse_attribute(ParseContext& context, WireReader reader, AttributeDef& out
 void parse_type(ParseContext& context, WireReader reader, TypeDef& out);
 void parse_value_info(ParseContext& context, WireReader reader, ValueInfoDef& out);
 void parse_property(ParseContext& context, WireReader reader, Properties& out);
-/// These two replace `out` instead: half a tensor has no meaning.
+/// These replace `out` instead: half a tensor has no meaning.
 void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out);
+/// A tensor that becomes a constant of a graph.
+void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out);
 void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorDef& out);
 
 /// The dtype of an ONNX number. @throws Error(not_implemented) for a number that is not known.

@@ -143,7 +143,7 @@ void parse_graph(ParseContext& context, WireReader reader, GraphDef& out) {
     switch (reader.field()) {
       case 1: parse_element(context, reader, "node", out.nodes, parse_node); break;
       case 2: out.name = reader.string(); break;
-      case 5: parse_element(context, reader, "initializer", out.initializers, parse_tensor); break;
+      case 5: parse_element(context, reader, "initializer", out.initializers, parse_initializer); break;
       case 10: out.doc_string = reader.string(); break;
       case 11: parse_element(context, reader, "input", out.inputs, parse_value_info); break;
       case 12: parse_element(context, reader, "output", out.outputs, parse_value_info); break;

@@ -160,7 +160,8 @@ Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& sh
   const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
   bool normalise = dtype == DType::boolean && !are_booleans(bytes);
   bool aligned = reinterpret_cast<uintptr_t>(data) % natural_alignment(dtype) == 0;
-  if (owner && aligned && !normalise && !bytes.empty() && bytes.size() >= context.options.min_in_place_bytes)
+  size_t enough = aligned ? context.options.min_in_place_bytes : context.options.min_unaligned_bytes;
+  if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_initializer))
     return Tensor(dtype, shape, owner, static_cast<size_t>(data - owner->data()));
   copied_bytes += bytes.size();
   Tensor tensor(dtype, shape);
@@ -357,6 +358,12 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
     error.add_context("reading " + context.place.text());
     throw;
   }
+}
+
+void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out) {
+  context.in_initializer = true;  // a failure ends the whole reading, so that nothing has to be put back
+  parse_tensor(context, reader, out);
+  context.in_initializer = false;
 }
 
 void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorDef& out) {

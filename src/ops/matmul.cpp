@@ -55,6 +55,12 @@ struct PackedWeights final : PackedState {
   size_t size_bytes() const override { return b.storage ? b.storage->size_bytes() : 0; }
 };
 
+/// Rows are copied bytewise and may stand at any address; the transposed form and the 16-bit types are read element by element.
+template <typename T>
+const Tensor& to_pack(const CreateContext& c, int input, bool transposed) {
+  return computes_in_itself<T> && !transposed ? *c.stored(input) : *c.constant(input);
+}
+
 template <typename T>
 std::unique_ptr<PackedState> pack_constant(const Tensor& b, int64_t K, int64_t N, bool transposed) {
   using C = compute_type_t<T>;
@@ -74,18 +80,19 @@ std::unique_ptr<PackedState> pack_constant(const Tensor& b, int64_t K, int64_t N
 template <typename T>
 struct MatMulPacked {
   using C = compute_type_t<T>;
+  static constexpr uint32_t packs = 1U << 1;
   Product product;
   Wide a, y;
 
   static std::string declines(const CreateContext& c) {
-    const Tensor* b = c.constant(1);
+    const Tensor* b = c.stored(1);
     if (b == nullptr) return "B is not constant";
     if (b->shape().rank() > 2 && b->shape().product(0, b->shape().rank() - 2) != 1) return "B is a batch of matrices";
     if (b->num_elements() == 0) return "B is empty";
     return {};
   }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    const Tensor& b = *c.constant(1);
+    const Tensor& b = to_pack<T>(c, 1, false);
     const int rank = b.shape().rank();
     return pack_constant<T>(b, rank == 1 ? b.shape()[0] : b.shape()[rank - 2], rank == 1 ? 1 : b.shape().back(), false);
   }
@@ -198,6 +205,7 @@ struct GemmPlan {
 template <typename T, bool kPacked>
 struct GemmKernel {
   using C = compute_type_t<T>;
+  static constexpr uint32_t packs = kPacked ? 1U << 1 : 0;
   GemmPlan plan;
   Wide a, b, bias, y;
   int64_t work;
@@ -205,15 +213,15 @@ struct GemmKernel {
 
   static std::string declines(const CreateContext& c) {
     if constexpr (kPacked) {
-      if (c.constant(1) == nullptr) return "B is not constant";
-      if (c.constant(1)->num_elements() == 0) return "B is empty";
+      if (c.stored(1) == nullptr) return "B is not constant";
+      if (c.stored(1)->num_elements() == 0) return "B is empty";
     }
     return {};
   }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     if constexpr (!kPacked) return nullptr;
-    const Tensor& weights = *c.constant(1);
     const bool transposed = c.attributes().get_int("transB") != 0;
+    const Tensor& weights = to_pack<T>(c, 1, transposed);
     return pack_constant<T>(weights, weights.shape()[transposed ? 1 : 0], weights.shape()[transposed ? 0 : 1], transposed);
   }
   static GemmKernel bind(BindContext& c) {

@@ -33,7 +33,7 @@ class ConstantFolder {
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
     if (!read) return false;
     return std::all_of(node.inputs.begin(), node.inputs.end(),
-                       [&](ValueId id) { return id == kNoValue || graph_.constant_tensor(id) != nullptr; });
+                       [&](ValueId id) { return id == kNoValue || graph_.stored_tensor(id) != nullptr; });
   }
 
   // Takes the node's cost out of the budget, if it is there. Where the outputs' shapes are unknown, the inputs' sizes must do.
@@ -81,7 +81,10 @@ class ConstantFolder {
       const KernelDef& kernel = select_kernel(graph_, node);
       std::unique_ptr<PackedState> packed = kernel.create ? kernel.create(CreateContext(graph_, node)) : nullptr;
       std::vector<Datum> inputs;
-      for (ValueId input : node.inputs) inputs.push_back(input == kNoValue ? Datum() : graph_.value(input).constant);
+      for (ValueId input : node.inputs) {
+        graph_.constant_tensor(input);  // moves it to where its elements can be read
+        inputs.push_back(input == kNoValue ? Datum() : graph_.value(input).constant);
+      }
       std::vector<DType> dtypes;
       for (ValueId output : node.outputs) dtypes.push_back(output == kNoValue ? DType::undefined : graph_.type(output).dtype);
       evaluator_.max_output_bytes = budget_.max_bytes_each;

@@ -58,11 +58,11 @@ int64_t merge_constants(Graph& graph, int64_t limit) {
   std::unordered_multimap<size_t, ValueId> seen;
   for (size_t i = 0; i < graph.num_values() && count < limit; ++i) {
     ValueId id{static_cast<uint32_t>(i)};
-    const Tensor* tensor = graph.constant_tensor(id);
+    const Tensor* tensor = graph.stored_tensor(id);
     if (!tensor || !tensor->is_contiguous() || (graph.value(id).uses.empty() && !graph.is_output(id))) continue;
     size_t hash = hash_of(*tensor);
     auto [first, last] = seen.equal_range(hash);
-    auto same = std::find_if(first, last, [&](const auto& entry) { return same_contents(*graph.constant_tensor(entry.second), *tensor); });
+    auto same = std::find_if(first, last, [&](const auto& entry) { return same_contents(*graph.stored_tensor(entry.second), *tensor); });
     if (same == last) {
       seen.emplace(hash, id);
       continue;

@@ -26,6 +26,8 @@ struct RulePass {
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
 // rules look at them; removal last.
 constexpr WholeGraphPass kBefore[] = {
+    {{"capture-loop-invariants", "what a Loop carries but never changes is captured by its body", false},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return capture_loop_invariants(graph, limit); }},
     {{"copy-captured-constants", "constants that a body captures become its own", false},
      [](Graph& graph, FoldBudget&, int64_t) { return copy_captured_constants(graph); }},
     {{"fold-shapes", "values that follow from constant extents become constants", false},

@@ -24,6 +24,9 @@ int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit);
 /// Values whose elements inference knows as integers (of Shape, Gather, Concat … chains) become constants.
 int64_t fold_shapes(Graph& graph, int64_t limit);
 
+/// Values that a Loop carries without ever changing them become captures of its body.
+int64_t capture_loop_invariants(Graph& graph, int64_t limit);
+
 /// An If whose condition is a constant is replaced by the nodes of the branch that it takes.
 int64_t inline_constant_if(Graph& graph, int64_t limit);
 

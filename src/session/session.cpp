@@ -23,10 +23,10 @@
 namespace treadle {
 namespace {
 
-std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, bool reuse_memory) {
+std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& options) {
   auto made = std::make_shared<Executable>();
   made->graph = graph;
-  made->program = std::make_unique<exec::Program>(graph, exec::ProgramOptions{.reuse_memory = reuse_memory});
+  made->program = std::make_unique<exec::Program>(graph, options);
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   return made;
@@ -101,7 +101,7 @@ size_t packed_bytes(const exec::Program& program) {
 size_t weight_bytes(const Graph& graph) {
   size_t bytes = 0;
   for (size_t i = 0; i < graph.num_values(); ++i) {
-    const Tensor* constant = graph.constant_tensor(ValueId{static_cast<uint32_t>(i)});
+    const Tensor* constant = graph.stored_tensor(ValueId{static_cast<uint32_t>(i)});
     if (constant && !graph.value(ValueId{static_cast<uint32_t>(i)}).uses.empty()) bytes += constant->size_bytes();
   }
   return bytes;
@@ -155,7 +155,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(onnx::export_model(*graph, &model.impl().def), options.optimized_model_filepath);
   const auto compiled = partition_for_backends(*graph, options);  // until the program keeps it
-  auto made = make_executable(std::move(graph), options.reuse_memory);
+  auto made = make_executable(std::move(graph), program_options());
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");
@@ -204,7 +204,7 @@ std::shared_ptr<const Executable> Session::Impl::executable(std::span<const std:
     remove_dead_nodes(*graph);
     std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });
   }
-  others.emplace_front(std::move(key), make_executable(std::move(graph), options.reuse_memory));
+  others.emplace_front(std::move(key), make_executable(std::move(graph), program_options()));
   if (others.size() > kMaxExecutables) others.pop_back();
   return others.front().second;
 }

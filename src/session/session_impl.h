@@ -38,6 +38,7 @@ struct Session::Impl {
   /// A graph of the model, upgraded and with the options' overrides; `overridden` initializers are inputs.
   std::unique_ptr<Graph> prepare(std::span<const std::string> overridden) const;
   void optimise(Graph& graph) const;
+  exec::ProgramOptions program_options() const { return {.reuse_memory = options.reuse_memory, .pool = pool.get()}; }
 
   Model model;
   SessionOptions options;

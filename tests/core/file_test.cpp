@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -92,6 +93,25 @@ TEST_F(File, ALinkIsKeptAndItsTargetReplaced) {
   file.commit();
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
   EXPECT_EQ(get("target"), "new");
+}
+
+TEST_F(File, PagesThatWereDroppedHoldWhatTheyHeld) {
+  std::string content(1 << 20, ' ');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 7);
+  put("a", content);
+  std::shared_ptr<Storage> mapped = map_file(path("a"));
+  drop_mapped_pages(mapped->data() + 100, mapped->size_bytes() - 100);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(mapped->data()), mapped->size_bytes()), content);
+}
+
+TEST_F(File, PagesOfOtherMemoryAreNotDropped) {
+  auto own = Storage::allocate(1 << 20);
+  std::memset(own->data(), 7, own->size_bytes());
+  drop_mapped_pages(own->data(), own->size_bytes());
+  put("a", std::string(4096, 'x'));
+  { map_file(path("a")); }  // a mapping that is gone
+  drop_mapped_pages(own->data(), own->size_bytes());
+  for (size_t i = 0; i < own->size_bytes(); ++i) ASSERT_EQ(own->data()[i], std::byte{7});
 }
 
 TEST_F(File, ZerosOfAnyCountAreWritten) {
