@@ -21,13 +21,39 @@ class Recorder;
 
 namespace treadle::exec {
 
+class Frame;
+
+/// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
+/// the executor is parallel. What it throws ends the run.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void before(const Frame& frame, const Instruction& instruction) = 0;
+  virtual void after(const Frame& frame, const Instruction& instruction) = 0;
+};
+
 /// How a run is done, apart from what it computes.
 struct RunControl {
   ThreadPool* pool = nullptr;
-  const std::atomic<bool>* cancel = nullptr;  ///< true: stop before the next instruction
+  // True: stop before the next instruction, or the next iteration of a loop. Of the run's options, its token, and the session.
+  const std::atomic<bool>* cancel = nullptr;
+  const std::atomic<bool>* token = nullptr;
+  const std::atomic<bool>* closing = nullptr;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
+  Observer* observer = nullptr;
   uint64_t run_id = 0;  ///< what randomness depends on, besides seed and node
+
+  bool watched() const { return recorder || observer || deadline; }
+  bool stop_requested() const {
+    return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
+           (closing && closing->load(std::memory_order_relaxed));
+  }
+  /// @throws Error(cancelled or timed_out)
+  void check() const {
+    if (stop_requested() || deadline) check_closely();
+  }
+  void check_closely() const;
 };
 
 class Frame {
@@ -59,12 +85,18 @@ class Frame {
   const Program& program() const { return program_; }
   const Binding& binding() const { return *binding_; }
   RunControl& control() { return control_; }
+  const RunControl& control() const { return control_; }
+  /// For observers: the value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
+  Datum value(int32_t slot) const { return datum_of(slot, /*shared=*/false); }
 
  private:
   friend class DynamicInstruction;
   void bind_feeds(std::span<const Datum> feeds);
   void ready_pointers();
-  void check_control() const;
+  void execute(const Instruction& instruction, Evaluator& evaluator);
+  void execute_watched(const Instruction& instruction, Evaluator& evaluator);
+  void release(const Instruction& instruction);
+  [[noreturn]] void rethrow_from(const Instruction& instruction) const;
   void hold(int32_t slot, Datum datum);
   Datum datum_of(int32_t slot, bool shared) const;
 

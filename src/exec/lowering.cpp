@@ -188,7 +188,7 @@ class Lowering {
     for (int32_t i = 0; i < count; ++i) {
       Instruction& instruction = p_.instructions_[static_cast<size_t>(i)];
       bool elided = false;
-      if (!instruction.dynamic) {
+      if (!instruction.dynamic && !options_.observable) {
         for (const Alias& alias : instruction.node->op->alias) {
           if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) continue;
           int32_t in = p_.operands(instruction)[static_cast<size_t>(alias.input)];

@@ -64,6 +64,7 @@ struct Instruction {
 
 struct ProgramOptions {
   bool reuse_memory = true;  ///< false: every value has bytes of its own (to debug)
+  bool observable = false;   ///< every node is an instruction, views too, so that an Observer sees them all
 };
 
 class Program {
