@@ -20,6 +20,15 @@
 
 namespace treadle {
 
+class ThreadPool;
+
+/// A pool for sessions or runs to share. @param num_threads  the caller of a run included; 0: the CPUs that the process may use.
+TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
+
+/// sequential: one node at a time, its loops in parallel. parallel: independent expensive nodes at once as well, on the same threads; the
+/// results are the same bits.
+enum class ExecutionMode : int { sequential = 0, parallel = 1 };
+
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
 
 /// What the session is to do with a training graph or an inference graph: inference-only passes (batch-norm into convolution) run or not.
@@ -27,7 +36,9 @@ enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
-  int inter_op_num_threads = 0;  ///< nodes at once; the sequential executor runs one
+  int inter_op_num_threads = 0;  ///< nodes at once; 0: as many as threads, if the execution mode is parallel; 2 or more: parallel
+  ExecutionMode execution_mode = ExecutionMode::sequential;
+  std::shared_ptr<ThreadPool> thread_pool;  ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   bool reuse_memory = true;    ///< false: every value has bytes of its own (to debug)
@@ -90,6 +101,7 @@ struct TREADLE_API RunOptions {
   std::map<std::string, std::string> config;
   /// Nodes (by name) or values to compute without fetching them; then an empty list of outputs means none.
   std::vector<std::string> targets;
+  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run; no more of its threads are used than the session has
   /// Ends the run with Error(invalid_argument) naming the first node with an output that is not finite, and the element.
   FiniteCheck check_finite = FiniteCheck::off;
   /// Writes the inputs and outputs of nodes whose names match as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.

@@ -8,6 +8,8 @@
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/dynamic.h"
+#include "exec/parallel.h"
+#include "exec/parallel_plan.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -98,7 +100,10 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
               });
   if (!same) {
     binding_.reset();  // so that the cache may bind it anew
-    binding_ = program_.bindings().get(program_, symbol_values_, control.pool ? control.pool->num_threads() : 1);
+    binding_ = program_.bindings().get(program_, symbol_values_,
+                                       control.max_threads > 0 ? control.max_threads
+                                       : control.pool          ? control.pool->num_threads()
+                                                               : 1);
   }
   if (generation_ != binding_->generation()) ready_pointers();
   bound_.assign(bound.begin(), bound.end());
@@ -215,6 +220,26 @@ bool Frame::advance() {
   return true;
 }
 
+// For the parallel executor.
+void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator) {
+  try {
+    control_.check();
+    if (!instruction.dynamic && !control_.watched()) [[likely]] {
+      execute(instruction, evaluator);
+      return;
+    }
+    auto start = std::chrono::steady_clock::now();
+    execute_watched(instruction, evaluator);
+    if (!instruction.dynamic) return;
+    auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+    std::atomic<uint32_t>& average = program_.measured_ns(index);
+    auto before = static_cast<int64_t>(average.load(std::memory_order_relaxed));
+    average.store(static_cast<uint32_t>(std::min<int64_t>((3 * before + elapsed) / 4, UINT32_MAX)), std::memory_order_relaxed);
+  } catch (...) {
+    rethrow_from(instruction);
+  }
+}
+
 void Frame::rethrow_from(const Instruction& instruction) const {
   auto with_node = [&](Error& error) {
     std::string operands;
@@ -316,7 +341,10 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
     ~GiveBack() { program.frames().give_back(std::move(frame)); }
   } give_back{program, frame};
   frame->start(feeds, bound, control, parent_values);
-  if (!frame->advance()) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
+  if (worth_parallel(program, frame->binding(), control))
+    run_parallel(*frame);
+  else if (!frame->advance())
+    throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
   frame->take_outputs(outputs);
 }
 

@@ -22,6 +22,7 @@ class Recorder;
 namespace treadle::exec {
 
 class Frame;
+struct ParallelState;
 
 /// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
 /// the executor is parallel. What it throws ends the run.
@@ -42,7 +43,10 @@ struct RunControl {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
   Observer* observer = nullptr;
-  uint64_t run_id = 0;  ///< what randomness depends on, besides seed and node
+  uint64_t run_id = 0;       ///< what randomness depends on, besides seed and node
+  int max_threads = 0;       ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op_threads = 0;  ///< of one node, in the parallel executor; 0: all of the pool
+  int inter_op_threads = 0;  ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   bool watched() const { return recorder || observer || deadline; }
   bool stop_requested() const {
@@ -59,6 +63,7 @@ struct RunControl {
 class Frame {
  public:
   explicit Frame(const Program& program);
+  ~Frame();
 
   /// Takes the feeds, finds the binding and readies every pointer. Allocates nothing if the binding is the one of the last run.
   /// @param feeds    one per input of the program; an undefined Datum where the program has an input that is not fed is an error.
@@ -91,6 +96,10 @@ class Frame {
 
  private:
   friend class DynamicInstruction;
+  friend class ParallelRun;
+  void execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator);
+  void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
+  ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
   void ready_pointers();
   void execute(const Instruction& instruction, Evaluator& evaluator);
@@ -111,6 +120,7 @@ class Frame {
   std::shared_ptr<Storage> arena_;
   Evaluator evaluator_;  // for instructions bound in the run
   size_t pc_ = 0;
+  std::unique_ptr<ParallelState> parallel_state_;
 };
 
 /// Frames of a program that no run uses right now.

@@ -14,7 +14,12 @@ namespace treadle {
 
 exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   exec::RunControl control;
-  control.pool = pool->num_threads() > 1 ? pool.get() : nullptr;
+  ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
+  control.pool = threads->num_threads() > 1 ? threads : nullptr;
+  control.max_threads = pool->num_threads();  // scratch is sized for these, whatever pool a run brings
+  control.intra_op_threads = intra_limit;
+  if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
+  control.inter_op_threads = inter_limit;
   if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight.closing();
@@ -52,6 +57,8 @@ void Session::Impl::execute(const Executable& executable, std::span<const Datum>
   auto compute = [&] {
     try {
       RecordScope scope(run_control.recorder, run_record, RecordKind::run);
+      std::optional<ParallelLimit> limit;
+      if (run_control.intra_op_threads > 0) limit.emplace(run_control.intra_op_threads);
       exec::run(*executable.program, feeds, results, run_control, bound);
     } catch (const Error& error) {
       explain(executable, feeds, error);

@@ -123,8 +123,26 @@ void Session::Impl::optimise(Graph& graph) const {
   passes::optimize(graph, pipeline);
 }
 
+// One pool serves the loops of nodes and nodes at once: a session with its own numbers gets a pool of the larger of the two.
+void Session::Impl::choose_threads() {
+  const int intra = options.intra_op_num_threads, inter = options.inter_op_num_threads;
+  if (intra < 0 || inter < 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} and {} threads", intra, inter));
+  parallel = inter > 1 || (options.execution_mode == ExecutionMode::parallel && inter != 1);
+  inter_limit = parallel ? inter : 1;
+  if (options.thread_pool)
+    pool = options.thread_pool;
+  else
+    pool = intra == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(parallel ? std::max(intra, inter) : intra);
+  if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
+}
+
+std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
+  if (num_threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("a pool of {} threads", num_threads));
+  return std::make_shared<ThreadPool>(num_threads);
+}
+
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
-  pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
+  choose_threads();
   uint64_t start = read_ticks();
   std::unique_ptr<Graph> graph = prepare();
   optimise(*graph);

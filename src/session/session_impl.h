@@ -47,6 +47,7 @@ struct Session::Impl {
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   exec::RunControl control(const RunOptions* run_options) const;
+  void choose_threads();
   /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
   void execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const RunOptions* options, const Monitor* monitor, bool compiled) const;
@@ -61,6 +62,8 @@ struct Session::Impl {
   Model model;
   SessionOptions options;
   std::shared_ptr<ThreadPool> pool;
+  bool parallel = false;
+  int intra_limit = 0, inter_limit = 0;  // as of RunControl
   std::shared_ptr<const Executable> main;
   std::unordered_map<std::string, size_t> known_inputs;  // inputs and overridable initializers
   mutable std::atomic<uint64_t> num_runs{0};
