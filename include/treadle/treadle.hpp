@@ -5,6 +5,7 @@
 #include "treadle/dlpack.h"
 #include "treadle/dtype.h"
 #include "treadle/error.h"
+#include "treadle/hooks.h"
 #include "treadle/model.h"
 #include "treadle/session.h"
 #include "treadle/shape.h"

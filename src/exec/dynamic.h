@@ -10,7 +10,7 @@ namespace treadle::exec {
 
 class DynamicInstruction {
  public:
-  DynamicInstruction(Frame& frame, const Instruction& instruction);
+  DynamicInstruction(Frame& frame, const Instruction& instruction, Evaluator& evaluator);
   void run();
 
   // For control flow.
@@ -28,6 +28,7 @@ class DynamicInstruction {
 
   Frame& frame_;
   const Instruction& instruction_;
+  Evaluator& evaluator_;  // of the thread
   std::span<const int32_t> operands_;
   mutable std::vector<Datum> inputs_;  // shared, made when asked for
   std::vector<Datum> outputs_;
