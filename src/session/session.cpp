@@ -112,12 +112,14 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
   return graph;
 }
 
-void Session::Impl::optimise(Graph& graph) const {
+void Session::Impl::optimise(Graph& graph, bool internal_operators) const {
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
   passes::PipelineOptions pipeline;
   pipeline.training = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
+  // Backends know ONNX's operators only.
+  pipeline.internal_operators = internal_operators && !options.config.contains("treadle.backends");
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;
   passes::optimize(graph, pipeline);
@@ -152,10 +154,13 @@ std::vector<std::shared_ptr<const plugin::Compiled>> Session::Impl::partition(Gr
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
   choose_threads();
   uint64_t start = read_ticks();
+  if (!options.optimized_model_filepath.empty()) {
+    std::unique_ptr<Graph> written = prepare();
+    optimise(*written, /*internal_operators=*/false);
+    onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
+  }
   std::unique_ptr<Graph> graph = prepare();
   optimise(*graph);
-  if (!options.optimized_model_filepath.empty())
-    onnx::write_model_file(onnx::export_model(*graph, &model.impl().def), options.optimized_model_filepath);
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");

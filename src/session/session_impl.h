@@ -56,7 +56,8 @@ struct Session::Impl {
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
   std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}) const;
-  void optimise(Graph& graph) const;
+  /// @param internal_operators  false: only operators that a file may hold.
+  void optimise(Graph& graph, bool internal_operators = true) const;
   /// Gives subgraphs to the backends that the session names. What comes back must live until the program is made.
   std::vector<std::shared_ptr<const plugin::Compiled>> partition(Graph& graph) const;
   std::shared_ptr<Executable> finish(std::shared_ptr<const Graph> graph, bool observable = false) const;
