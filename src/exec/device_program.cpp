@@ -132,7 +132,7 @@ class DeviceRun {
   }
 
   Datum constant(int32_t root) {
-    const Datum& source = program_.graph().value(program_.slots()[index(root)].value).constant;
+    const Datum& source = program_.constant(root);
     if (!is_plain(source)) return source;
     auto [found, is_new] = owner_.constants_.try_emplace(root);
     if (is_new) found->second = to_device(source.tensor());
