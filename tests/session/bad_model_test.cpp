@@ -196,13 +196,33 @@ TEST(BadModel, AbsurdExtentsOfInputsFailWhereTheyOverflow) {
   expect_cheap(bytes);
 }
 
+// The head of a message field of `length` bytes: the bytes themselves follow.
+std::string head(uint32_t field, size_t length) {
+  std::string bytes = message([&](Writer& w) { w.add_bytes(field, std::string(length, ' ')); });
+  return bytes.substr(0, bytes.size() - length);
+}
+
 TEST(BadModel, NestingTenThousandDeepIsRefused) {
-  std::string body = graph({.nodes = {node("Identity", {"x"}, {"t"})}, .outputs = {value_info("t", kFloat, {3})}});
+  // Every message ends with the one that it holds, so that the whole is the heads in a row: an If in an If in an If …
+  std::vector<std::string> heads;
+  size_t length = 0;
+  auto wrap = [&](uint32_t field, const std::string& before) {
+    heads.push_back(before + head(field, length));
+    length += heads.back().size();
+  };
+  const std::string attribute = message([](Writer& w) {
+    w.add_string(1, "then_branch");
+    w.add_int32(20, 5);
+  });
   for (int depth = 0; depth < 10'000; ++depth) {
-    // One branch is enough to nest; lengths are kept, so that the bytes stay a valid protobuf.
-    body = graph({.nodes = {node("If", {"c"}, {"t"}, {graph_attribute("then_branch", body)})}, .outputs = {}});
+    wrap(6, attribute);                 // AttributeProto.g
+    wrap(5, node("If", {"c"}, {"t"}));  // NodeProto.attribute
+    wrap(1, {});                        // GraphProto.node
   }
-  expect_error(model(body), ErrorCode::invalid_model, {"deep"});
+  wrap(7, message([](Writer& w) { w.add_int64(1, 10); }));  // ModelProto.graph
+  std::string bytes;
+  for (auto part = heads.rbegin(); part != heads.rend(); ++part) bytes += *part;
+  expect_error(bytes, ErrorCode::invalid_model, {"deep"});
 }
 
 // Folding would make what the file does not hold.
