@@ -66,7 +66,7 @@ Tensor image_for(const ValueInfo& info, const std::string& path) {
         double value = channels == 3 ? pixel[c] : 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
         int64_t at = channels_last ? (y * width + x) * channels + c : (c * height + y) * width + x;
         if (info.dtype == DType::uint8)
-          tensor.data<uint8_t>()[at] = static_cast<uint8_t>(value + 0.5);
+          tensor.data<uint8_t>()[at] = static_cast<uint8_t>(std::lround(value));
         else
           tensor.data<float>()[at] = static_cast<float>(value / 255);
       }

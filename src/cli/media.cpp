@@ -5,6 +5,7 @@
 #include <png.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csetjmp>
 #include <cstring>
 
@@ -100,7 +101,7 @@ Tensor resize_image(const Tensor& image, int64_t height, int64_t width) {
         auto at = [&](int64_t row, int64_t column) { return static_cast<double>(src[(row * from_width + column) * 3 + c]); };
         double wy = fy - static_cast<double>(y0), wx = fx - static_cast<double>(x0);
         double value = (1 - wy) * ((1 - wx) * at(y0, x0) + wx * at(y0, x1)) + wy * ((1 - wx) * at(y1, x0) + wx * at(y1, x1));
-        result.data<uint8_t>()[(y * width + x) * 3 + c] = static_cast<uint8_t>(value + 0.5);
+        result.data<uint8_t>()[(y * width + x) * 3 + c] = static_cast<uint8_t>(std::lround(value));
       }
     }
   }

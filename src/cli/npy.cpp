@@ -168,7 +168,8 @@ std::map<std::string, Tensor> read_npz(const std::string& path) {
     size_t data = local + 30 + read_at<uint16_t>(bytes, local + 26, path) + read_at<uint16_t>(bytes, local + 28, path);
     std::string_view packed = slice(bytes, data, compressed, path);
     if (name.size() > 4 && name.substr(name.size() - 4) == ".npy") name.resize(name.size() - 4);
-    std::string where = path + ":" + name;
+    std::string where = path;
+    where.append(":").append(name);
     if (method == 0)
       tensors.emplace(name, parse_npy(packed, where));
     else if (method == 8)

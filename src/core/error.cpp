@@ -27,7 +27,7 @@ Error& Error::add_context(std::string context, std::string details) {
   if (!context_.empty()) return *this;
   context_ = std::move(context);
   text_ = context_ + ":\n  " + message_;
-  if (!details.empty()) text_ += "\n  " + details;
+  if (!details.empty()) text_ += "\n  " + std::move(details);
   return *this;
 }
 

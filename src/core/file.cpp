@@ -20,8 +20,8 @@
 namespace treadle {
 namespace {
 
-constexpr size_t kBufferBytes = 256 * 1024;        // fewer, larger writes
-constexpr size_t kMaxReadBytes = size_t{1} << 30;  // Linux moves at most 2 GiB - 4 KiB in one call
+constexpr size_t kBufferBytes = size_t{256} * 1024;  // fewer, larger writes
+constexpr size_t kMaxReadBytes = size_t{1} << 30;    // Linux moves at most 2 GiB - 4 KiB in one call
 
 std::string reason(int code) { return std::generic_category().message(code); }
 

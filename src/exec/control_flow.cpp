@@ -75,7 +75,7 @@ Shape slice_shape(const Program& body, size_t output) {
 
 DType dtype_of_output(const Program& body, size_t output) { return body.type(body.output_slots()[output]).dtype; }
 
-void run_if(DynamicInstruction& instruction) {
+void run_if(ControlFlowCall& instruction) {
   const Node& node = *instruction.instruction().node;
   std::string_view branch = truth(instruction.input(0), "the condition") ? "then_branch" : "else_branch";
   for (size_t b = 0; b < node.bodies.size(); ++b) {
@@ -85,7 +85,7 @@ void run_if(DynamicInstruction& instruction) {
   }
 }
 
-void run_loop(DynamicInstruction& instruction) {
+void run_loop(ControlFlowCall& instruction) {
   const Node& node = *instruction.instruction().node;
   const Program& body = *instruction.instruction().bodies[0];
   int64_t trips = INT64_MAX;
@@ -121,7 +121,7 @@ Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
 
 int64_t entry_or(const std::vector<int64_t>& values, size_t i, int64_t otherwise) { return i < values.size() ? values[i] : otherwise; }
 
-void run_scan(DynamicInstruction& instruction) {
+void run_scan(ControlFlowCall& instruction) {
   const Node& node = *instruction.instruction().node;
   const Program& body = *instruction.instruction().bodies[0];
   auto num_scanned = static_cast<size_t>(node.attributes.get_int("num_scan_inputs"));
@@ -165,7 +165,7 @@ void run_scan(DynamicInstruction& instruction) {
 
 }  // namespace
 
-void run_control_flow(DynamicInstruction& instruction) {
+void run_control_flow(ControlFlowCall& instruction) {
   switch (instruction.instruction().node->op->control_flow) {
     case ControlFlow::if_: return run_if(instruction);
     case ControlFlow::loop: return run_loop(instruction);

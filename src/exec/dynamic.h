@@ -8,19 +8,29 @@
 
 namespace treadle::exec {
 
-class DynamicInstruction {
+/// What If, Loop and Scan ask of the executor that runs them.
+class ControlFlowCall {
+ public:
+  virtual ~ControlFlowCall() = default;
+  virtual const Instruction& instruction() const = 0;
+  virtual const Datum& input(int i) const = 0;
+  virtual void set_output(int i, Datum datum) = 0;
+  /// Runs body `b`: formal inputs, to which the captures are added. @return one value per output of the body.
+  virtual std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs) = 0;
+
+  bool has_input(int i) const { return instruction().node->has_input(static_cast<size_t>(i)); }
+  size_t num_body_outputs(size_t b) const { return instruction().bodies[b]->output_slots().size(); }
+};
+
+class DynamicInstruction final : public ControlFlowCall {
  public:
   DynamicInstruction(Frame& frame, const Instruction& instruction, Evaluator& evaluator);
   void run();
 
-  // For control flow.
-  const Instruction& instruction() const { return instruction_; }
-  const Datum& input(int i) const;
-  void set_output(int i, Datum datum);
-  bool has_input(int i) const { return instruction_.node->has_input(static_cast<size_t>(i)); }
-  /// Runs body `b`: formal inputs, to which the captures are added. @return one value per output of the body.
-  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs);
-  size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
+  const Instruction& instruction() const override { return instruction_; }
+  const Datum& input(int i) const override;
+  void set_output(int i, Datum datum) override;
+  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs) override;
 
  private:
   void run_kernel();
@@ -35,6 +45,6 @@ class DynamicInstruction {
 };
 
 /// Executes If, Loop or Scan. In control_flow.cpp.
-void run_control_flow(DynamicInstruction& instruction);
+void run_control_flow(ControlFlowCall& call);
 
 }  // namespace treadle::exec

@@ -67,7 +67,7 @@ class Evaluation final : public DynamicOperands {
     if (bytes > e_.max_output_bytes)
       throw Error(ErrorCode::resource_exhausted,
                   fmt::format("output {} of {} bytes; at most {} are allowed here", i, bytes, e_.max_output_bytes));
-    Tensor tensor(dtype, shape);
+    Tensor tensor = e_.allocate ? e_.allocate(dtype, shape) : Tensor(dtype, shape);
     outputs_[k] = tensor;
     return tensor;
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,8 @@ struct Evaluator {
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;
   size_t max_output_bytes = SIZE_MAX;  ///< of one output; more is Error(resource_exhausted)
+  /// Where outputs lie: a device's memory; empty: the host's.
+  std::function<Tensor(DType, const Shape&)> allocate;
 
   // Working memory, of evaluate_node() alone.
   std::vector<std::byte> scratch, state;

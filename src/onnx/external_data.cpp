@@ -1,10 +1,12 @@
 #include "onnx/external_data.h"
 
 #include <algorithm>
+#include <cctype>
 #include <system_error>
 #include <utility>
 
 #include "core/file.h"
+#include "core/sha1.h"
 
 namespace treadle::onnx {
 namespace fs = std::filesystem;
@@ -48,6 +50,17 @@ ExternalFiles::File& ExternalFiles::open(const Place& place, const std::string& 
   } catch (const Error& error) {
     place.fail(error.code(), error.message());
   }
+}
+
+void ExternalFiles::verify(const Place& place, const std::string& location, File& file, const std::string& checksum) {
+  constexpr size_t kDigits = 40;
+  std::string expected = checksum;
+  for (char& c : expected) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (expected.size() != kDigits || expected.find_first_not_of("0123456789abcdef") != std::string::npos) return;
+  if (file.digest.empty()) file.digest = sha1({file.storage->data(), file.storage->size_bytes()});
+  if (file.digest != expected)
+    place.fail("the external file " + in_quotes(location) + " is damaged or another one: its SHA-1 is " + file.digest +
+               ", the model says " + expected);
 }
 
 }  // namespace treadle::onnx

@@ -24,10 +24,14 @@ class ExternalFiles {
   struct File {
     std::shared_ptr<Storage> storage;
     size_t copied_bytes = 0;
+    std::string digest;  // SHA-1, once it was asked for
   };
   /// The file, opened on first use.
   /// @throws Error(invalid_model) for a location that is absolute, has "..", or leaves the allowed folders; Error(not_found, io_error).
   File& open(const Place& place, const std::string& location);
+  /// Compares the whole file with its SHA-1, which is computed once. Text that is no SHA-1 says nothing that could be checked.
+  /// @throws Error(invalid_model) with both digests.
+  static void verify(const Place& place, const std::string& location, File& file, const std::string& checksum);
 
  private:
   std::filesystem::path resolve(const Place& place, const std::string& location) const;

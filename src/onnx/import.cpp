@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/checked.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -163,11 +164,24 @@ class Importer {
     if (is_input && model_.ir_version >= 4) scope.graph->overridable_initializers.push_back(id);
   }
 
-  static Tensor to_dense(const SparseTensorDef& sparse) {
+  // Zeros cost a file nothing, memory they do.
+  void count_dense(const SparseTensorDef& sparse, int64_t dense, int64_t stored) {
+    dense_bytes_ = checked_add(dense_bytes_, dense);
+    stored_bytes_ = checked_add(stored_bytes_, stored);
+    const int64_t limit = checked_add(options_.max_dense_bytes, checked_mul(options_.max_dense_ratio, stored_bytes_));
+    if (dense_bytes_ > limit)
+      throw Error(ErrorCode::resource_exhausted,
+                  fmt::format("the sparse tensor \"{}\" of {} bytes is {} bytes when dense; all of them together may have {} here",
+                              sparse.values.name, stored, dense, limit));
+  }
+
+  Tensor to_dense(const SparseTensorDef& sparse) {
     Shape shape{std::span<const int64_t>(sparse.dims)};
     const Tensor& values = sparse.values.value;
     const Tensor& indices = sparse.indices.value;
     if (!values.defined() || !indices.defined()) fail("a sparse initializer has no elements");
+    count_dense(sparse, static_cast<int64_t>(size_bytes(values.dtype(), shape.num_elements())),
+                static_cast<int64_t>(values.size_bytes() + indices.size_bytes()));
     if (is_sub_byte(values.dtype()) || values.dtype() == DType::string) fail("a sparse initializer of packed or string elements");
     Tensor dense(values.dtype(), shape);
     std::memset(dense.raw(), 0, dense.size_bytes());
@@ -412,6 +426,7 @@ class Importer {
   std::map<std::string, int> opsets_;
   std::unordered_map<std::string, const FunctionDef*> functions_;
   int64_t num_nodes_ = 0;
+  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // of sparse tensors
 };
 
 }  // namespace

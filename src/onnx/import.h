@@ -13,7 +13,9 @@ namespace treadle::onnx {
 
 struct ImportOptions {
   /// A small file must not become a huge graph through nested functions.
-  int64_t max_nodes = 5'000'000;
+  int64_t max_nodes = 1'000'000;
+  /// Sparse tensors are made dense: altogether into at most this, and this many times their own bytes.
+  int64_t max_dense_bytes = int64_t{256} << 20, max_dense_ratio = 256;
   int max_function_depth = 64;
 };
 

@@ -31,7 +31,7 @@ struct ExternalDataDef {
   std::string location;            // relative to the model's folder
   uint64_t offset = 0;             // bytes
   std::optional<uint64_t> length;  // bytes; absent: what the shape needs
-  std::string checksum;            // SHA-1 of the file, kept and not verified
+  std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is kept
   Properties other;                // keys that ONNX does not define
 };
 

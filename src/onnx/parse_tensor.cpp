@@ -181,6 +181,7 @@ Tensor read_external(ParseContext& context, const TensorDef& tensor, size_t need
   if (external.offset > size || needed > size - external.offset)
     context.place.fail("needs " + std::to_string(needed) + " bytes at " + std::to_string(external.offset) + " of the external file " +
                        in_quotes(external.location) + ", which has " + std::to_string(size));
+  ExternalFiles::verify(context.place, external.location, file, external.checksum);
   if (file.copied_bytes / kMaxCopiesOfFile > size)
     context.place.fail(ErrorCode::resource_exhausted, "the external file " + in_quotes(external.location) + " of " + std::to_string(size) +
                                                           " bytes is used at odd addresses " + std::to_string(kMaxCopiesOfFile) +

@@ -1,5 +1,6 @@
-// Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] FOLDER [SUBSTRING ...]`.
-// FOLDER holds kind/case/model.onnx. --list FILE: the cases that must pass (exit 1 if one does not); --write FILE: writes those that pass.
+// Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] [--device sim] FOLDER [SUBSTRING ...]`.
+// FOLDER holds kind/case/model.onnx. --list FILE: the cases that must pass (exit 1 if one does not); --write FILE: writes those that pass;
+// --device sim: in the memory of a simulated accelerator, which checks every access.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "device/sim/sim_device.h"
+#include "exec/device_program.h"
 #include "exec/frame.h"
 #include "graph/graph.h"
 #include "onnx/case_data.h"
@@ -47,7 +50,7 @@ testing::ProtoKind kind_of(const Type& type) {
 }
 
 // Empty if the case passes, else why not.
-std::string run_case(const fs::path& folder, bool optimize) {
+std::string run_case(const fs::path& folder, bool optimize, bool simulate) {
   try {
     onnx::ModelDef model = onnx::parse_model_file((folder / "model.onnx").string());
     std::shared_ptr<Graph> graph = onnx::import_graph(model);
@@ -59,13 +62,18 @@ std::string run_case(const fs::path& folder, bool optimize) {
       passes::canonicalise(*graph);
     verify(*graph);
     exec::Program program(graph);
+    std::unique_ptr<exec::DeviceProgram> placed;
+    if (simulate) placed = std::make_unique<exec::DeviceProgram>(program, SimDevice::create());
     Tolerance tolerance = read_tolerance(folder / "tol.json");
     for (int set = 0; fs::exists(folder / ("test_data_set_" + std::to_string(set))); ++set) {
       fs::path data = folder / ("test_data_set_" + std::to_string(set));
       std::vector<Datum> feeds, outputs(graph->outputs.size());
       for (size_t i = 0; i < graph->inputs.size(); ++i)
         feeds.push_back(testing::read_pb(data / ("input_" + std::to_string(i) + ".pb"), kind_of(graph->type(graph->inputs[i]))));
-      exec::run(program, feeds, outputs, {});
+      if (placed)
+        placed->run(feeds, outputs, {});
+      else
+        exec::run(program, feeds, outputs, {});
       for (size_t i = 0; i < outputs.size(); ++i) {
         fs::path file = data / ("output_" + std::to_string(i) + ".pb");
         if (!fs::exists(file)) continue;
@@ -101,7 +109,7 @@ int main(int argc, char** argv) {
   fs::path folder;
   std::string list, write;
   std::vector<std::string> filters;
-  bool optimize = false;
+  bool optimize = false, simulate = false;
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
     if (argument == "--list" && i + 1 < argc)
@@ -110,6 +118,8 @@ int main(int argc, char** argv) {
       write = argv[++i];
     else if (argument == "--optimize")
       optimize = true;
+    else if (argument == "--device" && i + 1 < argc)
+      simulate = std::string(argv[++i]) == "sim";
     else if (folder.empty())
       folder = argument;
     else
@@ -123,7 +133,7 @@ int main(int argc, char** argv) {
   int failed = 0;
   for (const std::string& name : find_cases(folder, filters)) {
     if (!list.empty() && !must_pass.contains(name)) continue;
-    std::string reason = run_case(folder / name, optimize);
+    std::string reason = run_case(folder / name, optimize, simulate);
     if (reason.empty()) {
       passed.push_back(name);
       must_pass.erase(name);

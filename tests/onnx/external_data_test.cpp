@@ -145,6 +145,21 @@ TEST(OnnxExternalData, IsCheckedAgainstTheFile) {
   EXPECT_EQ(error_of([&] { parse_model_bytes(bytes_of(bytes), nullptr, folder.path()); }), "no error");
 }
 
+TEST(OnnxExternalData, AChecksumIsThatOfTheWholeFile) {
+  TemporaryFolder folder;
+  folder.write("w.bin", "abc" + std::string(1, '\0'));
+  auto with = [&](const std::string& checksum) {
+    return folder.write("m.onnx", model(1, {{"location", "w.bin"}, {"checksum", checksum}}));
+  };
+  // hashlib.sha1(b"abc\0")
+  EXPECT_NO_THROW(parse_model_file(with("686483805ac47ca14e03514f7481a7973b401762")));
+  EXPECT_NO_THROW(parse_model_file(with("686483805AC47CA14E03514F7481A7973B401762")));
+  std::string error = error_of_file(with("a9993e364706816aba3e25717850c26c9cd0d89d"));
+  for (const char* word : {"\"w\"", "w.bin", "686483805ac47ca14e03514f7481a7973b401762", "a9993e364706816aba3e25717850c26c9cd0d89d"})
+    EXPECT_NE(error.find(word), std::string::npos) << error;
+  EXPECT_NO_THROW(parse_model_file(with("crc32:12345678")));
+}
+
 TEST(OnnxExternalData, CopiesOfOneFileHaveALimit) {
   TemporaryFolder folder;
   folder.write("w.bin", std::string(4097, 'x'));

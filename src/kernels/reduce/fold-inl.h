@@ -53,7 +53,7 @@ struct MaxOf {
   }
   template <class A>
   static HWY_INLINE A join(A a, A b) {
-    return (b > a) | (b != b) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;
   }
 };
 struct MinOf {
@@ -63,7 +63,7 @@ struct MinOf {
   }
   template <class A>
   static HWY_INLINE A join(A a, A b) {
-    return (b < a) | (b != b) ? b : a;
+    return ((b < a) | (b != b)) ? b : a;
   }
 };
 

@@ -1,0 +1,38 @@
+// Runs a program in a device's memory: every instruction is work of one stream, and what it touches is declared to the device.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/device.h"
+#include "exec/frame.h"
+#include "exec/program.h"
+
+namespace treadle::exec {
+
+/// A program placed on a device whose kernels are the host's own (`cpu`, `sim`). Constants are copied once; feeds and outputs at every run,
+/// by explicit copies. What only the host can hold (strings, sequences, optionals, maps) and control flow is computed there, between
+/// copies of its operands. Runs are done one after the other.
+class DeviceProgram {
+ public:
+  /// @param program  must outlive this object.
+  DeviceProgram(const Program& program, std::shared_ptr<Device> device);
+
+  /// As exec::run.
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control);
+
+  Device& device() const { return *device_; }
+
+ private:
+  friend class DeviceRun;
+  const Program& program_;
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unordered_map<int32_t, Tensor> constants_;  // by root slot, in the device's memory
+  std::mutex mutex_;
+};
+
+}  // namespace treadle::exec
