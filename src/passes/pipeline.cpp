@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/patch.h"
 #include "passes/captured_constants.h"
+#include "passes/layout.h"
 #include "passes/rules.h"
 #include "passes/whole_graph.h"
 
@@ -57,6 +58,14 @@ constexpr WholeGraphPass kAfter[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return remove_dead(graph, limit); }},
 };
 
+// Once, when all else is settled: their operators exist in memory only.
+constexpr WholeGraphPass kLayout[] = {
+    {{"assign-layout", "convolutions and what lies between them, channels innermost", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return assign_layout(graph, limit); }},
+    {{"fuse-conv", "NhwcConv + Add + activation -> NhwcConv", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
+};
+
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
@@ -76,10 +85,23 @@ class Pipeline {
       // Constants that were computed values say more about what reads them.
       infer(graph_, {.warn = options_.warn});
     }
+    if (options_.internal_operators) settle_layout();
     release_unused_constants(graph_);
   }
 
  private:
+  void settle_layout() {
+    const int64_t before = left_;
+    apply(kLayout[0]);
+    if (left_ == before) return;
+    // Transposes meet those of the model, and axes that are computed have become constants.
+    for (const WholeGraphPass& pass : kBefore) apply(pass);
+    for (const RulePass& pass : kRules) apply(pass);
+    for (const WholeGraphPass& pass : kAfter) apply(pass);
+    apply(kLayout[1]);
+    infer(graph_, {.warn = options_.warn});
+  }
+
   bool is_active(const PassInfo& info) const {
     if (info.inference_only && options_.training) return false;
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
@@ -130,6 +152,7 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kBefore) list.push_back(pass.info);
   for (const RulePass& pass : kRules) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kAfter) list.push_back(pass.info);
+  for (const WholeGraphPass& pass : kLayout) list.push_back(pass.info);
   return list;
 }
 
