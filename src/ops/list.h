@@ -49,7 +49,6 @@ std::vector<OpDef> ml_maps_ops();
 std::vector<OpDef> ml_scaler_ops();
 std::vector<OpDef> ml_svm_ops();
 std::vector<OpDef> ml_tree_ensemble_ops();
-std::vector<OpDef> nhwc_ops();
 std::vector<OpDef> non_max_suppression_ops();
 std::vector<OpDef> nonzero_ops();
 std::vector<OpDef> normalization_gradient_ops();
@@ -130,7 +129,6 @@ inline constexpr Family kFamilies[] = {
     ml_scaler_ops,
     ml_svm_ops,
     ml_tree_ensemble_ops,
-    nhwc_ops,
     non_max_suppression_ops,
     nonzero_ops,
     normalization_gradient_ops,
