@@ -11,7 +11,7 @@
 #include "kernels/conv/pool_nhwc.h"
 #include "ops/activation_names.h"
 #include "ops/checks.h"
-#include "ops/list.h"
+#include "ops/convolution.h"
 #include "ops/window.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"
@@ -191,6 +191,25 @@ struct NhwcPool {
   void run(RunContext& c) const { kernels::pool_nhwc(kKind, window, N, C, include_pad, c.in<float>(0), c.out<float>(0), c.pool()); }
 };
 
+void infer_mean(InferContext& c) {
+  check_rank(c, 0);
+  const SymbolicShape& x = c.shape(0);
+  SymbolicShape out{x.front()};
+  if (c.get_int("keepdims", 1) != 0) out.insert(out.end(), x.size() - 2, Dim(1));
+  out.push_back(x.back());
+  c.set_output(0, DType::float32, std::move(out));
+}
+
+struct NhwcGlobalAveragePool {
+  int64_t N, pixels, line, C;
+
+  static NhwcGlobalAveragePool bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    return {x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1]};
+  }
+  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, c.in<float>(0), c.out<float>(0), c.pool()); }
+};
+
 // y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.
 struct NhwcAffine {
   int64_t rows, C;
@@ -256,6 +275,15 @@ std::vector<OpDef> nhwc_ops() {
            .infer = infer_pool,
            .cost = stream_cost,
            .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)}},
+          {.name = "NhwcGlobalAveragePool",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = {{"keepdims", int64_t{1}}},
+           .infer = infer_mean,
+           .cost = stream_cost,
+           .kernels = {kernel<NhwcGlobalAveragePool>("nhwc", DType::float32)}},
           {.name = "NhwcAffine",
            .domain = "treadle",
            .since = {1},

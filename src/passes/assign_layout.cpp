@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "graph/infer.h"
+#include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
@@ -13,33 +14,6 @@ namespace treadle::passes {
 namespace {
 
 constexpr int64_t kMaxTaps = 512;  // of a window, that the kernels list on their stack
-
-using Ints = std::vector<int64_t>;
-
-/// Axis of the moved value -> axis of the old one: 0, 2, 3, 1.
-Ints forward(int rank) {
-  Ints perm{0};
-  for (int i = 2; i < rank; ++i) perm.push_back(i);
-  perm.push_back(1);
-  return perm;
-}
-Ints backward(int rank) {
-  Ints perm{0, rank - 1};
-  for (int i = 1; i + 1 < rank; ++i) perm.push_back(i);
-  return perm;
-}
-/// Where an axis of the old value has gone.
-int64_t moved_axis(int64_t axis, int rank) {
-  if (axis < 0) axis += rank;
-  return backward(rank)[static_cast<size_t>(axis)];
-}
-
-template <typename T>
-std::vector<T> permuted(const std::vector<T>& values, const Ints& perm) {
-  std::vector<T> result;
-  for (int64_t i : perm) result.push_back(values[static_cast<size_t>(i)]);
-  return result;
-}
 
 bool all_equal(const Ints& values, int64_t value) {
   return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
@@ -179,7 +153,7 @@ class LayoutPass {
   /// The value with channels innermost; made before `before` if there is none yet.
   ValueId channels_last(ValueId id, NodeId before) {
     if (has_moved(id)) return moved_values_[index_of(id)];
-    const ValueId result = transposed(id, forward(rank(id)), {.name = g_.value(id).name + "/channels_last"}, before);
+    const ValueId result = transposed(id, channels_last_order(rank(id)), {.name = g_.value(id).name + "/channels_last"}, before);
     set_moved(id, result);
     return result;
   }
@@ -196,8 +170,8 @@ class LayoutPass {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i] == kNoValue) continue;
       const ValueId last = g_.node(made).outputs[i];
-      const Ints perm = backward(rank(outputs[i]));
-      g_.value(last).type = Type::tensor(DType::float32, permuted(*g_.type(outputs[i]).shape, forward(rank(outputs[i]))));
+      const Ints perm = channels_first_order(rank(outputs[i]));
+      g_.value(last).type = Type::tensor(DType::float32, permuted(*g_.type(outputs[i]).shape, channels_last_order(rank(outputs[i]))));
       const std::string name = g_.value(outputs[i]).name;
       g_.rename_value(outputs[i], name + "/replaced");
       const ValueId back = transposed(last, perm, {.name = name + "/channels_first", .output_names = {name}}, old);
@@ -251,7 +225,7 @@ class LayoutPass {
     const ValueId in = node.inputs[0], out = node.outputs[0];
     if (has_moved(in)) {
       const ValueId moved = moved_values_[index_of(in)];
-      const Ints merged = permuted(backward(r), perm);
+      const Ints merged = permuted(channels_first_order(r), perm);
       Ints identity(static_cast<size_t>(r));
       std::iota(identity.begin(), identity.end(), 0);
       if (merged == identity && !g_.is_output(out)) {
@@ -264,7 +238,7 @@ class LayoutPass {
       }
       return true;
     }
-    if (perm == backward(r)) set_moved(out, in);
+    if (perm == channels_first_order(r)) set_moved(out, in);
     return false;
   }
 
@@ -285,29 +259,11 @@ class LayoutPass {
     // One element broadcasts in any layout.
     if (id == kNoValue || (is_one_element(g_.type(id)) && !has_moved(id))) return id;
     if (const Tensor* constant = g_.constant_tensor(id)) {
-      if (!has_moved(id) || rank(id) != r) return g_.add_constant(g_.value(id).name + "/channels_last", permuted_constant(*constant, r));
+      if (!has_moved(id) || rank(id) != r)
+        return g_.add_constant(g_.value(id).name + "/channels_last", channels_last_constant(*constant, r));
     }
     return channels_last(id, before);
   }
-  static Tensor permuted_constant(const Tensor& constant, int r) {
-    const Tensor dense = constant.contiguous();
-    Ints extent(static_cast<size_t>(r - dense.shape().rank()), 1);
-    for (int64_t dim : dense.shape().dims()) extent.push_back(dim);
-    Ints stride(static_cast<size_t>(r), 1);
-    for (int i = r - 2; i >= 0; --i)
-      stride[static_cast<size_t>(i)] = stride[static_cast<size_t>(i + 1)] * extent[static_cast<size_t>(i + 1)];
-    const Ints perm = forward(r), to = permuted(extent, perm), step = permuted(stride, perm);
-    Tensor result(DType::float32, Shape(to));
-    Ints at(static_cast<size_t>(r), 0);
-    for (int64_t i = 0; i < result.num_elements(); ++i) {
-      int64_t from = 0;
-      for (size_t k = 0; k < at.size(); ++k) from += at[k] * step[k];
-      result.data<float>()[i] = dense.data<float>()[from];
-      for (size_t k = at.size(); k-- > 0 && ++at[k] == to[k];) at[k] = 0;
-    }
-    return result;
-  }
-
   bool elementwise(const Node& node) {
     if (!is_image(node.outputs[0]) || node.outputs.size() != 1) return false;
     const int r = rank(node.outputs[0]);
@@ -342,7 +298,7 @@ class LayoutPass {
     const int64_t otherwise = node.is("Softmax") ? -1 : 0;
     const int64_t axis = node.attributes.get_int("axis", otherwise);
     if (axis < -r || axis >= r) return false;
-    spec.attributes.set("axis", moved_axis(axis, r));
+    spec.attributes.set("axis", channels_last_axis(axis, r));
     replace(node, std::move(spec));
     return true;
   }
@@ -364,11 +320,14 @@ class LayoutPass {
 
   bool global_pool(const Node& node) {
     if (!is_image(node.inputs[0]) || !is_image(node.outputs[0])) return false;
-    Ints axes;
-    for (int64_t axis = 1; axis + 1 < rank(node.inputs[0]); ++axis) axes.push_back(axis);
-    replace(node, {.op_type = node.is("GlobalAveragePool") ? "ReduceMean" : "ReduceMax",
-                   .inputs = {channels_last(node.inputs[0], node.id), ints(axes, node.name + "/axes")},
-                   .attributes = {{"keepdims", int64_t{1}}}});
+    const ValueId x = channels_last(node.inputs[0], node.id);
+    if (node.is("GlobalAveragePool")) {
+      replace(node, {.op_type = "NhwcGlobalAveragePool", .inputs = {x}, .domain = "treadle"});
+      return true;
+    }
+    Ints axes(static_cast<size_t>(rank(node.inputs[0]) - 2));
+    std::iota(axes.begin(), axes.end(), 1);
+    replace(node, {.op_type = "ReduceMax", .inputs = {x, ints(axes, node.name + "/axes")}, .attributes = {{"keepdims", int64_t{1}}}});
     return true;
   }
 
@@ -379,19 +338,25 @@ class LayoutPass {
     const int r = rank(node.inputs[0]);
     for (int64_t& axis : *axes) {
       if (axis < -r || axis >= r) return false;
-      axis = moved_axis(axis, r);
+      axis = channels_last_axis(axis, r);
     }
-    NodeSpec spec{.op_type = node.op_type,
-                  .inputs = {channels_last(node.inputs[0], node.id), ints(*axes, node.name + "/axes")},
-                  .attributes = node.attributes};
-    if (node.attributes.get_int("keepdims", 1) != 0) {
+    std::sort(axes->begin(), axes->end());
+    Ints spatial(static_cast<size_t>(r - 2));
+    std::iota(spatial.begin(), spatial.end(), 1);
+    const int64_t keeps = node.attributes.get_int("keepdims", 1);
+    NodeSpec spec{.op_type = node.op_type, .inputs = {channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
+    if (node.is("ReduceMean") && *axes == spatial) {
+      spec.op_type = "NhwcGlobalAveragePool";
+      spec.domain = "treadle";
+      spec.attributes = {{"keepdims", keeps}};
+    } else {
+      spec.inputs.push_back(ints(*axes, node.name + "/axes"));
+    }
+    if (keeps != 0) {
       replace(node, std::move(spec));
       return true;
     }
     // Without the spatial axes only batch and channels are left, in their order.
-    std::sort(axes->begin(), axes->end());
-    Ints spatial(static_cast<size_t>(r - 2));
-    std::iota(spatial.begin(), spatial.end(), 1);
     if (*axes != spatial) return false;
     const ValueId out = node.outputs[0];
     spec.name = node.name;
@@ -432,7 +397,8 @@ class LayoutPass {
 
   /// A vector of one element an axis, in the new order; its elements may be computed.
   ValueId permuted_vector(ValueId id, int r, NodeId before) {
-    return g_.node(g_.add_node({.op_type = "Gather", .inputs = {id, ints(forward(r), g_.value(id).name + "/order")}}, before)).outputs[0];
+    return g_.node(g_.add_node({.op_type = "Gather", .inputs = {id, ints(channels_last_order(r), g_.value(id).name + "/order")}}, before))
+        .outputs[0];
   }
   bool is_vector_of(ValueId id, int64_t length) const {
     const Type& type = g_.type(id);
@@ -462,8 +428,8 @@ class LayoutPass {
     auto pads = constant_ints(g_, node.inputs[1]);
     if (!pads || static_cast<int>(pads->size()) != 2 * r) return false;
     Ints begin(pads->begin(), pads->begin() + r), end(pads->begin() + r, pads->end());
-    Ints both = permuted(begin, forward(r));
-    for (int64_t value : permuted(end, forward(r))) both.push_back(value);
+    Ints both = permuted(begin, channels_last_order(r));
+    for (int64_t value : permuted(end, channels_last_order(r))) both.push_back(value);
     NodeSpec spec{.op_type = "Pad", .inputs = node.inputs, .attributes = node.attributes};
     spec.inputs[0] = channels_last(node.inputs[0], node.id);
     spec.inputs[1] = ints(both, node.name + "/pads");
@@ -478,7 +444,7 @@ class LayoutPass {
     if (!axes) return false;
     for (int64_t& axis : *axes) {
       if (axis < -r || axis >= r) return false;
-      axis = moved_axis(axis, r);
+      axis = channels_last_axis(axis, r);
     }
     // The other operands may be of int32; the axes then must be, too.
     if (g_.type(node.inputs[3]).dtype != DType::int64) return false;
@@ -496,7 +462,7 @@ class LayoutPass {
     const NodeId old = node.id;
     const ValueId out = node.outputs[0], moved = moved_values_[index_of(node.inputs[0])];
     const ValueId measured = g_.node(g_.add_node({.op_type = "Shape", .inputs = {moved}, .name = node.name}, old)).outputs[0];
-    const ValueId order = ints(backward(r), node.name + "/order");
+    const ValueId order = ints(channels_first_order(r), node.name + "/order");
     const ValueId result = g_.node(g_.add_node({.op_type = "Gather", .inputs = {measured, order}}, old)).outputs[0];
     g_.value(result).type = g_.type(out);
     g_.value(result).known = g_.value(out).known;

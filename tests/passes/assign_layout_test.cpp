@@ -1,5 +1,4 @@
 #include "passes/layout.h"
-
 #include "passes/pipeline.h"
 #include "tests/passes/pass_test.h"
 
@@ -52,8 +51,9 @@ TEST(AssignLayout, SymbolsAndEveryOperatorThatFollows) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), 4, b.symbol("h"), b.symbol("w")});
   ValueId conv = b.op("conv", "Conv", {x, b.weights("w1", {6, 4, 3, 3})}, {{"pads", Ints{1, 1, 1, 1}}});
-  ValueId norm = b.op("norm", "BatchNormalization",
-                      {b.op("act", "LeakyRelu", {conv}), b.weights("s", {6}), b.weights("o", {6}), b.weights("m", {6}), b.floats("v", {1, 2, 1, 1, 2, 3})});
+  ValueId norm = b.op(
+      "norm", "BatchNormalization",
+      {b.op("act", "LeakyRelu", {conv}), b.weights("s", {6}), b.weights("o", {6}), b.weights("m", {6}), b.floats("v", {1, 2, 1, 1, 2, 3})});
   ValueId slope = b.op("slope", "PRelu", {norm, b.weights("slopes", {6, 1, 1})});
   ValueId gate = b.op("gate", "Sigmoid", {b.op("mean", "GlobalAveragePool", {slope})});
   ValueId scaled = b.op("scaled", "Mul", {slope, gate});

@@ -80,6 +80,45 @@ void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, const
   kind == NhwcPool::max ? row_of<NhwcPool::max>(w, C, include_pad, x, oh, y) : row_of<NhwcPool::average>(w, C, include_pad, x, oh, y);
 }
 
+// Channels [begin, end), a few vectors at a time so that the chains overlap.
+void mean_channels(int64_t pixels, int64_t line, int64_t C, int64_t begin, int64_t end, const float* x, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V count = hn::Set(d, static_cast<float>(pixels));
+  constexpr int kVectors = 4;
+  for (int64_t c = begin; c < end; c += kVectors * lanes) {
+    V total[kVectors];
+    for (int v = 0; v < kVectors; ++v) total[v] = hn::Zero(d);
+    const int64_t whole = std::min<int64_t>(kVectors, (end - c) / lanes);
+    const int64_t last = end - c - whole * lanes;  // channels of a vector that is cut
+    const auto mask = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(last, 0, lanes)));
+    const bool cut = whole < kVectors && last > 0;
+    for (int64_t first = 0; first < pixels; first += line) {
+      V sum[kVectors];
+      for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+      const float* from = x + first * C + c;
+      for (int64_t i = std::min(line, pixels - first); i > 0; --i, from += C) {
+        if (whole == kVectors) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
+          continue;
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          if (v < whole) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
+          if (v == whole && cut) sum[v] = hn::Add(sum[v], hn::MaskedLoad(mask, d, from + v * lanes));
+        }
+      }
+      for (int v = 0; v < kVectors; ++v) total[v] = hn::Add(total[v], sum[v]);
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const V mean = hn::Div(total[v], count);
+      if (v < whole) hn::StoreU(mean, d, y + c + v * lanes);
+      if (v == whole && cut) hn::BlendedStore(mean, mask, d, y + c + v * lanes);
+    }
+  }
+}
+
 void affine_rows(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -103,6 +142,7 @@ namespace treadle::kernels {
 
 HWY_EXPORT(pool_row);
 HWY_EXPORT(affine_rows);
+HWY_EXPORT(mean_channels);
 
 void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool include_pad, const float* x, float* y, ThreadPool* pool) {
   const int64_t row = w.out[2] * C;
@@ -111,6 +151,17 @@ void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool includ
                  for (int64_t r = begin; r < end; ++r)
                    HWY_DYNAMIC_DISPATCH(pool_row)(kind, w, C, include_pad, x + r / w.out[1] * w.in_size() * C, r % w.out[1], y + r * row);
                });
+}
+
+void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, const float* x, float* y, ThreadPool* pool) {
+  constexpr int64_t kChannels = 256;  // of a chunk
+  const int64_t chunks = (C + kChannels - 1) / kChannels;
+  parallel_for(pool, N * chunks, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, pixels * kChannels)), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t n = i / chunks, first = i % chunks * kChannels;
+      HWY_DYNAMIC_DISPATCH(mean_channels)(pixels, line, C, first, std::min(C, first + kChannels), x + n * pixels * C, y + n * C);
+    }
+  });
 }
 
 void affine_nhwc(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y, ThreadPool* pool) {

@@ -104,11 +104,12 @@ TEST(NhwcConv, TransposedWithoutOverlapIsTheInverseOfThePlacement) {
     nhwc_transposed_pack(p, weights.data(), packed.data());
     nhwc_transposed(p, x.data(), packed.data(), y.data(), {.bias = bias.data(), .activation = Unary::relu}, nullptr);
     for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
-      const int64_t m = i % p.M, column = i / p.M % (wide * kw), row = i / p.M / (wide * kw) % (high * kh), n = i / p.M / (wide * kw) / (high * kh);
+      const int64_t m = i % p.M, column = i / p.M % (wide * kw), row = i / p.M / (wide * kw) % (high * kh),
+                    n = i / p.M / (wide * kw) / (high * kh);
       double sum = bias[m];
       for (int64_t c = 0; c < p.C; ++c)
-        sum += double{x[((n * high + row / kh) * wide + column / kw) * p.C + c]} *
-               weights[((c * p.M + m) * kh + row % kh) * kw + column % kw];
+        sum +=
+            double{x[((n * high + row / kh) * wide + column / kw) * p.C + c]} * weights[((c * p.M + m) * kh + row % kh) * kw + column % kw];
       ASSERT_NEAR(y[i], std::max(sum, 0.0), 2e-5);
     }
   }
@@ -130,6 +131,23 @@ TEST(NhwcPool, EqualsThePoolOfPlanes) {
     average_pool(w, N * C, x.data(), planes.data(), include_pad, nullptr);
     const auto expected = channels_last(planes, N, C);
     for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5);
+  }
+}
+
+TEST(NhwcPool, MeanAndScalingEqualTheirDefinition) {
+  Random random(56);
+  for (int round = 0; round < 40; ++round) {
+    const int64_t N = random.integer(1, 3), pixels = random.integer(1, 60), C = random.integer(1, 300);
+    const auto x = random.vector(N * pixels * C), scale = random.vector(C), shift = random.vector(C);
+    std::vector<float> mean(N * C), scaled(x.size());
+    mean_nhwc(N, pixels, random.integer(1, 9), C, x.data(), mean.data(), nullptr);
+    affine_nhwc(N * pixels, C, x.data(), scale.data(), shift.data(), 0.0F, scaled.data(), nullptr);
+    for (int64_t i = 0; i < N * C; ++i) {
+      double sum = 0;
+      for (int64_t p = 0; p < pixels; ++p) sum += x[(i / C * pixels + p) * C + i % C];
+      ASSERT_NEAR(mean[i], sum / static_cast<double>(pixels), 1e-6);
+    }
+    for (int64_t i = 0; i < N * pixels * C; ++i) ASSERT_NEAR(scaled[i], std::max(0.0F, x[i] * scale[i % C] + shift[i % C]), 1e-6);
   }
 }
 
