@@ -31,6 +31,8 @@ std::vector<OpDef> elementwise_binary_ops();
 std::vector<OpDef> elementwise_unary_ops();
 std::vector<OpDef> expand_ops();
 std::vector<OpDef> flex_attention_ops();
+std::vector<OpDef> fused_attention_ops();
+std::vector<OpDef> fused_matmul_ops();
 std::vector<OpDef> gather_ops();
 std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
@@ -111,6 +113,8 @@ inline constexpr Family kFamilies[] = {
     elementwise_unary_ops,
     expand_ops,
     flex_attention_ops,
+    fused_attention_ops,
+    fused_matmul_ops,
     gather_ops,
     grid_sample_ops,
     image_decoder_ops,

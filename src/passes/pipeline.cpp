@@ -49,6 +49,15 @@ constexpr RulePass kRules[] = {
     {{"divide-to-multiply", "x / 2^k -> x * 2^-k", false}, divide_to_multiply},
     {{"batch-norm-into-conv", "BatchNormalization(Conv(x)) -> Conv(x) with other weights, outside of training", true},
      batch_norm_into_conv},
+    {{"fuse-gelu", "Gelu and Swish written out -> one operator, outside of training", true}, fuse_gelu},
+    {{"fuse-normalization", "LayerNormalization and RMSNormalization written out -> one operator, outside of training", true},
+     fuse_normalization},
+    {{"fuse-attention", "products around a Softmax -> FusedAttention, outside of training", true}, fuse_attention},
+    {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
+};
+// Once, when the rounds above have settled: these take operators away that other rules look for.
+constexpr RulePass kFusions[] = {
+    {{"fuse-into-matmul", "bias, residual and activation behind a product -> FusedMatMul, outside of training", true}, fuse_into_matmul},
 };
 constexpr WholeGraphPass kAfter[] = {
     {{"merge-common-nodes", "nodes that compute the same thing become one", false},
@@ -76,6 +85,7 @@ class Pipeline {
       // Constants that were computed values say more about what reads them.
       infer(graph_, {.warn = options_.warn});
     }
+    for (const RulePass& pass : kFusions) apply(pass);
     release_unused_constants(graph_);
   }
 
@@ -130,6 +140,7 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kBefore) list.push_back(pass.info);
   for (const RulePass& pass : kRules) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kAfter) list.push_back(pass.info);
+  for (const RulePass& pass : kFusions) list.push_back(pass.info);
   return list;
 }
 
