@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "graph/elementwise_step.h"
 #include "treadle/error.h"
 
 namespace treadle::onnx {
@@ -162,9 +164,69 @@ void write_fused_attention(Body& b) {
   b.give(0, y);
 }
 
-constexpr InternalFunction kFunctions[] = {{"Yield", write_yield, any_opset},
+int elementwise_opset(const Node& node) {
+  int opset = 1;
+  for (const std::string& text : node.attributes.get_strings("steps")) {
+    const std::string op_type = ElementwiseStep::parse(text).op_type;
+    if (op_type == "Gelu" || op_type == "GeluTanh") opset = std::max(opset, 20);
+    if (op_type == "Swish") opset = std::max(opset, 24);
+    if (op_type == "Mish") opset = std::max(opset, 18);
+    if (op_type == "HardSwish") opset = std::max(opset, 14);
+    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // CastLike
+  }
+  return opset;
+}
+
+std::string write_step(Body& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
+  const std::string& op = step.op_type;
+  if (op == "ToFloat") return b.op("Cast", operands, attribute("to", static_cast<int64_t>(DType::float32)));
+  if (op == "ToBool") return b.op("Cast", operands, attribute("to", static_cast<int64_t>(DType::boolean)));
+  if (op == "GeluTanh") return b.op("Gelu", operands, attribute("approximate", std::string("tanh")));
+  if (op == "Clip") {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    return b.op(op, {operands[0], b.number(step.attribute("min", -kInfinity)), b.number(step.attribute("max", kInfinity))});
+  }
+  if (op == "DequantizeLinear" || op == "QuantizeLinear") {
+    // A zero point that was not given is the number 0 here.
+    const bool is_signed = step.attribute("low", 0) < 0;
+    const std::string zero = op == "DequantizeLinear" ? b.op("CastLike", {operands[2], operands[0]})
+                                                      : b.op("Cast", {operands[2]},
+                                                             attribute("to", static_cast<int64_t>(is_signed ? DType::int8 : DType::uint8)));
+    return b.op(op, {operands[0], operands[1], zero});
+  }
+  if (step.attributes.empty()) return b.op(op, operands);
+  if (step.attributes.size() == 1) return b.op(op, operands, attribute(step.attributes[0].first, step.attributes[0].second));
+  return b.op(op, operands, attribute(step.attributes[0].first, step.attributes[0].second),
+              attribute(step.attributes[1].first, step.attributes[1].second));
+}
+
+void write_fused_elementwise(Body& b) {
+  std::vector<std::string> values;
+  for (size_t i = 0; i < b.num_inputs(); ++i) values.push_back(b.in(i));
+  for (const std::string& text : b.node().attributes.get_strings("steps")) {
+    const ElementwiseStep step = ElementwiseStep::parse(text);
+    std::vector<std::string> operands;
+    for (size_t operand : step.operands) operands.push_back(values.at(operand));
+    values.push_back(write_step(b, step, operands));
+  }
+  b.give(0, values.back());
+}
+
+void write_quantized_matmul(Body& b) {
+  auto codes = [&](size_t i) {  // less the zero point, as float32, in which they are exact
+    const std::string x = b.op("Cast", {b.in(i)}, attribute("to", static_cast<int64_t>(DType::float32)));
+    if (!b.has(i + 2)) return x;
+    return b.op("Sub", {x, b.op("Cast", {b.in(i + 2)}, attribute("to", static_cast<int64_t>(DType::float32)))});
+  };
+  const std::string a = b.op("Mul", {codes(0), b.in(1)}), w = b.op("Mul", {codes(3), b.in(4)});
+  b.give(0, b.op("MatMul", {a, w}));
+}
+
+constexpr InternalFunction kFunctions[] = {{"FusedElementwise", write_fused_elementwise, elementwise_opset},
+                                           {"Yield", write_yield, any_opset},
                                            {"FusedAttention", write_fused_attention, any_opset},
-                                           {"FusedMatMul", write_fused_matmul, activation_opset}};
+                                           {"FusedMatMul", write_fused_matmul, activation_opset},
+                                           {"QuantizedMatMul", write_quantized_matmul, any_opset}};
 
 const InternalFunction& function_of(const Node& node) {
   const auto* found =

@@ -37,6 +37,8 @@ constexpr WholeGraphPass kBefore[] = {
     {{"inline-constant-if", "an If with a constant condition becomes the branch that it takes", false},
      [](Graph& graph, FoldBudget&, int64_t limit) { return inline_constant_if(graph, limit); }},
 };
+// Takes DequantizeLinear away, which other runtimes look for.
+constexpr std::string_view kQuantizedMatMul = "fuse-quantized-matmul";
 constexpr RulePass kRules[] = {
     {{"remove-identity", "Identity(x) -> x", false}, remove_identity},
     {{"remove-dropout", "Dropout(x) -> x outside of training", true}, remove_dropout},
@@ -54,6 +56,7 @@ constexpr RulePass kRules[] = {
     {{"fuse-normalization", "LayerNormalization and RMSNormalization written out -> one operator, outside of training", true},
      fuse_normalization},
     {{"fuse-attention", "products around a Softmax -> FusedAttention, outside of training", true}, fuse_attention},
+    {{kQuantizedMatMul, "products of dequantised operands -> QuantizedMatMul, outside of training", true}, fuse_quantized_matmul},
     {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
@@ -74,28 +77,36 @@ constexpr WholeGraphPass kLayout[] = {
     {{"fuse-conv", "NhwcConv + Add + activation -> NhwcConv", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
 };
+constexpr WholeGraphPass kLast[] = {
+    {{"fuse-elementwise", "pointwise operators behind one another -> FusedElementwise, outside of training", true},
+     [](Graph& graph, FoldBudget& budget, int64_t limit) { return fuse_elementwise(graph, limit, budget.keep_quantisation); }},
+};
 
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
     budget_.max_bytes_each = options.max_folded_bytes;
-    budget_.keep_quantisation = options.keep_quantisation;
+    budget_.keep_quantisation = true;
   }
 
   void run() {
-    // Two rounds settle nearly every model; what a fifth one would find is not worth the load time.
-    constexpr int kMaxRounds = 4;
+    // Two rounds settle nearly every model; what a sixth one would find is not worth the load time. Weights stay quantised until the rules
+    // have seen them so.
+    constexpr int kMaxRounds = 5;
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
       int64_t before = left_;
       for (const WholeGraphPass& pass : kBefore) apply(pass);
       for (const RulePass& pass : kRules) apply(pass);
       for (const WholeGraphPass& pass : kAfter) apply(pass);
-      if (left_ == before) break;
+      const bool has_folded_weights = budget_.keep_quantisation == options_.keep_quantisation;
+      budget_.keep_quantisation = options_.keep_quantisation;
+      if (left_ == before && has_folded_weights) break;
       // Constants that were computed values say more about what reads them.
       infer(graph_, {.warn = options_.warn});
     }
     for (const RulePass& pass : kFusions) apply(pass);
     if (options_.internal_operators) settle_layout();
+    for (const WholeGraphPass& pass : kLast) apply(pass);
     release_unused_constants(graph_);
   }
 
@@ -114,6 +125,7 @@ class Pipeline {
 
   bool is_active(const PassInfo& info) const {
     if (info.inference_only && options_.training) return false;
+    if (options_.keep_quantisation && info.name == kQuantizedMatMul) return false;
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
   }
 
@@ -164,6 +176,7 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kAfter) list.push_back(pass.info);
   for (const RulePass& pass : kFusions) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLayout) list.push_back(pass.info);
+  for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
   return list;
 }
 
