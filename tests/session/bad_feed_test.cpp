@@ -45,7 +45,7 @@ class BadFeed : public ::testing::Test {
 
 TEST_F(BadFeed, AMissingInputIsNamed) {
   expect_error({{"a", floats({2, 3})}}, {"\"b\""});
-  expect_error({}, {"\"a\"", "\"b\""});
+  expect_error({}, {"\"a\"", "a, b"});
 }
 
 TEST_F(BadFeed, AnUnknownNameIsNamed) {
