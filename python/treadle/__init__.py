@@ -9,7 +9,7 @@ outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
 
 from __future__ import annotations
 
-from . import errors
+from . import errors, memory
 from ._treadle import (
     MemoryReport,
     Model,
@@ -121,6 +121,7 @@ __all__ = [
     "disable_telemetry_events",
     "enable_telemetry_events",
     "errors",
+    "memory",
     "get_all_providers",
     "get_available_providers",
     "get_build_info",
