@@ -192,7 +192,10 @@ class TREADLE_API PartialRun {
 };
 
 struct MemoryReport {
-  size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0, arena_lower_bound_bytes = 0;
+  size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
+  size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
+  size_t arena_sum_bytes = 0;          ///< of all buffers: the arena if nothing shared bytes
+  size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, ONNX Runtime's way of planning
 };
 
 /// Thread-safe: any number of threads may run one session at once.

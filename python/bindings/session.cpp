@@ -108,7 +108,9 @@ void register_session(nb::module_& module) {
       .def_ro("weight_bytes", &MemoryReport::weight_bytes)
       .def_ro("packed_bytes", &MemoryReport::packed_bytes)
       .def_ro("arena_bytes", &MemoryReport::arena_bytes)
-      .def_ro("arena_lower_bound_bytes", &MemoryReport::arena_lower_bound_bytes);
+      .def_ro("arena_lower_bound_bytes", &MemoryReport::arena_lower_bound_bytes)
+      .def_ro("arena_sum_bytes", &MemoryReport::arena_sum_bytes)
+      .def_ro("arena_in_order_bytes", &MemoryReport::arena_in_order_bytes);
 
   nb::class_<PySession>(module, "Session", "A model made ready to run. Any number of threads may run it at once.")
       .def(

@@ -6,8 +6,8 @@
 #include "core/checked.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
-#include "memory/planner.h"
 #include "treadle/error.h"
+#include "treadle/memory.h"
 
 namespace treadle::exec {
 namespace {
@@ -26,6 +26,11 @@ int64_t bucket_of(int64_t extent) {
   while (step * 16 < extent) step *= 2;
   return (extent + step - 1) / step * step;
 }
+
+// Of the search, where greedy plans do not reach the lower bound, which is rare. Counted, so that the same extents always get the same
+// plan; larger programs are planned greedily only, as loading them should not take longer.
+int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
+constexpr double kNoLimitSeconds = 1e6;
 
 }  // namespace
 
@@ -200,7 +205,8 @@ void Binding::place(bool bucketed) {
   buffers.reserve(plan->sizes.size());
   for (size_t b = 0; b < plan->sizes.size(); ++b)
     buffers.push_back({plan->sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
-  memory::ArenaPlan arena = memory::plan_arena(buffers, {.alignment = Storage::kAlignment});
+  memory::ArenaPlan arena = memory::plan_arena_exactly(
+      buffers, {.alignment = Storage::kAlignment, .time_limit_seconds = kNoLimitSeconds, .max_steps = search_steps(buffers.size())});
   plan->offsets = std::move(arena.offsets);
   plan->arena_bytes = arena.size_bytes;
   plan->lower_bound_bytes = arena.lower_bound_bytes;

@@ -14,6 +14,7 @@
 #include "exec/binding.h"
 #include "exec/frame.h"
 #include "exec/parallel_plan.h"
+#include "exec/node_order.h"
 #include "exec/program.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -35,7 +36,7 @@ class Lowering {
   void run() {
     make_slots();
     std::string missing;
-    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) {
+    for (NodeId id : options_.reuse_memory ? choose_order(graph_) : graph_.order()) {
       try {
         lower(graph_.node(id));
       } catch (Error& error) {

@@ -28,6 +28,10 @@ ArenaPlan plan_arena(std::span<const Buffer> buffers, const PlanOptions& options
 /// `lower_bound_bytes` is the largest buffer's size, as finding cliques is hard.
 ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bool(size_t, size_t)>& conflict, size_t alignment = 64);
 
+/// The arena's size in bytes if every buffer takes the smallest gap that is free when it starts to live, in that order: how allocators plan
+/// that record one run (ONNX Runtime's memory pattern). To compare with. Fixed offsets are not looked at.
+size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment);
+
 /// The most bytes that are alive at once.
 /// @param alignment  sizes are rounded up to it; 1 counts the plain sizes.
 size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment = 1);

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <ctime>
 
+#include "core/checked.h"
 #include "exec/describe.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
+#include "memory/planner.h"
 #include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/serialize.h"
@@ -231,6 +233,12 @@ MemoryReport Session::memory() const {
   if (auto plan = program.bindings().latest_plan()) {
     report.arena_bytes = plan->arena_bytes;
     report.arena_lower_bound_bytes = plan->lower_bound_bytes;
+    std::vector<memory::Buffer> buffers;
+    for (size_t b = 0; b < plan->sizes.size(); ++b) {
+      buffers.push_back({plan->sizes[b], program.buffers()[b].first, program.buffers()[b].last + 1});
+      report.arena_sum_bytes += align_up(plan->sizes[b], Storage::kAlignment);
+    }
+    report.arena_in_order_bytes = memory::best_fit_in_order_bytes(buffers, Storage::kAlignment);
   }
   return report;
 }
