@@ -167,6 +167,10 @@ class TREADLE_API IoBinding {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Values of nodes with one output, by name, for partial runs to keep and to share; of one thread at a time. A value that is there
+/// replaces the computation of its node; an undefined one is filled in by the first run that computes it.
+using ValueCache = std::map<std::string, Datum, std::less<>>;
+
 /// A run that stops at every `treadle.Yield` node. May be resumed from another thread, interleaved with others, or abandoned.
 class TREADLE_API PartialRun {
  public:
@@ -176,6 +180,10 @@ class TREADLE_API PartialRun {
 
   /// Runs to the next Yield or to the end. @return true at the end.
   bool advance();
+  /// Runs until the node has run, or to a Yield before it. Does nothing if it has run. @return true at the end.
+  /// @throws Error(not_found) for a node that the optimised graph does not have.
+  bool advance_until(std::string_view node);
+  bool at_yield() const;
   /// At a Yield: the values it hands out, by name.
   std::vector<std::pair<std::string, Datum>> yielded() const;
   /// At a Yield: hands values in (one per output of the Yield) and goes on to the next Yield or the end. @return true at the end.
@@ -183,6 +191,7 @@ class TREADLE_API PartialRun {
   bool finished() const;
   /// At the end: the outputs, in the order of the session's.
   std::vector<Datum> outputs();
+  const std::shared_ptr<ValueCache>& cache() const;
 
  private:
   friend class Session;
@@ -217,7 +226,10 @@ class TREADLE_API Session {
                          const RunOptions* options = nullptr) const;
   void run(IoBinding& binding, const RunOptions* options = nullptr) const;
   std::future<std::vector<Datum>> run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs = {}) const;
-  PartialRun partial_run(const std::map<std::string, Datum>& feeds) const;
+  /// @param cache    names that are in it stay values of the graph, whatever the optimiser would have made of them; null: a new one.
+  /// @param options  must live as long as the run; the deadline counts from here.
+  PartialRun partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache = nullptr,
+                         const RunOptions* options = nullptr) const;
 
   /// Cancels the runs in flight and waits for them; later runs end with Error(cancelled).
   /// @param timeout_ms  how long to wait; negative: until all have ended.

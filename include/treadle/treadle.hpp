@@ -4,6 +4,7 @@
 #include "treadle/datum.h"
 #include "treadle/dlpack.h"
 #include "treadle/dtype.h"
+#include "treadle/engine.h"
 #include "treadle/error.h"
 #include "treadle/hooks.h"
 #include "treadle/model.h"

@@ -15,6 +15,7 @@ NB_MODULE(_treadle, module) {
   register_partial_run(module);
   register_memory(module);
   register_control(module);
+  register_engine(module);
   register_train(module);
   register_plugin(module);
 }

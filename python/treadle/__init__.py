@@ -21,7 +21,6 @@ from ._treadle import (
     NodeArg,
     NodeStatistics,
     OrtValue,
-    PartialRun,
     RunMetadata,
     RunOptions,
     SessionIOBinding,
@@ -29,6 +28,7 @@ from ._treadle import (
     SparseTensor,
     ThreadPool,
     UnfinishedRun,
+    ValueCache,
     ValueHandle,
     get_available_backends,
     load_plugin,
@@ -85,7 +85,10 @@ from .environment import (
     set_seed,
     unregister_execution_provider_library,
 )
+from .engine import Engine
 from .errors import Error
+from .executor import Executor, bind, simple_bind
+from .partial_run import PartialRun
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
@@ -94,9 +97,11 @@ __all__ = [
     "AdapterFormat",
     "CacheStatistics",
     "CancelToken",
+    "Engine",
     "Error",
     "ExecutionMode",
     "ExecutionOrder",
+    "Executor",
     "GraphOptimizationLevel",
     "HookedRun",
     "IOBinding",
@@ -136,7 +141,9 @@ __all__ = [
     "SparseTensor",
     "ThreadPool",
     "UnfinishedRun",
+    "ValueCache",
     "ValueHandle",
+    "bind",
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
@@ -163,5 +170,6 @@ __all__ = [
     "set_log_callback",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "simple_bind",
     "unregister_execution_provider_library",
 ]

@@ -13,6 +13,7 @@ from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptio
 from .devices import OrtMemoryInfo
 from .environment import CPU_PROVIDER, get_available_providers
 from .errors import ModelLoadCanceled, NoModel
+from .partial_run import PartialRun
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -263,9 +264,14 @@ class Session:
 
     # Treadle's own.
 
-    def partial_run(self, input_feed: Mapping[str, Any]) -> _treadle.PartialRun:
-        """Begins a run that stops at every treadle.Yield node."""
-        return _treadle.start_partial_run(self._sess, input_feed)
+    def partial_run(
+        self, input_feed: Mapping[str, Any], cache: _treadle.ValueCache | None = None, run_options: RunOptions | None = None
+    ) -> PartialRun:
+        """A run that stops at every treadle.Yield node; nothing is computed before its first advance().
+
+        :param cache: values to use instead of computing them, and names (with None) of those to keep; see PartialRun.cache.
+        """
+        return PartialRun(_treadle.start_partial_run(self._sess, input_feed, cache, run_options))
 
     def close(self, timeout: float | None = None) -> list[_treadle.UnfinishedRun]:
         """Cancels the runs in flight and waits for them; later runs are refused.

@@ -198,16 +198,43 @@ inline void Frame::release(const Instruction& instruction) {
     held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
 }
 
-bool Frame::advance() {
+// A value of the cache in place of the computation, or the other way round.
+void Frame::execute_cached(const Instruction& instruction) {
+  auto entry = cache_->end();
+  int32_t slot = -1;
+  if (instruction.num_outputs == 1) {
+    slot = program_.operands(instruction)[instruction.num_inputs];
+    if (slot >= 0) entry = cache_->find(program_.name(slot));
+  }
+  if (entry == cache_->end()) return execute_watched(instruction, evaluator_);
+  if (!entry->second.defined()) {
+    execute_watched(instruction, evaluator_);
+    Datum value = datum_of(slot, /*shared=*/true);
+    entry->second = value.is_tensor() ? Datum(value.tensor().clone()) : value;
+    return;
+  }
+  const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+  if (!info.static_shape || instruction.dynamic) return hold(slot, entry->second);
+  Tensor target = datum_of(slot, /*shared=*/false).tensor();
+  if (!entry->second.is_tensor() || entry->second.tensor().dtype() != target.dtype() || entry->second.tensor().shape() != target.shape())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the cached value \"{}\" is {}, the node makes {}", entry->first, describe(entry->second), describe(target)));
+  target.copy_from(entry->second.tensor());
+}
+
+bool Frame::advance(size_t stop) {
   const auto instructions = program_.instructions();
   const bool watched = control_.watched();
+  const size_t end = std::min(stop, instructions.size());
   try {
-    for (; pc_ < instructions.size(); ++pc_) {
+    for (; pc_ < end; ++pc_) {
       const Instruction& instruction = instructions[pc_];
       if (instruction.is_yield) [[unlikely]]
         return false;
       control_.check();
-      if (!watched) [[likely]]
+      if (cache_ && !cache_->empty()) [[unlikely]]
+        execute_cached(instruction);
+      else if (!watched) [[likely]]
         execute(instruction, evaluator_);
       else
         execute_watched(instruction, evaluator_);
@@ -216,7 +243,7 @@ bool Frame::advance() {
   } catch (...) {
     rethrow_from(instructions[pc_]);
   }
-  return true;
+  return finished();
 }
 
 // For the parallel executor.

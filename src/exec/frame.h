@@ -4,9 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/fork_mutex.h"
@@ -73,9 +76,15 @@ class Frame {
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
              std::span<const int64_t> parent_values = {});
 
-  /// Runs from the program counter until a Yield or the end. @return true at the end.
-  bool advance();
+  /// Runs from the program counter until a Yield, the instruction `stop`, or the end. @return true at the end.
+  bool advance(size_t stop = SIZE_MAX);
   bool finished() const { return pc_ == program_.instructions().size(); }
+  bool at_yield() const { return !finished() && yield().is_yield; }
+
+  /// Values of instructions with one output, by name. One that is there replaces the computation; an undefined one is filled in when the
+  /// instruction has run. Outlives the frame's runs; null: none.
+  using Cache = std::map<std::string, Datum, std::less<>>;
+  void set_cache(std::shared_ptr<Cache> cache) { cache_ = std::move(cache); }
 
   /// Stopped at a Yield: the values handed out, and what to hand in before advance() goes on.
   const Instruction& yield() const { return program_.instructions()[pc_]; }
@@ -104,6 +113,7 @@ class Frame {
   void ready_pointers();
   void execute(const Instruction& instruction, Evaluator& evaluator);
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
+  void execute_cached(const Instruction& instruction);
   void release(const Instruction& instruction);
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
   void hold(int32_t slot, Datum datum);
@@ -120,6 +130,7 @@ class Frame {
   std::shared_ptr<Storage> arena_;
   Evaluator evaluator_;  // for instructions bound in the run
   size_t pc_ = 0;
+  std::shared_ptr<Cache> cache_;
   std::unique_ptr<ParallelState> parallel_state_;
 };
 
