@@ -6,6 +6,7 @@
 #include "core/checked.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
+#include "memory/planner.h"
 #include "treadle/error.h"
 #include "treadle/memory.h"
 

@@ -57,7 +57,9 @@ TEST(SessionControl, ATokenEndsRunsInsideLoopsWithAndWithoutNodes) {
     std::string message;
     EXPECT_EQ(code_of([&] { session.run(kCount, {}, &options); }, &message), ErrorCode::cancelled);
     EXPECT_NE(message.find("by its token"), std::string::npos) << message;
-    if (!with_nodes) EXPECT_NE(message.find("\"counting\""), std::string::npos) << message;
+    if (!with_nodes) {
+      EXPECT_NE(message.find("\"counting\""), std::string::npos) << message;
+    }
     canceller.join();
   }
 }
