@@ -9,8 +9,8 @@
 #include "graph/op_def.h"
 #include "kernels/attention/attention.h"
 #include "ops/checks.h"
-#include "ops/list.h"
 #include "ops/movement.h"
+#include "ops/treadle_domain.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {

@@ -10,7 +10,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "ops/list.h"
+#include "ops/treadle_domain.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {

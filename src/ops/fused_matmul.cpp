@@ -8,9 +8,9 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm.h"
-#include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/product.h"
+#include "ops/treadle_domain.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {

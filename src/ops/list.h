@@ -31,9 +31,6 @@ std::vector<OpDef> elementwise_binary_ops();
 std::vector<OpDef> elementwise_unary_ops();
 std::vector<OpDef> expand_ops();
 std::vector<OpDef> flex_attention_ops();
-std::vector<OpDef> fused_attention_ops();
-std::vector<OpDef> fused_elementwise_ops();
-std::vector<OpDef> fused_matmul_ops();
 std::vector<OpDef> gather_ops();
 std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
@@ -63,7 +60,6 @@ std::vector<OpDef> pad_ops();
 std::vector<OpDef> pool_gradient_ops();
 std::vector<OpDef> pool_ops();
 std::vector<OpDef> quantize_ops();
-std::vector<OpDef> quantized_matmul_ops();
 std::vector<OpDef> quantized_product_ops();
 std::vector<OpDef> random_ops();
 std::vector<OpDef> reduce_ops();
@@ -116,9 +112,6 @@ inline constexpr Family kFamilies[] = {
     elementwise_unary_ops,
     expand_ops,
     flex_attention_ops,
-    fused_attention_ops,
-    fused_elementwise_ops,
-    fused_matmul_ops,
     gather_ops,
     grid_sample_ops,
     image_decoder_ops,
@@ -148,7 +141,6 @@ inline constexpr Family kFamilies[] = {
     pool_gradient_ops,
     pool_ops,
     quantize_ops,
-    quantized_matmul_ops,
     quantized_product_ops,
     random_ops,
     reduce_ops,

@@ -7,8 +7,8 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bytes.h"
-#include "ops/list.h"
 #include "ops/product.h"
+#include "ops/treadle_domain.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 

@@ -1,4 +1,6 @@
-// Operators of the treadle domain that belong to no family of ONNX's.
+// Operators of the treadle domain: Yield, and the families of fused ones.
+#include "ops/treadle_domain.h"
+
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
@@ -14,14 +16,17 @@ void infer_yield(InferContext& c) {
 }  // namespace
 
 std::vector<OpDef> treadle_domain_ops() {
-  // The executor stops here, so there is no kernel. Nothing about it may be folded or merged.
-  return {{.name = "Yield",
-           .domain = "treadle",
-           .since = {1},
-           .inputs = {{"handed_out", kAnything, "", Presence::variadic}},
-           .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
-           .infer = infer_yield,
-           .deterministic = false}};
+  // The executor stops at a Yield, so there is no kernel. Nothing about it may be folded or merged.
+  std::vector<OpDef> ops = {{.name = "Yield",
+                             .domain = "treadle",
+                             .since = {1},
+                             .inputs = {{"handed_out", kAnything, "", Presence::variadic}},
+                             .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
+                             .infer = infer_yield,
+                             .deterministic = false}};
+  for (auto family : {fused_attention_ops, fused_elementwise_ops, fused_matmul_ops, quantized_matmul_ops})
+    for (OpDef& op : family()) ops.push_back(std::move(op));
+  return ops;
 }
 
 }  // namespace treadle::ops

@@ -1,0 +1,15 @@
+// The families of the domain "treadle": what the optimiser makes of groups of ONNX's operators.
+#pragma once
+
+#include <vector>
+
+#include "graph/op_def.h"
+
+namespace treadle::ops {
+
+std::vector<OpDef> fused_attention_ops();
+std::vector<OpDef> fused_elementwise_ops();
+std::vector<OpDef> fused_matmul_ops();
+std::vector<OpDef> quantized_matmul_ops();
+
+}  // namespace treadle::ops
