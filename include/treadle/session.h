@@ -20,6 +20,15 @@
 
 namespace treadle {
 
+class ThreadPool;
+
+/// A pool for sessions or runs to share. @param num_threads  the caller of a run included; 0: the CPUs that the process may use.
+TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
+
+/// sequential: one node at a time, its loops in parallel. parallel: independent expensive nodes at once as well, on the same threads; the
+/// results are the same bits.
+enum class ExecutionMode : int { sequential = 0, parallel = 1 };
+
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
 
 /// What the session is to do with a training graph or an inference graph: inference-only passes (batch-norm into convolution) run or not.
@@ -27,7 +36,9 @@ enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
-  int inter_op_num_threads = 0;  ///< nodes at once; the sequential executor runs one
+  int inter_op_num_threads = 0;  ///< nodes at once; 0: as many as threads, if the execution mode is parallel; 2 or more: parallel
+  ExecutionMode execution_mode = ExecutionMode::sequential;
+  std::shared_ptr<ThreadPool> thread_pool;  ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   bool reuse_memory = true;    ///< false: every value has bytes of its own (to debug)
@@ -48,13 +59,88 @@ struct TREADLE_API SessionOptions {
   std::function<void(const std::string&)> on_warning;
 };
 
+/// Ends runs from any thread: once, for all runs that were given a copy of it.
+class TREADLE_API CancelToken {
+ public:
+  CancelToken() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
+  void cancel() const noexcept { flag_->store(true); }
+  bool cancelled() const noexcept { return flag_->load(); }
+
+ private:
+  friend class Session;
+  std::shared_ptr<std::atomic<bool>> flag_;
+};
+
+/// Which floating-point outputs of a node end a run.
+enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
+
+/// What one node did in a run. Times in nanoseconds since the run began.
+struct NodeStatistics {
+  std::string name, op_type;
+  int64_t scheduled_ns = 0;  ///< when its operands were there; the same as start_ns where the executor is sequential
+  int64_t start_ns = 0, end_ns = 0;
+  uint64_t thread = 0;  ///< the system's id
+  size_t output_bytes = 0;
+};
+
+struct RunMetadata {
+  uint64_t run_id = 0, graph_id = 0;
+  bool cached = true;  ///< false: the graph was compiled for this run
+  int64_t duration_ns = 0;
+  std::vector<NodeStatistics> nodes;  ///< in the order of their ends; those of bodies once per iteration
+};
+
 /// Options of one run; may be shared by several. `terminate` may be set from any thread.
+/// A run that was stopped by `terminate`, the token or Session::close() ends with Error(cancelled), one past its deadline with
+/// Error(timed_out): at the next node, or the next iteration of a loop. The session stays usable.
 struct TREADLE_API RunOptions {
   std::atomic<bool> terminate{false};
+  std::optional<CancelToken> cancel_token;
   int64_t deadline_ms = 0;  ///< from the start of the run; 0: none
   std::string tag;
   std::map<std::string, std::string> config;
+  /// Nodes (by name) or values to compute without fetching them; then an empty list of outputs means none.
+  std::vector<std::string> targets;
+  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run; no more of its threads are used than the session has
+  /// Ends the run with Error(invalid_argument) naming the first node with an output that is not finite, and the element.
+  FiniteCheck check_finite = FiniteCheck::off;
+  /// Writes the inputs and outputs of nodes whose names match as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
+  std::string dump_folder;
+  std::string dump_pattern = "*";  ///< shell pattern: * and ?
+  /// Called at the end of a run that did not fail.
+  std::function<void(const RunMetadata&)> on_metadata;
 };
+
+/// A value as a node sees it.
+struct MonitorEvent {
+  uint64_t run_id = 0;
+  std::string_view value;          ///< its name in the model
+  std::string_view node, op_type;  ///< empty for a feed, a constant, or what the feeds' shapes determine
+  bool is_input = false;           ///< read by the node, which has not run yet
+  const Datum& datum;              ///< in memory that the run uses again: copy what is to be kept
+};
+
+/// Watches values of the main graph by name. They exist whatever the graph optimiser would have made of them.
+struct Monitor {
+  std::function<void(const MonitorEvent&)> callback;  ///< on the run's threads, one at a time; what it throws ends the run
+  std::string pattern = "*";                          ///< shell pattern over the names of values: * and ?
+  bool inputs = false;                                ///< also before each node that reads such a value
+};
+
+/// A run that close() waited for in vain.
+struct UnfinishedRun {
+  uint64_t run_id = 0;
+  std::string tag;
+  int64_t elapsed_ms = 0;
+};
+
+/// Of the compiled graphs, one per set of fed, fetched, target and monitored values; and of their bindings, one per set of extents.
+struct CacheStatistics {
+  int64_t hits = 0, misses = 0, evictions = 0, size = 0;
+  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run whose extents are those of the one before counts as neither
+};
+
+using ValueHandle = uint64_t;
 
 class Session;
 
@@ -81,15 +167,23 @@ class TREADLE_API IoBinding {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Values of nodes with one output, by name, for partial runs to keep and to share; of one thread at a time. A value that is there
+/// replaces the computation of its node; an undefined one is filled in by the first run that computes it.
+using ValueCache = std::map<std::string, Datum, std::less<>>;
+
 /// A run that stops at every `treadle.Yield` node. May be resumed from another thread, interleaved with others, or abandoned.
 class TREADLE_API PartialRun {
  public:
-  ~PartialRun();
+  ~PartialRun();  ///< abandons a run that is not at its end
   PartialRun(PartialRun&&) noexcept;
   PartialRun& operator=(PartialRun&&) noexcept;
 
   /// Runs to the next Yield or to the end. @return true at the end.
   bool advance();
+  /// Runs until the node has run, or to a Yield before it. Does nothing if it has run. @return true at the end.
+  /// @throws Error(not_found) for a node that the optimised graph does not have.
+  bool advance_until(std::string_view node);
+  bool at_yield() const;
   /// At a Yield: the values it hands out, by name.
   std::vector<std::pair<std::string, Datum>> yielded() const;
   /// At a Yield: hands values in (one per output of the Yield) and goes on to the next Yield or the end. @return true at the end.
@@ -97,6 +191,7 @@ class TREADLE_API PartialRun {
   bool finished() const;
   /// At the end: the outputs, in the order of the session's.
   std::vector<Datum> outputs();
+  const std::shared_ptr<ValueCache>& cache() const;
 
  private:
   friend class Session;
@@ -106,7 +201,10 @@ class TREADLE_API PartialRun {
 };
 
 struct MemoryReport {
-  size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0, arena_lower_bound_bytes = 0;
+  size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
+  size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
+  size_t arena_sum_bytes = 0;          ///< of all buffers: the arena if nothing shared bytes
+  size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, ONNX Runtime's way of planning
 };
 
 /// Thread-safe: any number of threads may run one session at once.
@@ -115,19 +213,43 @@ class TREADLE_API Session {
   /// @throws Error; not_implemented names everything that is missing at once.
   explicit Session(const Model& model, const SessionOptions& options = {});
   explicit Session(const std::string& path, const SessionOptions& options = {});
-  ~Session();
+  ~Session();  ///< as close(), and waits for as long as it takes
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
-  /// @param feeds    values by input name; overridable initializers may be fed as well.
-  /// @param outputs  names of the outputs wanted; empty: all. Only what they need is computed.
+  /// @param feeds    values by name: inputs, overridable initializers, and any other value of the main graph, which is then not computed.
+  /// @param outputs  names of the outputs wanted, or of any other value of the main graph; empty: all outputs. Only what they need is
+  ///                 computed, and only what that needs must be fed.
   /// @return one value per wanted output.
   /// @throws Error(invalid_argument) naming the feed that is missing, unknown, or of another type or shape.
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
                          const RunOptions* options = nullptr) const;
   void run(IoBinding& binding, const RunOptions* options = nullptr) const;
   std::future<std::vector<Datum>> run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs = {}) const;
-  PartialRun partial_run(const std::map<std::string, Datum>& feeds) const;
+  /// @param cache    names that are in it stay values of the graph, whatever the optimiser would have made of them; null: a new one.
+  /// @param options  must live as long as the run; the deadline counts from here.
+  PartialRun partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache = nullptr,
+                         const RunOptions* options = nullptr) const;
+
+  /// Cancels the runs in flight and waits for them; later runs end with Error(cancelled).
+  /// @param timeout_ms  how long to wait; negative: until all have ended.
+  /// @return the runs that have not ended. One that calls close() itself, from a callback, is not waited for.
+  std::vector<UnfinishedRun> close(int64_t timeout_ms = -1);
+  bool closed() const;
+  size_t runs_in_flight() const;
+
+  /// From the next run on; a monitor without a callback watches nothing.
+  void set_monitor(Monitor monitor);
+
+  /// Keeps a value in the session, to be fed without handing it over again.
+  ValueHandle store(Datum value);
+  /// @throws Error(not_found)
+  Datum stored(ValueHandle handle) const;
+  /// @throws Error(not_found)
+  void erase(ValueHandle handle);
+  size_t num_stored() const;
+
+  CacheStatistics cache_statistics() const;
 
   const Model& model() const;
   const SessionOptions& options() const;
@@ -145,8 +267,9 @@ class TREADLE_API Session {
 
  private:
   friend class IoBinding;
+  friend class PartialRun;
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // shared with partial runs
 };
 
 /// "0.1.0"

@@ -93,6 +93,7 @@ typedef struct treadle_session_options {
   int32_t loose_symbols;        /* non-zero: a symbol may have different values in different inputs */
   int32_t enable_profiling;
   const char* profile_file_prefix;
+  const char* backends; /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
 } treadle_session_options;
 
 TREADLE_C_API treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* options,

@@ -31,14 +31,19 @@ struct PySessionOptions : SessionOptions {
 
   bool enable_cpu_mem_arena = true, enable_mem_pattern = true;
   bool use_deterministic_compute = false, use_per_session_threads = true;
-  int execution_mode = 0, execution_order = 0;
+  int execution_order = 0;
   int log_severity_level = -1, log_verbosity_level = 0;
   std::string logid;
   bool load_cancelled = false;
   std::map<std::string, std::shared_ptr<Storage>> external_files;
 };
 
+struct PyThreadPool {
+  std::shared_ptr<ThreadPool> pool;
+};
+
 struct PyRunOptions : RunOptions {
+  nb::object metadata_callback = nb::none();  // what on_metadata calls
   int log_severity_level = -1, log_verbosity_level = 0;
   bool only_execute_path_to_fetches = false;
 };
@@ -51,7 +56,14 @@ void register_sparse_tensor(nb::module_& module);
 void register_session(nb::module_& module);
 void register_io_binding(nb::module_& module);
 void register_partial_run(nb::module_& module);
+void register_memory(nb::module_& module);
+void register_control(nb::module_& module);
+void register_engine(nb::module_& module);
 void register_train(nb::module_& module);
+void register_plugin(nb::module_& module);
+
+/// A Python object that C++ may let go of on any thread.
+std::shared_ptr<nb::object> keep(nb::object function);
 
 /// Raises the exception class `name` of treadle.errors; errors of the loader mean another class than those of a run.
 [[noreturn]] void raise_as(const char* name, const Error& error);

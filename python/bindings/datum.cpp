@@ -1,5 +1,7 @@
 #include "datum.h"
 
+#include "session.h"
+
 namespace treadle::python {
 namespace {
 
@@ -64,6 +66,7 @@ Datum sequence_from_list(nb::handle list, const std::string& type) {
 
 Datum datum_from_python(nb::handle value, const std::string& type, BufferScope* scope) {
   if (nb::isinstance<OrtValue>(value)) return nb::cast<OrtValue&>(value).datum;
+  if (nb::isinstance<PyValueHandle>(value)) return nb::cast<PyValueHandle&>(value).datum();
   if (nb::isinstance<SparseTensor>(value)) return nb::cast<SparseTensor&>(value);
   if (starts_with(type, "optional(")) {
     if (value.is_none()) return Optional{};

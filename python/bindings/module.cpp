@@ -13,5 +13,9 @@ NB_MODULE(_treadle, module) {
   register_session(module);
   register_io_binding(module);
   register_partial_run(module);
+  register_memory(module);
+  register_control(module);
+  register_engine(module);
   register_train(module);
+  register_plugin(module);
 }

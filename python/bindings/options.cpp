@@ -39,6 +39,31 @@ void add_config_entry(PySessionOptions& options, const std::string& key, const s
   if (key == "treadle.use_mmap") options.use_mmap = value != "0";
 }
 
+const char* finite_check_name(FiniteCheck check) { return check == FiniteCheck::off ? "off" : check == FiniteCheck::nan ? "nan" : "all"; }
+
+FiniteCheck finite_check_from(const std::string& name) {
+  for (FiniteCheck check : {FiniteCheck::off, FiniteCheck::nan, FiniteCheck::nan_and_infinity})
+    if (name == finite_check_name(check)) return check;
+  throw Error(ErrorCode::invalid_argument, "check_finite is \"off\", \"nan\" or \"all\", not \"" + name + "\"");
+}
+
+// The options hold the callback, and a run holds the options.
+void set_metadata_callback(PyRunOptions& options, nb::object callback) {
+  if (callback.is_none()) {
+    options.on_metadata = {};
+  } else {
+    options.on_metadata = [function = callback.ptr()](const RunMetadata& metadata) {
+      nb::gil_scoped_acquire gil;
+      nb::borrow(function)(metadata);
+    };
+  }
+  options.metadata_callback = std::move(callback);
+}
+
+nb::object pool_object(const std::shared_ptr<ThreadPool>& pool) { return pool ? nb::cast(PyThreadPool{pool}) : nb::object(nb::none()); }
+
+std::shared_ptr<ThreadPool> pool_of(nb::handle object) { return object.is_none() ? nullptr : nb::cast<PyThreadPool&>(object).pool; }
+
 void add_initializers(PySessionOptions& options, const std::vector<std::string>& names, const std::vector<OrtValue>& values) {
   if (names.size() != values.size())
     throw Error(ErrorCode::invalid_argument,
@@ -84,8 +109,11 @@ void register_options(nb::module_& module) {
           },
           nb::for_getter(nb::sig("def graph_optimization_level(self) -> treadle.enums.GraphOptimizationLevel")))
       .def_prop_rw(
-          "execution_mode", [](const PySessionOptions& options) { return enum_value("ExecutionMode", options.execution_mode); },
-          [](PySessionOptions& options, nb::handle value) { options.execution_mode = enum_number("ExecutionMode", value); },
+          "execution_mode",
+          [](const PySessionOptions& options) { return enum_value("ExecutionMode", static_cast<int>(options.execution_mode)); },
+          [](PySessionOptions& options, nb::handle value) {
+            options.execution_mode = static_cast<ExecutionMode>(enum_number("ExecutionMode", value));
+          },
           nb::for_getter(nb::sig("def execution_mode(self) -> treadle.enums.ExecutionMode")))
       .def_prop_rw(
           "execution_order", [](const PySessionOptions& options) { return enum_value("ExecutionOrder", options.execution_order); },
@@ -153,6 +181,10 @@ void register_options(nb::module_& module) {
           "path"_a, "Not supported: the libraries are built against ONNX Runtime.");
   // Treadle's own.
   session
+      .def_prop_rw(
+          "thread_pool", [](const PySessionOptions& options) { return pool_object(options.thread_pool); },
+          [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
+          "A ThreadPool in place of the shared one.")
       .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
       .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
@@ -173,6 +205,22 @@ void register_options(nb::module_& module) {
           "terminate", [](const PyRunOptions& options) { return options.terminate.load(); },
           [](PyRunOptions& options, bool value) { options.terminate = value; },
           "Ends the runs that use these options; may be set from any thread.")
+      .def_rw("cancel_token", &PyRunOptions::cancel_token, nb::arg().none(), "A CancelToken, or None.")
+      .def_rw("targets", &PyRunOptions::targets, "Nodes or values to compute without fetching them.")
+      .def_prop_rw(
+          "check_finite", [](const PyRunOptions& options) { return finite_check_name(options.check_finite); },
+          [](PyRunOptions& options, const std::string& name) { options.check_finite = finite_check_from(name); },
+          "\"off\", \"nan\" or \"all\": end the run at the first node with NaN, or with NaN or an infinity, among its outputs.")
+      .def_rw("dump_folder", &PyRunOptions::dump_folder, "Where inputs and outputs of nodes are written, as ONNX tensors.")
+      .def_rw("dump_pattern", &PyRunOptions::dump_pattern, "Of the names of nodes to dump: * and ?")
+      .def_prop_rw(
+          "on_metadata", [](const PyRunOptions& options) { return options.metadata_callback; },
+          [](PyRunOptions& options, nb::object callback) { set_metadata_callback(options, std::move(callback)); }, nb::arg().none(),
+          "Called with a RunMetadata at the end of each run.")
+      .def_prop_rw(
+          "thread_pool", [](const PyRunOptions& options) { return pool_object(options.thread_pool); },
+          [](PyRunOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
+          "A ThreadPool for these runs; no more of its threads are used than the session has.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
           "add_active_adapter", [](PyRunOptions&, nb::handle) { throw Error(ErrorCode::not_implemented, "LoRA adapters"); }, "adapter"_a,

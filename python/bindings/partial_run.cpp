@@ -5,11 +5,33 @@
 namespace treadle::python {
 namespace {
 
+struct PyValueCache {
+  std::shared_ptr<ValueCache> values;
+};
+
 // A run that Python resumes holds its feeds itself.
-PartialRun start_partial(const PySession& self, const nb::dict& feeds) {
+PartialRun start_partial(const PySession& self, const nb::dict& feeds, const PyValueCache* cache, const PyRunOptions* options) {
   std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr);
   nb::gil_scoped_release release;
-  return self.session.partial_run(made);
+  return self.session.partial_run(made, cache ? cache->values : nullptr, options);
+}
+
+nb::object cached(const PyValueCache& cache, const std::string& name) {
+  auto found = cache.values->find(name);
+  if (found == cache.values->end()) throw nb::key_error(name.c_str());
+  return found->second.defined() ? datum_to_python(found->second) : nb::object(nb::none());
+}
+
+void set_cached(PyValueCache& cache, const std::string& name, nb::handle value) {
+  Datum made;
+  if (!value.is_none()) made = detach(datum_from_python(value, "", nullptr));
+  (*cache.values)[name] = std::move(made);
+}
+
+nb::list cached_names(const PyValueCache& cache) {
+  nb::list names;
+  for (const auto& [name, value] : *cache.values) names.append(string_to_python(name));
+  return names;
 }
 
 nb::dict yielded(const PartialRun& run) {
@@ -35,14 +57,27 @@ nb::list partial_outputs(PartialRun& run) {
 
 void register_partial_run(nb::module_& module) {
   using namespace nb::literals;
+  nb::class_<PyValueCache>(module, "ValueCache", "Values of nodes with one output, by name: those that are there are not computed again.")
+      .def("__init__", [](PyValueCache* self) { new (self) PyValueCache{std::make_shared<ValueCache>()}; })
+      .def("__getitem__", &cached, "name"_a, nb::sig("def __getitem__(self, name: str) -> object"))
+      .def("__setitem__", &set_cached, "name"_a, "value"_a.none(), "None: the first run that computes the value puts it here.")
+      .def("__delitem__", [](PyValueCache& cache, const std::string& name) { cache.values->erase(name); })
+      .def("__contains__", [](const PyValueCache& cache, const std::string& name) { return cache.values->contains(name); })
+      .def("__len__", [](const PyValueCache& cache) { return cache.values->size(); })
+      .def("keys", &cached_names);
+
   nb::class_<PartialRun>(module, "PartialRun", "A run that stops at every treadle.Yield node. Of one thread at a time.")
       .def("advance", &PartialRun::advance, nb::call_guard<nb::gil_scoped_release>(),
            "Runs to the next Yield or to the end; true at the end.")
       .def("yielded", &yielded, "At a Yield: the values it hands out, by name.")
       .def("resume", &resume, "values"_a, "At a Yield: hands values in (one per output of the Yield) and goes on; true at the end.")
+      .def("advance_until", &PartialRun::advance_until, "node"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("finished", &PartialRun::finished)
+      .def_prop_ro("at_yield", &PartialRun::at_yield)
+      .def_prop_ro("cache", [](const PartialRun& run) { return PyValueCache{run.cache()}; })
       .def("outputs", &partial_outputs, "At the end: the outputs, in the order of the session's.");
-  module.def("start_partial_run", &start_partial, "session"_a, "input_feed"_a, nb::keep_alive<0, 1>());
+  module.def("start_partial_run", &start_partial, "session"_a, "input_feed"_a, "cache"_a.none() = nb::none(),
+             "options"_a.none() = nb::none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 4>());
 }
 
 }  // namespace treadle::python

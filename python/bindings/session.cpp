@@ -19,6 +19,9 @@ SessionOptions with_warnings(const PySessionOptions& options) {
 
 // ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
 void check_complete(const PySession& self, const nb::dict& feeds) {
+  // Where computed values are fed, the library finds out what else is needed.
+  for (nb::handle name : feeds.keys())
+    if (!self.types.contains(string_from_python(name))) return;
   std::string missing;
   for (const ValueInfo& info : self.inputs)
     if (!feeds.contains(info.name.c_str()) && info.type.compare(0, 8, "optional") != 0)
@@ -60,7 +63,7 @@ std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::
     made.emplace(name, feed_from_python(name, value, self.type_of(name), scope));
   }
   for (const ValueInfo& info : self.inputs)
-    if (!made.contains(info.name)) made.emplace(info.name, Optional{});
+    if (!made.contains(info.name) && info.type.compare(0, 8, "optional") == 0) made.emplace(info.name, Optional{});
   return made;
 }
 
@@ -105,7 +108,9 @@ void register_session(nb::module_& module) {
       .def_ro("weight_bytes", &MemoryReport::weight_bytes)
       .def_ro("packed_bytes", &MemoryReport::packed_bytes)
       .def_ro("arena_bytes", &MemoryReport::arena_bytes)
-      .def_ro("arena_lower_bound_bytes", &MemoryReport::arena_lower_bound_bytes);
+      .def_ro("arena_lower_bound_bytes", &MemoryReport::arena_lower_bound_bytes)
+      .def_ro("arena_sum_bytes", &MemoryReport::arena_sum_bytes)
+      .def_ro("arena_in_order_bytes", &MemoryReport::arena_in_order_bytes);
 
   nb::class_<PySession>(module, "Session", "A model made ready to run. Any number of threads may run it at once.")
       .def(

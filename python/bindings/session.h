@@ -23,6 +23,13 @@ struct PyIoBinding : IoBinding {
   const PySession& owner;
 };
 
+/// A value that a session keeps; the session outlives it.
+struct PyValueHandle {
+  const PySession* session;
+  ValueHandle id;
+  Datum datum() const { return session->session.stored(id); }
+};
+
 /// A value for the input `name` of the declared `type`; errors name the input.
 Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope);
 /// All inputs, complete; missing optional ones become empty. Raises ValueError naming the missing ones.

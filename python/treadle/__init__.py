@@ -9,18 +9,31 @@ outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
 
 from __future__ import annotations
 
-from . import errors
+from . import errors, hooks, memory
 from ._treadle import (
+    CacheStatistics,
+    CancelToken,
+    HookedRun,
     MemoryReport,
     Model,
     ModelMetadata,
+    MonitorEvent,
     NodeArg,
+    NodeStatistics,
     OrtValue,
-    PartialRun,
+    RunMetadata,
     RunOptions,
     SessionIOBinding,
     SessionOptions,
     SparseTensor,
+    ThreadPool,
+    UnfinishedRun,
+    ValueCache,
+    ValueHandle,
+    get_available_backends,
+    load_plugin,
+    register_operator,
+    set_log_callback,
 )
 from .devices import (
     AdapterFormat,
@@ -72,17 +85,25 @@ from .environment import (
     set_seed,
     unregister_execution_provider_library,
 )
+from .engine import Engine
 from .errors import Error
+from .executor import Executor, bind, simple_bind
+from .partial_run import PartialRun
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
 
 __all__ = [
     "AdapterFormat",
+    "CacheStatistics",
+    "CancelToken",
+    "Engine",
     "Error",
     "ExecutionMode",
     "ExecutionOrder",
+    "Executor",
     "GraphOptimizationLevel",
+    "HookedRun",
     "IOBinding",
     "InferenceSession",
     "LoraAdapter",
@@ -90,7 +111,9 @@ __all__ = [
     "Model",
     "ModelCompiler",
     "ModelMetadata",
+    "MonitorEvent",
     "NodeArg",
+    "NodeStatistics",
     "OrtAllocatorType",
     "OrtArenaCfg",
     "OrtCompileApiFlags",
@@ -111,29 +134,42 @@ __all__ = [
     "OrtSyncStream",
     "OrtValue",
     "PartialRun",
+    "RunMetadata",
     "RunOptions",
     "SessionIOBinding",
     "SessionOptions",
     "SparseTensor",
+    "ThreadPool",
+    "UnfinishedRun",
+    "ValueCache",
+    "ValueHandle",
+    "bind",
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "errors",
+    "memory",
     "get_all_providers",
+    "get_available_backends",
     "get_available_providers",
     "get_build_info",
     "get_device",
     "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "hooks",
+    "load_plugin",
     "preload_dlls",
     "print_debug_info",
     "register_execution_provider_library",
+    "register_operator",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_log_callback",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "simple_bind",
     "unregister_execution_provider_library",
 ]

@@ -13,6 +13,7 @@ from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptio
 from .devices import OrtMemoryInfo
 from .environment import CPU_PROVIDER, get_available_providers
 from .errors import ModelLoadCanceled, NoModel
+from .partial_run import PartialRun
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -263,9 +264,57 @@ class Session:
 
     # Treadle's own.
 
-    def partial_run(self, input_feed: Mapping[str, Any]) -> _treadle.PartialRun:
-        """Begins a run that stops at every treadle.Yield node."""
-        return _treadle.start_partial_run(self._sess, input_feed)
+    def partial_run(
+        self, input_feed: Mapping[str, Any], cache: _treadle.ValueCache | None = None, run_options: RunOptions | None = None
+    ) -> PartialRun:
+        """A run that stops at every treadle.Yield node; nothing is computed before its first advance().
+
+        :param cache: values to use instead of computing them, and names (with None) of those to keep; see PartialRun.cache.
+        """
+        return PartialRun(_treadle.start_partial_run(self._sess, input_feed, cache, run_options))
+
+    def close(self, timeout: float | None = None) -> list[_treadle.UnfinishedRun]:
+        """Cancels the runs in flight and waits for them; later runs are refused.
+
+        :param timeout: how long to wait, in seconds; None: until all have ended.
+        :return: the runs that have not ended.
+        """
+        return _treadle.close_session(self._sess, -1 if timeout is None else int(timeout * 1000))
+
+    @property
+    def closed(self) -> bool:
+        """True once close() was called."""
+        return _treadle.session_closed(self._sess)
+
+    @property
+    def runs_in_flight(self) -> int:
+        """How many runs are under way."""
+        return _treadle.runs_in_flight(self._sess)
+
+    def set_monitor(
+        self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False
+    ) -> None:
+        """Calls `callback` in later runs with every value of the main graph whose name matches, as it is computed.
+
+        :param callback: None to end it. What it raises ends the run.
+        :param pattern: a shell pattern: * and ?.
+        :param inputs: also before each node that reads such a value.
+        """
+        _treadle.set_monitor(self._sess, callback, pattern, inputs)
+
+    def store(self, value: Any) -> _treadle.ValueHandle:
+        """Keeps a value in the session; the handle can be fed like an array."""
+        return _treadle.store(self._sess, value)
+
+    def run_to_handles(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[_treadle.ValueHandle]:
+        """As run, but the outputs stay in the session."""
+        return [self.store(value) for value in self._sess.run_with_ort_values(output_names or None, input_feed, run_options)]
+
+    def cache_statistics(self) -> _treadle.CacheStatistics:
+        """How often runs found their graph compiled and bound to their extents."""
+        return _treadle.cache_statistics(self._sess)
 
     def to_text(self, stage: str = "optimised") -> str:
         """The graph ("onnx", "optimised") or the flat list of instructions with their memory ("planned") as text."""

@@ -1,21 +1,18 @@
 // The C ABI over the C++ API: converts handles and turns every exception into a status.
-#include <exception>
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "c_api/status.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 #include "treadle/treadle.h"
-
-struct treadle_status {
-  treadle_code code;
-  std::string message;
-};
 
 struct treadle_model {
   treadle::Model model;
@@ -44,40 +41,9 @@ namespace {
 
 using treadle::Error;
 using treadle::ErrorCode;
-
-// Given out when not even a status can be allocated; never released.
-treadle_status last_resort{TREADLE_RESOURCE_EXHAUSTED, "out of memory"};
-
-treadle_status* status_of(treadle_code code, const char* message) noexcept {
-  try {
-    return new treadle_status{code, message};
-  } catch (...) {
-    return &last_resort;
-  }
-}
-
-/// Runs `body`; whatever it throws becomes a status.
-template <typename Body>
-treadle_status* guarded(Body&& body) noexcept {
-  try {
-    body();
-    return nullptr;
-  } catch (const Error& error) {
-    return status_of(static_cast<treadle_code>(error.code()), error.what());
-  } catch (const std::bad_alloc&) {
-    return status_of(TREADLE_RESOURCE_EXHAUSTED, "out of memory");
-  } catch (const std::exception& error) {
-    return status_of(TREADLE_INTERNAL, error.what());
-  } catch (...) {
-    return status_of(TREADLE_INTERNAL, "an unknown exception");
-  }
-}
-
-template <typename T>
-T& require(T* pointer, const char* what) {
-  if (!pointer) throw Error(ErrorCode::invalid_argument, std::string(what) + " is NULL");
-  return *pointer;
-}
+using treadle::c_api::guarded;
+using treadle::c_api::last_resort;
+using treadle::c_api::require;
 
 std::map<std::string, treadle::Datum> to_feeds(const char* const* names, const treadle_value* const* values, size_t count) {
   std::map<std::string, treadle::Datum> feeds;
@@ -133,12 +99,16 @@ treadle_status* treadle_model_save(const treadle_model* model, const char* path,
 
 void treadle_model_release(treadle_model* model) { delete model; }
 
-treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* given, treadle_session** out) {
+treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* given_options, treadle_session** out) {
   return guarded([&] {
     treadle::SessionOptions options;
-    if (given) {
-      if (given->struct_size < sizeof(treadle_session_options))
-        throw Error(ErrorCode::invalid_argument, "the options' struct_size is not set");
+    if (given_options) {
+      // A program that was built against an older header has a shorter struct: what it lacks is zero.
+      constexpr size_t kFirstVersion = offsetof(treadle_session_options, backends);
+      treadle_session_options all{}, *given = &all;
+      if (given_options->struct_size < kFirstVersion) throw Error(ErrorCode::invalid_argument, "the options' struct_size is not set");
+      std::memcpy(given, given_options, std::min(given_options->struct_size, sizeof all));
+      if (given->backends) options.config["treadle.backends"] = given->backends;
       options.intra_op_num_threads = given->intra_op_num_threads;
       if (given->disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
       options.strict_symbols = given->loose_symbols == 0;

@@ -119,7 +119,7 @@ int inspect(const Options& options) {
   std::vector<std::string> missing = model.unsupported();
   Totals as_read, optimised;
   collect(*model.impl().import(), as_read);
-  size_t arena_bytes = 0, arena_bound = 0;
+  MemoryReport memory;
   bool planned = false;
   if (missing.empty()) {
     std::unique_ptr<Graph> graph = model.impl().import();
@@ -130,8 +130,7 @@ int inspect(const Options& options) {
     Session session(model);
     try {
       session.run(make_feeds(session.inputs(), options.inputs));
-      MemoryReport memory = session.memory();
-      arena_bytes = memory.arena_bytes, arena_bound = memory.arena_lower_bound_bytes;
+      memory = session.memory();
       planned = true;
     } catch (const Error&) {
       // Random inputs do not suit every model (indices out of range, extents that must agree); the plan is then unknown.
@@ -146,7 +145,12 @@ int inspect(const Options& options) {
                           {"flops", optimised.flops},
                           {"bytes_moved", optimised.bytes_moved},
                           {"cost_is_complete", optimised.cost_is_complete}};
-      if (planned) out["arena_bytes"] = arena_bytes, out["arena_lower_bound_bytes"] = arena_bound;
+      if (planned) {
+        out["arena_bytes"] = memory.arena_bytes;
+        out["arena_lower_bound_bytes"] = memory.arena_lower_bound_bytes;
+        out["arena_sum_bytes"] = memory.arena_sum_bytes;
+        out["arena_in_order_bytes"] = memory.arena_in_order_bytes;
+      }
     }
     fmt::print("{}\n", out.dump(2));
     return 0;
@@ -166,9 +170,13 @@ int inspect(const Options& options) {
   if (missing.empty()) {
     fmt::print("\n  cost      {:.3f} GFLOP, {:.2f} MB moved{}", optimised.flops / 1e9, optimised.bytes_moved / 1e6,
                optimised.cost_is_complete ? "" : " (of the nodes whose shapes are fixed)");
+    auto megabytes = [](size_t bytes) { return static_cast<double>(bytes) / 1e6; };
     if (planned)
-      fmt::print("\n  memory    {:.2f} MB arena for activations, {:.2f} MB is the least possible", static_cast<double>(arena_bytes) / 1e6,
-                 static_cast<double>(arena_bound) / 1e6);
+      fmt::print(
+          "\n  memory    {:.2f} MB arena for activations, {:.2f} MB is the least possible; {:.2f} MB by best fit in order, {:.2f} MB "
+          "if nothing shared bytes",
+          megabytes(memory.arena_bytes), megabytes(memory.arena_lower_bound_bytes), megabytes(memory.arena_in_order_bytes),
+          megabytes(memory.arena_sum_bytes));
   }
   for (const std::string& line : missing) fmt::print("\n  missing   {}", line);
   fmt::print("\n");

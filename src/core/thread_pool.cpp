@@ -4,6 +4,8 @@
 // A worker counts itself among the slot's `users` before it looks whether the slot is open; the caller first closes the slot, then waits
 // until there are no users. In the single order of these four accesses one of the two sees the other, so that a worker never reads a
 // slot that has been given to somebody else, and a chunk that nobody has claimed is never waited for.
+// A slot may hold a TaskSource instead of a loop: `body` is null, and the bit says that there may be a piece to claim. A worker that
+// goes in clears the bit first, so that a piece which is announced after it has looked sets the bit again.
 #include "core/thread_pool.h"
 
 #include <algorithm>
@@ -116,7 +118,8 @@ ParallelLimit::~ParallelLimit() { thread_limit = before_; }
 struct ThreadPool::Impl {
   // What idle workers watch, apart from what callers of regions that are under way write.
   alignas(64) std::atomic<uint64_t> open_slots{0};
-  std::atomic<uint32_t> wakeups{0};  // the word that workers sleep on
+  std::atomic<uint64_t> source_slots{0};  // slots that hold a TaskSource: not for threads that only wait
+  std::atomic<uint32_t> wakeups{0};       // the word that workers sleep on
   std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
   alignas(64) std::array<Slot, kNumSlots> slots;
@@ -130,7 +133,9 @@ struct ThreadPool::Impl {
   void start(uint32_t current);
   void stop();
   void work(unsigned index);
-  void help(unsigned slot_index);
+  uint64_t open_loops() const { return open_slots.load() & ~source_slots.load(std::memory_order_relaxed); }
+  int take_slot();
+  void help(unsigned slot_index, bool loops_only = false);
   void run_chunks(Slot& slot, unsigned slot_index);
   bool run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context);
   void open(unsigned slot_index);
@@ -194,17 +199,25 @@ void ThreadPool::Impl::work(unsigned index) {
   }
 }
 
-void ThreadPool::Impl::help(unsigned slot_index) {
+void ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
   Slot& slot = slots[slot_index];
   uint32_t others = slot.users.fetch_add(1) & ~kOwnerSleeps;
-  // `others` may count a worker that only looked; then this one looks again, as the bit is still set.
-  if (slot.next.load() < kClosed && others < slot.max_helpers) {
-    if (others + 1U == slot.max_helpers) hide(slot_index);
-    int before = thread_limit;
-    if (slot.limited) thread_limit = 1;
-    run_chunks(slot, slot_index);
-    thread_limit = before;
-  }
+  if (slot.next.load() < kClosed && !slot.body) {
+    if (!loops_only) {
+      hide(slot_index);
+      auto* source = static_cast<TaskSource*>(slot.context);
+      while (source->run_one()) {
+      }
+    }
+  } else
+    // `others` may count a worker that only looked; then this one looks again, as the bit is still set.
+    if (slot.next.load() < kClosed && others < slot.max_helpers) {
+      if (others + 1U == slot.max_helpers) hide(slot_index);
+      int before = thread_limit;
+      if (slot.limited) thread_limit = 1;
+      run_chunks(slot, slot_index);
+      thread_limit = before;
+    }
   if (slot.users.fetch_sub(1) == (kOwnerSleeps | 1U)) futex_wake(slot.users);
 }
 
@@ -241,13 +254,20 @@ void ThreadPool::Impl::await_users(Slot& slot) {
   slot.users.fetch_and(~kOwnerSleeps);
 }
 
-// False if there is no free slot.
-bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context) {
+int ThreadPool::Impl::take_slot() {
   unsigned index = preferred_slot() % kNumSlots, tries = 0;
   while (slots[index].owned.load(std::memory_order_relaxed) || slots[index].owned.exchange(true, std::memory_order_acquire)) {
-    if (++tries == kNumSlots) return false;
+    if (++tries == kNumSlots) return -1;
     index = (index + 1) % kNumSlots;
   }
+  return static_cast<int>(index);
+}
+
+// False if there is no free slot.
+bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context) {
+  const int taken = take_slot();
+  if (taken < 0) return false;
+  const auto index = static_cast<unsigned>(taken);
   Slot& slot = slots[index];
   FirstError first_error;
   const int limit_before = thread_limit;
@@ -268,6 +288,55 @@ bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, 
   slot.owned.store(false, std::memory_order_release);
   if (first_error.taken.load(std::memory_order_relaxed)) std::rethrow_exception(first_error.error);
   return true;
+}
+
+bool ThreadPool::attach(TaskSource& source) {
+  if (impl_->num_threads == 1 || !impl_->ready()) return false;
+  source.slot_ = impl_->take_slot();
+  if (source.slot_ < 0) return false;
+  Slot& slot = impl_->slots[static_cast<size_t>(source.slot_)];
+  slot.body = nullptr;
+  slot.context = &source;
+  impl_->source_slots.fetch_or(uint64_t{1} << source.slot_);
+  slot.next.store(0, std::memory_order_release);
+  return true;
+}
+
+void ThreadPool::announce(TaskSource& source) {
+  impl_->open_slots.fetch_or(uint64_t{1} << source.slot_);
+  // All that sleep: a thread that only waits for its own source would not pass the piece on.
+  if (impl_->sleepers.load() != 0) nudge();
+}
+
+void ThreadPool::detach(TaskSource& source) {
+  Slot& slot = impl_->slots[static_cast<size_t>(source.slot_)];
+  slot.next.exchange(kClosed);
+  Impl::await_users(slot);
+  impl_->hide(static_cast<unsigned>(source.slot_));
+  impl_->source_slots.fetch_and(~(uint64_t{1} << source.slot_));
+  source.slot_ = -1;
+  slot.owned.store(false, std::memory_order_release);
+}
+
+void ThreadPool::help_until(bool (*done)(void*), void* context) {
+  auto something = [&] { return done(context) || impl_->open_loops() != 0; };
+  while (!done(context)) {
+    if (uint64_t open = impl_->open_loops()) {
+      impl_->help(static_cast<unsigned>(std::countr_zero(open)), /*loops_only=*/true);
+      continue;
+    }
+    if (spin_until(something)) continue;
+    impl_->sleepers.fetch_add(1);
+    uint32_t seen = impl_->wakeups.load();
+    if (!something()) futex_wait(impl_->wakeups, seen);
+    impl_->sleepers.fetch_sub(1);
+  }
+}
+
+void ThreadPool::nudge() {
+  if (impl_->sleepers.load() == 0) return;
+  impl_->wakeups.fetch_add(1);
+  futex_wake(impl_->wakeups);
 }
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {

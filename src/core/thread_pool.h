@@ -7,6 +7,22 @@
 
 namespace treadle {
 
+/// Work that comes piece by piece while it is under way (nodes that become ready), offered to a pool's idle workers.
+/// Its owner takes part, and never waits for a piece that nobody has claimed.
+class TaskSource {
+ public:
+  /// Claims and runs one piece; false if there is none. Called by any number of threads at once; must not throw.
+  virtual bool run_one() = 0;
+
+ protected:
+  TaskSource() = default;
+  ~TaskSource() = default;
+
+ private:
+  friend class ThreadPool;
+  int slot_ = -1;
+};
+
 class ThreadPool {
  public:
   /// @param num_threads  including the caller; 1 starts no thread; 0 takes the number of usable CPUs (affinity and cgroup quota).
@@ -30,6 +46,16 @@ class ThreadPool {
         n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<std::remove_reference_t<Fn>*>(context))(begin, end); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
+
+  /// Offers a source to the workers. False if the table of regions is full or the pool has no other thread: then the owner works alone.
+  bool attach(TaskSource& source);
+  /// There is a piece to claim; wakes workers that sleep. Only between attach and detach.
+  void announce(TaskSource& source);
+  /// Returns when no worker is inside.
+  void detach(TaskSource& source);
+  /// Waits until `done(context)` is true, and helps with parallel loops meanwhile. Whoever makes it true calls nudge().
+  void help_until(bool (*done)(void*), void* context);
+  void nudge();
 
  private:
   using Body = void (*)(void* context, int64_t begin, int64_t end);

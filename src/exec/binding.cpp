@@ -4,9 +4,10 @@
 #include <atomic>
 
 #include "core/checked.h"
+#include "exec/parallel_plan.h"
 #include "graph/op_def.h"
-#include "memory/planner.h"
 #include "treadle/error.h"
+#include "treadle/memory.h"
 
 namespace treadle::exec {
 namespace {
@@ -25,6 +26,11 @@ int64_t bucket_of(int64_t extent) {
   while (step * 16 < extent) step *= 2;
   return (extent + step - 1) / step * step;
 }
+
+// Of the search, where greedy plans do not reach the lower bound, which is rare. Counted, so that the same extents always get the same
+// plan; larger programs are planned greedily only, as loading them should not take longer.
+int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
+constexpr double kNoLimitSeconds = 1e6;
 
 }  // namespace
 
@@ -112,8 +118,44 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
                            shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
   }
   place(bucketed);
+  if (program_.parallel()) judge_costs();
   bound_before_ = true;
   generation_ = next_generation();
+}
+
+// An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
+void Binding::judge_costs() {
+  constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
+  const auto instructions = program_.instructions();
+  expensive_.assign(instructions.size(), 0);
+  std::vector<int32_t> candidates;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const Instruction& instruction = instructions[i];
+    if (!instruction.bodies.empty()) {
+      expensive_[i] = 1;
+    } else if (instruction.dynamic) {
+      expensive_[i] = 2;
+    } else {
+      size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+      ShapeContext context(*instruction.node);
+      context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+      context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+      Cost cost;
+      if (instruction.node->op->cost) {
+        cost = instruction.node->op->cost(context);
+      } else {
+        for (int32_t slot : program_.operands(instruction))
+          if (slot >= 0)
+            cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
+      }
+      expensive_[i] = cost.flops / kFlopsPerNs + cost.bytes / kBytesPerNs > kExpensiveNs;
+    }
+    if (expensive_[i] != 0) candidates.push_back(static_cast<int32_t>(i));
+  }
+  wide_ = false;
+  const Reachability& reach = program_.parallel()->reach;
+  for (size_t a = 0; a < candidates.size() && !wide_; ++a)
+    for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);
 }
 
 void Binding::place(bool bucketed) {
@@ -149,11 +191,22 @@ void Binding::place(bool bucketed) {
       plan->sizes[b] = std::max(plan->sizes[b], size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements));
     }
   }
+  if (const ParallelPlan* parallel = program_.parallel()) {
+    memory::ArenaPlan arena = memory::plan_arena(
+        plan->sizes, [&](size_t a, size_t b) { return parallel->conflict(a, b); }, Storage::kAlignment);
+    plan->offsets = std::move(arena.offsets);
+    plan->arena_bytes = arena.size_bytes;
+    plan->lower_bound_bytes = arena.lower_bound_bytes;
+    program_.bindings().add_plan(plan);
+    offsets_ = std::move(plan);
+    return;
+  }
   std::vector<memory::Buffer> buffers;
   buffers.reserve(plan->sizes.size());
   for (size_t b = 0; b < plan->sizes.size(); ++b)
     buffers.push_back({plan->sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
-  memory::ArenaPlan arena = memory::plan_arena(buffers, {.alignment = Storage::kAlignment});
+  memory::ArenaPlan arena = memory::plan_arena_exactly(
+      buffers, {.alignment = Storage::kAlignment, .time_limit_seconds = kNoLimitSeconds, .max_steps = search_steps(buffers.size())});
   plan->offsets = std::move(arena.offsets);
   plan->arena_bytes = arena.size_bytes;
   plan->lower_bound_bytes = arena.lower_bound_bytes;

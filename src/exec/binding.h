@@ -41,6 +41,14 @@ class Binding {
   }
   const OffsetPlan& offsets() const { return *offsets_; }
   std::span<const int64_t> values() const { return values_; }
+  /// Of a program for parallel execution: worth another thread.
+  bool expensive(int32_t instruction) const {
+    const uint8_t kind = expensive_[static_cast<size_t>(instruction)];
+    return kind == 1 ||
+           (kind == 2 && program_.measured_ns(static_cast<size_t>(instruction)).load(std::memory_order_relaxed) > kExpensiveNs);
+  }
+  /// True if two instructions that are or may be expensive need not wait for each other.
+  bool wide() const { return wide_; }
   /// Differs after every bind(), over all bindings of the process: a frame compares it to know whether its pointers are right.
   uint64_t generation() const { return generation_; }
 
@@ -49,6 +57,8 @@ class Binding {
   void evaluate();
   void bind_instruction(const Instruction& instruction, int max_threads);
   void place(bool bucketed);
+  void judge_costs();
+  static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
   const Program& program_;
   std::vector<int64_t> values_;  // per expression of the symbol table
@@ -62,6 +72,8 @@ class Binding {
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0;
   bool bound_before_ = false;
+  std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
+  bool wide_ = false;
 };
 
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.

@@ -6,9 +6,10 @@
 
 namespace treadle::exec {
 
-DynamicInstruction::DynamicInstruction(Frame& frame, const Instruction& instruction)
+DynamicInstruction::DynamicInstruction(Frame& frame, const Instruction& instruction, Evaluator& evaluator)
     : frame_(frame),
       instruction_(instruction),
+      evaluator_(evaluator),
       operands_(frame.program_.operands(instruction)),
       inputs_(instruction.num_inputs),
       outputs_(instruction.num_outputs) {}
@@ -42,12 +43,13 @@ void DynamicInstruction::run_kernel() {
   std::vector<DType> dtypes(instruction_.num_outputs, DType::undefined);
   for (int i = 0; i < instruction_.num_outputs; ++i)
     if (output_slot(i) >= 0) dtypes[static_cast<size_t>(i)] = frame_.program_.slots()[static_cast<size_t>(output_slot(i))].dtype;
-  frame_.evaluator_.pool = frame_.control_.pool;
-  frame_.evaluator_.run_id = frame_.control_.run_id;
-  outputs_ = evaluate_node(*instruction_.node, *instruction_.kernel, instruction_.packed.get(), views, dtypes, frame_.evaluator_);
+  evaluator_.pool = frame_.control_.pool;
+  evaluator_.run_id = frame_.control_.run_id;
+  outputs_ = evaluate_node(*instruction_.node, *instruction_.kernel, instruction_.packed.get(), views, dtypes, evaluator_);
 }
 
 std::vector<Datum> DynamicInstruction::run_body(size_t b, std::vector<Datum> formal_inputs) {
+  frame_.control_.check();  // a body may have no instruction at all
   const Program& program = *instruction_.bodies[b];
   const Body& body = instruction_.node->bodies[b];
   for (const auto& capture : body.captures)

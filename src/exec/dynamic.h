@@ -24,7 +24,7 @@ class ControlFlowCall {
 
 class DynamicInstruction final : public ControlFlowCall {
  public:
-  DynamicInstruction(Frame& frame, const Instruction& instruction);
+  DynamicInstruction(Frame& frame, const Instruction& instruction, Evaluator& evaluator);
   void run();
 
   const Instruction& instruction() const override { return instruction_; }
@@ -38,6 +38,7 @@ class DynamicInstruction final : public ControlFlowCall {
 
   Frame& frame_;
   const Instruction& instruction_;
+  Evaluator& evaluator_;  // of the thread
   std::span<const int32_t> operands_;
   mutable std::vector<Datum> inputs_;  // shared, made when asked for
   std::vector<Datum> outputs_;

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/dynamic.h"
+#include "exec/parallel.h"
+#include "exec/parallel_plan.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -96,7 +99,10 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
               });
   if (!same) {
     binding_.reset();  // so that the cache may bind it anew
-    binding_ = program_.bindings().get(program_, symbol_values_, control.pool ? control.pool->num_threads() : 1);
+    binding_ = program_.bindings().get(program_, symbol_values_,
+                                       control.max_threads > 0 ? control.max_threads
+                                       : control.pool          ? control.pool->num_threads()
+                                                               : 1);
   }
   if (generation_ != binding_->generation()) ready_pointers();
   bound_.assign(bound.begin(), bound.end());
@@ -160,50 +166,129 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
   return shared ? view.clone() : view;
 }
 
-void Frame::check_control() const {
-  if (control_.cancel && control_.cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
-  if (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline)
-    throw Error(ErrorCode::timed_out, "the run passed its deadline");
+void RunControl::check_closely() const {
+  if (cancel && cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
+  if (token && token->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled by its token");
+  if (closing && closing->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the session was closed");
+  if (deadline && std::chrono::steady_clock::now() > *deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
 }
 
-bool Frame::advance() {
+inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
+  if (!instruction.dynamic) [[likely]] {
+    void* scratch = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+    RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool,
+                       instruction.packed.get());
+    context.run_id = control_.run_id;
+    instruction.run(binding_->state(instruction), context);
+  } else {
+    DynamicInstruction(*this, instruction, evaluator).run();
+  }
+}
+
+void Frame::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
+  if (control_.observer) control_.observer->before(*this, instruction);
+  uint64_t start = control_.recorder ? read_ticks() : 0;
+  execute(instruction, evaluator);
+  if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
+  if (control_.observer) control_.observer->after(*this, instruction);
+}
+
+inline void Frame::release(const Instruction& instruction) {
+  for (uint32_t r = 0; r < instruction.num_releases; ++r)
+    held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
+}
+
+// A value of the cache in place of the computation, or the other way round.
+void Frame::execute_cached(const Instruction& instruction) {
+  auto entry = cache_->end();
+  int32_t slot = -1;
+  if (instruction.num_outputs == 1) {
+    slot = program_.operands(instruction)[instruction.num_inputs];
+    if (slot >= 0) entry = cache_->find(program_.name(slot));
+  }
+  if (entry == cache_->end()) return execute_watched(instruction, evaluator_);
+  if (!entry->second.defined()) {
+    execute_watched(instruction, evaluator_);
+    Datum value = datum_of(slot, /*shared=*/true);
+    entry->second = value.is_tensor() ? Datum(value.tensor().clone()) : value;
+    return;
+  }
+  const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+  if (!info.static_shape || instruction.dynamic) return hold(slot, entry->second);
+  Tensor target = datum_of(slot, /*shared=*/false).tensor();
+  if (!entry->second.is_tensor() || entry->second.tensor().dtype() != target.dtype() || entry->second.tensor().shape() != target.shape())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the cached value \"{}\" is {}, the node makes {}", entry->first, describe(entry->second), describe(target)));
+  target.copy_from(entry->second.tensor());
+}
+
+bool Frame::advance(size_t stop) {
   const auto instructions = program_.instructions();
-  const bool controlled = control_.cancel || control_.deadline;
-  const Binding& binding = *binding_;
-  Recorder* const recorder = control_.recorder;
+  const bool watched = control_.watched();
+  const size_t end = std::min(stop, instructions.size());
   try {
-    for (; pc_ < instructions.size(); ++pc_) {
+    for (; pc_ < end; ++pc_) {
       const Instruction& instruction = instructions[pc_];
-      if (controlled) check_control();
-      uint64_t start = recorder ? read_ticks() : 0;
-      if (!instruction.dynamic) [[likely]] {
-        void* scratch = arena_->data() + binding.offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
-        RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool,
-                           instruction.packed.get());
-        context.run_id = control_.run_id;
-        instruction.run(binding.state(instruction), context);
-      } else {
-        if (instruction.is_yield) return false;
-        DynamicInstruction(*this, instruction).run();
-      }
-      if (recorder) recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
-      for (uint32_t r = 0; r < instruction.num_releases; ++r)
-        held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
+      if (instruction.is_yield) [[unlikely]]
+        return false;
+      control_.check();
+      if (cache_ && !cache_->empty()) [[unlikely]]
+        execute_cached(instruction);
+      else if (!watched) [[likely]]
+        execute(instruction, evaluator_);
+      else
+        execute_watched(instruction, evaluator_);
+      release(instruction);
     }
-  } catch (Error& error) {
-    const Instruction& instruction = instructions[pc_];
+  } catch (...) {
+    rethrow_from(instructions[pc_]);
+  }
+  return finished();
+}
+
+// For the parallel executor.
+void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator) {
+  try {
+    control_.check();
+    if (!instruction.dynamic && !control_.watched()) [[likely]] {
+      execute(instruction, evaluator);
+      return;
+    }
+    auto start = std::chrono::steady_clock::now();
+    execute_watched(instruction, evaluator);
+    if (!instruction.dynamic) return;
+    auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+    std::atomic<uint32_t>& average = program_.measured_ns(index);
+    auto before = static_cast<int64_t>(average.load(std::memory_order_relaxed));
+    average.store(static_cast<uint32_t>(std::min<int64_t>((3 * before + elapsed) / 4, UINT32_MAX)), std::memory_order_relaxed);
+  } catch (...) {
+    rethrow_from(instruction);
+  }
+}
+
+void Frame::rethrow_from(const Instruction& instruction) const {
+  auto with_node = [&](Error& error) {
     std::string operands;
     for (int i = 0; i < instruction.node->num_formal_inputs; ++i) {
       int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
       if (slot < 0) continue;
       const Slot& info = program_.slots()[static_cast<size_t>(slot)];
-      std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding.shape(slot))
+      std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding_->shape(slot))
                                            : describe(held_[static_cast<size_t>(info.root)]);
       operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;
     }
-    throw error.add_context(describe(*instruction.node) + ", while running", operands);
+    error.add_context(describe(*instruction.node) + ", while running", operands);
+  };
+  try {
+    throw;
+  } catch (Error& error) {
+    with_node(error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    Error error(ErrorCode::resource_exhausted, "out of memory");
+    with_node(error);
+    throw error;
   }
-  return true;
 }
 
 std::vector<Datum> Frame::yielded() {
@@ -226,8 +311,7 @@ void Frame::resume(std::span<const Datum> values) {
       throw_feed(program_, outputs[i], values[i], "a value handed to a Yield has another type");
     hold(outputs[i], values[i].tensor().contiguous());
   }
-  for (uint32_t r = 0; r < instruction.num_releases; ++r)
-    held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
+  release(instruction);
   ++pc_;
 }
 
@@ -283,7 +367,10 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
     ~GiveBack() { program.frames().give_back(std::move(frame)); }
   } give_back{program, frame};
   frame->start(feeds, bound, control, parent_values);
-  if (!frame->advance()) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
+  if (worth_parallel(program, frame->binding(), control))
+    run_parallel(*frame);
+  else if (!frame->advance())
+    throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
   frame->take_outputs(outputs);
 }
 

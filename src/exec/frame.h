@@ -4,9 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/fork_mutex.h"
@@ -21,18 +24,49 @@ class Recorder;
 
 namespace treadle::exec {
 
+class Frame;
+struct ParallelState;
+
+/// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
+/// the executor is parallel. What it throws ends the run.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void before(const Frame& frame, const Instruction& instruction) = 0;
+  virtual void after(const Frame& frame, const Instruction& instruction) = 0;
+};
+
 /// How a run is done, apart from what it computes.
 struct RunControl {
   ThreadPool* pool = nullptr;
-  const std::atomic<bool>* cancel = nullptr;  ///< true: stop before the next instruction
+  // True: stop before the next instruction, or the next iteration of a loop. Of the run's options, its token, and the session.
+  const std::atomic<bool>* cancel = nullptr;
+  const std::atomic<bool>* token = nullptr;
+  const std::atomic<bool>* closing = nullptr;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
-  uint64_t run_id = 0;  ///< what randomness depends on, besides seed and node
+  Observer* observer = nullptr;
+  uint64_t run_id = 0;       ///< what randomness depends on, besides seed and node
+  int max_threads = 0;       ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op_threads = 0;  ///< of one node, in the parallel executor; 0: all of the pool
+  int inter_op_threads = 0;  ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
+
+  bool watched() const { return recorder || observer || deadline; }
+  bool stop_requested() const {
+    return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
+           (closing && closing->load(std::memory_order_relaxed));
+  }
+  /// @throws Error(cancelled or timed_out)
+  void check() const {
+    if (stop_requested() || deadline) check_closely();
+  }
+  void check_closely() const;
 };
 
 class Frame {
  public:
   explicit Frame(const Program& program);
+  ~Frame();
 
   /// Takes the feeds, finds the binding and readies every pointer. Allocates nothing if the binding is the one of the last run.
   /// @param feeds    one per input of the program; an undefined Datum where the program has an input that is not fed is an error.
@@ -42,9 +76,15 @@ class Frame {
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
              std::span<const int64_t> parent_values = {});
 
-  /// Runs from the program counter until a Yield or the end. @return true at the end.
-  bool advance();
+  /// Runs from the program counter until a Yield, the instruction `stop`, or the end. @return true at the end.
+  bool advance(size_t stop = SIZE_MAX);
   bool finished() const { return pc_ == program_.instructions().size(); }
+  bool at_yield() const { return !finished() && yield().is_yield; }
+
+  /// Values of instructions with one output, by name. One that is there replaces the computation; an undefined one is filled in when the
+  /// instruction has run. Outlives the frame's runs; null: none.
+  using Cache = std::map<std::string, Datum, std::less<>>;
+  void set_cache(std::shared_ptr<Cache> cache) { cache_ = std::move(cache); }
 
   /// Stopped at a Yield: the values handed out, and what to hand in before advance() goes on.
   const Instruction& yield() const { return program_.instructions()[pc_]; }
@@ -59,12 +99,23 @@ class Frame {
   const Program& program() const { return program_; }
   const Binding& binding() const { return *binding_; }
   RunControl& control() { return control_; }
+  const RunControl& control() const { return control_; }
+  /// For observers: the value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
+  Datum value(int32_t slot) const { return datum_of(slot, /*shared=*/false); }
 
  private:
   friend class DynamicInstruction;
+  friend class ParallelRun;
+  void execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator);
+  void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
+  ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
   void ready_pointers();
-  void check_control() const;
+  void execute(const Instruction& instruction, Evaluator& evaluator);
+  void execute_watched(const Instruction& instruction, Evaluator& evaluator);
+  void execute_cached(const Instruction& instruction);
+  void release(const Instruction& instruction);
+  [[noreturn]] void rethrow_from(const Instruction& instruction) const;
   void hold(int32_t slot, Datum datum);
   Datum datum_of(int32_t slot, bool shared) const;
 
@@ -79,6 +130,8 @@ class Frame {
   std::shared_ptr<Storage> arena_;
   Evaluator evaluator_;  // for instructions bound in the run
   size_t pc_ = 0;
+  std::shared_ptr<Cache> cache_;
+  std::unique_ptr<ParallelState> parallel_state_;
 };
 
 /// Frames of a program that no run uses right now.

@@ -13,6 +13,8 @@
 #include "core/thread_pool.h"
 #include "exec/binding.h"
 #include "exec/frame.h"
+#include "exec/parallel_plan.h"
+#include "exec/node_order.h"
 #include "exec/program.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -34,7 +36,7 @@ class Lowering {
   void run() {
     make_slots();
     std::string missing;
-    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) {
+    for (NodeId id : options_.reuse_memory ? choose_order(graph_) : graph_.order()) {
       try {
         lower(graph_.node(id));
       } catch (Error& error) {
@@ -50,6 +52,10 @@ class Lowering {
     collect_expressions();
     pack();
     place_constants();
+    bool yields = std::any_of(p_.instructions_.begin(), p_.instructions_.end(), [](const Instruction& i) { return i.is_yield; });
+    if (options_.parallel && !yields && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
+    p_.always_parallel_ = options_.always_parallel;
+    p_.measured_ns_ = std::make_unique<std::atomic<uint32_t>[]>(p_.instructions_.size());
   }
 
  private:
@@ -254,12 +260,16 @@ class Lowering {
     for (int32_t i = 0; i < count; ++i)
       for (int32_t operand : p_.operands(p_.instructions_[static_cast<size_t>(i)]))
         if (operand >= 0) last_use[static_cast<size_t>(operand)] = i;
-    std::vector<int32_t> root_last_use = last_use;  // of all slots that share a root's bytes so far
+    viewed_.assign(p_.slots_.size(), -1);
+    std::optional<Reachability> order;
+    if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) order = order_by_data();
+    std::vector<std::vector<int32_t>> accesses(order ? p_.slots_.size() : 0);  // per root
+    std::vector<int32_t> root_last_use = last_use;                             // of all slots that share a root's bytes so far
     std::vector<Instruction> kept;
     for (int32_t i = 0; i < count; ++i) {
       Instruction& instruction = p_.instructions_[static_cast<size_t>(i)];
       bool elided = false;
-      if (!instruction.dynamic) {
+      if (!instruction.dynamic && !options_.observable) {
         for (const Alias& alias : instruction.node->op->alias) {
           if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) continue;
           int32_t in = p_.operands(instruction)[static_cast<size_t>(alias.input)];
@@ -270,22 +280,46 @@ class Lowering {
             if (!can_view(root, out)) continue;
             slot(out).root = root;
             slot(out).placement = slot(root).placement;
+            if (instruction.num_outputs == 1) viewed_[static_cast<size_t>(out)] = in;
             elided = instruction.num_outputs == 1;
           } else {
             if (!options_.reuse_memory || slot(root).placement != Placement::arena || slot(out).placement != Placement::arena) continue;
             if (root_last_use[static_cast<size_t>(root)] > i || !same_size(in, out)) continue;
+            // Where instructions run at once, all others that touch the bytes must have ended.
+            if (order && !std::all_of(accesses[static_cast<size_t>(root)].begin(), accesses[static_cast<size_t>(root)].end(),
+                                      [&](int32_t j) { return order->before(j, i); }))
+              continue;
             slot(out).root = root;
           }
           root_last_use[static_cast<size_t>(root)] = std::max(root_last_use[static_cast<size_t>(root)], last_use[static_cast<size_t>(out)]);
           break;
         }
       }
-      if (!elided) kept.push_back(std::move(instruction));
+      if (elided) continue;
+      if (order)
+        for (int32_t operand : p_.operands(instruction))
+          if (operand >= 0) accesses[static_cast<size_t>(slot(operand).root)].push_back(i);
+      kept.push_back(std::move(instruction));
     }
     p_.instructions_ = std::move(kept);
     // A root may have become an output after others came to share its bytes.
     for (Slot& shared : p_.slots_)
       if (shared.root >= 0) shared.placement = slot(shared.root).placement;
+  }
+
+  Reachability order_by_data() {
+    Reachability order(p_.instructions_.size());
+    std::vector<int32_t> producer(p_.slots_.size(), -1), waits_for;
+    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
+      const auto operands = p_.operands(p_.instructions_[i]);
+      waits_for.clear();
+      for (int32_t operand : operands.first(p_.instructions_[i].num_inputs))
+        if (operand >= 0 && producer[static_cast<size_t>(operand)] >= 0) waits_for.push_back(producer[static_cast<size_t>(operand)]);
+      order.add(static_cast<int32_t>(i), waits_for);
+      for (int32_t operand : operands.subspan(p_.instructions_[i].num_inputs))
+        if (operand >= 0) producer[static_cast<size_t>(operand)] = static_cast<int32_t>(i);
+    }
+    return order;
   }
 
   // An output needs bytes of its own; a view of anything else may lie where its input lies.
@@ -418,7 +452,9 @@ class Lowering {
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
+  static constexpr size_t kMaxParallelInstructions = 16'384;  // the matrix of their order has 32 MB then
   std::vector<int32_t> slot_of_value_;
+  std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
   std::set<int32_t> available_;  // symbols whose values a run knows when it starts
   std::unordered_map<int32_t, bool> determined_;
 };

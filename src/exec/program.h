@@ -1,6 +1,7 @@
 // A graph lowered to a flat array of instructions: made once, shared by every run. What depends on sizes is in a Binding.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,7 @@ class Binding;
 class Frame;
 struct BindingCache;
 class FramePool;
+struct ParallelPlan;
 
 /// Where a value's bytes live while a run is in flight.
 enum class Placement : uint8_t {
@@ -63,8 +65,11 @@ struct Instruction {
 };
 
 struct ProgramOptions {
-  bool reuse_memory = true;    ///< false: every value has bytes of its own (to debug)
-  ThreadPool* pool = nullptr;  ///< packs weights; null: the caller does
+  bool reuse_memory = true;      ///< false: every value has bytes of its own (to debug)
+  ThreadPool* pool = nullptr;    ///< packs weights; null: the caller does
+  bool parallel = false;         ///< independent instructions may run at once: memory is planned for every order that the data allows
+  bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
+  bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
 };
 
 class Program {
@@ -96,6 +101,11 @@ class Program {
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
   std::span<const int32_t> preallocated() const { return preallocated_; }
   FramePool& frames() const { return *frames_; }
+  /// Null unless instructions may run at once. Programs with a Yield, and very large ones, run in order.
+  const ParallelPlan* parallel() const { return parallel_.get(); }
+  bool always_parallel() const { return always_parallel_; }
+  /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
+  std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
   /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
   void name_records(Recorder& recorder);
   size_t num_buffers() const { return buffers_.size(); }
@@ -123,6 +133,8 @@ class Program {
 
  private:
   friend class Lowering;
+  /// @param viewed  per slot: the slot that it is a view of, where no instruction makes it; -1.
+  void plan_parallel(std::span<const int32_t> viewed);
   std::shared_ptr<const Graph> graph_;
   std::vector<Instruction> instructions_;
   std::vector<int32_t> operands_;
@@ -138,6 +150,9 @@ class Program {
   size_t state_bytes_ = 0;
   std::unique_ptr<FramePool> frames_;
   std::unique_ptr<BindingCache> bindings_;
+  std::unique_ptr<ParallelPlan> parallel_;
+  std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
+  bool always_parallel_ = false;
 };
 
 }  // namespace treadle::exec

@@ -173,9 +173,20 @@ Dim minimum(const Dim& a, const Dim& b) {
   return a == b ? a : commutative(Expr::Kind::minimum, a, b);
 }
 
+namespace {
+
+// True if `dim` is what broadcasting `part` with other extents gave: broadcasting it with `part` once more changes nothing.
+bool is_broadcast_of(const Dim& dim, const Dim& part) {
+  if (dim == part) return true;
+  if (dim.is_const() || dim.expr()->kind != Expr::Kind::broadcast) return false;
+  return is_broadcast_of(dim.expr()->a, part) || is_broadcast_of(dim.expr()->b, part);
+}
+
+}  // namespace
+
 Dim broadcast(const Dim& a, const Dim& b) {
-  if (a == b || b.is_const(1)) return a;
-  if (a.is_const(1)) return b;
+  if (b.is_const(1) || is_broadcast_of(a, b)) return a;
+  if (a.is_const(1) || is_broadcast_of(b, a)) return b;
   if (a.is_const() && b.is_const())
     throw Error(ErrorCode::invalid_argument, "extents " + to_string(a) + " and " + to_string(b) + " do not broadcast");
   // A constant above 1 decides: the other extent must be 1 or the same.

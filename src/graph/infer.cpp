@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "graph/custom_ops.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -202,7 +203,8 @@ void check_schema(const Graph& graph, const Node& node) {
         !node.body(attribute.name))
       fail(fmt::format("the attribute \"{}\" is required", attribute.name));
   for (const auto& item : node.attributes) {
-    bool known = std::any_of(op.attributes.begin(), op.attributes.end(), [&](const AttributeDef& def) { return def.name == item.first; });
+    bool known = std::any_of(op.attributes.begin(), op.attributes.end(),
+                             [&](const AttributeDef& def) { return def.name == item.first || def.name == kAnyAttribute; });
     if (!known) throw Error(ErrorCode::not_implemented, fmt::format("the attribute \"{}\" is not one of the operator's", item.first));
   }
 }

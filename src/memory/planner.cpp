@@ -57,8 +57,8 @@ class Planner {
   }
 
  private:
-  // In units of Placement::work(), some 60 ms; the first order is always finished.
-  static constexpr uint64_t kWorkLimit = 25'000'000;
+  // In units of Placement::work(), some 25 ms; the first order is always finished.
+  static constexpr uint64_t kWorkLimit = 10'000'000;
 
   void add(const Buffer& buffer, uint32_t index, int64_t& total) {
     if (buffer.first >= buffer.last)
@@ -251,6 +251,23 @@ ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bo
     placed.insert(at, index);
   }
   return plan;
+}
+
+size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment) {
+  Order order(buffers.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return buffers[a].first < buffers[b].first; });
+  Placement placement;
+  size_t height = 0;
+  for (uint32_t index : order) {
+    const Buffer& buffer = buffers[index];
+    size_t size = checked_align(buffer.size_bytes, alignment);
+    if (size == 0) continue;
+    size_t offset = placement.find_gap(size, buffer.first, buffer.last, Fit::best);
+    placement.insert(offset, size, buffer.first, buffer.last);
+    height = std::max(height, offset + size);
+  }
+  return height;
 }
 
 size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment) {

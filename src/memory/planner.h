@@ -2,36 +2,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <limits>
 #include <span>
-#include <string_view>
-#include <vector>
+
+#include "treadle/memory.h"
 
 namespace treadle::memory {
-
-/// A block of bytes that lives for the steps [first, last) of a plan.
-struct Buffer {
-  static constexpr size_t kAnywhere = std::numeric_limits<size_t>::max();
-
-  size_t size_bytes = 0;
-  int32_t first = 0, last = 0;
-  size_t fixed_offset = kAnywhere;  ///< in bytes; taken as it is, aligned or not
-};
 
 struct PlanOptions {
   size_t alignment = 64;  ///< bytes, a power of two; every offset that is not fixed is a multiple of it
   /// How often an order that did not reach the lower bound is changed and tried again. Counted and not timed, so that the same
   /// buffers always get the same plan; large plans make fewer attempts.
   int improvement_rounds = 50;
-};
-
-struct ArenaPlan {
-  std::vector<size_t> offsets;   ///< bytes, in the order of the buffers; 0 for empty buffers
-  size_t size_bytes = 0;         ///< of the arena, a multiple of the alignment
-  size_t lower_bound_bytes = 0;  ///< no plan can be smaller: the most bytes alive at once, each buffer rounded up to the alignment
-  std::string_view strategy;     ///< the order that gave the smallest arena
 };
 
 /// Assigns every buffer an offset; buffers whose lives overlap get disjoint bytes.
@@ -45,6 +27,10 @@ ArenaPlan plan_arena(std::span<const Buffer> buffers, const PlanOptions& options
 /// The same for any symmetric conflict relation over indices, for plans whose order is partial. Greedy by size.
 /// `lower_bound_bytes` is the largest buffer's size, as finding cliques is hard.
 ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bool(size_t, size_t)>& conflict, size_t alignment = 64);
+
+/// The arena's size in bytes if every buffer takes the smallest gap that is free when it starts to live, in that order: how allocators plan
+/// that record one run (ONNX Runtime's memory pattern). To compare with. Fixed offsets are not looked at.
+size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment);
 
 /// The most bytes that are alive at once.
 /// @param alignment  sizes are rounded up to it; 1 counts the plain sizes.

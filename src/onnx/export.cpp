@@ -10,6 +10,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "onnx/internal_functions.h"
 #include "treadle/error.h"
 
 namespace treadle::onnx {
@@ -129,29 +130,6 @@ struct AttributeWriter {
   }
 };
 
-// Operators of our own are written as local functions. A body of standard operators, for the node's number of inputs and outputs.
-struct InternalFunction {
-  std::string_view op_type;
-  std::vector<NodeDef> (*body)(const FunctionDef&);
-};
-
-// A Yield hands its inputs to whoever runs the graph and takes values back; where nobody does, the values pass through.
-std::vector<NodeDef> yield_body(const FunctionDef& function) {
-  std::vector<NodeDef> nodes;
-  for (size_t i = 0; i < function.outputs.size(); ++i) {
-    if (i >= function.inputs.size())
-      throw Error(ErrorCode::not_implemented, "a Yield that takes more values back than it hands out cannot be written");
-    NodeDef node;
-    node.op_type = "Identity";
-    node.inputs = {function.inputs[i]};
-    node.outputs = {function.outputs[i]};
-    nodes.push_back(std::move(node));
-  }
-  return nodes;
-}
-
-constexpr InternalFunction kInternalFunctions[] = {{"Yield", yield_body}};
-
 class Exporter {
  public:
   Exporter(const Graph& graph, const ExportOptions& options) : root_(graph), options_(options) {}
@@ -201,7 +179,10 @@ class Exporter {
       if (!node.op) throw Error(ErrorCode::not_implemented, "this build has no such operator").add_context(describe(node));
       if (!node.op->since.empty() && node.version < node.op->since.back())
         throw Error(ErrorCode::internal, "only upgraded graphs can be written").add_context(describe(node));
-      if (node.domain == "treadle") return;
+      if (node.domain == "treadle") {
+        opsets_[""] = std::max(opsets_[""], internal_function_opset(node));
+        return;
+      }
       int& version = opsets_.try_emplace(node.domain, 1).first->second;
       version = std::max(version, lowest_opset(graph, node));
     });
@@ -413,30 +394,34 @@ class Exporter {
 
   static std::string name_of_operand(const Scope& scope, ValueId id) { return id == kNoValue ? std::string() : scope.names[index_of(id)]; }
 
-  // The local function for a node of ours; one per number of operands, because a function's are fixed.
-  std::string function_for(const Node& node, const NodeDef& def) {
-    const auto* found = std::find_if(std::begin(kInternalFunctions), std::end(kInternalFunctions),
-                                     [&](const InternalFunction& f) { return f.op_type == node.op_type; });
-    if (found == std::end(kInternalFunctions))
-      throw Error(ErrorCode::not_implemented, "it has no form in standard operators").add_context(describe(node));
+  // The local function for a node of ours. Operands and attributes are fixed in its body: nodes that differ in them have one each.
+  std::string function_for(const Node& node, NodeDef& def) {
+    std::string key = fmt::format("{}_{}_{}", node.op_type, def.inputs.size(), def.outputs.size()), name = key;
+    for (const std::string& input : def.inputs) key += input.empty() ? " -" : " +";
+    for (const auto& [attribute, value] : node.attributes) key += fmt::format(" {}={}", attribute, to_string(value));
+    def.attributes.clear();
+    auto [entry, inserted] = function_names_.try_emplace(std::move(key), name);
+    if (!inserted) return entry->second;
+    for (int i = 2; functions_.contains(entry->second); ++i) entry->second = fmt::format("{}_{}", name, i);
     FunctionDef function;
     function.domain = "treadle";
-    function.name = fmt::format("{}_{}_{}", node.op_type, def.inputs.size(), def.outputs.size());
-    auto [entry, inserted] = functions_.try_emplace(function.name);
-    if (!inserted) return entry->first;
+    function.name = entry->second;
     for (size_t i = 0; i < def.inputs.size(); ++i) function.inputs.push_back(fmt::format("input_{}", i));
     for (size_t i = 0; i < def.outputs.size(); ++i) function.outputs.push_back(fmt::format("output_{}", i));
-    for (const AttributeDef& attribute : def.attributes) function.attributes.push_back(attribute.name);
     function.opset_imports = {{"", opsets_[""]}};
-    function.nodes = found->body(function);
-    entry->second = std::move(function);
-    return entry->first;
+    std::vector<std::string> operands = function.inputs;
+    for (size_t i = 0; i < operands.size(); ++i)
+      if (def.inputs[i].empty()) operands[i].clear();
+    function.nodes = internal_function(node, operands, function.outputs);
+    functions_[entry->second] = std::move(function);
+    return entry->second;
   }
 
   const Graph& root_;
   const ExportOptions& options_;
   std::map<std::string, int> opsets_;
-  std::map<std::string, FunctionDef> functions_;
+  std::map<std::string, FunctionDef> functions_;       // by name
+  std::map<std::string, std::string> function_names_;  // by what a body is made of
 };
 
 }  // namespace

@@ -1,8 +1,11 @@
 // What Conv and its integer forms share.
 #pragma once
 
+#include <vector>
+
 #include "graph/infer.h"
 #include "graph/kernel.h"
+#include "graph/op_def.h"
 #include "kernels/conv/conv.h"
 
 namespace treadle::ops {
@@ -15,5 +18,8 @@ struct ConvolutionInputs {
 /// @throws Error(invalid_argument) for shapes that do not fit together.
 void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType result);
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
+
+/// The operators with channels innermost that the layout pass makes; a part of the family of convolutions.
+std::vector<OpDef> nhwc_ops();
 
 }  // namespace treadle::ops

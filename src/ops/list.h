@@ -31,6 +31,9 @@ std::vector<OpDef> elementwise_binary_ops();
 std::vector<OpDef> elementwise_unary_ops();
 std::vector<OpDef> expand_ops();
 std::vector<OpDef> flex_attention_ops();
+std::vector<OpDef> fused_attention_ops();
+std::vector<OpDef> fused_elementwise_ops();
+std::vector<OpDef> fused_matmul_ops();
 std::vector<OpDef> gather_ops();
 std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
@@ -49,6 +52,7 @@ std::vector<OpDef> ml_maps_ops();
 std::vector<OpDef> ml_scaler_ops();
 std::vector<OpDef> ml_svm_ops();
 std::vector<OpDef> ml_tree_ensemble_ops();
+std::vector<OpDef> nhwc_ops();
 std::vector<OpDef> non_max_suppression_ops();
 std::vector<OpDef> nonzero_ops();
 std::vector<OpDef> normalization_gradient_ops();
@@ -59,6 +63,7 @@ std::vector<OpDef> pad_ops();
 std::vector<OpDef> pool_gradient_ops();
 std::vector<OpDef> pool_ops();
 std::vector<OpDef> quantize_ops();
+std::vector<OpDef> quantized_matmul_ops();
 std::vector<OpDef> quantized_product_ops();
 std::vector<OpDef> random_ops();
 std::vector<OpDef> reduce_ops();
@@ -111,6 +116,9 @@ inline constexpr Family kFamilies[] = {
     elementwise_unary_ops,
     expand_ops,
     flex_attention_ops,
+    fused_attention_ops,
+    fused_elementwise_ops,
+    fused_matmul_ops,
     gather_ops,
     grid_sample_ops,
     image_decoder_ops,
@@ -129,6 +137,7 @@ inline constexpr Family kFamilies[] = {
     ml_scaler_ops,
     ml_svm_ops,
     ml_tree_ensemble_ops,
+    nhwc_ops,
     non_max_suppression_ops,
     nonzero_ops,
     normalization_gradient_ops,
@@ -139,6 +148,7 @@ inline constexpr Family kFamilies[] = {
     pool_gradient_ops,
     pool_ops,
     quantize_ops,
+    quantized_matmul_ops,
     quantized_product_ops,
     random_ops,
     reduce_ops,

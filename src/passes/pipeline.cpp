@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/patch.h"
 #include "passes/captured_constants.h"
+#include "passes/layout.h"
 #include "passes/rules.h"
 #include "passes/whole_graph.h"
 
@@ -36,6 +37,8 @@ constexpr WholeGraphPass kBefore[] = {
     {{"inline-constant-if", "an If with a constant condition becomes the branch that it takes", false},
      [](Graph& graph, FoldBudget&, int64_t limit) { return inline_constant_if(graph, limit); }},
 };
+// Takes DequantizeLinear away, which other runtimes look for.
+constexpr std::string_view kQuantizedMatMul = "fuse-quantized-matmul";
 constexpr RulePass kRules[] = {
     {{"remove-identity", "Identity(x) -> x", false}, remove_identity},
     {{"remove-dropout", "Dropout(x) -> x outside of training", true}, remove_dropout},
@@ -49,6 +52,16 @@ constexpr RulePass kRules[] = {
     {{"divide-to-multiply", "x / 2^k -> x * 2^-k", false}, divide_to_multiply},
     {{"batch-norm-into-conv", "BatchNormalization(Conv(x)) -> Conv(x) with other weights, outside of training", true},
      batch_norm_into_conv},
+    {{"fuse-gelu", "Gelu and Swish written out -> one operator, outside of training", true}, fuse_gelu},
+    {{"fuse-normalization", "LayerNormalization and RMSNormalization written out -> one operator, outside of training", true},
+     fuse_normalization},
+    {{"fuse-attention", "products around a Softmax -> FusedAttention, outside of training", true}, fuse_attention},
+    {{kQuantizedMatMul, "products of dequantised operands -> QuantizedMatMul, outside of training", true}, fuse_quantized_matmul},
+    {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
+};
+// Once, when the rounds above have settled: these take operators away that other rules look for.
+constexpr RulePass kFusions[] = {
+    {{"fuse-into-matmul", "bias, residual and activation behind a product -> FusedMatMul, outside of training", true}, fuse_into_matmul},
 };
 constexpr WholeGraphPass kAfter[] = {
     {{"merge-common-nodes", "nodes that compute the same thing become one", false},
@@ -57,31 +70,62 @@ constexpr WholeGraphPass kAfter[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return remove_dead(graph, limit); }},
 };
 
+// Once, when all else is settled: their operators exist in memory only.
+constexpr WholeGraphPass kLayout[] = {
+    {{"assign-layout", "convolutions and what lies between them, channels innermost", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return assign_layout(graph, limit); }},
+    {{"fuse-conv", "NhwcConv + Add + activation -> NhwcConv", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
+};
+constexpr WholeGraphPass kLast[] = {
+    {{"fuse-elementwise", "pointwise operators behind one another -> FusedElementwise, outside of training", true},
+     [](Graph& graph, FoldBudget& budget, int64_t limit) { return fuse_elementwise(graph, limit, budget.keep_quantisation); }},
+};
+
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
     budget_.max_bytes_each = options.max_folded_bytes;
-    budget_.keep_quantisation = options.keep_quantisation;
+    budget_.keep_quantisation = true;
   }
 
   void run() {
-    // Two rounds settle nearly every model; what a fifth one would find is not worth the load time.
-    constexpr int kMaxRounds = 4;
+    // Two rounds settle nearly every model; what a sixth one would find is not worth the load time. Weights stay quantised until the rules
+    // have seen them so.
+    constexpr int kMaxRounds = 5;
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
       int64_t before = left_;
       for (const WholeGraphPass& pass : kBefore) apply(pass);
       for (const RulePass& pass : kRules) apply(pass);
       for (const WholeGraphPass& pass : kAfter) apply(pass);
-      if (left_ == before) break;
+      const bool has_folded_weights = budget_.keep_quantisation == options_.keep_quantisation;
+      budget_.keep_quantisation = options_.keep_quantisation;
+      if (left_ == before && has_folded_weights) break;
       // Constants that were computed values say more about what reads them.
       infer(graph_, {.warn = options_.warn});
     }
+    for (const RulePass& pass : kFusions) apply(pass);
+    if (options_.internal_operators) settle_layout();
+    for (const WholeGraphPass& pass : kLast) apply(pass);
     release_unused_constants(graph_);
   }
 
  private:
+  void settle_layout() {
+    const int64_t before = left_;
+    apply(kLayout[0]);
+    if (left_ == before) return;
+    // Transposes meet those of the model, and axes that are computed have become constants.
+    for (const WholeGraphPass& pass : kBefore) apply(pass);
+    for (const RulePass& pass : kRules) apply(pass);
+    for (const WholeGraphPass& pass : kAfter) apply(pass);
+    apply(kLayout[1]);
+    infer(graph_, {.warn = options_.warn});
+  }
+
   bool is_active(const PassInfo& info) const {
     if (info.inference_only && options_.training) return false;
+    if (options_.keep_quantisation && info.name == kQuantizedMatMul) return false;
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
   }
 
@@ -130,6 +174,9 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kBefore) list.push_back(pass.info);
   for (const RulePass& pass : kRules) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kAfter) list.push_back(pass.info);
+  for (const RulePass& pass : kFusions) list.push_back(pass.info);
+  for (const WholeGraphPass& pass : kLayout) list.push_back(pass.info);
+  for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
   return list;
 }
 

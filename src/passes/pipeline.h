@@ -19,6 +19,8 @@ struct PipelineOptions {
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
   bool keep_quantisation = false;
+  /// Passes may make operators of the treadle domain, which no other runtime reads.
+  bool internal_operators = true;
   /// One line for every pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
   std::function<void(const std::string&)> warn;

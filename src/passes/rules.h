@@ -18,5 +18,11 @@ std::unique_ptr<Rule> merge_constant_operands();
 std::unique_ptr<Rule> divide_to_multiply();
 std::unique_ptr<Rule> static_reshape();
 std::unique_ptr<Rule> batch_norm_into_conv();
+std::unique_ptr<Rule> fuse_gelu();
+std::unique_ptr<Rule> fuse_normalization();
+std::unique_ptr<Rule> fuse_attention();
+std::unique_ptr<Rule> attention_layouts();
+std::unique_ptr<Rule> fuse_into_matmul();
+std::unique_ptr<Rule> fuse_quantized_matmul();
 
 }  // namespace treadle::passes

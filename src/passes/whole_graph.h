@@ -33,6 +33,10 @@ int64_t inline_constant_if(Graph& graph, int64_t limit);
 /// Nodes that compute the same thing from the same inputs become one; so do small constants of equal contents. Never random numbers.
 int64_t merge_common_nodes(Graph& graph, int64_t limit);
 
+/// Groups of pointwise operators become FusedElementwise nodes. Inference only.
+/// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay
+int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation = false);
+
 /// Removes nodes that nothing reads, in bodies too, and captures that no body reads any more.
 int64_t remove_dead(Graph& graph, int64_t limit);
 

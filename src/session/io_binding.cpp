@@ -9,11 +9,13 @@
 namespace treadle {
 
 struct IoBinding::Impl {
-  const Session::Impl* session = nullptr;
+  std::shared_ptr<const Session::Impl> session;
   std::map<std::string, Datum, std::less<>> inputs;
   std::vector<std::pair<std::string, std::optional<Tensor>>> outputs;
   // Made from the above at the next run.
   bool ready = false;
+  uint64_t monitor_number = 0;
+  std::shared_ptr<const Monitor> monitor;
   std::shared_ptr<const Executable> executable;
   std::vector<Datum> feeds, bound, results;
 
@@ -22,7 +24,9 @@ struct IoBinding::Impl {
     for (const auto& output : outputs) wanted.push_back(output.first);
     for (const auto& input : inputs)
       if (session->known_inputs.at(input.first) >= session->main->input_names.size()) overridden.push_back(input.first);
-    executable = session->executable(wanted, overridden);
+    monitor_number = session->monitor_number.load(std::memory_order_acquire);
+    monitor = session->current_monitor();
+    executable = session->executable({wanted, overridden, {}}, monitor.get());
     feeds.clear();
     for (const std::string& name : executable->input_names) {
       auto found = inputs.find(name);
@@ -37,7 +41,7 @@ struct IoBinding::Impl {
   }
 };
 
-IoBinding::IoBinding(const Session& session) : impl_(std::make_unique<Impl>()) { impl_->session = session.impl_.get(); }
+IoBinding::IoBinding(const Session& session) : impl_(std::make_unique<Impl>()) { impl_->session = session.impl_; }
 IoBinding::~IoBinding() = default;
 IoBinding::IoBinding(IoBinding&&) noexcept = default;
 IoBinding& IoBinding::operator=(IoBinding&&) noexcept = default;
@@ -84,7 +88,11 @@ void IoBinding::clear_outputs() {
   impl_->ready = false;
 }
 
-std::vector<Datum> IoBinding::outputs() const { return impl_->results; }
+std::vector<Datum> IoBinding::outputs() const {
+  std::vector<Datum> fetched = impl_->results;
+  if (impl_->executable) fetched.resize(std::min(fetched.size(), impl_->executable->num_fetched));  // not what a monitor watches
+  return fetched;
+}
 
 std::vector<std::string> IoBinding::output_names() const {
   std::vector<std::string> names;
@@ -94,12 +102,8 @@ std::vector<std::string> IoBinding::output_names() const {
 
 void Session::run(IoBinding& binding, const RunOptions* options) const {
   IoBinding::Impl& bound = *binding.impl_;
-  if (!bound.ready) bound.prepare();
-  try {
-    exec::run(*bound.executable->program, bound.feeds, bound.results, impl_->control(options), bound.bound);
-  } catch (const Error& error) {
-    impl_->explain(*bound.executable, bound.feeds, error);
-  }
+  if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
+  impl_->execute(*bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor.get(), /*compiled=*/false);
 }
 
 }  // namespace treadle

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <ctime>
 
+#include "core/checked.h"
 #include "exec/describe.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
+#include "memory/planner.h"
 #include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/serialize.h"
@@ -21,15 +23,6 @@
 
 namespace treadle {
 namespace {
-
-std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& options) {
-  auto made = std::make_shared<Executable>();
-  made->graph = graph;
-  made->program = std::make_unique<exec::Program>(graph, options);
-  for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
-  made->output_names = graph->output_names;
-  return made;
-}
 
 // Every symbolic extent of every input becomes a symbol of its own.
 void separate_symbols(Graph& graph) {
@@ -100,7 +93,7 @@ size_t weight_bytes(const Graph& graph) {
 
 }  // namespace
 
-std::unique_ptr<Graph> Session::Impl::prepare(std::span<const std::string> overridden) const {
+std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>& edit) const {
   std::unique_ptr<Graph> graph = model.impl().import();
   std::vector<std::string> missing = onnx::list_unsupported(*graph);
   if (!missing.empty())
@@ -113,13 +106,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(std::span<const std::string> overr
     graph->value(id).constant = tensor;
     graph->value(id).type = Type::of(tensor);
   }
-  for (const std::string& name : overridden) {
-    ValueId id = graph->find_value(name);
-    Value& value = graph->value(id);
-    value.kind = Value::Kind::input;
-    value.constant = Datum();
-    graph->inputs.push_back(id);
-  }
+  if (edit) edit(*graph);
   if (!options.strict_symbols) separate_symbols(*graph);
   override_dimensions(*graph, options.free_dimension_overrides);
   if (!options.denotation_overrides.empty()) override_denotations(*graph, model.impl().def, options.denotation_overrides);
@@ -127,87 +114,68 @@ std::unique_ptr<Graph> Session::Impl::prepare(std::span<const std::string> overr
   return graph;
 }
 
-void Session::Impl::optimise(Graph& graph) const {
+void Session::Impl::optimise(Graph& graph, bool internal_operators) const {
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
   passes::PipelineOptions pipeline;
   pipeline.training = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
+  // Backends know ONNX's operators only.
+  pipeline.internal_operators = internal_operators && !options.config.contains("treadle.backends");
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;
   passes::optimize(graph, pipeline);
 }
 
+// One pool serves the loops of nodes and nodes at once: a session with its own numbers gets a pool of the larger of the two.
+void Session::Impl::choose_threads() {
+  const int intra = options.intra_op_num_threads, inter = options.inter_op_num_threads;
+  if (intra < 0 || inter < 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} and {} threads", intra, inter));
+  parallel = inter > 1 || (options.execution_mode == ExecutionMode::parallel && inter != 1);
+  inter_limit = parallel ? inter : 1;
+  if (options.thread_pool)
+    pool = options.thread_pool;
+  else
+    pool = intra == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(parallel ? std::max(intra, inter) : intra);
+  if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
+}
+
+std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
+  if (num_threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("a pool of {} threads", num_threads));
+  return std::make_shared<ThreadPool>(num_threads);
+}
+
+std::vector<std::shared_ptr<const plugin::Compiled>> Session::Impl::partition(Graph& graph) const {
+  auto backends = options.config.find("treadle.backends");
+  if (backends == options.config.end()) return {};
+  plugin::PartitionOptions partitioning{.backends = backends->second, .training = options.mode == SessionMode::training};
+  if (options.on_pass) partitioning.log = [&](std::string_view backend, const std::string& what) { options.on_pass(backend, what, 0); };
+  return plugin::partition(graph, partitioning);
+}
+
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
-  pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
+  choose_threads();
   uint64_t start = read_ticks();
-  std::unique_ptr<Graph> graph = prepare({});
+  if (!options.optimized_model_filepath.empty()) {
+    std::unique_ptr<Graph> written = prepare();
+    optimise(*written, /*internal_operators=*/false);
+    onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
+  }
+  std::unique_ptr<Graph> graph = prepare();
   optimise(*graph);
-  if (!options.optimized_model_filepath.empty())
-    onnx::write_model_file(onnx::export_model(*graph, &model.impl().def), options.optimized_model_filepath);
-  auto made = make_executable(std::move(graph), program_options());
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");
+  }
+  const auto compiled = partition(*graph);
+  auto made = finish(std::move(graph));
+  if (recorder) {
     recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
-    made->program->name_records(*recorder);
     profiling = true;
   }
   main = std::move(made);
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
-}
-
-std::shared_ptr<const Executable> Session::Impl::executable(std::span<const std::string> outputs,
-                                                            std::span<const std::string> overridden) const {
-  bool all = outputs.empty() || std::equal(outputs.begin(), outputs.end(), main->output_names.begin(), main->output_names.end());
-  if (all && overridden.empty()) return main;
-  std::string key = fmt::format("{}\n\n{}", fmt::join(outputs, "\n"), fmt::join(overridden, "\n"));
-  std::lock_guard lock(mutex);
-  auto found = std::find_if(others.begin(), others.end(), [&](const auto& entry) { return entry.first == key; });
-  if (found != others.end()) {
-    others.splice(others.begin(), others, found);
-    return found->second;
-  }
-  std::unique_ptr<Graph> graph;
-  if (overridden.empty()) {
-    graph = main->graph->clone();
-  } else {
-    graph = prepare(overridden);
-    optimise(*graph);
-  }
-  if (!all) {
-    std::vector<ValueId> values;
-    std::vector<std::string> names;
-    for (const std::string& name : outputs) {
-      auto position = std::find(graph->output_names.begin(), graph->output_names.end(), name);
-      if (position == graph->output_names.end())
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(main->output_names, ", ")));
-      values.push_back(graph->outputs[static_cast<size_t>(position - graph->output_names.begin())]);
-      names.push_back(name);
-    }
-    graph->outputs = std::move(values);
-    graph->output_names = std::move(names);
-    remove_dead_nodes(*graph);
-    std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });
-  }
-  others.emplace_front(std::move(key), make_executable(std::move(graph), program_options()));
-  if (others.size() > kMaxExecutables) others.pop_back();
-  return others.front().second;
-}
-
-exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
-  exec::RunControl control;
-  control.pool = pool->num_threads() > 1 ? pool.get() : nullptr;
-  if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
-  control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
-  if (run_options) {
-    control.cancel = &run_options->terminate;
-    if (run_options->deadline_ms > 0)
-      control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
-  }
-  return control;
 }
 
 void Session::Impl::explain(const Executable& failed, std::span<const Datum> feeds, const Error& error) const {
@@ -230,55 +198,18 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
   throw error;
 }
 
-Session::Session(const Model& model, const SessionOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
+Session::Session(const Model& model, const SessionOptions& options) : impl_(std::make_shared<Impl>(model, options)) {}
 Session::Session(const std::string& path, const SessionOptions& options)
     : Session(Model::load(path, {.use_mmap = options.use_mmap}), options) {}
-Session::~Session() = default;
+Session::~Session() {
+  if (impl_) impl_->in_flight.close(-1);
+}
 Session::Session(Session&&) noexcept = default;
-Session& Session::operator=(Session&&) noexcept = default;
-
-namespace {
-
-/// Feeds in the order of an executable's inputs.
-std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds) {
-  std::vector<Datum> arranged;
-  for (const std::string& name : executable.input_names) {
-    auto found = feeds.find(name);
-    if (found == feeds.end())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(executable.input_names, ", ")));
-    arranged.push_back(found->second);
-  }
-  return arranged;
-}
-
-}  // namespace
-
-std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
-                                const RunOptions* options) const {
-  std::vector<std::string> overridden;
-  for (const auto& [name, value] : feeds) {
-    auto found = impl_->known_inputs.find(name);
-    if (found == impl_->known_inputs.end())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(impl_->main->input_names, ", ")));
-    if (found->second >= impl_->main->input_names.size()) overridden.push_back(name);
-  }
-  std::shared_ptr<const Executable> executable = impl_->executable(outputs, overridden);
-  std::vector<Datum> arranged = arrange(*executable, feeds);
-  std::vector<Datum> results(executable->output_names.size());
-  exec::RunControl control = impl_->control(options);
-  try {
-    RecordScope scope(control.recorder, impl_->run_record, RecordKind::run);
-    exec::run(*executable->program, arranged, results, control);
-  } catch (const Error& error) {
-    impl_->explain(*executable, arranged, error);
-  }
-  return results;
-}
-
-std::future<std::vector<Datum>> Session::run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs) const {
-  return std::async(std::launch::async, [this, feeds = std::move(feeds), outputs = std::move(outputs)] { return run(feeds, outputs); });
+Session& Session::operator=(Session&& other) noexcept {
+  if (this == &other) return *this;
+  if (impl_) impl_->in_flight.close(-1);
+  impl_ = std::move(other.impl_);
+  return *this;
 }
 
 const Model& Session::model() const { return impl_->model; }
@@ -302,6 +233,12 @@ MemoryReport Session::memory() const {
   if (auto plan = program.bindings().latest_plan()) {
     report.arena_bytes = plan->arena_bytes;
     report.arena_lower_bound_bytes = plan->lower_bound_bytes;
+    std::vector<memory::Buffer> buffers;
+    for (size_t b = 0; b < plan->sizes.size(); ++b) {
+      buffers.push_back({plan->sizes[b], program.buffers()[b].first, program.buffers()[b].last + 1});
+      report.arena_sum_bytes += align_up(plan->sizes[b], Storage::kAlignment);
+    }
+    report.arena_in_order_bytes = memory::best_fit_in_order_bytes(buffers, Storage::kAlignment);
   }
   return report;
 }
@@ -317,56 +254,5 @@ std::string Session::end_profiling() {
 int64_t Session::profiling_start_ns() const { return impl_->recorder ? impl_->recorder->collect().start_unix_ns : 0; }
 
 std::string_view version() { return TREADLE_VERSION; }
-
-// Partial runs.
-
-struct PartialRun::Impl {
-  std::shared_ptr<const Executable> executable;
-  std::unique_ptr<exec::Frame> frame;
-};
-
-PartialRun::PartialRun(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-PartialRun::~PartialRun() = default;
-PartialRun::PartialRun(PartialRun&&) noexcept = default;
-PartialRun& PartialRun::operator=(PartialRun&&) noexcept = default;
-
-PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds) const {
-  auto run = std::make_unique<PartialRun::Impl>();
-  run->executable = impl_->main;
-  run->frame = std::make_unique<exec::Frame>(*run->executable->program);
-  std::vector<Datum> arranged = arrange(*run->executable, feeds);
-  try {
-    run->frame->start(arranged, {}, impl_->control(nullptr));
-  } catch (const Error& error) {
-    impl_->explain(*run->executable, arranged, error);
-  }
-  return PartialRun(std::move(run));
-}
-
-bool PartialRun::advance() { return impl_->frame->advance(); }
-bool PartialRun::finished() const { return impl_->frame->finished(); }
-
-std::vector<std::pair<std::string, Datum>> PartialRun::yielded() const {
-  if (finished()) throw Error(ErrorCode::invalid_argument, "the run is at its end, not at a Yield");
-  std::vector<Datum> values = impl_->frame->yielded();
-  const Node& node = *impl_->frame->yield().node;
-  std::vector<std::pair<std::string, Datum>> named;
-  for (size_t i = 0; i < values.size(); ++i)
-    named.emplace_back(node.has_input(i) ? impl_->executable->graph->value(node.inputs[i]).name : "", std::move(values[i]));
-  return named;
-}
-
-bool PartialRun::resume(std::span<const Datum> values) {
-  if (finished()) throw Error(ErrorCode::invalid_argument, "the run is at its end, not at a Yield");
-  impl_->frame->resume(values);
-  return impl_->frame->advance();
-}
-
-std::vector<Datum> PartialRun::outputs() {
-  if (!finished()) throw Error(ErrorCode::invalid_argument, "the run is not at its end");
-  std::vector<Datum> results(impl_->executable->output_names.size());
-  impl_->frame->take_outputs(results);
-  return results;
-}
 
 }  // namespace treadle

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,46 +16,88 @@
 #include "exec/frame.h"
 #include "exec/program.h"
 #include "graph/graph.h"
+#include "plugin/backend.h"
+#include "session/in_flight.h"
 #include "session/model.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 
 namespace treadle {
 
+/// What a run wants, apart from the elements: a program is compiled for each such set of names.
+struct Request {
+  std::span<const std::string> fetches;  ///< empty: all outputs, or none if there are targets
+  std::span<const std::string> fed;      ///< values that are fed though they are no inputs: initializers and computed ones
+  std::span<const std::string> targets;  ///< computed but not fetched: nodes or values
+};
+
 /// A program for one set of fed and fetched values.
 struct Executable {
   std::shared_ptr<const Graph> graph;
   std::unique_ptr<exec::Program> program;
   std::vector<std::string> input_names, output_names;
+  size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
+  uint64_t id = 0;                                ///< differs over all of the process
+  std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
 };
 
 struct Session::Impl {
   Impl(const Model& model, const SessionOptions& options);
 
-  /// The program that computes `outputs` (empty: all) where the initializers named in `overridden` are fed.
-  std::shared_ptr<const Executable> executable(std::span<const std::string> outputs, std::span<const std::string> overridden) const;
+  /// The program for a request; `*compiled` tells whether it was made for this call.
+  std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
+  std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   exec::RunControl control(const RunOptions* run_options) const;
+  void choose_threads();
+  /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
+  void execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
+               const RunOptions* options, const Monitor* monitor, bool compiled) const;
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
-  /// A graph of the model, upgraded and with the options' overrides; `overridden` initializers are inputs.
-  std::unique_ptr<Graph> prepare(std::span<const std::string> overridden) const;
-  void optimise(Graph& graph) const;
-  exec::ProgramOptions program_options() const { return {.reuse_memory = options.reuse_memory, .pool = pool.get()}; }
+  /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
+  std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}) const;
+  /// @param internal_operators  false: only operators that a file may hold.
+  void optimise(Graph& graph, bool internal_operators = true) const;
+  /// Gives subgraphs to the backends that the session names. What comes back must live until the program is made.
+  std::vector<std::shared_ptr<const plugin::Compiled>> partition(Graph& graph) const;
+  std::shared_ptr<Executable> finish(std::shared_ptr<const Graph> graph, bool observable = false) const;
+  std::shared_ptr<const Monitor> current_monitor() const;
 
   Model model;
   SessionOptions options;
   std::shared_ptr<ThreadPool> pool;
+  bool parallel = false;
+  int intra_limit = 0, inter_limit = 0;  // as of RunControl
   std::shared_ptr<const Executable> main;
   std::unordered_map<std::string, size_t> known_inputs;  // inputs and overridable initializers
   mutable std::atomic<uint64_t> num_runs{0};
   std::unique_ptr<Recorder> recorder;  // while profiling; kept until the session ends, as runs in flight may hold it
   mutable std::atomic<bool> profiling{false};
   uint32_t run_record = 0;
+  mutable RunsInFlight in_flight;
 
   // Other sets of feeds and fetches, most recent first.
   static constexpr size_t kMaxExecutables = 8;
+  struct Entry {
+    std::vector<std::string> fetches, fed, targets;
+    uint64_t monitor = 0;  // the number of the monitor that it was compiled for; 0: none
+    std::shared_ptr<const Executable> executable;
+  };
   mutable std::mutex mutex;
-  mutable std::list<std::pair<std::string, std::shared_ptr<const Executable>>> others;
+  mutable std::list<Entry> others;
+  mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
+
+  mutable std::mutex monitor_mutex;
+  std::shared_ptr<const Monitor> monitor;
+  std::atomic<uint64_t> monitor_number{0};  // of the one that is set; 0: none
+  uint64_t last_monitor_number = 0;
+
+  mutable std::mutex stored_mutex;
+  std::unordered_map<ValueHandle, Datum> stored;
+  ValueHandle last_handle = 0;
 };
+
+/// Feeds in the order of an executable's inputs. @throws Error(invalid_argument) naming the one that is missing.
+std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds);
 
 }  // namespace treadle

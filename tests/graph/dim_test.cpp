@@ -81,6 +81,8 @@ TEST_F(DimTest, BroadcastingTakesTheOtherOfAOne) {
   EXPECT_EQ(broadcast(a, a), a);
   EXPECT_EQ(broadcast(a, Dim(4)), Dim(4));  // a is 4 or 1 in every run that succeeds
   EXPECT_EQ(broadcast(a, b), broadcast(b, a));
+  EXPECT_EQ(broadcast(broadcast(a, b), a), broadcast(a, b));  // once more changes nothing
+  EXPECT_EQ(broadcast(b, broadcast(a, b)), broadcast(a, b));
   EXPECT_THROW(broadcast(Dim(3), Dim(4)), Error);
 }
 

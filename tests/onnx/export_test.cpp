@@ -222,6 +222,52 @@ TEST(Export, AYieldIsALocalFunction) {
   EXPECT_EQ(read(model)->num_nodes(), 2U);
 }
 
+// What a file with the local functions computes is what the graph computes.
+void expect_same_results(const Graph& graph, double tolerance) {
+  ModelDef model = written(graph);
+  std::unique_ptr<Graph> again = read(model);
+  infer(*again);
+  for (NodeId id : again->order()) EXPECT_EQ(again->node(id).domain, "") << "functions are taken apart when they are read";
+  std::vector<Datum> feeds = testing::random_feeds(graph), a = testing::run_graph(graph, feeds), b = testing::run_graph(*again, feeds);
+  const Tensor &x = a.at(0).tensor(), &y = b.at(0).tensor();
+  ASSERT_EQ(x.shape(), y.shape());
+  for (int64_t i = 0; i < x.num_elements(); ++i) EXPECT_NEAR(x.data<float>()[i], y.data<float>()[i], tolerance);
+}
+
+TEST(Export, AFusedProductIsALocalFunction) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {3, 6}), r = b.input("r", {3, 9});
+  b.output(b.node("y", "FusedMatMul", {x, b.weights("w", Shape{9, 6}), kNoValue, r},
+                  {{"transB", int64_t{1}}, {"activation", std::string("LeakyRelu")}, {"activation_alpha", 0.3F}}, 1, "treadle")[0]);
+  expect_same_results(b.graph(), 1e-6);
+}
+
+TEST(Export, FusedAttentionIsALocalFunction) {
+  GraphBuilder b;
+  ValueId packed = b.input("packed", {2, 5, 3, 4, 8}), q = b.input("q", {2, 8, 6, 8});
+  b.output(b.node("y", "FusedAttention", {q, packed, packed, b.input("mask", {6, 5}, DType::boolean)},
+                  {{"scale", 0.3F},
+                   {"mask_keeps", int64_t{0}},
+                   {"masked_value", -1e9F},
+                   {"k_layout", int64_t{2}},
+                   {"v_layout", int64_t{2}},
+                   {"k_part", int64_t{1}},
+                   {"v_part", int64_t{2}},
+                   {"y_layout", int64_t{1}}},
+                  1, "treadle")[0]);
+  expect_same_results(b.graph(), 1e-6);
+}
+
+TEST(Export, AFusedChainIsALocalFunction) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {4, 9}), zero = b.constant<uint8_t>("zero", Shape{}, {7});
+  const std::vector<std::string> steps{"Mul 0 0",  "Clip 4 max=0.75",       "QuantizeLinear 5 1 2", "DequantizeLinear 6 1 2",
+                                       "Less 7 3", "LeakyRelu 7 alpha=0.3", "Where 8 9 0",          "GeluTanh 10"};
+  b.output(
+      b.node("y", "FusedElementwise", {x, b.scalar("scale", 0.02F), zero, b.scalar("bound", 0.4F)}, {{"steps", steps}}, 1, "treadle")[0]);
+  expect_same_results(b.graph(), 1e-6);
+}
+
 TEST(Export, AConstantThatIsNoTensorIsRefused) {
   GraphBuilder b;
   ValueId c = b.graph().add_constant("c", Sequence{DType::float32, {}});

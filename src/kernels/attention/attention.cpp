@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention/rows.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/scratch_slots.h"
@@ -41,10 +42,6 @@ size_t slot_bytes(const AttentionParams& p) {
   return aligned_bytes<T>(tile_rows(p) * p.kv_length) + aligned_bytes<char>(static_cast<int64_t>(gemm_bytes<T>(p)));
 }
 
-void exp_row(float* row, int64_t n) { exp_f32(row, row, n); }
-void exp_row(double* row, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) row[i] = std::exp(row[i]);
-}
 void tanh_row(float* row, int64_t n) { tanh_f32(row, row, n); }
 void tanh_row(double* row, int64_t n) {
   for (int64_t i = 0; i < n; ++i) row[i] = std::tanh(row[i]);
@@ -74,6 +71,11 @@ void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b,
   std::fill(row, row + keys.first, kMasked);
   std::fill(row + keys.last, row + p.kv_length, kMasked);
   const int64_t mask = b * p.mask_batch + h * p.mask_head + query * p.mask_row;
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.mask_column == 1 && data.bias) return add_bias_row(row + keys.first, data.bias + mask + keys.first, keys.last - keys.first);
+    if (p.mask_column == 1 && data.keep)
+      return mask_row_f32(row + keys.first, data.keep + mask + keys.first, p.keeps, static_cast<float>(p.masked), keys.last - keys.first);
+  }
   if (data.bias) {
     for (int64_t k = keys.first; k < keys.last; ++k) {
       const T bias = data.bias[mask + k * p.mask_column];
@@ -81,24 +83,21 @@ void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b,
     }
   } else if (data.keep) {
     for (int64_t k = keys.first; k < keys.last; ++k)
-      if (!data.keep[mask + k * p.mask_column]) row[k] = kMasked;
+      if (data.keep[mask + k * p.mask_column] != p.keeps) row[k] = static_cast<T>(p.masked);
   }
 }
 
-template <typename T>
-void softmax_row(T* row, int64_t n) {
-  T largest = -std::numeric_limits<T>::infinity();
+void softmax_row(float* row, int64_t n, EmptyRows empty) { softmax_scores(row, n, empty); }
+void softmax_row(double* row, int64_t n, EmptyRows empty) {
+  constexpr double kLowest = -std::numeric_limits<double>::infinity();
+  double largest = kLowest, sum = 0;
   for (int64_t i = 0; i < n; ++i) largest = row[i] > largest || row[i] != row[i] ? row[i] : largest;
-  if (largest == -std::numeric_limits<T>::infinity()) {
-    std::fill_n(row, n, T{0});  // nothing to see
+  for (int64_t i = 0; i < n; ++i) sum += row[i] = std::exp(row[i] - largest);
+  if (sum != sum && (empty == EmptyRows::zero_for_nan || (empty == EmptyRows::zero && largest == kLowest))) {
+    std::fill_n(row, n, 0.0);
     return;
   }
-  for (int64_t i = 0; i < n; ++i) row[i] -= largest;
-  exp_row(row, n);
-  T sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += row[i];
-  const T factor = 1 / sum;
-  for (int64_t i = 0; i < n; ++i) row[i] *= factor;
+  for (int64_t i = 0; i < n; ++i) row[i] /= sum;
 }
 
 template <typename T>
@@ -125,7 +124,7 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   show(AttentionScores::capped);
   for (int64_t r = 0; r < rows; ++r) mask_row(p, data, b, h, first + r, scores + r * p.kv_length);
   show(AttentionScores::biased);
-  for (int64_t r = 0; r < rows; ++r) softmax_row(scores + r * p.kv_length, p.kv_length);
+  for (int64_t r = 0; r < rows; ++r) softmax_row(scores + r * p.kv_length, p.kv_length, p.empty_rows);
   show(AttentionScores::probabilities);
   gemm_batched<T>(values_shape(p, rows), {}, scores, data.v + b * p.v.batch + kv_head * p.v.head,
                   data.y + b * p.y.batch + h * p.y.head + first * p.y.row, {}, work, 1, nullptr);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "core/thread_pool.h"
 
@@ -12,6 +13,13 @@ namespace treadle::kernels {
 /// A [batch, heads, length, size] array with a stride for each axis but the last, which is contiguous.
 struct HeadStrides {
   int64_t batch = 0, head = 0, row = 0;
+};
+
+/// What a query gets that sees no key, or whose scores are NaN.
+enum class EmptyRows : uint8_t {
+  zero,          ///< zeros for no key; a NaN stays
+  formula,       ///< NaN in both cases, as exp(-inf - -inf) is
+  zero_for_nan,  ///< zeros in both cases
 };
 
 struct AttentionParams {
@@ -25,6 +33,9 @@ struct AttentionParams {
   int64_t left_window = -1, right_window = -1;  ///< -1: unbounded
   int64_t past_length = 0;                      ///< keys before the first query, where valid_lengths is null
   // The mask's strides; 0 where it is broadcast. Keys from mask_length on are masked.
+  EmptyRows empty_rows = EmptyRows::zero;
+  double masked = -std::numeric_limits<double>::infinity();  ///< a score that `keep` masks
+  bool keeps = true;                                         ///< what `keep` says of a key that counts
   int64_t mask_batch = 0, mask_head = 0, mask_row = 0, mask_column = 0, mask_length = 0;
 };
 
@@ -35,7 +46,7 @@ template <typename T>
 struct AttentionData {
   const T *q = nullptr, *k = nullptr, *v = nullptr;
   const T* bias = nullptr;     ///< added to the scores; -infinity masks; null for none
-  const bool* keep = nullptr;  ///< false masks; null for none
+  const bool* keep = nullptr;  ///< masks where it is not params.keeps; null for none
   /// Valid keys of each batch in a cache kept outside, or null. Queries are then the last of them.
   const int64_t* valid_lengths = nullptr;
   T* y = nullptr;

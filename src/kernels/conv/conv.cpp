@@ -5,10 +5,8 @@
 
 #include "kernels/conv/depthwise.h"
 #include "kernels/conv/im2col.h"
-#include "kernels/conv/winograd.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"
-#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 #include "treadle/error.h"
 
@@ -48,45 +46,6 @@ Epilogue<float> group_epilogue(const ConvEpilogue& e, int64_t first_channel, int
           .b = e.b};
 }
 
-// An image of few outputs leaves a part of the last vectors empty (7 x 7: 15 of 64 lanes). With packed weights the product is turned
-// round: the outputs are its rows, the filters its columns.
-bool transposed_fits(const ConvParams& p) {
-  constexpr int64_t kMaxOutputs = 256;
-  const int64_t out_size = p.window.out_size();
-  if (p.group != 1 || p.M < 64 || out_size < 4 || out_size > kMaxOutputs) return false;
-  return p.window.kernel_size() == 1 || 8 * Panels(out_size, panel_shape<float>()).padded_columns() > 9 * out_size;
-}
-
-void conv_transposed(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, void* scratch,
-                     ThreadPool* pool) {
-  const Window w = flattened(p.window);
-  const int64_t out_size = w.out_size(), in_size = w.in_size(), kernel = w.kernel_size();
-  const bool pointwise = kernel == 1 && w.in[2] == out_size;
-  float* columns = static_cast<float*>(scratch);
-  float* product = columns + aligned_bytes<float>(depth_of(p) * out_size) / sizeof(float);
-  const bool clamps = e.residual == nullptr && (e.activation == Unary::relu || e.activation == Unary::clip);
-  const Epilogue<float> inner{.bias = e.bias, .activation = clamps ? e.activation : Unary::none, .a = e.a, .b = e.b};
-  for (int64_t image = 0; image < p.N; ++image, x += p.C * in_size, y += p.M * out_size) {
-    if (!pointwise) {
-      parallel_for(pool, p.C, std::max<int64_t>(1, 8192 / (kernel * out_size)), [&](int64_t begin, int64_t end) {
-        im2col_panel(w, end - begin, x + begin * in_size, 0.0f, 0, out_size, out_size, columns + begin * kernel * out_size);
-      });
-    }
-    gemm<float>(out_size, {pointwise ? x : columns, 1, out_size}, {depth_of(p), p.M, packed}, product, p.M, inner, pool);
-    parallel_for(pool, p.M, std::max<int64_t>(16, 8192 / out_size), [&](int64_t begin, int64_t end) {
-      transpose_plane(out_size, end - begin, product + begin, p.M, y + begin * out_size, out_size);
-      if (clamps) return;
-      float* to = y + begin * out_size;
-      const int64_t count = (end - begin) * out_size;
-      if (e.residual != nullptr) {
-        const float* from = e.residual + image * p.M * out_size + begin * out_size;
-        for (int64_t i = 0; i < count; ++i) to[i] += from[i];
-      }
-      unary_f32(e.activation, e.a, e.b, to, to, count);
-    });
-  }
-}
-
 }  // namespace
 
 void check_conv(const ConvParams& p) {
@@ -96,23 +55,7 @@ void check_conv(const ConvParams& p) {
   }
 }
 
-int64_t packed_conv_size(const ConvParams& p) {
-  if (winograd_fits(p)) return winograd_weights_size(p);
-  return transposed_fits(p) ? packed_b_size<float>(depth_of(p), p.M) : 0;
-}
-
-void pack_conv(const ConvParams& p, const float* weights, float* packed) {
-  if (winograd_fits(p)) {
-    winograd_pack(p, weights, packed);
-  } else if (transposed_fits(p)) {
-    pack_b(weights, depth_of(p), p.M, depth_of(p), true, packed);
-  }
-}
-
-size_t conv_scratch_bytes(const ConvParams& p, int max_threads, bool packed) {
-  if (packed && winograd_fits(p)) return winograd_scratch_bytes(p, max_threads);
-  if (packed && transposed_fits(p))
-    return aligned_bytes<float>(depth_of(p) * p.window.out_size()) + aligned_bytes<float>(p.M * p.window.out_size());
+size_t conv_scratch_bytes(const ConvParams& p, int max_threads) {
   const Panels panels(p.window.out_size(), panel_shape<float>());
   switch (method_of(p, panels)) {
     case Method::depthwise: return depthwise_slot_bytes(p.window) * static_cast<size_t>(ScratchSlots::count(max_threads, p.N * p.C));
@@ -125,12 +68,9 @@ size_t conv_scratch_bytes(const ConvParams& p, int max_threads, bool packed) {
 }
 
 void conv(const ConvParams& p, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch, int max_threads,
-          ThreadPool* pool, const float* packed_weights) {
+          ThreadPool* pool) {
   const int64_t out_size = p.window.out_size();
   if (p.N <= 0 || p.M <= 0 || out_size <= 0) return;
-  if (packed_weights != nullptr && winograd_fits(p))
-    return winograd(p, x, weights, packed_weights, y, epilogue, scratch, max_threads, pool);
-  if (packed_weights != nullptr && transposed_fits(p)) return conv_transposed(p, x, packed_weights, y, epilogue, scratch, pool);
   const Panels panels(out_size, panel_shape<float>());
   const Method method = method_of(p, panels);
   if (method == Method::depthwise) return depthwise(p, x, weights, y, epilogue, scratch, max_threads, pool);

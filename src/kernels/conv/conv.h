@@ -2,6 +2,7 @@
 //
 // y of one image is the product W (M x C*kernel) by the image's columns (C*kernel x out). The columns of 64 outputs at a time are written
 // straight into a GEMM panel, which all rows of W then pass over while it is in L2; W is read in place. Depthwise convolutions are direct.
+// With constant weights the layout pass takes the kernels of nhwc.h instead.
 #pragma once
 
 #include <cstddef>
@@ -31,20 +32,12 @@ struct ConvEpilogue {
 /// @throws Error(invalid_argument) if group divides neither C nor M.
 void check_conv(const ConvParams& params);
 
-/// Floats of the packed form of constant weights; 0 where the weights are best used as they are. Depends on the sizes of the image too.
-int64_t packed_conv_size(const ConvParams& params);
-/// @param packed  packed_conv_size(params) floats, aligned to 64 bytes
-void pack_conv(const ConvParams& params, const float* weights, float* packed);
-
 /// Working memory of conv for a call on at most `max_threads` threads.
-/// @param packed  whether the call will pass packed weights
-size_t conv_scratch_bytes(const ConvParams& params, int max_threads, bool packed = false);
+size_t conv_scratch_bytes(const ConvParams& params, int max_threads);
 
-/// @param weights         the original weights, needed with packed ones too
-/// @param scratch         conv_scratch_bytes(params, max_threads, packed_weights != nullptr), aligned to 64 bytes
-/// @param packed_weights  from pack_conv with the same params, or null
+/// @param scratch  conv_scratch_bytes(params, max_threads), aligned to 64 bytes
 void conv(const ConvParams& params, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch,
-          int max_threads, ThreadPool* pool, const float* packed_weights = nullptr);
+          int max_threads, ThreadPool* pool);
 
 /// The transposed convolution: x[N, C, in], W[C, M / group, kernel], y[N, M, out]. `window` describes the convolution whose gradient it is:
 /// its input is y (window.in) and its output is x (window.out).

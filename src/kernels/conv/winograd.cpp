@@ -7,7 +7,6 @@
 
 #include "kernels/conv/winograd_transform.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -20,13 +19,13 @@ constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole b
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// The tiles of one image, cut into blocks of whole tile rows. A block's four arrays live in two buffers: the input is dead when the
-/// products are written, and so are the transformed tiles when the output is.
+/// The tiles of one image, cut into blocks of whole tile rows. A block's input with its border is dead when the products are written:
+/// they share a buffer.
 struct Plan {
   int64_t C, M;        // rounded up to vectors
   int64_t high, wide;  // tiles
   int64_t rows_per_block, blocks;
-  int64_t x_row, y_row;        // floats
+  int64_t x_row;               // floats
   int64_t v_matrix, m_matrix;  // floats from matrix to matrix: one cache line more than needed, as powers of two would share cache sets
   size_t first_bytes, second_bytes, slot_bytes;
 
@@ -40,12 +39,11 @@ struct Plan {
     blocks = (high + rows_per_block - 1) / rows_per_block;
     rows_per_block = (high + blocks - 1) / blocks;
     x_row = (wide * 4 + 2) * C;
-    y_row = wide * 4 * M;
     const int64_t tiles = rows_per_block * wide;
     v_matrix = tiles * C + kWinogradLanes;
     m_matrix = tiles * M + kWinogradLanes;
     first_bytes = aligned_bytes<float>(std::max((rows_per_block * 4 + 2) * x_row, kPoints * m_matrix));
-    second_bytes = aligned_bytes<float>(std::max(kPoints * v_matrix, rows_per_block * 4 * y_row));
+    second_bytes = aligned_bytes<float>(kPoints * v_matrix);
     slot_bytes = first_bytes + second_bytes + aligned_bytes<uint8_t>(tiles);
   }
   bool by_block(const ConvParams& p) const { return p.N * blocks >= kEnoughBlocks; }
@@ -70,7 +68,7 @@ struct Block {
   int64_t tiles() const { return tile_rows * plan.wide; }
   int64_t output_rows() const { return std::min(tile_rows * 4, p.window.out[1] - first_row * 4); }
 
-  /// Rows of the input with channels innermost and zeros all around.
+  /// Rows of the input with zeros all around, channels rounded up to vectors.
   void gather() const {
     const Window& w = p.window;
     const int64_t pixels = plan.wide * 4 + 2, left = w.pad_begin[2];
@@ -83,10 +81,18 @@ struct Block {
           std::fill(row, row + plan.x_row, 0.0f);
           continue;
         }
-        if (plan.C != p.C) std::fill(row, row + plan.x_row, 0.0f);
-        std::fill(row, row + left * plan.C, 0.0f);
-        transpose_plane(p.C, inside, x + (image * p.C * w.in[1] + ih) * w.in[2], w.in[1] * w.in[2], row + left * plan.C, plan.C);
-        std::fill(row + (left + inside) * plan.C, row + plan.x_row, 0.0f);
+        const float* from = x + (image * w.in[1] + ih) * w.in[2] * p.C;
+        float* to = row + left * plan.C;
+        std::fill(row, to, 0.0f);
+        if (plan.C == p.C) {
+          std::copy(from, from + inside * p.C, to);
+        } else {
+          for (int64_t pixel = 0; pixel < inside; ++pixel) {
+            std::copy(from + pixel * p.C, from + (pixel + 1) * p.C, to + pixel * plan.C);
+            std::fill(to + pixel * plan.C + p.C, to + (pixel + 1) * plan.C, 0.0f);
+          }
+        }
+        std::fill(to + inside * plan.C, row + plan.x_row, 0.0f);
       }
     });
   }
@@ -100,16 +106,6 @@ struct Block {
     });
   }
 
-  void scatter() const {
-    const Window& w = p.window;
-    parallel_for(pool, output_rows(), 4, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        transpose_plane(w.out[2], p.M, second() + r * plan.y_row, plan.M, y + (image * p.M * w.out[1] + first_row * 4 + r) * w.out[2],
-                        w.out[1] * w.out[2]);
-      }
-    });
-  }
-
   float direct(int64_t m, int64_t oh, int64_t ow) const {
     const Window& w = p.window;
     float sum = 0;
@@ -117,7 +113,7 @@ struct Block {
       for (int64_t k = 0; k < 9; ++k) {
         const int64_t ih = oh + k / 3 - w.pad_begin[1], iw = ow + k % 3 - w.pad_begin[2];
         if (ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) continue;
-        sum += x[((image * p.C + c) * w.in[1] + ih) * w.in[2] + iw] * weights[(m * p.C + c) * 9 + k];
+        sum += x[((image * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weights[(m * p.C + c) * 9 + k];
       }
     }
     return sum;
@@ -131,48 +127,43 @@ struct Block {
       for (int64_t m = 0; m < p.M; ++m) {
         for (int64_t oh = h0; oh < std::min(h0 + 4, w.out[1]); ++oh) {
           for (int64_t ow = w0; ow < std::min(w0 + 4, w.out[2]); ++ow) {
+            const int64_t at = ((image * w.out[1] + oh) * w.out[2] + ow) * p.M + m;
             float value = direct(m, oh, ow) + (epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f);
+            if (epilogue.residual != nullptr) value += epilogue.residual[at];
             if (value < low) value = low;
             if (value > high) value = high;
-            y[((image * p.M + m) * w.out[1] + oh) * w.out[2] + ow] = value;
+            y[at] = value;
           }
         }
       }
     }
   }
 
-  void finish() const {
-    const Window& w = p.window;
-    const int64_t count = output_rows() * w.out[2];
-    parallel_for(pool, p.M, std::max<int64_t>(1, 16'384 / count), [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m) {
-        const int64_t offset = ((image * p.M + m) * w.out[1] + first_row * 4) * w.out[2];
-        float* to = y + offset;
-        if (epilogue.residual != nullptr) {
-          const float* from = epilogue.residual + offset;
-          for (int64_t i = 0; i < count; ++i) to[i] += from[i];
-        }
-        unary_f32(epilogue.activation, epilogue.a, epilogue.b, to, to, count);
-      }
-    });
-  }
-
   void run() const {
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    const bool clip = epilogue.activation == Unary::clip, relu = epilogue.activation == Unary::relu;
-    const bool apart = epilogue.residual != nullptr || (!clip && !relu && epilogue.activation != Unary::none);
-    const float low = apart ? -kInfinity : clip ? epilogue.a : relu ? 0.0f : -kInfinity, high = clip && !apart ? epilogue.b : kInfinity;
+    const Clamp clamp = clamp_of(epilogue);
+    const int64_t offset = (image * p.window.out[1] + first_row * 4) * p.window.out[2] * p.M;
     gather();
     parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) {
       winograd_input(begin, end, plan.wide, plan.C, first(), plan.x_row, second(), plan.v_matrix);
     });
     products();
-    parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) {
-      winograd_output(begin, end, plan.wide, plan.M, p.M, first(), plan.m_matrix, epilogue.bias, low, high, second(), plan.y_row, finite());
-    });
-    scatter();
-    repair(low, high);
-    if (apart) finish();
+    const WinogradOutput output{.tiles_wide = plan.wide,
+                                .m = first(),
+                                .m_matrix = plan.m_matrix,
+                                .m_row = plan.M,
+                                .rows = output_rows(),
+                                .columns = p.window.out[2],
+                                .channels = p.M,
+                                .bias = epilogue.bias,
+                                .residual = epilogue.residual != nullptr ? epilogue.residual + offset : nullptr,
+                                .low = clamp.low,
+                                .high = clamp.high,
+                                .y = y + offset,
+                                .finite = finite()};
+    parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) { winograd_output(begin, end, output); });
+    repair(clamp.low, clamp.high);
+    if (!clamp.complete)
+      unary_f32(epilogue.activation, epilogue.a, epilogue.b, y + offset, y + offset, output_rows() * p.window.out[2] * p.M, pool);
   }
 };
 

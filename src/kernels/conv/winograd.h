@@ -1,4 +1,4 @@
-// 3x3 convolutions by Winograd's F(4x4, 3x3): 36 products instead of 144 for a tile of 16 outputs.
+// 3x3 convolutions with channels innermost by Winograd's F(4x4, 3x3): 36 products instead of 144 for a tile of 16 outputs.
 //
 // The points are 0, +-1/sqrt 2, +-sqrt 2 and infinity, with which the result is as exact as a plain float32 sum (2e-6 of the largest
 // output); with the usual +-1, +-2 it is four times worse. Lavin and Gray 2015, arXiv:1509.09308; Barabasz et al. 2018, arXiv:1803.10986.
@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/conv/conv.h"
+#include "kernels/conv/nhwc.h"
 
 namespace treadle::kernels {
 
@@ -20,7 +20,9 @@ void winograd_pack(const ConvParams& params, const float* weights, float* packed
 
 size_t winograd_scratch_bytes(const ConvParams& params, int max_threads);
 
-/// @param weights  the original ones too: a tile whose result is not finite is computed again directly, as the transforms turn an infinity
+/// x[N, high, wide, C], y[N, high, wide, M].
+/// @param weights  the original ones [M, C, 3, 3] too: a tile whose result is not finite is computed again directly, as the transforms turn
+/// an infinity
 ///                 into NaN for its whole neighbourhood.
 void winograd(const ConvParams& params, const float* x, const float* weights, const float* packed, float* y, const ConvEpilogue& epilogue,
               void* scratch, int max_threads, ThreadPool* pool);

@@ -68,43 +68,55 @@ void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channel
   }
 }
 
-void output_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, int64_t valid, const float* m, int64_t m_matrix,
-                  const float* bias, float low, float high, float* y, int64_t y_row, uint8_t* finite) {
+void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const V bottom = hn::Set(d, low), top = hn::Set(d, high), zero = hn::Zero(d);
+  const V bottom = hn::Set(d, o.low), top = hn::Set(d, o.high), zero = hn::Zero(d);
   for (int64_t tile = begin; tile < end; ++tile) {
-    const float* from = m + tile * channels;
-    float* corner = y + tile / tiles_wide * 4 * y_row + tile % tiles_wide * 4 * channels;
+    const float* from = o.m + tile * o.m_row;
+    const int64_t row = tile / o.tiles_wide * 4, column = tile % o.tiles_wide * 4;
+    const int64_t rows = o.rows - row < 4 ? o.rows - row : 4, columns = o.columns - column < 4 ? o.columns - column : 4;
+    const int64_t corner = (row * o.columns + column) * o.channels;
     V check = zero;  // 0 * y, summed: NaN as soon as one y is not finite
-    for (int64_t c = 0; c < channels && c < valid; c += lanes) {
-      const auto mask = hn::FirstN(d, static_cast<size_t>(valid - c < lanes ? valid - c : lanes));
-      const V shift = bias != nullptr ? hn::MaskedLoad(mask, d, bias + c) : zero;
+    for (int64_t c = 0; c < o.channels; c += lanes) {
+      const bool cut = o.channels - c < lanes;
+      const auto mask = hn::FirstN(d, static_cast<size_t>(cut ? o.channels - c : lanes));
+      const V shift = o.bias != nullptr ? hn::MaskedLoad(mask, d, o.bias + c) : zero;
       V t[4][6];
 #pragma GCC unroll 6
       for (int j = 0; j < 6; ++j) {
-        V column[6], out[4];
+        V line[6], out[4];
 #pragma GCC unroll 6
-        for (int i = 0; i < 6; ++i) column[i] = hn::LoadU(d, from + (i * 6 + j) * m_matrix + c);
-        output_line(d, column, out);
+        for (int i = 0; i < 6; ++i) line[i] = hn::LoadU(d, from + (i * 6 + j) * o.m_matrix + c);
+        output_line(d, line, out);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) t[i][j] = out[i];
       }
       V bad = zero;
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
+        if (i >= rows) break;
         V out[4];
         output_line(d, t[i], out);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
+          if (j >= columns) break;
           bad = hn::MulAdd(out[j], zero, bad);
+          const int64_t at = corner + (i * o.columns + j) * o.channels + c;
+          V y = hn::Add(out[j], shift);
+          if (o.residual != nullptr) y = hn::Add(y, cut ? hn::MaskedLoad(mask, d, o.residual + at) : hn::LoadU(d, o.residual + at));
           // Max and Min return their second operand if one is NaN, so NaN stays.
-          hn::StoreU(hn::Min(top, hn::Max(bottom, hn::Add(out[j], shift))), d, corner + i * y_row + j * channels + c);
+          y = hn::Min(top, hn::Max(bottom, y));
+          if (cut) {
+            hn::BlendedStore(y, mask, d, o.y + at);
+          } else {
+            hn::StoreU(y, d, o.y + at);
+          }
         }
       }
       check = hn::Add(check, hn::IfThenElseZero(mask, bad));
     }
-    finite[tile] = hn::AllTrue(d, hn::Eq(check, zero)) ? 1 : 0;
+    o.finite[tile] = hn::AllTrue(d, hn::Eq(check, zero)) ? 1 : 0;
   }
 }
 
@@ -121,10 +133,7 @@ void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t chan
                     int64_t v_matrix) {
   HWY_DYNAMIC_DISPATCH(input_tiles)(begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
 }
-void winograd_output(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, int64_t valid, const float* m, int64_t m_matrix,
-                     const float* bias, float low, float high, float* y, int64_t y_row, uint8_t* finite) {
-  HWY_DYNAMIC_DISPATCH(output_tiles)(begin, end, tiles_wide, channels, valid, m, m_matrix, bias, low, high, y, y_row, finite);
-}
+void winograd_output(int64_t begin, int64_t end, const WinogradOutput& output) { HWY_DYNAMIC_DISPATCH(output_tiles)(begin, end, output); }
 
 }  // namespace treadle::kernels
 #endif

@@ -14,12 +14,20 @@ inline constexpr int64_t kWinogradLanes = 16;
 void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                     int64_t v_matrix);
 
-/// @param m      36 matrices `m_matrix` floats apart, rows (tiles) of `channels` floats, of which the first `valid` count
-/// @param bias   `valid` values or null
-/// @param low, high  bounds of the result
-/// @param y      the block's output: rows of `y_row` floats, pixels of `channels` floats
-/// @param finite  per tile: whether all its results are
-void winograd_output(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, int64_t valid, const float* m, int64_t m_matrix,
-                     const float* bias, float low, float high, float* y, int64_t y_row, uint8_t* finite);
+/// A block's way out: y = clamp(A^T m A + bias + residual).
+struct WinogradOutput {
+  int64_t tiles_wide;
+  const float* m;           ///< 36 matrices `m_matrix` floats apart, rows (tiles) of `m_row` floats
+  int64_t m_matrix, m_row;  ///< m_row: a multiple of kWinogradLanes, at least `channels`
+  int64_t rows, columns;    ///< of the block's output; tiles may stand out
+  int64_t channels;
+  const float* bias;      ///< `channels` values or null
+  const float* residual;  ///< as y, or null
+  float low, high;
+  float* y;         ///< [rows][columns][channels]
+  uint8_t* finite;  ///< per tile: whether all its results are
+};
+/// Tiles [begin, end).
+void winograd_output(int64_t begin, int64_t end, const WinogradOutput& output);
 
 }  // namespace treadle::kernels

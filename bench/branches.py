@@ -1,0 +1,131 @@
+"""Four independent branches at once against one after the other, here and in ONNX Runtime; and 8 threads that share one session.
+
+    python bench/branches.py [--rounds 7]
+
+Engines take turns in every round; the median of the rounds is printed. Two models: branches of 20 elementwise nodes over 200,000 floats, and of
+4 products of 384 x 384 matrices.
+"""
+
+import argparse
+import concurrent.futures
+import statistics
+import time
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+import treadle
+
+
+def model(kind):
+    nodes, ends = [], []
+    for branch in range(4):
+        value = "x"
+        for step in range(20 if kind == "elementwise" else 4):
+            out = f"b{branch}_{step}"
+            if kind == "elementwise":
+                # Different in every branch, so that no optimiser merges them.
+                nodes.append(helper.make_node(("Sin", "Tanh", "Exp", "Sigmoid")[(branch + step) % 4], [value], [out]))
+                if step % 4 == 3:
+                    nodes.append(helper.make_node("Sigmoid", [out], [out + "s"]))
+                    out += "s"
+            else:
+                nodes.append(helper.make_node("MatMul", [value, f"w{branch}"], [out]))
+            value = out
+        ends.append(value)
+    nodes.append(helper.make_node("Sum", ends, ["y"]))
+    shape = [200_000] if kind == "elementwise" else [384, 384]
+    rng = np.random.default_rng(0)
+    weights = [onnx.numpy_helper.from_array((rng.standard_normal((384, 384)) / 20).astype(np.float32), f"w{i}") for i in range(4)]
+    graph = helper.make_graph(
+        nodes,
+        kind,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        weights if kind == "products" else [],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return made.SerializeToString(), rng.standard_normal(shape).astype(np.float32)
+
+
+def session(module, content, parallel, threads=None):
+    options = module.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads, options.inter_op_num_threads = threads
+    if parallel:
+        options.execution_mode = module.ExecutionMode.ORT_PARALLEL
+    return module.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def seconds(run, at_least):
+    run()
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < at_least:
+        run()
+        count += 1
+    return (time.perf_counter() - start) / count
+
+
+def branches(rounds):
+    for kind in ("elementwise", "products"):
+        content, x = model(kind)
+        sessions = {
+            "treadle, in order, 1 thread": session(treadle, content, False, (1, 1)),
+            "treadle, in order, 2 threads": session(treadle, content, False, (2, 1)),
+            "treadle, parallel, 1 thread a node": session(treadle, content, True, (1, 2)),
+            "treadle, parallel, one pool of 2": session(treadle, content, True, (2, 2)),
+            "onnxruntime, in order, 1 thread": session(onnxruntime, content, False, (1, 1)),
+            "onnxruntime, in order, 2 threads": session(onnxruntime, content, False, (2, 1)),
+            "onnxruntime, parallel": session(onnxruntime, content, True, (1, 2)),
+        }
+        times = {name: [] for name in sessions}
+        for _ in range(rounds):
+            for name, made in sessions.items():
+                times[name].append(seconds(lambda made=made: made.run(None, {"x": x}), 0.15))
+        base = {"t": statistics.median(times["treadle, in order, 1 thread"]), "o": statistics.median(times["onnxruntime, in order, 1 thread"])}
+        print(kind)
+        for name, values in times.items():
+            median = statistics.median(values)
+            print(f"  {name:38s} {1e3 * median:8.2f} ms  {base[name[0]] / median:5.2f} x its own 1 thread")
+        results = [made.run(None, {"x": x})[0] for name, made in sessions.items() if name.startswith("treadle")]
+        print("  treadle's bits are", "the same" if all(np.array_equal(results[0], other) for other in results) else "DIFFERENT")
+
+
+def clients(rounds):
+    """8 threads, each with a run under way at all times."""
+    for kind in ("elementwise", "products"):
+        content, x = model(kind)
+        sessions = {
+            "treadle": session(treadle, content, False),
+            "onnxruntime, default": session(onnxruntime, content, False),
+            "onnxruntime, 1 thread": session(onnxruntime, content, False, (1, 1)),
+        }
+        rates, tails = {name: [] for name in sessions}, {name: [] for name in sessions}
+
+        def work(made, end):
+            latencies = []
+            while (start := time.perf_counter()) < end:
+                made.run(None, {"x": x})
+                latencies.append(time.perf_counter() - start)
+            return latencies
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for _ in range(rounds):
+                for name, made in sessions.items():
+                    end = time.perf_counter() + 1.0
+                    latencies = sum((future.result() for future in [pool.submit(work, made, end) for _ in range(8)]), [])
+                    rates[name].append(len(latencies))
+                    tails[name].append(np.quantile(latencies, 0.99))
+        print("8 clients,", kind)
+        for name in sessions:
+            print(f"  {name:38s} {statistics.median(rates[name]):7.0f} runs/s  p99 {1e3 * statistics.median(tails[name]):7.2f} ms")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    branches(arguments.rounds)
+    clients(min(arguments.rounds, 5))

@@ -1,0 +1,70 @@
+// A dependency engine: operations are pushed with the variables that they read and write, and run as soon as these allow it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "treadle/export.h"
+#include "treadle/session.h"
+
+namespace treadle {
+
+struct EngineOptions {
+  /// Operations run inside push(), on the caller's thread, in the order of pushing: to debug.
+  bool naive = false;
+  int num_threads = 0;  ///< of the engine, which take no part in the loops of nodes; 0: as many as usable CPUs, at least 2
+};
+
+/// Orders whole runs, updates of parameters, copies and whatever else by data, not by locks. Operations that write a variable run one at
+/// a time and in the order of pushing; those that only read it run at once between them.
+/// An operation that throws leaves its error in the variables that it writes. Operations that read such a variable do not run and pass the
+/// error on; one that only writes it runs and clears it. The error surfaces at wait_for() or wait_all(), once. Thread-safe.
+class TREADLE_API Engine {
+ public:
+  /// Something that operations read and write; the engine knows nothing of what it stands for. Copies are the same variable.
+  class TREADLE_API Variable {
+   public:
+    /// How many operations have written it.
+    uint64_t version() const;
+    struct State;  // opaque
+
+   private:
+    friend class Engine;
+    std::shared_ptr<State> state_;
+  };
+  using Operation = std::function<void()>;
+
+  explicit Engine(const EngineOptions& options = {});
+  ~Engine();  ///< waits for all operations; their errors are dropped
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Variable variable();
+  /// @param reads, writes  a variable in both, or twice in one, counts as written once.
+  /// @param priority       of operations that could run, the highest goes first; then the first pushed.
+  /// @throws Error(invalid_argument) for an empty operation, or a variable of another engine.
+  void push(Operation operation, std::span<const Variable> reads, std::span<const Variable> writes, int priority = 0);
+
+  /// Pushes a run of a session. Its results, or its error, are in the future; the error is also in `writes`. The session must outlive it.
+  std::future<std::vector<Datum>> run_async(const Session& session, std::map<std::string, Datum> feeds,
+                                            std::vector<std::string> outputs = {}, std::span<const Variable> reads = {},
+                                            std::span<const Variable> writes = {}, int priority = 0);
+
+  /// Waits for the operations pushed so far that write the variable, and throws the error that it holds. Not from within an operation.
+  void wait_for(const Variable& variable);
+  /// Waits for all operations and throws the first error that no wait has surfaced yet. Not from within an operation.
+  void wait_all();
+  size_t num_pending() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace treadle

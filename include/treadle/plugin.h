@@ -1,0 +1,149 @@
+/* Operators and subgraph backends from outside the library, in C. A plugin needs this header only: it calls the library through the table
+ * `treadle_host`, so that it links to nothing. Structs that a plugin fills start with their size; fields are only ever added at the end.
+ * A callback reports a failure by returning 0 after `host->fail` (or by returning NULL, where it returns a pointer); it must not throw.
+ * Callbacks may be called from several threads at once. docs/add-a-backend.md has a walk through.
+ */
+#ifndef TREADLE_PLUGIN_H_
+#define TREADLE_PLUGIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "treadle/treadle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TREADLE_PLUGIN_VERSION 1U
+#define TREADLE_PLUGIN_MAX_RANK 16
+
+typedef struct treadle_host treadle_host;
+typedef struct treadle_node treadle_node;         /* a node of a graph; lives as long as the callback that got it, or its subgraph */
+typedef struct treadle_subgraph treadle_subgraph; /* what a backend compiles; lives until `compile` returns */
+typedef struct treadle_call treadle_call;         /* one execution; lives until `run` returns */
+
+/* What is known of a value before a run. `rank` is -1 if it is unknown, and so are extents of -1. `dtype` is a treadle_dtype. */
+typedef struct treadle_value_type {
+  int32_t dtype;
+  int32_t rank;
+  int64_t dims[TREADLE_PLUGIN_MAX_RANK];
+} treadle_value_type;
+
+/* A contiguous tensor in a run. `data` is NULL for strings, which `call_string` reads. */
+typedef struct treadle_tensor_view {
+  int32_t dtype;
+  int32_t rank;
+  const int64_t* dims;
+  const void* data;
+} treadle_tensor_view;
+
+/* A custom operator. Its kernel is called with its operands' real shapes and asks for its outputs with theirs. */
+typedef struct treadle_operator {
+  uint32_t size; /* sizeof(treadle_operator) */
+  const char* domain;
+  const char* op_type;
+  int32_t min_inputs, max_inputs; /* max_inputs -1: any number */
+  int32_t num_outputs;
+  int32_t deterministic; /* 0: never folded or merged with an equal node */
+  void* user;            /* given to every callback; must outlive the process' last session */
+  /* Optional. Fills one entry an output (dtype 0 and rank -1 where unknown). Without it the outputs' types are known in a run only. */
+  int (*infer)(void* user, const treadle_host* host, const treadle_node* node, treadle_value_type* outputs);
+  /* Optional: what a node needs once (packed weights …). NULL after `fail` is an error, NULL without it a state of nothing. */
+  void* (*create)(void* user, const treadle_host* host, const treadle_node* node);
+  void (*destroy)(void* user, void* state);
+  int (*run)(void* user, void* state, const treadle_host* host, treadle_call* call);
+} treadle_operator;
+
+/* One rule by which a backend takes nodes. A backend has several, tried in order: each partitions what the ones before it left. */
+typedef struct treadle_backend_property {
+  const char* name;            /* "convolutions"; disabled by it */
+  int32_t enabled;             /* 0: only where a session names it ("onednn.convolutions") */
+  int32_t inference_only;      /* not in a session for training */
+  const char* const* op_types; /* NULL-terminated; "Conv" or "domain:Type". NULL: every operator */
+  int32_t min_nodes;           /* smaller subgraphs stay with the library */
+  const char* device;          /* device on which the nodes must be placed; NULL: "cpu" */
+} treadle_backend_property;
+
+typedef struct treadle_backend {
+  uint32_t size; /* sizeof(treadle_backend) */
+  const char* name;
+  void* user;
+  const treadle_backend_property* properties;
+  size_t num_properties;
+  /* Optional: 0 declines a node that passed the property's filter. */
+  int (*takes)(void* user, const treadle_host* host, size_t property, const treadle_node* node);
+  /* Compiles a subgraph. NULL refuses it: the library then runs its nodes itself (a text given to `fail` is logged as the reason). */
+  void* (*compile)(void* user, const treadle_host* host, size_t property, const treadle_subgraph* subgraph);
+  int (*run)(void* user, void* compiled, const treadle_host* host, treadle_call* call);
+  void (*release)(void* user, void* compiled);
+  /* Optional: bytes that a compiled subgraph holds, for memory reports. */
+  size_t (*size_bytes)(void* user, const void* compiled);
+} treadle_backend;
+
+struct treadle_host {
+  uint32_t size, version; /* sizeof(treadle_host), TREADLE_PLUGIN_VERSION */
+
+  /* The text of the failure that the callback is about to return. */
+  void (*fail)(const char* message);
+
+  /* Nodes. Names are NUL-terminated and live as long as the node. */
+  const char* (*node_op_type)(const treadle_node* node);
+  const char* (*node_domain)(const treadle_node* node); /* "" is ai.onnx */
+  const char* (*node_name)(const treadle_node* node);
+  size_t (*node_num_inputs)(const treadle_node* node);
+  size_t (*node_num_outputs)(const treadle_node* node);
+  const char* (*node_input)(const treadle_node* node, size_t index); /* the value's name; "" if it is absent */
+  const char* (*node_output)(const treadle_node* node, size_t index);
+  void (*node_input_type)(const treadle_node* node, size_t index, treadle_value_type* out);
+  void (*node_output_type)(const treadle_node* node, size_t index, treadle_value_type* out);
+  /* Elements of a constant operand; 0 if it is not a constant tensor of numbers. */
+  int (*node_input_constant)(const treadle_node* node, size_t index, treadle_tensor_view* out);
+  size_t (*node_num_attributes)(const treadle_node* node);
+  const char* (*node_attribute_name)(const treadle_node* node, size_t index); /* NULL beyond the last */
+  /* Attributes: 0 if the node has none of that name and type. Defaults of the specification are not filled in. */
+  int (*node_attribute_int)(const treadle_node* node, const char* name, int64_t* out);
+  int (*node_attribute_float)(const treadle_node* node, const char* name, float* out);
+  int (*node_attribute_string)(const treadle_node* node, const char* name, const char** out, size_t* length);
+  int (*node_attribute_ints)(const treadle_node* node, const char* name, const int64_t** out, size_t* count);
+  int (*node_attribute_floats)(const treadle_node* node, const char* name, const float** out, size_t* count);
+
+  /* Subgraphs: nodes in topological order; operands that come from outside, constants apart, and values that are read outside. */
+  size_t (*subgraph_num_nodes)(const treadle_subgraph* subgraph);
+  const treadle_node* (*subgraph_node)(const treadle_subgraph* subgraph, size_t index);
+  size_t (*subgraph_num_inputs)(const treadle_subgraph* subgraph);
+  size_t (*subgraph_num_outputs)(const treadle_subgraph* subgraph);
+  const char* (*subgraph_input)(const treadle_subgraph* subgraph, size_t index);
+  const char* (*subgraph_output)(const treadle_subgraph* subgraph, size_t index);
+
+  /* Executions: operands in the order of the node's or the subgraph's inputs and outputs. */
+  size_t (*call_num_inputs)(const treadle_call* call);
+  size_t (*call_num_outputs)(const treadle_call* call);
+  int (*call_input)(const treadle_call* call, size_t index, treadle_tensor_view* out); /* 0 if it is absent or no tensor */
+  const char* (*call_string)(const treadle_call* call, size_t index, size_t element, size_t* length);
+  /* Room for an output; NULL if there is none (no such output, no memory; then return 0). Strings: use call_set_string afterwards. */
+  void* (*call_output)(treadle_call* call, size_t index, int32_t dtype, const int64_t* dims, size_t rank);
+  int (*call_set_string)(treadle_call* call, size_t index, size_t element, const char* text, size_t length);
+  /* fn(context, begin, end) over chunks of [0, count), on the session's threads. */
+  void (*parallel_for)(treadle_call* call, int64_t count, int64_t grain, void (*fn)(void* context, int64_t begin, int64_t end),
+                       void* context);
+
+  /* For the entry of a plugin: 0 on failure. What is registered is copied; callbacks and `user` must stay valid. */
+  int (*register_operator)(const treadle_operator* op);
+  int (*register_backend)(const treadle_backend* backend);
+};
+
+/* The same from a program that links to the library. A second registration under the same name serves sessions made afterwards. */
+TREADLE_C_API treadle_status* treadle_register_operator(const treadle_operator* op);
+TREADLE_C_API treadle_status* treadle_register_backend(const treadle_backend* backend);
+/* Loads a shared object and calls its `int treadle_plugin_main(const treadle_host*)`, which registers what it has and returns 1. */
+TREADLE_C_API treadle_status* treadle_load_plugin(const char* path);
+/* Registered backends, in the order of registration. Names stay valid; NULL beyond the last. */
+TREADLE_C_API size_t treadle_num_backends(void);
+TREADLE_C_API const char* treadle_backend_name(size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TREADLE_PLUGIN_H_ */

@@ -1,0 +1,205 @@
+// What stands around runs: cancel tokens, closing, hooks, monitors, stored values, thread pools, log messages.
+#include <deque>
+#include <mutex>
+
+#include "datum.h"
+#include "session.h"
+#include "treadle/hooks.h"
+
+namespace treadle::python {
+namespace {
+
+struct PyHookedRun {
+  uint64_t run_id, graph_id;
+  std::string tag;
+  int64_t duration_ns;
+  std::string error;
+};
+
+struct PyMonitorEvent {
+  uint64_t run_id;
+  std::string value, node, op_type;
+  bool is_input;
+  Datum datum;
+};
+
+HookId add_hook(const std::string& point, int group, nb::object function) {
+  HookPoint where;
+  if (point == "pre_run")
+    where = HookPoint::pre_run;
+  else if (point == "post_run")
+    where = HookPoint::post_run;
+  else
+    throw Error(ErrorCode::invalid_argument, "hooks stand at \"pre_run\" or \"post_run\", not at \"" + point + "\"");
+  auto kept = keep(std::move(function));
+  return register_hook(where, group, [kept](const HookedRun& run) {
+    nb::gil_scoped_acquire gil;
+    (*kept)(PyHookedRun{run.run_id, run.graph_id, std::string(run.tag), run.duration_ns, std::string(run.error)});
+  });
+}
+
+bool remove_hook(HookId id) {
+  nb::gil_scoped_release release;
+  return unregister_hook(id);
+}
+
+void set_monitor(PySession& self, nb::object function, const std::string& pattern, bool inputs) {
+  Monitor monitor;
+  monitor.pattern = pattern;
+  monitor.inputs = inputs;
+  if (!function.is_none()) {
+    auto kept = keep(std::move(function));
+    monitor.callback = [kept](const MonitorEvent& event) {
+      nb::gil_scoped_acquire gil;
+      (*kept)(PyMonitorEvent{event.run_id, std::string(event.value), std::string(event.node), std::string(event.op_type), event.is_input,
+                             detach(event.datum)});
+    };
+  }
+  nb::gil_scoped_release release;
+  self.session.set_monitor(std::move(monitor));
+}
+
+PyValueHandle store(const PySession& self, nb::handle value) {
+  auto& session = const_cast<PySession&>(self).session;
+  return {&self, session.store(datum_from_python(value, "", nullptr))};
+}
+
+// Python may be entered only with the interpreter lock, and whoever logs may hold locks that a holder of that one waits for. So messages
+// are kept and handed over by the main thread.
+struct LogQueue {
+  std::mutex mutex;
+  std::deque<std::pair<int, std::string>> messages;
+  std::shared_ptr<nb::object> callback;
+};
+LogQueue& log_queue() {
+  static LogQueue& queue = *new LogQueue;
+  return queue;
+}
+
+int deliver_log_messages(void*) {
+  LogQueue& queue = log_queue();
+  for (;;) {
+    std::pair<int, std::string> message;
+    std::shared_ptr<nb::object> callback;
+    {
+      std::lock_guard lock(queue.mutex);
+      if (queue.messages.empty() || !queue.callback) return 0;
+      message = std::move(queue.messages.front());
+      queue.messages.pop_front();
+      callback = queue.callback;
+    }
+    try {
+      (*callback)(message.first, string_to_python(message.second));
+    } catch (nb::python_error& error) {
+      error.restore();
+      return -1;
+    }
+  }
+}
+
+void set_python_log_callback(nb::object function, int lowest) {
+  if (function.is_none()) {
+    set_log_callback({});
+    std::lock_guard lock(log_queue().mutex);
+    log_queue().callback.reset();
+    log_queue().messages.clear();
+    return;
+  }
+  {
+    auto kept = keep(std::move(function));
+    std::lock_guard lock(log_queue().mutex);
+    log_queue().callback = std::move(kept);
+  }
+  set_log_callback(
+      [](LogSeverity severity, std::string_view message) {
+        {
+          std::lock_guard lock(log_queue().mutex);
+          log_queue().messages.emplace_back(static_cast<int>(severity), std::string(message));
+        }
+        Py_AddPendingCall(&deliver_log_messages, nullptr);
+      },
+      static_cast<LogSeverity>(lowest));
+}
+
+}  // namespace
+
+std::shared_ptr<nb::object> keep(nb::object function) {
+  return {new nb::object(std::move(function)), [](nb::object* kept) {
+            if (!Py_IsInitialized()) return;  // the interpreter is gone, and its objects with it
+            nb::gil_scoped_acquire gil;
+            delete kept;
+          }};
+}
+
+void register_control(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<CancelToken>(module, "CancelToken", "Ends runs from any thread: once, for all runs whose options have it.")
+      .def(nb::init<>())
+      .def("cancel", &CancelToken::cancel)
+      .def_prop_ro("cancelled", &CancelToken::cancelled);
+
+  nb::class_<PyThreadPool>(module, "ThreadPool", "Threads for sessions or runs to share.")
+      .def(
+          "__init__", [](PyThreadPool* self, int num_threads) { new (self) PyThreadPool{make_thread_pool(num_threads)}; },
+          "num_threads"_a = 0, "The caller of a run included; 0: the CPUs that the process may use.");
+
+  nb::class_<NodeStatistics>(module, "NodeStatistics", "What one node did in a run; times in nanoseconds since its begin.")
+      .def_ro("name", &NodeStatistics::name)
+      .def_ro("op_type", &NodeStatistics::op_type)
+      .def_ro("scheduled_ns", &NodeStatistics::scheduled_ns)
+      .def_ro("start_ns", &NodeStatistics::start_ns)
+      .def_ro("end_ns", &NodeStatistics::end_ns)
+      .def_ro("thread", &NodeStatistics::thread)
+      .def_ro("output_bytes", &NodeStatistics::output_bytes);
+  nb::class_<RunMetadata>(module, "RunMetadata")
+      .def_ro("run_id", &RunMetadata::run_id)
+      .def_ro("graph_id", &RunMetadata::graph_id)
+      .def_ro("cached", &RunMetadata::cached, "False: the graph was compiled for this run.")
+      .def_ro("duration_ns", &RunMetadata::duration_ns)
+      .def_ro("nodes", &RunMetadata::nodes);
+  nb::class_<PyHookedRun>(module, "HookedRun", "What a hook is told of its run.")
+      .def_ro("run_id", &PyHookedRun::run_id)
+      .def_ro("graph_id", &PyHookedRun::graph_id)
+      .def_ro("tag", &PyHookedRun::tag)
+      .def_ro("duration_ns", &PyHookedRun::duration_ns)
+      .def_ro("error", &PyHookedRun::error, "Why the run failed; empty if it did not.");
+  nb::class_<PyMonitorEvent>(module, "MonitorEvent", "A value as a node sees it.")
+      .def_ro("run_id", &PyMonitorEvent::run_id)
+      .def_ro("value", &PyMonitorEvent::value)
+      .def_ro("node", &PyMonitorEvent::node, "Empty for feeds and constants.")
+      .def_ro("op_type", &PyMonitorEvent::op_type)
+      .def_ro("is_input", &PyMonitorEvent::is_input, "Read by the node, which has not run yet.")
+      .def_prop_ro("array", [](const PyMonitorEvent& event) { return datum_to_python(event.datum); });
+  nb::class_<UnfinishedRun>(module, "UnfinishedRun", "A run that close() waited for in vain.")
+      .def_ro("run_id", &UnfinishedRun::run_id)
+      .def_ro("tag", &UnfinishedRun::tag)
+      .def_ro("elapsed_ms", &UnfinishedRun::elapsed_ms);
+  nb::class_<CacheStatistics>(module, "CacheStatistics", "Of compiled graphs and their bindings to extents.")
+      .def_ro("hits", &CacheStatistics::hits)
+      .def_ro("misses", &CacheStatistics::misses)
+      .def_ro("evictions", &CacheStatistics::evictions)
+      .def_ro("size", &CacheStatistics::size)
+      .def_ro("binding_hits", &CacheStatistics::binding_hits)
+      .def_ro("binding_misses", &CacheStatistics::binding_misses)
+      .def_ro("memory_plans", &CacheStatistics::memory_plans);
+  nb::class_<PyValueHandle>(module, "ValueHandle", "A value that a session keeps; may be fed in place of an array.")
+      .def(
+          "value", [](const PyValueHandle& handle) { return OrtValue{handle.datum()}; }, "The value, not copied.")
+      .def(
+          "delete", [](const PyValueHandle& handle) { const_cast<PySession*>(handle.session)->session.erase(handle.id); },
+          "The session forgets it.");
+
+  module.def("register_hook", &add_hook, "point"_a, "group"_a, "function"_a);
+  module.def("unregister_hook", &remove_hook, "id"_a);
+  module.def("set_log_callback", &set_python_log_callback, "function"_a.none(), "lowest"_a = 2);
+  module.def("set_monitor", &set_monitor, "session"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
+  module.def("store", &store, "session"_a, "value"_a, nb::keep_alive<0, 1>());
+  module.def(
+      "close_session", [](PySession& self, int64_t timeout_ms) { return self.session.close(timeout_ms); }, "session"_a, "timeout_ms"_a = -1,
+      nb::call_guard<nb::gil_scoped_release>());
+  module.def("session_closed", [](const PySession& self) { return self.session.closed(); });
+  module.def("runs_in_flight", [](const PySession& self) { return self.session.runs_in_flight(); });
+  module.def("cache_statistics", [](const PySession& self) { return self.session.cache_statistics(); });
+}
+
+}  // namespace treadle::python

@@ -1,0 +1,83 @@
+// Engine: operations ordered by the variables that they read and write.
+#include "treadle/engine.h"
+
+#include <nanobind/stl/shared_ptr.h>
+
+#include "datum.h"
+#include "session.h"
+
+namespace treadle::python {
+namespace {
+
+// An exception of Python on its way through the engine, where it may be thrown several times.
+struct PythonFailure : std::exception {
+  explicit PythonFailure(nb::object given) : exception(keep(std::move(given))) {}
+  const char* what() const noexcept override { return "an operation raised"; }
+  std::shared_ptr<nb::object> exception;
+};
+
+// Operations need the interpreter lock, so whoever waits for them must not hold it.
+struct PyEngine {
+  explicit PyEngine(const EngineOptions& options) : engine(std::make_unique<Engine>(options)) {}
+  ~PyEngine() {
+    nb::gil_scoped_release release;
+    engine.reset();
+  }
+  std::unique_ptr<Engine> engine;
+};
+
+void push(PyEngine& self, nb::object function, const std::vector<Engine::Variable>& reads, const std::vector<Engine::Variable>& writes,
+          int priority) {
+  auto kept = keep(std::move(function));
+  nb::gil_scoped_release release;
+  self.engine->push(
+      [kept] {
+        nb::gil_scoped_acquire gil;
+        try {
+          (*kept)();
+        } catch (nb::python_error& error) {
+          throw PythonFailure(nb::borrow(error.value()));
+        }
+      },
+      reads, writes, priority);
+}
+
+template <typename Wait>
+void waiting(Wait&& wait) {
+  std::shared_ptr<nb::object> raised;
+  try {
+    nb::gil_scoped_release release;
+    wait();
+  } catch (const PythonFailure& failure) {
+    raised = failure.exception;
+  }
+  if (!raised) return;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised->ptr())), raised->ptr());
+  throw nb::python_error();
+}
+
+}  // namespace
+
+void register_engine(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<PyEngine> engine(module, "Engine", "Runs operations as soon as the variables that they read and write allow it.");
+  nb::class_<Engine::Variable>(engine, "Variable", "Something that operations read and write.")
+      .def_prop_ro("version", &Engine::Variable::version, "How many operations have written it.");
+  engine
+      .def(
+          "__init__",
+          [](PyEngine* self, bool naive, int num_threads) { new (self) PyEngine({.naive = naive, .num_threads = num_threads}); },
+          "naive"_a = false, "num_threads"_a = 0, "naive: operations run inside push(), to debug.")
+      .def("variable", [](PyEngine& self) { return self.engine->variable(); })
+      .def("push", &push, "function"_a, "reads"_a = std::vector<Engine::Variable>(), "writes"_a = std::vector<Engine::Variable>(),
+           "priority"_a = 0, "Runs function() when it may; what it raises surfaces at the wait.")
+      .def(
+          "wait_for", [](PyEngine& self, const Engine::Variable& variable) { waiting([&] { self.engine->wait_for(variable); }); },
+          "variable"_a, "Waits for what was pushed to write the variable, and raises the error that it holds, once.")
+      .def(
+          "wait_all", [](PyEngine& self) { waiting([&] { self.engine->wait_all(); }); },
+          "Waits for everything, and raises the first error that no wait has raised.")
+      .def_prop_ro("num_pending", [](const PyEngine& self) { return self.engine->num_pending(); });
+}
+
+}  // namespace treadle::python

@@ -1,0 +1,61 @@
+"""A dependency engine, which orders operations by the variables that they read and write."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _treadle
+from ._treadle import RunOptions
+from .session import Session
+
+Variable = _treadle.Engine.Variable
+
+
+class Engine(_treadle.Engine):
+    """Orders runs, updates of parameters, copies and whatever else by data.
+
+    Operations that write a variable run one at a time, in the order of pushing; those that only read it run at once between them. What an
+    operation raises stays in the variables that it writes: operations that read them do not run, and wait_for() or wait_all() raise it, once.
+    """
+
+    def run_async(
+        self,
+        session: Session,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        reads: Sequence[Variable] = (),
+        writes: Sequence[Variable] = (),
+        priority: int = 0,
+        run_options: RunOptions | None = None,
+    ) -> concurrent.futures.Future[list[Any]]:
+        """Pushes a run. Returns a future with its outputs; if a variable that it reads holds an error, the future is cancelled."""
+        future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+
+        def work() -> None:
+            future.set_running_or_notify_cancel()
+            try:
+                future.set_result(session.run(output_names, input_feed, run_options))
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+
+        self.push(_Work(work, future), list(reads), list(writes), priority)
+        return future
+
+
+class _Work:
+    """Calls the function; cancels the future if it is dropped uncalled."""
+
+    def __init__(self, function: Any, future: concurrent.futures.Future[list[Any]]) -> None:
+        self._function = function
+        self._future = future
+
+    def __call__(self) -> None:
+        self._function()
+
+    def __del__(self) -> None:
+        if not self._future.running() and not self._future.done():
+            self._future.cancel()
+            self._future.set_running_or_notify_cancel()

@@ -1,0 +1,283 @@
+"""Graph executors in the way of MXNet: arrays are bound to names once, and forward() and backward() work on them in place."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _treadle
+from ._treadle import SessionOptions
+from .session import InferenceSession
+from .train import JointModule
+
+__all__ = ["Executor", "bind", "simple_bind"]
+
+_REQUESTS = ("null", "write", "add")
+
+
+def _bytes_of(model: Any) -> bytes:
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model)
+    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
+        return model.SerializeToString()
+    with open(os.fspath(model), "rb") as file:
+        return file.read()
+
+
+def _by_name(values: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    if values is None:
+        return {}
+    if isinstance(values, Mapping):
+        unknown = sorted(set(values) - set(names))
+        if unknown:
+            raise ValueError(f"{what} for {', '.join(unknown)}; the names are {', '.join(names)}")
+        return dict(values)
+    if len(values) != len(names):
+        raise ValueError(f"{len(values)} {what} for {len(names)} names: {', '.join(names)}")
+    return dict(zip(names, values, strict=True))
+
+
+class _Core:
+    """What executors of different shapes share: the compiled graphs."""
+
+    def __init__(self, model: Any, options: SessionOptions | None) -> None:
+        self.model = _bytes_of(model)
+        self.session = InferenceSession(self.model, options)
+        self.joint: JointModule | None = None
+        # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
+        probe = JointModule(self.model)
+        self.input_names = [info.name for info in self.session.get_inputs()]
+        self.parameters = {name: array.copy() for name, array in probe.parameters.items()}
+        self.states = {name: array.copy() for name, array in probe.states.items()}
+        self.float_inputs = [info.name for info in self.session.get_inputs() if info.type == "tensor(float)"]
+
+    def differentiable(self) -> JointModule:
+        if self.joint is None:
+            self.joint = JointModule(self.model, inputs=self.float_inputs)
+        return self.joint
+
+
+class Executor:
+    """A model with arrays bound to its arguments: inputs, parameters (floating-point initializers) and auxiliary states (running statistics).
+
+    Made by bind() and simple_bind(). The arrays of arg_dict, grad_dict and aux_dict are the ones that were bound: what is written to them holds
+    from the next forward() on. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        core: _Core,
+        args: dict[str, np.ndarray],
+        grads: dict[str, np.ndarray],
+        requests: dict[str, str],
+        states: dict[str, np.ndarray],
+    ) -> None:
+        self._core = core
+        self.arg_dict = args
+        self.grad_dict = grads
+        self.aux_dict = states
+        self._requests = requests
+        self._run: Any = None
+        self.outputs: list[np.ndarray] = []
+        self._output_names = [info.name for info in core.session.get_outputs()]
+
+    @property
+    def output_dict(self) -> dict[str, np.ndarray]:
+        """The last outputs by name."""
+        return dict(zip(self._output_names, self.outputs, strict=True)) if self.outputs else {}
+
+    def forward(self, is_train: bool = False, **inputs: Any) -> list[np.ndarray]:
+        """Computes the outputs.
+
+        :param is_train: keep what backward() needs; normalisations use the batch's statistics and update the running ones.
+        :param inputs: copied into the arrays of these arguments first.
+        """
+        for name, value in inputs.items():
+            if name not in self.arg_dict:
+                raise ValueError(f"there is no argument {name!r}; the arguments are {', '.join(self.arg_dict)}")
+            if np.shape(value) != self.arg_dict[name].shape:
+                raise ValueError(f"{name!r} is bound to the shape {self.arg_dict[name].shape}, got {np.shape(value)}; see reshape()")
+            np.copyto(self.arg_dict[name], value)
+        feeds = {name: self.arg_dict[name] for name in self._core.input_names}
+        if not is_train:
+            self._run = None
+            self.outputs = self._core.session.run(None, {**self.arg_dict, **self.aux_dict})
+            return self.outputs
+        joint = self._core.differentiable()
+        for name, array in joint.parameters.items():
+            np.copyto(array, self.arg_dict[name])
+        for name, array in joint.states.items():
+            np.copyto(array, self.aux_dict[name])
+        self._run = joint.forward(feeds)
+        for name, array in joint.states.items():
+            np.copyto(self.aux_dict[name], array)
+        self.outputs = [np.array(output) for output in self._run.outputs]
+        return self.outputs
+
+    def backward(self, out_grads: Sequence[Any] | Any | None = None) -> None:
+        """Computes gradients into the arrays of grad_dict: in place of what is there ("write") or on top of it ("add").
+
+        :param out_grads: the gradients of the outputs; ones by default.
+        :raises RuntimeError: the last forward() was not for training, or backward() ran already.
+        """
+        if self._run is None:
+            raise RuntimeError("backward() needs a forward(is_train=True) before it")
+        if out_grads is None:
+            out_grads = [np.ones_like(output) for output in self.outputs]
+        elif not isinstance(out_grads, (list, tuple)):
+            out_grads = [out_grads]
+        run, self._run = self._run, None
+        for name, gradient in run.backward([np.ascontiguousarray(gradient, np.float32) for gradient in out_grads]).items():
+            request = self._requests.get(name, "null")
+            if request == "write":
+                np.copyto(self.grad_dict[name], gradient)
+            elif request == "add":
+                self.grad_dict[name] += gradient
+
+    def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Sequence[int]) -> Executor:
+        """An executor for inputs of other shapes, which shares parameters, states, and as much memory of the inputs as there is.
+
+        :param partial_shaping: inputs that are not named may keep their shapes though others change.
+        :param allow_up_sizing: new memory may be made for inputs that grow.
+        :raises ValueError: an input is not named, or grows, without leave.
+        """
+        args, grads = dict(self.arg_dict), dict(self.grad_dict)
+        unknown = sorted(set(shapes) - set(self._core.input_names))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no input; the inputs are {', '.join(self._core.input_names)}")
+        for name in self._core.input_names:
+            if name not in shapes:
+                if not partial_shaping:
+                    raise ValueError(f"the shape of {name!r} is not given, and partial_shaping is off")
+                continue
+            for arrays in (args, grads):
+                if name not in arrays:
+                    continue
+                old, size = arrays[name], int(np.prod(shapes[name]))
+                if size <= old.size:
+                    arrays[name] = old.reshape(-1)[:size].reshape(shapes[name])
+                elif allow_up_sizing:
+                    arrays[name] = np.zeros(shapes[name], old.dtype)
+                else:
+                    raise ValueError(f"{name!r} grows from {old.shape} to {tuple(shapes[name])}, and allow_up_sizing is off")
+        return Executor(self._core, args, grads, self._requests, self.aux_dict)
+
+    def copy_params_from(
+        self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None, allow_extra_params: bool = False
+    ) -> None:
+        """Copies values into the bound arrays, by name."""
+        for arrays, given in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
+            for name, value in given.items():
+                if name in arrays:
+                    np.copyto(arrays[name], value)
+                elif not allow_extra_params:
+                    raise ValueError(f"there is no argument or state {name!r}")
+
+    def set_monitor_callback(self, callback: Callable[[str, Any], None] | None, monitor_all: bool = False) -> None:
+        """Calls `callback(name, array)` with every output of a node in forward() passes that are not for training; with `monitor_all` with
+        inputs of nodes, too. Values that the graph optimiser would have removed are computed for it."""
+        if callback is None:
+            self._core.session.set_monitor(None)
+        else:
+            self._core.session.set_monitor(lambda event: callback(event.value, event.array), "*", monitor_all)
+
+    def optimized_model(self) -> bytes:
+        """The optimised graph of the forward pass as an ONNX model."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.onnx")
+            _treadle.Model.from_bytes(self._core.model).save(path, True)
+            with open(path, "rb") as file:
+                return file.read()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Weights, packed weights and planned activations of the forward pass, after a first run."""
+        report = self._core.session.memory()
+        return report.weight_bytes + report.packed_bytes + report.arena_bytes
+
+
+def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_states: Any) -> Executor:
+    names = [*core.input_names, *core.parameters]
+    bound = {name: np.asarray(args[name]) for name in names}
+    if isinstance(grad_req, str):
+        requests = dict.fromkeys([*core.float_inputs, *core.parameters], grad_req)
+    else:
+        requests = _by_name(grad_req, names, "gradient requests")
+    for name, request in requests.items():
+        if request not in _REQUESTS:
+            raise ValueError(f"the gradient request of {name!r} is {request!r}; there are {', '.join(_REQUESTS)}")
+        if request != "null" and bound[name].dtype != np.float32:
+            raise ValueError(f"{name!r} is {bound[name].dtype}; gradients exist for float32 only")
+    given = _by_name(grads, names, "gradient arrays")
+    gradients = {}
+    for name, request in requests.items():
+        if request == "null":
+            continue
+        gradients[name] = given[name] if name in given else np.zeros_like(bound[name])
+        if gradients[name].shape != bound[name].shape or gradients[name].dtype != np.float32:
+            raise ValueError(f"the gradient array of {name!r} is {gradients[name].dtype}{gradients[name].shape}, not float32{bound[name].shape}")
+    states = {name: np.array(value) for name, value in core.states.items()}
+    states.update({name: np.asarray(value) for name, value in _by_name(aux_states, list(states), "auxiliary states").items()})
+    return Executor(core, bound, gradients, requests, states)
+
+
+def bind(
+    model: Any,
+    args: Mapping[str, Any] | Sequence[Any],
+    grads: Mapping[str, np.ndarray] | Sequence[np.ndarray] | None = None,
+    grad_req: str | Mapping[str, str] | Sequence[str] = "write",
+    aux_states: Mapping[str, Any] | Sequence[Any] | None = None,
+    shared_exec: Executor | None = None,
+    options: SessionOptions | None = None,
+) -> Executor:
+    """Binds arrays to a model's arguments.
+
+    :param model: a path, bytes or an onnx.ModelProto.
+    :param args: arrays by name, or in the order of inputs and then parameters. Parameters that are missing have the model's values.
+    :param grads: where gradients are put; made where they are missing.
+    :param grad_req: "null", "write" or "add", for all or by name.
+    :param aux_states: running statistics; the model's where they are missing.
+    :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given.
+    """
+    content = _bytes_of(model)
+    if shared_exec is not None and shared_exec._core.model != content:
+        raise ValueError("shared_exec belongs to another model")
+    core = shared_exec._core if shared_exec is not None else _Core(content, options)
+    names = [*core.input_names, *core.parameters]
+    given = _by_name(args, names, "arguments")
+    defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
+    missing = [name for name in core.input_names if name not in given]
+    if missing:
+        raise ValueError(f"no array for {', '.join(missing)}")
+    if shared_exec is not None:
+        aux_states = {**shared_exec.aux_dict, **_by_name(aux_states, list(core.states), "auxiliary states")}
+    return _make(core, {name: given.get(name, defaults.get(name)) for name in names}, grads, grad_req, aux_states)
+
+
+def simple_bind(
+    model: Any,
+    grad_req: str | Mapping[str, str] | Sequence[str] = "write",
+    dtypes: Mapping[str, Any] | None = None,
+    shared_exec: Executor | None = None,
+    options: SessionOptions | None = None,
+    **shapes: Sequence[int],
+) -> Executor:
+    """As bind(), with arrays made for inputs of these shapes (zeros); parameters have the model's values.
+
+    :param dtypes: of inputs, by name; the model's by default.
+    """
+    content = _bytes_of(model)
+    session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+    args = {}
+    for info in session.get_inputs():
+        if info.name not in shapes:
+            if any(not isinstance(extent, int) for extent in info.shape):
+                raise ValueError(f"the shape of {info.name!r} is {info.shape}; give one without symbols")
+        dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
+        args[info.name] = np.zeros(shapes.get(info.name, info.shape), dtype)
+    return bind(content, args, None, grad_req, None, shared_exec, options)

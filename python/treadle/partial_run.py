@@ -1,0 +1,47 @@
+"""Runs that stop on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import _treadle
+from ._treadle import OrtValue, ValueCache
+
+
+class PartialRun:
+    """A run that stops at every treadle.Yield node. Of one thread at a time, but not always of the same; may be dropped at any point."""
+
+    def __init__(self, native: _treadle.PartialRun) -> None:
+        self._native = native
+
+    def advance(self, until: str | None = None) -> bool:
+        """Runs to the next Yield or to the end; with `until`, only until that node has run. Returns True at the end.
+
+        :raises NotFound: the optimised graph has no such node.
+        """
+        return self._native.advance() if until is None else self._native.advance_until(until)
+
+    @property
+    def yielded(self) -> dict[str, OrtValue]:
+        """At a Yield: the values it hands out, by name; shared by way of DLPack, not copied."""
+        return self._native.yielded()
+
+    def resume(self, values: Sequence[Any]) -> list[Any] | None:
+        """At a Yield: hands values in, one per output of the Yield, and goes on. Returns the outputs, or None at the next Yield."""
+        return self.outputs() if self._native.resume(list(values)) else None
+
+    @property
+    def finished(self) -> bool:
+        """True at the end."""
+        return self._native.finished
+
+    def outputs(self) -> list[Any]:
+        """At the end: the outputs, in the order of the session's."""
+        return self._native.outputs()
+
+    @property
+    def cache(self) -> ValueCache:
+        """Values of nodes with one output, by name. One that is there replaces the computation of its node, also in other runs that are given
+        this cache; `cache[name] = None` asks for the value to be kept when it is computed."""
+        return self._native.cache

@@ -1,0 +1,199 @@
+// A node that becomes ready and is inexpensive runs at once, on the thread that made it ready. Of the expensive ones that a thread makes
+// ready it keeps one for itself; the others go to a queue, from which the run's own thread and idle workers of the pool take them.
+#include "exec/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "exec/parallel_plan.h"
+
+namespace treadle::exec {
+
+class ParallelRun final : public TaskSource {
+ public:
+  explicit ParallelRun(Frame& frame)
+      : frame_(frame),
+        plan_(*frame.program().parallel()),
+        state_(frame.parallel_state()),
+        control_(frame.control()),
+        limit_(control_.inter_op_threads > 0 ? control_.inter_op_threads : control_.pool->num_threads()),
+        remaining_(static_cast<int64_t>(frame.program().instructions().size())) {
+    std::memcpy(state_.counters.data(), plan_.counters.data(), plan_.counters.size() * sizeof(int32_t));
+    state_.queue.clear();
+    state_.head = 0;
+  }
+
+  void run() {
+    if (remaining_.load() == 0) return;
+    attached_ = limit_ > 1 && control_.pool->attach(*this);
+    auto worker = take_worker();
+    ++active_;
+    int32_t kept = -1;
+    for (int32_t root : plan_.roots) offer(root, *worker, kept);
+    work(*worker, kept);
+    give_back(std::move(worker));
+    leave();
+    for (;;) {
+      while (run_one()) {
+      }
+      if (over()) break;
+      if (!attached_) continue;  // nobody else is there: what is left is in the queue
+      control_.pool->help_until([](void* self) { return static_cast<ParallelRun*>(self)->something_for_the_owner(); }, this);
+    }
+    if (attached_) control_.pool->detach(*this);
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  bool run_one() override {
+    int32_t instruction = claim();
+    if (instruction < 0) return false;
+    auto worker = take_worker();
+    work(*worker, instruction);
+    give_back(std::move(worker));
+    leave();
+    return true;
+  }
+
+ private:
+  bool over() const { return remaining_.load() == 0 || failed_.load(); }
+  bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
+
+  // The right to run a node, and an expensive node; -1 if there is either no node or no right.
+  int32_t claim() {
+    if (queued_.load() == 0 || failed_.load()) return -1;
+    int active = active_.load();
+    do {
+      if (active >= limit_) return -1;  // one of those looks again when it is done
+    } while (!active_.compare_exchange_weak(active, active + 1));
+    int32_t instruction = -1;
+    bool more = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (state_.head < state_.queue.size()) instruction = state_.queue[state_.head++];
+      more = state_.head < state_.queue.size();
+      queued_.store(static_cast<int>(state_.queue.size() - state_.head));
+    }
+    if (instruction < 0) {
+      leave();
+      return -1;
+    }
+    if (more && attached_) control_.pool->announce(*this);
+    return instruction;
+  }
+
+  void leave() {
+    active_.fetch_sub(1);
+    if (attached_ && (queued_.load() > 0 || over())) control_.pool->nudge();
+  }
+
+  void publish(int32_t instruction) {
+    {
+      std::lock_guard lock(mutex_);
+      state_.queue.push_back(instruction);
+      queued_.store(static_cast<int>(state_.queue.size() - state_.head));
+    }
+    if (attached_) control_.pool->announce(*this);
+  }
+
+  // Somewhere for a ready instruction.
+  void offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
+    if (!frame_.binding().expensive(instruction))
+      worker.ready.push_back(instruction);
+    else if (kept < 0)
+      kept = instruction;
+    else
+      publish(instruction);
+  }
+
+  void work(ParallelState::Worker& worker, int32_t kept) {
+    const auto instructions = frame_.program().instructions();
+    ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
+    while (!failed_.load(std::memory_order_relaxed)) {
+      int32_t index = kept;
+      if (!worker.ready.empty()) {
+        index = worker.ready.back();
+        worker.ready.pop_back();
+      } else {
+        kept = -1;
+      }
+      if (index < 0) return;
+      const Instruction& instruction = instructions[static_cast<size_t>(index)];
+      try {
+        frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator);
+      } catch (...) {
+        fail(std::current_exception());
+        break;
+      }
+      release(index);
+      const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
+      for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last; ++k)
+        if (count_down(plan_.successors[k])) offer(plan_.successors[k], worker, kept);
+      remaining_.fetch_sub(1);
+    }
+    worker.ready.clear();
+  }
+
+  bool count_down(int32_t counter) {
+    std::atomic_ref<int32_t> left(state_.counters[static_cast<size_t>(counter)]);
+    // The last one needs no atomic subtraction: all others have done theirs.
+    if (left.load(std::memory_order_acquire) == 1) return true;
+    return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+
+  void release(int32_t index) {
+    const uint32_t last = plan_.first_touch[static_cast<size_t>(index) + 1];
+    for (uint32_t k = plan_.first_touch[static_cast<size_t>(index)]; k < last; ++k)
+      if (count_down(plan_.touches[k].counter)) frame_.drop(plan_.touches[k].slot);
+  }
+
+  void fail(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    if (failed_.load()) return;
+    error_ = std::move(error);
+    failed_.store(true);
+  }
+
+  std::unique_ptr<ParallelState::Worker> take_worker() {
+    std::lock_guard lock(mutex_);
+    if (state_.idle.empty()) return std::make_unique<ParallelState::Worker>();
+    auto worker = std::move(state_.idle.back());
+    state_.idle.pop_back();
+    return worker;
+  }
+  void give_back(std::unique_ptr<ParallelState::Worker> worker) {
+    std::lock_guard lock(mutex_);
+    state_.idle.push_back(std::move(worker));
+  }
+
+  Frame& frame_;
+  const ParallelPlan& plan_;
+  ParallelState& state_;
+  const RunControl& control_;
+  const int limit_;  // nodes at once
+  bool attached_ = false;
+  std::atomic<int> active_{0}, queued_{0};
+  std::atomic<int64_t> remaining_;
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+void run_parallel(Frame& frame) { ParallelRun(frame).run(); }
+
+bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control) {
+  return program.parallel() && (program.always_parallel() || binding.wide()) && control.pool && control.inter_op_threads != 1;
+}
+
+ParallelState& Frame::parallel_state() {
+  if (!parallel_state_) parallel_state_ = std::make_unique<ParallelState>(*program_.parallel());
+  return *parallel_state_;
+}
+
+Frame::~Frame() = default;
+
+}  // namespace treadle::exec

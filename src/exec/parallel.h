@@ -1,0 +1,33 @@
+// Executes a program with independent nodes at once, on the pool that the nodes' own loops use.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exec/frame.h"
+#include "exec/parallel_plan.h"
+
+namespace treadle::exec {
+
+/// Memory of parallel runs, kept with the frame.
+struct ParallelState {
+  explicit ParallelState(const ParallelPlan& plan) : counters(plan.counters.size()) {}
+
+  struct Worker {
+    std::vector<int32_t> ready;  // inexpensive ones
+    Evaluator evaluator;
+  };
+  std::vector<int32_t> counters;
+  std::vector<int32_t> queue;  // expensive ones, taken from `head` on
+  size_t head = 0;
+  std::vector<std::unique_ptr<Worker>> idle;
+};
+
+/// True if the run has something to gain: two expensive instructions that need not wait for each other.
+bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control);
+
+/// Runs a started frame to its end. The first error wins; what is under way ends, nothing else begins, and the frame can be used again.
+/// @pre program().parallel() and no Yield.
+void run_parallel(Frame& frame);
+
+}  // namespace treadle::exec

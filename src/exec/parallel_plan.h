@@ -1,0 +1,59 @@
+// What the parallel executor knows of a program: which instruction waits for which, and which buffers may share bytes then.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace treadle::exec {
+
+/// Which instructions happen before which, transitively, as a matrix of bits. Instructions are added in order.
+class Reachability {
+ public:
+  explicit Reachability(size_t num_instructions) : words_((num_instructions + 63) / 64), bits_(words_ * num_instructions, 0) {}
+
+  /// @param predecessors  earlier instructions that `instruction` waits for.
+  void add(int32_t instruction, std::span<const int32_t> predecessors);
+  bool before(int32_t a, int32_t b) const {
+    return (bits_[static_cast<size_t>(b) * words_ + static_cast<size_t>(a) / 64] >> (static_cast<size_t>(a) % 64) & 1U) != 0;
+  }
+  bool ordered(int32_t a, int32_t b) const { return before(a, b) || before(b, a); }
+
+ private:
+  size_t words_;
+  std::vector<uint64_t> bits_;
+};
+
+struct ParallelPlan {
+  explicit ParallelPlan(size_t num_instructions) : reach(num_instructions) {}
+
+  /// Per instruction how many others it waits for; then per counted slot how many instructions still need it. A run copies the whole.
+  std::vector<int32_t> counters;
+  /// Instructions that wait for instruction i: successors[first_successor[i]] … up to first_successor[i + 1].
+  std::vector<int32_t> successors;
+  std::vector<uint32_t> first_successor;
+  /// Held slots that instruction i touches, as (slot, index of its counter).
+  struct Touch {
+    int32_t slot, counter;
+  };
+  std::vector<Touch> touches;
+  std::vector<uint32_t> first_touch;
+  std::vector<int32_t> roots;  ///< instructions that wait for nothing
+  Reachability reach;
+
+  /// Per buffer: the instructions that read or write it, ascending; the first of them writes it and all others wait for that one.
+  std::vector<int32_t> accesses;
+  std::vector<uint32_t> first_access;
+  /// True if the buffers may be in use at the same time in some order of execution.
+  bool conflict(size_t a, size_t b) const { return !all_before(a, b) && !all_before(b, a); }
+
+ private:
+  bool all_before(size_t a, size_t b) const {
+    for (uint32_t k = first_access[a]; k < first_access[a + 1]; ++k)
+      if (!reach.before(accesses[k], accesses[first_access[b]])) return false;
+    return true;
+  }
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,25 @@
+// The operators of a FusedElementwise, as its attribute "steps" writes them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace treadle {
+
+/// One operator of a chain as its node's attribute "steps" writes it: `Mul 0 3`, `LeakyRelu 2 alpha=0.1`. Operands are the node's inputs,
+/// then the results of the steps before.
+struct ElementwiseStep {
+  std::string op_type;
+  std::vector<size_t> operands;
+  std::vector<std::pair<std::string, float>> attributes;
+
+  /// @throws Error(invalid_model)
+  static ElementwiseStep parse(std::string_view text);
+  std::string to_string() const;
+  float attribute(std::string_view name, float otherwise) const;
+};
+
+}  // namespace treadle

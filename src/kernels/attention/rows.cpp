@@ -1,0 +1,94 @@
+#include "kernels/attention/rows.h"
+
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention/rows.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include "kernels/elementwise/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// Calls fn(i, lanes left) for every vector of n elements.
+template <class Fn>
+HWY_INLINE void each_vector(int64_t n, Fn&& fn) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) fn(i, lanes);
+  if (i < n) fn(i, n - i);
+}
+HWY_INLINE V load(D d, const float* p, int64_t left, float other) {
+  if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, p);
+  const auto mask = hn::FirstN(d, static_cast<size_t>(left));
+  return hn::IfThenElse(mask, hn::MaskedLoad(mask, d, p), hn::Set(d, other));
+}
+HWY_INLINE void store(D d, V v, float* p, int64_t left) {
+  if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::StoreU(v, d, p);
+  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(left)), d, p);
+}
+
+}  // namespace
+
+void add_bias(float* row, const float* bias, int64_t n) {
+  const D d;
+  const V lowest = hn::Set(d, kLowest);
+  each_vector(n, [&](int64_t i, int64_t left) {
+    const V b = load(d, bias + i, left, 0.0f), x = load(d, row + i, left, 0.0f);
+    store(d, hn::IfThenElse(hn::Eq(b, lowest), lowest, hn::Add(x, b)), row + i, left);
+  });
+}
+
+void mask_by_bools(float* row, const uint8_t* mask, uint8_t keeps, float masked, int64_t n) {
+  // The compiler turns this into a comparison of bytes and a blend.
+  for (int64_t i = 0; i < n; ++i) row[i] = mask[i] == keeps ? row[i] : masked;
+}
+
+void softmax(float* row, int64_t n, EmptyRows empty) {
+  const D d;
+  V top = hn::Set(d, kLowest);
+  // A NaN that Max loses still reaches the sum through exp.
+  each_vector(n, [&](int64_t i, int64_t left) { top = hn::Max(top, load(d, row + i, left, kLowest)); });
+  const V largest = hn::MaxOfLanes(d, top);
+  V sum = hn::Zero(d);
+  each_vector(n, [&](int64_t i, int64_t left) {
+    V e = exp(d, hn::Sub(load(d, row + i, left, kLowest), largest));
+    if (left < static_cast<int64_t>(hn::Lanes(d))) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(left)), e);
+    sum = hn::Add(sum, e);
+    store(d, e, row + i, left);
+  });
+  const V total = hn::SumOfLanes(d, sum);
+  const bool is_nan = !(hn::GetLane(total) == hn::GetLane(total));
+  if (is_nan && (empty == EmptyRows::zero_for_nan || (empty == EmptyRows::zero && hn::GetLane(largest) == kLowest))) {
+    for (int64_t i = 0; i < n; ++i) row[i] = 0;
+    return;
+  }
+  const V factor = hn::Div(hn::Set(d, 1.0f), total);
+  each_vector(n, [&](int64_t i, int64_t left) { store(d, hn::Mul(load(d, row + i, left, 0.0f), factor), row + i, left); });
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(add_bias);
+HWY_EXPORT(mask_by_bools);
+HWY_EXPORT(softmax);
+
+void add_bias_row(float* row, const float* bias, int64_t n) { HWY_DYNAMIC_DISPATCH(add_bias)(row, bias, n); }
+void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(mask_by_bools)(row, reinterpret_cast<const uint8_t*>(mask), keeps ? 1 : 0, masked, n);
+}
+void softmax_scores(float* row, int64_t n, EmptyRows empty) { HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty); }
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,137 @@
+#include "kernels/conv/depthwise_nhwc.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/conv/depthwise_nhwc.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+struct Row {
+  int64_t C, row, pixel;          // floats from tap to tap, downwards and along
+  int64_t step;                   // floats from one output's pixel to the next one's
+  int64_t taps_down, taps_along;  // that are inside the image
+  int64_t weights_row;            // floats from one row of weights to the next
+  const float *bias, *residual;
+  float low, high;
+};
+
+// kOutputs neighbours times kVectors vectors of channels. `cut`: the last vector has channels beyond C.
+template <int kOutputs, int kVectors, bool kCut>
+HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t c, const float* residual,
+                        float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes, r.C - c - (kVectors - 1) * lanes)));
+  auto load = [&](const float* from, int v) {
+    if constexpr (kCut) {
+      if (v == kVectors - 1) return hn::MaskedLoad(mask, d, from + v * lanes);
+    }
+    return hn::LoadU(d, from + v * lanes);
+  };
+#define TREADLE_EACH _Pragma("GCC unroll 8") for (int o = 0; o < kOutputs; ++o) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+  V sum[kOutputs][kVectors];
+  TREADLE_EACH sum[o][v] = hn::Zero(d);
+  for (int64_t i = 0; i < r.taps_down; ++i) {
+    const float* HWY_RESTRICT from = x + i * r.row + c;
+    const float* HWY_RESTRICT weights = w + i * r.weights_row + c;
+    for (int64_t j = 0; j < r.taps_along; ++j) {
+      V tap[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) tap[v] = load(weights, v);
+      TREADLE_EACH sum[o][v] = hn::MulAdd(tap[v], load(from + o * r.step, v), sum[o][v]);
+      from += r.pixel;
+      weights += r.C;
+    }
+  }
+  const V low = hn::Set(d, r.low), high = hn::Set(d, r.high);
+  TREADLE_EACH {
+    V s = sum[o][v];
+    if (r.bias != nullptr) s = hn::Add(s, load(r.bias + c, v));
+    if (residual != nullptr) s = hn::Add(s, load(residual + o * r.C + c, v));
+    s = hn::Min(high, hn::Max(low, s));
+    float* to = y + o * r.C + c + v * lanes;
+    if (kCut && v == kVectors - 1) {
+      hn::BlendedStore(s, mask, d, to);
+    } else {
+      hn::StoreU(s, d, to);
+    }
+  }
+#undef TREADLE_EACH
+}
+
+template <int kOutputs, int kVectors>
+HWY_NOINLINE void all_channels(const Row& r, const float* x, const float* w, const float* residual, float* y) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  int64_t c = 0;
+  for (; c + kVectors * lanes <= r.C; c += kVectors * lanes) outputs<kOutputs, kVectors, false>(r, x, w, c, residual, y);
+  for (; c + lanes <= r.C; c += lanes) outputs<kOutputs, 1, false>(r, x, w, c, residual, y);
+  if (c < r.C) outputs<kOutputs, 1, true>(r, x, w, c, residual, y);
+}
+
+#if HWY_MAX_BYTES >= 64
+constexpr int kNeighbours = 8;
+#else
+constexpr int kNeighbours = 6;
+#endif
+
+template <int kOutputs>
+HWY_INLINE void some(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
+  if constexpr (kOutputs > 1) {
+    if (count < kOutputs) return some<kOutputs - 1>(count, r, x, w, residual, y);
+  }
+  all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4)>(r, x, w, residual, y);
+}
+
+}  // namespace
+
+void depthwise_row(const Window& w, int64_t C, const float* x, const float* weights, const float* bias, const float* residual, float low,
+                   float high, int64_t oh, float* y) {
+  const Taps down = taps_inside(w, 1, oh);
+  Row r{
+      C,   w.dilation[1] * w.in[2] * C, w.dilation[2] * C, w.stride[2] * C, down.last - down.first, 0, w.kernel[2] * C, bias, residual, low,
+      high};
+  const float* row = x + (down.start + down.first * w.dilation[1]) * w.in[2] * C;
+  const float* row_weights = weights + down.first * r.weights_row;
+  // Outputs whose whole window is inside lie between the first and the last tap's.
+  const int64_t first = std::min(outputs_inside(w, 2, 0).first, w.out[2]);
+  const int64_t last = std::max(first, outputs_inside(w, 2, w.kernel[2] - 1).last);
+  auto run = [&](int64_t ow, int64_t count, const Taps& along) {
+    r.taps_along = along.last - along.first;
+    const float* res = residual != nullptr ? residual + ow * C : nullptr;
+    some<kNeighbours>(count, r, row + (along.start + along.first * w.dilation[2]) * C, row_weights + along.first * C, res, y + ow * C);
+  };
+  for (int64_t ow = 0; ow < first; ++ow) run(ow, 1, taps_inside(w, 2, ow));
+  const int64_t inside = last - first, blocks = (inside + kNeighbours - 1) / kNeighbours;
+  int64_t at = first;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t count = inside / blocks + (block < inside % blocks ? 1 : 0);
+    run(at, count, Taps{0, w.kernel[2], at * w.stride[2] - w.pad_begin[2]});
+    at += count;
+  }
+  for (int64_t ow = last; ow < w.out[2]; ++ow) run(ow, 1, taps_inside(w, 2, ow));
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(depthwise_row);
+
+void depthwise_nhwc_row(const Window& window, int64_t C, const float* x, const float* weights, const float* bias, const float* residual,
+                        float low, float high, int64_t oh, float* y) {
+  HWY_DYNAMIC_DISPATCH(depthwise_row)(window, C, x, weights, bias, residual, low, high, oh, y);
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,17 @@
+// Depthwise convolution with channels innermost: vectors of channels, a few neighbouring outputs at a time in registers.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/conv/window.h"
+
+namespace treadle::kernels {
+
+/// One output row: y[ow * C + c] = clamp(bias[c] + sum over taps of x * weights[tap * C + c] + residual).
+/// @param x   the image [height][width][C]; window.kernel[0] is 1
+/// @param oh  the row
+/// @param y, residual  the row itself; bias and residual may be null
+void depthwise_nhwc_row(const Window& window, int64_t C, const float* x, const float* weights, const float* bias, const float* residual,
+                        float low, float high, int64_t oh, float* y);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,326 @@
+#include "kernels/conv/nhwc.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "kernels/conv/depthwise_nhwc.h"
+#include "kernels/conv/nhwc_tile.h"
+#include "kernels/conv/winograd.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kBlockFloats = 48 * 1024;   // of the image, that a block of rows reads: with a panel of weights it stays in L2
+constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are blocks to share
+constexpr int64_t kEnoughItems = 8;           // keep the threads busy
+constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
+constexpr int64_t kMaxSegments = 128;         // a list on the stack
+
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+bool is_padded(const Window& w) {
+  for (int i = 0; i < 3; ++i) {
+    if (w.pad_begin[i] != 0 || (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1 > w.in[i]) return true;
+  }
+  return false;
+}
+
+/// The image that the direct way reads: padded if need be.
+struct Source {
+  int64_t extent[3];
+  bool copied;
+  explicit Source(const Window& w) : copied(is_padded(w)) {
+    for (int i = 0; i < 3; ++i) {
+      const int64_t reach = (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1;
+      extent[i] = copied ? std::max(reach, w.in[i] + w.pad_begin[i]) : w.in[i];
+    }
+  }
+  int64_t pixels() const { return extent[0] * extent[1] * extent[2]; }
+};
+
+/// The runs of contiguous floats that a window is made of.
+struct Segments {
+  int64_t count, length;
+  bool whole_rows;  // a row of the window, all channels, is one run
+  explicit Segments(const ConvParams& p) {
+    const Window& w = p.window;
+    whole_rows = p.group == 1 && (w.dilation[2] == 1 || w.kernel[2] == 1);
+    count = w.kernel[0] * w.kernel[1] * (whole_rows ? 1 : w.kernel[2]);
+    length = p.C / p.group * (whole_rows ? w.kernel[2] : 1);
+  }
+  void offsets(const ConvParams& p, const Source& source, int64_t* to) const {
+    const Window& w = p.window;
+    for (int64_t d = 0; d < w.kernel[0]; ++d) {
+      for (int64_t h = 0; h < w.kernel[1]; ++h) {
+        for (int64_t i = 0; i < (whole_rows ? 1 : w.kernel[2]); ++i)
+          *to++ = (((d * w.dilation[0]) * source.extent[1] + h * w.dilation[1]) * source.extent[2] + i * w.dilation[2]) * p.C;
+      }
+    }
+  }
+};
+
+int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
+
+void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
+  const Window& w = p.window;
+  const int64_t row = source.extent[2] * p.C;
+  parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, row)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) {
+                   const int64_t d = r / source.extent[1] - w.pad_begin[0], h = r % source.extent[1] - w.pad_begin[1];
+                   float* out = to + r * row;
+                   if (d < 0 || d >= w.in[0] || h < 0 || h >= w.in[1]) {
+                     std::fill(out, out + row, 0.0f);
+                     continue;
+                   }
+                   float* inside = out + w.pad_begin[2] * p.C;
+                   const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
+                   const float* from = x + (d * w.in[1] + h) * w.in[2] * p.C;
+                   std::fill(out, inside, 0.0f);
+                   std::copy(from, from + count, inside);
+                   std::fill(inside + count, out + row, 0.0f);
+                 }
+               });
+}
+
+/// How the direct way cuts its work: lines of outputs (a line's pixels are evenly spaced in the image) in blocks, times groups, times
+/// ranges of panels. Depends on sizes only.
+struct DirectPlan {
+  int64_t lines, line;  // per image
+  int64_t block_lines, blocks;
+  Panels panels;
+  int64_t panel_ranges, panels_per_range;
+
+  explicit DirectPlan(const ConvParams& p) : panels(p.M / p.group, panel_shape<float>()) {
+    const Window& w = p.window;
+    lines = w.out[0] * w.out[1];
+    line = w.out[2];
+    // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
+    const bool flat = w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
+    const int64_t pixel_floats = p.C / p.group * w.stride[1] * w.stride[2];
+    int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), 24, kMaxBlockRows);
+    if (flat) {
+      const int64_t pixels = w.out_size();
+      lines = std::max<int64_t>(1, divide_up(pixels, rows));
+      line = divide_up(pixels, lines);
+      block_lines = 1;
+      lines = divide_up(pixels, line);
+    } else {
+      block_lines = std::clamp<int64_t>(rows / std::max<int64_t>(1, line), 1, lines);
+    }
+    blocks = divide_up(lines, block_lines);
+    const int64_t items = blocks * p.N * p.group;
+    panel_ranges = items >= kEnoughItems ? 1 : std::min(panels.count, divide_up(kEnoughItems, items));
+    panels_per_range = divide_up(panels.count, panel_ranges);
+    panel_ranges = divide_up(panels.count, panels_per_range);
+  }
+};
+
+void direct(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded, ThreadPool* pool) {
+  const Window& w = p.window;
+  const Source source(w);
+  const Segments segments(p);
+  const DirectPlan plan(p);
+  const Clamp clamp = clamp_of(e);
+  const bool flat = w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !source.copied;
+  const int64_t channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p), group_floats = K * plan.panels.padded_columns();
+  int64_t offsets[kMaxSegments];
+  std::vector<int64_t> many;
+  int64_t* at = offsets;
+  if (segments.count > kMaxSegments) {
+    many.resize(static_cast<size_t>(segments.count));
+    at = many.data();
+  }
+  segments.offsets(p, source, at);
+  const int64_t out_size = w.out_size(), items_per_image = plan.blocks * p.group * plan.panel_ranges;
+  const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
+  const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
+  for (int64_t image = 0; image < p.N; ++image) {
+    const float* from = x + image * w.in_size() * p.C;
+    if (source.copied) {
+      copy_padded(p, source, from, padded, pool);
+      from = padded;
+    }
+    parallel_for(pool, items_per_image, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t range = item % plan.panel_ranges, group = item / plan.panel_ranges % p.group;
+        const int64_t block = item / plan.panel_ranges / p.group;
+        const int64_t first_line = block * plan.block_lines, last_line = std::min(plan.lines, first_line + plan.block_lines);
+        const int64_t first_panel = range * plan.panels_per_range,
+                      last_panel = std::min(plan.panels.count, first_panel + plan.panels_per_range);
+        for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+          const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel);
+          const int64_t filter = group * filters + column;
+          for (int64_t l = first_line; l < last_line; ++l) {
+            const int64_t pixel = l * plan.line;
+            const int64_t d = l / w.out[1], h = l % w.out[1];
+            const int64_t place = flat ? pixel : ((d * w.stride[0]) * source.extent[1] + h * w.stride[1]) * source.extent[2];
+            const int64_t out = (image * out_size + pixel) * p.M + filter;
+            nhwc_tile({.A = from + place * p.C + group * channels,
+                       .a_row = w.stride[2] * p.C,
+                       .segments = at,
+                       .num_segments = segments.count,
+                       .length = segments.length,
+                       .B = packed + group * group_floats + K * column,
+                       .vectors = vectors,
+                       .C = y + out,
+                       .ldc = p.M,
+                       .rows = std::min(plan.line, out_size - pixel),
+                       .columns = std::min(vectors * plan.panels.lanes, filters - column),
+                       .bias = e.bias != nullptr ? e.bias + filter : nullptr,
+                       .residual = e.residual != nullptr ? e.residual + out : nullptr,
+                       .low = clamp.low,
+                       .high = clamp.high});
+          }
+        }
+        if (clamp.complete) continue;
+        const int64_t c0 = group * filters + plan.panels.first_column(first_panel);
+        const int64_t c1 = std::min(group * filters + plan.panels.first_column(last_panel), (group + 1) * filters);
+        const int64_t p0 = first_line * plan.line, p1 = std::min(last_line * plan.line, out_size);
+        float* to = y + (image * out_size + p0) * p.M + c0;
+        if (c1 - c0 == p.M) {
+          unary_f32(e.activation, e.a, e.b, to, to, (p1 - p0) * p.M);
+        } else {
+          for (int64_t i = p0; i < p1; ++i, to += p.M) unary_f32(e.activation, e.a, e.b, to, to, c1 - c0);
+        }
+      }
+    });
+  }
+}
+
+void depthwise(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
+  const Window& w = p.window;
+  const Clamp clamp = clamp_of(e);
+  const int64_t row = w.out[2] * p.C;
+  parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, row * w.kernel_size())),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) {
+                   float* to = y + r * row;
+                   depthwise_nhwc_row(w, p.C, x + r / w.out[1] * w.in_size() * p.C, packed, e.bias,
+                                      e.residual != nullptr ? e.residual + r * row : nullptr, clamp.low, clamp.high, r % w.out[1], to);
+                   if (!clamp.complete) unary_f32(e.activation, e.a, e.b, to, to, row);
+                 }
+               });
+}
+
+}  // namespace
+
+Clamp clamp_of(const ConvEpilogue& e) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (e.activation == Unary::relu) return {0, kInfinity, true};
+  if (e.activation == Unary::clip) return {e.a, e.b, true};
+  return {-kInfinity, kInfinity, e.activation == Unary::none};
+}
+
+NhwcMethod nhwc_method(const ConvParams& p) {
+  if (p.group == p.C && p.group == p.M && p.group > 1 && p.window.kernel[0] == 1 && p.window.in[0] == 1) return NhwcMethod::depthwise;
+  return winograd_fits(p) ? NhwcMethod::winograd : NhwcMethod::direct;
+}
+
+int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
+  switch (method) {
+    case NhwcMethod::depthwise: return p.C * p.window.kernel_size();
+    case NhwcMethod::winograd: return winograd_weights_size(p);
+    case NhwcMethod::direct: return p.group * packed_b_size<float>(depth_of(p), p.M / p.group);
+  }
+  return 0;
+}
+
+void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
+  const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p);
+  if (method == NhwcMethod::winograd) return winograd_pack(p, weights, packed);
+  if (method == NhwcMethod::depthwise) {
+    for (int64_t c = 0; c < p.C; ++c) {
+      for (int64_t t = 0; t < taps; ++t) packed[t * p.C + c] = weights[c * taps + t];
+    }
+    return;
+  }
+  std::vector<float> reordered(static_cast<size_t>(filters * K));  // [filter][tap][channel]
+  const int64_t group_floats = packed_b_size<float>(K, filters);
+  for (int64_t g = 0; g < p.group; ++g) {
+    const float* from = weights + g * filters * K;
+    for (int64_t m = 0; m < filters; ++m) {
+      for (int64_t c = 0; c < channels; ++c) {
+        for (int64_t t = 0; t < taps; ++t) reordered[static_cast<size_t>(m * K + t * channels + c)] = *from++;
+      }
+    }
+    pack_b(reordered.data(), K, filters, K, true, packed + g * group_floats);
+  }
+}
+
+size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {
+  if (p.N <= 0 || p.window.out_size() <= 0) return 0;
+  if (method == NhwcMethod::winograd) return winograd_scratch_bytes(p, max_threads);
+  const Source source(p.window);
+  return method == NhwcMethod::direct && source.copied ? aligned_bytes<float>(source.pixels() * p.C) : 0;
+}
+
+void nhwc_conv(const ConvParams& p, NhwcMethod method, const float* x, const float* weights, const float* packed, float* y,
+               const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool) {
+  if (p.N <= 0 || p.M <= 0 || p.window.out_size() <= 0) return;
+  switch (method) {
+    case NhwcMethod::depthwise: return depthwise(p, x, packed, y, epilogue, pool);
+    case NhwcMethod::winograd: return winograd(p, x, weights, packed, y, epilogue, scratch, max_threads, pool);
+    case NhwcMethod::direct: return direct(p, x, packed, y, epilogue, static_cast<float*>(scratch), pool);
+  }
+}
+
+bool nhwc_transposed_fits(const ConvParams& p) {
+  const Window& w = p.window;
+  for (int i = 0; i < 3; ++i) {
+    if (w.kernel[i] != w.stride[i] || w.dilation[i] != 1 || w.pad_begin[i] != 0 || w.in[i] != w.out[i] * w.kernel[i]) return false;
+  }
+  return p.group == 1 && w.kernel[0] == 1;
+}
+
+// A product for every tap, from the pixels of a row to every kernel[2]-th pixel of a row of y.
+int64_t nhwc_transposed_packed_size(const ConvParams& p) { return p.window.kernel_size() * packed_b_size<float>(p.C, p.M); }
+
+void nhwc_transposed_pack(const ConvParams& p, const float* weights, float* packed) {
+  const int64_t taps = p.window.kernel_size();
+  std::vector<float> matrix(static_cast<size_t>(p.C * p.M));
+  for (int64_t t = 0; t < taps; ++t) {
+    for (int64_t i = 0; i < p.C * p.M; ++i) matrix[static_cast<size_t>(i)] = weights[i * taps + t];
+    pack_b(matrix.data(), p.C, p.M, p.M, false, packed + t * packed_b_size<float>(p.C, p.M));
+  }
+}
+
+void nhwc_transposed(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
+  const Window& w = p.window;
+  const Panels panels(p.M, panel_shape<float>());
+  const Clamp clamp = clamp_of(e);
+  const int64_t tap_floats = packed_b_size<float>(p.C, p.M), origin = 0;
+  const int64_t macs = w.out[2] * p.C * p.M * w.kernel_size();
+  parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* rows = y + r * w.kernel[1] * w.in[2] * p.M;
+      for (int64_t t = 0; t < w.kernel_size(); ++t) {
+        for (int64_t panel = 0; panel < panels.count; ++panel) {
+          const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
+          nhwc_tile({.A = x + r * w.out[2] * p.C,
+                     .a_row = p.C,
+                     .segments = &origin,
+                     .num_segments = 1,
+                     .length = p.C,
+                     .B = packed + t * tap_floats + p.C * column,
+                     .vectors = vectors,
+                     .C = rows + (t / w.kernel[2] * w.in[2] + t % w.kernel[2]) * p.M + column,
+                     .ldc = w.kernel[2] * p.M,
+                     .rows = w.out[2],
+                     .columns = std::min(vectors * panels.lanes, p.M - column),
+                     .bias = e.bias != nullptr ? e.bias + column : nullptr,
+                     .residual = nullptr,
+                     .low = clamp.low,
+                     .high = clamp.high});
+        }
+      }
+      if (!clamp.complete) unary_f32(e.activation, e.a, e.b, rows, rows, w.kernel[1] * w.in[2] * p.M);
+    }
+  });
+}
+
+}  // namespace treadle::kernels

@@ -1,0 +1,46 @@
+// Convolution in float32 with channels innermost and constant weights: x[N, in, C], W[M, C / group, kernel], y[N, out, M].
+//
+// Depthwise ones are direct; 3x3 ones with enough channels go by Winograd; all others read the image in place, a run of C channels (or of a
+// whole row of the window) at a time, with the GEMM's register tile: a 1x1 convolution is a plain product.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/thread_pool.h"
+#include "kernels/conv/conv.h"
+
+namespace treadle::kernels {
+
+/// What an epilogue asks of the registers: bounds, and whether they are all its activation is.
+struct Clamp {
+  float low, high;
+  bool complete;
+};
+Clamp clamp_of(const ConvEpilogue& epilogue);
+
+enum class NhwcMethod : uint8_t { depthwise, winograd, direct };
+
+/// The way that is estimated to be the fastest; depends on the extents of the image.
+NhwcMethod nhwc_method(const ConvParams& params);
+
+/// Floats of the packed weights; does not depend on the image.
+int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
+/// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
+void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed);
+
+size_t nhwc_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads);
+/// @param weights  the original ones
+/// @param epilogue  its residual must not be y
+void nhwc_conv(const ConvParams& params, NhwcMethod method, const float* x, const float* weights, const float* packed, float* y,
+               const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
+
+/// The transposed convolution whose windows do not overlap (stride = kernel, no pads, one group): x[N, in, C], W[C, M, kernel],
+/// y[N, in * kernel, M]. `window` is as for conv_transpose: its input is y.
+bool nhwc_transposed_fits(const ConvParams& params);
+int64_t nhwc_transposed_packed_size(const ConvParams& params);
+void nhwc_transposed_pack(const ConvParams& params, const float* weights, float* packed);
+void nhwc_transposed(const ConvParams& params, const float* x, const float* packed, float* y, const ConvEpilogue& epilogue,
+                     ThreadPool* pool);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,174 @@
+#include "kernels/conv/pool_nhwc.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/conv/pool_nhwc.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/conv/pool.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+struct Place {
+  Taps down, along;
+  float scale;
+};
+
+// One output pixel; kVectors vectors of channels at a time, so that the chains overlap. `count`: channels of the last vector that exist.
+template <NhwcPool kKind, int kVectors>
+HWY_INLINE void pixel(const Window& w, int64_t C, const Place& p, const float* x, int64_t c, int64_t count, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+  const bool cut = count < lanes;
+  const V start = kKind == NhwcPool::max ? hn::Set(d, -std::numeric_limits<float>::infinity()) : hn::Zero(d);
+  V result[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) result[v] = start;
+  for (int64_t i = p.down.first; i < p.down.last; ++i) {
+    const float* row = x + ((p.down.start + i * w.dilation[1]) * w.in[2] + p.along.start) * C + c;
+    for (int64_t j = p.along.first; j < p.along.last; ++j) {
+      const float* from = row + j * w.dilation[2] * C;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const V element = v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
+        if constexpr (kKind == NhwcPool::max) {
+          // Max returns its second operand if one is NaN: a NaN that has been found stays, and a new one is taken by the blend.
+          result[v] = hn::IfThenElse(hn::IsNaN(element), element, hn::Max(element, result[v]));
+        } else {
+          result[v] = hn::Add(result[v], element);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    if constexpr (kKind == NhwcPool::average) result[v] = hn::Div(result[v], hn::Set(d, p.scale));
+    if (v == kVectors - 1 && cut) {
+      hn::BlendedStore(result[v], mask, d, y + c + v * lanes);
+    } else {
+      hn::StoreU(result[v], d, y + c + v * lanes);
+    }
+  }
+}
+
+template <NhwcPool kKind>
+void row_of(const Window& w, int64_t C, bool include_pad, const float* x, int64_t oh, float* y) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  const int64_t high = pool_elements(w, 1, oh, include_pad);
+  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += C) {
+    const Place p{taps_inside(w, 1, oh), taps_inside(w, 2, ow), static_cast<float>(high * pool_elements(w, 2, ow, include_pad))};
+    int64_t c = 0;
+    for (; c + 4 * lanes <= C; c += 4 * lanes) pixel<kKind, 4>(w, C, p, x, c, lanes, y);
+    for (; c + lanes <= C; c += lanes) pixel<kKind, 1>(w, C, p, x, c, lanes, y);
+    if (c < C) pixel<kKind, 1>(w, C, p, x, c, C - c, y);
+  }
+}
+
+}  // namespace
+
+void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, const float* x, int64_t oh, float* y) {
+  kind == NhwcPool::max ? row_of<NhwcPool::max>(w, C, include_pad, x, oh, y) : row_of<NhwcPool::average>(w, C, include_pad, x, oh, y);
+}
+
+// Channels [begin, end), a few vectors at a time so that the chains overlap.
+void mean_channels(int64_t pixels, int64_t line, int64_t C, int64_t begin, int64_t end, const float* x, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V count = hn::Set(d, static_cast<float>(pixels));
+  constexpr int kVectors = 4;
+  for (int64_t c = begin; c < end; c += kVectors * lanes) {
+    V total[kVectors];
+    for (int v = 0; v < kVectors; ++v) total[v] = hn::Zero(d);
+    const int64_t whole = std::min<int64_t>(kVectors, (end - c) / lanes);
+    const int64_t last = end - c - whole * lanes;  // channels of a vector that is cut
+    const auto mask = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(last, 0, lanes)));
+    const bool cut = whole < kVectors && last > 0;
+    for (int64_t first = 0; first < pixels; first += line) {
+      V sum[kVectors];
+      for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+      const float* from = x + first * C + c;
+      for (int64_t i = std::min(line, pixels - first); i > 0; --i, from += C) {
+        if (whole == kVectors) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
+          continue;
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          if (v < whole) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
+          if (v == whole && cut) sum[v] = hn::Add(sum[v], hn::MaskedLoad(mask, d, from + v * lanes));
+        }
+      }
+      for (int v = 0; v < kVectors; ++v) total[v] = hn::Add(total[v], sum[v]);
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const V mean = hn::Div(total[v], count);
+      if (v < whole) hn::StoreU(mean, d, y + c + v * lanes);
+      if (v == whole && cut) hn::BlendedStore(mean, mask, d, y + c + v * lanes);
+    }
+  }
+}
+
+void affine_rows(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V bottom = hn::Set(d, low);
+  for (int64_t r = 0; r < rows; ++r, x += C, y += C) {
+    int64_t c = 0;
+    for (; c + lanes <= C; c += lanes)
+      hn::StoreU(hn::Max(bottom, hn::MulAdd(hn::LoadU(d, x + c), hn::LoadU(d, scale + c), hn::LoadU(d, shift + c))), d, y + c);
+    if (c == C) continue;
+    const auto mask = hn::FirstN(d, static_cast<size_t>(C - c));
+    const V last = hn::MulAdd(hn::MaskedLoad(mask, d, x + c), hn::MaskedLoad(mask, d, scale + c), hn::MaskedLoad(mask, d, shift + c));
+    hn::BlendedStore(hn::Max(bottom, last), mask, d, y + c);
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(pool_row);
+HWY_EXPORT(affine_rows);
+HWY_EXPORT(mean_channels);
+
+void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool include_pad, const float* x, float* y, ThreadPool* pool) {
+  const int64_t row = w.out[2] * C;
+  parallel_for(pool, N * w.out[1], std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, row * w.kernel_size())),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r)
+                   HWY_DYNAMIC_DISPATCH(pool_row)(kind, w, C, include_pad, x + r / w.out[1] * w.in_size() * C, r % w.out[1], y + r * row);
+               });
+}
+
+void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, const float* x, float* y, ThreadPool* pool) {
+  constexpr int64_t kChannels = 256;  // of a chunk
+  const int64_t chunks = (C + kChannels - 1) / kChannels;
+  parallel_for(pool, N * chunks, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, pixels * kChannels)), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t n = i / chunks, first = i % chunks * kChannels;
+      HWY_DYNAMIC_DISPATCH(mean_channels)(pixels, line, C, first, std::min(C, first + kChannels), x + n * pixels * C, y + n * C);
+    }
+  });
+}
+
+void affine_nhwc(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y, ThreadPool* pool) {
+  parallel_for(pool, rows, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, C)), [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(affine_rows)(end - begin, C, x + begin * C, scale, shift, low, y + begin * C);
+  });
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,40 @@
+// Products of 8-bit matrices with float32 results: y = (A - a_zero) (B - b_zero) * scale. A is read as it lies, four elements of K at a
+// time, by the integer dot products of AVX512-VNNI; elsewhere by plain loops. Sums are exact in 32 bits, so that every machine gives the
+// same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/thread_pool.h"
+
+namespace treadle::kernels {
+
+/// True if this machine has instructions that make these products faster than those of floats.
+bool has_fast_byte_products();
+
+/// B in panels of 64 columns, four rows interleaved, as signed bytes (unsigned ones less 128), with the sums of its columns.
+struct PackedBytesB {
+  int64_t K = 0, N = 0;
+  const int8_t* data = nullptr;
+  const int32_t* sums = nullptr;  ///< N
+};
+int64_t packed_bytes_b_size(int64_t K, int64_t N);
+/// @param B  K x N bytes with row stride ldb
+/// @param data, sums  packed_bytes_b_size(K, N) and N elements
+PackedBytesB pack_bytes_b(const void* B, bool is_signed, int64_t K, int64_t N, int64_t ldb, int8_t* data, int32_t* sums);
+
+struct BytesProduct {
+  const void* A = nullptr;  ///< M rows of K bytes
+  bool a_signed = false, b_signed = false;
+  int32_t a_zero = 0;
+  const int32_t* b_zeros = nullptr;  ///< N, or null for none
+  const float* scales = nullptr;     ///< N
+};
+
+/// Working memory of gemm_bytes.
+size_t gemm_bytes_scratch(int64_t M, int64_t K, int64_t N);
+/// y (M x N)
+void gemm_bytes(int64_t M, const BytesProduct& product, const PackedBytesB& B, float* y, void* scratch, ThreadPool* pool);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,21 @@
+// The micro-kernel of byte products.
+#pragma once
+
+#include <cstdint>
+
+namespace treadle::kernels {
+
+/// Rows [0, rows) of A times one panel of 64 columns.
+struct ByteTile {
+  const uint8_t* A;
+  int64_t lda;
+  const int8_t* B;  // for each four of K, 64 columns of four bytes
+  int64_t quads;
+  int32_t* C;  // rows of 64
+  int64_t rows;
+};
+void byte_tile_plain(const ByteTile& tile);
+/// @pre the CPU has AVX512-VNNI
+void byte_tile_avx512vnni(const ByteTile& tile);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,108 @@
+// Exact search: offsets for blocks of known lifetimes below a given height, or the proof that there are none.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace treadle::memory {
+
+/// Depth-first search over canonical placements: every block stands at 0 or on another one that is alive with it.
+///
+/// A state is a set of blocks not placed yet, and for each section of time a *floor* that no such block may reach below. "Is there a
+/// placement of these blocks above these floors?" is all there is to answer, however the floors came about. Therefore
+///   - a state that was refuted once refutes every later one with the same blocks and floors that are nowhere lower, restarts included;
+///   - sections that no unplaced block connects are answered one after the other, and one refuted part refutes the state.
+/// A *valley* is a run of sections of equal floor between higher ones. Each section of it is covered next by a block that starts at this
+/// floor (and then fits between the walls), or by none, which raises its floor to the lowest top a neighbour in the valley can have. The
+/// section with the fewest such choices is branched on, divided by how often it was the one that failed.
+///
+/// Sources: canonical placements and section-wise bounds, Moffitt 2023 (MiniMalloc), doi:10.1145/3623278.3624752; weights from
+/// failures, Boussemart et al. 2004 (dom/wdeg); restarts, Luby et al. 1993; the bound from heads, Jackson 1955, and "not first" from
+/// one-machine scheduling, Carlier and Pinson 1989.
+class FitSearch {
+ public:
+  struct Block {
+    int32_t first, last;  ///< sections [first, last)
+    int32_t height;       ///< > 0
+  };
+  enum class Outcome : uint8_t { fits, impossible, unknown };
+
+  FitSearch(std::span<const Block> blocks, int32_t num_sections, int32_t capacity);
+
+  /// Searches until there is an answer, the deadline has passed, or about `max_steps` states were visited. Call it again to go on.
+  Outcome run(std::chrono::steady_clock::time_point deadline, int64_t max_steps);
+
+  /// In the order of the blocks; valid once run() found that they fit.
+  std::span<const int32_t> offsets() const { return offset_; }
+  int64_t steps() const { return steps_; }
+
+ private:
+  struct Change {
+    int32_t* where;
+    int32_t before;
+  };
+  struct Refuted {
+    int32_t first;
+    std::vector<int32_t> floors;
+  };
+  struct Choice {
+    int32_t section = -1;
+    int32_t floor_without = -1;  // its floor if no block starts at the present one; -1: that cannot be
+    bool refuted = false;        // a section has no choice left
+  };
+
+  void set(int32_t& where, int32_t value);
+  void undo(size_t num_changes);
+  void enqueue(int32_t section);
+  void raise(int32_t block, int32_t low);
+  void raise_floor(int32_t section, int32_t floor);
+  bool tighten(int32_t section);
+  bool fits_by_heads(int32_t section);
+  bool propagate();
+  void take_out(int32_t block);
+  bool place(int32_t block, int32_t offset);
+
+  bool solve(int32_t first, int32_t last, int depth);
+  bool solve_part(int32_t first, int32_t last, int depth);
+  Choice choose(int32_t first, int32_t last);
+  void scan_valley(int32_t first, int32_t last, double& best_score, Choice& best);
+  std::vector<int32_t> candidates(int32_t section);
+  uint64_t key_of(int32_t first, int32_t last) const;
+  bool is_refuted(uint64_t key, int32_t first, int32_t last) const;
+  void remember(uint64_t key, int32_t first, int32_t last);
+  bool fail(int32_t section);
+
+  void prepare_restart();
+  uint64_t random();
+  double noise();
+
+  std::vector<Block> blocks_;
+  int32_t num_sections_, capacity_;
+  std::vector<std::vector<int32_t>> alive_;           // per section: its blocks, the unplaced ones first
+  std::vector<int32_t> num_unplaced_, floor_, rest_;  // per section; rest: the sum of the unplaced blocks' heights
+  std::vector<int32_t> low_, offset_;                 // per block; low: an unplaced one cannot start below
+  std::vector<size_t> first_position_;                // per block: into positions_, one entry per section of its life
+  std::vector<int32_t> positions_;                    // of a block in alive_
+  std::vector<Change> changes_;
+  std::vector<int32_t> queue_;
+  std::vector<char> queued_;
+  std::vector<std::pair<int32_t, int32_t>> heads_;  // scratch of fits_by_heads
+  std::vector<int32_t> ends_before_, starts_from_;  // scratch of scan_valley
+  std::vector<double> weight_;                      // per section: failures
+  std::vector<double> priority_;                    // per block, of this restart
+  std::vector<uint64_t> hash_;                      // per block
+  std::unordered_map<uint64_t, std::vector<Refuted>> refuted_;
+  size_t refuted_bytes_ = 0;
+  std::chrono::steady_clock::time_point deadline_;
+  int64_t steps_ = 0, step_limit_ = 0, failures_ = 0, failure_limit_ = 0;
+  int restarts_ = 0;
+  bool stopped_ = false;
+  uint64_t random_ = 0x9E3779B97F4A7C15U;  // a fixed seed: searches are reproducible
+};
+
+}  // namespace treadle::memory

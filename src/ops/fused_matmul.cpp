@@ -1,0 +1,137 @@
+// FusedMatMul (treadle): y = activation(A B + bias + residual), with constant weights B. What a MatMul or Gemm becomes together with the
+// pointwise operators behind it: they are applied while a tile of the product is in registers or in L1.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "kernels/gemm/gemm.h"
+#include "ops/list.h"
+#include "ops/movement.h"
+#include "ops/product.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::Unary;
+
+enum Input : int { kA, kB, kBias, kResidual };
+
+/// The activations by name; those of ONNX's operators with their parameters, and Gelu's approximation under a name of its own.
+struct Activation {
+  std::string_view name;
+  Unary op;
+};
+constexpr Activation kActivations[] = {
+    {"", Unary::none},
+    {"Relu", Unary::relu},
+    {"Clip", Unary::clip},
+    {"LeakyRelu", Unary::leaky_relu},
+    {"Sigmoid", Unary::sigmoid},
+    {"HardSigmoid", Unary::hard_sigmoid},
+    {"Tanh", Unary::tanh},
+    {"Elu", Unary::elu},
+    {"Softplus", Unary::softplus},
+    {"Gelu", Unary::gelu},
+    {"GeluTanh", Unary::gelu_tanh},
+    {"Swish", Unary::silu},
+    {"HardSwish", Unary::hard_swish},
+    {"Mish", Unary::mish},
+};
+
+Unary activation_of(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kActivations), std::end(kActivations), [&](const Activation& a) { return a.name == name; });
+  if (found == std::end(kActivations)) throw Error(ErrorCode::invalid_model, fmt::format("there is no activation \"{}\"", name));
+  return found->op;
+}
+
+void infer(InferContext& c) {
+  if (!c.has_rank(kA) || !c.has_rank(kB)) return c.set_output_dtype(0, c.dtype(kA));
+  const SymbolicShape& b = c.shape(kB);
+  SymbolicShape out = c.shape(kA);
+  if (out.empty() || b.size() != 2) throw Error(ErrorCode::invalid_argument, "A must not be a scalar, and B must be a matrix");
+  const bool transposed = c.get_int("transB") != 0;
+  unify(out.back(), b[transposed ? 1 : 0], "columns of A and rows of B");
+  out.back() = b[transposed ? 0 : 1];
+  c.set_output(0, c.dtype(kA), std::move(out));
+}
+
+Cost cost(const ShapeContext& c) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
+}
+
+struct PackedWeights final : PackedState {
+  kernels::OwnedPackedB<float> b;
+  size_t size_bytes() const override { return b.storage ? b.storage->size_bytes() : 0; }
+};
+
+struct FusedMatMul {
+  int64_t M, K, N, bias_step;
+  Unary activation;
+  float a, b;
+
+  static std::string declines(const CreateContext& c) {
+    const Tensor* weights = c.constant(kB);
+    if (weights == nullptr) return "B is not constant";
+    if (weights->shape().rank() != 2) return "B is not a matrix";
+    return {};
+  }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Tensor weights = c.constant(kB)->contiguous();
+    auto state = std::make_unique<PackedWeights>();
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    const int64_t rows = weights.shape()[0], columns = weights.shape()[1];
+    state->b = kernels::pack_b(weights.data<float>(), transposed ? columns : rows, transposed ? rows : columns, columns, transposed);
+    return state;
+  }
+  static FusedMatMul bind(BindContext& c) {
+    const Shape& a = c.shape(kA);
+    const bool transposed = c.get_int("transB") != 0;
+    FusedMatMul k{
+        a.product(0, a.rank() - 1), a.back(), c.shape(kB)[transposed ? 0 : 1], 0, activation_of(c.get_string("activation")), 0, 0};
+    check_equal(k.K, c.shape(kB)[transposed ? 1 : 0], "columns of A and rows of B");
+    if (c.has_input(kBias)) {
+      const int64_t count = c.num_elements(kBias);
+      if (count != 1) check_equal(count, k.N, "elements of the bias and columns of B");
+      k.bias_step = count == 1 ? 0 : 1;
+    }
+    if (c.has_input(kResidual))
+      check_equal(c.num_elements(kResidual), c.output_shape(0).num_elements(), "elements of the residual and of A B");
+    k.a = c.get_float("activation_alpha"), k.b = c.get_float("activation_beta");
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::Epilogue<float> e;
+    e.bias = c.in<float>(kBias), e.bias_col = bias_step;
+    e.residual = c.in<float>(kResidual), e.residual_row = N;
+    e.activation = activation, e.a = a, e.b = b;
+    kernels::gemm<float>(M, {c.in<float>(kA), K, 1}, c.packed<PackedWeights>().b.view, c.out<float>(0), N, e, c.pool());
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> fused_matmul_ops() {
+  constexpr TypeSet kFloat{DType::float32};
+  return {
+      {.name = "FusedMatMul",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"A", kFloat, "T"},
+                  {"B", kFloat, "T"},
+                  {"bias", kFloat, "T", Presence::optional},
+                  {"residual", kFloat, "T", Presence::optional}},
+       .outputs = {{"Y", kFloat, "T"}},
+       .attributes = {{"transB", int64_t{0}}, {"activation", std::string_view("")}, {"activation_alpha", 0.0F}, {"activation_beta", 0.0F}},
+       .infer = infer,
+       .cost = cost,
+       // Each element of the residual is read where, and before, the sum is written.
+       .alias = {may_reuse(0, kResidual)},
+       .kernels = {kernel<FusedMatMul>("packed", DType::float32)}}};
+}
+
+}  // namespace treadle::ops

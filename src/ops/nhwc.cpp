@@ -1,0 +1,299 @@
+// Operators of the treadle domain on images with channels innermost, which the layout pass makes of Conv, ConvTranspose, MaxPool,
+// AveragePool and BatchNormalization: X[N, spatial..., C] in float32. Weights stay in ONNX's order; the kernels pack them.
+#include "kernels/conv/nhwc.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "kernels/conv/pool_nhwc.h"
+#include "ops/activation_names.h"
+#include "ops/checks.h"
+#include "ops/convolution.h"
+#include "ops/window.h"
+#include "treadle/error.h"
+#include "treadle/tensor.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::ConvEpilogue;
+using kernels::ConvParams;
+using kernels::NhwcMethod;
+
+constexpr TypeSet kFloat32{DType::float32};
+
+SymbolicShape inner(const SymbolicShape& shape) { return {shape.begin() + 1, shape.end() - 1}; }
+std::span<const int64_t> inner(const Shape& shape) { return shape.dims().subspan(1, static_cast<size_t>(shape.rank()) - 2); }
+
+void check_rank(const InferContext& c, int input) {
+  if (!c.has_rank(input) || c.rank(input) < 3 || c.rank(input) > 4)
+    throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
+}
+
+void infer_conv(InferContext& c) {
+  check_rank(c, 0), check_rank(c, 1);
+  const SymbolicShape &x = c.shape(0), &w = c.shape(1);
+  if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
+  SymbolicShape out = infer_window(c.attributes(), inner(x), spatial(w));
+  out.insert(out.begin(), x[0]);
+  out.push_back(w[0]);
+  c.set_output(0, DType::float32, std::move(out));
+}
+
+void infer_conv_transpose(InferContext& c) {
+  check_rank(c, 0), check_rank(c, 1);
+  const SymbolicShape &x = c.shape(0), &w = c.shape(1);
+  SymbolicShape out{x[0]};
+  for (size_t i = 1; i + 1 < x.size(); ++i) out.push_back(x[i] * w[i + 1]);
+  out.push_back(w[1]);
+  c.set_output(0, DType::float32, std::move(out));
+}
+
+void infer_pool(InferContext& c) {
+  check_rank(c, 0);
+  const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
+  SymbolicShape out = infer_window(c.attributes(), inner(c.shape(0)), {kernel.begin(), kernel.end()});
+  out.insert(out.begin(), c.shape(0).front());
+  out.push_back(c.shape(0).back());
+  c.set_output(0, DType::float32, std::move(out));
+}
+
+void infer_same(InferContext& c) { c.set_output(0, c.input(0)); }
+
+Cost conv_cost(const ShapeContext& c) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  const Shape& w = c.shape(1);
+  return {2 * outputs * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1) + 4 * outputs};
+}
+Cost transpose_cost(const ShapeContext& c) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {2 * outputs * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1) + 4 * outputs};
+}
+Cost stream_cost(const ShapeContext& c) {
+  return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + 4 * static_cast<double>(c.output_shape(0).num_elements())};
+}
+
+ConvEpilogue bind_epilogue(const ShapeContext& c) {
+  ConvEpilogue e;
+  e.activation = activation_named(c.get_string("activation", "none"));
+  e.a = c.get_float("alpha"), e.b = c.get_float("beta");
+  return e;
+}
+
+/// The packed forms of a node's weights, each made when an image first asks for it. Which one that is depends on the image's extents.
+class Packed final : public PackedState {
+ public:
+  explicit Packed(Tensor weights) : weights_(std::move(weights)) {}
+  const float* weights() const { return weights_.data<float>(); }
+  template <typename Pack>
+  const float* get(size_t form, int64_t size, Pack&& pack) const {
+    std::lock_guard lock(mutex_);
+    Tensor& made = forms_[form];
+    if (!made.defined()) {
+      Tensor fresh(DType::float32, Shape{size});
+      pack(weights(), fresh.data<float>());
+      made = std::move(fresh);
+    }
+    return made.data<float>();
+  }
+  size_t size_bytes() const override {
+    std::lock_guard lock(mutex_);
+    size_t bytes = 0;
+    for (const Tensor& form : forms_) bytes += form.defined() ? form.size_bytes() : 0;
+    return bytes;
+  }
+
+ private:
+  Tensor weights_;
+  mutable std::mutex mutex_;
+  mutable Tensor forms_[3];
+};
+
+struct ConstantWeights {
+  static std::string declines(const CreateContext& c) { return c.constant(1) ? "" : "W is not constant"; }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<Packed>(c.constant(1)->contiguous()); }
+};
+
+struct NhwcConv : ConstantWeights {
+  ConvParams params;
+  ConvEpilogue epilogue;
+  NhwcMethod method;
+  const float *weights, *packed;
+  int max_threads;
+
+  static NhwcConv bind(BindContext& c) {
+    NhwcConv k;
+    const Shape &x = c.shape(0), &w = c.shape(1);
+    ConvParams& p = k.params;
+    p.N = x[0], p.C = x[x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
+    p.window = bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), spatial(w));
+    kernels::check_conv(p);
+    check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
+    if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
+    if (c.has_input(3)) check_equal(c.num_elements(3), c.output_shape(0).num_elements(), "elements of the residual and of Y");
+    k.epilogue = bind_epilogue(c);
+    k.method = kernels::nhwc_method(p);
+    k.max_threads = c.max_threads();
+    const Packed& state = c.packed<Packed>();
+    k.weights = state.weights();
+    k.packed = state.get(static_cast<size_t>(k.method), kernels::nhwc_packed_size(p, k.method),
+                         [&](const float* from, float* to) { kernels::nhwc_pack(p, k.method, from, to); });
+    c.request_scratch(kernels::nhwc_scratch_bytes(p, k.method, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    ConvEpilogue e = epilogue;
+    e.bias = c.in<float>(2);
+    e.residual = c.in<float>(3);
+    kernels::nhwc_conv(params, method, c.in<float>(0), weights, packed, c.out<float>(0), e, c.scratch<void>(), max_threads, c.pool());
+  }
+};
+
+struct NhwcConvTranspose : ConstantWeights {
+  ConvParams params;
+  ConvEpilogue epilogue;
+  const float* packed;
+
+  static NhwcConvTranspose bind(BindContext& c) {
+    NhwcConvTranspose k;
+    const Shape &x = c.shape(0), &w = c.shape(1);
+    ConvParams& p = k.params;
+    p.N = x[0], p.C = x[x.rank() - 1], p.M = w[1];
+    check_equal(w[0], p.C, "channels of X and W");
+    if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
+    p.window = kernels::make_window(inner(c.output_shape(0)), inner(x), spatial(w), spatial(w), {}, {});
+    k.epilogue = bind_epilogue(c);
+    k.packed = c.packed<Packed>().get(0, kernels::nhwc_transposed_packed_size(p),
+                                      [&](const float* from, float* to) { kernels::nhwc_transposed_pack(p, from, to); });
+    return k;
+  }
+  void run(RunContext& c) const {
+    ConvEpilogue e = epilogue;
+    e.bias = c.in<float>(2);
+    kernels::nhwc_transposed(params, c.in<float>(0), packed, c.out<float>(0), e, c.pool());
+  }
+};
+
+template <kernels::NhwcPool kKind>
+struct NhwcPool {
+  kernels::Window window;
+  int64_t N, C;
+  bool include_pad;
+
+  static NhwcPool bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    return {bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), c.get_ints("kernel_shape")), x[0], x[x.rank() - 1],
+            c.get_int("count_include_pad") != 0};
+  }
+  void run(RunContext& c) const { kernels::pool_nhwc(kKind, window, N, C, include_pad, c.in<float>(0), c.out<float>(0), c.pool()); }
+};
+
+void infer_mean(InferContext& c) {
+  check_rank(c, 0);
+  const SymbolicShape& x = c.shape(0);
+  SymbolicShape out{x.front()};
+  if (c.get_int("keepdims", 1) != 0) out.insert(out.end(), x.size() - 2, Dim(1));
+  out.push_back(x.back());
+  c.set_output(0, DType::float32, std::move(out));
+}
+
+struct NhwcGlobalAveragePool {
+  int64_t N, pixels, line, C;
+
+  static NhwcGlobalAveragePool bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    return {x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1]};
+  }
+  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, c.in<float>(0), c.out<float>(0), c.pool()); }
+};
+
+// y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.
+struct NhwcAffine {
+  int64_t rows, C;
+  float low;
+
+  static NhwcAffine bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    const int64_t channels = x[x.rank() - 1];
+    check_equal(c.num_elements(1), channels, "scale and channels");
+    check_equal(c.num_elements(2), channels, "shift and channels");
+    return {x.product(0, x.rank() - 1), channels, kernels::clamp_of(bind_epilogue(c)).low};
+  }
+  void run(RunContext& c) const {
+    kernels::affine_nhwc(rows, C, c.in<float>(0), c.in<float>(1), c.in<float>(2), low, c.out<float>(0), c.pool());
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> nhwc_ops() {
+  const std::vector<AttributeDef> window = {
+      {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
+  const std::vector<AttributeDef> activation = {{"activation", std::string_view("none")}, {"alpha", 0.0F}, {"beta", 0.0F}};
+  auto joined = [](std::vector<AttributeDef> a, const std::vector<AttributeDef>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const std::vector<AttributeDef> pool = joined(window, {{"ceil_mode", int64_t{0}}});
+  return {{.name = "NhwcConv",
+           .domain = "treadle",
+           .since = {1},
+           .inputs =
+               {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}}}),
+           .infer = infer_conv,
+           .cost = conv_cost,
+           .kernels = {kernel<NhwcConv>("nhwc", DType::float32)}},
+          {.name = "NhwcConvTranspose",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = activation,
+           .infer = infer_conv_transpose,
+           .cost = transpose_cost,
+           .kernels = {kernel<NhwcConvTranspose>("nhwc", DType::float32)}},
+          {.name = "NhwcMaxPool",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = pool,
+           .infer = infer_pool,
+           .cost = stream_cost,
+           .kernels = {kernel<NhwcPool<kernels::NhwcPool::max>>("nhwc", DType::float32)}},
+          {.name = "NhwcAveragePool",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = joined(pool, {{"count_include_pad", int64_t{0}}}),
+           .infer = infer_pool,
+           .cost = stream_cost,
+           .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)}},
+          {.name = "NhwcGlobalAveragePool",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = {{"keepdims", int64_t{1}}},
+           .infer = infer_mean,
+           .cost = stream_cost,
+           .kernels = {kernel<NhwcGlobalAveragePool>("nhwc", DType::float32)}},
+          {.name = "NhwcAffine",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}, {"scale", kFloat32}, {"shift", kFloat32}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = activation,
+           .infer = infer_same,
+           .cost = stream_cost,
+           .alias = {may_reuse(0, 0)},
+           .kernels = {kernel<NhwcAffine>("nhwc", DType::float32)}}};
+}
+
+}  // namespace treadle::ops

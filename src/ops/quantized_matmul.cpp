@@ -1,0 +1,129 @@
+// QuantizedMatMul (treadle): y = (A - a_zero) (B - b_zero) * a_scale * b_scale in float32, of 8-bit matrices: what MatMul of two
+// DequantizeLinear is, and MatMulInteger with its scales.
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "kernels/gemm/gemm_bytes.h"
+#include "ops/list.h"
+#include "ops/product.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+enum Input : int { kA, kAScale, kAZero, kB, kBScale, kBZero };
+
+void infer(InferContext& c) { infer_product(c, kA, kB, DType::float32); }
+
+Cost cost(const ShapeContext& c) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
+}
+
+struct PackedWeights final : PackedState {
+  std::vector<int8_t> data;
+  std::vector<int32_t> sums;
+  size_t size_bytes() const override { return data.size() + sums.size() * sizeof(int32_t); }
+};
+
+int32_t byte_at(const void* data, bool is_signed, int64_t i) {
+  return is_signed ? int32_t{static_cast<const int8_t*>(data)[i]} : int32_t{static_cast<const uint8_t*>(data)[i]};
+}
+
+struct QuantizedMatMul {
+  Product product;
+  bool a_signed, b_signed, packed, scale_per_column, has_b_zero, zero_per_column;
+  int64_t work, scales, zeros, b_data, b_sums;
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    auto state = std::make_unique<PackedWeights>();
+    const Tensor* constant = c.constant(kB);
+    if (!constant || constant->shape().rank() != 2 || constant->num_elements() == 0) return state;
+    const Tensor b = constant->contiguous();
+    const int64_t K = b.shape()[0], N = b.shape()[1];
+    state->data.resize(static_cast<size_t>(kernels::packed_bytes_b_size(K, N)));
+    state->sums.resize(static_cast<size_t>(N));
+    kernels::pack_bytes_b(b.raw(), b.dtype() == DType::int8, K, N, N, state->data.data(), state->sums.data());
+    return state;
+  }
+  static QuantizedMatMul bind(BindContext& c) {
+    QuantizedMatMul k{};
+    k.packed = !c.packed<PackedWeights>().data.empty();
+    k.product = Product::of(c.shape(kA), c.shape(kB), k.packed);
+    const kernels::GemmShape& s = k.product.shape;
+    k.a_signed = c.dtype(kA) == DType::int8, k.b_signed = c.dtype(kB) == DType::int8;
+    auto per_column = [&](int input, std::string_view what) {
+      const int64_t count = c.num_elements(input);
+      if (count != 1) check_equal(count, s.N, what);
+      return count != 1;
+    };
+    check_equal(c.num_elements(kAScale), 1, "scales of A, and one");
+    if (c.has_input(kAZero)) check_equal(c.num_elements(kAZero), 1, "zero points of A, and one");
+    k.scale_per_column = per_column(kBScale, "scales of B and its columns");
+    k.has_b_zero = c.has_input(kBZero);
+    k.zero_per_column = k.has_b_zero && per_column(kBZero, "zero points of B and its columns");
+    ScratchLayout layout;
+    k.work = layout.take(kernels::gemm_bytes_scratch(s.M, s.K, s.N));
+    k.scales = layout.take(static_cast<size_t>(s.N) * sizeof(float));
+    k.zeros = layout.take(static_cast<size_t>(s.N) * sizeof(int32_t));
+    if (!k.packed) {
+      k.b_data = layout.take(static_cast<size_t>(kernels::packed_bytes_b_size(s.K, s.N)));
+      k.b_sums = layout.take(static_cast<size_t>(s.N) * sizeof(int32_t));
+    }
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const kernels::GemmShape& s = product.shape;
+    if (s.M * s.N == 0) return;
+    auto* scale = reinterpret_cast<float*>(scratch_at(c, scales));
+    auto* zero = reinterpret_cast<int32_t*>(scratch_at(c, zeros));
+    const float a_scale = *c.in<float>(kAScale);
+    for (int64_t n = 0; n < s.N; ++n) {
+      scale[n] = a_scale * c.in<float>(kBScale)[scale_per_column ? n : 0];
+      zero[n] = has_b_zero ? byte_at(c.in<void>(kBZero), b_signed, zero_per_column ? n : 0) : 0;
+    }
+    kernels::BytesProduct p;
+    p.a_signed = a_signed, p.b_signed = b_signed, p.scales = scale;
+    p.a_zero = c.in<void>(kAZero) ? byte_at(c.in<void>(kAZero), a_signed, 0) : 0;
+    p.b_zeros = has_b_zero ? zero : nullptr;
+    const PackedWeights& weights = c.packed<PackedWeights>();
+    kernels::PackedBytesB b{s.K, s.N, weights.data.data(), weights.sums.data()};
+    int64_t packed_at = -1;
+    for (int64_t i = 0; i < kernels::num_products(product.batch); ++i) {
+      const kernels::BatchOffsets o = kernels::offsets_of(product.batch, i);
+      if (!packed && o.b != packed_at) {
+        b = kernels::pack_bytes_b(c.in<uint8_t>(kB) + o.b, b_signed, s.K, s.N, s.N, reinterpret_cast<int8_t*>(scratch_at(c, b_data)),
+                                  reinterpret_cast<int32_t*>(scratch_at(c, b_sums)));
+        packed_at = o.b;
+      }
+      p.A = c.in<uint8_t>(kA) + o.a;
+      kernels::gemm_bytes(s.M, p, b, c.out<float>(0) + o.c, scratch_at(c, work), c.pool());
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> quantized_matmul_ops() {
+  constexpr TypeSet kBytes{DType::int8, DType::uint8}, kFloat{DType::float32};
+  return {{.name = "QuantizedMatMul",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"A", kBytes, "TA"},
+                      {"a_scale", kFloat},
+                      {"a_zero_point", kBytes, "TA", Presence::optional},
+                      {"B", kBytes, "TB"},
+                      {"b_scale", kFloat},
+                      {"b_zero_point", kBytes, "TB", Presence::optional}},
+           .outputs = {{"Y", kFloat}},
+           .infer = infer,
+           .cost = cost,
+           .kernels = {kernel<QuantizedMatMul>("bytes")}}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,195 @@
+// Attention as exporters write it: MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) -> FusedAttention(Q, K, V, mask).
+//
+// The scale may stand at Q, at K^T, at the scores, or be split between them; the mask may be added, or choose a constant by Where; heads of
+// keys and values that queries share may be repeated by Expand; and PyTorch's zeros for rows of NaN (Where(IsNaN(p), 0, p)) are taken in.
+// Results differ by roundings of sums. Declines if the mask may stretch the scores, or anything else reads what lies in between.
+#include <cmath>
+
+#include "passes/factors.h"
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+using Perm = std::vector<int64_t>;
+
+bool has_perm(const Node* node, const Perm& perm) { return node && node->is("Transpose") && node->attributes.get_ints("perm") == perm; }
+
+bool is_float_of_rank_4(const Graph& graph, ValueId id) {
+  const Type& type = graph.type(id);
+  return type.is_tensor() && type.dtype == DType::float32 && type.has_rank() && type.rank() == 4;
+}
+
+/// Goes through products with, and quotients by, constants of one element.
+ValueId without_scale(const Graph& graph, ValueId id, double& scale) {
+  for (;;) {
+    const Node* node = producer_of(graph, id);
+    if (!node || !is_used_once(graph, id)) return id;
+    if (node->is("Mul")) {
+      auto a = scalar_constant(graph, node->inputs[0]), b = scalar_constant(graph, node->inputs[1]);
+      if (!a && !b) return id;
+      if (!graph.same_type_and_shape(id, node->inputs[a ? 1 : 0])) return id;
+      scale *= a ? *a : *b;
+      id = node->inputs[a ? 1 : 0];
+    } else if (node->is("Div")) {
+      auto divisor = scalar_constant(graph, node->inputs[1]);
+      if (!divisor || *divisor == 0 || !graph.same_type_and_shape(id, node->inputs[0])) return id;
+      scale /= *divisor;
+      id = node->inputs[0];
+    } else {
+      return id;
+    }
+  }
+}
+
+struct Mask {
+  ValueId value = kNoValue;
+  bool boolean = false, keeps = true;
+  float masked = 0;
+};
+
+// An extent of the mask that may differ from the scores' would change their shape.
+bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
+  const Type &m = graph.type(mask), &s = graph.type(scores);
+  if (!m.has_rank() || m.rank() > 4) return false;
+  for (int i = 0; i < m.rank(); ++i) {
+    const Dim &extent = (*m.shape)[static_cast<size_t>(m.rank() - 1 - i)], &wanted = (*s.shape)[static_cast<size_t>(3 - i)];
+    if (!extent.is_const(1) && (wanted.is_const(1) || (extent.is_const() && wanted.is_const() && extent.value() != wanted.value())))
+      return false;
+  }
+  return true;
+}
+
+/// The scores before the mask; `mask` says what was in front of them.
+ValueId without_mask(const Graph& graph, ValueId id, Mask& mask) {
+  const Node* node = producer_of(graph, id);
+  if (!node || !is_used_once(graph, id)) return id;
+  if (node->is("Add")) {
+    for (size_t i : {0U, 1U}) {
+      double ignored = 1;
+      const Node* product = producer_of(graph, without_scale(graph, node->inputs[i], ignored));
+      if (!product || !product->is("MatMul") || !is_float_of_rank_4(graph, node->inputs[i])) continue;
+      if (!fits_scores(graph, node->inputs[1 - i], node->inputs[i])) continue;
+      mask.value = node->inputs[1 - i];
+      return node->inputs[i];
+    }
+    return id;
+  }
+  if (node->is("Where")) {
+    for (size_t i : {1U, 2U}) {
+      auto number = scalar_constant(graph, node->inputs[3 - i]);
+      if (!number || !is_float_of_rank_4(graph, node->inputs[i]) || !fits_scores(graph, node->inputs[0], node->inputs[i])) continue;
+      mask = {node->inputs[0], true, i == 1, static_cast<float>(*number)};
+      return node->inputs[i];
+    }
+  }
+  return id;
+}
+
+/// K of a value that is K^T, or kNoValue. `patch` gets the Transpose that it may take.
+ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Patch& patch) {
+  const Node* node = producer_of(graph, id);
+  if (has_perm(node, {0, 1, 3, 2})) return node->inputs[0];
+  if (has_perm(node, {0, 2, 3, 1}))
+    return patch.add(
+        {.op_type = "Transpose", .inputs = {node->inputs[0]}, .attributes = {{"perm", Perm{0, 2, 1, 3}}}, .name = name + "/k"});
+  // Through rank 3, as torch's decomposition of scaled dot product attention has it.
+  if (!node || !is_view(*node)) return kNoValue;
+  const Node* turned = producer_of(graph, node->inputs[0]);
+  if (!has_perm(turned, {0, 2, 1})) return kNoValue;
+  const Node* flat = producer_of(graph, turned->inputs[0]);
+  if (!flat || !is_view(*flat) || !is_float_of_rank_4(graph, flat->inputs[0])) return kNoValue;
+  const SymbolicShape &k = *graph.type(flat->inputs[0]).shape, &t = *graph.type(id).shape, &f = *graph.type(turned->inputs[0]).shape;
+  const bool same = k[0] == t[0] && k[1] == t[1] && k[2] == t[3] && k[3] == t[2] && f[1] == k[2] && f[2] == k[3];
+  return same ? flat->inputs[0] : kNoValue;
+}
+
+/// [batch, kv_heads, length, size] before each head was repeated, or the value itself.
+ValueId unrepeated(const Graph& graph, ValueId id) {
+  const Node* merged = producer_of(graph, id);
+  if (!merged || !is_view(*merged)) return id;
+  const Node* expand = producer_of(graph, merged->inputs[0]);
+  if (!expand || !expand->is("Expand")) return id;
+  const Node* inserted = producer_of(graph, expand->inputs[0]);
+  if (!inserted || !is_view(*inserted) || !is_float_of_rank_4(graph, inserted->inputs[0])) return id;
+  const Type &from = graph.type(inserted->inputs[0]), &one = graph.type(expand->inputs[0]), &many = graph.type(merged->inputs[0]),
+             &to = graph.type(id);
+  if (!one.has_rank() || !many.has_rank() || one.rank() != 5 || many.rank() != 5 || !to.has_rank() || to.rank() != 4) return id;
+  const SymbolicShape &k = *from.shape, &o = *one.shape, &m = *many.shape, &t = *to.shape;
+  const bool same = o[0] == k[0] && o[1] == k[1] && o[2].is_const(1) && o[3] == k[2] && o[4] == k[3] && m[0] == k[0] && m[1] == k[1] &&
+                    m[2].is_const() && m[3] == k[2] && m[4] == k[3] && t[0] == k[0] && k[1].is_const() && t[1] == m[2] * k[1] &&
+                    t[2] == k[2] && t[3] == k[3];
+  return same ? inserted->inputs[0] : id;
+}
+
+class FuseAttention final : public Rule {
+ public:
+  std::string_view name() const override { return "fuse-attention"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!node.is("MatMul") || !is_float_of_rank_4(graph, node.inputs[0]) || !is_float_of_rank_4(graph, node.inputs[1])) return std::nullopt;
+    bool nan_to_zero = false;
+    const Node* softmax = softmax_of(graph, node.inputs[0], nan_to_zero);
+    if (!softmax) return std::nullopt;
+    const int64_t axis = softmax->attributes.get_int("axis", -1);
+    if (axis != -1 && axis != 3) return std::nullopt;
+
+    Mask mask;
+    double scale = 1;
+    ValueId scores = without_mask(graph, softmax->inputs[0], mask);
+    scores = without_scale(graph, scores, scale);
+    const Node* product = producer_of(graph, scores);
+    if (!product || !product->is("MatMul") || !is_used_once(graph, scores) || !is_float_of_rank_4(graph, product->inputs[0]) ||
+        !is_float_of_rank_4(graph, product->inputs[1]))
+      return std::nullopt;
+    Patch patch;
+    const ValueId q = without_scale(graph, product->inputs[0], scale);
+    ValueId k = untransposed(graph, without_scale(graph, product->inputs[1], scale), node.name, patch), v = node.inputs[1];
+    if (k == kNoValue || !is_same_batch(graph, q, product->inputs[1], v)) return std::nullopt;
+    if (k < ValueId{uint32_t{1} << 31U}) {  // not a Transpose that the patch adds
+      const ValueId fewer_k = unrepeated(graph, k), fewer_v = unrepeated(graph, v);
+      if (fewer_k != k && fewer_v != v && heads(graph, fewer_k) == heads(graph, fewer_v)) k = fewer_k, v = fewer_v;
+    }
+    Attributes attributes{{"scale", static_cast<float>(scale)}};
+    if (nan_to_zero) attributes.set("nan_to_zero", int64_t{1});
+    if (mask.boolean) {
+      attributes.set("masked_value", mask.masked);
+      if (!mask.keeps) attributes.set("mask_keeps", int64_t{0});
+    }
+    std::vector<ValueId> inputs{q, k, v};
+    if (mask.value != kNoValue) inputs.push_back(mask.value);
+    patch.replace(node.outputs[0], patch.add({.op_type = "FusedAttention",
+                                              .inputs = std::move(inputs),
+                                              .attributes = std::move(attributes),
+                                              .domain = "treadle",
+                                              .name = node.name}));
+    return patch;
+  }
+
+ private:
+  static Dim heads(const Graph& graph, ValueId id) { return (*graph.type(id).shape)[1]; }
+  // MatMul broadcasts batches and heads; attention does not.
+  static bool is_same_batch(const Graph& graph, ValueId q, ValueId k_transposed, ValueId v) {
+    const SymbolicShape &a = *graph.type(q).shape, &b = *graph.type(k_transposed).shape, &c = *graph.type(v).shape;
+    return a[0] == b[0] && b[0] == c[0] && a[1] == b[1] && b[1] == c[1];
+  }
+  static const Node* softmax_of(const Graph& graph, ValueId id, bool& nan_to_zero) {
+    const Node* node = producer_of(graph, id);
+    if (!node || !is_used_once(graph, id)) return nullptr;
+    if (node->is("Softmax")) return node;
+    if (!node->is("Where") || scalar_constant(graph, node->inputs[1]) != 0.0) return nullptr;
+    const Node *test = producer_of(graph, node->inputs[0]), *softmax = producer_of(graph, node->inputs[2]);
+    if (!test || !softmax || !test->is("IsNaN") || !softmax->is("Softmax") || test->inputs[0] != node->inputs[2]) return nullptr;
+    if (graph.value(node->inputs[2]).uses.size() != 2 || graph.is_output(node->inputs[2]) || !is_used_once(graph, node->inputs[0]))
+      return nullptr;
+    nan_to_zero = true;
+    return softmax;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> fuse_attention() { return std::make_unique<FuseAttention>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,154 @@
+// act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), where nothing else reads what lies between. The sums and the
+// functions are those of the operators, so nothing changes but the memory that is not written. NhwcConvTranspose takes an activation only,
+// NhwcAffine a Relu.
+#include <optional>
+
+#include "ops/activation_names.h"
+#include "passes/layout.h"
+#include "passes/matching.h"
+
+namespace treadle::passes {
+namespace {
+
+struct Activation {
+  std::string_view name;
+  float alpha = 0, beta = 0;
+};
+
+/// The value of a constant of one float; `otherwise` for an absent operand.
+std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, float otherwise) {
+  if (!node.has_input(input)) return otherwise;
+  const Tensor* tensor = graph.constant_tensor(node.inputs[input]);
+  if (!tensor || tensor->dtype() != DType::float32 || tensor->num_elements() != 1) return std::nullopt;
+  return tensor->data<float>()[0];
+}
+
+/// The activation that a node of one operand computes.
+std::optional<Activation> activation_of(const Graph& graph, const Node& node) {
+  if (!node.domain.empty()) return std::nullopt;
+  const Attributes& a = node.attributes;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (node.op_type == "Relu") return Activation{"relu"};
+  if (node.op_type == "Sigmoid") return Activation{"sigmoid"};
+  if (node.op_type == "Tanh") return Activation{"tanh"};
+  if (node.op_type == "HardSwish") return Activation{"hard_swish"};
+  if (node.op_type == "Mish") return Activation{"mish"};
+  if (node.op_type == "Softplus") return Activation{"softplus"};
+  if (node.op_type == "LeakyRelu") return Activation{"leaky_relu", a.get_float("alpha", 0.01F)};
+  if (node.op_type == "Elu") return Activation{"elu", a.get_float("alpha", 1)};
+  if (node.op_type == "HardSigmoid") return Activation{"hard_sigmoid", a.get_float("alpha", 0.2F), a.get_float("beta", 0.5F)};
+  if (node.op_type == "Swish") return Activation{"silu", a.get_float("alpha", 1)};
+  if (node.op_type == "Gelu" && a.get_string("approximate", "none") == "none") return Activation{"gelu"};
+  if (node.op_type == "Clip") {
+    const auto low = scalar(graph, node, 1, -kInfinity), high = scalar(graph, node, 2, kInfinity);
+    // Bounds in the wrong order, or NaN, are left to Clip.
+    if (low && high && *low <= *high) return Activation{"clip", *low, *high};
+  }
+  return std::nullopt;
+}
+
+class ConvFusion {
+ public:
+  ConvFusion(Graph& graph, int64_t limit) : g_(graph), left_(limit) {}
+
+  int64_t run() {
+    for (NodeId id : g_.order()) {
+      if (!g_.is_alive(id) || !is_fusible(g_.node(id))) continue;
+      while (left_ > count_ && take_next(id)) ++count_;
+    }
+    return count_;
+  }
+
+ private:
+  static bool is_fusible(const Node& node) {
+    return node.domain == "treadle" && (node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose" || node.op_type == "NhwcAffine");
+  }
+
+  bool take_next(NodeId id) {
+    const Node& conv = g_.node(id);
+    const ValueId y = conv.outputs[0];
+    if (conv.attributes.get_string("activation", "none") != "none" || g_.is_output(y)) return false;
+    const std::vector<Use> uses = g_.value(y).uses;
+    if (uses.size() == 2) return conv.op_type != "NhwcAffine" && take_gate(id, uses);
+    if (uses.size() != 1) return false;
+    const Node& next = g_.node(uses[0].node);
+    if (conv.op_type == "NhwcConv" && next.is("Add") && !conv.has_input(3)) return take_sum(id, next, uses[0].input);
+    if (uses[0].input != 0) return false;
+    const std::optional<Activation> activation = activation_of(g_, next);
+    if (!activation || (conv.op_type == "NhwcAffine" && activation->name != "relu")) return false;
+    return take_activation(id, next, *activation);
+  }
+
+  bool take_activation(NodeId id, const Node& next, const Activation& activation) {
+    Node& conv = g_.node(id);
+    conv.attributes.set("activation", std::string(activation.name));
+    conv.attributes.set("alpha", activation.alpha);
+    conv.attributes.set("beta", activation.beta);
+    absorb(id, next);
+    return true;
+  }
+
+  /// x * sigmoid(x) and x * hard_sigmoid(x): the two readers are the gate and the product of it.
+  bool take_gate(NodeId id, const std::vector<Use>& uses) {
+    for (int first : {0, 1}) {
+      const Node &gate = g_.node(uses[static_cast<size_t>(first)].node), &product = g_.node(uses[static_cast<size_t>(1 - first)].node);
+      if (!product.is("Mul") || gate.outputs.empty() || gate.id == product.id) continue;
+      const bool sigmoid = gate.is("Sigmoid"), hard = gate.is("HardSigmoid");
+      if ((!sigmoid && !hard) || !is_used_once(g_, gate.outputs[0])) continue;
+      if (product.inputs[0] != gate.outputs[0] && product.inputs[1] != gate.outputs[0]) continue;
+      if (hard &&
+          (std::abs(gate.attributes.get_float("alpha", 0.2F) - 1.0F / 6) > 1e-7F || gate.attributes.get_float("beta", 0.5F) != 0.5F))
+        continue;
+      const NodeId gate_id = gate.id;
+      const std::vector<std::string> sources = gate.sources;
+      take_activation(id, product, {sigmoid ? "silu" : "hard_swish", 1.0F});
+      if (g_.is_alive(gate_id)) {
+        g_.remove_node(gate_id);
+        Node& conv = g_.node(id);
+        conv.sources.insert(conv.sources.end(), sources.begin(), sources.end());
+      }
+      return true;
+    }
+    return false;
+  }
+
+  bool take_sum(NodeId id, const Node& sum, int input) {
+    const ValueId other = sum.inputs[static_cast<size_t>(1 - input)];
+    // Both orders of a sum are equal bit for bit.
+    if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0])) return false;
+    const NodeId before = sum.id;
+    g_.move_before(id, before);  // the other operand may be computed after the convolution
+    if (g_.node(id).num_formal_inputs < 4) g_.resize_inputs(id, 4);
+    g_.set_input(id, 3, other);
+    absorb(id, g_.node(before));
+    return true;
+  }
+
+  /// The node's output becomes `next`'s.
+  void absorb(NodeId id, const Node& next) {
+    const NodeId gone = next.id;
+    const ValueId y = g_.node(id).outputs[0], out = next.outputs[0];
+    const std::vector<std::string> sources = next.sources;
+    const std::string name = g_.value(out).name;
+    g_.replace_uses(out, y);
+    g_.remove_node(gone);
+    g_.rename_value(out, name + "/fused");
+    g_.rename_value(y, name);
+    Node& conv = g_.node(id);
+    conv.sources.insert(conv.sources.end(), sources.begin(), sources.end());
+  }
+
+  Graph& g_;
+  int64_t left_, count_ = 0;
+};
+
+}  // namespace
+
+int64_t fuse_conv(Graph& graph, int64_t limit) {
+  int64_t count = ConvFusion(graph, limit).run();
+  for (NodeId id : graph.order())
+    for (Body& body : graph.node(id).bodies) count += fuse_conv(*body.graph, limit - count);
+  return count;
+}
+
+}  // namespace treadle::passes

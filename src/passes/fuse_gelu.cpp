@@ -1,0 +1,88 @@
+// Activations that exporters write out:
+//   x * (1 + erf(x / sqrt 2)) / 2                                     -> Gelu(x)
+//   x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2             -> Gelu(x), approximate = tanh
+//   x * sigmoid(a x)                                                  -> Swish(x), alpha = a
+// whatever the order of the products. The results differ by roundings. float32 only: where a 16-bit type rounds every step, the one
+// operator would be more exact than what was asked for.
+#include <cmath>
+
+#include "passes/factors.h"
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+// True if `id` is `constant` times x to the `power`.
+bool is_monomial(const Graph& graph, ValueId id, double constant, ValueId x, size_t power) {
+  Factors factors = factors_of(graph, id);
+  if (!is_near(factors.constant, constant)) return false;
+  for (size_t i = 0; i < power; ++i)
+    if (!factors.take(x)) return false;
+  return factors.values.empty();
+}
+
+// sqrt(2 / pi) * (x + 0.044715 x^3), or with x taken out of the sum.
+bool is_tanh_argument(const Graph& graph, ValueId id, ValueId x) {
+  constexpr double kCubic = 0.044715;
+  Factors factors = factors_of(graph, id);
+  if (!is_near(factors.constant, std::sqrt(2 / 3.14159265358979323846))) return false;
+  if (factors.take(x)) {
+    if (factors.values.size() != 1) return false;
+    ValueId square = added_to_constant(graph, factors.values[0], 1);
+    return square != kNoValue && is_monomial(graph, square, kCubic, x, 2);
+  }
+  const Node* sum = factors.values.size() == 1 ? producer_of(graph, factors.values[0]) : nullptr;
+  if (!sum || !sum->is("Add")) return false;
+  for (size_t i : {0U, 1U})
+    if (sum->inputs[i] == x && is_monomial(graph, sum->inputs[1 - i], kCubic, x, 3)) return true;
+  return false;
+}
+
+class FuseGelu final : public Rule {
+ public:
+  std::string_view name() const override { return "fuse-gelu"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!node.is("Mul") || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    const Factors factors = factors_of(graph, node.outputs[0]);
+    if (factors.values.size() != 2) return std::nullopt;
+    for (size_t i : {0U, 1U}) {
+      const ValueId x = factors.values[i], gate = factors.values[1 - i];
+      if (!graph.same_type_and_shape(x, node.outputs[0])) continue;
+      if (auto patch = match_gate(graph, node, factors.constant, x, gate)) return patch;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static std::optional<Patch> match_gate(const Graph& graph, const Node& node, double constant, ValueId x, ValueId gate) {
+    const Node* sigmoid = producer_of(graph, gate);
+    if (sigmoid && sigmoid->is("Sigmoid") && constant == 1) {
+      Factors argument = factors_of(graph, sigmoid->inputs[0]);
+      if (!argument.take(x) || !argument.values.empty()) return std::nullopt;
+      Attributes attributes;
+      if (argument.constant != 1) attributes.set("alpha", static_cast<float>(argument.constant));
+      return replaced(node, "Swish", x, std::move(attributes));
+    }
+    const ValueId function = added_to_constant(graph, gate, 1);
+    const Node* inner = producer_of(graph, function);
+    if (!inner || !is_near(constant, 0.5)) return std::nullopt;
+    if (inner->is("Erf") && is_monomial(graph, inner->inputs[0], std::sqrt(0.5), x, 1)) return replaced(node, "Gelu", x, {});
+    if (inner->is("Tanh") && is_tanh_argument(graph, inner->inputs[0], x))
+      return replaced(node, "Gelu", x, {{"approximate", std::string("tanh")}});
+    return std::nullopt;
+  }
+  static Patch replaced(const Node& node, std::string op_type, ValueId x, Attributes attributes) {
+    Patch patch;
+    patch.replace(node.outputs[0],
+                  patch.add({.op_type = std::move(op_type), .inputs = {x}, .attributes = std::move(attributes), .name = node.name}));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> fuse_gelu() { return std::make_unique<FuseGelu>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,150 @@
+// A product by constant weights takes over the pointwise operators behind it: a bias, then a residual of the product's shape, then an
+// activation, in this order and each at most once. MatMul(x, W) + b -> FusedMatMul(x, W, b), and so on.
+//
+// The sums are formed in the order of the graph, so that the results are the same bits. Only where the operator in between is read once,
+// and never where the addend stretches the product.
+#include <array>
+
+#include "graph/op_def.h"
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+/// A MatMul, Gemm or FusedMatMul as the parts of a FusedMatMul.
+struct ProductParts {
+  std::array<ValueId, 4> inputs{kNoValue, kNoValue, kNoValue, kNoValue};
+  Attributes attributes;
+  int64_t columns = 0;
+
+  bool has_bias() const { return inputs[2] != kNoValue; }
+  bool has_residual() const { return inputs[3] != kNoValue; }
+  bool has_activation() const { return !attributes.get_string("activation").empty(); }
+};
+
+bool is_float(const Graph& graph, ValueId id) { return graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32; }
+
+// [N], [1, N] ...: the same for every row of a product of N columns; or one number.
+bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
+  const Type& type = graph.type(id);
+  if (!is_float(graph, id) || !type.is_static() || type.rank() > max_rank) return false;
+  const Shape shape = type.static_shape();
+  return shape.num_elements() == 1 || (shape.rank() > 0 && shape.back() == columns && shape.num_elements() == columns);
+}
+
+std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
+  const Node* node = producer_of(graph, value);
+  if (!node || !is_used_once(graph, value)) return std::nullopt;
+  const bool fused = node->is("FusedMatMul", "treadle"), gemm = node->is("Gemm");
+  if (!fused && !gemm && !node->is("MatMul")) return std::nullopt;
+  const Tensor* weights = graph.constant_tensor(node->inputs[1]);
+  if (!weights || weights->dtype() != DType::float32 || weights->shape().rank() != 2 || weights->num_elements() == 0) return std::nullopt;
+  const Type& a = graph.type(node->inputs[0]);
+  if (!a.has_rank() || a.rank() < 1) return std::nullopt;
+  ProductParts parts;
+  if (fused) {
+    parts.attributes = node->attributes;
+  } else if (gemm) {
+    if (node->attributes.get_int("transA") != 0 || node->attributes.get_float("alpha", 1) != 1 ||
+        node->attributes.get_float("beta", 1) != 1)
+      return std::nullopt;
+    if (node->attributes.get_int("transB") != 0) parts.attributes.set("transB", int64_t{1});
+  }
+  parts.columns = weights->shape()[parts.attributes.get_int("transB") != 0 ? 0 : 1];
+  for (size_t i = 0; i < parts.inputs.size(); ++i)
+    if (node->has_input(i)) parts.inputs[i] = node->inputs[i];
+  if (gemm && parts.has_bias() && !is_row(graph, parts.inputs[2], parts.columns, 2)) return std::nullopt;
+  return parts;
+}
+
+/// Takes the activation over into the attributes; false if the node is none that a product can end in.
+bool take_activation(const Graph& graph, const Node& node, Attributes& attributes) {
+  struct Known {
+    std::string_view op_type;
+    float alpha, beta;  // what the operator's attributes are by default
+  };
+  static constexpr Known kKnown[] = {{"Relu", 0, 0},  {"LeakyRelu", 0.01F, 0}, {"Sigmoid", 0, 0},  {"HardSigmoid", 0.2F, 0.5F},
+                                     {"Tanh", 0, 0},  {"Elu", 1, 0},           {"Softplus", 0, 0}, {"Gelu", 0, 0},
+                                     {"Swish", 1, 0}, {"HardSwish", 0, 0},     {"Mish", 0, 0}};
+  if (!node.domain.empty()) return false;
+  auto set = [&](std::string_view name, float alpha, float beta) {
+    attributes.set("activation", std::string(name));
+    if (alpha != 0) attributes.set("activation_alpha", alpha);
+    if (beta != 0) attributes.set("activation_beta", beta);
+    return true;
+  };
+  if (node.op_type == "Clip") {
+    float bounds[2] = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()};
+    for (size_t i : {1U, 2U}) {
+      if (!node.has_input(i)) continue;
+      const Tensor* bound = graph.constant_tensor(node.inputs[i]);
+      if (!bound || bound->dtype() != DType::float32 || bound->num_elements() != 1) return false;
+      bounds[i - 1] = *bound->data<float>();
+    }
+    return set("Clip", bounds[0], bounds[1]);
+  }
+  for (const Known& known : kKnown) {
+    if (node.op_type != known.op_type) continue;
+    if (known.op_type == "Gelu" && node.attributes.get_string("approximate", "none") == "tanh") return set("GeluTanh", 0, 0);
+    return set(known.op_type, node.attributes.get_float("alpha", known.alpha), node.attributes.get_float("beta", known.beta));
+  }
+  return false;
+}
+
+class FuseIntoMatMul final : public Rule {
+ public:
+  std::string_view name() const override { return "fuse-into-matmul"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (node.outputs.empty() || !is_float(graph, node.outputs[0])) return std::nullopt;
+    if (node.is("Add")) return match_add(graph, node);
+    if (node.inputs.empty() || node.outputs.size() != 1 || !node.bodies.empty()) return std::nullopt;
+    Attributes activation;
+    if (!take_activation(graph, node, activation)) return std::nullopt;
+    std::optional<ProductParts> parts = product_of(graph, node.inputs[0]);
+    if (!parts || parts->has_activation()) return std::nullopt;
+    for (const auto& [key, value] : activation) parts->attributes.set(key, value);
+    return fused(node, *parts);
+  }
+
+ private:
+  static std::optional<Patch> match_add(const Graph& graph, const Node& node) {
+    const Type& out = graph.type(node.outputs[0]);
+    if (!out.has_rank()) return std::nullopt;
+    for (size_t i : {0U, 1U}) {
+      std::optional<ProductParts> parts = product_of(graph, node.inputs[i]);
+      const ValueId other = node.inputs[1 - i];
+      // Shapes that only a run could tell apart are left alone: the addend may be what gives the sum its shape.
+      if (!parts || parts->has_activation() || parts->has_residual() || !graph.same_type_and_shape(node.inputs[i], node.outputs[0]))
+        continue;
+      if (!parts->has_bias() && is_row(graph, other, parts->columns, out.rank())) {
+        parts->inputs[2] = other;
+        return fused(node, *parts);
+      }
+      if (graph.same_type_and_shape(other, node.outputs[0])) {
+        parts->inputs[3] = other;
+        return fused(node, *parts);
+      }
+    }
+    return std::nullopt;
+  }
+
+  static Patch fused(const Node& node, const ProductParts& parts) {
+    Patch patch;
+    std::vector<ValueId> inputs(parts.inputs.begin(), parts.inputs.end());
+    while (inputs.back() == kNoValue) inputs.pop_back();
+    patch.replace(node.outputs[0], patch.add({.op_type = "FusedMatMul",
+                                              .inputs = std::move(inputs),
+                                              .attributes = parts.attributes,
+                                              .domain = "treadle",
+                                              .name = node.name}));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> fuse_into_matmul() { return std::make_unique<FuseIntoMatMul>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,148 @@
+// Normalisations of the last axis that exporters write out:
+//   (x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) * scale + bias  -> LayerNormalization
+//   x / sqrt(mean(x^2) + e) * scale                                 -> RMSNormalization
+// with a division, or a product with the reciprocal; the scale may be missing. The results differ by roundings. float32 only, and only
+// where the scale and the bias are constants of the last axis' extent.
+#include <cmath>
+
+#include "passes/factors.h"
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+bool is_mean_of_last_axis(const Graph& graph, const Node* node) {
+  if (!node || !node->is("ReduceMean") || node->attributes.get_int("keepdims", 1) == 0 || !node->has_input(1)) return false;
+  const Type& x = graph.type(node->inputs[0]);
+  auto axes = constant_ints(graph, node->inputs[1]);
+  return x.has_rank() && axes && axes->size() == 1 && ((*axes)[0] == -1 || (*axes)[0] == x.rank() - 1);
+}
+
+/// value = x / sqrt(mean(x^2) + epsilon)
+struct Normalised {
+  ValueId x = kNoValue;
+  float epsilon = 0;
+};
+
+// root = sqrt(mean(x^2) + epsilon)
+std::optional<Normalised> root_mean_square(const Graph& graph, const Node* shifted) {
+  if (!shifted || !shifted->is("Add")) return std::nullopt;
+  for (size_t i : {0U, 1U}) {
+    auto epsilon = scalar_constant(graph, shifted->inputs[i]);
+    const Node* mean = producer_of(graph, shifted->inputs[1 - i]);
+    if (!epsilon || !is_mean_of_last_axis(graph, mean)) continue;
+    Factors square = factors_of(graph, mean->inputs[0]);
+    if (square.constant == 1 && square.values.size() == 2 && square.values[0] == square.values[1])
+      return Normalised{square.values[0], static_cast<float>(*epsilon)};
+    const Node* product = producer_of(graph, mean->inputs[0]);  // of a value that is a product itself
+    if (product && product->is("Mul") && product->inputs[0] == product->inputs[1])
+      return Normalised{product->inputs[0], static_cast<float>(*epsilon)};
+    if (product && product->is("Pow") && scalar_constant(graph, product->inputs[1]) == 2.0)
+      return Normalised{product->inputs[0], static_cast<float>(*epsilon)};
+  }
+  return std::nullopt;
+}
+std::optional<Normalised> square_root(const Graph& graph, ValueId id) {
+  const Node* root = producer_of(graph, id);
+  if (!root) return std::nullopt;
+  if (root->is("Sqrt") || (root->is("Pow") && scalar_constant(graph, root->inputs[1]) == 0.5))
+    return root_mean_square(graph, producer_of(graph, root->inputs[0]));
+  return std::nullopt;
+}
+
+// True if `id` is the reciprocal of the root, which `found` then describes.
+std::optional<Normalised> reciprocal_root(const Graph& graph, ValueId id) {
+  const Node* node = producer_of(graph, id);
+  if (!node) return std::nullopt;
+  if (node->is("Reciprocal")) return square_root(graph, node->inputs[0]);
+  if (node->is("Div") && scalar_constant(graph, node->inputs[0]) == 1.0) return square_root(graph, node->inputs[1]);
+  if (node->is("Pow") && scalar_constant(graph, node->inputs[1]) == -0.5)
+    return root_mean_square(graph, producer_of(graph, node->inputs[0]));
+  return std::nullopt;
+}
+
+std::optional<Normalised> normalised(const Graph& graph, const Node* node) {
+  if (!node) return std::nullopt;
+  if (node->is("Div")) {
+    auto found = square_root(graph, node->inputs[1]);
+    if (found && found->x == node->inputs[0]) return found;
+  } else if (node->is("Mul")) {
+    for (size_t i : {0U, 1U}) {
+      auto found = reciprocal_root(graph, node->inputs[i]);
+      if (found && found->x == node->inputs[1 - i]) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+class FuseNormalization final : public Rule {
+ public:
+  std::string_view name() const override { return "fuse-normalization"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if ((!node.is("Add") && !node.is("Mul") && !node.is("Div")) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    if (node.is("Add")) {
+      for (size_t i : {0U, 1U}) {
+        const Node* product = producer_of(graph, node.inputs[1 - i]);
+        if (!product || !product->is("Mul")) continue;
+        for (size_t k : {0U, 1U})
+          if (auto patch = fused(graph, node, producer_of(graph, product->inputs[k]), product->inputs[1 - k], node.inputs[i])) return patch;
+      }
+      return std::nullopt;
+    }
+    if (node.is("Mul")) {
+      for (size_t k : {0U, 1U})
+        if (auto patch = fused(graph, node, producer_of(graph, node.inputs[k]), node.inputs[1 - k], kNoValue)) return patch;
+    }
+    return fused(graph, node, &node, kNoValue, kNoValue);
+  }
+
+ private:
+  static bool is_row(const Graph& graph, ValueId id, int64_t length) {
+    const Tensor* row = graph.constant_tensor(id);
+    return row && row->dtype() == DType::float32 && row->shape() == Shape{length};
+  }
+  // What reads the value alone, if it is an operator that a wider pattern takes in; that one shall match first.
+  static bool goes_on(const Graph& graph, ValueId id, std::string_view op_type, int64_t length) {
+    if (!is_used_once(graph, id)) return false;
+    const Use& use = graph.value(id).uses[0];
+    const Node& reader = graph.node(use.node);
+    return reader.is(op_type) && is_row(graph, reader.inputs[static_cast<size_t>(1 - use.input)], length);
+  }
+
+  static std::optional<Patch> fused(const Graph& graph, const Node& node, const Node* inner, ValueId scale, ValueId bias) {
+    std::optional<Normalised> found = normalised(graph, inner);
+    if (!found) return std::nullopt;
+    ValueId x = found->x;
+    const Node* centred = producer_of(graph, x);
+    const Node* mean = centred && centred->is("Sub") ? producer_of(graph, centred->inputs[1]) : nullptr;
+    const bool layer_norm = is_mean_of_last_axis(graph, mean) && mean->inputs[0] == centred->inputs[0];
+    if (layer_norm) x = centred->inputs[0];
+    const Type& type = graph.type(x);
+    if (!graph.same_type_and_shape(x, node.outputs[0]) || type.rank() < 1 || !type.shape->back().is_const()) return std::nullopt;
+    const int64_t length = type.shape->back().value();
+    if (scale != kNoValue && !is_row(graph, scale, length)) return std::nullopt;
+    if (bias != kNoValue && (!layer_norm || !is_row(graph, bias, length))) return std::nullopt;
+    if (scale == kNoValue && goes_on(graph, node.outputs[0], "Mul", length)) return std::nullopt;
+    if (scale != kNoValue && bias == kNoValue && layer_norm && goes_on(graph, node.outputs[0], "Add", length)) return std::nullopt;
+    Patch patch;
+    if (scale == kNoValue) {
+      std::vector<float> ones(static_cast<size_t>(length), 1.0F);
+      scale = patch.constant(node.name + "/scale", Tensor::of<float>(Shape{length}, std::span<const float>(ones)));
+    }
+    NodeSpec spec{.op_type = layer_norm ? "LayerNormalization" : "RMSNormalization",
+                  .inputs = {x, scale},
+                  .attributes = {{"axis", int64_t{-1}}, {"epsilon", found->epsilon}},
+                  .name = node.name};
+    if (bias != kNoValue) spec.inputs.push_back(bias);
+    patch.replace(node.outputs[0], patch.add(std::move(spec)));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> fuse_normalization() { return std::make_unique<FuseNormalization>(); }
+
+}  // namespace treadle::passes

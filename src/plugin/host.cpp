@@ -1,0 +1,266 @@
+#include "plugin/host.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "core/thread_pool.h"
+#include "plugin/backend.h"
+#include "plugin/custom_operator.h"
+#include "treadle/error.h"
+
+namespace treadle::plugin {
+namespace {
+
+thread_local std::string failure;
+
+// Nothing may be thrown into a plugin: what fails leaves its text and the value that means failure.
+template <typename Result, typename Fn>
+Result guarded(Result otherwise, Fn&& fn) noexcept {
+  try {
+    return fn();
+  } catch (const std::exception& error) {
+    try {
+      failure = error.what();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): without memory for the text, the failure itself is still reported
+    }
+    return otherwise;
+  }
+}
+
+void fail(const char* message) {
+  guarded(0, [&] {
+    failure = message ? message : "";
+    return 0;
+  });
+}
+
+treadle_value_type type_of(const Type& type) {
+  treadle_value_type result{};
+  result.rank = -1;
+  if (!type.is_tensor()) return result;
+  result.dtype = static_cast<int32_t>(type.dtype);
+  if (!type.has_rank() || type.rank() > TREADLE_PLUGIN_MAX_RANK) return result;
+  result.rank = type.rank();
+  for (int axis = 0; axis < type.rank(); ++axis) {
+    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    result.dims[axis] = dim.is_const() ? dim.value() : -1;
+  }
+  return result;
+}
+
+treadle_tensor_view view(const Tensor& tensor) {
+  return {static_cast<int32_t>(tensor.dtype()), tensor.shape().rank(), tensor.shape().begin(),
+          tensor.dtype() == DType::string ? nullptr : tensor.raw()};
+}
+
+template <typename T>
+const T* attribute(const treadle_node* node, const char* name) {
+  const Attribute* found = node->node->attributes.find(name);
+  return found ? std::get_if<T>(found) : nullptr;
+}
+
+template <typename T>
+int list_attribute(const treadle_node* node, const char* name, const T** out, size_t* count) {
+  const auto* values = attribute<std::vector<T>>(node, name);
+  if (!values) return 0;
+  *out = values->data();
+  *count = values->size();
+  return 1;
+}
+
+const char* name_at(const std::vector<const char*>& names, size_t index) { return index < names.size() ? names[index] : ""; }
+
+void type_at(const std::vector<Type>& types, size_t index, treadle_value_type* out) {
+  *out = type_of(index < types.size() ? types[index] : Type{});
+}
+
+int node_input_constant(const treadle_node* node, size_t index, treadle_tensor_view* out) {
+  if (index >= node->constants.size() || !node->constants[index]) return 0;
+  *out = view(*node->constants[index]);
+  return out->data != nullptr || node->constants[index]->num_elements() == 0;
+}
+
+const Tensor* call_tensor(const treadle_call* call, size_t index) {
+  if (index >= call->inputs.size()) return nullptr;
+  Tensor& tensor = call->inputs[index];
+  if (!tensor.defined()) {
+    const Datum& datum = call->context->input(static_cast<int>(index));
+    if (!datum.is_tensor()) return nullptr;
+    tensor = datum.tensor().contiguous();
+  }
+  return &tensor;
+}
+
+int call_input(const treadle_call* call, size_t index, treadle_tensor_view* out) {
+  return guarded(0, [&] {
+    const Tensor* tensor = call_tensor(call, index);
+    if (!tensor) return 0;
+    *out = view(*tensor);
+    return 1;
+  });
+}
+
+const char* call_string(const treadle_call* call, size_t index, size_t element, size_t* length) {
+  return guarded<const char*>(nullptr, [&]() -> const char* {
+    const Tensor* tensor = call_tensor(call, index);
+    if (!tensor || tensor->dtype() != DType::string || element >= static_cast<size_t>(tensor->num_elements())) return nullptr;
+    const std::string& text = tensor->data<std::string>()[element];
+    *length = text.size();
+    return text.c_str();
+  });
+}
+
+void* call_output(treadle_call* call, size_t index, int32_t dtype, const int64_t* dims, size_t rank) {
+  return guarded<void*>(nullptr, [&]() -> void* {
+    if (index >= call->outputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output {}", index));
+    if (dtype <= 0 || dtype >= kNumDTypes) throw Error(ErrorCode::invalid_argument, fmt::format("{} is no dtype", dtype));
+    Tensor tensor(static_cast<DType>(dtype), Shape(std::span(dims, rank)));
+    call->outputs[index] = tensor;
+    return tensor.raw();
+  });
+}
+
+int call_set_string(treadle_call* call, size_t index, size_t element, const char* text, size_t length) {
+  return guarded(0, [&] {
+    if (index >= call->outputs.size() || call->outputs[index].dtype() != DType::string) return 0;
+    if (element >= static_cast<size_t>(call->outputs[index].num_elements())) return 0;
+    call->outputs[index].data<std::string>()[element].assign(text, length);
+    return 1;
+  });
+}
+
+void run_parallel(treadle_call* call, int64_t count, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
+  guarded(0, [&] {
+    parallel_for(call->context->pool(), count, grain, [&](int64_t begin, int64_t end) { fn(context, begin, end); });
+    return 0;
+  });
+}
+
+template <typename T>
+int add(const T* what, void (*function)(const T&)) {
+  return guarded(0, [&] {
+    function(*what);
+    return 1;
+  });
+}
+
+constexpr treadle_host kHost{
+    .size = sizeof(treadle_host),
+    .version = TREADLE_PLUGIN_VERSION,
+    .fail = fail,
+    .node_op_type = [](const treadle_node* node) { return node->node->op_type.c_str(); },
+    .node_domain = [](const treadle_node* node) { return node->node->domain.c_str(); },
+    .node_name = [](const treadle_node* node) { return node->node->name.c_str(); },
+    .node_num_inputs = [](const treadle_node* node) { return static_cast<size_t>(node->node->num_formal_inputs); },
+    .node_num_outputs = [](const treadle_node* node) { return node->node->outputs.size(); },
+    .node_input = [](const treadle_node* node, size_t index) { return name_at(node->input_names, index); },
+    .node_output = [](const treadle_node* node, size_t index) { return name_at(node->output_names, index); },
+    .node_input_type = [](const treadle_node* node, size_t index, treadle_value_type* out) { type_at(node->input_types, index, out); },
+    .node_output_type = [](const treadle_node* node, size_t index, treadle_value_type* out) { type_at(node->output_types, index, out); },
+    .node_input_constant = node_input_constant,
+    .node_num_attributes = [](const treadle_node* node) { return node->node->attributes.size(); },
+    .node_attribute_name = [](const treadle_node* node, size_t index) -> const char* {
+      return index < node->node->attributes.size() ? (node->node->attributes.begin() + static_cast<ptrdiff_t>(index))->first.c_str()
+                                                   : nullptr;
+    },
+    .node_attribute_int =
+        [](const treadle_node* node, const char* name, int64_t* out) {
+          const auto* value = attribute<int64_t>(node, name);
+          if (value) *out = *value;
+          return value ? 1 : 0;
+        },
+    .node_attribute_float =
+        [](const treadle_node* node, const char* name, float* out) {
+          const auto* value = attribute<float>(node, name);
+          if (value) *out = *value;
+          return value ? 1 : 0;
+        },
+    .node_attribute_string =
+        [](const treadle_node* node, const char* name, const char** out, size_t* length) {
+          const auto* value = attribute<std::string>(node, name);
+          if (value) *out = value->c_str(), *length = value->size();
+          return value ? 1 : 0;
+        },
+    .node_attribute_ints = list_attribute<int64_t>,
+    .node_attribute_floats = list_attribute<float>,
+    .subgraph_num_nodes = [](const treadle_subgraph* subgraph) { return subgraph->nodes.size(); },
+    .subgraph_node = [](const treadle_subgraph* subgraph, size_t index) -> const treadle_node* {
+      return index < subgraph->nodes.size() ? &subgraph->nodes[index] : nullptr;
+    },
+    .subgraph_num_inputs = [](const treadle_subgraph* subgraph) { return subgraph->inputs.size(); },
+    .subgraph_num_outputs = [](const treadle_subgraph* subgraph) { return subgraph->outputs.size(); },
+    .subgraph_input = [](const treadle_subgraph* subgraph, size_t index) { return name_at(subgraph->inputs, index); },
+    .subgraph_output = [](const treadle_subgraph* subgraph, size_t index) { return name_at(subgraph->outputs, index); },
+    .call_num_inputs = [](const treadle_call* call) { return call->inputs.size(); },
+    .call_num_outputs = [](const treadle_call* call) { return call->outputs.size(); },
+    .call_input = call_input,
+    .call_string = call_string,
+    .call_output = call_output,
+    .call_set_string = call_set_string,
+    .parallel_for = run_parallel,
+    .register_operator = [](const treadle_operator* op) { return add(op, register_operator); },
+    .register_backend = [](const treadle_backend* backend) { return add(backend, register_backend); },
+};
+
+}  // namespace
+
+const treadle_host& host() { return kHost; }
+
+treadle_node view_of(const Graph& graph, const Node& node) {
+  treadle_node result{.node = &node};
+  for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs); ++i) {
+    const ValueId id = node.inputs[i];
+    result.input_names.push_back(id == kNoValue ? "" : graph.value(id).name.c_str());
+    result.input_types.push_back(id == kNoValue ? Type{} : graph.type(id));
+    result.constants.push_back(id == kNoValue ? nullptr : graph.constant_tensor(id));
+  }
+  for (ValueId id : node.outputs) {
+    result.output_names.push_back(id == kNoValue ? "" : graph.value(id).name.c_str());
+    result.output_types.push_back(id == kNoValue ? Type{} : graph.type(id));
+  }
+  return result;
+}
+
+treadle_node view_of(const CreateContext& context) {
+  treadle_node result{.node = &context.node()};
+  for (int i = 0; i < context.node().num_formal_inputs; ++i) {
+    result.input_types.push_back(context.has_input(i) ? context.type(i) : Type{});
+    result.constants.push_back(context.has_input(i) ? context.constant(i) : nullptr);
+  }
+  for (size_t i = 0; i < context.node().outputs.size(); ++i)
+    result.output_types.push_back(context.has_output(static_cast<int>(i)) ? context.output_type(static_cast<int>(i)) : Type{});
+  return result;
+}
+
+treadle_node view_of(const InferContext& context) {
+  treadle_node result{.node = &context.node()};
+  for (int i = 0; i < context.num_inputs(); ++i) {
+    result.input_types.push_back(context.has_input(i) ? context.input(i) : Type{});
+    result.constants.push_back(context.has_input(i) ? context.constant(i) : nullptr);
+  }
+  result.output_types.resize(context.node().outputs.size());
+  return result;
+}
+
+void clear_failure() { failure.clear(); }
+std::string take_failure() { return std::exchange(failure, {}); }
+
+void run_call(const Node& node, RunContext& context, int (*run)(void*, void*, const treadle_host*, treadle_call*), void* user,
+              void* state) {
+  treadle_call call{.context = &context};
+  call.inputs.resize(static_cast<size_t>(node.num_formal_inputs));
+  call.outputs.resize(node.outputs.size());
+  clear_failure();
+  if (run(user, state, &kHost, &call) == 0) {
+    std::string text = take_failure();
+    throw Error(ErrorCode::internal, text.empty() ? "the plugin failed without a text" : text);
+  }
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    if (!node.has_output(i)) continue;
+    if (!call.outputs[i].defined()) throw Error(ErrorCode::internal, fmt::format("the plugin did not make output {}", i));
+    context.set_output(static_cast<int>(i), Datum(std::move(call.outputs[i])));
+  }
+}
+
+}  // namespace treadle::plugin

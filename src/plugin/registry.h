@@ -1,0 +1,28 @@
+// Registered backends, with the strings of their descriptions.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "treadle/plugin.h"
+
+namespace treadle::plugin {
+
+struct Property {
+  std::string name, device;
+  bool enabled, inference_only, every_type;
+  std::vector<std::string> op_types;  // "domain:Type"; ":Conv" for ai.onnx
+  size_t min_nodes;
+};
+
+struct Backend {
+  std::string name;
+  treadle_backend callbacks;
+  std::vector<Property> properties;
+};
+
+/// Null if there is none of that name; the newest otherwise.
+std::shared_ptr<const Backend> find_backend(std::string_view name);
+
+}  // namespace treadle::plugin

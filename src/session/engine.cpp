@@ -1,0 +1,253 @@
+// Each variable has a queue of accesses that have not ended, in the order of pushing: reads at its head run at once, a write runs alone.
+// An operation runs when all of its accesses have been granted. One lock serves an engine: what runs under it is a few list operations.
+#include "treadle/engine.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <queue>
+#include <thread>
+#include <utility>
+
+#include "core/cpu_info.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+struct Pushed;
+
+}  // namespace
+
+struct Engine::Variable::State {
+  struct Access {
+    std::shared_ptr<Pushed> operation;
+    bool write;
+    bool granted = false;
+  };
+  const void* engine = nullptr;
+  std::deque<Access> accesses;
+  std::exception_ptr error;
+  std::atomic<uint64_t> version{0};
+};
+
+namespace {
+
+using State = Engine::Variable::State;
+
+struct Pushed {
+  Engine::Operation run;
+  std::vector<std::shared_ptr<State>> reads, writes;  // disjoint
+  size_t waits = 0;                                   // accesses not granted yet
+  int priority = 0;
+  uint64_t number = 0;
+};
+
+struct Later {
+  bool operator()(const std::shared_ptr<Pushed>& a, const std::shared_ptr<Pushed>& b) const {
+    return a->priority != b->priority ? a->priority < b->priority : a->number > b->number;
+  }
+};
+
+}  // namespace
+
+struct Engine::Impl {
+  EngineOptions options;
+  mutable std::mutex mutex;
+  std::condition_variable work, ended;
+  std::priority_queue<std::shared_ptr<Pushed>, std::vector<std::shared_ptr<Pushed>>, Later> ready;
+  std::vector<std::thread> threads;
+  std::vector<std::weak_ptr<State>> failed;  // variables with an error, in the order of failing
+  std::exception_ptr unowned;                // of an operation that writes nothing: only wait_all() can tell of it
+  uint64_t last_number = 0;
+  size_t pending = 0;
+  bool stopping = false;
+
+  // All under the lock.
+  void grant(State& state) {
+    for (size_t i = 0; i < state.accesses.size(); ++i) {
+      auto& access = state.accesses[i];
+      if (access.write && i > 0) return;
+      if (!access.granted) {
+        access.granted = true;
+        if (--access.operation->waits == 0) ready.push(access.operation), work.notify_one();
+      }
+      if (access.write) return;
+    }
+  }
+
+  void start_threads() {
+    if (!threads.empty()) return;
+    int count = options.num_threads > 0 ? options.num_threads : std::max(2, cpu_info().usable_cpus);
+    for (int i = 0; i < count; ++i)
+      threads.emplace_back([this] {
+        std::unique_lock lock(mutex);
+        for (;;) {
+          work.wait(lock, [&] { return !ready.empty() || stopping; });
+          if (ready.empty()) return;
+          auto operation = ready.top();
+          ready.pop();
+          execute(std::move(operation), lock);
+        }
+      });
+  }
+
+  void execute(std::shared_ptr<Pushed> operation, std::unique_lock<std::mutex>& lock) {
+    std::exception_ptr error;
+    for (const auto& read : operation->reads)
+      if (!error) error = read->error;
+    lock.unlock();
+    if (!error) {
+      try {
+        operation->run();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    operation->run = {};  // what it holds is destroyed outside the lock
+    lock.lock();
+    for (const auto& write : operation->writes) {
+      write->error = error;
+      write->version.fetch_add(1, std::memory_order_relaxed);
+      if (error) failed.push_back(write);
+    }
+    if (error && operation->writes.empty() && !unowned) unowned = error;
+    for (const auto* list : {&operation->reads, &operation->writes}) {
+      for (const auto& state : *list) {
+        auto& accesses = state->accesses;
+        accesses.erase(std::find_if(accesses.begin(), accesses.end(), [&](const auto& a) { return a.operation == operation; }));
+        grant(*state);
+      }
+    }
+    --pending;
+    ended.notify_all();
+  }
+};
+
+uint64_t Engine::Variable::version() const { return state_->version.load(std::memory_order_relaxed); }
+
+Engine::Engine(const EngineOptions& options) : impl_(std::make_shared<Impl>()) { impl_->options = options; }
+
+Engine::~Engine() {
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->ended.wait(lock, [&] { return impl_->pending == 0; });
+    impl_->stopping = true;
+    impl_->work.notify_all();
+  }
+  for (std::thread& thread : impl_->threads) thread.join();
+}
+
+Engine::Variable Engine::variable() {
+  Variable made;
+  made.state_ = std::make_shared<Variable::State>();
+  made.state_->engine = impl_.get();
+  return made;
+}
+
+void Engine::push(Operation operation, std::span<const Variable> reads, std::span<const Variable> writes, int priority) {
+  if (!operation) throw Error(ErrorCode::invalid_argument, "the operation is empty");
+  auto pushed = std::make_shared<Pushed>();
+  pushed->run = std::move(operation);
+  pushed->priority = priority;
+  auto add = [&](std::vector<std::shared_ptr<State>>& list, const Variable& variable) {
+    if (!variable.state_ || variable.state_->engine != impl_.get())
+      throw Error(ErrorCode::invalid_argument, "the variable belongs to another engine");
+    for (const auto* one : {&pushed->writes, &pushed->reads})
+      if (std::find(one->begin(), one->end(), variable.state_) != one->end()) return;
+    list.push_back(variable.state_);
+  };
+  for (const Variable& variable : writes) add(pushed->writes, variable);
+  for (const Variable& variable : reads) add(pushed->reads, variable);
+
+  std::unique_lock lock(impl_->mutex);
+  pushed->number = ++impl_->last_number;
+  pushed->waits = pushed->reads.size() + pushed->writes.size() + 1;
+  ++impl_->pending;
+  for (const auto& state : pushed->writes) state->accesses.push_back({pushed, true});
+  for (const auto& state : pushed->reads) state->accesses.push_back({pushed, false});
+  for (const auto* list : {&pushed->writes, &pushed->reads})
+    for (const auto& state : *list) impl_->grant(*state);
+  if (impl_->options.naive) {
+    // One at a time: an operation that another thread pushed may hold a variable.
+    impl_->ended.wait(lock, [&] { return pushed->waits == 1; });
+    impl_->execute(std::move(pushed), lock);
+    return;
+  }
+  impl_->start_threads();
+  if (--pushed->waits == 0) {
+    impl_->ready.push(std::move(pushed));
+    impl_->work.notify_one();
+  }
+}
+
+std::future<std::vector<Datum>> Engine::run_async(const Session& session, std::map<std::string, Datum> feeds,
+                                                  std::vector<std::string> outputs, std::span<const Variable> reads,
+                                                  std::span<const Variable> writes, int priority) {
+  struct Promise {
+    std::promise<std::vector<Datum>> promise;
+    bool kept = false;
+    ~Promise() {
+      if (!kept)
+        promise.set_exception(
+            std::make_exception_ptr(Error(ErrorCode::cancelled, "the run did not begin: a variable that it reads holds an error")));
+    }
+  };
+  auto promise = std::make_shared<Promise>();
+  auto future = promise->promise.get_future();
+  push(
+      [&session, promise, feeds = std::move(feeds), outputs = std::move(outputs)] {
+        promise->kept = true;
+        try {
+          promise->promise.set_value(session.run(feeds, outputs));
+        } catch (...) {
+          promise->promise.set_exception(std::current_exception());
+          throw;
+        }
+      },
+      reads, writes, priority);
+  return future;
+}
+
+void Engine::wait_for(const Variable& variable) {
+  if (!variable.state_ || variable.state_->engine != impl_.get())
+    throw Error(ErrorCode::invalid_argument, "the variable belongs to another engine");
+  std::unique_lock lock(impl_->mutex);
+  Variable::State& state = *variable.state_;
+  uint64_t last = 0;
+  for (const auto& access : state.accesses)
+    if (access.write) last = std::max(last, access.operation->number);
+  impl_->ended.wait(lock, [&] {
+    return std::none_of(state.accesses.begin(), state.accesses.end(),
+                        [&](const auto& access) { return access.write && access.operation->number <= last; });
+  });
+  std::exception_ptr error = std::exchange(state.error, nullptr);
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+}
+
+void Engine::wait_all() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->ended.wait(lock, [&] { return impl_->pending == 0; });
+  std::exception_ptr first;
+  for (const auto& weak : impl_->failed) {
+    auto state = weak.lock();
+    if (!state || !state->error) continue;
+    if (!first) first = state->error;
+    state->error = nullptr;
+  }
+  impl_->failed.clear();
+  std::exception_ptr unowned = std::exchange(impl_->unowned, nullptr);
+  if (!first) first = unowned;
+  lock.unlock();
+  if (first) std::rethrow_exception(first);
+}
+
+size_t Engine::num_pending() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->pending;
+}
+
+}  // namespace treadle

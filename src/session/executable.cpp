@@ -1,0 +1,214 @@
+// Programs for sets of fed, fetched, target and monitored values, compiled when a run first asks for them.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "graph/patch.h"
+#include "session/pattern.h"
+#include "session/session_impl.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+uint64_t next_graph_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+// The type of a value of one graph for an input of another: plain symbols keep their names, all other extents become symbols of their own.
+Type transfer(const Type& type, SymbolTable& symbols) {
+  Type result = type;
+  if (result.shape) {
+    for (Dim& dim : *result.shape) {
+      if (dim.is_const()) continue;
+      bool plain = dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent();
+      dim = plain ? symbols.symbol(to_string(dim)) : symbols.fresh_symbol("fed", false);
+    }
+  }
+  if (result.element) result.element = std::make_shared<const Type>(transfer(*result.element, symbols));
+  return result;
+}
+
+// Makes a named value an input. What computed it is dead unless something else needs it.
+void feed_value(Graph& graph, ValueId id, const Type& type) {
+  Value& value = graph.value(id);
+  if (value.kind == Value::Kind::input) return;
+  if (value.kind != Value::Kind::computed) {
+    value.kind = Value::Kind::input;
+    value.constant = Datum();
+    graph.inputs.push_back(id);
+    return;
+  }
+  std::string name = value.name;
+  graph.rename_value(id, graph.unique_name(name + "_computed"));
+  ValueId input = graph.add_input(name, type);
+  graph.replace_uses(id, input);
+}
+
+NodeId find_node(const Graph& graph, std::string_view name) {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+    if (graph.node(id).name == name) return id;
+  return kNoNode;
+}
+
+// The values that the request fetches become the outputs; those of targets and monitors follow. @return the number of fetched ones.
+size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monitor) {
+  std::vector<ValueId> values;
+  std::vector<std::string> names;
+  auto add = [&](ValueId value, const std::string& name) {
+    values.push_back(value);
+    names.push_back(name);
+  };
+  if (request.fetches.empty() && request.targets.empty()) {
+    values = graph.outputs;
+    names = graph.output_names;
+  }
+  for (const std::string& name : request.fetches) {
+    auto position = std::find(graph.output_names.begin(), graph.output_names.end(), name);
+    ValueId value = position != graph.output_names.end() ? graph.outputs[static_cast<size_t>(position - graph.output_names.begin())]
+                                                         : graph.find_value(name);
+    if (value == kNoValue)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(graph.output_names, ", ")));
+    add(value, name);
+  }
+  size_t num_fetched = values.size();
+  for (const std::string& name : request.targets) {
+    NodeId node = find_node(graph, name);
+    ValueId value = graph.find_value(name);
+    if (node == kNoNode && value == kNoValue)
+      throw Error(ErrorCode::invalid_argument, fmt::format("there is no node or value \"{}\" to be a target", name));
+    if (node == kNoNode) {
+      add(value, name);
+      continue;
+    }
+    for (ValueId output : graph.node(node).outputs)
+      if (output != kNoValue) add(output, graph.value(output).name);
+  }
+  if (monitor) {
+    for (size_t i = 0; i < graph.num_values(); ++i) {
+      const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
+      bool there = value.kind == Value::Kind::input || (value.kind == Value::Kind::computed && graph.is_alive(value.producer));
+      if (!there || value.name.empty() || !matches(monitor->pattern, value.name)) continue;
+      if (std::find(names.begin(), names.end(), value.name) == names.end()) add(ValueId{static_cast<uint32_t>(i)}, value.name);
+    }
+  }
+  graph.outputs = std::move(values);
+  graph.output_names = std::move(names);
+  graph.declared_outputs.clear();
+  return num_fetched;
+}
+
+}  // namespace
+
+std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<const Graph> graph, bool observable) const {
+  auto made = std::make_shared<Executable>();
+  made->graph = graph;
+  made->program = std::make_unique<exec::Program>(
+      graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable});
+  for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
+  made->output_names = graph->output_names;
+  made->num_fetched = made->output_names.size();
+  made->id = next_graph_id();
+  if (recorder) made->program->name_records(*recorder);
+  return made;
+}
+
+std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
+  const auto& outputs = main->output_names;
+  bool outputs_only = request.fed.empty() && request.targets.empty() && !monitor &&
+                      std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {
+                        return std::find(outputs.begin(), outputs.end(), name) != outputs.end();
+                      });
+  std::vector<std::shared_ptr<const plugin::Compiled>> compiled;
+  std::unique_ptr<Graph> graph;
+  size_t num_fetched = 0;
+  if (outputs_only) {
+    graph = main->graph->clone();  // optimised already
+    num_fetched = choose_outputs(*graph, request, nullptr);
+  } else {
+    // The types of computed values that are fed: inference of the whole graph knows them.
+    std::unique_ptr<Graph> whole;
+    if (std::any_of(request.fed.begin(), request.fed.end(), [&](const std::string& name) { return !known_inputs.contains(name); }))
+      whole = prepare();
+    graph = prepare([&](Graph& written) {
+      num_fetched = choose_outputs(written, request, monitor);
+      for (const std::string& name : request.fed) {
+        ValueId id = written.find_value(name);
+        if (id == kNoValue)
+          throw Error(ErrorCode::invalid_argument,
+                      fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
+        ValueId known = whole ? whole->find_value(name) : kNoValue;
+        feed_value(written, id, known == kNoValue ? Type{} : transfer(whole->type(known), written.symbols()));
+      }
+      remove_dead_nodes(written);
+    });
+    optimise(*graph);
+    if (!monitor) compiled = partition(*graph);  // a monitor wants to see the nodes
+  }
+  remove_dead_nodes(*graph);
+  std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });
+  auto made = finish(std::move(graph), /*observable=*/monitor != nullptr);
+  made->num_fetched = num_fetched;
+  if (monitor) {
+    made->watched.resize(made->program->slots().size());
+    for (size_t i = 0; i < made->output_names.size(); ++i)
+      if (matches(monitor->pattern, made->output_names[i]))
+        made->watched[static_cast<size_t>(made->program->output_slots()[i])].push_back(made->output_names[i]);
+  }
+  return made;
+}
+
+std::shared_ptr<const Executable> Session::Impl::executable(const Request& request, const Monitor* monitor, bool* compiled) const {
+  if (compiled) *compiled = false;
+  const auto& outputs = main->output_names;
+  auto equal = [](std::span<const std::string> a, std::span<const std::string> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  };
+  bool all = request.targets.empty() && (request.fetches.empty() || equal(request.fetches, outputs));
+  if (all && request.fed.empty() && !monitor) {
+    cache_hits.fetch_add(1, std::memory_order_relaxed);
+    return main;
+  }
+  uint64_t number = monitor ? monitor_number.load() : 0;
+  std::lock_guard lock(mutex);  // also while compiling: a second run of the same kind waits for the program
+  for (auto entry = others.begin(); entry != others.end(); ++entry) {
+    if (entry->monitor != number || !equal(entry->fetches, request.fetches) || !equal(entry->fed, request.fed) ||
+        !equal(entry->targets, request.targets))
+      continue;
+    others.splice(others.begin(), others, entry);
+    cache_hits.fetch_add(1, std::memory_order_relaxed);
+    return others.front().executable;
+  }
+  cache_misses.fetch_add(1, std::memory_order_relaxed);
+  auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
+  others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), number, compile(request, monitor)});
+  if (compiled) *compiled = true;
+  if (others.size() > kMaxExecutables) {
+    others.pop_back();
+    cache_evictions.fetch_add(1, std::memory_order_relaxed);
+  }
+  return others.front().executable;
+}
+
+CacheStatistics Session::cache_statistics() const {
+  CacheStatistics result;
+  result.hits = impl_->cache_hits;
+  result.misses = impl_->cache_misses;
+  result.evictions = impl_->cache_evictions;
+  auto add = [&](const Executable& executable) {
+    exec::BindingCache::Statistics bindings = executable.program->bindings().statistics();
+    result.binding_hits += bindings.hits;
+    result.binding_misses += bindings.misses;
+    result.memory_plans += bindings.plans;
+    ++result.size;
+  };
+  add(*impl_->main);
+  std::lock_guard lock(impl_->mutex);
+  for (const auto& entry : impl_->others) add(*entry.executable);
+  return result;
+}
+
+}  // namespace treadle

@@ -1,0 +1,71 @@
+#include "session/in_flight.h"
+
+#include <mutex>
+
+#include "treadle/error.h"
+
+#if defined(__unix__)
+#include <pthread.h>
+#endif
+
+namespace treadle {
+namespace {
+
+// Runs of a process's parent never end in the child, where their threads do not exist.
+std::atomic<uint32_t> fork_generation{0};
+
+uint32_t current_generation() {
+#if defined(__unix__)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;
+#endif
+  return fork_generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+RunsInFlight::Entry::Entry(RunsInFlight& runs, uint64_t run_id, std::string_view tag)
+    : runs_(runs), run_id_(run_id), tag_(tag), start_(std::chrono::steady_clock::now()), fork_generation_(current_generation()) {
+  std::lock_guard lock(runs.mutex_);
+  if (runs.closed()) throw Error(ErrorCode::cancelled, "the session is closed");
+  next_ = runs.first_;
+  if (next_) next_->previous_ = this;
+  runs.first_ = this;
+}
+
+RunsInFlight::Entry::~Entry() {
+  std::lock_guard lock(runs_.mutex_);
+  (previous_ ? previous_->next_ : runs_.first_) = next_;
+  if (next_) next_->previous_ = previous_;
+  if (runs_.closed()) runs_.ended_.notify_all();  // under the lock: behind it the session may be gone
+}
+
+std::vector<UnfinishedRun> RunsInFlight::list(bool all) const {
+  std::vector<UnfinishedRun> runs;
+  auto now = std::chrono::steady_clock::now();
+  for (const Entry* entry = first_; entry; entry = entry->next_) {
+    if (entry->fork_generation_ != current_generation()) continue;
+    if (!all && entry->thread_ == std::this_thread::get_id()) continue;
+    runs.push_back(
+        {entry->run_id_, std::string(entry->tag_), std::chrono::duration_cast<std::chrono::milliseconds>(now - entry->start_).count()});
+  }
+  return runs;
+}
+
+std::vector<UnfinishedRun> RunsInFlight::close(int64_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  closing_.store(true, std::memory_order_relaxed);
+  auto others_ended = [&] { return list(/*all=*/false).empty(); };
+  if (timeout_ms < 0)
+    ended_.wait(lock, others_ended);
+  else
+    ended_.wait_for(lock, std::chrono::milliseconds(timeout_ms), others_ended);
+  return list(/*all=*/true);
+}
+
+size_t RunsInFlight::count() const {
+  std::lock_guard lock(mutex_);
+  return list(/*all=*/true).size();
+}
+
+}  // namespace treadle

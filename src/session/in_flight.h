@@ -1,0 +1,54 @@
+// The runs of a session that are under way: what close() cancels and waits for.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/fork_mutex.h"
+#include "treadle/session.h"
+
+namespace treadle {
+
+class RunsInFlight {
+ public:
+  /// One run, from construction to destruction; lives on the stack of the thread that runs.
+  class Entry {
+   public:
+    /// @param tag  must outlive the entry. @throws Error(cancelled) if the session is closed.
+    Entry(RunsInFlight& runs, uint64_t run_id, std::string_view tag);
+    ~Entry();
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    friend class RunsInFlight;
+    RunsInFlight& runs_;
+    uint64_t run_id_;
+    std::string_view tag_;
+    std::thread::id thread_ = std::this_thread::get_id();
+    std::chrono::steady_clock::time_point start_{};
+    uint32_t fork_generation_;
+    Entry *previous_ = nullptr, *next_ = nullptr;
+  };
+
+  /// As Session::close().
+  std::vector<UnfinishedRun> close(int64_t timeout_ms);
+  bool closed() const { return closing_.load(std::memory_order_relaxed); }
+  const std::atomic<bool>& closing() const { return closing_; }
+  size_t count() const;
+
+ private:
+  std::vector<UnfinishedRun> list(bool all) const;  // under the lock
+
+  mutable ForkMutex mutex_;
+  std::condition_variable_any ended_;
+  std::atomic<bool> closing_{false};
+  Entry* first_ = nullptr;
+};
+
+}  // namespace treadle

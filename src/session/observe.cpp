@@ -1,0 +1,202 @@
+#include "session/observe.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <system_error>
+#include <thread>
+
+#include "core/file.h"
+#include "onnx/serialize.h"
+#include "session/pattern.h"
+#include "treadle/error.h"
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace treadle {
+namespace {
+
+uint64_t thread_id() {
+#if defined(__linux__)
+  thread_local const auto id = static_cast<uint64_t>(syscall(SYS_gettid));
+  return id;
+#else
+  return std::hash<std::thread::id>{}(std::this_thread::get_id());
+#endif
+}
+
+enum class Finding { finite, infinite, nan };
+
+// By the bits: an exponent of ones is infinity or, with a fraction, NaN.
+template <typename Bits>
+Finding classify(Bits bits, Bits exponent, Bits fraction) {
+  if ((bits & exponent) != exponent) return Finding::finite;
+  return (bits & fraction) != 0 ? Finding::nan : Finding::infinite;
+}
+
+template <typename Bits>
+int64_t find(const Tensor& tensor, Bits exponent, Bits fraction, bool infinity_too, Finding& finding) {
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    Bits bits;
+    std::memcpy(&bits, tensor.raw() + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    finding = classify<Bits>(bits, exponent, fraction);
+    if (finding == Finding::nan || (finding == Finding::infinite && infinity_too)) return i;
+  }
+  return -1;
+}
+
+// The first element that is not finite; -1: none, or not a floating-point tensor of 16 bits or more.
+int64_t first_bad(const Tensor& tensor, bool infinity_too, Finding& finding) {
+  switch (tensor.dtype()) {
+    case DType::float32: return find<uint32_t>(tensor, 0x7F800000U, 0x007FFFFFU, infinity_too, finding);
+    case DType::float64: return find<uint64_t>(tensor, 0x7FF0000000000000U, 0x000FFFFFFFFFFFFFU, infinity_too, finding);
+    case DType::float16: return find<uint16_t>(tensor, 0x7C00U, 0x03FFU, infinity_too, finding);
+    case DType::bfloat16: return find<uint16_t>(tensor, 0x7F80U, 0x007FU, infinity_too, finding);
+    default: return -1;
+  }
+}
+
+std::string position_text(int64_t index, const Shape& shape) {
+  std::string text;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    text = fmt::format("{}{}{}", index % shape[axis], text.empty() ? "" : ",", text);
+    index /= shape[axis];
+  }
+  return "[" + text + "]";
+}
+
+std::string file_name(std::string name) {
+  for (char& c : name)
+    if (c == '/' || c == '\\' || c == ':' || static_cast<unsigned char>(c) < 0x20) c = '_';
+  return name.substr(0, 128);
+}
+
+}  // namespace
+
+RunObserver::RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id)
+    : executable_(executable), options_(options), monitor_(monitor), run_id_(run_id) {
+  metadata_.run_id = run_id;
+  metadata_.graph_id = executable.id;
+}
+
+int64_t RunObserver::now_ns() const {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
+}
+
+void RunObserver::before(const exec::Frame& frame, const exec::Instruction& instruction) {
+  std::lock_guard lock(mutex_);
+  bool main_graph = &frame.program() == executable_.program.get();
+  if (monitor_ && main_graph) {
+    if (!begun_) monitor_outside_nodes(frame);
+    if (monitor_->inputs)
+      for (int32_t slot : frame.program().operands(instruction).first(instruction.num_inputs))
+        call_monitor(frame, &instruction, slot, /*is_input=*/true);
+  }
+  begun_ = true;
+  if (!options_) return;
+  if (!options_->dump_folder.empty() && matches(options_->dump_pattern, instruction.node->name)) {
+    steps_[{&frame, &instruction}] = next_step_++;
+    dump(frame, instruction, /*inputs=*/true);
+  }
+  if (options_->on_metadata) starts_[{&frame, &instruction}] = now_ns();
+}
+
+void RunObserver::after(const exec::Frame& frame, const exec::Instruction& instruction) {
+  int64_t end = now_ns();
+  std::lock_guard lock(mutex_);
+  if (options_ && options_->on_metadata) {
+    auto start = starts_.extract({&frame, &instruction});
+    NodeStatistics node{instruction.node->name, instruction.node->op_type, 0, start.mapped(), end, thread_id(), 0};
+    node.scheduled_ns = node.start_ns;
+    for (int32_t slot : frame.program().operands(instruction).subspan(instruction.num_inputs)) {
+      if (slot < 0) continue;
+      Datum value = frame.value(slot);
+      if (value.is_tensor()) node.output_bytes += value.tensor().size_bytes();
+    }
+    metadata_.nodes.push_back(std::move(node));
+  }
+  if (monitor_ && &frame.program() == executable_.program.get())
+    for (int32_t slot : frame.program().operands(instruction).subspan(instruction.num_inputs))
+      call_monitor(frame, &instruction, slot, /*is_input=*/false);
+  if (!options_) return;
+  if (steps_.contains({&frame, &instruction})) {
+    dump(frame, instruction, /*inputs=*/false);
+    steps_.erase({&frame, &instruction});
+  }
+  if (options_->check_finite != FiniteCheck::off) check_finite(frame, instruction);
+}
+
+// Values that no instruction makes: feeds, constants, and what the feeds' shapes determine.
+void RunObserver::monitor_outside_nodes(const exec::Frame& frame) {
+  const auto slots = frame.program().slots();
+  for (size_t s = 0; s < slots.size(); ++s)
+    if (slots[s].placement == exec::Placement::constant || slots[s].placement == exec::Placement::known ||
+        slots[s].placement == exec::Placement::feed)
+      call_monitor(frame, nullptr, static_cast<int32_t>(s), /*is_input=*/false);
+}
+
+void RunObserver::call_monitor(const exec::Frame& frame, const exec::Instruction* instruction, int32_t slot, bool is_input) {
+  if (slot < 0) return;
+  for (const std::string& name : executable_.watched[static_cast<size_t>(slot)]) {
+    Datum value = frame.value(slot);
+    if (!value.defined()) continue;
+    monitor_->callback({run_id_, name, instruction ? std::string_view(instruction->node->name) : "",
+                        instruction ? std::string_view(instruction->node->op_type) : "", is_input, value});
+  }
+}
+
+void RunObserver::check_finite(const exec::Frame& frame, const exec::Instruction& instruction) const {
+  bool infinity_too = options_->check_finite == FiniteCheck::nan_and_infinity;
+  const auto operands = frame.program().operands(instruction);
+  for (size_t k = instruction.num_inputs; k < operands.size(); ++k) {
+    if (operands[k] < 0) continue;
+    Datum value = frame.value(operands[k]);
+    if (!value.is_tensor()) continue;
+    Finding finding = Finding::finite;
+    int64_t index = first_bad(value.tensor(), infinity_too, finding);
+    if (index < 0) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("output {} \"{}\" is {} at {}", k - instruction.num_inputs, frame.program().name(operands[k]),
+                            finding == Finding::nan ? "NaN" : "infinite", position_text(index, value.tensor().shape())));
+  }
+}
+
+void RunObserver::dump(const exec::Frame& frame, const exec::Instruction& instruction, bool inputs) {
+  std::filesystem::path folder = std::filesystem::path(options_->dump_folder) / std::to_string(run_id_);
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) throw Error(ErrorCode::io_error, fmt::format("\"{}\": {}", folder.string(), failed.message()));
+  const auto operands = frame.program().operands(instruction);
+  size_t first = inputs ? 0 : instruction.num_inputs, last = inputs ? instruction.num_inputs : operands.size();
+  for (size_t k = first; k < last; ++k) {
+    if (operands[k] < 0) continue;
+    Datum value = frame.value(operands[k]);
+    if (!value.is_tensor()) continue;
+    onnx::TensorDef def;
+    def.name = frame.program().name(operands[k]);
+    def.value = value.tensor().contiguous();
+    def.dtype = def.value.dtype();
+    def.shape = def.value.shape();
+    std::string bytes = onnx::serialize_tensor(def);
+    std::string name = fmt::format("{:06}_{}_{}{}.pb", steps_.at({&frame, &instruction}), file_name(instruction.node->name),
+                                   inputs ? "in" : "out", k - first);
+    AtomicFile file((folder / name).string());
+    file.write(std::as_bytes(std::span(bytes)));
+    file.commit();
+  }
+}
+
+void RunObserver::finish(bool compiled) {
+  if (!options_ || !options_->on_metadata) return;
+  metadata_.cached = !compiled;
+  metadata_.duration_ns = now_ns();
+  options_->on_metadata(metadata_);
+}
+
+}  // namespace treadle

@@ -1,0 +1,54 @@
+// What watches a run on behalf of its options and the session's monitor.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "exec/frame.h"
+#include "session/session_impl.h"
+
+namespace treadle {
+
+/// Calls the monitor, checks for values that are not finite, writes dumps, and collects statistics. One per run.
+class RunObserver final : public exec::Observer {
+ public:
+  /// @param options  may be null. @param monitor  may be null.
+  RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id);
+
+  static bool needed(const RunOptions* options, const Monitor* monitor) {
+    return monitor || (options && (options->check_finite != FiniteCheck::off || !options->dump_folder.empty() || options->on_metadata));
+  }
+
+  void before(const exec::Frame& frame, const exec::Instruction& instruction) override;
+  void after(const exec::Frame& frame, const exec::Instruction& instruction) override;
+
+  /// Hands the statistics over, if they are wanted.
+  void finish(bool compiled);
+
+ private:
+  void monitor_outside_nodes(const exec::Frame& frame);
+  void call_monitor(const exec::Frame& frame, const exec::Instruction* instruction, int32_t slot, bool is_input);
+  void check_finite(const exec::Frame& frame, const exec::Instruction& instruction) const;
+  void dump(const exec::Frame& frame, const exec::Instruction& instruction, bool inputs);
+  int64_t now_ns() const;
+
+  const Executable& executable_;
+  const RunOptions* options_;
+  const Monitor* monitor_;
+  const uint64_t run_id_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+
+  std::mutex mutex_;  // a parallel executor calls from several threads
+  bool begun_ = false;
+  int64_t next_step_ = 0;
+  using Key = std::pair<const exec::Frame*, const exec::Instruction*>;
+  std::map<Key, int64_t> steps_;   // of nodes under way, for names of files
+  std::map<Key, int64_t> starts_;  // ns
+  RunMetadata metadata_;
+};
+
+}  // namespace treadle

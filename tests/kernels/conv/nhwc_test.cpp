@@ -1,0 +1,167 @@
+#include "kernels/conv/nhwc.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/conv/pool_nhwc.h"
+#include "tests/kernels/conv/reference.h"
+
+namespace treadle::kernels {
+namespace {
+
+using test::Random;
+
+template <typename T>
+std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t channels) {
+  std::vector<T> y(x.size());
+  const int64_t pixels = channels * planes == 0 ? 0 : static_cast<int64_t>(x.size()) / planes / channels;
+  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i) {
+    const int64_t n = i / (channels * pixels), c = i / pixels % channels, at = i % pixels;
+    y[(n * pixels + at) * channels + c] = x[i];
+  }
+  return y;
+}
+
+/// Runs one way with 1 and 3 threads against the definition, in double.
+void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activation) {
+  const int64_t y_size = p.N * p.M * p.window.out_size();
+  const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),
+             bias = random.vector(p.M), residual = random.vector(y_size);
+  ConvEpilogue e;
+  e.activation = activation;
+  e.a = -0.5F, e.b = 0.75F;
+  if (random.coin()) e.bias = bias.data();
+  if (random.coin()) e.residual = residual.data();
+  auto expected = channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M);
+  double largest = 1;
+  for (double v : expected) largest = std::max(largest, std::abs(v));
+  for (int64_t i = 0; i < y_size; ++i) {
+    double& v = expected[i];
+    if (e.bias) v += bias[i % p.M];
+    if (e.residual) v += residual[i];
+    if (activation == Unary::clip) v = std::min(std::max(v, -0.5), 0.75);
+    if (activation == Unary::sigmoid) v = 1 / (1 + std::exp(-v));
+  }
+  const auto inner = channels_last(x, p.N, p.C);
+  std::vector<float> packed(nhwc_packed_size(p, method)), first;
+  nhwc_pack(p, method, weights.data(), packed.data());
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<char> scratch(nhwc_scratch_bytes(p, method, threads) + 64);
+    std::vector<float> y(y_size, 77);
+    nhwc_conv(p, method, inner.data(), weights.data(), packed.data(), y.data(), e, scratch.data(), threads, &pool);
+    for (int64_t i = 0; i < y_size; ++i) ASSERT_NEAR(y[i], expected[i], 3e-6 * largest) << "element " << i;
+    if (first.empty()) first = y;
+    ASSERT_EQ(first, y) << "other bits with " << threads << " threads";
+  }
+}
+
+constexpr Unary kActivations[] = {Unary::none, Unary::clip, Unary::sigmoid};
+
+TEST(NhwcConv, DirectEqualsTheDefinition) {
+  Random random(51);
+  for (int round = 0; round < 300; ++round) {
+    ConvParams p;
+    p.window = test::random_window(random, static_cast<int>(random.integer(1, 2)), random.coin() ? 8 : 25);
+    p.group = random.coin() ? 1 : random.integer(1, 4);
+    p.N = random.integer(0, 2), p.C = p.group * random.integer(1, 20), p.M = p.group * random.integer(1, random.coin() ? 20 : 150);
+    check(p, NhwcMethod::direct, random, kActivations[round % 3]);
+  }
+}
+
+TEST(NhwcConv, PointwiseEqualsTheDefinition) {
+  Random random(52);
+  for (int round = 0; round < 60; ++round) {
+    ConvParams p{.N = random.integer(1, 2), .C = random.integer(1, 90), .M = random.integer(1, 300)};
+    const int64_t extent[] = {random.integer(1, 40), random.integer(1, 40)}, one[] = {1, 1};
+    p.window = make_window(extent, extent, one, {}, {}, {});
+    check(p, NhwcMethod::direct, random, kActivations[round % 3]);
+  }
+}
+
+TEST(NhwcConv, DepthwiseEqualsTheDefinition) {
+  Random random(53);
+  for (int round = 0; round < 300; ++round) {
+    ConvParams p;
+    p.window = test::random_window(random, static_cast<int>(random.integer(1, 2)), random.coin() ? 8 : 30);
+    p.N = random.integer(1, 2), p.C = p.M = p.group = random.integer(2, random.coin() ? 20 : 100);
+    check(p, NhwcMethod::depthwise, random, kActivations[round % 3]);
+  }
+}
+
+TEST(NhwcConv, TransposedWithoutOverlapIsTheInverseOfThePlacement) {
+  Random random(54);
+  for (int round = 0; round < 30; ++round) {
+    const int64_t high = random.integer(1, 9), wide = random.integer(1, 9), kh = random.integer(1, 3), kw = random.integer(1, 3);
+    ConvParams p{.N = random.integer(1, 2), .C = random.integer(1, 40), .M = random.integer(1, 80)};
+    const int64_t in[] = {high * kh, wide * kw}, out[] = {high, wide}, kernel[] = {kh, kw};
+    p.window = make_window(in, out, kernel, kernel, {}, {});
+    ASSERT_TRUE(nhwc_transposed_fits(p));
+    const auto x = random.vector(p.N * high * wide * p.C), weights = random.vector(p.C * p.M * kh * kw), bias = random.vector(p.M);
+    std::vector<float> packed(nhwc_transposed_packed_size(p)), y(p.N * high * kh * wide * kw * p.M);
+    nhwc_transposed_pack(p, weights.data(), packed.data());
+    nhwc_transposed(p, x.data(), packed.data(), y.data(), {.bias = bias.data(), .activation = Unary::relu}, nullptr);
+    for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
+      const int64_t m = i % p.M, column = i / p.M % (wide * kw), row = i / p.M / (wide * kw) % (high * kh),
+                    n = i / p.M / (wide * kw) / (high * kh);
+      double sum = bias[m];
+      for (int64_t c = 0; c < p.C; ++c)
+        sum +=
+            double{x[((n * high + row / kh) * wide + column / kw) * p.C + c]} * weights[((c * p.M + m) * kh + row % kh) * kw + column % kw];
+      ASSERT_NEAR(y[i], std::max(sum, 0.0), 2e-5);
+    }
+  }
+}
+
+TEST(NhwcPool, EqualsThePoolOfPlanes) {
+  Random random(55);
+  for (int round = 0; round < 100; ++round) {
+    const Window w = test::random_window(random, 2, 20, random.coin());
+    const int64_t N = random.integer(1, 2), C = random.integer(1, 90);
+    auto x = random.vector(N * C * w.in_size());
+    const bool include_pad = random.coin();
+    std::vector<float> y(N * C * w.out_size()), planes(y.size());
+    const auto inner = channels_last(x, N, C);
+    pool_nhwc(NhwcPool::max, w, N, C, false, inner.data(), y.data(), nullptr);
+    max_pool(w, N * C, x.data(), planes.data(), nullptr, false, nullptr);
+    ASSERT_EQ(y, channels_last(planes, N, C));
+    pool_nhwc(NhwcPool::average, w, N, C, include_pad, inner.data(), y.data(), nullptr);
+    average_pool(w, N * C, x.data(), planes.data(), include_pad, nullptr);
+    const auto expected = channels_last(planes, N, C);
+    for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5);
+  }
+}
+
+TEST(NhwcPool, MeanAndScalingEqualTheirDefinition) {
+  Random random(56);
+  for (int round = 0; round < 40; ++round) {
+    const int64_t N = random.integer(1, 3), pixels = random.integer(1, 60), C = random.integer(1, 300);
+    const auto x = random.vector(N * pixels * C), scale = random.vector(C), shift = random.vector(C);
+    std::vector<float> mean(N * C), scaled(x.size());
+    mean_nhwc(N, pixels, random.integer(1, 9), C, x.data(), mean.data(), nullptr);
+    affine_nhwc(N * pixels, C, x.data(), scale.data(), shift.data(), 0.0F, scaled.data(), nullptr);
+    for (int64_t i = 0; i < N * C; ++i) {
+      double sum = 0;
+      for (int64_t p = 0; p < pixels; ++p) sum += x[(i / C * pixels + p) * C + i % C];
+      ASSERT_NEAR(mean[i], sum / static_cast<double>(pixels), 1e-6);
+    }
+    for (int64_t i = 0; i < N * pixels * C; ++i) ASSERT_NEAR(scaled[i], std::max(0.0F, x[i] * scale[i % C] + shift[i % C]), 1e-6);
+  }
+}
+
+TEST(NhwcPool, NaNWinsAMaximum) {
+  const int64_t extent[] = {1, 4}, out[] = {1, 2}, kernel[] = {1, 3};
+  const Window w = make_window(extent, out, kernel, {}, {}, {});
+  for (int64_t at = 0; at < 4; ++at) {
+    float x[] = {1, 2, 3, 4}, y[2];
+    x[at] = NAN;
+    pool_nhwc(NhwcPool::max, w, 1, 1, false, x, y, nullptr);
+    EXPECT_EQ(std::isnan(y[0]), at < 3);
+    EXPECT_EQ(std::isnan(y[1]), at > 0);
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels

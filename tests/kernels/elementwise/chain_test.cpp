@@ -1,0 +1,104 @@
+#include "kernels/elementwise/chain.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace treadle::kernels {
+namespace {
+
+std::vector<float> random_floats(size_t n, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> uniform(-3, 3);
+  std::vector<float> values(n);
+  for (float& x : values) x = uniform(generator);
+  return values;
+}
+
+// relu((x + y) * 0.5 - y / x) for every length around the blocks, with and without threads.
+TEST(Chain, ComputesTheFormulaForEveryLength) {
+  ChainProgram program;
+  program.inputs = {DType::float32, DType::float32, DType::float32};
+  constexpr uint8_t kSlot = kMaxChainInputs;
+  program.steps = {{ChainOp::load, 1}, {ChainOp::div, 0}, {ChainOp::keep, kSlot}, {ChainOp::load, 0},
+                   {ChainOp::add, 1},  {ChainOp::mul, 2}, {ChainOp::sub, kSlot},  {ChainOp::unary, 0, 0, Unary::relu}};
+  ThreadPool pool(2);
+  for (int64_t n : {0, 1, 7, 8, 63, 64, 127, 128, 129, 1000, 40'000}) {
+    const std::vector<float> x = random_floats(static_cast<size_t>(n), 1), y = random_floats(static_cast<size_t>(n), 2), half{0.5F};
+    ChainPlan plan;
+    plan.size = n;
+    const int64_t dims[] = {n};
+    for (int i : {0, 1}) plan.inputs[i] = plan_chain_input(dims, dims);
+    plan.inputs[2] = plan_chain_input(dims, {});
+    const void* inputs[] = {x.data(), y.data(), half.data()};
+    for (ThreadPool* threads : {static_cast<ThreadPool*>(nullptr), &pool}) {
+      std::vector<float> result(static_cast<size_t>(n) + 8, 77.0F);
+      run_chain(program, plan, inputs, result.data(), threads);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float expected = std::max(0.0F, (x[i] + y[i]) * 0.5F - y[i] / x[i]);
+        ASSERT_NEAR(result[i], expected, 1e-6F * std::max(1.0F, std::fabs(expected))) << i << " of " << n;
+      }
+      for (size_t i = x.size(); i < result.size(); ++i) ASSERT_EQ(result[i], 77.0F) << "written past the end";
+    }
+  }
+}
+
+TEST(Chain, InputsBroadcastAsInNumPy) {
+  const std::vector<int64_t> out{3, 4, 37};
+  const std::vector<std::vector<int64_t>> shapes{{3, 4, 37}, {37}, {4, 1}, {3, 1, 37}, {1}, {3, 1, 1}};
+  for (const auto& shape : shapes) {
+    size_t count = 1;
+    for (int64_t extent : shape) count *= static_cast<size_t>(extent);
+    const std::vector<float> x = random_floats(count, 5);
+    ChainProgram program;
+    program.inputs = {DType::float32};
+    program.steps = {{ChainOp::load, 0}, {ChainOp::unary, 0, 0, Unary::neg}};
+    ChainPlan plan;
+    plan.size = 3 * 4 * 37;
+    plan.inputs[0] = plan_chain_input(out, shape);
+    std::vector<float> result(static_cast<size_t>(plan.size));
+    const void* inputs[] = {x.data()};
+    run_chain(program, plan, inputs, result.data(), nullptr);
+    for (int64_t i = 0; i < plan.size; ++i) {
+      const int64_t index[3] = {i / 148, i / 37 % 4, i % 37};
+      int64_t at = 0;
+      for (size_t k = 0; k < shape.size(); ++k) at = at * shape[k] + (shape[k] == 1 ? 0 : index[3 - shape.size() + k]);
+      ASSERT_EQ(result[static_cast<size_t>(i)], -x[static_cast<size_t>(at)]);
+    }
+  }
+}
+
+TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
+  ChainProgram program;
+  program.inputs = {DType::float32, DType::float32};
+  program.steps = {{ChainOp::load, 0}, {ChainOp::max, 1}};
+  ChainPlan plan;
+  plan.size = 4;
+  const int64_t dims[] = {4};
+  plan.inputs[0] = plan.inputs[1] = plan_chain_input(dims, dims);
+  const float a[] = {NAN, 1, 2, -INFINITY}, b[] = {1, NAN, 1, 3};
+  const void* inputs[] = {a, b};
+  float result[4];
+  run_chain(program, plan, inputs, result, nullptr);
+  EXPECT_TRUE(std::isnan(result[0]) && std::isnan(result[1]));
+  EXPECT_EQ(result[2], 2);
+  EXPECT_EQ(result[3], 3);
+
+  const uint8_t zero = 10;
+  program.inputs = {DType::float32, DType::uint8};
+  program.output = DType::uint8;
+  program.steps = {{ChainOp::load, 0}, {ChainOp::quantize, 1, 0, Unary::none, 0, 255}};
+  plan.inputs[1] = plan_chain_input(dims, {});
+  const float x[] = {NAN, 2.5F, 1e30F, -1e30F};
+  const void* codes[] = {x, &zero};
+  uint8_t quantised[4];
+  run_chain(program, plan, codes, quantised, nullptr);
+  EXPECT_EQ(quantised[0], 0);
+  EXPECT_EQ(quantised[1], 12);  // ties to even
+  EXPECT_EQ(quantised[2], 255);
+  EXPECT_EQ(quantised[3], 0);
+}
+
+}  // namespace
+}  // namespace treadle::kernels

@@ -1,0 +1,66 @@
+#include "kernels/gemm/gemm_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "kernels/gemm/tile_vnni.h"
+
+namespace treadle::kernels {
+namespace {
+
+// Against sums in 64 bits, over sizes that are no multiple of any tile, all signs and zero points.
+TEST(GemmBytes, IsTheExactProductTimesTheScales) {
+  std::mt19937 generator(5);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t M = 1 + generator() % 110, K = 1 + generator() % 70, N = 1 + generator() % 140;
+    const bool a_signed = generator() % 2, b_signed = generator() % 2, has_zeros = generator() % 2;
+    std::vector<uint8_t> a(static_cast<size_t>(M * K)), b(static_cast<size_t>(K * N));
+    for (uint8_t& x : a) x = static_cast<uint8_t>(generator());
+    for (uint8_t& x : b) x = static_cast<uint8_t>(generator());
+    std::vector<int32_t> zeros(static_cast<size_t>(N)), sums(static_cast<size_t>(N));
+    std::vector<float> scales(static_cast<size_t>(N));
+    for (int64_t n = 0; n < N; ++n) {
+      zeros[static_cast<size_t>(n)] = static_cast<int32_t>(generator() % 256) - (b_signed ? 128 : 0);
+      scales[static_cast<size_t>(n)] = 0.5F + static_cast<float>(n % 7);
+    }
+    const int32_t a_zero = static_cast<int32_t>(generator() % 256) - (a_signed ? 128 : 0);
+    std::vector<int8_t> packed(static_cast<size_t>(packed_bytes_b_size(K, N)));
+    const PackedBytesB B = pack_bytes_b(b.data(), b_signed, K, N, N, packed.data(), sums.data());
+    std::vector<std::byte> scratch(gemm_bytes_scratch(M, K, N) + 64);
+    std::vector<float> y(static_cast<size_t>(M * N));
+    ThreadPool pool(2);
+    gemm_bytes(M, {a.data(), a_signed, b_signed, a_zero, has_zeros ? zeros.data() : nullptr, scales.data()}, B, y.data(), scratch.data(),
+               round % 2 ? &pool : nullptr);
+    auto value = [](uint8_t x, bool is_signed) { return is_signed ? int64_t{static_cast<int8_t>(x)} : int64_t{x}; };
+    for (int64_t m = 0; m < M; ++m) {
+      for (int64_t n = 0; n < N; ++n) {
+        int64_t sum = 0;
+        for (int64_t k = 0; k < K; ++k)
+          sum += (value(a[static_cast<size_t>(m * K + k)], a_signed) - a_zero) *
+                 (value(b[static_cast<size_t>(k * N + n)], b_signed) - (has_zeros ? zeros[static_cast<size_t>(n)] : 0));
+        ASSERT_EQ(y[static_cast<size_t>(m * N + n)], static_cast<float>(sum) * scales[static_cast<size_t>(n)]) << M << " " << K << " " << N;
+      }
+    }
+  }
+}
+
+TEST(GemmBytes, TheTileOfThisMachineIsThePlainOne) {
+  if (!has_fast_byte_products()) GTEST_SKIP() << "this machine has no VNNI";
+  std::mt19937 generator(6);
+  for (int64_t rows = 1; rows <= 20; ++rows) {
+    const int64_t quads = 1 + generator() % 20;
+    std::vector<uint8_t> a(static_cast<size_t>(rows * quads * 4));
+    std::vector<int8_t> b(static_cast<size_t>(quads * 256));
+    for (uint8_t& x : a) x = static_cast<uint8_t>(generator());
+    for (int8_t& x : b) x = static_cast<int8_t>(generator());
+    std::vector<int32_t> fast(static_cast<size_t>(rows * 64)), plain = fast;
+    byte_tile_avx512vnni({a.data(), quads * 4, b.data(), quads, fast.data(), rows});
+    byte_tile_plain({a.data(), quads * 4, b.data(), quads, plain.data(), rows});
+    EXPECT_EQ(fast, plain);
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels

@@ -1,0 +1,157 @@
+#include "passes/layout.h"
+#include "passes/pipeline.h"
+#include "tests/passes/pass_test.h"
+
+namespace treadle {
+namespace {
+
+using passes::assign_layout;
+using passes::fuse_conv;
+using testing::GraphBuilder;
+using Ints = std::vector<int64_t>;
+
+int64_t everything(Graph& graph) { return assign_layout(graph, INT64_MAX); }
+
+int count(const Graph& graph, std::string_view type, std::string_view domain = "") {
+  int n = 0;
+  for (NodeId id : graph.order()) n += graph.node(id).is(type, domain) ? 1 : 0;
+  return n;
+}
+
+/// The pass must give the same results, up to rounding; returns how many nodes moved.
+int64_t same_results(Graph& graph, double tolerance = 3e-6) {
+  std::unique_ptr<Graph> original = graph.clone();
+  const int64_t moved = everything(graph) + fuse_conv(graph, INT64_MAX);
+  verify(graph);
+  infer(graph);
+  std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
+                     after = testing::run_graph(graph, feeds);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_LE(testing::relative_difference(after[i], before[i]), tolerance) << "output " << i;
+  return moved;
+}
+
+TEST(AssignLayout, TransposesStandAtTheBordersOnly) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 3, 12, 10});
+  ValueId first = b.op("first", "Conv", {x, b.weights("w1", {8, 3, 3, 3}), b.weights("b1", {8})}, {{"pads", Ints{1, 1, 1, 1}}});
+  ValueId act = b.op("act", "Relu", {first});
+  ValueId second = b.op("second", "Conv", {act, b.weights("w2", {8, 8, 1, 1})});
+  ValueId sum = b.op("sum", "Add", {act, second});
+  ValueId pooled = b.op("pooled", "MaxPool", {sum}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}});
+  b.output(b.op("y", "Concat", {pooled, pooled}, {{"axis", int64_t{1}}}));
+  auto graph = b.take();
+  EXPECT_GT(same_results(*graph), 5);
+  EXPECT_EQ(count(*graph, "Transpose"), 2);
+  EXPECT_EQ(count(*graph, "NhwcConv", "treadle"), 2);
+  EXPECT_EQ(count(*graph, "Relu"), 0);
+  EXPECT_EQ(count(*graph, "Add"), 0);
+}
+
+TEST(AssignLayout, SymbolsAndEveryOperatorThatFollows) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {b.symbol("n"), 4, b.symbol("h"), b.symbol("w")});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("w1", {6, 4, 3, 3})}, {{"pads", Ints{1, 1, 1, 1}}});
+  ValueId norm = b.op(
+      "norm", "BatchNormalization",
+      {b.op("act", "LeakyRelu", {conv}), b.weights("s", {6}), b.weights("o", {6}), b.weights("m", {6}), b.floats("v", {1, 2, 1, 1, 2, 3})});
+  ValueId slope = b.op("slope", "PRelu", {norm, b.weights("slopes", {6, 1, 1})});
+  ValueId gate = b.op("gate", "Sigmoid", {b.op("mean", "GlobalAveragePool", {slope})});
+  ValueId scaled = b.op("scaled", "Mul", {slope, gate});
+  ValueId large = b.op("large", "Resize", {scaled, kNoValue, b.floats("scales", {1, 1, 2, 2})}, {{"mode", std::string("linear")}});
+  ValueId padded = b.op("padded", "Pad", {large, b.ints("pads", {0, 0, 1, 2, 0, 1, 0, 1})});
+  ValueId cut = b.op("cut", "Slice", {padded, b.ints("starts", {1}), b.ints("ends", {5}), b.ints("axes", {1})});
+  ValueId soft = b.op("soft", "Softmax", {cut}, {{"axis", int64_t{1}}});
+  b.output(soft);
+  b.output(b.op("shape", "Shape", {soft}));
+  b.output(b.op("flat", "ReduceMean", {soft, b.ints("spatial", {2, 3})}, {{"keepdims", int64_t{0}}}));
+  auto graph = b.take();
+  EXPECT_GT(same_results(*graph), 8);
+  EXPECT_EQ(count(*graph, "Transpose"), 2);
+}
+
+TEST(AssignLayout, TransposesOfTheModelIntoThisLayoutVanish) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 8, 6, 6});
+  ValueId deep = b.op("deep", "Conv", {x, b.weights("w1", {8, 1, 3, 3})}, {{"pads", Ints{1, 1, 1, 1}}, {"group", int64_t{8}}});
+  ValueId last = b.op("last", "Transpose", {deep}, {{"perm", Ints{0, 2, 3, 1}}});
+  ValueId up = b.op("up", "MatMul", {last, b.weights("w2", {8, 8})});
+  ValueId back = b.op("back", "Transpose", {up}, {{"perm", Ints{0, 3, 1, 2}}});
+  b.output(b.op("y", "Add", {x, back}));
+  b.output(b.op("z", "Conv", {back, b.weights("w3", {4, 8, 2, 2})}));
+  auto graph = b.take();
+  same_results(*graph);
+  EXPECT_EQ(count(*graph, "Transpose"), 3);  // x comes in, y and z go out
+}
+
+TEST(AssignLayout, TransposedConvolutionsWithoutOverlapMoveAndOthersStay) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 5, 4, 3});
+  ValueId up = b.op("up", "ConvTranspose", {x, b.weights("w1", {5, 7, 2, 2}), b.weights("bias", {7})}, {{"strides", Ints{2, 2}}});
+  b.output(b.op("y", "Relu", {up}));
+  b.output(b.op("z", "ConvTranspose", {up, b.weights("w2", {7, 2, 3, 3})}, {{"strides", Ints{2, 2}}}));
+  auto graph = b.take();
+  same_results(*graph);
+  EXPECT_EQ(count(*graph, "NhwcConvTranspose", "treadle"), 1);
+  EXPECT_EQ(count(*graph, "ConvTranspose"), 1);
+}
+
+TEST(AssignLayout, LeavesConvolutionsWithComputedWeightsAlone) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 3, 8, 8});
+  b.output(b.op("y", "Relu", {b.op("conv", "Conv", {x, b.input("w", {4, 3, 3, 3})})}));
+  auto graph = b.take();
+  testing::expect_unchanged(*graph, everything);
+}
+
+TEST(FuseConv, GatesOfTheOwnValueBecomeSiluAndHardSwish) {
+  for (bool hard : {false, true}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {1, 3, 8, 8});
+    ValueId conv = b.op("conv", "Conv", {x, b.weights("w", {70, 3, 3, 3})});
+    ValueId gate = hard ? b.op("gate", "HardSigmoid", {conv}, {{"alpha", 1.0F / 6}, {"beta", 0.5F}}) : b.op("gate", "Sigmoid", {conv});
+    b.output(b.op("y", "Mul", {conv, gate}));
+    auto graph = b.take();
+    same_results(*graph);
+    EXPECT_EQ(count(*graph, "Mul"), 0);
+  }
+}
+
+TEST(FuseConv, LeavesValuesThatOthersReadAlone) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 3, 8, 8});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("w", {4, 3, 3, 3})});
+  b.output(conv);
+  b.output(b.op("y", "Relu", {conv}));
+  auto graph = b.take();
+  same_results(*graph);
+  EXPECT_EQ(count(*graph, "Relu"), 1);
+}
+
+TEST(FuseConv, ASumOfDifferentShapesStays) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 3, 8, 8});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("w", {4, 3, 3, 3})});
+  b.output(b.op("y", "Add", {conv, b.op("mean", "GlobalAveragePool", {conv})}));
+  ValueId other = b.op("other", "Conv", {x, b.weights("w2", {4, 3, 3, 3})});
+  b.output(b.op("z", "Add", {other, b.input("s", {4, 1, 1})}));
+  auto graph = b.take();
+  same_results(*graph);
+  EXPECT_EQ(count(*graph, "Add"), 2);
+}
+
+TEST(Pipeline, LayoutCanBeSkippedByName) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 3, 8, 8});
+  b.output(b.op("y", "Relu", {b.op("conv", "Conv", {x, b.weights("w", {4, 3, 3, 3})})}));
+  auto graph = b.take();
+  auto other = graph->clone();
+  passes::PipelineOptions options;
+  options.skip = {"assign-layout"};
+  passes::optimize(*graph, options);
+  EXPECT_EQ(count(*graph, "Conv"), 1);
+  passes::optimize(*other, {.internal_operators = false});
+  EXPECT_EQ(count(*other, "Conv"), 1);
+}
+
+}  // namespace
+}  // namespace treadle

@@ -1,0 +1,144 @@
+#include "plugin/backend.h"
+
+#include <gtest/gtest.h>
+
+#include "onnx/export.h"
+#include "onnx/serialize.h"
+#include "tests/exec/graphs.h"
+#include "tests/plugin/test_backend.h"
+#include "treadle/error.h"
+#include "treadle/session.h"
+
+namespace treadle {
+namespace {
+
+using testing::GraphBuilder;
+using testing::TestBackend;
+
+Model model_of(GraphBuilder& builder) {
+  const std::string bytes = onnx::serialize_model(onnx::export_model(*builder.finish()));
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+// y = Relu(x * w + b); s = Softmax(y); z = s * y + x: elementwise nodes on both sides of a Softmax, with an edge around it.
+Model around_softmax() {
+  GraphBuilder builder;
+  const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
+  const ValueId w = builder.constant("w", Tensor::scalar(2.0f)), b = builder.constant("b", Tensor::scalar(-1.0f));
+  const ValueId y = builder.node("Relu", {builder.node("Add", {builder.node("Mul", {x, w}), b})});
+  const ValueId s = builder.node("Softmax", {y}, {{"axis", int64_t{-1}}});
+  builder.output(builder.node("Add", {builder.node("Mul", {s, y}), x}), "z");
+  return model_of(builder);
+}
+
+Tensor sample() { return Tensor::of<float>(Shape{2, 3}, std::vector<float>{0.5f, -1, 2, 3, 0.25f, -4}); }
+
+std::vector<float> run(const Model& model, const std::string& backends, SessionOptions options = {}) {
+  if (!backends.empty()) options.config["treadle.backends"] = backends;
+  const Session session(model, options);
+  const Datum z = session.run({{"x", sample()}})[0];
+  const auto values = z.tensor().span<float>();
+  return {values.begin(), values.end()};
+}
+
+TEST(Backend, SubgraphsAreConvexAndGiveTheSameResults) {
+  TestBackend backend;
+  backend.register_as("around");
+  const Model model = around_softmax();
+  EXPECT_EQ(run(model, "around"), run(model, ""));
+  // One subgraph before the Softmax and one behind it: a single one would need what it feeds.
+  EXPECT_EQ(backend.compiled, 2);
+  EXPECT_EQ(backend.runs, 2);
+  EXPECT_EQ(backend.released, 2);
+}
+
+TEST(Backend, WhatIsRefusedRunsInTheLibrary) {
+  TestBackend backend;
+  backend.refuse_above = 2;
+  backend.register_as("refusing");
+  const Model model = around_softmax();
+  std::vector<std::string> log;
+  SessionOptions options;
+  options.on_pass = [&](std::string_view pass, const std::string& what, int64_t) {
+    if (pass == "refusing") log.push_back(what);
+  };
+  EXPECT_EQ(run(model, "refusing", options), run(model, ""));
+  EXPECT_EQ(backend.refused, 1);
+  EXPECT_EQ(backend.compiled, 1);
+  ASSERT_EQ(log.size(), 2U);
+  EXPECT_NE(log[0].find("too large for the test backend"), std::string::npos);
+}
+
+TEST(Backend, PropertiesAreTriedInTheOrderThatTheSessionNames) {
+  TestBackend first, second;
+  first.register_as("first");
+  second.register_as("second");
+  const Model model = around_softmax();
+  const auto expected = run(model, "");
+  EXPECT_EQ(run(model, "second, first"), expected);
+  EXPECT_EQ(second.compiled, 2);
+  EXPECT_EQ(first.compiled, 0);
+  EXPECT_EQ(run(model, "first.multiply"), expected);  // single multiplications: below its min_nodes
+  EXPECT_EQ(first.compiled, 0);
+  EXPECT_EQ(run(model, "NONE"), expected);
+  EXPECT_EQ(first.compiled, 0);
+}
+
+TEST(Backend, InferenceOnlyPropertiesStayOutOfTraining) {
+  TestBackend backend;
+  backend.register_as("inference");
+  SessionOptions options;
+  options.mode = SessionMode::training;
+  run(around_softmax(), "inference", options);
+  EXPECT_EQ(backend.compiled, 0);
+}
+
+TEST(Backend, AFailingRunNamesTheNodeAndTheBackendsText) {
+  TestBackend backend;
+  backend.fail_runs = true;
+  backend.register_as("failing");
+  try {
+    run(around_softmax(), "failing");
+    FAIL() << "the run must fail";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("told to fail"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("failing_"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Backend, UnknownNamesAreErrors) {
+  TestBackend backend;
+  backend.register_as("known");
+  const Model model = around_softmax();
+  EXPECT_THROW(run(model, "unknown"), Error);
+  EXPECT_THROW(run(model, "known.unknown"), Error);
+}
+
+TEST(Backend, SessionsThatFetchPartOfTheOutputsKeepTheirSubgraphs) {
+  TestBackend backend;
+  backend.register_as("parts");
+  GraphBuilder builder;
+  const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
+  builder.output(builder.node("Relu", {x}), "a");
+  builder.output(builder.node("Exp", {x}), "b");
+  const Model model = model_of(builder);
+  SessionOptions options;
+  options.config["treadle.backends"] = "parts";
+  const Session session(model, options);
+  const std::vector<std::string> wanted{"a"};
+  const auto outputs = session.run({{"x", sample()}}, wanted);
+  EXPECT_EQ(outputs[0].tensor().data<float>()[5], 0.0f);
+  EXPECT_EQ(backend.runs, 1);
+  EXPECT_EQ(backend.compiled, 1);
+}
+
+TEST(Backend, DescriptionsWithoutWhatTheyNeedAreErrors) {
+  treadle_backend backend{};
+  EXPECT_THROW(plugin::register_backend(backend), Error);
+  backend.size = sizeof backend;
+  EXPECT_THROW(plugin::register_backend(backend), Error);
+  EXPECT_THROW(plugin::load_plugin("/nowhere/plugin.so"), Error);
+}
+
+}  // namespace
+}  // namespace treadle

@@ -1,0 +1,127 @@
+"""Graph executors in the way of MXNet, against gradients worked out by hand and by PyTorch."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import treadle
+
+import small_models as small
+
+RNG = np.random.default_rng(0)
+W = RNG.standard_normal((3, 2)).astype(np.float32)
+B = RNG.standard_normal(2).astype(np.float32)
+X = RNG.standard_normal((4, 3)).astype(np.float32)
+G = RNG.standard_normal((4, 2)).astype(np.float32)
+
+
+def linear():
+    """y = x w + b"""
+    return small.model(
+        [small.node("MatMul", ["x", "w"], ["product"]), small.node("Add", ["product", "b"], ["y"])],
+        [small.tensor("x", ["N", 3])],
+        [small.tensor("y", ["N", 2])],
+        [numpy_helper.from_array(W, "w"), numpy_helper.from_array(B, "b")],
+    )
+
+
+def test_forward_and_backward_work_on_the_bound_arrays():
+    x, w = X.copy(), W * 2
+    grads = {"x": np.full_like(X, 9), "w": np.full_like(W, 9)}
+    executor = treadle.bind(linear(), {"x": x, "w": w}, grads)
+    (y,) = executor.forward()
+    np.testing.assert_allclose(y, X @ (2 * W) + B, rtol=1e-5)
+    w[:] = W  # the array that was bound, not a copy of it
+    (y,) = executor.forward(is_train=True, x=X + 1)
+    np.testing.assert_allclose(y, (X + 1) @ W + B, rtol=1e-5)
+    np.testing.assert_array_equal(x, X + 1)
+    executor.backward([G])
+    assert executor.grad_dict["x"] is grads["x"]
+    np.testing.assert_allclose(grads["x"], G @ W.T, rtol=1e-5)
+    np.testing.assert_allclose(grads["w"], (X + 1).T @ G, rtol=1e-4)
+    np.testing.assert_allclose(executor.grad_dict["b"], G.sum(0), rtol=1e-5)
+    assert list(executor.output_dict) == ["y"]
+    with pytest.raises(RuntimeError, match="is_train"):
+        executor.backward([G])
+
+
+def test_gradients_are_written_added_or_left_alone():
+    executor = treadle.simple_bind(linear(), {"x": "null", "w": "add", "b": "write"}, x=(4, 3))
+    executor.grad_dict["w"][:] = 1
+    for _ in range(2):
+        executor.forward(is_train=True, x=X)
+        executor.backward(G)
+    assert "x" not in executor.grad_dict
+    np.testing.assert_allclose(executor.grad_dict["w"], 1 + 2 * X.T @ G, rtol=1e-4)
+    np.testing.assert_allclose(executor.grad_dict["b"], G.sum(0), rtol=1e-5)
+    executor.forward(is_train=True)
+    executor.backward()  # ones
+    np.testing.assert_allclose(executor.grad_dict["b"], [4, 4])
+    with pytest.raises(ValueError, match="'sometimes'"):
+        treadle.simple_bind(linear(), "sometimes", x=(4, 3))
+
+
+def test_reshaping_shares_memory():
+    executor = treadle.simple_bind(linear(), x=(4, 3))
+    executor.arg_dict["x"][:] = X
+    smaller = executor.reshape(x=(2, 3))
+    assert np.shares_memory(smaller.arg_dict["x"], executor.arg_dict["x"])
+    assert smaller.arg_dict["w"] is executor.arg_dict["w"]
+    np.testing.assert_allclose(smaller.forward()[0], X[:2] @ W + B, rtol=1e-5)
+    with pytest.raises(ValueError, match="allow_up_sizing"):
+        executor.reshape(x=(8, 3))
+    assert executor.reshape(allow_up_sizing=True, x=(8, 3)).forward()[0].shape == (8, 2)
+    with pytest.raises(ValueError, match="partial_shaping"):
+        executor.reshape()
+    assert executor.reshape(partial_shaping=True).forward()[0].shape == (4, 2)
+
+
+def test_an_executor_shares_the_parameters_of_another():
+    first = treadle.simple_bind(linear(), x=(4, 3))
+    second = treadle.bind(linear(), {"x": X[:1].copy()}, shared_exec=first)
+    first.copy_params_from({"w": W * 3})
+    np.testing.assert_allclose(second.forward()[0], X[:1] @ (3 * W) + B, rtol=1e-5)
+    with pytest.raises(ValueError, match="another model"):
+        treadle.bind(small.affine(), {"x": X}, shared_exec=first)
+
+
+def test_monitors_and_the_optimised_graph():
+    executor = treadle.simple_bind(linear(), x=(4, 3))
+    seen = {}
+    executor.set_monitor_callback(seen.__setitem__)
+    executor.forward(x=X)
+    np.testing.assert_allclose(seen["product"], X @ W, rtol=1e-5)
+    executor.set_monitor_callback(None)
+    onnx.checker.check_model(onnx.load_from_string(executor.optimized_model()))
+    assert executor.memory_bytes > 0
+
+
+def test_running_statistics_are_auxiliary_states():
+    torch = pytest.importorskip("torch")
+    names = ["scale", "bias", "mean", "variance"]
+    values = [np.float32([1.5, 0.5]), np.float32([0.1, -0.1]), np.float32([0, 0]), np.float32([1, 1])]
+    model = small.model(
+        [small.node("BatchNormalization", ["x", *names], ["y"], momentum=0.9)],
+        [small.tensor("x", ["N", 2, 3])],
+        [small.tensor("y", ["N", 2, 3])],
+        [numpy_helper.from_array(value, name) for name, value in zip(names, values, strict=True)],
+    )
+    x = RNG.standard_normal((5, 2, 3)).astype(np.float32)
+    executor = treadle.simple_bind(model, x=(5, 2, 3))
+    assert set(executor.aux_dict) == {"mean", "variance"}
+    head = RNG.standard_normal(x.shape).astype(np.float32)
+    executor.forward(is_train=True, x=x)
+    executor.backward([head])
+    module = torch.nn.BatchNorm1d(2, momentum=0.1)
+    module.weight.data, module.bias.data = torch.tensor(values[0]), torch.tensor(values[1])
+    image = torch.tensor(x, requires_grad=True)
+    y = module(image)
+    y.backward(torch.tensor(head))
+    np.testing.assert_allclose(executor.outputs[0], y.detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(executor.grad_dict["x"], image.grad, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(executor.grad_dict["scale"], module.weight.grad, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(executor.aux_dict["mean"], module.running_mean, rtol=1e-4, atol=1e-6)
+    mean, variance = executor.aux_dict["mean"], executor.aux_dict["variance"]
+    expected = (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-5) * values[0][:, None] + values[1][:, None]
+    np.testing.assert_allclose(executor.forward(x=x)[0], expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,48 @@
+"""The optimised model, written as ONNX, is accepted by onnx.checker and gives the recorded outputs on ONNX Runtime."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import treadle
+
+from conftest import SHARED_DATA
+from test_shared_models import manifest, tolerances
+
+
+def models():
+    reason = "no shared/data/manifest.json here; TREADLE_TEST_DATA names its folder"
+    found = [pytest.param(model, id=model["name"]) for model in manifest()]
+    return found or [pytest.param(None, id="absent", marks=pytest.mark.skip(reason=reason))]
+
+
+def magnitude_of(reference):
+    return float(np.abs(reference.astype(np.float64)).max(initial=0))
+
+
+@pytest.mark.parametrize("model", models())
+def test_an_optimised_model_runs_on_onnxruntime(model, tmp_path):
+    options = treadle.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    treadle.InferenceSession(str(SHARED_DATA / model["file"]), options)
+    onnx.checker.check_model(options.optimized_model_filepath, full_check=True)
+
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    session = onnxruntime.InferenceSession(options.optimized_model_filepath, quiet, providers=["CPUExecutionProvider"])
+    with np.load(SHARED_DATA / model["refs"][0]["file"]) as arrays:
+        feeds = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in:")}
+        references = {key[4:]: arrays[key] for key in arrays.files if key.startswith("out:")}
+    absolute, relative = tolerances(model)
+    names = [output.name for output in session.get_outputs()]
+    assert set(names) == set(references)
+    for name, value in zip(names, session.run(None, feeds), strict=True):
+        reference = references[name]
+        if reference.dtype.kind == "f":
+            allowed = absolute * max(1, magnitude_of(reference)) + relative * magnitude_of(reference)
+            np.testing.assert_allclose(value.astype(np.float64), reference.astype(np.float64), rtol=0, atol=allowed, err_msg=name)
+        elif "at most 1 level" in model["tolerance"]:
+            assert np.abs(value.astype(np.int64) - reference.astype(np.int64)).max(initial=0) <= 1, name
+        else:
+            np.testing.assert_array_equal(value, reference, err_msg=name)

@@ -1,0 +1,93 @@
+"""Operators written in Python, and the subgraph backend over oneDNN."""
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import treadle
+
+from conftest import SHARED_DATA
+from test_shared_models import manifest, tolerances
+
+ONEDNN = os.environ.get("TREADLE_ONEDNN_PLUGIN", "")
+
+
+def model_with(node, shape=("n",), dtype=TensorProto.FLOAT, output_dtype=TensorProto.FLOAT):
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", dtype, list(shape))],
+        [helper.make_tensor_value_info("y", output_dtype, None)],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("test.python", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def test_a_python_function_is_an_operator():
+    def clamp(x, low, high):
+        return np.clip(x, low, high)
+
+    treadle.register_operator("test.python", "Clamp", clamp, infer=lambda x, **_: [x])
+    session = treadle.InferenceSession(model_with(helper.make_node("Clamp", ["x"], ["y"], domain="test.python", low=-1.0, high=2.0)))
+    x = np.array([-3, 0.5, 7], np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.clip(x, -1, 2))
+
+
+def test_a_python_operator_may_have_several_outputs_and_strings():
+    treadle.register_operator(
+        "test.python", "Words", lambda x: (np.array([s.split()[0] for s in x], dtype=object), np.array([len(s) for s in x])), num_outputs=2
+    )
+    node = helper.make_node("Words", ["x"], ["y", "n"], domain="test.python")
+    session = treadle.InferenceSession(model_with(node, dtype=TensorProto.STRING, output_dtype=TensorProto.STRING))
+    (y,) = session.run(["y"], {"x": np.array(["red fox", "blue whale"], dtype=object)})
+    assert list(y) == ["red", "blue"]
+
+
+def test_an_exception_of_a_python_operator_reaches_the_caller_with_its_text():
+    def broken(x):
+        raise ValueError("no luck today")
+
+    treadle.register_operator("test.python", "Broken", broken)
+    session = treadle.InferenceSession(model_with(helper.make_node("Broken", ["x"], ["y"], domain="test.python")))
+    with pytest.raises(treadle.Error, match="no luck today"):
+        session.run(None, {"x": np.zeros(2, np.float32)})
+
+
+def test_a_plugin_that_does_not_exist_is_an_error():
+    with pytest.raises(Exception, match="nowhere.so"):
+        treadle.load_plugin("/nowhere.so")
+
+
+def convolution_models():
+    if not ONEDNN:
+        return [pytest.param(None, marks=pytest.mark.skip(reason="TREADLE_ONEDNN_PLUGIN does not name the plugin"))]
+    return [pytest.param(model, id=model["name"]) for model in manifest() if "Conv" in model["ops"]]
+
+
+@pytest.mark.parametrize("model", convolution_models())
+def test_onednn_gives_the_recorded_outputs(model):
+    treadle.load_plugin(ONEDNN)
+    assert "onednn" in treadle.get_available_backends()
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("treadle.backends", "onednn, onednn.products")
+    session = treadle.InferenceSession(str(SHARED_DATA / model["file"]), options)
+    absolute, relative = tolerances(model)
+    for ref in model["refs"]:
+        with np.load(SHARED_DATA / ref["file"]) as arrays:
+            feeds = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in:")}
+            references = {key[4:]: arrays[key] for key in arrays.files if key.startswith("out:")}
+        for output, value in zip(session.get_outputs(), session.run(None, feeds), strict=True):
+            reference = references[output.name]
+            if reference.dtype.kind != "f":
+                continue
+            magnitude = float(np.abs(reference).astype(np.float64).max(initial=0))
+            np.testing.assert_allclose(
+                value.astype(np.float64),
+                reference.astype(np.float64),
+                rtol=0,
+                atol=absolute * max(1, magnitude) + relative * magnitude,
+                err_msg=output.name,
+            )

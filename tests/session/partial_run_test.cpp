@@ -1,0 +1,119 @@
+// Runs that stop: at a Yield, after a node, interleaved, abandoned, resumed elsewhere; and what their caches save.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/session/models.h"
+#include "treadle/treadle.hpp"
+
+namespace treadle {
+namespace {
+
+using testing::floats;
+using testing::ModelBuilder;
+using testing::values_of;
+
+// a = x + x; b = Yield(a); c = b * x; d = Yield(c); y = d + a
+Model two_yields() {
+  ModelBuilder b;
+  b.input("x", {2}).output("y", {2});
+  b.node("Add", {"x", "x"}, {"a"}, "doubling").node("Yield", {"a"}, {"b"}, "first", "treadle");
+  b.node("Mul", {"b", "x"}, {"c"}, "product").node("Yield", {"c"}, {"d"}, "second", "treadle").node("Add", {"d", "a"}, {"y"}, "sum");
+  return b.model();
+}
+
+std::vector<Datum> one(std::vector<float> values) { return {floats(std::move(values))}; }
+
+TEST(PartialRun, StopsAtEachYieldAndGoesOnWithWhatIsHandedIn) {
+  Session session(two_yields());
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}});
+  EXPECT_FALSE(run.advance());
+  ASSERT_EQ(run.yielded().size(), 1U);
+  EXPECT_EQ(run.yielded()[0].first, "a");
+  EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{2, 4}));
+  EXPECT_FALSE(run.resume(one({10, 10})));
+  EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{10, 20}));
+  EXPECT_TRUE(run.resume(one({5, 5})));
+  EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{7, 9}));
+}
+
+TEST(PartialRun, RunsAreInterleavedAbandonedAndResumedFromOtherThreads) {
+  Session session(two_yields());
+  std::vector<PartialRun> runs;
+  for (int i = 0; i < 8; ++i) runs.push_back(session.partial_run({{"x", floats({1, static_cast<float>(i)})}}));
+  for (PartialRun& run : runs) run.advance();
+  for (size_t i = runs.size(); i-- > 0;) std::thread([&] { runs[i].resume(one({static_cast<float>(i), 1})); }).join();
+  runs.erase(runs.begin() + 2, runs.begin() + 5);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    float x = static_cast<float>(i < 2 ? i : i + 3);
+    EXPECT_EQ(values_of(runs[i].yielded()[0].second), (std::vector<float>{x, x}));
+    EXPECT_TRUE(runs[i].resume(one({0, 0})));
+    EXPECT_EQ(values_of(runs[i].outputs()[0]), (std::vector<float>{2, 2 * x}));
+  }
+}
+
+TEST(PartialRun, AdvancesUntilANodeHasRun) {
+  SessionOptions options;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  Session session(testing::two_outputs().model(), options);
+  PartialRun run = session.partial_run({{"x", floats({3})}});
+  EXPECT_FALSE(run.advance_until("adding"));
+  EXPECT_FALSE(run.at_yield());
+  EXPECT_THROW(run.yielded(), Error);
+  EXPECT_THROW(run.outputs(), Error);
+  EXPECT_FALSE(run.advance_until("adding"));
+  EXPECT_TRUE(run.advance_until("negating"));
+  EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{12}));
+  try {
+    run.advance_until("no such node");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+  }
+}
+
+TEST(PartialRun, ACachedValueReplacesItsComputation) {
+  Session session(two_yields());
+  auto cache = std::make_shared<ValueCache>();
+  (*cache)["a"] = Datum();  // to be kept
+  PartialRun first = session.partial_run({{"x", floats({1, 2})}}, cache);
+  first.advance();
+  EXPECT_EQ(values_of(cache->at("a")), (std::vector<float>{2, 4}));
+  // In another run with another feed: the kept value, not the sum of this feed.
+  PartialRun second = session.partial_run({{"x", floats({100, 100})}}, cache);
+  second.advance();
+  EXPECT_EQ(values_of(second.yielded()[0].second), (std::vector<float>{2, 4}));
+  // And one that the caller puts in on the way.
+  (*cache)["c"] = floats({7, 8});
+  EXPECT_FALSE(second.resume(one({0, 0})));
+  EXPECT_EQ(values_of(second.yielded()[0].second), (std::vector<float>{7, 8}));
+  EXPECT_EQ(first.cache().get(), cache.get());
+  (*cache)["c"] = floats({7, 8, 9});
+  PartialRun third = session.partial_run({{"x", floats({1, 1})}}, cache);
+  third.advance();
+  EXPECT_THROW(third.resume(one({0, 0})), Error);
+}
+
+TEST(PartialRun, OutlivesItsSessionOnlyToBeCancelled) {
+  auto session = std::make_unique<Session>(two_yields());
+  PartialRun run = session->partial_run({{"x", floats({1, 2})}});
+  run.advance();
+  session.reset();
+  try {
+    run.resume(one({1, 1}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  }
+}
+
+TEST(PartialRun, AYieldHandsOutTheBytesThemselves) {
+  Session session(two_yields());
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}});
+  run.advance();
+  EXPECT_EQ(run.yielded()[0].second.tensor().raw(), run.yielded()[0].second.tensor().raw());
+  EXPECT_FALSE(run.yielded()[0].second.tensor().storage()->lent());
+}
+
+}  // namespace
+}  // namespace treadle
