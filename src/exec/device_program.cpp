@@ -148,9 +148,7 @@ class DeviceRun {
   void execute(const Instruction& instruction) {
     if (instruction.is_yield) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
     try {
-      if (control_.cancel && control_.cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
-      if (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline)
-        throw Error(ErrorCode::timed_out, "the run passed its deadline");
+      control_.check();
       if (instruction.dynamic)
         execute_dynamic(instruction);
       else
@@ -250,7 +248,7 @@ class DeviceRun {
 DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device)
     : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {}
 
-void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control) {
+void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {
   std::lock_guard lock(mutex_);
   DeviceRun run(*this, control);
   try {
@@ -262,6 +260,15 @@ void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, 
     } catch (const Error&) {
     }
     throw;
+  }
+  for (size_t k = 0; k < bound.size(); ++k) {
+    if (!bound[k].defined()) continue;
+    Tensor memory = bound[k].tensor();
+    if (!outputs[k].is_tensor() || outputs[k].tensor().dtype() != memory.dtype() || outputs[k].tensor().shape() != memory.shape())
+      throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k],
+                                                           describe(memory), describe(outputs[k])));
+    memory.copy_from(outputs[k].tensor());
+    outputs[k] = memory;
   }
 }
 
