@@ -43,7 +43,7 @@ class DeviceRun {
       // Strings may be a constant's or a feed's, which are not to be handed out under another name.
       outputs[k] = is_plain(found) ? to_host(found.tensor()) : found.is_tensor() ? Datum(found.tensor().clone()) : found;
     }
-    stream_.synchronize();
+    wait();
   }
 
  private:
@@ -85,6 +85,11 @@ class DeviceRun {
 
   void set_memory(int32_t slot, DType dtype, const Shape& shape) { values_[index(slot)] = allocate(dtype, shape); }
 
+  void wait() {
+    stream_.synchronize();
+    in_flight_.clear();
+  }
+
   Tensor to_device(const Tensor& tensor) {
     Tensor source = tensor.contiguous();
     Tensor copy = allocate(source.dtype(), source.shape());
@@ -96,7 +101,7 @@ class DeviceRun {
   Tensor to_host(const Tensor& tensor) {
     Tensor copy(tensor.dtype(), tensor.shape());
     stream_.copy(copy.raw(), tensor.raw(), tensor.size_bytes(), CopyKind::device_to_host);
-    stream_.synchronize();
+    wait();
     return copy;
   }
 
@@ -148,9 +153,7 @@ class DeviceRun {
   void execute(const Instruction& instruction) {
     if (instruction.is_yield) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
     try {
-      if (control_.cancel && control_.cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
-      if (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline)
-        throw Error(ErrorCode::timed_out, "the run passed its deadline");
+      control_.check();
       if (instruction.dynamic)
         execute_dynamic(instruction);
       else
@@ -158,6 +161,8 @@ class DeviceRun {
     } catch (Error& error) {
       throw error.add_context(describe(*instruction.node) + ", while running on " + owner_.device_->name());
     }
+    // A value may go although nothing that waits has read it: its copy to the device may still be under way.
+    if (instruction.num_releases > 0 && !in_flight_.empty()) wait();
     for (uint32_t r = 0; r < instruction.num_releases; ++r) values_[index(program_.releases()[instruction.first_release + r])] = Datum();
   }
 
@@ -187,7 +192,7 @@ class DeviceRun {
         },
         instruction.node->name);
     // An error of the work must name this node; streams that run on would report it at the next one that waits.
-    stream_.synchronize();
+    wait();
   }
 
   void execute_dynamic(const Instruction& instruction) {
@@ -210,7 +215,7 @@ class DeviceRun {
       for (const Datum& input : inputs) declare(input, Access::read, instruction.node->name);
       evaluator_.allocate = [this](DType dtype, const Shape& shape) { return allocate(dtype, shape); };
       stream_.enqueue([&] { outputs = evaluate(instruction, inputs, dtypes); }, instruction.node->name);
-      stream_.synchronize();  // shapes depend on data: the host goes on when it knows them
+      wait();  // shapes depend on data: the host goes on when it knows them
     } else {
       for (Datum& input : inputs)
         if (is_plain(input)) input = to_host(input.tensor());
@@ -250,7 +255,7 @@ class DeviceRun {
 DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device)
     : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {}
 
-void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control) {
+void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {
   std::lock_guard lock(mutex_);
   DeviceRun run(*this, control);
   try {
@@ -262,6 +267,15 @@ void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, 
     } catch (const Error&) {
     }
     throw;
+  }
+  for (size_t k = 0; k < bound.size(); ++k) {
+    if (!bound[k].defined()) continue;
+    Tensor memory = bound[k].tensor();
+    if (!outputs[k].is_tensor() || outputs[k].tensor().dtype() != memory.dtype() || outputs[k].tensor().shape() != memory.shape())
+      throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k],
+                                                           describe(memory), describe(outputs[k])));
+    memory.copy_from(outputs[k].tensor());
+    outputs[k] = memory;
   }
 }
 

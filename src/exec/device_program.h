@@ -21,8 +21,8 @@ class DeviceProgram {
   /// @param program  must outlive this object.
   DeviceProgram(const Program& program, std::shared_ptr<Device> device);
 
-  /// As exec::run.
-  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control);
+  /// As exec::run. Observers and recorders see nothing of it.
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {});
 
   Device& device() const { return *device_; }
 

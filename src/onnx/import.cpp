@@ -16,6 +16,9 @@
 namespace treadle::onnx {
 namespace {
 
+// Nodes of the file cost it bytes; those that calls of functions repeat do not.
+constexpr int64_t kMaxFunctionNodes = 250'000;
+
 std::string normalised_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
@@ -269,6 +272,8 @@ class Importer {
     for (const NodeDef* def : sorted(nodes)) {
       if (++num_nodes_ > options_.max_nodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
+      if (frame.function && ++num_function_nodes_ > kMaxFunctionNodes)
+        throw Error(ErrorCode::resource_exhausted, fmt::format("local functions unfold into more than {} nodes", kMaxFunctionNodes));
       auto function = functions_.find(key(def->domain, def->op_type, def->overload));
       if (function != functions_.end())
         import_call(*def, *function->second, scope, frame);
@@ -425,7 +430,7 @@ class Importer {
   std::shared_ptr<SymbolTable> symbols_;
   std::map<std::string, int> opsets_;
   std::unordered_map<std::string, const FunctionDef*> functions_;
-  int64_t num_nodes_ = 0;
+  int64_t num_nodes_ = 0, num_function_nodes_ = 0;
   int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // of sparse tensors
 };
 

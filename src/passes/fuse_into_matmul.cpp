@@ -23,7 +23,9 @@ struct ProductParts {
   bool has_activation() const { return !attributes.get_string("activation").empty(); }
 };
 
-bool is_float(const Graph& graph, ValueId id) { return graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32; }
+bool is_float(const Graph& graph, ValueId id) {
+  return id != kNoValue && graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32;
+}
 
 // [N], [1, N] ...: the same for every row of a product of N columns; or one number.
 bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {

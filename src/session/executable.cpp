@@ -107,12 +107,14 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<const Graph> g
   auto made = std::make_shared<Executable>();
   made->graph = graph;
   made->program = std::make_unique<exec::Program>(
-      graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable});
+      graph,
+      exec::ProgramOptions{.reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable});
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
   if (recorder) made->program->name_records(*recorder);
+  if (device) made->placed = std::make_unique<exec::DeviceProgram>(*made->program, device);
   return made;
 }
 

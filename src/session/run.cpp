@@ -59,7 +59,10 @@ void Session::Impl::execute(const Executable& executable, std::span<const Datum>
       RecordScope scope(run_control.recorder, run_record, RecordKind::run);
       std::optional<ParallelLimit> limit;
       if (run_control.intra_op_threads > 0) limit.emplace(run_control.intra_op_threads);
-      exec::run(*executable.program, feeds, results, run_control, bound);
+      if (executable.placed)
+        executable.placed->run(feeds, results, run_control, bound);
+      else
+        exec::run(*executable.program, feeds, results, run_control, bound);
     } catch (const Error& error) {
       explain(executable, feeds, error);
     }

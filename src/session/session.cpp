@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "core/checked.h"
+#include "device/sim/sim_device.h"
 #include "exec/describe.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
@@ -140,6 +141,14 @@ void Session::Impl::choose_threads() {
   if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
 }
 
+void Session::Impl::choose_device() {
+  auto chosen = options.config.find("treadle.device");
+  if (chosen == options.config.end() || chosen->second == "cpu") return;
+  if (chosen->second != "sim")
+    throw Error(ErrorCode::invalid_argument, fmt::format("treadle.device is \"{}\"; the devices are: cpu, sim", chosen->second));
+  device = SimDevice::create();
+}
+
 std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
   if (num_threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("a pool of {} threads", num_threads));
   return std::make_shared<ThreadPool>(num_threads);
@@ -155,6 +164,7 @@ std::vector<std::shared_ptr<const plugin::Compiled>> Session::Impl::partition(Gr
 
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
   choose_threads();
+  choose_device();
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();

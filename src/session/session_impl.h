@@ -11,8 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/device.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/device_program.h"
 #include "exec/frame.h"
 #include "exec/program.h"
 #include "graph/graph.h"
@@ -39,6 +41,7 @@ struct Executable {
   size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
   uint64_t id = 0;                                ///< differs over all of the process
   std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
+  std::unique_ptr<exec::DeviceProgram> placed;    ///< null: on the host
 };
 
 struct Session::Impl {
@@ -49,6 +52,7 @@ struct Session::Impl {
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   exec::RunControl control(const RunOptions* run_options) const;
   void choose_threads();
+  void choose_device();
   /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
   void execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const RunOptions* options, const Monitor* monitor, bool compiled) const;
@@ -95,6 +99,7 @@ struct Session::Impl {
   mutable std::mutex stored_mutex;
   std::unordered_map<ValueHandle, Datum> stored;
   ValueHandle last_handle = 0;
+  std::shared_ptr<Device> device;  // where runs take place; null: the host
 };
 
 /// Feeds in the order of an executable's inputs. @throws Error(invalid_argument) naming the one that is missing.

@@ -5,7 +5,10 @@
 
 namespace {
 thread_local int64_t count = 0;
+}  // namespace
 
+#ifndef TREADLE_SANITIZED
+namespace {
 void* counted(std::size_t size) {
   ++count;
   if (void* memory = std::malloc(size ? size : 1)) return memory;
@@ -19,6 +22,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace treadle::testing {
 int64_t num_allocations() { return count; }

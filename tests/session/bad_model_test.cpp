@@ -129,7 +129,7 @@ TEST(BadModel, FunctionsThatUnfoldWithoutEndHaveALimit) {
                                    .outputs = {value_info("y", kFloat, {3})}}),
                             functions);
   size_t before = peak_bytes();
-  expect_error(bytes, ErrorCode::resource_exhausted, {"unfolds", "nodes"});
+  expect_error(bytes, ErrorCode::resource_exhausted, {"unfold", "nodes"});
   EXPECT_LT(peak_bytes() - before, size_t{2} << 30);
 }
 
