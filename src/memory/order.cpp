@@ -21,6 +21,11 @@ class Steps {
     behind_.resize(steps.size());
     for (int32_t s = 0; s < count(); ++s)
       for (int32_t value : step(s).writes) writer_[static_cast<size_t>(value)] = s;
+    for (const Step& one : steps) {
+      std::vector<int32_t>& reads = reads_.emplace_back(one.reads);
+      std::sort(reads.begin(), reads.end());
+      reads.erase(std::unique(reads.begin(), reads.end()), reads.end());
+    }
     for (int32_t s = 0; s < count(); ++s) {
       std::vector<int32_t>& before = before_[static_cast<size_t>(s)];
       before = step(s).after;
@@ -42,18 +47,13 @@ class Steps {
   const std::vector<int32_t>& num_readers() const { return num_readers_; }
   const std::vector<int32_t>& before(int32_t s) const { return before_[static_cast<size_t>(s)]; }
   const std::vector<int32_t>& behind(int32_t s) const { return behind_[static_cast<size_t>(s)]; }
-  std::vector<int32_t> distinct_reads(int32_t s) const {
-    std::vector<int32_t> reads = step(s).reads;
-    std::sort(reads.begin(), reads.end());
-    reads.erase(std::unique(reads.begin(), reads.end()), reads.end());
-    return reads;
-  }
+  const std::vector<int32_t>& distinct_reads(int32_t s) const { return reads_[static_cast<size_t>(s)]; }
 
  private:
   std::span<const Step> steps_;
   std::span<const size_t> bytes_;
   std::vector<int32_t> writer_, num_readers_;
-  std::vector<std::vector<int32_t>> before_, behind_;
+  std::vector<std::vector<int32_t>> reads_, before_, behind_;
 };
 
 // The bytes alive as steps run one after the other.
