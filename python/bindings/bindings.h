@@ -51,6 +51,7 @@ void register_sparse_tensor(nb::module_& module);
 void register_session(nb::module_& module);
 void register_io_binding(nb::module_& module);
 void register_partial_run(nb::module_& module);
+void register_stateful_run(nb::module_& module);
 void register_train(nb::module_& module);
 
 /// Raises the exception class `name` of treadle.errors; errors of the loader mean another class than those of a run.

@@ -13,5 +13,6 @@ NB_MODULE(_treadle, module) {
   register_session(module);
   register_io_binding(module);
   register_partial_run(module);
+  register_stateful_run(module);
   register_train(module);
 }

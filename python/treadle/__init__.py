@@ -21,6 +21,7 @@ from ._treadle import (
     SessionIOBinding,
     SessionOptions,
     SparseTensor,
+    StatefulRun,
 )
 from .devices import (
     AdapterFormat,
@@ -115,6 +116,7 @@ __all__ = [
     "SessionIOBinding",
     "SessionOptions",
     "SparseTensor",
+    "StatefulRun",
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",

@@ -267,6 +267,15 @@ class Session:
         """Begins a run that stops at every treadle.Yield node."""
         return _treadle.start_partial_run(self._sess, input_feed)
 
+    def stateful(self, pairs: Mapping[str, str], initial: Mapping[str, Any] | None = None) -> _treadle.StatefulRun:
+        """Runs of one sequence whose states go from run to run, inside the runtime, without being copied.
+
+        :param pairs: input name → name of the output whose value it takes in the next run ({"past_key": "present_key", …}).
+        :param initial: values for the first run; copied. States of a fixed shape that are not given begin with zeros.
+        :return: an object with `run(output_names, input_feed)`, `state(name)` and `set_state(name, value)`.
+        """
+        return _treadle.StatefulRun(self._sess, dict(pairs), dict(initial or {}))
+
     def to_text(self, stage: str = "optimised") -> str:
         """The graph ("onnx", "optimised") or the flat list of instructions with their memory ("planned") as text."""
         return self._sess.to_text(stage)

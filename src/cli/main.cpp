@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   add("bench", "Measure latency, throughput, load time and memory", add_bench);
   add("optimize", "Write the optimised model as ONNX", add_optimize);
   add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);
+  add("operators", "List the operators of this build: versions, dtypes, gradients", add_operators);
   add("options", "List options, passes and environment variables", add_options);
   try {
     app.parse(argc, argv);
