@@ -20,7 +20,12 @@ ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 _MODEL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
-class OrtValueVector(list):  # type: ignore[type-arg]
+def _as_dict(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The extension takes dicts only."""
+    return feeds if isinstance(feeds, dict) else dict(feeds)
+
+
+class OrtValueVector(list[OrtValue]):
     """A list of OrtValues, with the methods that ONNX Runtime's own type has."""
 
     push_back = list.append
@@ -37,7 +42,7 @@ class OrtValueVector(list):  # type: ignore[type-arg]
 
     def element_type_at(self, index: int) -> int:
         """The number in ONNX of one value's element type."""
-        return self[index].element_type()
+        return int(self[index].element_type())
 
     def bool_tensor_indices(self) -> list[int]:
         """Positions of the values whose elements are bools."""
@@ -100,6 +105,10 @@ class Session:
 
     _sess: _treadle.Session
     _sess_options: SessionOptions
+    _inputs_meta: list[NodeArg]
+    _outputs_meta: list[NodeArg]
+    _overridable_initializers: list[NodeArg]
+    _model_meta: ModelMetadata
 
     def __init__(self, enable_fallback: bool = True) -> None:
         self._enable_fallback = enable_fallback
@@ -179,7 +188,7 @@ class Session:
         :raises ValueError: an input is missing.
         :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
         """
-        return self._sess.run(output_names or None, input_feed, run_options)
+        return self._sess.run(output_names or None, _as_dict(input_feed), run_options)
 
     def run_async(
         self,
@@ -209,7 +218,7 @@ class Session:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run, with OrtValues in and out."""
-        return self._sess.run_with_ort_values(output_names or None, input_dict_ort_values, run_options)
+        return self._sess.run_with_ort_values(output_names or None, _as_dict(input_dict_ort_values), run_options)
 
     def run_with_ortvaluevector(
         self,
@@ -265,7 +274,7 @@ class Session:
 
     def partial_run(self, input_feed: Mapping[str, Any]) -> _treadle.PartialRun:
         """Begins a run that stops at every treadle.Yield node."""
-        return _treadle.start_partial_run(self._sess, input_feed)
+        return _treadle.start_partial_run(self._sess, _as_dict(input_feed))
 
     def stateful(self, pairs: Mapping[str, str], initial: Mapping[str, Any] | None = None) -> _treadle.StatefulRun:
         """Runs of one sequence whose states go from run to run, inside the runtime, without being copied.
@@ -313,7 +322,7 @@ class InferenceSession(Session):
         if kwargs.get("disabled_optimizers"):
             options.disabled_passes = [*options.disabled_passes, *kwargs["disabled_optimizers"]]
         self.set_providers(providers, provider_options)
-        if options._load_cancelled:
+        if getattr(options, "_load_cancelled", False):
             raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
         if isinstance(path_or_bytes, (str, os.PathLike)):
             self._model_path = os.fspath(path_or_bytes)

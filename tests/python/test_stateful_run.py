@@ -1,5 +1,7 @@
 """States that go from run to run inside the runtime: the same values as feeding them by hand."""
 
+import types
+
 import numpy as np
 import pytest
 from conftest import SHARED_DATA
@@ -89,6 +91,12 @@ def test_after_an_error_the_states_are_those_before():
     assert runs.state("count") == [1]
     runs.run(None, {"x": np.ones((1, 2), np.float32)})
     assert runs.state("past").shape == (3, 2)
+
+
+def test_feeds_may_be_any_mapping():
+    session = accumulator(0)
+    feeds = types.MappingProxyType({"past": np.ones((1, 2), np.float32), "x": np.ones((1, 2), np.float32), "count": np.zeros(1, np.int64)})
+    assert session.run(["total"], feeds) == [4]
 
 
 def test_wrong_names_and_missing_values_are_named():
