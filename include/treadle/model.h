@@ -52,7 +52,8 @@ class TREADLE_API Model {
   std::vector<ValueInfo> overridable_initializers() const;
   const ModelMetadata& metadata() const;
 
-  /// One line per operator that this build cannot run; empty if it can run the model.
+  /// Everything that keeps this build from running the model, at once: operators that it lacks, and nodes with an attribute, a dtype or a
+  /// shape that it does not take. Empty if it can run the model.
   std::vector<std::string> unsupported() const;
   /// The graph as text, as read or after the graph optimiser.
   std::string to_text(bool optimised = false) const;

@@ -89,6 +89,11 @@ struct RunMetadata {
   int64_t duration_ns = 0;
   std::vector<NodeStatistics> nodes;  ///< in the order of their ends; those of bodies once per iteration
 };
+/// Sets an option by its name, from text; `treadle options` lists them all. Lists grow.
+/// @throws Error(not_found) for a name that does not exist; Error(invalid_argument) for a value that the option does not take.
+TREADLE_API void set_option(SessionOptions& options, std::string_view name, const std::string& value);
+/// Keeps a config entry, and sets the option that it stands for, if there is one. @throws Error(invalid_argument) as set_option.
+TREADLE_API void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value);
 
 /// Options of one run; may be shared by several. `terminate` may be set from any thread.
 /// A run that was stopped by `terminate`, the token or Session::close() ends with Error(cancelled), one past its deadline with
@@ -200,6 +205,41 @@ class TREADLE_API PartialRun {
   std::unique_ptr<Impl> impl_;
 };
 
+/// An input that takes what an output gave in the run before: a KV cache, the hidden state of a recurrent network.
+struct StatePair {
+  std::string input, output;
+};
+
+/// Runs of one sequence whose states go from run to run without being copied. What a state lay in becomes the room for the state after
+/// the next, with capacity to spare, so that a steady run makes no memory for it; where an output is its input and then some
+/// (Concat(past, new) along the outermost axis), the new elements are appended in place. Of one thread at a time; any number of them may
+/// use one session, which must outlive them.
+class TREADLE_API StatefulRun {
+ public:
+  /// @param initial  values of paired inputs for the first run, given up: memory that nobody else holds may be written to. States of a
+  /// fixed
+  ///                 shape that are not given begin with zeros.
+  /// @throws Error(invalid_argument) for a name that does not exist, or a state without a fixed shape or an initial value.
+  StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
+  ~StatefulRun();
+  StatefulRun(StatefulRun&&) noexcept;
+  StatefulRun& operator=(StatefulRun&&) noexcept;
+
+  /// @param feeds    values of the other inputs.
+  /// @param outputs  names of the outputs wanted; empty: all that are not states.
+  /// @return one value per wanted output. After an error the states are those before the run.
+  std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
+                         const RunOptions* options = nullptr);
+  /// The value that the paired input takes in the next run. While somebody holds it, its memory is not used again.
+  Datum state(std::string_view input) const;
+  /// Gives the value up as in the constructor.
+  void set_state(std::string_view input, Datum value);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 struct MemoryReport {
   size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
   size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
@@ -268,6 +308,7 @@ class TREADLE_API Session {
  private:
   friend class IoBinding;
   friend class PartialRun;
+  friend class StatefulRun;
   struct Impl;
   std::shared_ptr<Impl> impl_;  // shared with partial runs
 };

@@ -16,6 +16,7 @@ NB_MODULE(_treadle, module) {
   register_memory(module);
   register_control(module);
   register_engine(module);
+  register_stateful_run(module);
   register_train(module);
   register_plugin(module);
 }

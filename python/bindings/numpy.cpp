@@ -13,6 +13,12 @@ namespace {
 
 nb::object helper(const char* name) { return nb::module_::import_("treadle._dtypes").attr(name); }
 
+// Asking for __array_interface__ makes a dict of strings each time, a microsecond of every run: NumPy's own arrays are known by their type.
+bool has_array_interface(nb::handle value) {
+  static PyObject* const ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();  // kept for good
+  return PyObject_IsInstance(value.ptr(), ndarray) == 1 || nb::hasattr(value, "__array_interface__");
+}
+
 // The dtype of a buffer's format (PEP 3118), native byte order only; `undefined` sends the array through the slow path.
 DType dtype_of_format(const char* format, Py_ssize_t item_bytes) {
   if (!format) return DType::uint8;
@@ -152,7 +158,7 @@ DType dtype_from_python(nb::handle dtype) { return static_cast<DType>(nb::cast<i
 Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
   auto buffer = std::make_unique<Py_buffer>();
   // Plain arrays, the usual case. Others are brought into that form by Python code.
-  if (nb::hasattr(array, "__array_interface__") && PyObject_GetBuffer(array.ptr(), buffer.get(), PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+  if (has_array_interface(array) && PyObject_GetBuffer(array.ptr(), buffer.get(), PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
     DType found = dtype_of_format(buffer->format, buffer->itemsize);
     size_t alignment = found == DType::complex64    ? 4
                        : found == DType::complex128 ? 8

@@ -21,24 +21,6 @@ std::string config_entry(const std::map<std::string, std::string>& config, const
   return found->second;
 }
 
-// ONNX Runtime's option of the same meaning takes a list of names, separated by ";" or ",".
-void set_disabled_passes(PySessionOptions& options, const std::string& names) {
-  size_t start = 0;
-  while (start <= names.size()) {
-    size_t end = std::min(names.find_first_of(";,", start), names.size());
-    if (end > start) options.disabled_passes.push_back(names.substr(start, end - start));
-    start = end + 1;
-  }
-}
-
-void add_config_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
-  if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
-  options.config[key] = value;
-  if (key == "optimization.disable_specified_optimizers") set_disabled_passes(options, value);
-  if (key == "treadle.strict_symbols") options.strict_symbols = value != "0";
-  if (key == "treadle.use_mmap") options.use_mmap = value != "0";
-}
-
 const char* finite_check_name(FiniteCheck check) { return check == FiniteCheck::off ? "off" : check == FiniteCheck::nan ? "nan" : "all"; }
 
 FiniteCheck finite_check_from(const std::string& name) {
@@ -127,7 +109,11 @@ void register_options(nb::module_& module) {
       .def_rw("log_severity_level", &PySessionOptions::log_severity_level)
       .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level)
       .def_rw("logid", &PySessionOptions::logid);
-  session.def("add_session_config_entry", &add_config_entry, "key"_a, "value"_a)
+  session
+      .def(
+          "add_session_config_entry",
+          [](PySessionOptions& options, const std::string& key, const std::string& value) { add_config_entry(options, key, value); },
+          "key"_a, "value"_a)
       .def(
           "get_session_config_entry",
           [](const PySessionOptions& options, const std::string& key) { return config_entry(options.config, key); }, "key"_a)

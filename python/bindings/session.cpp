@@ -18,13 +18,13 @@ SessionOptions with_warnings(const PySessionOptions& options) {
 }
 
 // ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
-void check_complete(const PySession& self, const nb::dict& feeds) {
+void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
   // Where computed values are fed, the library finds out what else is needed.
   for (nb::handle name : feeds.keys())
     if (!self.types.contains(string_from_python(name))) return;
   std::string missing;
   for (const ValueInfo& info : self.inputs)
-    if (!feeds.contains(info.name.c_str()) && info.type.compare(0, 8, "optional") != 0)
+    if (!apart.contains(info.name) && !feeds.contains(info.name.c_str()) && info.type.compare(0, 8, "optional") != 0)
       missing += (missing.empty() ? "'" : ", '") + info.name + "'";
   if (missing.empty()) return;
   std::string given;
@@ -55,15 +55,17 @@ Datum feed_from_python(const std::string& name, nb::handle value, const std::str
   }
 }
 
-std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope) {
-  check_complete(self, feeds);
+std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope,
+                                               const std::set<std::string>& apart) {
+  check_complete(self, feeds, apart);
   std::map<std::string, Datum> made;
   for (auto [key, value] : feeds) {
     std::string name = string_from_python(key);
     made.emplace(name, feed_from_python(name, value, self.type_of(name), scope));
   }
   for (const ValueInfo& info : self.inputs)
-    if (!made.contains(info.name) && info.type.compare(0, 8, "optional") == 0) made.emplace(info.name, Optional{});
+    if (!made.contains(info.name) && !apart.contains(info.name) && info.type.compare(0, 8, "optional") == 0)
+      made.emplace(info.name, Optional{});
   return made;
 }
 

@@ -1,6 +1,8 @@
 // What the bindings of a session and of its bound and partial runs share.
 #pragma once
 
+#include <set>
+
 #include "bindings.h"
 #include "numpy.h"
 
@@ -32,7 +34,8 @@ struct PyValueHandle {
 
 /// A value for the input `name` of the declared `type`; errors name the input.
 Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope);
-/// All inputs, complete; missing optional ones become empty. Raises ValueError naming the missing ones.
-std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope);
+/// All inputs but those in `apart`, complete; missing optional ones become empty. Raises ValueError naming the missing ones.
+std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope,
+                                               const std::set<std::string>& apart = {});
 
 }  // namespace treadle::python

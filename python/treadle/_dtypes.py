@@ -41,7 +41,7 @@ _ML_DTYPES_NAMES = {
 _STRING = 8
 _SIGNED_PACKED = {22, 26}
 _CODES = {name: code for code, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
-_RAW_TYPES = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+_RAW_TYPES: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
 def _ml_dtype(code: int) -> np.dtype | None:

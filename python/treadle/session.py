@@ -21,7 +21,12 @@ ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 _MODEL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
-class OrtValueVector(list):  # type: ignore[type-arg]
+def _as_dict(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The extension takes dicts only."""
+    return feeds if isinstance(feeds, dict) else dict(feeds)
+
+
+class OrtValueVector(list[OrtValue]):
     """A list of OrtValues, with the methods that ONNX Runtime's own type has."""
 
     push_back = list.append
@@ -38,7 +43,7 @@ class OrtValueVector(list):  # type: ignore[type-arg]
 
     def element_type_at(self, index: int) -> int:
         """The number in ONNX of one value's element type."""
-        return self[index].element_type()
+        return int(self[index].element_type())
 
     def bool_tensor_indices(self) -> list[int]:
         """Positions of the values whose elements are bools."""
@@ -101,6 +106,10 @@ class Session:
 
     _sess: _treadle.Session
     _sess_options: SessionOptions
+    _inputs_meta: list[NodeArg]
+    _outputs_meta: list[NodeArg]
+    _overridable_initializers: list[NodeArg]
+    _model_meta: ModelMetadata
 
     def __init__(self, enable_fallback: bool = True) -> None:
         self._enable_fallback = enable_fallback
@@ -180,7 +189,7 @@ class Session:
         :raises ValueError: an input is missing.
         :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
         """
-        return self._sess.run(output_names or None, input_feed, run_options)
+        return self._sess.run(output_names or None, _as_dict(input_feed), run_options)
 
     def run_async(
         self,
@@ -210,7 +219,7 @@ class Session:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run, with OrtValues in and out."""
-        return self._sess.run_with_ort_values(output_names or None, input_dict_ort_values, run_options)
+        return self._sess.run_with_ort_values(output_names or None, _as_dict(input_dict_ort_values), run_options)
 
     def run_with_ortvaluevector(
         self,
@@ -271,7 +280,7 @@ class Session:
 
         :param cache: values to use instead of computing them, and names (with None) of those to keep; see PartialRun.cache.
         """
-        return PartialRun(_treadle.start_partial_run(self._sess, input_feed, cache, run_options))
+        return PartialRun(_treadle.start_partial_run(self._sess, _as_dict(input_feed), cache, run_options))
 
     def close(self, timeout: float | None = None) -> list[_treadle.UnfinishedRun]:
         """Cancels the runs in flight and waits for them; later runs are refused.
@@ -316,6 +325,15 @@ class Session:
         """How often runs found their graph compiled and bound to their extents."""
         return _treadle.cache_statistics(self._sess)
 
+    def stateful(self, pairs: Mapping[str, str], initial: Mapping[str, Any] | None = None) -> _treadle.StatefulRun:
+        """Runs of one sequence whose states go from run to run, inside the runtime, without being copied.
+
+        :param pairs: input name → name of the output whose value it takes in the next run ({"past_key": "present_key", …}).
+        :param initial: values for the first run; copied. States of a fixed shape that are not given begin with zeros.
+        :return: an object with `run(output_names, input_feed)`, `state(name)` and `set_state(name, value)`.
+        """
+        return _treadle.StatefulRun(self._sess, dict(pairs), dict(initial or {}))
+
     def to_text(self, stage: str = "optimised") -> str:
         """The graph ("onnx", "optimised") or the flat list of instructions with their memory ("planned") as text."""
         return self._sess.to_text(stage)
@@ -353,7 +371,7 @@ class InferenceSession(Session):
         if kwargs.get("disabled_optimizers"):
             options.disabled_passes = [*options.disabled_passes, *kwargs["disabled_optimizers"]]
         self.set_providers(providers, provider_options)
-        if options._load_cancelled:
+        if getattr(options, "_load_cancelled", False):
             raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
         if isinstance(path_or_bytes, (str, os.PathLike)):
             self._model_path = os.fspath(path_or_bytes)

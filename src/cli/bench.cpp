@@ -17,7 +17,8 @@ namespace treadle::cli {
 namespace {
 
 struct Options {
-  std::string model, peer, python = "python3";
+  std::string model, python = "python3";
+  std::vector<std::string> peers;
   InputOptions inputs;
   SessionOptions session;
   int runs = 0;
@@ -68,11 +69,12 @@ int bench(const Options& options) {
   fmt::print("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n",
              peak_mb() - memory_before, memory_before, static_cast<double>(memory.weight_bytes) / 1e6,
              static_cast<double>(memory.packed_bytes) / 1e6, static_cast<double>(memory.arena_bytes) / 1e6);
-  if (options.peer.empty()) return 0;
-  PeerTimes peer = time_onnxruntime(options.python, options.model, feeds, options.session.intra_op_num_threads ? threads : 0,
-                                    static_cast<int>(times.size()));
-  fmt::print("  onnxruntime {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", peer.version, peer.median_ms,
-             peer.median_ms / percentile(0.5), peer.load_ms, peer.load_ms / (loaded - start));
+  for (const std::string& name : options.peers) {
+    PeerTimes peer = time_peer(name, options.python, options.model, feeds, options.session.intra_op_num_threads ? threads : 0,
+                               static_cast<int>(times.size()));
+    fmt::print("  {} {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", name, peer.version, peer.median_ms,
+               peer.median_ms / percentile(0.5), peer.load_ms, peer.load_ms / (loaded - start));
+  }
   return 0;
 }
 
@@ -85,8 +87,11 @@ Command add_bench(CLI::App& app) {
   add_session_options(app, options->session);
   app.add_option("--runs", options->runs, "Number of timed runs; by default as many as --seconds holds");
   app.add_option("--seconds", options->seconds, "Length of the measurement")->capture_default_str();
-  app.add_option("--compare", options->peer, "Measure this runtime as well, in turn")->check(CLI::IsMember({"onnxruntime"}));
-  app.add_option("--python", options->python, "Interpreter that has onnxruntime, for --compare")->capture_default_str();
+  app.add_option("--compare", options->peers, "Measure this runtime as well, right after; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->check(CLI::IsMember(peer_names()));
+  app.add_option("--python", options->python, "Interpreter that has the runtimes of --compare")->capture_default_str();
   app.footer("Example: treadle bench model.onnx --dim batch=8 --threads 1 --compare onnxruntime");
   return [options] { return bench(*options); };
 }

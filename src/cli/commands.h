@@ -20,5 +20,6 @@ Command add_optimize(CLI::App& app);
 Command add_compare(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_options(CLI::App& app);
+Command add_operators(CLI::App& app);
 
 }  // namespace treadle::cli

@@ -138,6 +138,19 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
       ->take_all();
   app.add_flag_callback(
       "--no-optimize", [&options] { options.graph_optimization_level = GraphOptimizationLevel::disable_all; }, "Run the graph as written");
+  app.add_option_function<std::vector<std::string>>(
+         "--option",
+         [&options](const std::vector<std::string>& pairs) {
+           for (const std::string& pair : pairs) {
+             const size_t equals = pair.find('=');
+             if (equals == std::string::npos)
+               throw Error(ErrorCode::invalid_argument, fmt::format("--option {}: NAME=VALUE is expected", pair));
+             set_option(options, pair.substr(0, equals), pair.substr(equals + 1));
+           }
+         },
+         "NAME=VALUE: any session option; `treadle options` lists them; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
   app.add_flag_callback(
       "--loose-symbols", [&options] { options.strict_symbols = false; }, "Let a symbol have different extents in different inputs");
 }

@@ -183,21 +183,6 @@ int inspect(const Options& options) {
   return 0;
 }
 
-// Operators that this build lacks; and, if there are none, kernels that take no node (attributes, dtypes).
-std::vector<std::string> find_problems(const Model& model) {
-  std::vector<std::string> problems = model.unsupported();
-  if (!problems.empty()) return problems;
-  try {
-    std::shared_ptr<Graph> graph = model.impl().import();
-    onnx::upgrade(*graph);
-    passes::canonicalise(*graph);
-    exec::Program program(std::move(graph));
-  } catch (const Error& error) {
-    problems.emplace_back(error.what());
-  }
-  return problems;
-}
-
 }  // namespace
 
 Command add_inspect(CLI::App& app) {
@@ -214,9 +199,12 @@ Command add_check(CLI::App& app) {
   auto path = std::make_shared<std::string>();
   app.add_option("model", *path, "ONNX file")->required();
   return [path] {
-    std::vector<std::string> problems = find_problems(Model::load(*path));
-    for (const std::string& line : problems) fmt::print("{}\n", line);
-    if (problems.empty()) fmt::print("{}: everything in it is supported\n", *path);
+    std::vector<std::string> problems = Model::load(*path).unsupported();
+    for (const std::string& text : problems) fmt::print("{}\n", text);
+    if (problems.empty())
+      fmt::print("{}: everything in it is supported\n", *path);
+    else
+      fmt::print("{}: {} thing{} to see to before this build can run it\n", *path, problems.size(), problems.size() == 1 ? "" : "s");
     return problems.empty() ? 0 : 1;
   };
 }

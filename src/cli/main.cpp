@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   add("optimize", "Write the optimised model as ONNX", add_optimize);
   add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);
   add("plan", "Place buffers with lifetimes in one arena: a CSV file in, offsets out", add_plan);
+  add("operators", "List the operators of this build: versions, dtypes, gradients", add_operators);
   add("options", "List options, passes and environment variables", add_options);
   try {
     app.parse(argc, argv);

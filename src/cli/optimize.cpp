@@ -14,6 +14,7 @@
 #include "passes/pipeline.h"
 #include "session/intermediate.h"
 #include "session/model.h"
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -114,18 +115,36 @@ int compare(const CompareOptions& options) {
     fmt::print("{} values compared, none differs by more than {} + {} * |reference|\n", compared, options.atol, options.rtol);
     return 0;
   }
-  fmt::print("the first value that differs is \"{}\"\n", first);
+  std::unique_ptr<Graph> graph = model.impl().import();
+  const Value& value = graph->value(graph->find_value(first));
+  fmt::print("the first node that differs is {}, in its output \"{}\"\n", describe(graph->node(value.producer)), first);
   return 1;
 }
 
-int list_options() {
+struct ListOptions {
+  bool markdown = false;
+};
+
+int list_options(const ListOptions& list) {
+  if (list.markdown) {
+    std::fputs(options_markdown().c_str(), stdout);
+    return 0;
+  }
+  const SessionOptions defaults;
+  fmt::print("session options (--option NAME=VALUE; in Python attributes of SessionOptions; keys are session config entries):\n");
+  for (const OptionInfo& info : option_table()) {
+    const std::string value = info.get(defaults);
+    fmt::print("  {:26} {} ({}{}{})\n", info.name, info.text, info.type, value.empty() ? "" : "; default " + value,
+               info.key.empty() ? "" : fmt::format("; key {}", info.key));
+    if (!info.python.empty() && info.python != "-") fmt::print("  {:26} in Python: {}\n", "", info.python);
+  }
+  fmt::print("environment variables: none; what a run does depends on its options only\n");
   fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
   for (const passes::PassInfo& pass : passes::list_passes())
     fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.inference_only ? " (inference only)" : "");
   size_t standard = 0;
   for (const OpDef& op : all_ops()) standard += op.domain.empty();
   fmt::print("operators: {} of ai.onnx (opset {}), {} of other domains\n", standard, newest_opset(""), all_ops().size() - standard);
-  fmt::print("session options: see include/treadle/session.h and docs/options.md\n");
   return 0;
 }
 
@@ -154,6 +173,10 @@ Command add_compare(CLI::App& app) {
   return [options] { return compare(*options); };
 }
 
-Command add_options(CLI::App&) { return list_options; }
+Command add_options(CLI::App& app) {
+  auto options = std::make_shared<ListOptions>();
+  app.add_flag("--markdown", options->markdown, "The session options as the table of docs/options.md");
+  return [options] { return list_options(*options); };
+}
 
 }  // namespace treadle::cli

@@ -62,6 +62,30 @@ else:
 json.dump(result, open(os.path.join(folder, "result.json"), "w"))
 )";
 
+// The same for OpenVINO, which is only timed. Its default on CPUs with bfloat16 units is not float32: the precision is asked for.
+constexpr const char* kOpenVinoScript = R"(
+import json, os, sys, time
+import numpy as np, openvino
+folder = sys.argv[1]
+job = json.load(open(os.path.join(folder, "job.json")))
+feeds = {name: np.load(os.path.join(folder, file)) for name, file in job["feeds"].items()}
+settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+if job["threads"]:
+    settings["INFERENCE_NUM_THREADS"] = job["threads"]
+start = time.perf_counter()
+core = openvino.Core()
+request = core.compile_model(core.read_model(job["model"]), "CPU", settings).create_infer_request()
+load_ms = (time.perf_counter() - start) * 1e3
+request.infer(feeds)
+times = []
+for _ in range(job["runs"]):
+    start = time.perf_counter()
+    request.infer(feeds)
+    times.append(time.perf_counter() - start)
+result = {"load_ms": load_ms, "version": openvino.__version__.split("-")[0], "median_ms": sorted(times)[len(times) // 2] * 1e3}
+json.dump(result, open(os.path.join(folder, "result.json"), "w"))
+)";
+
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -82,7 +106,19 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-nlohmann::json run_job(const ScratchFolder& folder, const std::string& python, const std::string& model,
+struct Peer {
+  std::string_view name, needs;
+  const char* script;
+};
+constexpr Peer kPeers[] = {{"onnxruntime", "onnxruntime and onnx", kScript}, {"openvino", "openvino", kOpenVinoScript}};
+
+const Peer& peer_named(std::string_view name) {
+  for (const Peer& peer : kPeers)
+    if (peer.name == name) return peer;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no runtime \"{}\" to compare with", name));
+}
+
+nlohmann::json run_job(const Peer& peer, const ScratchFolder& folder, const std::string& python, const std::string& model,
                        const std::map<std::string, Datum>& feeds, int threads, int runs, const nlohmann::json& values) {
   nlohmann::json job{{"model", std::filesystem::absolute(model).string()},
                      {"threads", threads},
@@ -95,7 +131,7 @@ nlohmann::json run_job(const ScratchFolder& folder, const std::string& python, c
     job["feeds"][name] = file;
   }
   std::ofstream(folder / "job.json") << job;
-  std::ofstream(folder / "peer.py") << kScript;
+  std::ofstream(folder / "peer.py") << peer.script;
   // The folder's name is ours; the interpreter's is the user's own word, as on a command line.
   std::string command = fmt::format("{} '{}' '{}' 2>&1", python, (folder / "peer.py").string(), folder.path().string());
   std::string said;
@@ -105,24 +141,30 @@ nlohmann::json run_job(const ScratchFolder& folder, const std::string& python, c
   while (size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) said.append(buffer.data(), count);
   if (pclose(pipe) != 0)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("ONNX Runtime did not run ({} needs onnxruntime and onnx; see --python):\n{}", python, said));
+                fmt::format("{} did not run ({} needs {}; see --python):\n{}", peer.name, python, peer.needs, said));
   std::ifstream in(folder / "result.json");
   return nlohmann::json::parse(in);
 }
 
 }  // namespace
 
-PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads,
-                           int runs) {
+std::vector<std::string> peer_names() {
+  std::vector<std::string> names;
+  for (const Peer& peer : kPeers) names.emplace_back(peer.name);
+  return names;
+}
+
+PeerTimes time_peer(const std::string& peer, const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
+                    int threads, int runs) {
   ScratchFolder folder;
-  nlohmann::json result = run_job(folder, python, model, feeds, threads, runs, nullptr);
+  nlohmann::json result = run_job(peer_named(peer), folder, python, model, feeds, threads, runs, nullptr);
   return {result["load_ms"], result["median_ms"], result["version"]};
 }
 
 std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,
                                               const std::map<std::string, Datum>& feeds, const std::vector<std::string>& values) {
   ScratchFolder folder;
-  nlohmann::json result = run_job(folder, python, model, feeds, 1, 1, values);
+  nlohmann::json result = run_job(peer_named("onnxruntime"), folder, python, model, feeds, 1, 1, values);
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, file] : result["files"].items()) tensors[name] = read_npy((folder / file.get<std::string>()).string());
   return tensors;

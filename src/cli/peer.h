@@ -1,4 +1,4 @@
-// ONNX Runtime as a peer to compare with: run in a Python of the user's that has it.
+// Other runtimes to compare with: run in a Python of the user's that has them.
 #pragma once
 
 #include <map>
@@ -14,9 +14,11 @@ struct PeerTimes {
   std::string version;
 };
 
-/// Times ONNX Runtime on the same feeds and threads. @throws Error if `python` cannot import onnxruntime.
-PeerTimes time_onnxruntime(const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds, int threads,
-                           int runs);
+std::vector<std::string> peer_names();
+
+/// Times another runtime on the same feeds and threads (0: its default). @throws Error if `python` cannot import it.
+PeerTimes time_peer(const std::string& peer, const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
+                    int threads, int runs);
 
 /// Outputs of the values of these names (empty: of the model's outputs), optimiser off.
 std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,

@@ -87,7 +87,7 @@ void Frame::ready_pointers() {
 }
 
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-                  std::span<const int64_t> parent_values) {
+                  std::span<const int64_t> parent_values, std::span<const OutputMemory> memory) {
   control_ = control;
   pc_ = 0;
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
@@ -130,9 +130,45 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       tensor = memory.reshaped(binding_->shape(slot));
       break;
     }
-    if (!tensor.defined()) tensor = Tensor(info.dtype, binding_->shape(slot));
+    if (!tensor.defined()) tensor = make_output(slot, memory);
     hold(slot, std::move(tensor));
   }
+}
+
+namespace {
+
+// True if a tensor of shape `whole` begins with one of shape `part`: they differ in one axis, and no axis before it has more than one row.
+bool is_prefix(const Shape& part, const Shape& whole) {
+  if (part.rank() != whole.rank()) return false;
+  int axis = 0;
+  while (axis < part.rank() && part[axis] == whole[axis] && whole[axis] == 1) ++axis;
+  if (axis < part.rank() && part[axis] > whole[axis]) return false;
+  for (int i = axis + 1; i < part.rank(); ++i)
+    if (part[i] != whole[i]) return false;
+  return true;
+}
+
+}  // namespace
+
+Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) const {
+  const DType dtype = program_.slots()[static_cast<size_t>(slot)].dtype;
+  const Shape& shape = binding_->shape(slot);
+  const auto outputs = program_.output_slots();
+  for (size_t k = 0; k < memory.size(); ++k) {
+    if (!memory[k].reusable || program_.slots()[static_cast<size_t>(outputs[k])].root != slot || dtype == DType::string) continue;
+    const size_t needed = size_bytes(dtype, shape.num_elements());
+    if (memory[k].appends_to >= 0) {
+      const int32_t input = program_.input_slots()[static_cast<size_t>(memory[k].appends_to)];
+      const Datum& feed = held_[static_cast<size_t>(input)];
+      if (feed.is_tensor() && feed.tensor().raw() == feed.tensor().storage()->data() && feed.tensor().storage()->size_bytes() >= needed &&
+          is_prefix(feed.tensor().shape(), shape))
+        return Tensor(dtype, shape, feed.tensor().storage());
+    }
+    if (memory[k].storage && memory[k].storage->size_bytes() >= needed) return Tensor(dtype, shape, memory[k].storage);
+    // Half as much again: a state that grows by a row a run asks for new memory ever more rarely.
+    return Tensor(dtype, shape, Storage::allocate(needed + needed / 2 + 4096));
+  }
+  return Tensor(dtype, shape);
 }
 
 void Frame::hold(int32_t slot, Datum datum) {
@@ -359,14 +395,14 @@ void FramePool::give_back(std::unique_ptr<Frame> frame) {
 }
 
 void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control,
-         std::span<const Datum> bound, std::span<const int64_t> parent_values) {
+         std::span<const Datum> bound, std::span<const int64_t> parent_values, std::span<const OutputMemory> memory) {
   std::unique_ptr<Frame> frame = program.frames().take(program);
   struct GiveBack {
     const Program& program;
     std::unique_ptr<Frame>& frame;
     ~GiveBack() { program.frames().give_back(std::move(frame)); }
   } give_back{program, frame};
-  frame->start(feeds, bound, control, parent_values);
+  frame->start(feeds, bound, control, parent_values, memory);
   if (worth_parallel(program, frame->binding(), control))
     run_parallel(*frame);
   else if (!frame->advance())

@@ -63,6 +63,13 @@ struct RunControl {
   void check_closely() const;
 };
 
+/// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
+struct OutputMemory {
+  std::shared_ptr<Storage> storage;  ///< used if it is large enough
+  bool reusable = false;             ///< new memory is made larger than needed: it will come back for outputs that grow
+  int appends_to = -1;               ///< a feed that the output begins with, in memory that may be written behind its end
+};
+
 class Frame {
  public:
   explicit Frame(const Program& program);
@@ -72,9 +79,10 @@ class Frame {
   /// @param feeds    one per input of the program; an undefined Datum where the program has an input that is not fed is an error.
   /// @param bound    empty, or one per output: memory that the caller wants the output in (undefined: none).
   /// @param parent_values  of a body: the symbols' values of the run around it; empty otherwise.
+  /// @param memory   empty, or one per output.
   /// @throws Error naming the feed, its type and what was expected.
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-             std::span<const int64_t> parent_values = {});
+             std::span<const int64_t> parent_values = {}, std::span<const OutputMemory> memory = {});
 
   /// Runs from the program counter until a Yield, the instruction `stop`, or the end. @return true at the end.
   bool advance(size_t stop = SIZE_MAX);
@@ -116,6 +124,7 @@ class Frame {
   void execute_cached(const Instruction& instruction);
   void release(const Instruction& instruction);
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
+  Tensor make_output(int32_t slot, std::span<const OutputMemory> memory) const;
   void hold(int32_t slot, Datum datum);
   Datum datum_of(int32_t slot, bool shared) const;
 
@@ -147,6 +156,6 @@ class FramePool {
 
 /// Runs a whole program. @throws Error; a Yield in it is an error (use a Frame).
 void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control,
-         std::span<const Datum> bound = {}, std::span<const int64_t> parent_values = {});
+         std::span<const Datum> bound = {}, std::span<const int64_t> parent_values = {}, std::span<const OutputMemory> memory = {});
 
 }  // namespace treadle::exec

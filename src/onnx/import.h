@@ -8,6 +8,7 @@
 
 #include "graph/infer.h"
 #include "onnx/model_def.h"
+#include "treadle/error.h"
 
 namespace treadle::onnx {
 
@@ -28,6 +29,10 @@ std::unique_ptr<Graph> import_graph(const ModelDef& model, const ImportOptions& 
 /// way.
 /// @throws Error naming the node.
 void upgrade(Graph& graph, const InferOptions& options = {});
+
+/// As upgrade, but a node that fails stays as it is, and the rest goes on: everything that is wrong with a graph, at once.
+/// @return one error per node that fails, bodies included. Operators this build lacks are among them.
+std::vector<Error> upgrade_noting_errors(Graph& graph);
 
 /// One line per operator or attribute of the graph (bodies included) that this build cannot run; empty if it can.
 std::vector<std::string> list_unsupported(const Graph& graph);

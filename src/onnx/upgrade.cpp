@@ -42,10 +42,21 @@ bool rewrite_once(Graph& graph, NodeId id) {
   return !graph.is_alive(id);  // a decomposition that declines leaves everything as it is
 }
 
-void upgrade_graph(Graph& graph, const InferOptions* infer_options) {
+// Errors go to `errors`, if there is such a list; otherwise the first one ends the upgrade.
+void upgrade_graph(Graph& graph, const InferOptions* infer_options, std::vector<Error>* errors) {
+  auto failed = [&](const Error& error) {
+    if (!errors) throw error;
+    errors->push_back(error);
+  };
   for (NodeId id = graph.first(); id != kNoNode;) {
     Node& node = graph.node(id);
-    if (!node.op) throw Error(ErrorCode::not_implemented, "this build has no such operator").add_context(describe(node));
+    if (!node.op) {
+      Error missing(ErrorCode::not_implemented,
+                    fmt::format("this build has no operator {}.{}", node.domain.empty() ? "ai.onnx" : node.domain, node.op_type));
+      failed(missing.add_context(describe(node)));
+      id = graph.next(id);
+      continue;
+    }
     NodeId previous = graph.previous(id);
     std::vector<std::string> sources = node.sources;
     std::string context = describe(node);
@@ -58,10 +69,19 @@ void upgrade_graph(Graph& graph, const InferOptions* infer_options) {
         continue;
       }
     } catch (Error& error) {
-      throw error.add_context(context + ", during the opset upgrade");
+      failed(error.add_context(context + ", during the opset upgrade"));
+      id = graph.next(id);
+      continue;
     }
-    for (Body& body : graph.node(id).bodies) upgrade_graph(*body.graph, nullptr);
-    if (infer_options) infer_node(graph, id, *infer_options);
+    const size_t failures = errors ? errors->size() : 0;
+    for (Body& body : graph.node(id).bodies) upgrade_graph(*body.graph, nullptr, errors);
+    if (infer_options && (!errors || errors->size() == failures)) {
+      try {
+        infer_node(graph, id, *infer_options);
+      } catch (const Error& error) {
+        failed(error);
+      }
+    }
     id = graph.next(id);
   }
 }
@@ -78,8 +98,15 @@ void collect_unsupported(const Graph& graph, std::set<std::string>& lines) {
 }  // namespace
 
 void upgrade(Graph& graph, const InferOptions& options) {
-  upgrade_graph(graph, &options);
+  upgrade_graph(graph, &options, nullptr);
   graph.opsets[""] = newest_opset("");
+}
+
+std::vector<Error> upgrade_noting_errors(Graph& graph) {
+  std::vector<Error> errors;
+  InferOptions options;
+  upgrade_graph(graph, &options, &errors);
+  return errors;
 }
 
 std::vector<std::string> list_unsupported(const Graph& graph) {

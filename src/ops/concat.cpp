@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
@@ -70,12 +71,25 @@ struct Concat {
     k.count = c.num_inputs();
     k.outer = out.product(0, axis);
     k.pitch = out.product(axis, out.rank());
-    for (int i = 0; i < k.count; ++i) k.lengths[i] = c.shape(i).product(axis, c.shape(i).rank());
+    int64_t total = 0;
+    for (int i = 0; i < k.count; ++i) {
+      const Shape& in = c.shape(i);
+      check_equal(in.rank(), out.rank(), "ranks of an input and of the output");
+      // Inference took symbols of different inputs to be equal: here they have values.
+      for (int a = 0; a < in.rank(); ++a)
+        if (a != axis) check_equal(in[a], out[a], "extents of an input and of the output beside the axis");
+      k.lengths[i] = in.product(axis, in.rank());
+      total += k.lengths[i];
+    }
+    check_equal(total, k.pitch, "extents of the inputs along the axis and of the output");
     return k;
   }
   void run(RunContext& c) const {
     int64_t offset = 0;
-    for (int i = 0; i < count; ++i) {
+    // What the executor has the output begin with stays where it is.
+    const int first = outer == 1 && c.in<void>(0) == c.out<void>(0) ? 1 : 0;
+    if (first == 1) offset = lengths[0];
+    for (int i = first; i < count; ++i) {
       move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, lengths[i], c.out<void>(0), offset, pitch, c.pool());
       offset += lengths[i];
     }

@@ -10,6 +10,7 @@
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
+#include "session/support.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -102,7 +103,7 @@ std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }
 std::vector<ValueInfo> Model::outputs() const { return impl_->outputs; }
 std::vector<ValueInfo> Model::overridable_initializers() const { return impl_->overridable; }
 const ModelMetadata& Model::metadata() const { return impl_->metadata; }
-std::vector<std::string> Model::unsupported() const { return onnx::list_unsupported(*impl_->import()); }
+std::vector<std::string> Model::unsupported() const { return find_unsupported(*impl_); }
 
 std::string Model::to_text(bool optimised) const {
   std::unique_ptr<Graph> graph = impl_->import();

@@ -20,6 +20,7 @@
 #include "passes/pipeline.h"
 #include "profile/chrome_trace.h"
 #include "session/session_impl.h"
+#include "session/support.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -96,10 +97,9 @@ size_t weight_bytes(const Graph& graph) {
 
 std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>& edit) const {
   std::unique_ptr<Graph> graph = model.impl().import();
-  std::vector<std::string> missing = onnx::list_unsupported(*graph);
-  if (!missing.empty())
+  if (!onnx::list_unsupported(*graph).empty())
     throw Error(ErrorCode::not_implemented,
-                fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(missing, "\n    ")));
+                fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(find_unsupported(model.impl()), "\n    ")));
   for (const auto& [name, tensor] : options.initializers) {
     ValueId id = graph->find_value(name);
     if (id == kNoValue || !graph->value(id).is_constant())
@@ -111,7 +111,14 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
   if (!options.strict_symbols) separate_symbols(*graph);
   override_dimensions(*graph, options.free_dimension_overrides);
   if (!options.denotation_overrides.empty()) override_denotations(*graph, model.impl().def, options.denotation_overrides);
-  onnx::upgrade(*graph, {.warn = options.on_warning});
+  try {
+    onnx::upgrade(*graph, {.warn = options.on_warning});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_implemented) throw;
+    // Not the first thing that is missing, but all of them.
+    std::vector<std::string> lines = find_unsupported(model.impl());
+    throw Error(ErrorCode::not_implemented, lines.size() < 2 ? error.what() : fmt::format("{}", fmt::join(lines, "\n")));
+  }
   return graph;
 }
 

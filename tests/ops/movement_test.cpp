@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/float_types.h"
+#include "tests/graph/graph_builder.h"
 #include "tests/ops/run_op.h"
 #include "treadle/error.h"
 
@@ -13,6 +14,7 @@ namespace treadle {
 namespace {
 
 using testing::floats;
+using testing::GraphBuilder;
 using testing::OpCase;
 using testing::run_op;
 using testing::tensor;
@@ -73,6 +75,23 @@ TEST(Squeeze, OfOpset1HasItsAxesAsAttribute) {
 TEST(Concat, OfOpset1JoinsAlongAxis1) {
   auto y = run_op({"Concat", 1, {counting({2, 1}), counting({2, 2})}})[0];
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 0, 1, 1, 2, 3}));
+}
+
+// Two symbols that inference took to be one: the output has room for three rows of five at most.
+TEST(Concat, ExtentsBesideTheAxisThatDifferInTheRunAreAnError) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {b.symbol("n"), b.symbol("a")}), y = b.input("y", {b.symbol("m"), b.symbol("b")});
+  b.output(b.op("joined", "Concat", {x, y}, {{"axis", int64_t{0}}}));
+  const std::shared_ptr<Graph> graph = b.take();
+  const exec::Program program(graph);
+  std::vector<Datum> outputs(1);
+  for (auto [columns_x, columns_y] : {std::pair<int64_t, int64_t>{2, 5}, {5, 2}}) {
+    const std::vector<Datum> feeds{counting({2, columns_x}), counting({1, columns_y})};
+    EXPECT_THROW(exec::run(program, feeds, outputs, {}), Error);
+  }
+  const std::vector<Datum> feeds{counting({2, 3}), counting({1, 3})};
+  exec::run(program, feeds, outputs, {});
+  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{3, 3}));
 }
 
 TEST(Concat, JoinsHundredsOfInputsAndStrings) {

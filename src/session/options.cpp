@@ -1,0 +1,161 @@
+#include "session/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+[[noreturn]] void throw_value(const std::string& value, std::string_view expected) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is given, {} is expected", value, expected));
+}
+
+int64_t number_of(const std::string& value) {
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < 0) throw_value(value, "a number from 0 on");
+  return number;
+}
+
+bool switch_of(const std::string& value) {
+  if (value == "1" || value == "true") return true;
+  if (value == "0" || value == "false") return false;
+  throw_value(value, "0 or 1");
+}
+
+std::string text_of(bool value) { return value ? "1" : "0"; }
+
+// ONNX Runtime's option of the same meaning takes a list of names, separated by ";" or ",".
+void add_names(std::vector<std::string>& names, const std::string& list) {
+  for (size_t start = 0; start < list.size();) {
+    const size_t end = std::min(list.find_first_of(";,", start), list.size());
+    if (end > start) names.push_back(list.substr(start, end - start));
+    start = end + 1;
+  }
+}
+
+void add_extent(std::map<std::string, int64_t>& extents, const std::string& value) {
+  const size_t equals = value.find('=');
+  if (equals == std::string::npos || equals == 0) throw_value(value, "NAME=EXTENT");
+  extents[value.substr(0, equals)] = number_of(value.substr(equals + 1));
+}
+
+std::string level_name(const SessionOptions& options) {
+  switch (options.graph_optimization_level) {
+    case GraphOptimizationLevel::disable_all: return "disable_all";
+    case GraphOptimizationLevel::basic: return "basic";
+    case GraphOptimizationLevel::extended: return "extended";
+    case GraphOptimizationLevel::layout: return "layout";
+    case GraphOptimizationLevel::all: break;
+  }
+  return "all";
+}
+
+void set_level(SessionOptions& options, const std::string& value) {
+  for (auto level : {GraphOptimizationLevel::disable_all, GraphOptimizationLevel::basic, GraphOptimizationLevel::extended,
+                     GraphOptimizationLevel::layout, GraphOptimizationLevel::all}) {
+    SessionOptions candidate;
+    candidate.graph_optimization_level = level;
+    if (level_name(candidate) != value) continue;
+    options.graph_optimization_level = level;
+    return;
+  }
+  throw_value(value, "disable_all, basic, extended, layout or all");
+}
+
+using Options = SessionOptions;
+using Text = const std::string&;
+
+const OptionInfo kTable[] = {
+    {"intra_op_num_threads", "", "", "number",
+     "threads of one node, the caller included; 0: the process's shared pool, sized by affinity and the cgroup's quota",
+     [](const Options& o) { return std::to_string(o.intra_op_num_threads); },
+     [](Options& o, Text v) { o.intra_op_num_threads = static_cast<int>(std::min<int64_t>(number_of(v), 4096)); }},
+    {"inter_op_num_threads", "", "", "number", "nodes at once; the sequential executor runs one, whatever stands here",
+     [](const Options& o) { return std::to_string(o.inter_op_num_threads); },
+     [](Options& o, Text v) { o.inter_op_num_threads = static_cast<int>(std::min<int64_t>(number_of(v), 4096)); }},
+    {"graph_optimization_level", "", "", "disable_all, basic, extended, layout, all",
+     "disable_all runs the graph as written; any other level runs all passes", level_name, set_level},
+    {"mode", "training_mode", "", "inference, training", "training leaves out the passes that hold for inference only",
+     [](const Options& o) { return std::string(o.mode == SessionMode::training ? "training" : "inference"); },
+     [](Options& o, Text v) {
+       if (v != "training" && v != "inference") throw_value(v, "inference or training");
+       o.mode = v == "training" ? SessionMode::training : SessionMode::inference;
+     }},
+    {"reuse_memory", "enable_mem_reuse", "", "0 or 1", "0: every value has bytes of its own (to debug)",
+     [](const Options& o) { return text_of(o.reuse_memory); }, [](Options& o, Text v) { o.reuse_memory = switch_of(v); }},
+    {"use_mmap", "", "treadle.use_mmap", "0 or 1", "map the model's files and use weights in place; 0 reads them into memory",
+     [](const Options& o) { return text_of(o.use_mmap); }, [](Options& o, Text v) { o.use_mmap = switch_of(v); }},
+    {"strict_symbols", "", "treadle.strict_symbols", "0 or 1",
+     "two inputs that disagree on a shared symbol are an error; 0 treats the symbols of different inputs apart",
+     [](const Options& o) { return text_of(o.strict_symbols); }, [](Options& o, Text v) { o.strict_symbols = switch_of(v); }},
+    {"enable_profiling", "", "", "0 or 1", "record every node; the trace is written when profiling ends",
+     [](const Options& o) { return text_of(o.enable_profiling); }, [](Options& o, Text v) { o.enable_profiling = switch_of(v); }},
+    {"profile_file_prefix", "", "", "text", "how the trace's file name begins", [](const Options& o) { return o.profile_file_prefix; },
+     [](Options& o, Text v) { o.profile_file_prefix = v; }},
+    {"optimized_model_filepath", "", "", "path", "where the optimised model is written, as ONNX; empty: nowhere",
+     [](const Options& o) { return o.optimized_model_filepath; }, [](Options& o, Text v) { o.optimized_model_filepath = v; }},
+    {"disabled_passes", "", "optimization.disable_specified_optimizers", "names, separated by \";\"",
+     "passes of the graph optimiser to leave out", [](const Options& o) { return fmt::format("{}", fmt::join(o.disabled_passes, ";")); },
+     [](Options& o, Text v) { add_names(o.disabled_passes, v); }},
+    {"max_patches", "", "", "number", "the graph optimiser stops after so many changes (to bisect a fault)",
+     [](const Options& o) { return o.max_patches == INT64_MAX ? std::string("unlimited") : std::to_string(o.max_patches); },
+     [](Options& o, Text v) { o.max_patches = number_of(v); }},
+    {"free_dimension_overrides", "add_free_dimension_override_by_name()", "", "SYMBOL=EXTENT",
+     "a symbol of the inputs' shapes becomes a number", [](const Options&) { return std::string(); },
+     [](Options& o, Text v) { add_extent(o.free_dimension_overrides, v); }},
+    {"denotation_overrides", "add_free_dimension_override_by_denotation()", "", "DENOTATION=EXTENT",
+     "so do dimensions of this denotation (\"DATA_BATCH\")", [](const Options&) { return std::string(); },
+     [](Options& o, Text v) { add_extent(o.denotation_overrides, v); }},
+    {"initializers", "add_initializer()", "", "tensors by name", "replace initializers of the model",
+     [](const Options&) { return std::string(); }, nullptr},
+    {"config", "add_session_config_entry()", "", "texts by key", "config entries, kept; the keys in this table set the option beside them",
+     [](const Options&) { return std::string(); }, nullptr},
+    {"on_pass", "-", "", "function", "is told what every pass did, and how long it took", [](const Options&) { return std::string(); },
+     nullptr},
+    {"on_warning", "-", "", "function", "is told warnings about the model; in Python they go to `logging`",
+     [](const Options&) { return std::string(); }, nullptr},
+};
+
+}  // namespace
+
+std::span<const OptionInfo> option_table() { return kTable; }
+
+void set_option(SessionOptions& options, std::string_view name, const std::string& value) {
+  for (const OptionInfo& info : kTable) {
+    if (info.name != name || !info.set) continue;
+    try {
+      return info.set(options, value);
+    } catch (Error& error) {
+      throw Error(error.code(), fmt::format("the option {}: {}", name, error.what()));
+    }
+  }
+  std::vector<std::string_view> names;
+  for (const OptionInfo& info : kTable)
+    if (info.set) names.push_back(info.name);
+  throw Error(ErrorCode::not_found, fmt::format("there is no option \"{}\"; the options are: {}", name, fmt::join(names, ", ")));
+}
+
+void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value) {
+  if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
+  for (const OptionInfo& info : kTable)
+    if (info.key == key) set_option(options, info.name, value);
+  options.config[key] = value;
+}
+
+std::string options_markdown() {
+  const SessionOptions defaults;
+  std::string text = "| option | in Python | config entry | type | default | meaning |\n|---|---|---|---|---|---|\n";
+  for (const OptionInfo& info : kTable) {
+    const std::string value = info.get(defaults);
+    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", info.name, info.python.empty() ? info.name : info.python, info.key, info.type,
+                        value, info.text);
+  }
+  return text;
+}
+
+}  // namespace treadle

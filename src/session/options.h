@@ -1,0 +1,28 @@
+// The options of a session as a table: for `treadle options`, docs/options.md, and whoever sets options by name.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "treadle/session.h"
+
+namespace treadle {
+
+struct OptionInfo {
+  std::string_view name;    ///< the member of SessionOptions
+  std::string_view python;  ///< its name in Python, where it differs; for what is no attribute: the method
+  std::string_view key;     ///< the session config entry that sets it, if there is one
+  std::string_view type;
+  std::string_view text;
+  std::string (*get)(const SessionOptions&) = nullptr;
+  void (*set)(SessionOptions&, const std::string& value) = nullptr;  ///< throws Error(invalid_argument); null: only the program can set it
+};
+
+std::span<const OptionInfo> option_table();
+
+/// The table as docs/options.md has it.
+std::string options_markdown();
+
+}  // namespace treadle

@@ -1,0 +1,177 @@
+// Runs of one sequence whose state goes from run to run: what an output gave is what an input takes, in the same memory.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "session/session_impl.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+/// True for memory that nobody but the one who asks can reach, so that it may be written to.
+bool is_exclusive(const Datum& datum) {
+  return datum.is_tensor() && datum.tensor().storage().use_count() == 1 && datum.tensor().storage()->writable() &&
+         !datum.tensor().storage()->lent();
+}
+
+/// True if the output is a Concat that begins with the input: where the axis is the outermost one of more than one element, the output is
+/// the input and then some, and can be made by appending.
+bool appends_to(const Graph& graph, ValueId output, ValueId input) {
+  const Value& value = graph.value(output);
+  return value.kind == Value::Kind::computed && graph.node(value.producer).is("Concat") && graph.node(value.producer).inputs[0] == input;
+}
+
+}  // namespace
+
+struct StatefulRun::Impl {
+  struct State {
+    StatePair pair;
+    Datum value;
+    std::shared_ptr<Storage> spare;  // what the state before lay in: room for the next one
+  };
+  const Session::Impl* session = nullptr;
+  std::vector<State> states;
+  std::vector<std::string> plain_outputs;  // those that are no states
+
+  State& find(std::string_view input) {
+    for (State& state : states)
+      if (state.pair.input == input) return state;
+    std::vector<std::string> names;
+    for (const State& state : states) names.push_back(state.pair.input);
+    throw Error(ErrorCode::invalid_argument, fmt::format("there is no state \"{}\"; the states are: {}", input, fmt::join(names, ", ")));
+  }
+
+  // Zeros where the declared shape says how many.
+  Datum initial_value(const std::string& name) const {
+    for (const ValueInfo& info : session->model.inputs()) {
+      if (info.name != name) continue;
+      Shape shape;
+      bool fixed = info.has_rank && info.dtype != DType::undefined && info.dtype != DType::string;
+      for (const auto& extent : info.shape) {
+        const int64_t* value = std::get_if<int64_t>(&extent);
+        fixed = fixed && value != nullptr;
+        if (fixed) shape.push_back(*value);
+      }
+      if (!fixed)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the state \"{}\" has no fixed shape: give the value for the first run (an extent may be 0)", name));
+      Tensor zeros(info.dtype, shape);
+      std::fill_n(zeros.raw(), zeros.size_bytes(), std::byte{0});
+      return zeros;
+    }
+    throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", name));
+  }
+
+  void check(const std::vector<StatePair>& pairs) const {
+    const auto& outputs = session->main->output_names;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      if (!session->known_inputs.contains(pairs[i].input))
+        throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", pairs[i].input));
+      if (std::find(outputs.begin(), outputs.end(), pairs[i].output) == outputs.end())
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("there is no output \"{}\"; the outputs are: {}", pairs[i].output, fmt::join(outputs, ", ")));
+      for (size_t k = 0; k < i; ++k)
+        if (pairs[k].input == pairs[i].input)
+          throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" takes its value from two outputs", pairs[i].input));
+    }
+  }
+};
+
+StatefulRun::StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->session = session.impl_.get();
+  impl_->check(pairs);
+  for (const StatePair& pair : pairs) {
+    auto given = initial.find(pair.input);
+    if (given == initial.end()) {
+      impl_->states.push_back({pair, impl_->initial_value(pair.input), nullptr});
+    } else {
+      impl_->states.push_back({pair, std::move(given->second), nullptr});
+      initial.erase(given);
+    }
+  }
+  if (!initial.empty()) impl_->find(initial.begin()->first);  // throws, naming the states
+  for (const std::string& name : impl_->session->main->output_names)
+    if (std::none_of(pairs.begin(), pairs.end(), [&](const StatePair& pair) { return pair.output == name; }))
+      impl_->plain_outputs.push_back(name);
+}
+
+StatefulRun::~StatefulRun() = default;
+StatefulRun::StatefulRun(StatefulRun&&) noexcept = default;
+StatefulRun& StatefulRun::operator=(StatefulRun&&) noexcept = default;
+
+Datum StatefulRun::state(std::string_view input) const { return impl_->find(input).value; }
+
+void StatefulRun::set_state(std::string_view input, Datum value) { impl_->find(input).value = std::move(value); }
+
+std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
+                                    const RunOptions* options) {
+  const Session::Impl& session = *impl_->session;
+  std::vector<std::string> wanted = outputs.empty() ? impl_->plain_outputs : std::vector<std::string>(outputs.begin(), outputs.end());
+  const size_t num_plain = wanted.size();
+  std::vector<std::string> overridden;
+  for (const auto& [name, value] : feeds)
+    if (std::any_of(impl_->states.begin(), impl_->states.end(), [&, &fed = name](const auto& state) { return state.pair.input == fed; }))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is a state: set_state() changes it", name));
+  for (const Impl::State& state : impl_->states) wanted.push_back(state.pair.output);
+  auto note_overridden = [&](const std::string& name) {
+    auto found = session.known_inputs.find(name);
+    if (found == session.known_inputs.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(session.main->input_names, ", ")));
+    if (found->second >= session.main->input_names.size()) overridden.push_back(name);
+  };
+  for (const auto& [name, value] : feeds) note_overridden(name);
+  for (const Impl::State& state : impl_->states) note_overridden(state.pair.input);
+  std::shared_ptr<const Executable> executable = session.executable(wanted, overridden);
+  const auto& names = executable->output_names;
+
+  std::vector<exec::OutputMemory> memory(names.size());
+  for (size_t i = 0; i < impl_->states.size(); ++i) {
+    Impl::State& state = impl_->states[i];
+    auto position = static_cast<size_t>(std::find(names.begin(), names.end(), state.pair.output) - names.begin());
+    memory[position].reusable = true;
+    memory[position].storage = std::move(state.spare);
+    auto input = std::find(executable->input_names.begin(), executable->input_names.end(), state.pair.input);
+    if (input == executable->input_names.end() || !is_exclusive(state.value)) continue;
+    auto at = static_cast<size_t>(input - executable->input_names.begin());
+    if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
+      memory[position].appends_to = static_cast<int>(at);
+  }
+
+  std::vector<Datum> arranged;
+  for (const std::string& name : executable->input_names) {
+    auto state = std::find_if(impl_->states.begin(), impl_->states.end(), [&](const auto& s) { return s.pair.input == name; });
+    if (state != impl_->states.end()) {
+      arranged.push_back(state->value);
+    } else if (auto found = feeds.find(name); found != feeds.end()) {
+      arranged.push_back(found->second);
+    } else {
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", name));
+    }
+  }
+  std::vector<Datum> results(names.size());
+  exec::RunControl control = session.control(options);
+  try {
+    RecordScope scope(control.recorder, session.run_record, RecordKind::run);
+    exec::run(*executable->program, arranged, results, control, {}, {}, memory);
+  } catch (const Error& error) {
+    session.explain(*executable, arranged, error);
+  }
+  arranged.clear();
+  memory.clear();
+  for (size_t i = 0; i < impl_->states.size(); ++i) {
+    Impl::State& state = impl_->states[i];
+    Datum before =
+        std::exchange(state.value, results[static_cast<size_t>(std::find(names.begin(), names.end(), state.pair.output) - names.begin())]);
+    if (is_exclusive(before)) state.spare = before.tensor().storage();
+  }
+  std::vector<Datum> plain;
+  for (size_t i = 0; i < num_plain; ++i)
+    plain.push_back(results[static_cast<size_t>(std::find(names.begin(), names.end(), wanted[i]) - names.begin())]);
+  return plain;
+}
+
+}  // namespace treadle

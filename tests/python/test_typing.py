@@ -1,0 +1,79 @@
+"""The package and its stubs under mypy: what the package itself says, and what a user's program gets told."""
+
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import treadle
+
+# What nanobind generates says "list" and "dict" without what they hold.
+STRICT = ("--strict", "--allow-any-generics", "--allow-untyped-defs", "--allow-incomplete-defs")
+PACKAGE = pathlib.Path(treadle.__file__).parent
+
+pytest.importorskip("mypy")
+if not (PACKAGE / "_treadle.pyi").exists():
+    pytest.skip("this build of the package has no stubs", allow_module_level=True)
+
+
+def mypy(*arguments, cwd):
+    """What mypy prints; empty if it finds nothing."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "--cache-dir", str(cwd / "cache"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr + done.stdout
+    return done.stdout
+
+
+def check(program, folder):
+    (folder / "treadle").symlink_to(PACKAGE)
+    (folder / "program.py").write_text(textwrap.dedent(program))
+    return mypy(*STRICT, "program.py", cwd=folder)
+
+
+def test_the_package_keeps_to_its_own_types(tmp_path):
+    (tmp_path / "treadle").symlink_to(PACKAGE)
+    assert mypy(*STRICT, "-p", "treadle", cwd=tmp_path) == ""
+
+
+def test_a_program_that_uses_it_rightly_passes(tmp_path):
+    program = """
+        import numpy as np
+
+        import treadle
+        from treadle.train import Trainer
+
+        options = treadle.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = treadle.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
+        names: list[str] = [argument.name for argument in session.get_inputs()]
+        outputs = session.run(None, {names[0]: np.zeros((1, 2), np.float32)})
+        binding = session.io_binding()
+        binding.bind_cpu_input(names[0], np.zeros((1, 2), np.float32))
+        session.run_with_iobinding(binding)
+        runs = session.stateful({"past": "present"}, {"past": np.zeros((0, 2), np.float32)})
+        runs.run(None, {names[0]: outputs[0]})
+        weights: int = session.memory().weight_bytes
+        trainer = Trainer("model.onnx", learning_rate=0.1)
+        loss: float = trainer.step({"x": np.zeros((1, 2), np.float32)}, np.zeros(1, np.int64))
+    """
+    assert check(program, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("treadle.InferenceSession(3)", "arg-type"),
+        ("treadle.SessionOptions().intra_op_num_threads = 'four'", "assignment"),
+        ("treadle.InferenceSession('m.onnx').runs", "attr-defined"),
+    ],
+)
+def test_a_mistake_is_found(tmp_path, line, said):
+    assert said in check(f"import treadle\n{line}\n", tmp_path)
