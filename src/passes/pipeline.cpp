@@ -104,6 +104,7 @@ class Pipeline {
       // Constants that were computed values say more about what reads them.
       infer(graph_, {.warn = options_.warn});
     }
+    if (options_.before_fusion) options_.before_fusion(graph_);
     for (const RulePass& pass : kFusions) apply(pass);
     if (options_.internal_operators) settle_layout();
     for (const WholeGraphPass& pass : kLast) apply(pass);

@@ -21,6 +21,8 @@ struct PipelineOptions {
   bool keep_quantisation = false;
   /// Passes may make operators of the treadle domain, which no other runtime reads.
   bool internal_operators = true;
+  /// Called once, when the graph is simplified but still of ONNX's operators: what it takes out is not fused any more.
+  std::function<void(Graph&)> before_fusion;
   /// One line for every pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
   std::function<void(const std::string&)> warn;

@@ -124,7 +124,7 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {
                         return std::find(outputs.begin(), outputs.end(), name) != outputs.end();
                       });
-  std::vector<std::shared_ptr<const plugin::Compiled>> compiled;
+  CompiledSubgraphs compiled;
   std::unique_ptr<Graph> graph;
   size_t num_fetched = 0;
   if (outputs_only) {
@@ -147,8 +147,7 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
       }
       remove_dead_nodes(written);
     });
-    optimise(*graph);
-    if (!monitor) compiled = partition(*graph);  // a monitor wants to see the nodes
+    compiled = optimise(*graph, /*for_file=*/false, /*for_monitor=*/monitor != nullptr);
   }
   remove_dead_nodes(*graph);
   std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });

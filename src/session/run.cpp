@@ -48,7 +48,8 @@ std::string message_of(const std::exception_ptr& failure) {
 }  // namespace
 
 void Session::Impl::execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results,
-                            std::span<const Datum> bound, const RunOptions* run_options, const Monitor* watcher, bool compiled) const {
+                            std::span<const Datum> bound, const RunOptions* run_options, const Monitor* watcher, bool compiled,
+                            std::span<const exec::OutputMemory> memory) const {
   exec::RunControl run_control = control(run_options);
   HookedRun hooked{.run_id = run_control.run_id, .graph_id = executable.id, .tag = run_options ? run_options->tag : std::string_view()};
   RunsInFlight::Entry entry(in_flight, hooked.run_id, hooked.tag);
@@ -62,7 +63,7 @@ void Session::Impl::execute(const Executable& executable, std::span<const Datum>
       if (executable.placed)
         executable.placed->run(feeds, results, run_control, bound);
       else
-        exec::run(*executable.program, feeds, results, run_control, bound);
+        exec::run(*executable.program, feeds, results, run_control, bound, {}, memory);
     } catch (const Error& error) {
       explain(executable, feeds, error);
     }

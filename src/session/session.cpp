@@ -122,17 +122,30 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
   return graph;
 }
 
-void Session::Impl::optimise(Graph& graph, bool internal_operators) const {
-  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
+Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_file, bool for_monitor) const {
+  CompiledSubgraphs compiled;
+  const bool has_backends = !for_file && !for_monitor && options.config.contains("treadle.backends");
+  auto partition = [&](Graph& simplified) {
+    plugin::PartitionOptions partitioning{.backends = options.config.at("treadle.backends"),
+                                          .training = options.mode == SessionMode::training};
+    if (options.on_pass) partitioning.log = [&](std::string_view backend, const std::string& what) { options.on_pass(backend, what, 0); };
+    compiled = plugin::partition(simplified, partitioning);
+  };
+  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
+    passes::canonicalise(graph);
+    if (has_backends) partition(graph);
+    return compiled;
+  }
   passes::PipelineOptions pipeline;
   pipeline.training = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
-  // Backends know ONNX's operators only.
-  pipeline.internal_operators = internal_operators && !options.config.contains("treadle.backends");
+  pipeline.internal_operators = !for_file;
+  if (has_backends) pipeline.before_fusion = partition;
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;
   passes::optimize(graph, pipeline);
+  return compiled;
 }
 
 // One pool serves the loops of nodes and nodes at once: a session with its own numbers gets a pool of the larger of the two.
@@ -161,30 +174,21 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
   return std::make_shared<ThreadPool>(num_threads);
 }
 
-std::vector<std::shared_ptr<const plugin::Compiled>> Session::Impl::partition(Graph& graph) const {
-  auto backends = options.config.find("treadle.backends");
-  if (backends == options.config.end()) return {};
-  plugin::PartitionOptions partitioning{.backends = backends->second, .training = options.mode == SessionMode::training};
-  if (options.on_pass) partitioning.log = [&](std::string_view backend, const std::string& what) { options.on_pass(backend, what, 0); };
-  return plugin::partition(graph, partitioning);
-}
-
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
   choose_threads();
   choose_device();
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();
-    optimise(*written, /*internal_operators=*/false);
+    optimise(*written, /*for_file=*/true);
     onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
   }
   std::unique_ptr<Graph> graph = prepare();
-  optimise(*graph);
+  const CompiledSubgraphs compiled = optimise(*graph);
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");
   }
-  const auto compiled = partition(*graph);
   auto made = finish(std::move(graph));
   if (recorder) {
     recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());

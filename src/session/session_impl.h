@@ -55,15 +55,16 @@ struct Session::Impl {
   void choose_device();
   /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
   void execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
-               const RunOptions* options, const Monitor* monitor, bool compiled) const;
+               const RunOptions* options, const Monitor* monitor, bool compiled, std::span<const exec::OutputMemory> memory = {}) const;
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
   std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}) const;
-  /// @param internal_operators  false: only operators that a file may hold.
-  void optimise(Graph& graph, bool internal_operators = true) const;
-  /// Gives subgraphs to the backends that the session names. What comes back must live until the program is made.
-  std::vector<std::shared_ptr<const plugin::Compiled>> partition(Graph& graph) const;
+  using CompiledSubgraphs = std::vector<std::shared_ptr<const plugin::Compiled>>;
+  /// @param for_file     only operators that a file may hold.
+  /// @param for_monitor  nodes stay where a monitor sees them: backends get none.
+  /// @return what the backends compiled; must live until the program is made.
+  CompiledSubgraphs optimise(Graph& graph, bool for_file = false, bool for_monitor = false) const;
   std::shared_ptr<Executable> finish(std::shared_ptr<const Graph> graph, bool observable = false) const;
   std::shared_ptr<const Monitor> current_monitor() const;
 

@@ -125,7 +125,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
   };
   for (const auto& [name, value] : feeds) note_overridden(name);
   for (const Impl::State& state : impl_->states) note_overridden(state.pair.input);
-  std::shared_ptr<const Executable> executable = session.executable(wanted, overridden);
+  std::shared_ptr<const Executable> executable = session.executable({wanted, overridden, {}}, nullptr);
   const auto& names = executable->output_names;
 
   std::vector<exec::OutputMemory> memory(names.size());
@@ -153,13 +153,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
     }
   }
   std::vector<Datum> results(names.size());
-  exec::RunControl control = session.control(options);
-  try {
-    RecordScope scope(control.recorder, session.run_record, RecordKind::run);
-    exec::run(*executable->program, arranged, results, control, {}, {}, memory);
-  } catch (const Error& error) {
-    session.explain(*executable, arranged, error);
-  }
+  session.execute(*executable, arranged, results, {}, options, nullptr, /*compiled=*/false, memory);
   arranged.clear();
   memory.clear();
   for (size_t i = 0; i < impl_->states.size(); ++i) {
