@@ -19,9 +19,12 @@ SessionOptions with_warnings(const PySessionOptions& options) {
 
 // ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
 void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
-  // Where computed values are fed, the library finds out what else is needed.
-  for (nb::handle name : feeds.keys())
-    if (!self.types.contains(string_from_python(name))) return;
+  // Where values inside the graph are fed, the library finds out what else is needed.
+  for (nb::handle key : feeds.keys()) {
+    const std::string name = string_from_python(key);
+    auto has_name = [&](const ValueInfo& info) { return info.name == name; };
+    if (!self.types.contains(name) && std::none_of(self.outputs.begin(), self.outputs.end(), has_name)) return;
+  }
   std::string missing;
   for (const ValueInfo& info : self.inputs)
     if (!apart.contains(info.name) && !feeds.contains(info.name.c_str()) && info.type.compare(0, 8, "optional") != 0)

@@ -23,7 +23,7 @@ def _bytes_of(model: Any) -> bytes:
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model)
     if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
-        return model.SerializeToString()
+        return bytes(model.SerializeToString())
     with open(os.fspath(model), "rb") as file:
         return file.read()
 
@@ -275,9 +275,9 @@ def simple_bind(
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
     args = {}
     for info in session.get_inputs():
-        if info.name not in shapes:
-            if any(not isinstance(extent, int) for extent in info.shape):
-                raise ValueError(f"the shape of {info.name!r} is {info.shape}; give one without symbols")
+        shape = shapes[info.name] if info.name in shapes else [extent for extent in info.shape if isinstance(extent, int)]
+        if len(shape) != len(info.shape):
+            raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
         dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
-        args[info.name] = np.zeros(shapes.get(info.name, info.shape), dtype)
+        args[info.name] = np.zeros(shape, dtype)
     return bind(content, args, None, grad_req, None, shared_exec, options)

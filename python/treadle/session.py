@@ -319,7 +319,7 @@ class Session:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[_treadle.ValueHandle]:
         """As run, but the outputs stay in the session."""
-        return [self.store(value) for value in self._sess.run_with_ort_values(output_names or None, input_feed, run_options)]
+        return [self.store(value) for value in self._sess.run_with_ort_values(output_names or None, _as_dict(input_feed), run_options)]
 
     def cache_statistics(self) -> _treadle.CacheStatistics:
         """How often runs found their graph compiled and bound to their extents."""

@@ -235,6 +235,8 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
       for (auto it = recent_.end(); it != recent_.begin();) {
         --it;
         if (it->use_count() != 1) continue;
+        // The last frame that held it has read it before it let go: what follows must not overtake that.
+        std::atomic_thread_fence(std::memory_order_acquire);
         taken.splice(taken.begin(), recent_, it);
         break;
       }

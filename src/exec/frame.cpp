@@ -403,7 +403,8 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
     ~GiveBack() { program.frames().give_back(std::move(frame)); }
   } give_back{program, frame};
   frame->start(feeds, bound, control, parent_values, memory);
-  if (worth_parallel(program, frame->binding(), control))
+  // A state may be appended to where it lies; nodes at once take it that no output shares bytes with an input.
+  if (memory.empty() && worth_parallel(program, frame->binding(), control))
     run_parallel(*frame);
   else if (!frame->advance())
     throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
