@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/decomposition.h"
 #include "ops/list.h"
+#include "ops/microsoft.h"
 
 namespace treadle::ops {
 namespace {
-
-constexpr std::string_view kMicrosoft = "com.microsoft";
-constexpr TypeSet kIndices{DType::int32, DType::int64};
 
 /// The activation that a fused operator names in `activation`; parameters as FusedConv and FusedGemm give them.
 ValueId activate(Decomposition& d, ValueId x, std::string_view name, const std::vector<float>& parameters) {
@@ -198,19 +195,6 @@ void decompose_unique(Graph& graph, NodeId id) {
   d.finish();
 }
 
-OpDef op(std::string_view name, std::vector<Port> inputs, std::vector<Port> outputs, std::vector<AttributeDef> attributes,
-         RewriteNode decompose) {
-  return {.name = name,
-          .domain = kMicrosoft,
-          .since = {1},
-          .inputs = std::move(inputs),
-          .outputs = std::move(outputs),
-          .attributes = std::move(attributes),
-          .decompose = decompose};
-}
-
-Port maybe(std::string_view name, TypeSet types, std::string_view type_name = "") { return {name, types, type_name, Presence::optional}; }
-
 std::vector<AttributeDef> product_attributes(std::initializer_list<AttributeDef> more = {}) {
   std::vector<AttributeDef> attributes = {
       {"alpha", 1.0F}, {"transA", int64_t{0}}, {"transB", int64_t{0}}, {"transBatchA", int64_t{0}}, {"transBatchB", int64_t{0}}};
@@ -260,18 +244,18 @@ std::vector<OpDef> microsoft_domain_ops() {
        .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5F}, {"stash_type", int64_t{1}}},
        .decompose = decompose_simplified_norm},
       op("EmbedLayerNormalization",
-         {{"input_ids", kIndices},
-          maybe("segment_ids", kIndices),
+         {{"input_ids", kInt32Or64},
+          maybe("segment_ids", kInt32Or64),
           {"word_embedding", kFloats, "T"},
           {"position_embedding", kFloats, "T"},
           maybe("segment_embedding", kFloats, "T"),
           {"gamma", kFloats, "T"},
           {"beta", kFloats, "T"},
-          maybe("mask", kIndices),
-          maybe("position_ids", kIndices)},
-         {y, maybe("mask_index", kIndices), maybe("embedding_sum", kFloats, "T")}, {{"epsilon", 1e-12F}, {"mask_index_type", int64_t{0}}},
+          maybe("mask", kInt32Or64),
+          maybe("position_ids", kInt32Or64)},
+         {y, maybe("mask_index", kInt32Or64), maybe("embedding_sum", kFloats, "T")}, {{"epsilon", 1e-12F}, {"mask_index_type", int64_t{0}}},
          decompose_embed_norm),
-      op("ExpandDims", {any_x, {"axis", kIndices}}, {any_y}, {}, decompose_expand_dims),
+      op("ExpandDims", {any_x, {"axis", kInt32Or64}}, {any_y}, {}, decompose_expand_dims),
       op("CDist", {a, b}, {y}, {{"metric", std::string_view("sqeuclidean")}}, decompose_cdist),
       op("GridSample", {x, {"Grid", kFloats}}, {y}, {{"align_corners"}, {"mode"}, {"padding_mode"}}, decompose_grid_sample),
       op("Range", {{"start", kNumeric, "T"}, {"limit", kNumeric, "T"}, maybe("delta", kNumeric, "T")}, {{"Y", kNumeric, "T"}}, {},

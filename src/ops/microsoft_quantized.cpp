@@ -5,17 +5,15 @@
 
 #include "core/checked.h"
 #include "core/float_types.h"
-#include "ops/decomposition.h"
 #include "ops/list.h"
+#include "ops/microsoft.h"
 
 namespace treadle::ops {
 namespace {
 
-constexpr std::string_view kMicrosoft = "com.microsoft";
 constexpr TypeSet kBytes{DType::uint8, DType::int8};
 constexpr TypeSet kQuantized{DType::uint8, DType::int8, DType::uint16, DType::int16, DType::int32,
                              DType::uint4, DType::int4, DType::uint2,  DType::int2};
-constexpr TypeSet kIndices{DType::int32, DType::int64};
 
 ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_point, Attributes attributes = {}) {
   return d.op("DequantizeLinear", {x, scale, zero_point}, std::move(attributes));
@@ -220,19 +218,6 @@ void decompose_gather_quantized(Graph& graph, NodeId id) {
   d.finish();
 }
 
-OpDef op(std::string_view name, std::vector<Port> inputs, std::vector<Port> outputs, std::vector<AttributeDef> attributes,
-         RewriteNode decompose) {
-  return {.name = name,
-          .domain = kMicrosoft,
-          .since = {1},
-          .inputs = std::move(inputs),
-          .outputs = std::move(outputs),
-          .attributes = std::move(attributes),
-          .decompose = decompose};
-}
-
-Port maybe(std::string_view name, TypeSet types) { return {name, types, "", Presence::optional}; }
-
 }  // namespace
 
 std::vector<OpDef> microsoft_quantized_ops() {
@@ -304,7 +289,7 @@ std::vector<OpDef> microsoft_quantized_ops() {
          {{"Y", floats}},
          {{"K", Required{}}, {"N", Required{}}, {"accuracy_level"}, {"bits"}, {"block_size", Required{}}, {"weight_prepacked"}},
          decompose_matmul_nbits),
-      op("GatherBlockQuantized", {{"data", kQuantized}, {"indices", kIndices}, {"scales", floats}, maybe("zero_points", kQuantized)},
+      op("GatherBlockQuantized", {{"data", kQuantized}, {"indices", kInt32Or64}, {"scales", floats}, maybe("zero_points", kQuantized)},
          {{"output", floats}}, {{"bits"}, {"block_size"}, {"gather_axis"}, {"quantize_axis"}}, decompose_gather_quantized),
   };
 }

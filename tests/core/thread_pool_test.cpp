@@ -211,7 +211,7 @@ TEST(ThreadPool, ALimitHoldsForNestedLoopsToo) {
 }
 
 TEST(ThreadPool, AForkedChildComputesWithItsOwnWorkers) {
-  if (!kChildMayStartThreads) GTEST_SKIP();
+  if (!kChildMayStartThreads) GTEST_SKIP() << "a child of a program under the thread sanitizer may not start threads";
   ThreadPool pool(3);
   chunks_of(&pool, 100, 1);
   pid_t child = fork();
@@ -232,7 +232,7 @@ TEST(ThreadPool, AForkedChildComputesWithItsOwnWorkers) {
 }
 
 TEST(ThreadPool, AForkWhileOtherThreadsComputeLeavesTheChildAWorkingPool) {
-  if (!kChildMayStartThreads) GTEST_SKIP();
+  if (!kChildMayStartThreads) GTEST_SKIP() << "a child of a program under the thread sanitizer may not start threads";
   ThreadPool pool(3);
   std::atomic<bool> stop{false};
   std::vector<std::thread> callers;

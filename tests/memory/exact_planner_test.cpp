@@ -11,55 +11,12 @@
 #include <sstream>
 
 #include "memory/planner.h"
+#include "tests/memory/plan_checks.h"
 #include "treadle/error.h"
 #include "treadle/memory.h"
 
 namespace treadle::memory {
 namespace {
-
-bool alive_together(const Buffer& a, const Buffer& b) { return a.first < b.last && b.first < a.last; }
-
-// Checks a plan pair by pair, without the planner's structures.
-void expect_valid(std::span<const Buffer> buffers, const ArenaPlan& plan, size_t alignment) {
-  ASSERT_EQ(plan.offsets.size(), buffers.size());
-  EXPECT_GE(plan.size_bytes, plan.lower_bound_bytes);
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    ASSERT_EQ(plan.offsets[i] % alignment, 0U);
-    ASSERT_LE(plan.offsets[i] + buffers[i].size_bytes, plan.size_bytes);
-    for (size_t j = 0; j < i; ++j) {
-      if (!alive_together(buffers[i], buffers[j])) continue;
-      bool apart = plan.offsets[i] + buffers[i].size_bytes <= plan.offsets[j] || plan.offsets[j] + buffers[j].size_bytes <= plan.offsets[i];
-      ASSERT_TRUE(apart) << "buffers " << i << " and " << j << " share bytes";
-    }
-  }
-}
-
-// The smallest arena there is: every canonical placement is reached by some order of lowest-gap placement.
-size_t optimum_by_enumeration(std::span<const Buffer> buffers) {
-  size_t best = std::numeric_limits<size_t>::max();
-  std::vector<size_t> order(buffers.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::vector<size_t> offsets(buffers.size());
-  do {
-    size_t height = 0;
-    for (size_t n = 0; n < order.size(); ++n) {
-      std::vector<std::pair<size_t, size_t>> below;
-      for (size_t m = 0; m < n; ++m)
-        if (alive_together(buffers[order[n]], buffers[order[m]]))
-          below.emplace_back(offsets[order[m]], offsets[order[m]] + buffers[order[m]].size_bytes);
-      std::sort(below.begin(), below.end());
-      size_t offset = 0;
-      for (auto [from, to] : below) {
-        if (from >= offset + buffers[order[n]].size_bytes) break;
-        offset = std::max(offset, to);
-      }
-      offsets[order[n]] = offset;
-      height = std::max(height, offset + buffers[order[n]].size_bytes);
-    }
-    best = std::min(best, height);
-  } while (std::next_permutation(order.begin(), order.end()));
-  return best;
-}
 
 std::vector<Buffer> random_buffers(std::mt19937& random, size_t count, int32_t steps, size_t max_size) {
   std::vector<Buffer> buffers;
@@ -102,7 +59,7 @@ TEST(ExactPlanner, FindsTheSmallestArenaOfSmallProblemsAndProvesIt) {
     auto buffers = random_buffers(random, 1 + random() % 7, 2 + static_cast<int32_t>(random() % 6), trial % 2 ? 4 : 20);
     ArenaPlan plan = plan_arena_exactly(buffers, {.alignment = 1});
     expect_valid(buffers, plan, 1);
-    EXPECT_EQ(plan.size_bytes, optimum_by_enumeration(buffers)) << "trial " << trial;
+    EXPECT_EQ(plan.size_bytes, optimum_by_search(buffers)) << "trial " << trial;
     EXPECT_EQ(plan.lower_bound_bytes, plan.size_bytes) << "trial " << trial;
   }
 }

@@ -1,0 +1,29 @@
+// What the operators of com.microsoft share: each is written as ONNX's own.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ops/decomposition.h"
+
+namespace treadle::ops {
+
+inline constexpr std::string_view kMicrosoft = "com.microsoft";
+
+inline OpDef op(std::string_view name, std::vector<Port> inputs, std::vector<Port> outputs, std::vector<AttributeDef> attributes,
+                RewriteNode decompose) {
+  return {.name = name,
+          .domain = kMicrosoft,
+          .since = {1},
+          .inputs = std::move(inputs),
+          .outputs = std::move(outputs),
+          .attributes = std::move(attributes),
+          .decompose = decompose};
+}
+
+inline Port maybe(std::string_view name, TypeSet types, std::string_view type_name = "") {
+  return {name, types, type_name, Presence::optional};
+}
+
+}  // namespace treadle::ops
