@@ -215,11 +215,13 @@ void Binding::place(bool bucketed) {
   offsets_ = std::move(plan);
 }
 
-std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads) {
+std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                                 std::shared_ptr<const Binding> previous) {
   std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
   bool first = false;
   {
     std::lock_guard lock(mutex_);
+    previous.reset();
     for (auto it = recent_.begin(); it != recent_.end(); ++it) {
       bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
                               [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
@@ -235,8 +237,6 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
       for (auto it = recent_.end(); it != recent_.begin();) {
         --it;
         if (it->use_count() != 1) continue;
-        // The last frame that held it has read it before it let go: what follows must not overtake that.
-        std::atomic_thread_fence(std::memory_order_acquire);
         taken.splice(taken.begin(), recent_, it);
         break;
       }
@@ -247,6 +247,11 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);
   return recent_.front();
+}
+
+void BindingCache::let_go(std::shared_ptr<const Binding> binding) {
+  std::lock_guard lock(mutex_);
+  binding.reset();
 }
 
 BindingCache::Statistics BindingCache::statistics() const {

@@ -81,7 +81,11 @@ struct BindingCache {
   static constexpr size_t kCapacity = 16;
 
   /// The binding for these values, made or re-made if needed.
-  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads);
+  /// @param previous  what the caller holds until now and lets go of.
+  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                     std::shared_ptr<const Binding> previous = {});
+  /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
+  void let_go(std::shared_ptr<const Binding> binding);
 
   struct Statistics {
     int64_t hits = 0, misses = 0, plans = 0;

@@ -98,11 +98,8 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
                 return binding_->values()[static_cast<size_t>(s)] == symbol_values_[static_cast<size_t>(s)];
               });
   if (!same) {
-    binding_.reset();  // so that the cache may bind it anew
-    binding_ = program_.bindings().get(program_, symbol_values_,
-                                       control.max_threads > 0 ? control.max_threads
-                                       : control.pool          ? control.pool->num_threads()
-                                                               : 1);
+    const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
+    binding_ = program_.bindings().get(program_, symbol_values_, threads, std::move(binding_));
   }
   if (generation_ != binding_->generation()) ready_pointers();
   bound_.assign(bound.begin(), bound.end());

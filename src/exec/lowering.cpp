@@ -460,7 +460,7 @@ class Lowering {
 };
 
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
-    : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
+    : graph_(std::move(graph)), bindings_(std::make_unique<BindingCache>()), frames_(std::make_unique<FramePool>()) {
   Lowering(*this, options, outer_symbols).run();
 }
 

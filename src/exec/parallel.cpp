@@ -194,6 +194,8 @@ ParallelState& Frame::parallel_state() {
   return *parallel_state_;
 }
 
-Frame::~Frame() = default;
+Frame::~Frame() {
+  if (binding_) program_.bindings().let_go(std::move(binding_));
+}
 
 }  // namespace treadle::exec

@@ -148,8 +148,8 @@ class Program {
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
   size_t state_bytes_ = 0;
-  std::unique_ptr<FramePool> frames_;
   std::unique_ptr<BindingCache> bindings_;
+  std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
   bool always_parallel_ = false;
