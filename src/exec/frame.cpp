@@ -102,7 +102,8 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     binding_ = program_.bindings().get(program_, symbol_values_,
                                        control.max_threads > 0 ? control.max_threads
                                        : control.pool          ? control.pool->num_threads()
-                                                               : 1);
+                                                               : 1,
+                                       control.pool);
   }
   if (generation_ != binding_->generation()) ready_pointers();
   bound_.assign(bound.begin(), bound.end());
