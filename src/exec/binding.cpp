@@ -114,9 +114,20 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
 // so that the same node is to blame whatever the number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   if (!pool || pool->num_threads() < 2 || max_threads < 2) return;
+  constexpr size_t kLittleToPack = 65'536;  // bytes of weights that the caller packs before another thread is awake
   std::vector<const Instruction*> packing;
-  for (const Instruction& instruction : program_.instructions())
-    if (instruction.packed && !instruction.dynamic) packing.push_back(&instruction);
+  size_t total_bytes = 0;
+  for (const Instruction& instruction : program_.instructions()) {
+    if (!instruction.packed || instruction.dynamic) continue;
+    size_t weight_bytes = 0;
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].placement == Placement::constant)
+        weight_bytes += size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+    if (weight_bytes == 0) continue;
+    packing.push_back(&instruction);
+    total_bytes += weight_bytes;
+  }
+  if (total_bytes < kLittleToPack) return;
   parallel_for(pool, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       try {

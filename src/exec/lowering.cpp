@@ -151,7 +151,10 @@ class Lowering {
     std::vector<size_t> order(tasks.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tasks[a].size_bytes > tasks[b].size_bytes; });
-    parallel_for(options_.pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
+    size_t total_bytes = 0;
+    for (const Task& task : tasks) total_bytes += task.size_bytes;
+    ThreadPool* pool = total_bytes < kLittleToPack ? nullptr : options_.pool;
+    parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         Task& task = tasks[order[static_cast<size_t>(i)]];
         const Node& node = *task.instruction->node;
@@ -452,6 +455,7 @@ class Lowering {
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
+  static constexpr size_t kLittleToPack = 65'536;             // bytes that the caller packs before another thread is awake
   static constexpr size_t kMaxParallelInstructions = 16'384;  // the matrix of their order has 32 MB then
   std::vector<int32_t> slot_of_value_;
   std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
