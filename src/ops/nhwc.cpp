@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/pool_nhwc.h"
@@ -93,7 +94,7 @@ class Packed final : public PackedState {
     std::lock_guard lock(mutex_);
     Tensor& made = forms_[form];
     if (!made.defined()) {
-      Tensor fresh(DType::float32, Shape{size});
+      Tensor fresh(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
       pack(weights(), fresh.data<float>());
       made = std::move(fresh);
     }
