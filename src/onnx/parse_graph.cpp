@@ -123,7 +123,11 @@ void parse_node(ParseContext& context, WireReader reader, NodeDef& out) {
       case 2: out.outputs.push_back(reader.string()); break;
       case 3: out.name = reader.string(); break;
       case 4: out.op_type = reader.string(); break;
-      case 5: parse_element(context, reader, "attribute", out.attributes, parse_attribute); break;
+      case 5:
+        context.in_constant = out.op_type == "Constant";  // writers put the operator first
+        parse_element(context, reader, "attribute", out.attributes, parse_attribute);
+        context.in_constant = false;
+        break;
       case 6: out.doc_string = reader.string(); break;
       case 7: out.domain = reader.string(); break;
       case 8: out.overload = reader.string(); break;

@@ -1,6 +1,7 @@
 #include "kernels/conv/nhwc.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -231,12 +232,16 @@ int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
   return 0;
 }
 
-void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
+namespace {
+
+/// Calls visit(index in the weights, index in the packed form) for every weight of a direct or depthwise convolution, and pad(begin, end)
+/// for what the packed form has besides.
+template <typename Visit, typename Pad>
+void each_packed(const ConvParams& p, NhwcMethod method, Visit visit, Pad pad) {
   const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p);
-  if (method == NhwcMethod::winograd) return winograd_pack(p, weights, packed);
   if (method == NhwcMethod::depthwise) {
     for (int64_t c = 0; c < p.C; ++c) {
-      for (int64_t t = 0; t < taps; ++t) packed[t * p.C + c] = weights[c * taps + t];
+      for (int64_t t = 0; t < taps; ++t) visit(c * taps + t, t * p.C + c);
     }
     return;
   }
@@ -246,19 +251,32 @@ void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, flo
     const int64_t group = item / panels.count, panel = item % panels.count;
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
     const int64_t columns = std::min(width, filters - first);
-    const float* from = weights + (group * filters + first) * K;
-    float* to = packed + group * group_floats + first * K;  // [tap][channel][filter]
+    const int64_t from = (group * filters + first) * K, to = group * group_floats + first * K;  // [tap][channel][filter]
     for (int64_t c0 = 0; c0 < channels; c0 += block) {
       const int64_t c1 = std::min(channels, c0 + block);
       for (int64_t n = 0; n < columns; ++n) {
-        const float* filter = from + n * K + c0 * taps;
+        int64_t at = from + n * K + c0 * taps;
         for (int64_t c = c0; c < c1; ++c) {
-          for (int64_t t = 0; t < taps; ++t) to[(t * channels + c) * width + n] = *filter++;
+          for (int64_t t = 0; t < taps; ++t) visit(at++, to + (t * channels + c) * width + n);
         }
       }
     }
-    for (int64_t k = 0; columns < width && k < K; ++k) std::fill(to + k * width + columns, to + (k + 1) * width, 0.0f);
+    for (int64_t k = 0; columns < width && k < K; ++k) pad(to + k * width + columns, to + (k + 1) * width);
   }
+}
+
+}  // namespace
+
+void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
+  if (method == NhwcMethod::winograd) return winograd_pack(p, weights, packed);
+  each_packed(
+      p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); },
+      [&](int64_t begin, int64_t end) { std::fill(packed + begin, packed + end, 0.0f); });
+}
+
+void nhwc_unpack(const ConvParams& p, NhwcMethod method, const float* packed, float* weights) {
+  each_packed(
+      p, method, [&](int64_t to, int64_t from) { weights[to] = packed[from]; }, [](int64_t, int64_t) {});
 }
 
 size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {

@@ -1,6 +1,7 @@
 #include "kernels/conv/winograd.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "kernels/conv/winograd_transform.h"
@@ -112,7 +113,9 @@ struct Block {
       for (int64_t k = 0; k < 9; ++k) {
         const int64_t ih = oh + k / 3 - w.pad_begin[1], iw = ow + k % 3 - w.pad_begin[2];
         if (ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) continue;
-        sum += x[((image * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weights[(m * p.C + c) * 9 + k];
+        float weight;
+        std::memcpy(&weight, weights + (m * p.C + c) * 9 + k, sizeof(float));
+        sum += x[((image * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weight;
       }
     }
     return sum;

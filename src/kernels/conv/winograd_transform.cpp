@@ -1,6 +1,7 @@
 #include "kernels/conv/winograd_transform.h"
 
 #include <algorithm>
+#include <cstring>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/conv/winograd_transform.cpp"
@@ -70,7 +71,7 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
       const int64_t block = std::min(kBlock, channels - c0);
       for (int64_t n = 0; n < count; ++n) {
         const float* from = weights + (n0 + n) * filter_floats + c0 * 9;
-        for (int64_t k = 0; k < block * 9; ++k) taps[k * kMaxWidth + n] = from[k];
+        for (int64_t k = 0; k < block * 9; ++k) std::memcpy(taps + k * kMaxWidth + n, from + k, sizeof(float));
       }
       for (int64_t k = 0; k < block * 9; ++k) std::fill(taps + k * kMaxWidth + count, taps + k * kMaxWidth + columns, 0.0f);
       for (int64_t c = 0; c < block; ++c) {
