@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "core/checked.h"
+#include "core/thread_pool.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -108,9 +109,40 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   sizes_[static_cast<size_t>(instruction.scratch_buffer)] = context.scratch_bytes();
 }
 
-void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed) {
+// Some kernels pack their weights in the form that the extents ask for when they are bound, which takes longer than anything else here:
+// these are bound side by side, and found packed by the pass over all instructions in their order. That one also tells what is wrong,
+// so that the same node is to blame whatever the number of threads.
+void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
+  if (!pool || pool->num_threads() < 2 || max_threads < 2) return;
+  constexpr size_t kLittleToPack = 65'536;  // bytes of weights that the caller packs before another thread is awake
+  std::vector<const Instruction*> packing;
+  size_t total_bytes = 0;
+  for (const Instruction& instruction : program_.instructions()) {
+    if (!instruction.packed || instruction.dynamic) continue;
+    size_t weight_bytes = 0;
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].placement == Placement::constant)
+        weight_bytes += size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+    if (weight_bytes == 0) continue;
+    packing.push_back(&instruction);
+    total_bytes += weight_bytes;
+  }
+  if (total_bytes < kLittleToPack) return;
+  parallel_for(pool, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        bind_instruction(*packing[static_cast<size_t>(i)], max_threads);
+      } catch (const Error&) {
+        continue;
+      }
+    }
+  });
+}
+
+void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {
   for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
   evaluate();
+  if (!bound_before_) pack_ahead(max_threads, pool);
   for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads);
   const auto buffers = program_.buffers();
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -216,7 +248,7 @@ void Binding::place(bool bucketed) {
 }
 
 std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
-                                                 std::shared_ptr<const Binding> previous) {
+                                                 ThreadPool* pool, std::shared_ptr<const Binding> previous) {
   std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
   bool first = false;
   {
@@ -243,7 +275,7 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
     }
   }
   if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
-  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first);
+  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);
   return recent_.front();

@@ -12,6 +12,10 @@
 #include "exec/program.h"
 #include "treadle/tensor.h"
 
+namespace treadle {
+class ThreadPool;
+}
+
 namespace treadle::exec {
 
 /// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
@@ -27,8 +31,9 @@ class Binding {
 
   /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
   /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
+  /// @param pool  packs weights side by side when the object is bound for the first time; null: the caller does.
   /// @throws Error naming the node whose kernel cannot take its shapes.
-  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed);
+  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool);
 
   const Program& program() const { return program_; }
   const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
@@ -55,6 +60,7 @@ class Binding {
  private:
   friend struct BindingCache;
   void evaluate();
+  void pack_ahead(int max_threads, ThreadPool* pool);
   void bind_instruction(const Instruction& instruction, int max_threads);
   void place(bool bucketed);
   void judge_costs();
@@ -81,9 +87,10 @@ struct BindingCache {
   static constexpr size_t kCapacity = 16;
 
   /// The binding for these values, made or re-made if needed.
+  /// @param pool      as Binding::bind.
   /// @param previous  what the caller holds until now and lets go of.
   std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
-                                     std::shared_ptr<const Binding> previous = {});
+                                     ThreadPool* pool = nullptr, std::shared_ptr<const Binding> previous = {});
   /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
   void let_go(std::shared_ptr<const Binding> binding);
 

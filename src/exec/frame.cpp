@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "core/large_memory.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/dynamic.h"
@@ -68,7 +69,11 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
 
 void Frame::ready_pointers() {
   size_t arena_bytes = binding_->offsets().arena_bytes;
-  if (!arena_ || arena_->size_bytes() < arena_bytes) arena_ = Storage::allocate(arena_bytes);
+  if (!arena_ || arena_->size_bytes() < arena_bytes) {
+    generation_ = 0;  // pointers into what is let go now, should the machine have no more
+    arena_.reset();
+    arena_ = allocate_large(arena_bytes);
+  }
   const auto operands = program_.operands();
   const auto slots = program_.slots();
   for (size_t k = 0; k < operands.size(); ++k) {
@@ -99,7 +104,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
               });
   if (!same) {
     const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
-    binding_ = program_.bindings().get(program_, symbol_values_, threads, std::move(binding_));
+    binding_ = program_.bindings().get(program_, symbol_values_, threads, control.pool, std::move(binding_));
   }
   if (generation_ != binding_->generation()) ready_pointers();
   bound_.assign(bound.begin(), bound.end());

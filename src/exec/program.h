@@ -70,6 +70,9 @@ struct ProgramOptions {
   bool parallel = false;         ///< independent instructions may run at once: memory is planned for every order that the data allows
   bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
+  /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
+  /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
+  Graph* release_packed = nullptr;
 };
 
 class Program {

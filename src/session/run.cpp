@@ -111,6 +111,7 @@ std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::
   }
   Request request{outputs, fed, {}};
   if (options) request.targets = options->targets;
+  request.all_constants = options && !options->dump_folder.empty();
   std::shared_ptr<const Monitor> monitor = impl_->current_monitor();
   bool compiled = false;
   std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <set>
 
 #include "core/checked.h"
 #include "device/sim/sim_device.h"
@@ -84,12 +85,17 @@ size_t packed_bytes(const exec::Program& program) {
   return bytes;
 }
 
-size_t weight_bytes(const Graph& graph) {
+size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
   size_t bytes = 0;
   for (size_t i = 0; i < graph.num_values(); ++i) {
-    const Tensor* constant = graph.stored_tensor(ValueId{static_cast<uint32_t>(i)});
-    if (constant && !graph.value(ValueId{static_cast<uint32_t>(i)}).uses.empty()) bytes += constant->size_bytes();
+    const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
+    if (!value.is_constant() || value.uses.empty() || !value.type.is_static() || value.type.dtype == DType::string) continue;
+    // The type tells the size of what has been packed and let go. A body may share a constant with the graph around it.
+    if (value.constant.is_tensor() && !seen.insert(value.constant.tensor().raw()).second) continue;
+    bytes += size_bytes(value.type.dtype, value.type.static_shape().num_elements());
   }
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+    for (const Body& body : graph.node(id).bodies) bytes += weight_bytes(*body.graph, seen);
   return bytes;
 }
 
@@ -189,7 +195,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");
   }
-  auto made = finish(std::move(graph));
+  auto made = finish(std::move(graph), /*keep_constants=*/false);
   if (recorder) {
     recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
     profiling = true;
@@ -249,7 +255,8 @@ std::string Session::to_text(std::string_view stage) const {
 MemoryReport Session::memory() const {
   MemoryReport report;
   const exec::Program& program = *impl_->main->program;
-  report.weight_bytes = weight_bytes(*impl_->main->graph);
+  std::set<const void*> seen;
+  report.weight_bytes = weight_bytes(*impl_->main->graph, seen);
   report.packed_bytes = packed_bytes(program);
   if (auto plan = program.bindings().latest_plan()) {
     report.arena_bytes = plan->arena_bytes;
