@@ -1,6 +1,7 @@
 // The whole public C++ API.
 #pragma once
 
+#include "treadle/allocator.h"
 #include "treadle/datum.h"
 #include "treadle/dlpack.h"
 #include "treadle/dtype.h"

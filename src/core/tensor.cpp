@@ -1,25 +1,98 @@
 #include "treadle/tensor.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "core/cpu_info.h"
 
 namespace treadle {
 
+namespace {
+
+/// Frees a block of an allocator of its own, and takes it off its account. A deleter and not a member, so that a block is found to be
+/// accounted for without looking into it.
+struct Accounted {
+  std::shared_ptr<Allocator> allocator;
+  std::shared_ptr<MemoryAccount> account;
+  mutable std::atomic<bool> charged{false};  // false once the memory was handed over
+  size_t size_bytes = 0;
+  MemoryClass memory_class = MemoryClass::other;
+  std::byte* data = nullptr;
+
+  Accounted() = default;
+  Accounted(Accounted&& other) noexcept
+      : allocator(std::move(other.allocator)),
+        account(std::move(other.account)),
+        charged(other.charged.exchange(false)),
+        size_bytes(other.size_bytes),
+        memory_class(other.memory_class),
+        data(std::exchange(other.data, nullptr)) {}
+
+  void charge() {
+    if (!account) return;
+    account->charge(memory_class, size_bytes);
+    charged.store(true);
+  }
+  void discharge() const noexcept {
+    if (charged.exchange(false)) account->discharge(memory_class, size_bytes);
+  }
+  void operator()(Storage* storage) const noexcept {
+    delete storage;
+    if (data) allocator->free(data, size_bytes, memory_class);
+    discharge();
+  }
+};
+
+}  // namespace
+
 std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
-  auto storage = std::shared_ptr<Storage>(new Storage);
   if (size_t limit = cpu_info().memory_limit_bytes; limit > 0 && size_bytes > limit)
     throw Error(ErrorCode::resource_exhausted,
                 "a tensor of " + std::to_string(size_bytes) + " bytes; the machine or its cgroup allows " + std::to_string(limit));
-  size_t rounded = align_up(size_bytes ? size_bytes : 1, kAlignment);
-  storage->data_ = static_cast<std::byte*>(rounded < size_bytes ? nullptr : std::aligned_alloc(kAlignment, rounded));
-  if (!storage->data_) throw Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes");
-  storage->size_bytes_ = size_bytes;
-  storage->owned_ = true;
-  return storage;
+  const size_t rounded = align_up(size_bytes ? size_bytes : 1, kAlignment);
+  auto exhausted = [&] { return Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes"); };
+  if (rounded < size_bytes) throw exhausted();
+  const AllocationContext* context = AllocationScope::current();
+  if (!context) {
+    auto storage = std::shared_ptr<Storage>(new Storage);
+    storage->data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+    if (!storage->data_) throw exhausted();
+    storage->size_bytes_ = size_bytes;
+    storage->owned_ = true;
+    return storage;
+  }
+  Accounted block;
+  block.allocator = context->allocator ? context->allocator : plain_allocator();
+  block.account = context->account;
+  block.size_bytes = rounded;
+  block.memory_class = AllocationScope::current_class();
+  Storage* made = nullptr;
+  try {
+    block.charge();
+    block.data = static_cast<std::byte*>(block.allocator->allocate(rounded, block.memory_class));
+    if (!block.data) throw exhausted();
+    made = new Storage;
+  } catch (...) {
+    block(nullptr);
+    throw;
+  }
+  made->data_ = block.data;
+  made->size_bytes_ = size_bytes;
+  return std::shared_ptr<Storage>(made, std::move(block));  // frees both if the reference count cannot be had
+}
+
+void hand_over(const std::shared_ptr<Storage>& storage) noexcept {
+  if (const auto* block = std::get_deleter<Accounted>(storage)) block->discharge();
+}
+
+const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept {
+  const auto* block = std::get_deleter<Accounted>(storage);
+  return block && block->charged.load() ? block->account.get() : nullptr;
 }
 
 std::shared_ptr<Storage> Storage::allocate_strings(size_t count) {

@@ -1,0 +1,141 @@
+#include "core/allocation.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+struct Current {
+  const AllocationContext* context = nullptr;
+  MemoryClass memory_class = MemoryClass::other;
+};
+constinit thread_local Current innermost;
+
+class PlainAllocator final : public Allocator {
+ public:
+  std::string_view name() const noexcept override { return "plain"; }
+  void* allocate(size_t size_bytes, MemoryClass /*memory_class*/) override {
+    const size_t rounded = (size_bytes + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment;
+    return rounded < size_bytes ? nullptr : std::aligned_alloc(Storage::kAlignment, rounded);
+  }
+  void free(void* data, size_t /*size_bytes*/, MemoryClass /*memory_class*/) noexcept override { std::free(data); }
+};
+
+}  // namespace
+
+std::string_view memory_class_name(MemoryClass memory_class) noexcept {
+  switch (memory_class) {
+    case MemoryClass::weights: return "weights";
+    case MemoryClass::packed: return "packed";
+    case MemoryClass::activations: return "activations";
+    case MemoryClass::scratch: return "scratch";
+    case MemoryClass::io: return "io";
+    case MemoryClass::other: break;
+  }
+  return "other";
+}
+
+Allocator::~Allocator() = default;
+void Allocator::renew(void* /*data*/, size_t /*size_bytes*/) noexcept {}
+size_t Allocator::trim() noexcept { return 0; }
+void Allocator::visit_regions(const std::function<void(const MemoryRegion&)>& /*visit*/) const {}
+void Allocator::check() {}
+
+const std::shared_ptr<Allocator>& plain_allocator() {
+  static const auto* allocator = new std::shared_ptr<Allocator>(std::make_shared<PlainAllocator>());  // tensors may outlive static objects
+  return *allocator;
+}
+
+MemoryAccount::MemoryAccount(std::string name, size_t limit_bytes, std::shared_ptr<MemoryAccount> parent)
+    : name_(std::move(name)), parent_(std::move(parent)), limit_(limit_bytes) {}
+
+void MemoryAccount::Counter::count(size_t now) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  size_t seen = peak.load(std::memory_order_relaxed);
+  while (seen < now && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
+
+void MemoryAccount::Counter::add(size_t size_bytes) noexcept { count(bytes.fetch_add(size_bytes, std::memory_order_relaxed) + size_bytes); }
+
+MemoryUsage MemoryAccount::Counter::read() const {
+  return {bytes.load(std::memory_order_relaxed), peak.load(std::memory_order_relaxed), allocations.load(std::memory_order_relaxed)};
+}
+
+// Compared and exchanged rather than added and taken back: nobody ever sees more in use than the limit.
+bool MemoryAccount::take(size_t size_bytes) noexcept {
+  const size_t limit = limit_bytes();
+  size_t before = total_.bytes.load(std::memory_order_relaxed);
+  do {
+    if (limit > 0 && (size_bytes > limit || before > limit - size_bytes)) return false;
+  } while (!total_.bytes.compare_exchange_weak(before, before + size_bytes, std::memory_order_relaxed));
+  total_.count(before + size_bytes);
+  return true;
+}
+
+bool MemoryAccount::try_charge(MemoryClass memory_class, size_t size_bytes) noexcept {
+  if (parent_ && !parent_->try_charge(memory_class, size_bytes)) return false;
+  if (!take(size_bytes)) {
+    if (parent_) parent_->discharge(memory_class, size_bytes);
+    return false;
+  }
+  classes_[static_cast<size_t>(memory_class)].add(size_bytes);
+  return true;
+}
+
+void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
+  if (try_charge(memory_class, size_bytes)) return;
+  const MemoryAccount* full = this;
+  for (const MemoryAccount* account = this; account; account = account->parent_.get())
+    if (size_t limit = account->limit_bytes(); limit > 0 && account->bytes() + size_bytes > limit) full = account;
+  throw Error(ErrorCode::resource_exhausted, "the memory limit of " + std::to_string(full->limit_bytes()) + " bytes of " + full->name_ +
+                                                 " leaves no " + std::to_string(size_bytes) + " bytes for " +
+                                                 std::string(memory_class_name(memory_class)) + ": " + std::to_string(full->bytes()) +
+                                                 " are in use");
+}
+
+void MemoryAccount::discharge(MemoryClass memory_class, size_t size_bytes) noexcept {
+  classes_[static_cast<size_t>(memory_class)].bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
+  total_.bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
+  if (parent_) parent_->discharge(memory_class, size_bytes);
+}
+
+MemoryStatistics MemoryAccount::statistics() const {
+  MemoryStatistics result;
+  for (size_t c = 0; c < kNumMemoryClasses; ++c) result.classes[c] = classes_[c].read();
+  result.total = total_.read();
+  result.limit_bytes = limit_bytes();
+  return result;
+}
+
+void MemoryAccount::reset_peaks() noexcept {
+  for (Counter& counter : classes_) counter.peak.store(counter.bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  total_.peak.store(bytes(), std::memory_order_relaxed);
+}
+
+AllocationScope::AllocationScope(const AllocationContext* context, MemoryClass memory_class) noexcept
+    : context_before_(innermost.context), class_before_(innermost.memory_class) {
+  innermost = {context, memory_class};
+}
+
+AllocationScope::~AllocationScope() { innermost = {context_before_, class_before_}; }
+
+const AllocationContext* AllocationScope::current() noexcept { return innermost.context; }
+MemoryClass AllocationScope::current_class() noexcept { return innermost.memory_class; }
+
+MemoryCharge::MemoryCharge(std::shared_ptr<MemoryAccount> account, MemoryClass memory_class, size_t size_bytes)
+    : class_(memory_class), size_bytes_(size_bytes) {
+  if (account) account->charge(memory_class, size_bytes);
+  account_ = std::move(account);
+}
+
+void MemoryCharge::reset() noexcept {
+  if (account_) account_->discharge(class_, size_bytes_);
+  account_.reset();
+  size_bytes_ = 0;
+}
+
+}  // namespace treadle

@@ -1,0 +1,66 @@
+// Which allocator and account Storage::allocate() uses: those of the innermost scope of the thread.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "treadle/allocator.h"
+#include "treadle/tensor.h"
+
+namespace treadle {
+
+/// What a session, a job, or a run allocates from.
+struct AllocationContext {
+  std::shared_ptr<Allocator> allocator;    ///< null: the system's
+  std::shared_ptr<MemoryAccount> account;  ///< null: nobody is charged
+};
+
+/// While it lives, Storage::allocate() on this thread takes memory from `context` and charges it under `memory_class`. Scopes nest.
+/// The blocks keep allocator and account alive, and free themselves there from any thread.
+class AllocationScope {
+ public:
+  /// @param context  must outlive the scope; null: as without a scope.
+  AllocationScope(const AllocationContext* context, MemoryClass memory_class) noexcept;
+  ~AllocationScope();
+  AllocationScope(const AllocationScope&) = delete;
+  AllocationScope& operator=(const AllocationScope&) = delete;
+
+  /// Of this thread; null without a scope.
+  static const AllocationContext* current() noexcept;
+  static MemoryClass current_class() noexcept;
+
+ private:
+  const AllocationContext* context_before_;
+  MemoryClass class_before_;
+};
+
+/// Memory that leaves the library: its account is not charged with it any more, though the block lives on. Does nothing for memory that
+/// nobody is charged for.
+void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
+/// The account that is charged for a block; null if there is none.
+const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
+
+/// Bytes that an account is charged with while this lives: for memory that Storage::allocate() did not make.
+class MemoryCharge {
+ public:
+  MemoryCharge() = default;
+  /// @throws Error(resource_exhausted) as MemoryAccount::charge().
+  MemoryCharge(std::shared_ptr<MemoryAccount> account, MemoryClass memory_class, size_t size_bytes);
+  ~MemoryCharge() { reset(); }
+  MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }
+  MemoryCharge& operator=(MemoryCharge&& other) noexcept {
+    std::swap(account_, other.account_);
+    std::swap(class_, other.class_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+  size_t size_bytes() const noexcept { return size_bytes_; }
+  void reset() noexcept;
+
+ private:
+  std::shared_ptr<MemoryAccount> account_;
+  MemoryClass class_ = MemoryClass::other;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace treadle
