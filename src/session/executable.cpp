@@ -106,9 +106,11 @@ size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monit
 std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<const Graph> graph, bool observable) const {
   auto made = std::make_shared<Executable>();
   made->graph = graph;
-  made->program = std::make_unique<exec::Program>(
-      graph,
-      exec::ProgramOptions{.reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable});
+  made->program = std::make_unique<exec::Program>(graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory,
+                                                                              .pool = pool.get(),
+                                                                              .parallel = parallel,
+                                                                              .shared = job != nullptr,
+                                                                              .observable = observable});
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
