@@ -17,6 +17,7 @@
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
+#include "treadle/sharing.h"
 
 namespace treadle {
 
@@ -38,6 +39,7 @@ struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
   int inter_op_num_threads = 0;  ///< nodes at once; 0: as many as threads, if the execution mode is parallel; 2 or more: parallel
   ExecutionMode execution_mode = ExecutionMode::sequential;
+  std::shared_ptr<Job> job;                 ///< that the runs belong to; null: the environment's, if it names one
   std::shared_ptr<ThreadPool> thread_pool;  ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;

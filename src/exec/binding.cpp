@@ -151,38 +151,49 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
                            shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
   }
   place(bucketed);
+  if (program_.parallel() || program_.shared()) estimate_costs();
   if (program_.parallel()) judge_costs();
   bound_before_ = true;
   generation_ = next_generation();
 }
 
 // An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
-void Binding::judge_costs() {
+void Binding::estimate_costs() {
   constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
+  const auto instructions = program_.instructions();
+  hints_.assign(instructions.size(), {});
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const Instruction& instruction = instructions[i];
+    if (!instruction.bodies.empty() || instruction.dynamic) continue;
+    size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+    ShapeContext context(*instruction.node);
+    context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+    context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+    Cost cost;
+    if (instruction.node->op->cost) {
+      cost = instruction.node->op->cost(context);
+    } else {
+      for (int32_t slot : program_.operands(instruction))
+        if (slot >= 0)
+          cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
+    }
+    const double computing_ns = cost.flops / kFlopsPerNs, moving_ns = cost.bytes / kBytesPerNs;
+    hints_[i].estimated_ns = static_cast<uint32_t>(std::clamp(computing_ns + moving_ns, 1.0, 4e9));
+    hints_[i].bound = computing_ns > moving_ns ? sharing::Bound::compute : sharing::Bound::memory;
+  }
+}
+
+void Binding::judge_costs() {
   const auto instructions = program_.instructions();
   expensive_.assign(instructions.size(), 0);
   std::vector<int32_t> candidates;
   for (size_t i = 0; i < instructions.size(); ++i) {
-    const Instruction& instruction = instructions[i];
-    if (!instruction.bodies.empty()) {
+    if (!instructions[i].bodies.empty())
       expensive_[i] = 1;
-    } else if (instruction.dynamic) {
+    else if (instructions[i].dynamic)
       expensive_[i] = 2;
-    } else {
-      size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
-      ShapeContext context(*instruction.node);
-      context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
-      context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
-      Cost cost;
-      if (instruction.node->op->cost) {
-        cost = instruction.node->op->cost(context);
-      } else {
-        for (int32_t slot : program_.operands(instruction))
-          if (slot >= 0)
-            cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
-      }
-      expensive_[i] = cost.flops / kFlopsPerNs + cost.bytes / kBytesPerNs > kExpensiveNs;
-    }
+    else
+      expensive_[i] = hints_[i].estimated_ns > kExpensiveNs;
     if (expensive_[i] != 0) candidates.push_back(static_cast<int32_t>(i));
   }
   wide_ = false;

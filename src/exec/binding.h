@@ -10,6 +10,7 @@
 
 #include "core/fork_mutex.h"
 #include "exec/program.h"
+#include "sharing/turn.h"
 #include "treadle/tensor.h"
 
 namespace treadle {
@@ -52,6 +53,8 @@ class Binding {
     return kind == 1 ||
            (kind == 2 && program_.measured_ns(static_cast<size_t>(instruction)).load(std::memory_order_relaxed) > kExpensiveNs);
   }
+  /// What a run that shares its device needs to know of a node; nothing is known in programs that are not shared.
+  sharing::NodeHint hint(size_t instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
   /// True if two instructions that are or may be expensive need not wait for each other.
   bool wide() const { return wide_; }
   /// Differs after every bind(), over all bindings of the process: a frame compares it to know whether its pointers are right.
@@ -63,6 +66,7 @@ class Binding {
   void pack_ahead(int max_threads, ThreadPool* pool);
   void bind_instruction(const Instruction& instruction, int max_threads);
   void place(bool bucketed);
+  void estimate_costs();
   void judge_costs();
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
@@ -78,6 +82,7 @@ class Binding {
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0;
   bool bound_before_ = false;
+  std::vector<sharing::NodeHint> hints_;
   std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
   bool wide_ = false;
 };

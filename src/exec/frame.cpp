@@ -12,6 +12,7 @@
 #include "exec/parallel.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -211,6 +212,10 @@ void RunControl::check_closely() const {
   if (deadline && std::chrono::steady_clock::now() > *deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
 }
 
+sharing::Interruption RunControl::interruption() const {
+  return {[](const void* control) { static_cast<const RunControl*>(control)->check(); }, this};
+}
+
 inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
   if (!instruction.dynamic) [[likely]] {
     void* scratch = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
@@ -264,12 +269,15 @@ bool Frame::advance(size_t stop) {
   const auto instructions = program_.instructions();
   const bool watched = control_.watched();
   const size_t end = std::min(stop, instructions.size());
+  sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
     for (; pc_ < end; ++pc_) {
       const Instruction& instruction = instructions[pc_];
       if (instruction.is_yield) [[unlikely]]
         return false;
       control_.check();
+      if (turn.has_duty()) [[unlikely]]
+        turn.before_node(binding_->hint(pc_));
       if (cache_ && !cache_->empty()) [[unlikely]]
         execute_cached(instruction);
       else if (!watched) [[likely]]
@@ -285,9 +293,11 @@ bool Frame::advance(size_t stop) {
 }
 
 // For the parallel executor.
-void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator) {
+void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn) {
   try {
     control_.check();
+    if (turn.has_duty()) [[unlikely]]
+      turn.before_node(binding_->hint(index));
     if (!instruction.dynamic && !control_.watched()) [[likely]] {
       execute(instruction, evaluator);
       return;

@@ -20,7 +20,12 @@
 
 namespace treadle {
 class Recorder;
-}
+namespace sharing {
+class JobState;
+class Turn;
+struct Interruption;
+}  // namespace sharing
+}  // namespace treadle
 
 namespace treadle::exec {
 
@@ -46,10 +51,11 @@ struct RunControl {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
   Observer* observer = nullptr;
-  uint64_t run_id = 0;       ///< what randomness depends on, besides seed and node
-  int max_threads = 0;       ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
-  int intra_op_threads = 0;  ///< of one node, in the parallel executor; 0: all of the pool
-  int inter_op_threads = 0;  ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
+  uint64_t run_id = 0;               ///< what randomness depends on, besides seed and node
+  int max_threads = 0;               ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op_threads = 0;          ///< of one node, in the parallel executor; 0: all of the pool
+  sharing::JobState* job = nullptr;  ///< what the run gives way for, and how much time it may take
+  int inter_op_threads = 0;          ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   bool watched() const { return recorder || observer || deadline; }
   bool stop_requested() const {
@@ -61,6 +67,8 @@ struct RunControl {
     if (stop_requested() || deadline) check_closely();
   }
   void check_closely() const;
+  /// For waits: check(), called from time to time. Holds a pointer to this.
+  sharing::Interruption interruption() const;
 };
 
 /// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
@@ -114,7 +122,7 @@ class Frame {
  private:
   friend class DynamicInstruction;
   friend class ParallelRun;
-  void execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator);
+  void execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn);
   void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
   ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);

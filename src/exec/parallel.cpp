@@ -11,6 +11,7 @@
 
 #include "core/thread_pool.h"
 #include "exec/parallel_plan.h"
+#include "sharing/turn.h"
 
 namespace treadle::exec {
 
@@ -30,6 +31,7 @@ class ParallelRun final : public TaskSource {
 
   void run() {
     if (remaining_.load() == 0) return;
+    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());  // for as long as any thread works
     attached_ = limit_ > 1 && control_.pool->attach(*this);
     auto worker = take_worker();
     ++active_;
@@ -112,6 +114,7 @@ class ParallelRun final : public TaskSource {
 
   void work(ParallelState::Worker& worker, int32_t kept) {
     const auto instructions = frame_.program().instructions();
+    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     while (!failed_.load(std::memory_order_relaxed)) {
       int32_t index = kept;
@@ -124,7 +127,7 @@ class ParallelRun final : public TaskSource {
       if (index < 0) return;
       const Instruction& instruction = instructions[static_cast<size_t>(index)];
       try {
-        frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator);
+        frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
       } catch (...) {
         fail(std::current_exception());
         break;

@@ -121,6 +121,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
       graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory,
                                   .pool = pool.get(),
                                   .parallel = parallel,
+                                  .shared = job != nullptr,
                                   .observable = observable,
                                   .release_packed = keep_constants || device ? nullptr : graph.get()});  // a device copies from the graph
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);

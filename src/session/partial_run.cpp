@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "session/session_impl.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -16,6 +17,8 @@ struct PartialRun::Impl {
 
   bool advance(size_t stop = SIZE_MAX) {
     RunsInFlight::Entry entry(session->in_flight, run_id, "partial run");
+    const exec::RunControl& control = frame->control();
+    sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
     return frame->advance(stop);
   }
 };

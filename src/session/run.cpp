@@ -8,6 +8,7 @@
 #include "session/hooks.h"
 #include "session/observe.h"
 #include "session/session_impl.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -23,6 +24,7 @@ exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight.closing();
+  control.job = job ? job->state().get() : nullptr;
   if (run_options) {
     control.cancel = &run_options->terminate;
     if (run_options->cancel_token) control.token = run_options->cancel_token->flag_.get();
@@ -53,6 +55,7 @@ void Session::Impl::execute(const Executable& executable, std::span<const Datum>
   exec::RunControl run_control = control(run_options);
   HookedRun hooked{.run_id = run_control.run_id, .graph_id = executable.id, .tag = run_options ? run_options->tag : std::string_view()};
   RunsInFlight::Entry entry(in_flight, hooked.run_id, hooked.tag);
+  sharing::RunScope shared(run_control.job, run_control.pool ? run_control.pool->num_threads() : 1);
   std::optional<RunObserver> observer;
   if (RunObserver::needed(run_options, watcher)) run_control.observer = &observer.emplace(executable, run_options, watcher, hooked.run_id);
   auto compute = [&] {

@@ -183,6 +183,7 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
   choose_threads();
   choose_device();
+  job = options.job ? options.job : environment_job();
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();

@@ -73,6 +73,7 @@ struct Session::Impl {
   Model model;
   SessionOptions options;
   std::shared_ptr<ThreadPool> pool;
+  std::shared_ptr<Job> job;  // null: none
   bool parallel = false;
   int intra_limit = 0, inter_limit = 0;  // as of RunControl
   std::shared_ptr<const Executable> main;
