@@ -39,27 +39,28 @@ void pack_panel(const T* B, int64_t K, int64_t columns, int64_t width, int64_t l
 
 template <typename T>
 void pack_one(const T* B, int64_t K, const Panels& panels, int64_t panel, int64_t ldb, bool transposed, T* data) {
+  if (K == 0) return;  // B may be null
   const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
   pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, panels.N - n0), width, ldb, transposed, data + K * n0);
 }
 
+/// The job of a panel of which nothing is said yet about where B lies and about its rows.
 template <typename T>
-TileJob<T> job_for(const MatrixA<T>& A, const PackedB<T>& B, const Panels& panels, int64_t panel, T* C, int64_t ldc,
-                   const Epilogue<T>& epilogue) {
+TileJob<T> job_for(const MatrixA<T>& A, int64_t K, const Panels& panels, int64_t panel, T* C, int64_t ldc, const Epilogue<T>& epilogue) {
   const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
   return {.A = A.data,
           .a_row = A.row,
           .a_col = A.col,
-          .B = B.data + B.K * n0,
+          .B = nullptr,
           .b_row = vectors * panels.lanes,
           .vectors = vectors,
           .C = C + n0,
           .ldc = ldc,
-          .K = B.K,
+          .K = K,
           .row_begin = 0,
           .row_end = 0,
           .first_column = n0,
-          .columns = std::min(vectors * panels.lanes, B.N - n0),
+          .columns = std::min(vectors * panels.lanes, panels.N - n0),
           .epilogue = &epilogue};
 }
 
@@ -68,7 +69,7 @@ template <typename T>
 void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                    T* tail) {
   const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-  TileJob<T> job = job_for({A, s.a_row, s.a_col}, PackedB<T>{s.K, s.N, nullptr}, panels, panel, C, s.ldc, epilogue);
+  TileJob<T> job = job_for<T>({A, s.a_row, s.a_col}, s.K, panels, panel, C, s.ldc, epilogue);
   job.row_end = s.M;
   if (n0 + width <= s.N) {
     job.B = B + n0;
@@ -85,7 +86,7 @@ bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.res
 enum class Method { pack, in_place, dot };
 // By shape only. The dot products have another order of summation, so that the epilogue must not choose them; it is applied afterwards.
 Method method_of(const GemmShape& s) {
-  if (s.M > kFewRows) return Method::pack;
+  if (s.M > kFewRows || s.K == 0) return Method::pack;  // without elements B may be null, which only the packing minds
   if (!s.b_transposed) return Method::in_place;
   return s.a_col == 1 ? Method::dot : Method::pack;
 }
@@ -217,7 +218,8 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
   // The panel is the outer index: it stays in L2 while its row chunks pass.
   parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
-      TileJob<T> job = job_for(A, B, panels, item / chunks, C, ldc, epilogue);
+      TileJob<T> job = job_for(A, B.K, panels, item / chunks, C, ldc, epilogue);
+      job.B = B.data + B.K * job.first_column;
       job.row_begin = M * (item % chunks) / chunks;
       job.row_end = M * (item % chunks + 1) / chunks;
       run_tile(job);

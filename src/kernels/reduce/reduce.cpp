@@ -187,6 +187,12 @@ template <typename T>
 void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* pool) {
   const int64_t outputs = plan.kept.size, inputs = plan.reduced.size;
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs));
+  if (inputs == 0) {  // x may be null: there is no element whose place could be counted from it
+    const T empty =
+        op == Reduce::log_sum_exp ? log_sum_exp(plan.reduced, x) : finish<T>(op, fold_elements(fold_of(op), plan.reduced, x, 0, 0), 0);
+    std::fill_n(y, outputs, empty);
+    return;
+  }
   if (op == Reduce::log_sum_exp) {
     return parallel_for(pool, outputs, std::max<int64_t>(1, grain / 8), [&](int64_t begin, int64_t end) {
       for_each_run(plan.kept, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
