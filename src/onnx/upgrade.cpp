@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/infer.h"
 #include "graph/op_def.h"
 #include "onnx/import.h"
 #include "treadle/error.h"
@@ -33,11 +34,15 @@ bool rewrite_once(Graph& graph, NodeId id) {
     since = *std::upper_bound(op.since.begin(), op.since.end(), since);
     node.version = since;
     if (step == op.upgrade.end()) continue;
+    // The schema is that of the newest opset; what every older one of these has in common is enough for the rewrites.
+    if (!node.has_input(0) || !node.has_output(0))
+      throw Error(ErrorCode::invalid_model, node.has_input(0) ? "the first output is missing" : "the first input is missing");
     step->rewrite(graph, id);
     return true;
   }
   node.version = newest;
   if (!op.decompose) return false;
+  check_schema(graph, node);
   op.decompose(graph, id);
   return !graph.is_alive(id);  // a decomposition that declines leaves everything as it is
 }

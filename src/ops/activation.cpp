@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -204,6 +205,7 @@ void infer_prelu(InferContext& c) {
 
 // Opset 6: one slope for all, or one per channel, given as [C].
 void prelu_channel_slopes(Graph& graph, NodeId id) {
+  require_inputs(graph.node(id), 2);
   const Type& x = graph.type(graph.node(id).inputs[0]);
   const Type& slope = graph.type(graph.node(id).inputs[1]);
   if (!slope.has_rank() || slope.rank() != 1 || (*slope.shape)[0].is_const(1) || !x.has_rank() || x.rank() <= 2) return;

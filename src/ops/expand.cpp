@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
@@ -66,6 +67,7 @@ struct Tile {
 // Tile-1 repeats one axis: (input, tiles, axis), both scalars of the input's dtype.
 void scalars_to_repeats(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
+  require_inputs(node, 3);
   const Tensor *tiles = graph.constant_tensor(node.inputs[1]), *axis = graph.constant_tensor(node.inputs[2]);
   const Type& type = graph.type(node.inputs[0]);
   if (!tiles || !axis || !type.has_rank())

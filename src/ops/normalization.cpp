@@ -260,6 +260,7 @@ using GroupNormalization = ChannelNorm<T, false>;
 
 // Opset 18 had a scale and a bias for each group; now there is one for each channel.
 void repeat_for_channels(Graph& graph, NodeId id) {
+  require_inputs(graph.node(id), 3);
   const ValueId x = graph.node(id).inputs[0];
   const int64_t groups = graph.node(id).attributes.get_int("num_groups", 1);
   auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };

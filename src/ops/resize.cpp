@@ -394,6 +394,7 @@ Cost resize_cost(const ShapeContext& c) {
 
 // Opset 10 knew scales only, and places without offsets: what is now asymmetric.
 void name_coordinates(Graph& graph, NodeId id) {
+  require_inputs(graph.node(id), 2);
   const ValueId x = graph.node(id).inputs[0], scales = graph.node(id).inputs[1];
   // Shrinking took the next element, growing the one before.
   const Tensor* values = graph.constant_tensor(scales);

@@ -106,6 +106,28 @@ TEST(BadModel, ACycleThroughABodyIsNamed) {
       ErrorCode::invalid_model, {"cycle", "make_y"});
 }
 
+TEST(BadModel, OperatorsOfOlderOpsetsWithTooFewInputsAreRefused) {
+  struct Case {
+    const char* op;
+    int opset;
+    std::vector<std::string> inputs;
+  };
+  for (const Case& c : {Case{"Tile", 1, {"x"}}, Case{"PRelu", 6, {"x"}}, Case{"Pad", 2, {}}, Case{"Softmax", 11, {}}, Case{"Clip", 6, {}},
+                        Case{"GroupNormalization", 18, {"x"}}, Case{"Resize", 10, {"x"}}})
+    expect_error(model(graph({.nodes = {node(c.op, c.inputs, {"y"})},
+                              .inputs = {value_info("x", kFloat, {3, 3, 3})},
+                              .outputs = {value_info("y", kFloat, {3, 3, 3})}}),
+                       {}, c.opset),
+                 ErrorCode::invalid_model, {c.op, "missing"});
+}
+
+TEST(BadModel, ADecomposedOperatorWithTooFewInputsIsRefused) {
+  expect_error(model(graph({.nodes = {node("FlexAttention", {"", "x", "x"}, {"y"}, {}, "ai.onnx.preview")},
+                            .inputs = {value_info("x", kFloat, {1, 2, 3, 4})},
+                            .outputs = {value_info("y", kFloat, {1, 2, 3, 4})}})),
+               ErrorCode::invalid_model, {"FlexAttention", "missing"});
+}
+
 TEST(BadModel, FunctionsThatCallThemselvesAreRefused) {
   expect_error(model(graph({.nodes = {node("F", {"x"}, {"y"}, {}, "local")},
                             .inputs = {value_info("x", kFloat, {3})},

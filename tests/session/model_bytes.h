@@ -103,8 +103,8 @@ inline std::string graph(const GraphParts& parts, const std::string& name = "g")
   });
 }
 
-/// IR 10, ai.onnx 22, and functions of the domain "local".
-inline std::string model(const std::string& graph, const std::vector<std::string>& functions = {}) {
+/// IR 10, ai.onnx of opset 22 or another, ai.onnx.preview 1, and functions of the domain "local".
+inline std::string model(const std::string& graph, const std::vector<std::string>& functions = {}, int64_t version = 22) {
   auto opset = [](const std::string& domain, int64_t version) {
     return message([&](Writer& o) {
       o.add_string(1, domain);
@@ -114,7 +114,8 @@ inline std::string model(const std::string& graph, const std::vector<std::string
   return message([&](Writer& w) {
     w.add_int64(1, 10);
     w.add_message(7, graph);
-    w.add_message(8, opset("", 22));
+    w.add_message(8, opset("", version));
+    w.add_message(8, opset("ai.onnx.preview", 1));
     if (!functions.empty()) w.add_message(8, opset("local", 1));
     for (const auto& function : functions) w.add_message(25, function);
   });
