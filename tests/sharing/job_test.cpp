@@ -235,6 +235,7 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
     session.run({{"start", Tensor::scalar<int64_t>(0)}});
     _exit(1);
   }
+  close(ready[1]);  // so that reading ends if the child does
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   bool seen = false;
@@ -247,7 +248,6 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
   session.run({{"x", chain_input()}});  // would not end
   for (const JobStatus& left : list_jobs()) EXPECT_NE(left.name, "killed");
   close(ready[0]);
-  close(ready[1]);
 }
 
 TEST(Jobs, OfAForkedChildAreItsOwn) {
