@@ -17,11 +17,11 @@
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
-#include "treadle/sharing.h"
 
 namespace treadle {
 
 class ThreadPool;
+class Job;
 
 /// A pool for sessions or runs to share. @param num_threads  the caller of a run included; 0: the CPUs that the process may use.
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);

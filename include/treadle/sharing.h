@@ -39,6 +39,7 @@ struct JobStatus {
   double granted_percent = 100;  ///< as the coordinator's policy leaves it; the smaller of both counts
   bool suspended = false;
   uint32_t running = 0;  ///< runs under way
+  uint32_t active = 0;   ///< threads of theirs that compute now: of a suspended job, those whose node has not ended yet
   int threads = 0;       ///< that its runs may use
   uint64_t runs = 0;     ///< that have ended
   uint64_t run_ns = 0;   ///< from begin to end, of all runs that have ended
@@ -48,6 +49,7 @@ struct JobStatus {
   uint64_t average_step_ns = 0;  ///< over recent runs
   uint64_t memory_limit_bytes = 0;
   uint64_t device_bytes = 0, host_bytes = 0;  ///< held in the device's memory, and in the host's because the device is full
+  uint64_t peak_bytes = 0;                    ///< the most of both together
   uint64_t moved_bytes = 0, moves = 0, moving_ns = 0;
 };
 

@@ -13,6 +13,10 @@
 #include "treadle/export.h"
 #include "treadle/model.h"
 
+namespace treadle {
+class Job;
+}
+
 namespace treadle::train {
 
 enum class Loss : int {
@@ -33,6 +37,7 @@ struct TREADLE_API TrainerOptions {
   std::vector<std::string> parameters;
   std::vector<std::string> frozen;  ///< not trained though they would be
   int intra_op_num_threads = 0;     ///< 0: the process's shared pool
+  std::shared_ptr<Job> job;         ///< that steps belong to; null: the environment's, if it names one
 };
 
 using Feeds = std::map<std::string, Datum>;

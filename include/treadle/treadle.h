@@ -27,6 +27,7 @@ typedef struct treadle_session treadle_session;
 typedef struct treadle_run_options treadle_run_options;
 typedef struct treadle_value treadle_value;
 typedef struct treadle_partial_run treadle_partial_run;
+typedef struct treadle_job treadle_job;
 
 typedef enum treadle_code {
   TREADLE_OK = 0,
@@ -94,7 +95,39 @@ typedef struct treadle_session_options {
   int32_t enable_profiling;
   const char* profile_file_prefix;
   const char* backends; /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
+  treadle_job* job;     /* that the runs belong to; NULL: the environment's, if it names one */
 } treadle_session_options;
+
+/* Jobs: names under which sessions run, to share a device; docs/sharing.md. A session keeps its job. Changes act within one node. */
+typedef enum treadle_job_class { TREADLE_GUARANTEED = 0, TREADLE_OPPORTUNISTIC = 1 } treadle_job_class;
+
+typedef struct treadle_job_status {
+  size_t struct_size; /* set by the caller */
+  uint64_t id;
+  int64_t pid;
+  char name[48];
+  int32_t job_class;      /* treadle_job_class */
+  int32_t suspended;      /* 0 or 1 */
+  double share_percent;   /* as set */
+  double granted_percent; /* as the coordinator's policy leaves it; the smaller of both counts */
+  uint64_t running, runs; /* runs under way, and ended */
+  uint64_t run_ns, idle_ns, gave_way_ns, average_step_ns;
+  uint64_t memory_limit_bytes, device_bytes, host_bytes, moved_bytes;
+} treadle_job_status;
+
+/* `name` NULL: the program's name. `memory_limit_bytes` 0: none. */
+TREADLE_C_API treadle_status* treadle_job_create(const char* name, treadle_job_class job_class, double share_percent,
+                                                 uint64_t memory_limit_bytes, treadle_job** out);
+TREADLE_C_API void treadle_job_release(treadle_job* job);
+TREADLE_C_API treadle_status* treadle_job_get_status(const treadle_job* job, treadle_job_status* out);
+TREADLE_C_API treadle_status* treadle_job_set_share(treadle_job* job, double share_percent);
+TREADLE_C_API treadle_status* treadle_job_set_suspended(treadle_job* job, int suspended);
+TREADLE_C_API treadle_status* treadle_job_set_memory_limit(treadle_job* job, uint64_t bytes);
+/* All jobs of this user on this machine: fills up to `capacity` entries, whose struct_size the caller has set, and says how many there are.
+ */
+TREADLE_C_API treadle_status* treadle_jobs_list(treadle_job_status* out, size_t capacity, size_t* num_jobs);
+/* A job of any process of this user. */
+TREADLE_C_API treadle_status* treadle_jobs_set_share(uint64_t id, double share_percent);
 
 TREADLE_C_API treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* options,
                                                      treadle_session** out);

@@ -62,6 +62,7 @@ void register_engine(nb::module_& module);
 void register_stateful_run(nb::module_& module);
 void register_train(nb::module_& module);
 void register_plugin(nb::module_& module);
+void register_sharing(nb::module_& module);
 
 /// A Python object that C++ may let go of on any thread.
 std::shared_ptr<nb::object> keep(nb::object function);

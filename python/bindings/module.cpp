@@ -6,6 +6,7 @@ NB_MODULE(_treadle, module) {
   module.doc() = "The Treadle library as Python objects; use the package treadle.";
   module.def("version", [] { return std::string(treadle::version()); });
   register_errors(module);
+  register_sharing(module);
   register_options(module);
   register_model(module);
   register_ort_value(module);

@@ -1,9 +1,11 @@
 // SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include <stdexcept>
 
 #include "datum.h"
+#include "treadle/sharing.h"
 
 namespace treadle::python {
 namespace {
@@ -167,6 +169,7 @@ void register_options(nb::module_& module) {
           "path"_a, "Not supported: the libraries are built against ONNX Runtime.");
   // Treadle's own.
   session
+      .def_rw("job", &PySessionOptions::job, nb::arg().none(), "The Job that runs belong to, or None: the environment's, if it names one.")
       .def_prop_rw(
           "thread_pool", [](const PySessionOptions& options) { return pool_object(options.thread_pool); },
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "c_api/job.h"
 #include "c_api/status.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
@@ -108,6 +109,7 @@ treadle_status* treadle_session_create(const treadle_model* model, const treadle
       treadle_session_options all{}, *given = &all;
       if (given_options->struct_size < kFirstVersion) throw Error(ErrorCode::invalid_argument, "the options' struct_size is not set");
       std::memcpy(given, given_options, std::min(given_options->struct_size, sizeof all));
+      if (given->job) options.job = given->job->job;
       if (given->backends) options.config["treadle.backends"] = given->backends;
       options.intra_op_num_threads = given->intra_op_num_threads;
       if (given->disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;

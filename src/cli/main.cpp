@@ -29,6 +29,8 @@ int main(int argc, char** argv) {
   add("optimize", "Write the optimised model as ONNX", add_optimize);
   add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);
   add("plan", "Place buffers with lifetimes in one arena: a CSV file in, offsets out", add_plan);
+  add("jobs", "List the jobs of this machine that share it, or change one", add_jobs);
+  add("coordinator", "Steer the jobs of this machine by a policy; a local socket and files steer it", add_coordinator);
   add("operators", "List the operators of this build: versions, dtypes, gradients", add_operators);
   add("options", "List options, passes and environment variables", add_options);
   try {

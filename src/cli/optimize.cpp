@@ -138,7 +138,9 @@ int list_options(const ListOptions& list) {
                info.key.empty() ? "" : fmt::format("; key {}", info.key));
     if (!info.python.empty() && info.python != "-") fmt::print("  {:26} in Python: {}\n", "", info.python);
   }
-  fmt::print("environment variables: none; what a run does depends on its options only\n");
+  fmt::print(
+      "environment variables: TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE and TREADLE_JOB_MEMORY put sessions in a job,\n"
+      "  TREADLE_SHARING_DIR says where jobs meet (docs/sharing.md); what a run computes depends on its options only\n");
   fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
   for (const passes::PassInfo& pass : passes::list_passes())
     fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.inference_only ? " (inference only)" : "");

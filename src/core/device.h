@@ -43,6 +43,9 @@ class Stream {
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
   /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device.
   virtual void record(Event& event) = 0;
+  /// Takes the time that so many bytes take over the bus to the host, in the order of the stream's work; moves none. On devices with
+  /// Device::has_bus().
+  virtual void transfer(size_t size_bytes) { (void)size_bytes; }
   /// Later work of this stream waits for the last record of `event`, of whatever device.
   /// @throws Error(invalid_argument) if it was never recorded, on devices that can tell.
   virtual void wait(const std::shared_ptr<Event>& event) = 0;
@@ -70,6 +73,13 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
   virtual std::unique_ptr<Stream> create_stream(std::string_view name) = 0;
   virtual std::shared_ptr<Event> create_event() = 0;
+  /// True if the device reaches the host's memory over a bus, so that what does not fit its own can stay there under the same address.
+  /// Then allocate_anywhere() gives addresses, and reserve() room in the device's own memory.
+  virtual bool has_bus() const noexcept { return false; }
+  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) { return allocate(size_bytes); }
+  /// False if there is no room for so many bytes.
+  virtual bool reserve(size_t size_bytes) { return (void)size_bytes, true; }
+  virtual void unreserve(size_t size_bytes) { (void)size_bytes; }
   /// True if host code may read and write the device's memory.
   virtual bool host_accessible() const noexcept = 0;
 

@@ -10,7 +10,7 @@
 
 #include "core/fork_mutex.h"
 #include "exec/program.h"
-#include "sharing/turn.h"
+#include "sharing/node_hint.h"
 #include "treadle/tensor.h"
 
 namespace treadle {

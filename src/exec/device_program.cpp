@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "exec/dynamic.h"
+#include "exec/residency.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "sharing/turn.h"
@@ -32,7 +33,8 @@ class DeviceRun {
   void run(std::span<const Datum> feeds, std::span<Datum> outputs) {
     // The frame checks the feeds, and finds the binding.
     frame_.start(feeds, {}, control_);
-    arena_ = owner_.device_->allocate(binding().offsets().arena_bytes);
+    Resident resident(owner_.residency_.get(), binding());
+    arena_ = allocate_bytes(binding().offsets().arena_bytes);
     for (size_t i = 0; i < feeds.size(); ++i) {
       int32_t slot = program_.input_slots()[i];
       if (placement(slot) != Placement::known) set(slot, feeds[i]);
@@ -77,17 +79,40 @@ class DeviceRun {
     std::vector<Datum> inputs_, outputs_;
   };
 
+  // What the run holds in the device's memory goes at its end, however it ends.
+  struct Resident {
+    Resident(Residency* given, const Binding& binding) : residency(given) {
+      if (residency) residency->begin(binding);
+    }
+    ~Resident() {
+      if (residency) residency->end();
+    }
+    Resident(const Resident&) = delete;
+    Resident& operator=(const Resident&) = delete;
+    Residency* residency;
+  };
+
   static size_t index(int32_t slot) { return static_cast<size_t>(slot); }
   const Binding& binding() const { return frame_.binding(); }
   Placement placement(int32_t slot) const { return program_.slots()[index(slot)].placement; }
 
+  std::shared_ptr<Storage> allocate_bytes(size_t bytes) {
+    return owner_.residency_ ? owner_.device_->allocate_anywhere(bytes) : owner_.device_->allocate(bytes);
+  }
+  void place(int32_t slot, const Datum& datum, bool from_host) {
+    if (owner_.residency_ && is_plain(datum)) owner_.residency_->add(slot, datum.tensor().size_bytes(), from_host);
+  }
+
   Tensor allocate(DType dtype, const Shape& shape) {
-    std::shared_ptr<Storage> storage = owner_.device_->allocate(size_bytes(dtype, shape.num_elements()));
+    std::shared_ptr<Storage> storage = allocate_bytes(size_bytes(dtype, shape.num_elements()));
     blocks_[storage.get()] = storage;
     return Tensor(dtype, shape, std::move(storage));
   }
 
-  void set_memory(int32_t slot, DType dtype, const Shape& shape) { values_[index(slot)] = allocate(dtype, shape); }
+  void set_memory(int32_t slot, DType dtype, const Shape& shape) {
+    values_[index(slot)] = allocate(dtype, shape);
+    place(slot, values_[index(slot)], /*from_host=*/false);
+  }
 
   void wait() {
     stream_.synchronize();
@@ -117,6 +142,7 @@ class DeviceRun {
   void set(int32_t slot, const Datum& datum) {
     const bool copied = is_plain(datum) && !on_device(datum.tensor());
     values_[index(slot)] = copied ? Datum(to_device(datum.tensor())) : datum;
+    place(slot, values_[index(slot)], copied);
   }
 
   // The value where the device has it: in its memory, or on the host if only the host can hold it.
@@ -145,6 +171,7 @@ class DeviceRun {
     if (!is_plain(source)) return source;
     auto [found, is_new] = owner_.constants_.try_emplace(root);
     if (is_new) found->second = to_device(source.tensor());
+    if (is_new) place(root, found->second, /*from_host=*/true);
     blocks_[found->second.storage().get()] = found->second.storage();
     return found->second;
   }
@@ -160,10 +187,16 @@ class DeviceRun {
     try {
       control_.check();
       if (turn.has_duty()) turn.before_node(binding().hint(position));
+      if (owner_.residency_) {
+        for (int32_t slot : program_.operands(instruction))
+          if (slot >= 0 && placement(slot) == Placement::constant) value(slot);  // copied at its first use
+        owner_.residency_->before(position);
+      }
       if (instruction.dynamic)
         execute_dynamic(instruction);
       else
         execute_static(instruction);
+      if (owner_.residency_) owner_.residency_->after(position);
     } catch (Error& error) {
       throw error.add_context(describe(*instruction.node) + ", while running on " + owner_.device_->name());
     }
@@ -258,8 +291,11 @@ class DeviceRun {
   std::unordered_map<const Storage*, std::weak_ptr<Storage>> blocks_;  // of the device, that this run has seen
 };
 
-DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device)
-    : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {}
+DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job)
+    : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {
+  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *stream_, *job);
+}
+DeviceProgram::~DeviceProgram() = default;
 
 void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {
   std::lock_guard lock(mutex_);

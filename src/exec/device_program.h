@@ -13,13 +13,18 @@
 
 namespace treadle::exec {
 
+class Residency;
+
 /// A program placed on a device whose kernels are the host's own (`cpu`, `sim`). Constants are copied once; feeds and outputs at every run,
 /// by explicit copies. What only the host can hold (strings, sequences, optionals, maps) and control flow is computed there, between
 /// copies of its operands. Runs are done one after the other.
 class DeviceProgram {
  public:
   /// @param program  must outlive this object.
-  DeviceProgram(const Program& program, std::shared_ptr<Device> device);
+  /// @param job  whose memory limit holds on devices with a bus: what does not fit is kept on the host, and runs go on; null: what does not
+  ///             fit is an error.
+  DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job = nullptr);
+  ~DeviceProgram();
 
   /// As exec::run. Observers and recorders see nothing of it.
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {});
@@ -31,6 +36,7 @@ class DeviceProgram {
   const Program& program_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Residency> residency_;           // null: all memory is the device's own
   std::unordered_map<int32_t, Tensor> constants_;  // by root slot, in the device's memory
   std::mutex mutex_;
 };

@@ -129,7 +129,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
   if (recorder) made->program->name_records(*recorder);
-  if (device) made->placed = std::make_unique<exec::DeviceProgram>(*made->program, device);
+  if (device) made->placed = std::make_unique<exec::DeviceProgram>(*made->program, device, job ? job->state().get() : nullptr);
   return made;
 }
 

@@ -115,6 +115,8 @@ const OptionInfo kTable[] = {
      [](const Options&) { return std::string(); }, nullptr},
     {"config", "add_session_config_entry()", "", "texts by key", "config entries, kept; the keys in this table set the option beside them",
      [](const Options&) { return std::string(); }, nullptr},
+    {"job", "", "", "Job", "what runs belong to, to share the device with others; else the environment's (docs/sharing.md)",
+     [](const Options&) { return std::string(); }, nullptr},
     {"on_pass", "-", "", "function", "is told what every pass did, and how long it took", [](const Options&) { return std::string(); },
      nullptr},
     {"on_warning", "-", "", "function", "is told warnings about the model; in Python they go to `logging`",

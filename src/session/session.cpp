@@ -22,6 +22,7 @@
 #include "profile/chrome_trace.h"
 #include "session/session_impl.h"
 #include "session/support.h"
+#include "sharing/quantities.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -170,9 +171,14 @@ void Session::Impl::choose_threads() {
 void Session::Impl::choose_device() {
   auto chosen = options.config.find("treadle.device");
   if (chosen == options.config.end() || chosen->second == "cpu") return;
-  if (chosen->second != "sim")
-    throw Error(ErrorCode::invalid_argument, fmt::format("treadle.device is \"{}\"; the devices are: cpu, sim", chosen->second));
-  device = SimDevice::create();
+  if (chosen->second != "sim" && chosen->second.rfind("sim:", 0) != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("treadle.device is \"{}\"; the devices are: cpu, sim, sim:NAME", chosen->second));
+  SimOptions sim;
+  if (auto given = options.config.find("treadle.sim.memory"); given != options.config.end())
+    sim.memory_bytes = sharing::parse_bytes(given->second);
+  if (auto given = options.config.find("treadle.sim.bus_per_second"); given != options.config.end())
+    sim.bus_bytes_per_second = static_cast<double>(sharing::parse_bytes(given->second));
+  device = chosen->second == "sim" ? SimDevice::create(sim) : SimDevice::shared(chosen->second.substr(4), sim);
 }
 
 std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {

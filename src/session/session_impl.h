@@ -23,6 +23,7 @@
 #include "session/model.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
+#include "treadle/sharing.h"
 
 namespace treadle {
 

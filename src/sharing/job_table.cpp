@@ -192,7 +192,7 @@ int JobTable::claim() {
     slot.memory_limit = 0;
     slot.threads = 0;
     for (auto* counter : {&slot.runs, &slot.run_ns, &slot.idle_ns, &slot.gave_way_ns, &slot.last_step_ns, &slot.average_step_ns,
-                          &slot.device_bytes, &slot.host_bytes, &slot.moved_bytes, &slot.moves, &slot.moving_ns})
+                          &slot.device_bytes, &slot.host_bytes, &slot.peak_bytes, &slot.moved_bytes, &slot.moves, &slot.moving_ns})
       *counter = 0;
     slot.pid = getpid();
     slot.owner = own;
@@ -308,6 +308,7 @@ JobStatus status_of(const JobSlot& slot) {
   status.granted_percent = slot.granted.load() / 100.0;
   status.suspended = slot.suspended.load() != 0;
   status.running = slot.running;
+  status.active = slot.active;
   status.threads = slot.threads;
   status.runs = slot.runs;
   status.run_ns = slot.run_ns;
@@ -318,6 +319,7 @@ JobStatus status_of(const JobSlot& slot) {
   status.memory_limit_bytes = slot.memory_limit;
   status.device_bytes = slot.device_bytes;
   status.host_bytes = slot.host_bytes;
+  status.peak_bytes = slot.peak_bytes;
   status.moved_bytes = slot.moved_bytes;
   status.moves = slot.moves;
   status.moving_ns = slot.moving_ns;

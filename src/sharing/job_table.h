@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "sharing/node_hint.h"
 #include "treadle/sharing.h"
 
 namespace treadle::sharing {
@@ -32,9 +33,6 @@ enum class Beside : uint32_t {
   any = 3,            ///< all: only shares hold them back
 };
 
-/// What bounds a node's speed, by the operator's cost.
-enum class Bound : uint8_t { unknown = 0, compute = 1, memory = 2 };
-
 enum class SlotState : uint32_t { free = 0, live = 1 };
 
 struct JobSlot {
@@ -52,7 +50,7 @@ struct JobSlot {
   // What the job reports.
   alignas(64) std::atomic<uint64_t> runs{0};
   std::atomic<uint64_t> run_ns{0}, idle_ns{0}, gave_way_ns{0}, last_step_ns{0}, average_step_ns{0};
-  std::atomic<uint64_t> device_bytes{0}, host_bytes{0}, moved_bytes{0}, moves{0}, moving_ns{0};
+  std::atomic<uint64_t> device_bytes{0}, host_bytes{0}, peak_bytes{0}, moved_bytes{0}, moves{0}, moving_ns{0};
   // Written by the owner before the slot is live.
   alignas(64) std::atomic<uint64_t> id{0};
   std::atomic<int64_t> pid{0};

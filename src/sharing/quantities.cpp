@@ -86,11 +86,12 @@ void parse_change(std::string_view word, JobChange& change) {
 
 std::string format_status(const JobStatus& s) {
   return fmt::format(
-      "id={} name={} pid={} class={} share={} granted={} suspended={} running={} threads={} runs={} run_ns={} idle_ns={} gave_way_ns={} "
-      "last_step_ns={} average_step_ns={} memory_limit={} device_bytes={} host_bytes={} moved_bytes={} moves={} moving_ns={}",
-      s.id, s.name, s.pid, class_name(s.job_class), s.share_percent, s.granted_percent, s.suspended ? 1 : 0, s.running, s.threads, s.runs,
-      s.run_ns, s.idle_ns, s.gave_way_ns, s.last_step_ns, s.average_step_ns, s.memory_limit_bytes, s.device_bytes, s.host_bytes,
-      s.moved_bytes, s.moves, s.moving_ns);
+      "id={} name={} pid={} class={} share={} granted={} suspended={} running={} active={} threads={} runs={} run_ns={} idle_ns={} "
+      "gave_way_ns={} "
+      "last_step_ns={} average_step_ns={} memory_limit={} device_bytes={} host_bytes={} peak_bytes={} moved_bytes={} moves={} moving_ns={}",
+      s.id, s.name, s.pid, class_name(s.job_class), s.share_percent, s.granted_percent, s.suspended ? 1 : 0, s.running, s.active, s.threads,
+      s.runs, s.run_ns, s.idle_ns, s.gave_way_ns, s.last_step_ns, s.average_step_ns, s.memory_limit_bytes, s.device_bytes, s.host_bytes,
+      s.peak_bytes, s.moved_bytes, s.moves, s.moving_ns);
 }
 
 JobStatus parse_status(std::string_view line) {
@@ -119,6 +120,10 @@ JobStatus parse_status(std::string_view line) {
       status.suspended = value != "0";
     else if (key == "running")
       number(status.running);
+    else if (key == "active")
+      number(status.active);
+    else if (key == "peak_bytes")
+      number(status.peak_bytes);
     else if (key == "threads")
       number(status.threads);
     else if (key == "runs")

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "core/futex.h"
@@ -15,10 +18,10 @@
 namespace treadle::sharing {
 namespace {
 
-constexpr int64_t kLookNs = 2'000'000;         // how often a wait looks whether the run was cancelled
-constexpr int64_t kShortestIdleNs = 50'000;    // a shorter sleep is mostly the system's own time; less is owed on
-constexpr int64_t kMostCreditNs = 50'000'000;  // of sleeping too long
-constexpr uint64_t kSweepNs = 50'000'000;      // how often who gives way looks whether those it waits for are alive
+constexpr int64_t kLookNs = 2'000'000;            // how often a wait looks whether the run was cancelled
+constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly the system's own time; less is owed on
+constexpr int64_t kMostCreditNs = 1'000'000'000;  // of sleeping too long
+constexpr uint64_t kSweepNs = 50'000'000;         // how often who gives way looks whether those it waits for are alive
 
 // The name as status shows it and as `name=…` lines can carry it.
 std::string checked_name(const std::string& given) {
@@ -36,17 +39,20 @@ std::string checked_name(const std::string& given) {
   return name;
 }
 
-// Whether a thread may leave SCHED_IDLE again; tried once, on a thread that ends.
-bool may_return_from_idle() {
-  static const bool may = [] {
+// Whether the threads of opportunistic runs take the system's idle priority: if the environment asks for it (on a machine that is busy with
+// other things such a run may starve), and a thread may leave it again, which is tried once, on a thread that ends.
+bool takes_idle_priority() {
+  static const bool takes = [] {
+    const char* wanted = std::getenv("TREADLE_JOB_IDLE_PRIORITY");
     bool result = false;
+    if (!wanted || std::string_view(wanted) != "1") return result;
     std::thread([&] {
       const sched_param none{};
       result = sched_setscheduler(0, SCHED_IDLE, &none) == 0 && sched_setscheduler(0, SCHED_OTHER, &none) == 0;
     }).join();
     return result;
   }();
-  return may;
+  return takes;
 }
 
 void begin_work(Page& page, JobSlot& slot, int index) {
@@ -135,7 +141,7 @@ RunScope::RunScope(JobState* job, int threads) : job_(job) {
   JobSlot& slot = job_->slot();
   if (slot.threads.load(std::memory_order_relaxed) < threads) slot.threads.store(threads, std::memory_order_relaxed);
   // An opportunistic run's own thread yields to every other at once, also in the middle of a node.
-  if (static_cast<JobClass>(slot.job_class.load(std::memory_order_relaxed)) == JobClass::opportunistic && may_return_from_idle()) {
+  if (static_cast<JobClass>(slot.job_class.load(std::memory_order_relaxed)) == JobClass::opportunistic && takes_idle_priority()) {
     const sched_param none{};
     const int before = sched_getscheduler(0);
     if (before == SCHED_OTHER && sched_setscheduler(0, SCHED_IDLE, &none) == 0) policy_before_ = before;

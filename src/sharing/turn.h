@@ -54,12 +54,6 @@ struct Interruption {
   const void* context = nullptr;
 };
 
-/// What is known of a node ahead, for policies that let some nodes run beside a guaranteed job.
-struct NodeHint {
-  uint32_t estimated_ns = 0;
-  Bound bound = Bound::unknown;
-};
-
 /// A run under way, for the table; measures it, and lowers its thread's priority if the job is opportunistic. Of a null job: nothing.
 class RunScope {
  public:

@@ -7,9 +7,11 @@
 #include "core/thread_pool.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "sharing/turn.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
+#include "treadle/sharing.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -22,6 +24,7 @@ std::string momentum_name(const std::string& parameter) { return parameter + "/m
 struct Trainer::Impl {
   Impl(const Model& source, const TrainerOptions& trainer_options) : model(source), options(trainer_options) {
     pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
+    job = options.job ? options.job : environment_job();
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     rate = Tensor::scalar(static_cast<float>(options.learning_rate));
     make_step();
@@ -137,6 +140,8 @@ struct Trainer::Impl {
     exec::RunControl control;
     control.pool = pool->num_threads() > 1 ? pool.get() : nullptr;
     control.run_id = num_steps;
+    control.job = job ? job->state().get() : nullptr;
+    sharing::RunScope shared(control.job, pool->num_threads());
     exec::run(runner.program(), arranged, outputs, control, bound_outputs);
     return outputs;
   }
@@ -144,6 +149,7 @@ struct Trainer::Impl {
   Model model;
   TrainerOptions options;
   std::shared_ptr<ThreadPool> pool;
+  std::shared_ptr<Job> job;  // null: none
   std::vector<std::string> output_names, trained;
   NamedTensors parameters, states, momentum;
   std::vector<Datum> bound;  // per output of the step: the memory it is written to

@@ -7,12 +7,14 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
 
 #include "core/checked.h"
+#include "core/futex.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -77,11 +79,12 @@ class SimEvent final : public Event {
 class SimStream final : public Stream {
  public:
   SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
-            int max_delay_us)
+            const SimOptions& options)
       : device_(std::move(device)),
         checker_(std::move(checker)),
         timeline_(checker_->add_timeline(std::string(name))),
-        max_delay_us_(max_delay_us),
+        max_delay_us_(options.max_delay_us),
+        bus_bytes_per_second_(options.bus_bytes_per_second),
         random_(seed),
         thread_([this] { loop(); }) {}
 
@@ -110,6 +113,19 @@ class SimStream final : public Stream {
           if (size_bytes > 0) std::memmove(dst, src, size_bytes);
         },
         "copy");
+  }
+
+  void transfer(size_t size_bytes) override {
+    if (bus_bytes_per_second_ <= 0) return;
+    const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
+    // Sleeping takes tens of microseconds longer than asked for, as much as many a transfer.
+    enqueue(
+        [time] {
+          const auto end = std::chrono::steady_clock::now() + time;
+          if (time > std::chrono::milliseconds(1)) std::this_thread::sleep_for(time - std::chrono::milliseconds(1));
+          while (std::chrono::steady_clock::now() < end) cpu_relax();
+        },
+        "transfer");
   }
 
   void record(Event& event) override {
@@ -207,6 +223,7 @@ class SimStream final : public Stream {
   std::shared_ptr<AccessChecker> checker_;
   int timeline_;
   int max_delay_us_;
+  double bus_bytes_per_second_;
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -225,6 +242,24 @@ class SimDeviceImpl final : public SimDevice {
     for (void* data : quarantine_) std::free(data);
   }
 
+  bool has_bus() const noexcept override { return true; }
+
+  std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
+    const size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
+    void* data = rounded >= size_bytes ? std::aligned_alloc(Storage::kAlignment, rounded) : nullptr;
+    if (!data) throw Error(ErrorCode::resource_exhausted, name() + ": the host cannot allocate " + std::to_string(size_bytes) + " bytes");
+    return wrap(data, size_bytes, rounded, /*reserved=*/0);
+  }
+
+  bool reserve(size_t size_bytes) override {
+    size_t before = allocated_.load();
+    do {
+      if (size_bytes > options_.memory_bytes || before > options_.memory_bytes - size_bytes) return false;
+    } while (!allocated_.compare_exchange_weak(before, before + size_bytes));
+    return true;
+  }
+  void unreserve(size_t size_bytes) override { allocated_ -= size_bytes; }
+
   std::shared_ptr<Storage> allocate(size_t size_bytes) override {
     size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
     size_t before = allocated_.fetch_add(rounded);
@@ -236,16 +271,13 @@ class SimDeviceImpl final : public SimDevice {
                                                      " bytes: " + std::to_string(before) + " of " + std::to_string(options_.memory_bytes) +
                                                      " are in use");
     }
-    std::memset(data, kNewMemory, rounded);
-    checker_->add_memory(data, rounded);
-    auto self = std::static_pointer_cast<SimDeviceImpl>(shared_from_this());
-    return Storage::borrow(data, size_bytes, [self, data, rounded] { self->release(data, rounded); });
+    return wrap(data, size_bytes, rounded, rounded);
   }
 
   std::unique_ptr<Stream> create_stream(std::string_view name) override {
     auto self = std::static_pointer_cast<SimDevice>(shared_from_this());
     uint64_t seed = options_.seed * 0x9E3779B97F4A7C15U + num_streams_.fetch_add(1);
-    return std::make_unique<SimStream>(std::move(self), checker_, name, seed, options_.max_delay_us);
+    return std::make_unique<SimStream>(std::move(self), checker_, name, seed, options_);
   }
   std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
   bool host_accessible() const noexcept override { return false; }
@@ -258,8 +290,16 @@ class SimDeviceImpl final : public SimDevice {
   void resume(Stream& stream) override { dynamic_cast<SimStream&>(stream).set_paused(false); }
 
  private:
-  void release(void* data, size_t rounded) {
-    allocated_ -= rounded;
+  /// @param reserved  bytes of the device's own memory that go with it.
+  std::shared_ptr<Storage> wrap(void* data, size_t size_bytes, size_t rounded, size_t reserved) {
+    std::memset(data, kNewMemory, rounded);
+    checker_->add_memory(data, rounded);
+    auto self = std::static_pointer_cast<SimDeviceImpl>(shared_from_this());
+    return Storage::borrow(data, size_bytes, [self, data, rounded, reserved] { self->release(data, rounded, reserved); });
+  }
+
+  void release(void* data, size_t rounded, size_t reserved) {
+    allocated_ -= reserved;
     if (checker_->remove_memory(data, !on_stream_thread)) {
       std::memset(data, kFreedMemory, rounded);
       std::free(data);
@@ -280,5 +320,18 @@ class SimDeviceImpl final : public SimDevice {
 }  // namespace
 
 std::shared_ptr<SimDevice> SimDevice::create(const SimOptions& options) { return std::make_shared<SimDeviceImpl>(options); }
+
+std::shared_ptr<SimDevice> SimDevice::shared(const std::string& name, const SimOptions& options) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& devices = *new std::map<std::string, std::weak_ptr<SimDevice>>;
+  std::lock_guard lock(mutex);
+  std::weak_ptr<SimDevice>& known = devices[name];
+  if (auto device = known.lock()) return device;
+  SimOptions named = options;
+  named.name = name;
+  auto device = create(named);
+  known = device;
+  return device;
+}
 
 }  // namespace treadle

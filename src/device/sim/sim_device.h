@@ -16,6 +16,7 @@ struct SimOptions {
   uint64_t seed = 0;                      ///< of the delays
   int max_delay_us = 0;                   ///< before every piece of work, uniform from 0; 0: none
   size_t memory_bytes = size_t{1} << 30;  ///< more allocated at once is Error(resource_exhausted)
+  double bus_bytes_per_second = 0;        ///< of moves to and from the host's memory, and of access to it; 0: they take no time
   /// Shared by devices whose events are to count for each other; null: an own one.
   std::shared_ptr<AccessChecker> checker;
 };
@@ -27,6 +28,9 @@ class SimDevice : public Device {
   static std::shared_ptr<SimDevice> create(const SimOptions& options = {});
 
   static constexpr uint8_t kNewMemory = 0xA5, kFreedMemory = 0xDD;
+
+  /// The process's device of that name, made at the first call with these options and kept while anybody holds it: jobs share it.
+  static std::shared_ptr<SimDevice> shared(const std::string& name, const SimOptions& options = {});
 
   virtual size_t allocated_bytes() const = 0;
   /// @throws Error(internal) on a race with a stream's work that the host has not waited for.

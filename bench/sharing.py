@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""A guaranteed job beside opportunistic ones, in processes of their own: workloads in the manner of DISB (SJTU-IPADS), five classes and REAL.
+
+    PYTHONPATH=build/python/python bench/sharing.py --models FOLDER [--seconds 4] [--rounds 3] [--workloads A,B,C,D,E,REAL] [--threads 1]
+    PYTHONPATH=build/python/python bench/sharing.py --models FOLDER --figures
+
+The guaranteed client runs a small model at given times (A every 50 ms, B every 20, C at random every 30 on average, D two clients every 40,
+E without pauses, REAL three runs at once every 100 ms with jitter, as cameras do); an opportunistic client runs a larger one without pauses.
+They are measured alone and together: as jobs of Treadle, as plain processes, with `nice 19`, and with SCHED_IDLE. Modes alternate within
+every round. Latency counts from the time at which a run was due. Printed are the guaranteed p50 and p99 over those alone, the opportunistic
+runs a second over those alone (`of idle`: over what the guaranteed job's own time leaves of them), and failures (runs that raised an error,
+or whose output differs in any bit from the first one's).
+
+--figures measures, in one process: a share of 30 % as busy / (busy + idle), the time from a request to suspend to the end of the node under
+way beside the longest node, limits of the memory of the simulated device (0.6 and 0.8 of what a run needs, over a bus of --bus GB/s), and
+the time that a new limit takes on an idle job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+# name: (guaranteed clients, times between runs in ms, runs at once)
+WORKLOADS = {
+    "A": (1, ("every", 50.0), 1),
+    "B": (1, ("every", 20.0), 1),
+    "C": (1, ("poisson", 30.0), 1),
+    "D": (2, ("every", 40.0), 1),
+    "E": (1, ("closed", 0.0), 1),
+    "REAL": (1, ("jitter", 100.0), 3),
+}
+MODES = ["treadle", "plain", "nice", "idle"]
+
+
+def feeds_of(session) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for info in session.get_inputs():
+        shape = [extent if isinstance(extent, int) and extent > 0 else 1 for extent in info.shape]
+        feeds[info.name] = rng.random(shape, dtype=np.float32)
+    return feeds
+
+
+def percentile(values: list[float], p: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(p * len(ordered)))] if ordered else float("nan")
+
+
+def client(arguments: argparse.Namespace) -> None:
+    """One process: waits for a line on its input, works for --seconds, prints what it saw."""
+    if arguments.mode == "nice" and arguments.role == "opportunistic":
+        os.nice(19)
+    if arguments.mode == "idle" and arguments.role == "opportunistic":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    import treadle
+
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = arguments.threads
+    if arguments.mode == "treadle":
+        options.job = treadle.Job(arguments.role, job_class=arguments.role)
+    session = treadle.InferenceSession(arguments.model, options)
+    feeds = feeds_of(session)
+    expected = session.run(None, feeds)
+    for _ in range(3):
+        session.run(None, feeds)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    rng = random.Random(arguments.seed)
+    kind, period = arguments.arrivals
+    latencies, busy, failures = [], 0.0, 0
+    start = due = time.perf_counter()
+    end = start + arguments.seconds
+    while due < end and time.perf_counter() < end:
+        wait = due - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        for _ in range(arguments.at_once):
+            begin = time.perf_counter()
+            try:
+                outputs = session.run(None, feeds)
+                failures += not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(outputs, expected, strict=True))
+            except Exception:
+                failures += 1
+            now = time.perf_counter()
+            busy += now - begin
+            latencies.append((now - (begin if kind == "closed" else due)) * 1e3)
+        if kind == "closed":
+            due = time.perf_counter()
+        elif kind == "poisson":
+            due += rng.expovariate(1 / period) / 1e3
+        else:
+            due += (period + (rng.uniform(-0.2, 0.2) * period if kind == "jitter" else 0)) / 1e3
+    elapsed = time.perf_counter() - start
+    status = options.job.status() if arguments.mode == "treadle" else None
+    print(json.dumps({"latencies": latencies, "busy": busy / elapsed, "rate": len(latencies) / elapsed, "failures": failures,
+                      "gave_way": status.gave_way_ns / 1e9 / elapsed if status else 0}), flush=True)
+
+
+def start_client(arguments: argparse.Namespace, role: str, mode: str, workload: str, seed: int) -> subprocess.Popen:
+    _, (kind, period), at_once = WORKLOADS[workload]
+    if role == "opportunistic":
+        kind, period, at_once = "closed", 0.0, 1
+    model = arguments.guaranteed if role == "guaranteed" else arguments.opportunistic
+    command = [sys.executable, __file__, "--client", "--role", role, "--mode", mode, "--model", str(Path(arguments.models) / f"{model}.onnx"),
+               "--seconds", str(arguments.seconds), "--threads", str(arguments.threads), "--arrivals", f"{kind}:{period}",
+               "--at-once", str(at_once), "--seed", str(seed)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def together(arguments: argparse.Namespace, workload: str, mode: str, seed: int, roles: list[str]) -> dict[str, dict]:
+    clients = [(role, start_client(arguments, role, mode, workload, seed + i)) for i, role in enumerate(roles)]
+    for _, process in clients:
+        assert process.stdout.readline() == "ready\n", "a client failed to start"
+    for _, process in clients:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    merged: dict[str, dict] = {}
+    for role, process in clients:
+        result = json.loads(process.communicate()[0])
+        if role not in merged:
+            merged[role] = result
+        else:
+            merged[role]["latencies"] += result["latencies"]
+            for key in ("busy", "rate", "failures"):
+                merged[role][key] += result[key]
+    return merged
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    modes = [mode for mode in MODES if mode in arguments.modes.split(",")]
+    print(f"guaranteed {arguments.guaranteed}, opportunistic {arguments.opportunistic}, {arguments.threads} thread(s) each, "
+          f"{os.cpu_count()} CPUs, {arguments.rounds} rounds of {arguments.seconds} s\n")
+    print("| workload | mode | p50 ms | p99 ms | p50 / alone | p99 / alone | opportunistic / alone | of idle | sum | failures |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for workload in arguments.workloads.split(","):
+        num_guaranteed = WORKLOADS[workload][0]
+        guaranteed = ["guaranteed"] * num_guaranteed
+        seen: dict[str, list[dict[str, dict]]] = {mode: [] for mode in ["alone", "opportunistic alone", *modes]}
+        for round_number in range(arguments.rounds):
+            seed = 100 * round_number
+            seen["alone"].append(together(arguments, workload, "plain", seed, guaranteed))
+            seen["opportunistic alone"].append(together(arguments, workload, "plain", seed, ["opportunistic"]))
+            for mode in modes:
+                seen[mode].append(together(arguments, workload, mode, seed, [*guaranteed, "opportunistic"]))
+
+        def latency(mode: str, p: float) -> float:
+            return statistics.median(percentile(one["guaranteed"]["latencies"], p) for one in seen[mode])
+
+        def value(mode: str, role: str, key: str) -> float:
+            return statistics.median(one[role][key] for one in seen[mode])
+
+        alone_rate = value("opportunistic alone", "opportunistic", "rate")
+        idle = max(1e-9, 1 - value("alone", "guaranteed", "busy"))
+        print(f"| {workload} | alone | {latency('alone', 0.5):.2f} | {latency('alone', 0.99):.2f} | 1 | 1 | - | - | 1 | "
+              f"{sum(one['guaranteed']['failures'] for one in seen['alone'])} |")
+        for mode in modes:
+            share = value(mode, "opportunistic", "rate") / alone_rate
+            own = value(mode, "guaranteed", "rate") / value("alone", "guaranteed", "rate")
+            failures = sum(one[role]["failures"] for one in seen[mode] for role in one)
+            print(f"| {workload} | {mode} | {latency(mode, 0.5):.2f} | {latency(mode, 0.99):.2f} | "
+                  f"{latency(mode, 0.5) / latency('alone', 0.5):.2f} | {latency(mode, 0.99) / latency('alone', 0.99):.2f} | {share:.2f} | "
+                  f"{share / idle:.2f} | {own + share:.2f} | {failures} |", flush=True)
+
+
+def longest_node_ms(session, feeds) -> float:
+    import treadle
+
+    longest: list[float] = []
+    options = treadle.RunOptions()
+    options.on_metadata = lambda metadata: longest.append(max(n.end_ns - n.start_ns for n in metadata.nodes) / 1e6)
+    for _ in range(5):
+        session.run(None, feeds, options)
+    return statistics.median(longest)
+
+
+def figures(arguments: argparse.Namespace) -> None:
+    import treadle
+
+    path = str(Path(arguments.models) / f"{arguments.opportunistic}.onnx")
+
+    def session_in(job, **config):
+        options = treadle.SessionOptions()
+        options.intra_op_num_threads = arguments.threads
+        options.job = job
+        for key, value in config.items():
+            options.add_session_config_entry(key, value)
+        return treadle.InferenceSession(path, options)
+
+    for share in (10, 30, 50, 80):
+        job = treadle.Job("share", share=share)
+        session = session_in(job)
+        feeds = feeds_of(session)
+        session.run(None, feeds)
+        before, end = job.status(), time.perf_counter() + arguments.seconds
+        while time.perf_counter() < end:
+            session.run(None, feeds)
+        after = job.status()
+        run_ns, idle_ns = after.run_ns - before.run_ns, after.idle_ns - before.idle_ns
+        print(f"share {share} %: measured {100 * (run_ns - idle_ns) / run_ns:.2f} %")
+
+    job = treadle.Job("full")
+    with_job, without = session_in(job), session_in(None)
+    feeds = feeds_of(with_job)
+    times: dict[str, list[float]] = {"job": [], "none": []}
+    end = time.perf_counter() + arguments.seconds
+    while time.perf_counter() < end:
+        for name, session in (("job", with_job), ("none", without)):
+            start = time.perf_counter()
+            session.run(None, feeds)
+            times[name].append(time.perf_counter() - start)
+    print(f"a job at 100 % / no job: {statistics.median(times['job']) / statistics.median(times['none']):.4f} of the time "
+          f"({len(times['job'])} interleaved runs)")
+
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            with_job.run(None, feeds)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    reactions = []
+    for _ in range(60):
+        time.sleep(random.uniform(0.002, 0.02))
+        start = time.perf_counter()
+        job.suspend()
+        while job.status().active:
+            pass
+        reactions.append((time.perf_counter() - start) * 1e3)
+        job.resume()
+    stop.set()
+    thread.join()
+    print(f"suspended within {statistics.median(reactions):.2f} ms (median), {max(reactions):.2f} (longest of {len(reactions)}); "
+          f"the longest node takes {longest_node_ms(without, feeds):.2f} ms")
+
+    memory = {"treadle.device": "sim", "treadle.sim.bus_per_second": f"{arguments.bus}G"}
+    job = treadle.Job("memory")
+    session = session_in(job, **memory)
+    expected = session.run(None, feeds)
+    needed = job.status().peak_bytes
+    limits = {1.0: 0, 0.8: int(needed * 0.8), 0.6: int(needed * 0.6), 0.3: int(needed * 0.3)}
+    seen: dict[float, list[float]] = {fraction: [] for fraction in limits}
+    moved = dict.fromkeys(limits, 0)
+    same = True
+    for _ in range(15):
+        for fraction, limit in limits.items():
+            job.memory_limit = limit
+            outputs = session.run(None, feeds)  # settles
+            before = job.status().moved_bytes
+            start = time.perf_counter()
+            outputs = session.run(None, feeds)
+            seen[fraction].append(time.perf_counter() - start)
+            moved[fraction] = job.status().moved_bytes - before
+            same = same and all(np.array_equal(a, b) for a, b in zip(outputs, expected, strict=True))
+    for fraction in limits:
+        ratio = statistics.median(seen[fraction]) / statistics.median(seen[1.0])
+        print(f"device memory {fraction:.0%} of {needed / 1e6:.1f} MB: {ratio:.3f} of the time, {moved[fraction] / 1e6:.2f} MB over the bus a run")
+    print(f"same bits at every limit: {same}")
+
+    changes = []
+    for i in range(60):
+        limit = int(needed * (0.1 if i % 2 == 0 else 0.9))
+        if i % 2 == 1:
+            job.memory_limit = limit
+            session.run(None, feeds)
+            continue
+        held = job.status().device_bytes
+        start = time.perf_counter()
+        job.memory_limit = limit
+        while job.status().device_bytes > limit:
+            pass
+        if held > limit:
+            changes.append((time.perf_counter() - start) * 1e3)
+    print(f"a smaller limit on an idle job: {statistics.median(changes):.3f} ms (median), {max(changes):.3f} (longest of {len(changes)})")
+
+
+def parse_arrivals(text: str) -> tuple[str, float]:
+    kind, period = text.split(":")
+    return kind, float(period)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=os.path.join(os.environ.get("TREADLE_TEST_DATA", "."), "models"))
+    parser.add_argument("--guaranteed", default="ultraface_rfb320")
+    parser.add_argument("--opportunistic", default="squeezenet_fp32")
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workloads", default="A,B,C,D,E,REAL")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--bus", type=int, default=12, help="GB/s of the simulated device's bus (PCIe 3 x16 reaches 12)")
+    parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--role", help=argparse.SUPPRESS)
+    parser.add_argument("--mode", help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    parser.add_argument("--arrivals", type=parse_arrivals, help=argparse.SUPPRESS)
+    parser.add_argument("--at-once", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.client:
+        return client(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TREADLE_SHARING_DIR"] = folder  # the jobs of this bench meet here, and no others
+        figures(arguments) if arguments.figures else measure(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+// treadle jobs, treadle coordinator
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "sharing/coordinator.h"
+#include "sharing/job_table.h"
+#include "sharing/policy.h"
+#include "sharing/quantities.h"
+#include "treadle/error.h"
+#include "treadle/sharing.h"
+
+namespace treadle::cli {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+void stop_at_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string state_of(const JobStatus& job) {
+  if (job.suspended || job.share_percent == 0) return job.active > 0 ? "stopping" : "suspended";
+  return job.running > 0 ? "running" : "idle";
+}
+
+std::string percent_of(uint64_t part, uint64_t whole) {
+  return whole == 0 ? "-" : fmt::format("{:.0f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string table_text(const std::vector<JobStatus>& jobs) {
+  std::string text = fmt::format("{:>6} {:<20} {:>8} {:<13} {:>7} {:>8} {:<10} {:>9} {:>10} {:>6} {:>9} {:>11} {:>11}\n", "id", "name",
+                                 "pid", "class", "share", "granted", "state", "runs", "step", "idle", "gave way", "limit", "device");
+  for (const JobStatus& job : jobs)
+    text += fmt::format(
+        "{:>6} {:<20} {:>8} {:<13} {:>6}% {:>7}% {:<10} {:>9} {:>7.2f} ms {:>6} {:>9} {:>11} {:>11}\n", job.id, job.name, job.pid,
+        sharing::class_name(job.job_class), job.share_percent, job.granted_percent, state_of(job), job.runs,
+        static_cast<double>(job.average_step_ns) / 1e6, percent_of(job.idle_ns, job.run_ns), percent_of(job.gave_way_ns, job.run_ns),
+        job.memory_limit_bytes == 0 ? "none" : sharing::format_bytes(job.memory_limit_bytes), sharing::format_bytes(job.device_bytes));
+  if (jobs.empty()) text += "  (no jobs)\n";
+  return text;
+}
+
+std::string json_text(const std::vector<JobStatus>& jobs) {
+  auto list = nlohmann::json::array();
+  for (const JobStatus& job : jobs)
+    list.push_back({{"id", job.id},
+                    {"name", job.name},
+                    {"pid", job.pid},
+                    {"class", sharing::class_name(job.job_class)},
+                    {"share_percent", job.share_percent},
+                    {"granted_percent", job.granted_percent},
+                    {"suspended", job.suspended},
+                    {"running", job.running},
+                    {"active", job.active},
+                    {"runs", job.runs},
+                    {"run_ns", job.run_ns},
+                    {"idle_ns", job.idle_ns},
+                    {"gave_way_ns", job.gave_way_ns},
+                    {"last_step_ns", job.last_step_ns},
+                    {"average_step_ns", job.average_step_ns},
+                    {"memory_limit_bytes", job.memory_limit_bytes},
+                    {"device_bytes", job.device_bytes},
+                    {"host_bytes", job.host_bytes},
+                    {"peak_bytes", job.peak_bytes},
+                    {"moved_bytes", job.moved_bytes},
+                    {"moves", job.moves},
+                    {"moving_ns", job.moving_ns}});
+  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
+// Screen codes only where somebody looks.
+int watch() {
+  stop_at_signals();
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  while (!interrupted) {
+    fmt::print("{}{}", terminal ? "\x1b[H\x1b[J" : "", table_text(list_jobs()));
+    std::fflush(stdout);
+    for (int i = 0; i < 10 && !interrupted; ++i) usleep(50'000);
+  }
+  return 0;
+}
+
+struct SetOptions {
+  std::vector<std::string> jobs;
+  std::string share, memory, job_class;
+  bool suspend = false, resume = false;
+};
+
+int set_jobs(const SetOptions& options) {
+  JobChange change;
+  if (!options.share.empty()) change.share_percent = sharing::parse_percent(options.share);
+  if (!options.memory.empty()) change.memory_limit_bytes = sharing::parse_bytes(options.memory);
+  if (!options.job_class.empty()) change.job_class = sharing::parse_class(options.job_class);
+  if (options.suspend || options.resume) change.suspended = options.suspend;
+  for (const std::string& wanted : options.jobs) {
+    uint64_t id = 0;
+    const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), id);
+    if (error == std::errc() && end == wanted.data() + wanted.size()) {
+      set_job(id, change);
+      continue;
+    }
+    bool found = false;
+    for (const JobStatus& job : list_jobs()) {
+      if (job.name != wanted) continue;
+      set_job(job.id, change);
+      found = true;
+    }
+    if (!found) throw Error(ErrorCode::not_found, fmt::format("there is no job \"{}\"; `treadle jobs` lists them", wanted));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_jobs(CLI::App& app) {
+  auto options = std::make_shared<SetOptions>();
+  auto json = std::make_shared<bool>(false), live = std::make_shared<bool>(false);
+  app.add_flag("--json", *json, "As JSON, times in nanoseconds");
+  app.add_flag("--watch", *live, "A live table, until Ctrl-C");
+  CLI::App* set = app.add_subcommand("set", "Change jobs; acted on within one node");
+  set->add_option("job", options->jobs, "Id or name; all jobs of that name")->required();
+  set->add_option("--share", options->share, "Percent of the time that its runs may take: 0 to 100");
+  set->add_option("--memory", options->memory, "Limit of its device memory: 512MiB, 2GiB, none");
+  set->add_option("--class", options->job_class, "guaranteed or opportunistic");
+  auto* suspend = set->add_flag("--suspend", options->suspend, "Stop before the next node");
+  set->add_flag("--resume", options->resume, "Go on")->excludes(suspend);
+  app.footer("Example: treadle jobs set train --share 30 --memory 2GiB");
+  return [options, json, live, set] {
+    if (set->parsed()) return set_jobs(*options);
+    if (*live) return watch();
+    fmt::print("{}", *json ? json_text(list_jobs()) : table_text(list_jobs()));
+    return 0;
+  };
+}
+
+Command add_coordinator(CLI::App& app) {
+  auto options = std::make_shared<sharing::CoordinatorOptions>();
+  std::string policies;
+  for (const auto& [name, text] : sharing::policy_table()) policies += fmt::format("\n  {:<10} {}", name, text);
+  app.add_option("--policy", options->policy, "What opportunistic jobs may do beside guaranteed ones")->capture_default_str();
+  app.add_option("--period", options->period_ms, "Milliseconds between two looks")->capture_default_str();
+  app.add_option("--control", options->control_file, "File to read when it changes: a line per job, NAME share=30 memory=2GiB");
+  app.add_option("--status", options->status_file, "File to write once a second, as JSON");
+  app.footer("Policies:" + policies);
+  return [options] {
+    stop_at_signals();
+    sharing::Coordinator coordinator(*options);
+    fmt::print("coordinator of {} with policy {}\n", sharing::coordinator_socket(), options->policy);
+    std::fflush(stdout);
+    coordinator.run(interrupted);
+    return 0;
+  };
+}
+
+}  // namespace treadle::cli

@@ -1,0 +1,70 @@
+// Which values of a program lie in the device's memory, and which in the host's because the device, or the job's limit, has no room.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "core/device.h"
+#include "exec/binding.h"
+#include "exec/program.h"
+#include "sharing/memory_watch.h"
+#include "sharing/turn.h"
+
+namespace treadle::exec {
+
+/// For devices that reach the host's memory over a bus (Device::has_bus). A node's operands are brought into the device's memory before
+/// it, if there is room, or room can be made by moving out values that are used later than they are; what stays out is read and written
+/// over the bus. When every value is used next is known from the program, once for all budgets, so that a new limit holds from the next
+/// node on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the planner's buffers, constants, feeds and
+/// held values. Addresses do not change: the device's address space spans both memories.
+class Residency final : public sharing::MemoryWatch::Client {
+ public:
+  /// @param job  whose limit counts besides the device's own size.
+  Residency(const Program& program, Device& device, Stream& stream, sharing::JobState& job);
+  ~Residency() override;
+
+  /// A run begins. The caller holds the program's lock: one run at a time.
+  void begin(const Binding& binding);
+  /// A value outside of the arena has got its memory; it comes from the host (a feed, a constant) or is yet to be computed.
+  void add(int32_t slot, size_t size_bytes, bool from_host);
+  void before(size_t position);
+  void after(size_t position);
+  void end();
+
+  /// The limit has changed: moves out at once if no run is under way; a run does it at its next node.
+  void limit_changed() override;
+
+ private:
+  struct Unit {
+    size_t size_bytes = 0;
+    bool live = false;      // has memory
+    bool resident = false;  // in the device's
+    bool written = false;   // has contents
+    bool on_host = false;   // the host has the same contents: moving out costs nothing
+    bool lasting = false;   // a constant: stays from run to run
+  };
+
+  size_t unit_of(int32_t slot) const;
+  int64_t next_use(size_t unit, size_t position) const;
+  bool reserve(size_t size_bytes);
+  void shrink_to_limit(size_t position);
+  bool make_room(size_t unit, size_t position);
+  void move_out(size_t unit);
+  void drop(size_t unit);
+  void transfer(size_t size_bytes);
+  uint64_t limit() const;
+
+  const Program& program_;
+  Device& device_;
+  Stream& stream_;
+  sharing::JobState& job_;
+  const Binding* binding_ = nullptr;
+  std::mutex mutex_;                                  // against limit_changed(), which comes from another thread
+  std::vector<Unit> units_;                           // the planner's buffers, then root slots
+  std::vector<std::vector<int32_t>> uses_;            // per unit: instructions, ascending
+  std::vector<std::vector<int32_t>> of_instruction_;  // units
+  size_t position_ = 0;
+};
+
+}  // namespace treadle::exec

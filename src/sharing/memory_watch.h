@@ -1,0 +1,45 @@
+// A thread of the process that hears when another process changes a job's memory limit, for jobs that hold memory but do not run.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "sharing/turn.h"
+
+namespace treadle::sharing {
+
+class MemoryWatch {
+ public:
+  /// Holds memory of a device for a job.
+  class Client {
+   public:
+    virtual void limit_changed() = 0;
+
+   protected:
+    Client() = default;
+    virtual ~Client() = default;
+  };
+
+  static MemoryWatch& get();
+  /// Starts the job's thread with its first client, and ends it with the last one.
+  void add(Client& client, JobState& job);
+  void remove(Client& client);
+
+ private:
+  struct Watched {
+    JobState* job;
+    std::list<Client*> clients;
+    std::atomic<bool> stop{false};
+    std::mutex mutex;  // of clients
+    std::thread thread;
+    uint32_t generation;  // of forks: a child lacks the thread
+  };
+  static void listen(Watched& watched);
+
+  std::mutex mutex_;
+  std::list<std::unique_ptr<Watched>> jobs_;
+};
+
+}  // namespace treadle::sharing

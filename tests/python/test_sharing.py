@@ -1,0 +1,146 @@
+"""Jobs that share a device, from Python and from the command line's side of the table."""
+
+import multiprocessing
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import treadle
+from treadle import errors
+
+import small_models as small
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_folder(tmp_path_factory):
+    # Read once, by the first job of the process.
+    os.environ.setdefault("TREADLE_SHARING_DIR", str(tmp_path_factory.mktemp("jobs")))
+
+
+def eventually(condition):
+    for _ in range(30_000):
+        if condition():
+            return True
+        time.sleep(0.001)
+    return condition()
+
+
+def session_in(job, model=None):
+    options = treadle.SessionOptions()
+    options.job = job
+    return treadle.InferenceSession(model or small.endless_loop(), options)
+
+
+def model():
+    nodes = [small.node("Mul", ["x", "x"], ["s"]), small.node("Tanh", ["s"], ["y"])]
+    return small.model(nodes, [small.tensor("x", ["N"])], [small.tensor("y", ["N"])])
+
+
+def test_a_job_is_listed_and_changed():
+    job = treadle.Job("listed", job_class="opportunistic", share=40, memory_limit=1 << 20)
+    (status,) = [status for status in treadle.list_jobs() if status.id == job.id]
+    assert (status.name, status.pid, status.job_class, status.share, status.memory_limit) == ("listed", os.getpid(), "opportunistic", 40, 1 << 20)
+    treadle.set_job(job.id, share=12.5, suspended=True, job_class="guaranteed", memory_limit=0)
+    status = job.status()
+    assert (status.share, status.suspended, status.job_class, status.memory_limit) == (12.5, True, "guaranteed", 0)
+    job.resume()
+    job.share = 100
+    assert not job.status().suspended
+    assert job.share == 100
+    number = job.id
+    del job
+    assert number not in [status.id for status in treadle.list_jobs()]
+
+
+def test_what_is_out_of_range_is_refused():
+    job = treadle.Job("checked")
+    for share in (-1, 100.5, float("nan")):
+        with pytest.raises(errors.InvalidArgument):
+            job.share = share
+    with pytest.raises(errors.InvalidArgument):
+        treadle.Job("two words")
+    with pytest.raises(errors.InvalidArgument):
+        treadle.Job("x", job_class="royal")
+    assert job.share == 100
+
+
+def test_a_suspended_run_waits_for_its_turn_and_gives_the_same_bits():
+    x = np.linspace(-2, 2, 1000, dtype=np.float32)
+    expected = treadle.InferenceSession(model()).run(None, {"x": x})[0]
+    job = treadle.Job("waits", share=0)
+    session = session_in(job, model())
+    results = []
+    thread = threading.Thread(target=lambda: results.append(session.run(None, {"x": x})[0]))
+    thread.start()
+    assert eventually(lambda: job.status().running == 1)
+    assert not results
+    job.share = 100
+    thread.join()
+    np.testing.assert_array_equal(results[0], expected)
+    assert job.status().runs == 1
+
+
+def guaranteed_process(folder, ready, stop):
+    os.environ["TREADLE_SHARING_DIR"] = folder
+    job = treadle.Job("other-process")
+    session = session_in(job)
+    options = treadle.RunOptions()
+    threading.Thread(target=lambda: (stop.wait(), setattr(options, "terminate", True)), daemon=True).start()
+    threading.Thread(target=lambda: (eventually(lambda: job.status().active), ready.set()), daemon=True).start()
+    with pytest.raises(errors.Fail):
+        session.run(None, {"start": np.int64(0)}, options)
+
+
+def test_a_job_gives_way_to_one_of_another_process():
+    context = multiprocessing.get_context("spawn")
+    ready, stop = context.Event(), context.Event()
+    other = context.Process(target=guaranteed_process, args=(treadle.sharing_folder(), ready, stop))
+    other.start()
+    try:
+        assert ready.wait(60)
+        job = treadle.Job("gives-way", job_class="opportunistic")
+        session = session_in(job, model())
+        thread = threading.Thread(target=lambda: session.run(None, {"x": np.zeros(8, np.float32)}))
+        thread.start()
+        assert eventually(lambda: job.status().running == 1)
+        assert job.status().runs == 0
+        stop.set()
+        thread.join()
+        assert job.status().gave_way_ns > 0
+    finally:
+        stop.set()
+        other.join()
+    assert other.exitcode == 0
+
+
+def test_the_environment_names_a_job(monkeypatch):
+    monkeypatch.setenv("TREADLE_JOB_CLASS", "opportunistic")
+    monkeypatch.setenv("TREADLE_JOB_NAME", "from-outside")
+    monkeypatch.setenv("TREADLE_JOB_SHARE", "50%")
+    session = treadle.InferenceSession(model())
+    (status,) = [status for status in treadle.list_jobs() if status.name == "from-outside"]
+    assert (status.job_class, status.share) == ("opportunistic", 50)
+    del session
+    monkeypatch.setenv("TREADLE_JOB_SHARE", "half")
+    with pytest.raises(errors.InvalidArgument, match="TREADLE_JOB_SHARE"):
+        treadle.InferenceSession(model())
+
+
+def test_memory_that_the_limit_has_no_room_for_is_the_hosts():
+    x = np.linspace(-2, 2, 100_000, dtype=np.float32)
+    expected = treadle.InferenceSession(model()).run(None, {"x": x})[0]
+    job = treadle.Job("memory")
+    options = treadle.SessionOptions()
+    options.job = job
+    options.add_session_config_entry("treadle.device", "sim")
+    session = treadle.InferenceSession(model(), options)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    status = job.status()
+    needed, moved = status.peak_bytes, status.moved_bytes
+    assert needed >= 2 * x.nbytes
+    job.memory_limit = needed // 3
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    assert job.status().moved_bytes > moved

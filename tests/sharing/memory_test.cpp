@@ -1,0 +1,121 @@
+// Device memory of jobs on the simulated device: limits that change, a device that is too small, what the report says.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "sharing/turn.h"
+#include "tests/sharing/jobs.h"
+
+namespace treadle {
+namespace {
+
+using testing::chain;
+using testing::chain_input;
+using testing::eventually;
+using testing::values_of;
+
+const std::map<std::string, Datum>& feeds() {
+  static const std::map<std::string, Datum> all{{"x", chain_input()}};
+  return all;
+}
+
+SessionOptions on_sim(const std::shared_ptr<Job>& job, const std::string& device = "sim") {
+  SessionOptions options;
+  options.job = job;
+  options.intra_op_num_threads = 1;
+  options.config["treadle.device"] = device;
+  return options;
+}
+
+uint64_t needed_bytes(const Model& model) {
+  auto job = std::make_shared<Job>(JobOptions{.name = "alone"});
+  Session(model, on_sim(job)).run(feeds());
+  const JobStatus status = job->status();
+  EXPECT_EQ(status.device_bytes + status.host_bytes, 0U);  // the session is gone
+  return status.peak_bytes;
+}
+
+TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
+  const Model model = chain(8).model();
+  const auto expected = values_of(Session(model).run(feeds())[0]);
+  const uint64_t needed = needed_bytes(model);
+  ASSERT_GT(needed, 64U * 96 * 4);
+  auto job = std::make_shared<Job>(JobOptions{.name = "limited"});
+  Session session(model, on_sim(job));
+  session.run(feeds());
+  const uint64_t moved_without_limit = job->status().moved_bytes;  // feeds and weights, to the device
+  for (const double fraction : {0.8, 0.6, 0.3, 0.0001, 1.0, 0.5}) {
+    job->set_memory_limit(static_cast<uint64_t>(fraction * static_cast<double>(needed)) + 1);
+    const uint64_t before = job->status().moved_bytes;
+    EXPECT_EQ(values_of(session.run(feeds())[0]), expected) << fraction;
+    const JobStatus status = job->status();
+    EXPECT_LE(status.device_bytes, status.memory_limit_bytes) << fraction;
+    if (fraction < 0.5) {
+      EXPECT_GT(status.moved_bytes - before, moved_without_limit) << fraction;
+    }
+  }
+  // Back to all of it: the weights stay where they are from the second run on.
+  job->set_memory_limit(0);
+  session.run(feeds());
+  const uint64_t before = job->status().moved_bytes;
+  EXPECT_EQ(values_of(session.run(feeds())[0]), expected);
+  EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // the feed
+}
+
+TEST(JobMemory, AnIdleJobGivesUpWhatANewLimitTakes) {
+  auto job = std::make_shared<Job>(JobOptions{.name = "idle"});
+  Session session(chain(4).model(), on_sim(job));
+  session.run(feeds());
+  ASSERT_GT(job->status().device_bytes, 1000U);  // the weights
+  set_job(job->id(), {.memory_limit_bytes = 1000});
+  EXPECT_TRUE(eventually([&] { return job->status().device_bytes <= 1000; }));
+  EXPECT_GT(job->status().host_bytes, 0U);
+}
+
+TEST(JobMemory, ADeviceThatIsFullOfOthersSlowsAJobDownOnly) {
+  const Model model = chain(6).model();
+  const auto expected = values_of(Session(model).run(feeds())[0]);
+  const uint64_t needed = needed_bytes(model);
+  auto first = std::make_shared<Job>(JobOptions{.name = "first"}), second = std::make_shared<Job>(JobOptions{.name = "second"});
+  SessionOptions shared = on_sim(first, "sim:small");
+  shared.config["treadle.sim.memory"] = std::to_string(needed * 5 / 4);
+  auto one = std::make_unique<Session>(model, shared);
+  EXPECT_EQ(values_of(one->run(feeds())[0]), expected);
+  Session two(model, on_sim(second, "sim:small"));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(values_of(two.run(feeds())[0]), expected);
+    EXPECT_EQ(values_of(one->run(feeds())[0]), expected);
+  }
+  one.reset();
+  EXPECT_EQ(first->status().device_bytes + first->status().host_bytes, 0U);
+  EXPECT_EQ(values_of(two.run(feeds())[0]), expected);
+}
+
+// Limits at random while runs are under way.
+TEST(JobMemory, LimitsMayChangeAtAnyMoment) {
+  const Model model = chain(6).model();
+  const auto expected = values_of(Session(model).run(feeds())[0]);
+  const uint64_t needed = needed_bytes(model);
+  auto job = std::make_shared<Job>(JobOptions{.name = "random"});
+  Session session(model, on_sim(job));
+  std::atomic<bool> stop{false};
+  std::atomic<int> runs{0}, wrong{0};
+  std::thread worker([&] {
+    while (!stop) {
+      if (values_of(session.run(feeds())[0]) != expected) ++wrong;
+      ++runs;
+    }
+  });
+  std::mt19937 random(11);
+  for (int i = 0; i < 200; ++i) {
+    job->set_memory_limit(random() % (needed + needed / 4));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+  }
+  EXPECT_TRUE(eventually([&] { return runs > 3; }));
+  stop = true;
+  worker.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace treadle
