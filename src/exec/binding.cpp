@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
@@ -98,6 +99,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
   context.packed_ = instruction.packed.get();
   context.max_threads_ = max_threads;
+  AllocationScope scope(AllocationScope::current(), MemoryClass::packed);  // what a kernel packs when it first knows how
   try {
     instruction.kernel->bind(state_.get() + instruction.state_offset, context);
   } catch (Error& error) {

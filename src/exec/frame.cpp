@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "core/allocation.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/dynamic.h"
@@ -68,7 +69,10 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
 
 void Frame::ready_pointers() {
   size_t arena_bytes = binding_->offsets().arena_bytes;
-  if (!arena_ || arena_->size_bytes() < arena_bytes) arena_ = Storage::allocate(arena_bytes);
+  if (!arena_ || arena_->size_bytes() < arena_bytes) {
+    arena_.reset();  // before there is a second one
+    arena_ = Storage::allocate(arena_bytes);
+  }
   const auto operands = program_.operands();
   const auto slots = program_.slots();
   for (size_t k = 0; k < operands.size(); ++k) {
@@ -105,6 +109,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
                                                                : 1);
   }
   if (generation_ != binding_->generation()) ready_pointers();
+  if (control.memory && control.memory->allocator) control.memory->allocator->renew(arena_->data(), arena_->size_bytes());
   bound_.assign(bound.begin(), bound.end());
 
   for (int32_t slot : program_.input_slots()) {
@@ -150,11 +155,25 @@ bool is_prefix(const Shape& part, const Shape& whole) {
 
 }  // namespace
 
+namespace {
+
+Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
+  const AllocationContext* around = AllocationScope::current();
+  const AllocationContext own{allocator, around ? around->account : nullptr};
+  AllocationScope scope(&own, MemoryClass::io);
+  return Tensor(dtype, shape);
+}
+
+}  // namespace
+
 Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) const {
   const DType dtype = program_.slots()[static_cast<size_t>(slot)].dtype;
   const Shape& shape = binding_->shape(slot);
   const auto outputs = program_.output_slots();
+  AllocationScope scope(AllocationScope::current(), program_.is_body() ? MemoryClass::activations : MemoryClass::io);
   for (size_t k = 0; k < memory.size(); ++k) {
+    if (memory[k].allocator && program_.slots()[static_cast<size_t>(outputs[k])].root == slot && dtype != DType::string)
+      return allocate_from(memory[k].allocator, dtype, shape);
     if (!memory[k].reusable || program_.slots()[static_cast<size_t>(outputs[k])].root != slot || dtype == DType::string) continue;
     const size_t needed = size_bytes(dtype, shape.num_elements());
     if (memory[k].appends_to >= 0) {
@@ -209,6 +228,8 @@ void RunControl::check_closely() const {
   if (deadline && std::chrono::steady_clock::now() > *deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
 }
 
+void RunControl::throw_left() { throw Error(ErrorCode::timed_out, "the run passed its deadline, and its caller has left"); }
+
 inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
   if (!instruction.dynamic) [[likely]] {
     void* scratch = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
@@ -222,11 +243,12 @@ inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator)
 }
 
 void Frame::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
-  if (control_.observer) control_.observer->before(*this, instruction);
+  if (control_.observer) control_.call([&] { control_.observer->before(*this, instruction); });
+  if (control_.caller) control_.caller->under_way = instruction.node;
   uint64_t start = control_.recorder ? read_ticks() : 0;
   execute(instruction, evaluator);
   if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
-  if (control_.observer) control_.observer->after(*this, instruction);
+  if (control_.observer) control_.call([&] { control_.observer->after(*this, instruction); });
 }
 
 inline void Frame::release(const Instruction& instruction) {
@@ -351,19 +373,24 @@ void Frame::resume(std::span<const Datum> values) {
   ++pc_;
 }
 
-void Frame::take_outputs(std::span<Datum> outputs) {
+void Frame::take_outputs(std::span<Datum> outputs, std::span<const OutputMemory> memory) {
   const auto slots = program_.output_slots();
   for (size_t k = 0; k < slots.size(); ++k) {
     const Slot& slot = program_.slots()[static_cast<size_t>(slots[k])];
     Datum result = datum_of(slots[k], true);
     if (slot.placement == Placement::constant && result.is_tensor()) result = result.tensor().clone();
     if (k < bound_.size() && bound_[k].defined()) {
-      Tensor memory = bound_[k].tensor();
-      if (!result.is_tensor() || result.tensor().dtype() != memory.dtype() || result.tensor().shape() != memory.shape())
+      Tensor own = bound_[k].tensor();
+      if (!result.is_tensor() || result.tensor().dtype() != own.dtype() || result.tensor().shape() != own.shape())
         throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k],
-                                                             describe(memory), describe(result)));
-      if (result.tensor().raw() != memory.raw()) memory.copy_from(result.tensor());
-      result = memory;
+                                                             describe(own), describe(result)));
+      if (result.tensor().raw() != own.raw()) own.copy_from(result.tensor());
+      result = own;
+    } else if (k < memory.size() && memory[k].allocator && slot.placement == Placement::held && result.is_tensor() &&
+               slot.dtype != DType::string && allocator_of(result.tensor().storage()) != memory[k].allocator.get()) {
+      Tensor own = allocate_from(memory[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
+      own.copy_from(result.tensor());
+      result = own;
     }
     outputs[k] = std::move(result);
   }
@@ -384,11 +411,19 @@ std::unique_ptr<Frame> FramePool::take(const Program& program) {
       idle_.pop_back();
       return frame;
     }
+    if (idle_.capacity() <= num_frames_) idle_.reserve(2 * num_frames_ + 4);
+    ++num_frames_;
   }
-  return std::make_unique<Frame>(program);
+  try {
+    return std::make_unique<Frame>(program);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    --num_frames_;
+    throw;
+  }
 }
 
-void FramePool::give_back(std::unique_ptr<Frame> frame) {
+void FramePool::give_back(std::unique_ptr<Frame> frame) noexcept {
   frame->clear();
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(frame));
@@ -404,11 +439,12 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
   } give_back{program, frame};
   frame->start(feeds, bound, control, parent_values, memory);
   // A state may be appended to where it lies; nodes at once take it that no output shares bytes with an input.
-  if (memory.empty() && worth_parallel(program, frame->binding(), control))
+  const bool in_place = std::any_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
+  if (!in_place && worth_parallel(program, frame->binding(), control))
     run_parallel(*frame);
   else if (!frame->advance())
     throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
-  frame->take_outputs(outputs);
+  frame->take_outputs(outputs, memory);
 }
 
 }  // namespace treadle::exec

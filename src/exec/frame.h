@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,8 +20,10 @@
 #include "treadle/datum.h"
 
 namespace treadle {
+class Allocator;
 class Recorder;
-}
+struct AllocationContext;
+}  // namespace treadle
 
 namespace treadle::exec {
 
@@ -36,6 +39,13 @@ class Observer {
   virtual void after(const Frame& frame, const Instruction& instruction) = 0;
 };
 
+/// Between a run and a caller who may leave before it ends, because a kernel does not return.
+struct Caller {
+  std::mutex mutex;                             ///< held while anything is touched that belongs to the caller: flags, callbacks
+  bool left = false;                            ///< from then on nothing is
+  std::atomic<const Node*> under_way{nullptr};  ///< the last node that was begun
+};
+
 /// How a run is done, apart from what it computes.
 struct RunControl {
   ThreadPool* pool = nullptr;
@@ -46,28 +56,43 @@ struct RunControl {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
   Observer* observer = nullptr;
-  uint64_t run_id = 0;       ///< what randomness depends on, besides seed and node
-  int max_threads = 0;       ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
-  int intra_op_threads = 0;  ///< of one node, in the parallel executor; 0: all of the pool
-  int inter_op_threads = 0;  ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
+  Caller* caller = nullptr;                   ///< null: it stays until the end
+  uint64_t run_id = 0;                        ///< what randomness depends on, besides seed and node
+  const AllocationContext* memory = nullptr;  ///< for threads other than the run's own, which has a scope
+  int max_threads = 0;                        ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
+  int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
-  bool watched() const { return recorder || observer || deadline; }
+  bool watched() const { return recorder || observer || deadline || caller; }
+  /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
+  template <typename Callback>
+  void call(Callback&& callback) const {
+    if (!caller) return callback();
+    std::lock_guard lock(caller->mutex);
+    if (caller->left) throw_left();
+    callback();
+  }
   bool stop_requested() const {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
   /// @throws Error(cancelled or timed_out)
   void check() const {
-    if (stop_requested() || deadline) check_closely();
+    if (caller)
+      call([&] { check_closely(); });
+    else if (stop_requested() || deadline)
+      check_closely();
   }
   void check_closely() const;
+  [[noreturn]] static void throw_left();
 };
 
 /// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
 struct OutputMemory {
-  std::shared_ptr<Storage> storage;  ///< used if it is large enough
-  bool reusable = false;             ///< new memory is made larger than needed: it will come back for outputs that grow
-  int appends_to = -1;               ///< a feed that the output begins with, in memory that may be written behind its end
+  std::shared_ptr<Storage> storage;      ///< used if it is large enough
+  bool reusable = false;                 ///< new memory is made larger than needed: it will come back for outputs that grow
+  std::shared_ptr<Allocator> allocator;  ///< where new memory comes from; null: from where all memory of the run comes
+  int appends_to = -1;                   ///< a feed that the output begins with, in memory that may be written behind its end
 };
 
 class Frame {
@@ -100,7 +125,8 @@ class Frame {
   void resume(std::span<const Datum> values);
 
   /// After the end: the outputs, one per output of the program. The frame keeps none of them.
-  void take_outputs(std::span<Datum> outputs);
+  /// @param memory  as for start().
+  void take_outputs(std::span<Datum> outputs, std::span<const OutputMemory> memory = {});
   /// Drops everything that the run holds (after the end, or an error).
   void clear();
 
@@ -147,11 +173,12 @@ class Frame {
 class FramePool {
  public:
   std::unique_ptr<Frame> take(const Program& program);
-  void give_back(std::unique_ptr<Frame> frame);
+  void give_back(std::unique_ptr<Frame> frame) noexcept;
 
  private:
   ForkMutex mutex_;
-  std::vector<std::unique_ptr<Frame>> idle_;
+  std::vector<std::unique_ptr<Frame>> idle_;  // with room for all frames, so that giving one back cannot fail
+  size_t num_frames_ = 0;
 };
 
 /// Runs a whole program. @throws Error; a Yield in it is an error (use a Frame).

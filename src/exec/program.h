@@ -15,7 +15,8 @@
 
 namespace treadle {
 class Recorder;
-}
+struct AllocationContext;
+}  // namespace treadle
 
 namespace treadle::exec {
 
@@ -70,6 +71,7 @@ struct ProgramOptions {
   bool parallel = false;         ///< independent instructions may run at once: memory is planned for every order that the data allows
   bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
+  const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
 };
 
 class Program {
@@ -108,6 +110,12 @@ class Program {
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
   /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
   void name_records(Recorder& recorder);
+  /// A body of If, Loop or Scan: its outputs stay with the run around it.
+  bool is_body() const { return is_body_; }
+  /// What no account was charged with while the program was made: constants that stay in memory (the model's), and packed copies that
+  /// did not come from Storage::allocate(). Bodies included.
+  size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
+  size_t foreign_packed_bytes() const { return foreign_packed_bytes_; }
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -152,7 +160,8 @@ class Program {
   std::unique_ptr<BindingCache> bindings_;
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
-  bool always_parallel_ = false;
+  bool always_parallel_ = false, is_body_ = false;
+  size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
 };
 
 }  // namespace treadle::exec

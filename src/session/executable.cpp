@@ -108,7 +108,8 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<const Graph> g
   made->graph = graph;
   made->program = std::make_unique<exec::Program>(
       graph,
-      exec::ProgramOptions{.reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable});
+      exec::ProgramOptions{
+          .reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable, .memory = &memory});
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
@@ -119,6 +120,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<const Graph> g
 }
 
 std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
+  AllocationScope scope(&memory, MemoryClass::weights);
   const auto& outputs = main->output_names;
   bool outputs_only = request.fed.empty() && request.targets.empty() && !monitor &&
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {

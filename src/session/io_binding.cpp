@@ -103,7 +103,7 @@ std::vector<std::string> IoBinding::output_names() const {
 void Session::run(IoBinding& binding, const RunOptions* options) const {
   IoBinding::Impl& bound = *binding.impl_;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
-  impl_->execute(*bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor.get(), /*compiled=*/false);
+  impl_->execute(bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor, /*compiled=*/false);
 }
 
 }  // namespace treadle
