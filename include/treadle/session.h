@@ -18,6 +18,7 @@
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
+#include "treadle/sharing.h"
 
 namespace treadle {
 
@@ -39,11 +40,18 @@ struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
   int inter_op_num_threads = 0;  ///< nodes at once; 0: as many as threads, if the execution mode is parallel; 2 or more: parallel
   ExecutionMode execution_mode = ExecutionMode::sequential;
+  std::shared_ptr<Job> job;                 ///< that the runs belong to; null: the environment's, if it names one
   std::shared_ptr<ThreadPool> thread_pool;  ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
-  bool reuse_memory = true;                       ///< false: every value has bytes of its own (to debug)
-  std::shared_ptr<Allocator> allocator;           ///< of weights, packed weights, activations, scratch and outputs; null: the system
+  bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
+  std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
+  /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over
+  /// (memory that the caller bound apart). 0: none. Runs keep to it by writing values to a file or computing them twice, one node after
+  /// the other; a run that cannot ends before it begins with Error(resource_exhausted) that says the least limit it could keep. Runs that
+  /// have no room beside others wait. Sizes that come out in the run only are checked when they do.
+  size_t memory_limit_bytes = 0;
+  std::string spill_folder;                       ///< for values that do not fit; empty: that of temporary files
   std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with what the session is charged with; null: nobody
   bool use_mmap = true;                           ///< where the session loads the model itself
   bool strict_symbols = true;                     ///< false: the same symbol may have different values in different inputs
@@ -317,6 +325,9 @@ class TREADLE_API Session {
   /// What the session is charged with now, by class, and the most so far.
   MemoryStatistics memory_statistics() const;
   void reset_memory_peaks() const;
+  /// Changes the limit: at once for later runs, at the next node for those under way that can. Plans for the last few limits are kept.
+  /// @throws Error(invalid_argument) for a session that was made without a limit.
+  void set_memory_limit(size_t limit_bytes) const;
   /// After at least one run: what lies in the arena at the node with the most bytes alive, the largest first; its name first of all.
   std::pair<std::string, std::vector<PeakTensor>> memory_peak() const;
   /// Writes the profile so far and returns its path; profiling goes off.

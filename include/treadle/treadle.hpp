@@ -11,4 +11,5 @@
 #include "treadle/model.h"
 #include "treadle/session.h"
 #include "treadle/shape.h"
+#include "treadle/sharing.h"
 #include "treadle/tensor.h"

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
+#include <ctime>
 
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -34,6 +35,24 @@ inline void futex_wake(std::atomic<uint32_t>& word, int count = INT_MAX) noexcep
     word.notify_one();
   else
     word.notify_all();
+#endif
+}
+
+/// The same for a word in memory that several processes share; waits no longer than the timeout.
+inline void futex_wait_shared(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns) noexcept {
+  timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000), static_cast<long>(timeout_ns % 1'000'000'000)};
+#if defined(__linux__)
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, expected, &timeout, nullptr, 0);
+#else
+  if (word.load() == expected) nanosleep(&timeout, nullptr);
+#endif
+}
+
+inline void futex_wake_shared(std::atomic<uint32_t>& word, int count = INT_MAX) noexcept {
+#if defined(__linux__)
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, count, nullptr, nullptr, 0);
+#else
+  (void)word, (void)count;  // nobody sleeps without a timeout
 #endif
 }
 

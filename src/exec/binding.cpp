@@ -5,6 +5,8 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/thread_pool.h"
+#include "exec/budget.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -110,9 +112,42 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   sizes_[static_cast<size_t>(instruction.scratch_buffer)] = context.scratch_bytes();
 }
 
-void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed) {
+// Some kernels pack their weights in the form that the extents ask for when they are bound, which takes longer than anything else here:
+// these are bound side by side, and found packed by the pass over all instructions in their order. That one also tells what is wrong,
+// so that the same node is to blame whatever the number of threads.
+void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
+  if (!pool || pool->num_threads() < 2 || max_threads < 2) return;
+  constexpr size_t kLittleToPack = 65'536;  // bytes of weights that the caller packs before another thread is awake
+  std::vector<const Instruction*> packing;
+  size_t total_bytes = 0;
+  for (const Instruction& instruction : program_.instructions()) {
+    if (!instruction.packed || instruction.dynamic) continue;
+    size_t weight_bytes = 0;
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].placement == Placement::constant)
+        weight_bytes += size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+    if (weight_bytes == 0) continue;
+    packing.push_back(&instruction);
+    total_bytes += weight_bytes;
+  }
+  if (total_bytes < kLittleToPack) return;
+  const AllocationContext* memory = AllocationScope::current();
+  parallel_for(pool, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
+    AllocationScope scope(memory, MemoryClass::packed);  // the thread is one of the pool's
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        bind_instruction(*packing[static_cast<size_t>(i)], max_threads);
+      } catch (const Error&) {
+        continue;
+      }
+    }
+  });
+}
+
+void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {
   for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
   evaluate();
+  if (!bound_before_) pack_ahead(max_threads, pool);
   for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads);
   const auto buffers = program_.buffers();
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -121,38 +156,67 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
                            shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
   }
   place(bucketed);
+  if (program_.parallel() || program_.shared()) estimate_costs();
   if (program_.parallel()) judge_costs();
   bound_before_ = true;
   generation_ = next_generation();
+  std::lock_guard lock(budgets_mutex_);
+  budgets_.clear();
+}
+
+std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes) const {
+  std::lock_guard lock(budgets_mutex_);
+  for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {
+    if (budget->first != capacity_bytes) continue;
+    budgets_.splice(budgets_.begin(), budgets_, budget);
+    return budgets_.front().second;
+  }
+  auto plan = plan_for_budget(*this, capacity_bytes);
+  budgets_.emplace_front(capacity_bytes, plan);
+  if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
+  return plan;
 }
 
 // An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
-void Binding::judge_costs() {
+void Binding::estimate_costs() {
+  const auto instructions = program_.instructions();
+  hints_.assign(instructions.size(), {});
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (!instructions[i].bodies.empty() || instructions[i].dynamic) continue;
+    const auto [computing_ns, moving_ns] = estimate_cost(instructions[i]);
+    hints_[i].estimated_ns = static_cast<uint32_t>(std::clamp(computing_ns + moving_ns, 1.0, 4e9));
+    hints_[i].bound = computing_ns > moving_ns ? sharing::Bound::compute : sharing::Bound::memory;
+  }
+}
+
+std::pair<double, double> Binding::estimate_cost(const Instruction& instruction) const {
   constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
+  size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+  ShapeContext context(*instruction.node);
+  context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+  context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+  Cost cost;
+  if (instruction.node->op->cost) {
+    cost = instruction.node->op->cost(context);
+  } else {
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0)
+        cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
+  }
+  return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
+}
+
+void Binding::judge_costs() {
   const auto instructions = program_.instructions();
   expensive_.assign(instructions.size(), 0);
   std::vector<int32_t> candidates;
   for (size_t i = 0; i < instructions.size(); ++i) {
-    const Instruction& instruction = instructions[i];
-    if (!instruction.bodies.empty()) {
+    if (!instructions[i].bodies.empty())
       expensive_[i] = 1;
-    } else if (instruction.dynamic) {
+    else if (instructions[i].dynamic)
       expensive_[i] = 2;
-    } else {
-      size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
-      ShapeContext context(*instruction.node);
-      context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
-      context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
-      Cost cost;
-      if (instruction.node->op->cost) {
-        cost = instruction.node->op->cost(context);
-      } else {
-        for (int32_t slot : program_.operands(instruction))
-          if (slot >= 0)
-            cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
-      }
-      expensive_[i] = cost.flops / kFlopsPerNs + cost.bytes / kBytesPerNs > kExpensiveNs;
-    }
+    else
+      expensive_[i] = hints_[i].estimated_ns > kExpensiveNs;
     if (expensive_[i] != 0) candidates.push_back(static_cast<int32_t>(i));
   }
   wide_ = false;
@@ -217,11 +281,13 @@ void Binding::place(bool bucketed) {
   offsets_ = std::move(plan);
 }
 
-std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads) {
+std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                                 ThreadPool* pool, std::shared_ptr<const Binding> previous) {
   std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
   bool first = false;
   {
     std::lock_guard lock(mutex_);
+    previous.reset();
     for (auto it = recent_.begin(); it != recent_.end(); ++it) {
       bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
                               [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
@@ -237,18 +303,21 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
       for (auto it = recent_.end(); it != recent_.begin();) {
         --it;
         if (it->use_count() != 1) continue;
-        // The last frame that held it has read it before it let go: what follows must not overtake that.
-        std::atomic_thread_fence(std::memory_order_acquire);
         taken.splice(taken.begin(), recent_, it);
         break;
       }
     }
   }
   if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
-  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first);
+  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);
   return recent_.front();
+}
+
+void BindingCache::let_go(std::shared_ptr<const Binding> binding) {
+  std::lock_guard lock(mutex_);
+  binding.reset();
 }
 
 BindingCache::Statistics BindingCache::statistics() const {

@@ -6,13 +6,21 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/fork_mutex.h"
 #include "exec/program.h"
+#include "sharing/turn.h"
 #include "treadle/tensor.h"
 
+namespace treadle {
+class ThreadPool;
+}
+
 namespace treadle::exec {
+
+struct BudgetedPlan;
 
 /// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
 struct OffsetPlan {
@@ -27,8 +35,9 @@ class Binding {
 
   /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
   /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
+  /// @param pool  packs weights side by side when the object is bound for the first time; null: the caller does.
   /// @throws Error naming the node whose kernel cannot take its shapes.
-  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed);
+  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool);
 
   const Program& program() const { return program_; }
   const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
@@ -40,6 +49,11 @@ class Binding {
         .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
   const OffsetPlan& offsets() const { return *offsets_; }
+  std::span<const size_t> buffer_sizes() const { return sizes_; }
+  /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
+  std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes) const;
+  /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
+  std::pair<double, double> estimate_cost(const Instruction& instruction) const;
   std::span<const int64_t> values() const { return values_; }
   /// Of a program for parallel execution: worth another thread.
   bool expensive(int32_t instruction) const {
@@ -47,6 +61,8 @@ class Binding {
     return kind == 1 ||
            (kind == 2 && program_.measured_ns(static_cast<size_t>(instruction)).load(std::memory_order_relaxed) > kExpensiveNs);
   }
+  /// What a run that shares its device needs to know of a node; nothing is known in programs that are not shared.
+  sharing::NodeHint hint(size_t instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
   /// True if two instructions that are or may be expensive need not wait for each other.
   bool wide() const { return wide_; }
   /// Differs after every bind(), over all bindings of the process: a frame compares it to know whether its pointers are right.
@@ -55,8 +71,10 @@ class Binding {
  private:
   friend struct BindingCache;
   void evaluate();
+  void pack_ahead(int max_threads, ThreadPool* pool);
   void bind_instruction(const Instruction& instruction, int max_threads);
   void place(bool bucketed);
+  void estimate_costs();
   void judge_costs();
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
@@ -72,8 +90,12 @@ class Binding {
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0;
   bool bound_before_ = false;
+  std::vector<sharing::NodeHint> hints_;
   std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
   bool wide_ = false;
+  static constexpr size_t kMaxBudgets = 4;
+  mutable ForkMutex budgets_mutex_;
+  mutable std::list<std::pair<size_t, std::shared_ptr<const BudgetedPlan>>> budgets_;  // by capacity, the last used first
 };
 
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.
@@ -81,7 +103,12 @@ struct BindingCache {
   static constexpr size_t kCapacity = 16;
 
   /// The binding for these values, made or re-made if needed.
-  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads);
+  /// @param pool      as Binding::bind.
+  /// @param previous  what the caller holds until now and lets go of.
+  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                     ThreadPool* pool = nullptr, std::shared_ptr<const Binding> previous = {});
+  /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
+  void let_go(std::shared_ptr<const Binding> binding);
 
   struct Statistics {
     int64_t hits = 0, misses = 0, plans = 0;

@@ -5,6 +5,7 @@
 #include "exec/dynamic.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -37,7 +38,10 @@ class DeviceRun {
       if (placement(slot) != Placement::known) set(slot, feeds[i]);
     }
     for (int32_t slot : program_.preallocated()) set_memory(slot, program_.slots()[index(slot)].dtype, binding().shape(slot));
-    for (const Instruction& instruction : program_.instructions()) execute(instruction);
+    {
+      sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+      for (size_t i = 0; i < program_.instructions().size(); ++i) execute(i, turn);
+    }
     for (size_t k = 0; k < outputs.size(); ++k) {
       Datum found = value(program_.output_slots()[k]);
       // Strings may be a constant's or a feed's, which are not to be handed out under another name.
@@ -150,10 +154,12 @@ class DeviceRun {
     if (size_t bytes = datum.tensor().size_bytes(); bytes > 0) stream_.check_access(datum.tensor().raw(), bytes, access, name);
   }
 
-  void execute(const Instruction& instruction) {
+  void execute(size_t position, sharing::Turn& turn) {
+    const Instruction& instruction = program_.instructions()[position];
     if (instruction.is_yield) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
     try {
       control_.check();
+      if (turn.has_duty()) turn.before_node(binding().hint(position));
       if (instruction.dynamic)
         execute_dynamic(instruction);
       else

@@ -6,12 +6,16 @@
 #include <new>
 
 #include "core/allocation.h"
+#include "core/large_memory.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/budget.h"
 #include "exec/dynamic.h"
 #include "exec/parallel.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
+#include "memory/spill_file.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -68,10 +72,11 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
 }
 
 void Frame::ready_pointers() {
-  size_t arena_bytes = binding_->offsets().arena_bytes;
-  if (!arena_ || arena_->size_bytes() < arena_bytes) {
-    arena_.reset();  // before there is a second one
-    arena_ = Storage::allocate(arena_bytes);
+  size_t arena_bytes = budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes;
+  if (!arena_ || arena_->size_bytes() < arena_bytes || (control_.pass && arena_->size_bytes() > arena_bytes)) {
+    generation_ = 0;  // pointers into what is let go now, should the machine have no more
+    arena_.reset();
+    arena_ = allocate_large(arena_bytes);
   }
   const auto operands = program_.operands();
   const auto slots = program_.slots();
@@ -80,7 +85,9 @@ void Frame::ready_pointers() {
     if (operands[k] < 0) continue;
     const Slot& slot = slots[static_cast<size_t>(operands[k])];
     if (slot.placement == Placement::arena) {
-      if (slot.buffer >= 0) pointers_[k] = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(slot.buffer)];
+      if (slot.buffer < 0) continue;
+      pointers_[k] =
+          arena_->data() + (budget_ ? budget_->operand_offsets[k] : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)]);
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {
@@ -94,6 +101,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
                   std::span<const int64_t> parent_values, std::span<const OutputMemory> memory) {
   control_ = control;
   pc_ = 0;
+  moved_before_ = kNeverMoved;
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
   std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
   bind_feeds(feeds);
@@ -102,15 +110,20 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
                 return binding_->values()[static_cast<size_t>(s)] == symbol_values_[static_cast<size_t>(s)];
               });
   if (!same) {
-    binding_.reset();  // so that the cache may bind it anew
-    binding_ = program_.bindings().get(program_, symbol_values_,
-                                       control.max_threads > 0 ? control.max_threads
-                                       : control.pool          ? control.pool->num_threads()
-                                                               : 1);
+    const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
+    binding_ = program_.bindings().get(program_, symbol_values_, threads, control.pool, std::move(binding_));
+  }
+  bound_.assign(bound.begin(), bound.end());
+  std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
+  if (control.pass && !program_.is_body()) {
+    choose_budget();
+    room = make_room();
+  } else if (budget_) {
+    budget_.reset();
+    generation_ = 0;
   }
   if (generation_ != binding_->generation()) ready_pointers();
   if (control.memory && control.memory->allocator) control.memory->allocator->renew(arena_->data(), arena_->size_bytes());
-  bound_.assign(bound.begin(), bound.end());
 
   for (int32_t slot : program_.input_slots()) {
     const Slot& info = program_.slots()[static_cast<size_t>(slot)];
@@ -216,7 +229,9 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
     case Placement::arena: break;
   }
   const Shape& shape = binding_->shape(index);
-  auto* data = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(slot.buffer)];
+  const auto buffer = static_cast<size_t>(slot.buffer);
+  if (budget_ && where_[buffer] == kAway) return {};
+  auto* data = arena_->data() + (budget_ ? where_[buffer] : binding_->offsets().offsets[buffer]);
   Tensor view(slot.dtype, shape, Storage::lend(data, size_bytes(slot.dtype, shape.num_elements())));
   return shared ? view.clone() : view;
 }
@@ -229,10 +244,15 @@ void RunControl::check_closely() const {
 }
 
 void RunControl::throw_left() { throw Error(ErrorCode::timed_out, "the run passed its deadline, and its caller has left"); }
+sharing::Interruption RunControl::interruption() const {
+  return {[](const void* control) { static_cast<const RunControl*>(control)->check(); }, this};
+}
 
 inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
   if (!instruction.dynamic) [[likely]] {
-    void* scratch = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+    const size_t offset = budget_ ? budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())]
+                                  : binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+    void* scratch = arena_->data() + offset;
     RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool,
                        instruction.packed.get());
     context.run_id = control_.run_id;
@@ -282,14 +302,21 @@ void Frame::execute_cached(const Instruction& instruction) {
 
 bool Frame::advance(size_t stop) {
   const auto instructions = program_.instructions();
-  const bool watched = control_.watched();
+  const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
   const size_t end = std::min(stop, instructions.size());
+  sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
     for (; pc_ < end; ++pc_) {
       const Instruction& instruction = instructions[pc_];
-      if (instruction.is_yield) [[unlikely]]
+      if (instruction.is_yield) [[unlikely]] {
+        if (limited) move_values();
         return false;
+      }
       control_.check();
+      if (turn.has_duty()) [[unlikely]]
+        turn.before_node(binding_->hint(pc_));
+      if (limited) [[unlikely]]
+        move_values();
       if (cache_ && !cache_->empty()) [[unlikely]]
         execute_cached(instruction);
       else if (!watched) [[likely]]
@@ -305,9 +332,11 @@ bool Frame::advance(size_t stop) {
 }
 
 // For the parallel executor.
-void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator) {
+void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn) {
   try {
     control_.check();
+    if (turn.has_duty()) [[unlikely]]
+      turn.before_node(binding_->hint(index));
     if (!instruction.dynamic && !control_.watched()) [[likely]] {
       execute(instruction, evaluator);
       return;
@@ -423,6 +452,11 @@ std::unique_ptr<Frame> FramePool::take(const Program& program) {
   }
 }
 
+void FramePool::trim() noexcept {
+  std::lock_guard lock(mutex_);
+  for (const auto& frame : idle_) frame->trim();
+}
+
 void FramePool::give_back(std::unique_ptr<Frame> frame) noexcept {
   frame->clear();
   std::lock_guard lock(mutex_);
@@ -440,7 +474,7 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
   frame->start(feeds, bound, control, parent_values, memory);
   // A state may be appended to where it lies; nodes at once take it that no output shares bytes with an input.
   const bool in_place = std::any_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
-  if (!in_place && worth_parallel(program, frame->binding(), control))
+  if (!in_place && !frame->budget() && worth_parallel(program, frame->binding(), control))
     run_parallel(*frame);
   else if (!frame->advance())
     throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");

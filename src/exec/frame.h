@@ -23,11 +23,21 @@ namespace treadle {
 class Allocator;
 class Recorder;
 struct AllocationContext;
+namespace memory {
+class SpillFile;
+}
+namespace sharing {
+class JobState;
+class Turn;
+struct Interruption;
+}  // namespace sharing
 }  // namespace treadle
 
 namespace treadle::exec {
 
 class Frame;
+class MemoryPass;
+struct BudgetedPlan;
 struct ParallelState;
 
 /// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
@@ -59,8 +69,10 @@ struct RunControl {
   Caller* caller = nullptr;                   ///< null: it stays until the end
   uint64_t run_id = 0;                        ///< what randomness depends on, besides seed and node
   const AllocationContext* memory = nullptr;  ///< for threads other than the run's own, which has a scope
+  MemoryPass* pass = nullptr;                 ///< of a session with a memory limit
   int max_threads = 0;                        ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
   int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
+  sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   bool watched() const { return recorder || observer || deadline || caller; }
@@ -85,6 +97,8 @@ struct RunControl {
   }
   void check_closely() const;
   [[noreturn]] static void throw_left();
+  /// For waits: check(), called from time to time. Holds a pointer to this.
+  sharing::Interruption interruption() const;
 };
 
 /// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
@@ -132,6 +146,11 @@ class Frame {
 
   const Program& program() const { return program_; }
   const Binding& binding() const { return *binding_; }
+  /// The plan that the run keeps its budget with; null if it needs none.
+  const BudgetedPlan* budget() const { return budget_.get(); }
+  size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
+  /// Lets go of the arena, between runs.
+  void trim() noexcept;
   RunControl& control() { return control_; }
   const RunControl& control() const { return control_; }
   /// For observers: the value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
@@ -140,10 +159,17 @@ class Frame {
  private:
   friend class DynamicInstruction;
   friend class ParallelRun;
-  void execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator);
+  void execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn);
   void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
   ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
+  void choose_budget();
+  std::unique_lock<std::mutex> make_room();
+  void move_values();
+  void recompute(const BudgetedPlan& plan, size_t first, size_t count);
+  bool follow_limit();
+  size_t output_bytes() const;
+  bool is_away_without_copy(size_t buffer) const;
   void ready_pointers();
   void execute(const Instruction& instruction, Evaluator& evaluator);
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
@@ -167,6 +193,16 @@ class Frame {
   size_t pc_ = 0;
   std::shared_ptr<Cache> cache_;
   std::unique_ptr<ParallelState> parallel_state_;
+
+  // Of a run that keeps to a budget.
+  static constexpr size_t kAway = SIZE_MAX;
+  std::shared_ptr<const BudgetedPlan> budget_;
+  uint64_t limit_generation_ = 0;  // of the limit that the plan was chosen for
+  static constexpr size_t kNeverMoved = SIZE_MAX;
+  size_t moved_before_ = kNeverMoved;  // the instruction whose moves have been done
+  std::vector<size_t> where_;          // per buffer: its offset now, or kAway
+  std::vector<void*> replay_pointers_;
+  std::unique_ptr<memory::SpillFile> spill_file_;
 };
 
 /// Frames of a program that no run uses right now.
@@ -174,6 +210,8 @@ class FramePool {
  public:
   std::unique_ptr<Frame> take(const Program& program);
   void give_back(std::unique_ptr<Frame> frame) noexcept;
+  /// Lets go of the arenas of frames that no run uses.
+  void trim() noexcept;
 
  private:
   ForkMutex mutex_;

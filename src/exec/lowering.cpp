@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -56,6 +57,7 @@ class Lowering {
     bool yields = std::any_of(p_.instructions_.begin(), p_.instructions_.end(), [](const Instruction& i) { return i.is_yield; });
     if (options_.parallel && !yields && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.always_parallel_ = options_.always_parallel;
+    p_.shared_ = options_.shared;
     p_.measured_ns_ = std::make_unique<std::atomic<uint32_t>[]>(p_.instructions_.size());
   }
 
@@ -150,10 +152,15 @@ class Lowering {
         if (const Tensor* constant = graph_.stored_tensor(input)) task.size_bytes += constant->size_bytes();
       tasks.push_back(std::move(task));
     }
+    std::vector<std::atomic<int64_t>> readers;
+    if (options_.release_packed) readers = count_readers();
     std::vector<size_t> order(tasks.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tasks[a].size_bytes > tasks[b].size_bytes; });
-    parallel_for(options_.pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
+    size_t total_bytes = 0;
+    for (const Task& task : tasks) total_bytes += task.size_bytes;
+    ThreadPool* pool = total_bytes < kLittleToPack ? nullptr : options_.pool;
+    parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         Task& task = tasks[order[static_cast<size_t>(i)]];
         AllocationScope scope(options_.memory, MemoryClass::packed);  // the thread is one of the pool's
@@ -164,9 +171,14 @@ class Lowering {
           const size_t made = AllocationScope::allocated_bytes() - before;
           if (task.instruction->packed)
             task.foreign_bytes = task.instruction->packed->size_bytes() - std::min(made, task.instruction->packed->size_bytes());
-          for (size_t k = 0; k < node.inputs.size() && k < 32; ++k)
-            if (task.instruction->kernel->packs >> k & 1U)
-              if (const Tensor* constant = graph_.stored_tensor(node.inputs[k])) drop_mapped_pages(constant->raw(), constant->size_bytes());
+          for (size_t k = 0; k < node.inputs.size() && k < 32; ++k) {
+            if ((task.instruction->kernel->packs >> k & 1U) == 0) continue;
+            const Tensor* constant = graph_.stored_tensor(node.inputs[k]);
+            if (!constant) continue;
+            drop_mapped_pages(constant->raw(), constant->size_bytes());
+            if (!readers.empty() && --readers[static_cast<size_t>(slot_of(node.inputs[k]))] == 0)
+              options_.release_packed->value(node.inputs[k]).constant = Datum();
+          }
         } catch (const Error& error) {
           task.error = error;
         }
@@ -177,6 +189,23 @@ class Lowering {
     for (Task& task : tasks)
       if (task.error) note(*task.error, *task.instruction->node, missing);
     if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+  }
+
+  // Per slot: operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
+  std::vector<std::atomic<int64_t>> count_readers() {
+    constexpr int64_t kNever = int64_t{1} << 32;
+    std::vector<std::atomic<int64_t>> readers(p_.slots_.size());
+    for (const Instruction& instruction : p_.instructions_) {
+      const auto operands = p_.operands(instruction);
+      for (size_t k = 0; k < operands.size(); ++k) {
+        if (operands[k] < 0) continue;
+        const bool packs = instruction.kernel && instruction.kernel->create && k < 32 && instruction.kernel->packs >> k & 1U;
+        // What is bound in the run asks for the shape of the value, which the constant has.
+        readers[static_cast<size_t>(slot(operands[k]).root)] += packs && !instruction.dynamic ? 1 : kNever;
+      }
+    }
+    for (int32_t output : p_.output_slots_) readers[static_cast<size_t>(slot(output).root)] += kNever;
+    return readers;
   }
 
   // Constants as a run reads them: those at odd addresses are moved, unless all of their readers have packed copies.
@@ -238,7 +267,9 @@ class Lowering {
       made.dynamic = true;
       std::vector<int32_t> symbols(available_.begin(), available_.end());
       for (const Body& body : node.bodies) {
-        made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options_, symbols));
+        ProgramOptions options = options_;
+        if (options_.release_packed) options.release_packed = body.graph.get();
+        made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
         made.bodies.back()->is_body_ = true;
         p_.foreign_constant_bytes_ += made.bodies.back()->foreign_constant_bytes_;
         p_.foreign_packed_bytes_ += made.bodies.back()->foreign_packed_bytes_;
@@ -467,6 +498,7 @@ class Lowering {
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
+  static constexpr size_t kLittleToPack = 65'536;             // bytes that the caller packs before another thread is awake
   static constexpr size_t kMaxParallelInstructions = 16'384;  // the matrix of their order has 32 MB then
   std::vector<int32_t> slot_of_value_;
   std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
@@ -475,7 +507,7 @@ class Lowering {
 };
 
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
-    : graph_(std::move(graph)), frames_(std::make_unique<FramePool>()), bindings_(std::make_unique<BindingCache>()) {
+    : graph_(std::move(graph)), bindings_(std::make_unique<BindingCache>()), frames_(std::make_unique<FramePool>()) {
   Lowering(*this, options, outer_symbols).run();
 }
 

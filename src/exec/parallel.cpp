@@ -12,6 +12,8 @@
 #include "core/allocation.h"
 #include "core/thread_pool.h"
 #include "exec/parallel_plan.h"
+#include "memory/spill_file.h"
+#include "sharing/turn.h"
 
 namespace treadle::exec {
 
@@ -32,7 +34,8 @@ class ParallelRun final : public TaskSource {
 
   void run() {
     if (remaining_.load() == 0) return;
-    auto worker = take_worker();  // before there is anything to undo
+    auto worker = take_worker();                                                   // before there is anything to undo
+    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());  // for as long as any thread works
     attached_ = limit_ > 1 && control_.pool->attach(*this);
     ++active_;
     int32_t kept = -1;
@@ -119,6 +122,7 @@ class ParallelRun final : public TaskSource {
   void work(ParallelState::Worker& worker, int32_t kept) {
     const auto instructions = frame_.program().instructions();
     AllocationScope scope(control_.memory, MemoryClass::activations);
+    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     while (!failed_.load(std::memory_order_relaxed)) {
       int32_t index = kept;
@@ -131,7 +135,7 @@ class ParallelRun final : public TaskSource {
       if (index < 0) return;
       const Instruction& instruction = instructions[static_cast<size_t>(index)];
       try {
-        frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator);
+        frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
       } catch (...) {
         fail(std::current_exception());
         break;
@@ -202,6 +206,8 @@ ParallelState& Frame::parallel_state() {
   return *parallel_state_;
 }
 
-Frame::~Frame() = default;
+Frame::~Frame() {
+  if (binding_) program_.bindings().let_go(std::move(binding_));
+}
 
 }  // namespace treadle::exec

@@ -70,8 +70,12 @@ struct ProgramOptions {
   ThreadPool* pool = nullptr;    ///< packs weights; null: the caller does
   bool parallel = false;         ///< independent instructions may run at once: memory is planned for every order that the data allows
   bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
+  bool shared = false;           ///< runs belong to a job: bindings estimate what nodes cost
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
   const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
+  /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
+  /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
+  Graph* release_packed = nullptr;
 };
 
 class Program {
@@ -106,6 +110,7 @@ class Program {
   /// Null unless instructions may run at once. Programs with a Yield, and very large ones, run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
   bool always_parallel() const { return always_parallel_; }
+  bool shared() const { return shared_; }
   /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
   /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
@@ -156,11 +161,11 @@ class Program {
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
   size_t state_bytes_ = 0;
-  std::unique_ptr<FramePool> frames_;
   std::unique_ptr<BindingCache> bindings_;
+  std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
-  bool always_parallel_ = false, is_body_ = false;
+  bool always_parallel_ = false, shared_ = false, is_body_ = false;
   size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
 };
 

@@ -11,6 +11,7 @@ std::string quoted_name(const Graph& graph, ValueId id) { return id == kNoValue 
 
 std::string constant_text(const Value& value) {
   constexpr int64_t kMaxPrinted = 8;
+  if (!value.constant.defined()) return to_string(value.type) + " {packed}";
   if (!value.constant.is_tensor()) return describe(value.constant);
   const Tensor& tensor = value.constant.tensor();
   std::string text = describe(tensor);

@@ -357,7 +357,12 @@ class Importer {
       return;
     }
     if (node.attributes.has(attribute.name)) fail(fmt::format("node \"{}\" has the attribute \"{}\" twice", node.name, attribute.name));
-    node.attributes.set(attribute.name, to_attribute(*source));
+    Attribute value = to_attribute(*source);
+    // Only Constant's tensor becomes a constant of the graph, which may stand anywhere; others' readers are operators, custom ones among
+    // them.
+    if (auto* datum = std::get_if<Datum>(&value); datum && datum->is_tensor() && !is_aligned(datum->tensor()) && !node.is("Constant"))
+      value = Datum(datum->tensor().clone());
+    node.attributes.set(attribute.name, std::move(value));
   }
 
   Attribute to_attribute(const AttributeDef& def) {

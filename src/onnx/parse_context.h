@@ -19,7 +19,7 @@ struct ParseContext {
   Place place;
   size_t messages = 0;
   int graph_depth = 0, type_depth = 0;
-  bool in_initializer = false;  // of a graph, whose constants may stand at any address
+  bool in_constant = false;  // an initializer of a graph or the attribute of a Constant: these may stand at any address
 
   /// Called once per message that becomes a struct.
   void count_message() {

@@ -43,16 +43,25 @@ void parse_single(ParseContext& context, const WireReader& reader, const char* f
   parse(context, reader.message(), *out);
 }
 
-void parse_attribute_value(ParseContext& context, const WireReader& reader, AttributeDef& out) {
+void parse_attribute_value(ParseContext& context, WireReader& reader, AttributeDef& out) {
   switch (reader.field()) {
     case 2: out.f = reader.float32(); break;
     case 3: out.i = reader.int64(); break;
     case 4: out.s = reader.string(); break;
     case 5: parse_single(context, reader, "t", out.t, parse_tensor); break;
     case 6: parse_single(context, reader, "g", out.g, parse_graph); break;
-    case 7: reader.each_fixed<float>([&](float value) { out.floats.push_back(value); }); break;
-    case 8: reader.each_varint([&](uint64_t value) { out.ints.push_back(static_cast<int64_t>(value)); }); break;
-    case 9: out.strings.push_back(reader.string()); break;
+    case 7:
+      if (out.floats.empty()) out.floats.reserve(reader.count_row());
+      reader.row_fixed<float>([&](float value) { out.floats.push_back(value); });
+      break;
+    case 8:
+      if (out.ints.empty()) out.ints.reserve(reader.count_row());
+      reader.row_varint([&](uint64_t value) { out.ints.push_back(static_cast<int64_t>(value)); });
+      break;
+    case 9:
+      if (out.strings.empty()) out.strings.reserve(reader.count_row());
+      out.strings.emplace_back(reader.bytes());
+      break;
     case 10: parse_element(context, reader, "tensors", out.tensors, parse_tensor); break;
     case 11: parse_element(context, reader, "graphs", out.graphs, parse_graph); break;
     case 14: parse_single(context, reader, "tp", out.tp, parse_type); break;
@@ -114,7 +123,11 @@ void parse_node(ParseContext& context, WireReader reader, NodeDef& out) {
       case 2: out.outputs.push_back(reader.string()); break;
       case 3: out.name = reader.string(); break;
       case 4: out.op_type = reader.string(); break;
-      case 5: parse_element(context, reader, "attribute", out.attributes, parse_attribute); break;
+      case 5:
+        context.in_constant = out.op_type == "Constant";  // writers put the operator first
+        parse_element(context, reader, "attribute", out.attributes, parse_attribute);
+        context.in_constant = false;
+        break;
       case 6: out.doc_string = reader.string(); break;
       case 7: out.domain = reader.string(); break;
       case 8: out.overload = reader.string(); break;

@@ -161,7 +161,7 @@ Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& sh
   bool normalise = dtype == DType::boolean && !are_booleans(bytes);
   bool aligned = reinterpret_cast<uintptr_t>(data) % natural_alignment(dtype) == 0;
   size_t enough = aligned ? context.options.min_in_place_bytes : context.options.min_unaligned_bytes;
-  if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_initializer))
+  if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_constant))
     return Tensor(dtype, shape, owner, static_cast<size_t>(data - owner->data()));
   copied_bytes += bytes.size();
   Tensor tensor(dtype, shape);
@@ -362,9 +362,9 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
 }
 
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out) {
-  context.in_initializer = true;  // a failure ends the whole reading, so that nothing has to be put back
+  context.in_constant = true;  // a failure ends the whole reading, so that nothing has to be put back
   parse_tensor(context, reader, out);
-  context.in_initializer = false;
+  context.in_constant = false;
 }
 
 void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorDef& out) {

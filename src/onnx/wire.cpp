@@ -59,6 +59,29 @@ uint64_t WireReader::decode(const char*& data, const char* end) const {
   }
 }
 
+size_t WireReader::count_row() const {
+  const uint8_t key = short_key();
+  size_t count = 1;
+  if (key == 0) return count;
+  for (const char* at = data_; at != end_ && static_cast<uint8_t>(*at) == key; ++count) {
+    ++at;
+    uint64_t length = type_ == WireType::fixed32 ? 4 : 8;
+    if (type_ == WireType::varint || type_ == WireType::length_delimited) {
+      uint64_t value = 0;
+      for (int shift = 0;; shift += 7) {
+        if (at == end_ || shift > 63) return count;
+        const auto byte = static_cast<uint8_t>(*at++);
+        value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+        if (byte < 0x80) break;
+      }
+      length = type_ == WireType::varint ? 0 : value;
+    }
+    if (length > static_cast<size_t>(end_ - at)) return count;
+    at += length;
+  }
+  return count;
+}
+
 bool WireReader::next() {
   if (data_ == end_) return false;
   uint64_t key = decode(data_, end_);

@@ -85,6 +85,15 @@ class WireReader {
   template <typename T, typename Take>
   void each_fixed(Take take) const;
 
+  /// The number of fields from here on that have this field's number and wire type and follow each other directly: how long a repeated
+  /// field is that is not packed. Looks at no value; what is cut off or damaged ends the row.
+  size_t count_row() const;
+  /// As each_varint and each_fixed, and goes on to the last field of such a row: files hold some hundred thousand numbers in this way.
+  template <typename Take>
+  void row_varint(Take take);
+  template <typename T, typename Take>
+  void row_fixed(Take take);
+
   /// An int32 as protobuf reads it: the low half, whatever stands above.
   static int32_t narrow(uint64_t value) noexcept { return static_cast<int32_t>(static_cast<uint32_t>(value)); }
 
@@ -93,6 +102,8 @@ class WireReader {
     if (type_ != type) fail_type(type);
   }
   [[noreturn]] void fail_type(WireType wanted) const;
+  /// Of a field number below 16, as it stands on the wire; 0 for others.
+  uint8_t short_key() const noexcept { return field_ < 16 ? static_cast<uint8_t>(field_ << 3 | static_cast<uint32_t>(type_)) : 0; }
   uint64_t decode(const char*& data, const char* end) const;
 
   const char* data_;
@@ -127,6 +138,32 @@ void WireReader::each_fixed(Take take) const {
   for (size_t at = 0; at < packed.size(); at += sizeof(T)) {
     T value;
     std::memcpy(&value, packed.data() + at, sizeof(T));
+    take(value);
+  }
+}
+
+template <typename Take>
+void WireReader::row_varint(Take take) {
+  each_varint(take);
+  if (type_ != WireType::varint || short_key() == 0) return;
+  while (data_ != end_ && static_cast<uint8_t>(*data_) == short_key()) {
+    ++data_;
+    if (data_ != end_ && static_cast<uint8_t>(*data_) < 0x80)
+      number_ = static_cast<uint8_t>(*data_++);
+    else
+      number_ = decode(data_, end_);
+    take(number_);
+  }
+}
+
+template <typename T, typename Take>
+void WireReader::row_fixed(Take take) {
+  each_fixed<T>(take);
+  if (type_ != (sizeof(T) == 4 ? WireType::fixed32 : WireType::fixed64) || short_key() == 0) return;
+  while (static_cast<size_t>(end_ - data_) > sizeof(T) && static_cast<uint8_t>(*data_) == short_key()) {
+    T value;
+    std::memcpy(&value, data_ + 1, sizeof(T));
+    data_ += 1 + sizeof(T);
     take(value);
   }
 }

@@ -70,12 +70,13 @@ struct PackedWeights final : PackedState {
 };
 
 struct FusedMatMul {
+  static constexpr uint32_t packs = 1U << kB;
   int64_t M, K, N, bias_step;
   Unary activation;
   float a, b;
 
   static std::string declines(const CreateContext& c) {
-    const Tensor* weights = c.constant(kB);
+    const Tensor* weights = c.stored(kB);
     if (weights == nullptr) return "B is not constant";
     if (weights->shape().rank() != 2) return "B is not a matrix";
     return {};

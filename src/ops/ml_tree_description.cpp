@@ -20,6 +20,7 @@ using kernels::TreeMode;
 
 std::vector<double> numbers_of(const Tensor& tensor) {
   std::vector<double> values;
+  values.reserve(static_cast<size_t>(tensor.num_elements()));
   visit_dtype<concat_t<FloatTypes, TypeList<uint8_t>>>(tensor.dtype(), [&]<typename T>() {
     for (T value : Tensor(tensor).contiguous().span<T>()) {
       if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>)
@@ -61,10 +62,14 @@ TreeMode parse_mode(std::string_view name) {
 class NodeIndex {
  public:
   NodeIndex(const std::vector<int64_t>& trees, const std::vector<int64_t>& ids) : trees_(trees), ids_(ids) {
+    size_t first = 0;
     for (size_t i = 0; i < trees.size(); ++i) {
-      auto [tree, added] = first_.emplace(trees[i], i);
-      if (added) order_.push_back(trees[i]);
-      if (ids[i] != static_cast<int64_t>(i - tree->second)) consecutive_ = false;
+      if (i == 0 || trees[i] != trees[i - 1]) {  // once a tree, and not once a node
+        auto [tree, added] = first_.emplace(trees[i], i);
+        if (added) order_.push_back(trees[i]);
+        first = tree->second;
+      }
+      if (ids[i] != static_cast<int64_t>(i - first)) consecutive_ = false;
     }
     if (consecutive_) return;
     for (size_t i = 0; i < trees.size(); ++i)
@@ -72,8 +77,14 @@ class NodeIndex {
         fail(fmt::format("the node {} of tree {} stands twice in nodes_nodeids", ids[i], trees[i]));
   }
 
-  size_t find(int64_t tree, int64_t id, std::string_view what) const {
+  /// @param near  a node that probably is of the same tree.
+  size_t find(int64_t tree, int64_t id, std::string_view what, size_t near) const {
     if (consecutive_) {
+      if (near < trees_.size() && trees_[near] == tree && id >= 0) {
+        // From node `near` to node `id` of the same tree; the difference may wrap, and the sum wraps back.
+        const size_t position = near + (static_cast<size_t>(id) - static_cast<size_t>(ids_[near]));
+        if (position < ids_.size() && trees_[position] == tree && ids_[position] == id) return position;
+      }
       auto first = first_.find(tree);
       if (first != first_.end() && id >= 0) {
         size_t position = first->second + static_cast<size_t>(id);
@@ -121,8 +132,8 @@ void read_nodes(const Attributes& a, const NodeIndex& index, LegacyTrees& trees)
     node.feature = features[i];
     node.threshold = values[i];
     node.missing_tracks_true = !missing.empty() && missing[i] != 0;
-    node.true_child = index.find(tree_ids[i], true_ids[i], "nodes_truenodeids");
-    node.false_child = index.find(tree_ids[i], false_ids[i], "nodes_falsenodeids");
+    node.true_child = index.find(tree_ids[i], true_ids[i], "nodes_truenodeids", i);
+    node.false_child = index.find(tree_ids[i], false_ids[i], "nodes_falsenodeids", i);
     is_child[node.true_child] = is_child[node.false_child] = true;
   }
   std::unordered_map<int64_t, size_t> roots;
@@ -147,8 +158,10 @@ void read_votes(const Attributes& a, const std::string& prefix, const NodeIndex&
   // A counting sort by leaf, which keeps the order within a leaf.
   auto& nodes = trees.description.nodes;
   std::vector<size_t> leaf(count), next(nodes.size() + 1);
+  const std::string prefix_nodeids = prefix + "_nodeids";
+  size_t near = 0;
   for (size_t i = 0; i < count; ++i) {
-    leaf[i] = index.find(tree_ids[i], node_ids[i], prefix + "_nodeids");
+    near = leaf[i] = index.find(tree_ids[i], node_ids[i], prefix_nodeids, near);
     ++next[leaf[i] + 1];
   }
   for (size_t n = 0; n < nodes.size(); ++n) {

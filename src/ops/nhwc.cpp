@@ -6,6 +6,8 @@
 
 #include <mutex>
 
+#include "core/file.h"
+#include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/pool_nhwc.h"
@@ -84,20 +86,41 @@ ConvEpilogue bind_epilogue(const ShapeContext& c) {
 }
 
 /// The packed forms of a node's weights, each made when an image first asks for it. Which one that is depends on the image's extents.
+/// The weights themselves are let go as soon as they can be had from a packed form.
 class Packed final : public PackedState {
  public:
+  /// @param weights  may stand at any address
   explicit Packed(Tensor weights) : weights_(std::move(weights)) {}
-  const float* weights() const { return weights_.data<float>(); }
-  template <typename Pack>
-  const float* get(size_t form, int64_t size, Pack&& pack) const {
+
+  struct Form {
+    const float* packed;
+    const float* weights;  ///< of a convolution by Winograd's way, at any address; null otherwise
+  };
+  Form conv(const ConvParams& p, NhwcMethod method) const {
     std::lock_guard lock(mutex_);
-    Tensor& made = forms_[form];
-    if (!made.defined()) {
-      Tensor fresh(DType::float32, Shape{size});
-      pack(weights(), fresh.data<float>());
-      made = std::move(fresh);
+    Tensor& form = forms_[static_cast<size_t>(method)];
+    if (!form.defined()) {
+      restore(p);
+      Tensor fresh = room(kernels::nhwc_packed_size(p, method));
+      kernels::nhwc_pack(p, method, reinterpret_cast<const float*>(weights_.raw()), fresh.data<float>());
+      form = std::move(fresh);
+      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
+      if (!forms_[static_cast<size_t>(NhwcMethod::winograd)].defined()) weights_ = Tensor();
     }
-    return made.data<float>();
+    return {form.data<float>(), method == NhwcMethod::winograd ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
+  }
+  const float* transposed(const ConvParams& p) const {
+    std::lock_guard lock(mutex_);
+    Tensor& form = forms_[0];
+    if (!form.defined()) {
+      Tensor fresh = room(kernels::nhwc_transposed_packed_size(p));
+      const Tensor aligned = is_aligned(weights_) ? weights_ : weights_.clone();
+      kernels::nhwc_transposed_pack(p, aligned.data<float>(), fresh.data<float>());
+      form = std::move(fresh);
+      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
+      weights_ = Tensor();
+    }
+    return form.data<float>();
   }
   size_t size_bytes() const override {
     std::lock_guard lock(mutex_);
@@ -107,14 +130,27 @@ class Packed final : public PackedState {
   }
 
  private:
-  Tensor weights_;
+  static Tensor room(int64_t size) {
+    return Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
+  }
+  // The weights of a convolution, should they have been let go.
+  void restore(const ConvParams& p) const {
+    if (weights_.defined()) return;
+    const NhwcMethod from = forms_[static_cast<size_t>(NhwcMethod::direct)].defined() ? NhwcMethod::direct : NhwcMethod::depthwise;
+    Tensor fresh = room(p.M * (p.C / p.group) * p.window.kernel_size());
+    kernels::nhwc_unpack(p, from, forms_[static_cast<size_t>(from)].data<float>(), fresh.data<float>());
+    weights_ = std::move(fresh);
+  }
+
+  mutable Tensor weights_;
   mutable std::mutex mutex_;
   mutable Tensor forms_[3];
 };
 
 struct ConstantWeights {
-  static std::string declines(const CreateContext& c) { return c.constant(1) ? "" : "W is not constant"; }
-  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<Packed>(c.constant(1)->contiguous()); }
+  static constexpr uint32_t packs = 1U << 1;
+  static std::string declines(const CreateContext& c) { return c.stored(1) ? "" : "W is not constant"; }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<Packed>(c.stored(1)->contiguous()); }
 };
 
 struct NhwcConv : ConstantWeights {
@@ -137,10 +173,9 @@ struct NhwcConv : ConstantWeights {
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p);
     k.max_threads = c.max_threads();
-    const Packed& state = c.packed<Packed>();
-    k.weights = state.weights();
-    k.packed = state.get(static_cast<size_t>(k.method), kernels::nhwc_packed_size(p, k.method),
-                         [&](const float* from, float* to) { kernels::nhwc_pack(p, k.method, from, to); });
+    const Packed::Form form = c.packed<Packed>().conv(p, k.method);
+    k.weights = form.weights;
+    k.packed = form.packed;
     c.request_scratch(kernels::nhwc_scratch_bytes(p, k.method, k.max_threads));
     return k;
   }
@@ -166,8 +201,7 @@ struct NhwcConvTranspose : ConstantWeights {
     if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
     p.window = kernels::make_window(inner(c.output_shape(0)), inner(x), spatial(w), spatial(w), {}, {});
     k.epilogue = bind_epilogue(c);
-    k.packed = c.packed<Packed>().get(0, kernels::nhwc_transposed_packed_size(p),
-                                      [&](const float* from, float* to) { kernels::nhwc_transposed_pack(p, from, to); });
+    k.packed = c.packed<Packed>().transposed(p);
     return k;
   }
   void run(RunContext& c) const {

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <vector>
 
+#include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
@@ -191,7 +192,7 @@ struct Recurrent {
       data[i] = wide[i].data();
     }
     const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
-    state->storage = Storage::allocate(static_cast<size_t>(kernels::packed_rnn_size(params)) * sizeof(float));
+    state->storage = allocate_large(static_cast<size_t>(kernels::packed_rnn_size(params)) * sizeof(float));
     kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, reinterpret_cast<float*>(state->storage->data()));
     return state;
   }

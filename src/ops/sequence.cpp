@@ -105,7 +105,7 @@ struct SequenceInsert {
                   fmt::format("a sequence of {} cannot hold {}", name_of(sequence.element_dtype), describe(tensor)));
     size_t position = has_position ? read_position(c.input(2), sequence.elements.size(), true) : sequence.elements.size();
     sequence.element_dtype = tensor.dtype();
-    sequence.elements.insert(sequence.elements.begin() + static_cast<std::ptrdiff_t>(position), c.input(1));
+    sequence.elements.insert(sequence.elements.begin() + static_cast<std::ptrdiff_t>(position), Datum(c.input(1)));
     c.set_output(0, std::move(sequence));
   }
 };

@@ -185,7 +185,7 @@ class LayoutPass {
   // Conv.
 
   bool conv(const Node& node) {
-    const Tensor* weights = g_.constant_tensor(node.inputs[1]);
+    const Tensor* weights = g_.stored_tensor(node.inputs[1]);
     if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || !weights || weights->shape().rank() != rank(node.inputs[0]))
       return false;
     const Ints dilations = node.attributes.get_ints("dilations"), pads = node.attributes.get_ints("pads");
@@ -201,7 +201,7 @@ class LayoutPass {
   }
 
   bool conv_transpose(const Node& node) {
-    const Tensor* weights = g_.constant_tensor(node.inputs[1]);
+    const Tensor* weights = g_.stored_tensor(node.inputs[1]);
     if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || !weights || weights->shape().rank() != rank(node.inputs[0]))
       return false;
     const Attributes& a = node.attributes;

@@ -1,7 +1,9 @@
 // BatchNormalization(Conv(x, W, b)) -> Conv(x, W * s, (b - mean) * s + B) with s = scale / sqrt(var + epsilon), per output channel; the
 // same for ConvTranspose. In inference only: training updates the statistics. The products are rounded once more than before.
 #include <cmath>
+#include <cstring>
 
+#include "core/file.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 
@@ -49,7 +51,9 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   for (int64_t row = 0; row < rows; ++row) {
     double s = scale[static_cast<size_t>(channels(shape, row))];
     for (int64_t i = row * length; i < (row + 1) * length; ++i) {
-      result.data<T>()[i] = static_cast<T>(weights.data<T>()[i] * s);
+      T weight;  // of a file, which may put it at any address
+      std::memcpy(&weight, weights.raw() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+      result.data<T>()[i] = static_cast<T>(weight * s);
       finite &= std::isfinite(result.data<T>()[i]);
     }
   }
@@ -66,7 +70,7 @@ class BatchNormIntoConv final : public Rule {
       if (node.has_output(i)) return std::nullopt;
     const Node* conv = producer_of(graph, node.inputs[0]);
     if (!conv || (!conv->is("Conv") && !conv->is("ConvTranspose")) || !is_used_once(graph, node.inputs[0])) return std::nullopt;
-    const Tensor* weights = graph.constant_tensor(conv->inputs[1]);
+    const Tensor* weights = graph.stored_tensor(conv->inputs[1]);
     if (!weights || !weights->is_contiguous()) return std::nullopt;
     auto channels = Channels::of(*conv, weights->shape());
     if (!channels || channels->count < 1) return std::nullopt;
@@ -94,6 +98,7 @@ class BatchNormIntoConv final : public Rule {
       new_bias = vector_of<double>(bias);
     }
     if (!new_weights) return std::nullopt;
+    drop_mapped_pages(weights->raw(), weights->size_bytes());
 
     Patch patch;
     ValueId w = patch.constant(graph.value(conv->inputs[1]).name, *new_weights), b = patch.constant(conv->name + "/bias", new_bias);

@@ -30,7 +30,7 @@ int64_t process_id() {
 }
 
 /// One piece of work and who waits for it.
-struct Job {
+struct Errand {
   std::function<void()> work;
   std::mutex mutex;
   std::condition_variable changed;
@@ -53,7 +53,7 @@ class Helpers {
     return *helpers;
   }
 
-  void start(std::shared_ptr<Job> job) {
+  void start(std::shared_ptr<Errand> job) {
     {
       std::lock_guard lock(mutex_);
       if (process_ != process_id()) {  // a forked child has none of its parent's threads
@@ -82,10 +82,10 @@ class Helpers {
  private:
   struct Helper {
     std::condition_variable wake;
-    std::shared_ptr<Job> job;
+    std::shared_ptr<Errand> job;
   };
 
-  void serve(std::shared_ptr<Job> job) {
+  void serve(std::shared_ptr<Errand> job) {
     Helper self;
     for (;;) {
       job->run();
@@ -110,7 +110,7 @@ class Helpers {
 }  // namespace
 
 bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& caller, std::function<void()> work) {
-  auto job = std::make_shared<Job>();
+  auto job = std::make_shared<Errand>();
   job->work = std::move(work);
   Helpers::all().start(job);
   {

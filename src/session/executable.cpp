@@ -101,15 +101,30 @@ size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monit
   return num_fetched;
 }
 
+bool has_all_constants(const Graph& graph) {
+  for (size_t i = 0; i < graph.num_values(); ++i) {
+    const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
+    if (value.is_constant() && !value.uses.empty() && !value.constant.defined()) return false;
+  }
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+    for (const Body& body : graph.node(id).bodies)
+      if (!has_all_constants(*body.graph)) return false;
+  return true;
+}
+
 }  // namespace
 
-std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<const Graph> graph, bool observable) const {
+std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, bool keep_constants, bool observable) const {
   auto made = std::make_shared<Executable>();
   made->graph = graph;
   made->program = std::make_unique<exec::Program>(
-      graph,
-      exec::ProgramOptions{
-          .reuse_memory = options.reuse_memory, .pool = pool.get(), .parallel = parallel, .observable = observable, .memory = &memory});
+      graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory,
+                                  .pool = pool.get(),
+                                  .parallel = parallel,
+                                  .shared = job != nullptr,
+                                  .observable = observable,
+                                  .memory = &memory,
+                                  .release_packed = keep_constants || device ? nullptr : graph.get()});  // a device copies from the graph
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
@@ -130,7 +145,13 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
   std::unique_ptr<Graph> graph;
   size_t num_fetched = 0;
   if (outputs_only) {
-    graph = main->graph->clone();  // optimised already
+    // The main graph is optimised already, but its constants may be gone.
+    if (has_all_constants(*main->graph)) {
+      graph = main->graph->clone();
+    } else {
+      graph = prepare();
+      compiled = optimise(*graph);
+    }
     num_fetched = choose_outputs(*graph, request, nullptr);
   } else {
     // The types of computed values that are fed: inference of the whole graph knows them.
@@ -153,7 +174,7 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
   }
   remove_dead_nodes(*graph);
   std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });
-  auto made = finish(std::move(graph), /*observable=*/monitor != nullptr);
+  auto made = finish(std::move(graph), request.all_constants || monitor, /*observable=*/monitor != nullptr);
   made->num_fetched = num_fetched;
   if (monitor) {
     made->watched.resize(made->program->slots().size());
@@ -171,7 +192,7 @@ std::shared_ptr<const Executable> Session::Impl::executable(const Request& reque
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   };
   bool all = request.targets.empty() && (request.fetches.empty() || equal(request.fetches, outputs));
-  if (all && request.fed.empty() && !monitor) {
+  if (all && request.fed.empty() && !monitor && !request.all_constants) {
     cache_hits.fetch_add(1, std::memory_order_relaxed);
     return main;
   }
@@ -179,7 +200,7 @@ std::shared_ptr<const Executable> Session::Impl::executable(const Request& reque
   std::lock_guard lock(mutex);  // also while compiling: a second run of the same kind waits for the program
   for (auto entry = others.begin(); entry != others.end(); ++entry) {
     if (entry->monitor != number || !equal(entry->fetches, request.fetches) || !equal(entry->fed, request.fed) ||
-        !equal(entry->targets, request.targets))
+        !equal(entry->targets, request.targets) || entry->all_constants != request.all_constants)
       continue;
     others.splice(others.begin(), others, entry);
     cache_hits.fetch_add(1, std::memory_order_relaxed);
@@ -187,7 +208,8 @@ std::shared_ptr<const Executable> Session::Impl::executable(const Request& reque
   }
   cache_misses.fetch_add(1, std::memory_order_relaxed);
   auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
-  others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), number, compile(request, monitor)});
+  others.push_front(
+      {copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, number, compile(request, monitor)});
   if (compiled) *compiled = true;
   if (others.size() > kMaxExecutables) {
     others.pop_back();

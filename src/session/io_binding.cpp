@@ -14,6 +14,7 @@ struct IoBinding::Impl {
   std::vector<std::pair<std::string, std::optional<Tensor>>> outputs;
   // Made from the above at the next run.
   bool ready = false;
+  bool all_constants = false;  // as Request
   uint64_t monitor_number = 0;
   std::shared_ptr<const Monitor> monitor;
   std::shared_ptr<const Executable> executable;
@@ -26,7 +27,7 @@ struct IoBinding::Impl {
       if (session->known_inputs.at(input.first) >= session->main->input_names.size()) overridden.push_back(input.first);
     monitor_number = session->monitor_number.load(std::memory_order_acquire);
     monitor = session->current_monitor();
-    executable = session->executable({wanted, overridden, {}}, monitor.get());
+    executable = session->executable({wanted, overridden, {}, all_constants}, monitor.get());
     feeds.clear();
     for (const std::string& name : executable->input_names) {
       auto found = inputs.find(name);
@@ -102,6 +103,8 @@ std::vector<std::string> IoBinding::output_names() const {
 
 void Session::run(IoBinding& binding, const RunOptions* options) const {
   IoBinding::Impl& bound = *binding.impl_;
+  const bool dumps = options && !options->dump_folder.empty();
+  if (dumps != bound.all_constants) bound.all_constants = dumps, bound.ready = false;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
   impl_->execute(bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor, /*compiled=*/false);
 }

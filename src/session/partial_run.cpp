@@ -5,6 +5,7 @@
 
 #include "session/deadline.h"
 #include "session/session_impl.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -15,6 +16,7 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
   std::shared_ptr<const Executable> executable;
   std::shared_ptr<ThreadPool> pool;  // of the run's options
   exec::Caller caller;
+  std::optional<MemoryGate::Pass> pass;
   std::unique_ptr<exec::Frame> frame;
   uint64_t run_id = 0;
   std::string tag;
@@ -66,6 +68,8 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
  private:
   bool advance_here(size_t stop) {
     AllocationScope scope(&session->memory, MemoryClass::activations);
+    const exec::RunControl& control = frame->control();
+    sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
     try {
       return frame->advance(stop);
     } catch (const std::bad_alloc&) {
@@ -106,6 +110,7 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
   try {
     exec::RunControl control = impl_->control(options);
     run->run_id = control.run_id;
+    if (impl_->gate) control.pass = &run->pass.emplace(*impl_->gate, /*waits=*/false);
     if (control.deadline) {
       control.caller = &run->caller;
       for (Datum& feed : arranged)

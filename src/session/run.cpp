@@ -10,6 +10,7 @@
 #include "session/hooks.h"
 #include "session/observe.h"
 #include "session/session_impl.h"
+#include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -26,6 +27,7 @@ exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight.closing();
   control.memory = &memory;
+  control.job = job ? job->state().get() : nullptr;
   if (run_options) {
     control.cancel = &run_options->terminate;
     if (run_options->cancel_token) control.token = run_options->cancel_token->flag_.get();
@@ -111,6 +113,10 @@ void Session::Impl::compute(const Executable& executable, std::span<const Datum>
                             std::span<const Datum> bound, const exec::RunControl& run_control,
                             std::span<const exec::OutputMemory> output_memory) const {
   AllocationScope scope(&memory, MemoryClass::activations);
+  std::optional<MemoryGate::Pass> pass;
+  exec::RunControl own = run_control;
+  if (gate) own.pass = &pass.emplace(*gate, /*waits=*/true);
+  sharing::RunScope shared(run_control.job, run_control.pool ? run_control.pool->num_threads() : 1);
   try {
     RecordScope record(run_control.recorder, run_record, RecordKind::run);
     std::optional<ParallelLimit> limit;
@@ -118,7 +124,7 @@ void Session::Impl::compute(const Executable& executable, std::span<const Datum>
     if (executable.placed)
       executable.placed->run(feeds, results, run_control, bound);
     else
-      exec::run(*executable.program, feeds, results, run_control, bound, {}, output_memory);
+      exec::run(*executable.program, feeds, results, own, bound, {}, output_memory);
   } catch (const Error& error) {
     explain(executable, feeds, error);
   } catch (const std::bad_alloc&) {
@@ -227,6 +233,7 @@ std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::
   }
   Request request{outputs, fed, {}};
   if (options) request.targets = options->targets;
+  request.all_constants = options && !options->dump_folder.empty();
   std::shared_ptr<const Monitor> monitor = impl_->current_monitor();
   bool compiled = false;
   std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);

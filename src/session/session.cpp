@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <set>
 
 #include "core/checked.h"
 #include "device/sim/sim_device.h"
@@ -84,12 +85,17 @@ size_t packed_bytes(const exec::Program& program) {
   return bytes;
 }
 
-size_t weight_bytes(const Graph& graph) {
+size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
   size_t bytes = 0;
   for (size_t i = 0; i < graph.num_values(); ++i) {
-    const Tensor* constant = graph.stored_tensor(ValueId{static_cast<uint32_t>(i)});
-    if (constant && !graph.value(ValueId{static_cast<uint32_t>(i)}).uses.empty()) bytes += constant->size_bytes();
+    const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
+    if (!value.is_constant() || value.uses.empty() || !value.type.is_static() || value.type.dtype == DType::string) continue;
+    // The type tells the size of what has been packed and let go. A body may share a constant with the graph around it.
+    if (value.constant.is_tensor() && !seen.insert(value.constant.tensor().raw()).second) continue;
+    bytes += size_bytes(value.type.dtype, value.type.static_shape().num_elements());
   }
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+    for (const Body& body : graph.node(id).bodies) bytes += weight_bytes(*body.graph, seen);
   return bytes;
 }
 
@@ -181,6 +187,12 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
   AllocationScope scope(&memory, MemoryClass::weights);
   choose_threads();
   choose_device();
+  if (options.memory_limit_bytes > 0) {
+    if (device) throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
+    memory.account->set_limit(options.memory_limit_bytes);
+    gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
+  }
+  job = options.job ? options.job : environment_job();
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();
@@ -193,7 +205,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");
   }
-  auto made = finish(std::move(graph));
+  auto made = finish(std::move(graph), /*keep_constants=*/false);
   if (recorder) {
     recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
     profiling = true;
@@ -255,7 +267,8 @@ std::string Session::to_text(std::string_view stage) const {
 MemoryReport Session::memory() const {
   MemoryReport report;
   const exec::Program& program = *impl_->main->program;
-  report.weight_bytes = weight_bytes(*impl_->main->graph);
+  std::set<const void*> seen;
+  report.weight_bytes = weight_bytes(*impl_->main->graph, seen);
   report.packed_bytes = packed_bytes(program);
   if (auto plan = program.bindings().latest_plan()) {
     report.arena_bytes = plan->arena_bytes;
@@ -268,6 +281,28 @@ MemoryReport Session::memory() const {
     report.arena_in_order_bytes = memory::best_fit_in_order_bytes(buffers, Storage::kAlignment);
   }
   return report;
+}
+
+namespace {
+
+void trim_frames(const exec::Program& program) {
+  program.frames().trim();
+  for (const exec::Instruction& instruction : program.instructions())
+    for (const auto& body : instruction.bodies) trim_frames(*body);
+}
+
+}  // namespace
+
+void Session::Impl::trim() const {
+  trim_frames(*main->program);
+  std::unique_lock lock(mutex, std::try_to_lock);  // a run that compiles a program does not wait for this one
+  if (!lock) return;
+  for (const Entry& other : others) trim_frames(*other.executable->program);
+}
+
+void Session::set_memory_limit(size_t limit_bytes) const {
+  if (!impl_->gate) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
+  impl_->gate->set_limit(limit_bytes);
 }
 
 MemoryStatistics Session::memory_statistics() const { return impl_->memory.account->statistics(); }

@@ -21,6 +21,7 @@
 #include "graph/graph.h"
 #include "plugin/backend.h"
 #include "session/in_flight.h"
+#include "session/memory_gate.h"
 #include "session/model.h"
 #include "treadle/error.h"
 #include "treadle/hooks.h"
@@ -33,6 +34,7 @@ struct Request {
   std::span<const std::string> fetches;  ///< empty: all outputs, or none if there are targets
   std::span<const std::string> fed;      ///< values that are fed though they are no inputs: initializers and computed ones
   std::span<const std::string> targets;  ///< computed but not fetched: nodes or values
+  bool all_constants = false;            ///< weights that kernels have packed are kept, for those who look at a node's inputs
 };
 
 /// A program for one set of fed and fetched values.
@@ -73,14 +75,18 @@ struct Session::Impl {
   /// @param for_monitor  nodes stay where a monitor sees them: backends get none.
   /// @return what the backends compiled; must live until the program is made.
   CompiledSubgraphs optimise(Graph& graph, bool for_file = false, bool for_monitor = false) const;
-  std::shared_ptr<Executable> finish(std::shared_ptr<const Graph> graph, bool observable = false) const;
+  /// @param keep_constants  false: those that nobody but their packed copies needs are let go.
+  std::shared_ptr<Executable> finish(std::shared_ptr<Graph> graph, bool keep_constants, bool observable = false) const;
   std::shared_ptr<const Monitor> current_monitor() const;
 
   Model model;
   SessionOptions options;
   AllocationContext memory;  // of all that the session allocates
   std::vector<MemoryCharge> weight_charges;
+  std::unique_ptr<MemoryGate> gate;  // of a session with a limit
+  void trim() const;                 // frames that no run uses
   std::shared_ptr<ThreadPool> pool;
+  std::shared_ptr<Job> job;  // null: none
   bool parallel = false;
   int intra_limit = 0, inter_limit = 0;  // as of RunControl
   std::shared_ptr<const Executable> main;
@@ -95,6 +101,7 @@ struct Session::Impl {
   static constexpr size_t kMaxExecutables = 8;
   struct Entry {
     std::vector<std::string> fetches, fed, targets;
+    bool all_constants = false;
     uint64_t monitor = 0;  // the number of the monitor that it was compiled for; 0: none
     std::shared_ptr<const Executable> executable;
   };

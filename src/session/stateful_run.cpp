@@ -125,7 +125,8 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
   };
   for (const auto& [name, value] : feeds) note_overridden(name);
   for (const Impl::State& state : impl_->states) note_overridden(state.pair.input);
-  std::shared_ptr<const Executable> executable = session.executable({wanted, overridden, {}}, nullptr);
+  std::shared_ptr<const Executable> executable =
+      session.executable({wanted, overridden, {}, options && !options->dump_folder.empty()}, nullptr);
   const auto& names = executable->output_names;
 
   std::vector<exec::OutputMemory> memory(names.size());

@@ -167,6 +167,45 @@ TEST(OnnxParse, PackedAndUnpackedNumbersAreTheSame) {
   EXPECT_EQ(parse(model_with_attribute(packed)).graph.nodes[0].attributes[0].ints, (std::vector<int64_t>{1, -2, 300, 4}));
 }
 
+TEST(OnnxParse, RowsOfNumbersEndWhereAnotherFieldBegins) {
+  std::string mixed = message([&](Writer& a) {
+    a.add_string(1, "v");
+    for (int64_t value : {int64_t{1}, int64_t{127}, int64_t{128}, int64_t{-1}}) a.add_int64(8, value);
+    a.add_string(13, "between");
+    const int64_t packed[] = {5, 6};
+    a.add_packed_int64(8, std::begin(packed), std::end(packed));
+    a.add_int64(8, 7);
+    a.add_int32(20, 7);
+  });
+  EXPECT_EQ(parse(model_with_attribute(mixed)).graph.nodes[0].attributes[0].ints, (std::vector<int64_t>{1, 127, 128, -1, 5, 6, 7}));
+  std::string floats = message([&](Writer& a) {
+    a.add_string(1, "v");
+    a.add_float(7, 1.5F);
+    a.add_float(7, -2.0F);
+    a.add_int32(20, 6);
+    a.add_float(7, 3.0F);
+  });
+  EXPECT_EQ(parse(model_with_attribute(floats)).graph.nodes[0].attributes[0].floats, (std::vector<float>{1.5F, -2.0F, 3.0F}));
+}
+
+TEST(OnnxParse, ARowThatIsCutOffIsAnError) {
+  // The key of one more element, and nothing behind it; a varint without an end.
+  for (std::string rest : {std::string("\x40"), std::string("\x40\xff\xff")}) {
+    std::string cut = message([&](Writer& a) {
+      a.add_string(1, "pads");
+      a.add_int32(20, 7);
+      a.add_int64(8, 1);
+    });
+    EXPECT_NE(error_of_model(model_with_attribute(cut + rest)).find("cut off within a varint"), std::string::npos);
+  }
+  std::string cut = message([&](Writer& a) {
+    a.add_string(1, "values");
+    a.add_int32(20, 6);
+    a.add_float(7, 1);
+  });
+  EXPECT_NE(error_of_model(model_with_attribute(cut + "\x3d\x01\x02")).find("needs 4 bytes, 2 are left"), std::string::npos);
+}
+
 TEST(OnnxParse, UnknownFieldsAreSkipped) {
   std::string bytes = model_message(message([](Writer& g) {
     g.add_string(2, "g");

@@ -1,6 +1,7 @@
 #include "kernels/conv/nhwc.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -19,6 +20,7 @@ constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are 
 constexpr int64_t kEnoughItems = 8;           // keep the threads busy
 constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
 constexpr int64_t kMaxSegments = 128;         // a list on the stack
+constexpr int64_t kPackedTaps = 64;           // of each filter, that are packed together: the lines that they are written to stay in L1
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -230,26 +232,51 @@ int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
   return 0;
 }
 
-void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
+namespace {
+
+/// Calls visit(index in the weights, index in the packed form) for every weight of a direct or depthwise convolution, and pad(begin, end)
+/// for what the packed form has besides.
+template <typename Visit, typename Pad>
+void each_packed(const ConvParams& p, NhwcMethod method, Visit visit, Pad pad) {
   const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p);
-  if (method == NhwcMethod::winograd) return winograd_pack(p, weights, packed);
   if (method == NhwcMethod::depthwise) {
     for (int64_t c = 0; c < p.C; ++c) {
-      for (int64_t t = 0; t < taps; ++t) packed[t * p.C + c] = weights[c * taps + t];
+      for (int64_t t = 0; t < taps; ++t) visit(c * taps + t, t * p.C + c);
     }
     return;
   }
-  std::vector<float> reordered(static_cast<size_t>(filters * K));  // [filter][tap][channel]
-  const int64_t group_floats = packed_b_size<float>(K, filters);
-  for (int64_t g = 0; g < p.group; ++g) {
-    const float* from = weights + g * filters * K;
-    for (int64_t m = 0; m < filters; ++m) {
-      for (int64_t c = 0; c < channels; ++c) {
-        for (int64_t t = 0; t < taps; ++t) reordered[static_cast<size_t>(m * K + t * channels + c)] = *from++;
+  const Panels panels(filters, panel_shape<float>());
+  const int64_t group_floats = packed_b_size<float>(K, filters), block = std::max<int64_t>(1, kPackedTaps / taps);
+  for (int64_t item = 0; item < p.group * panels.count; ++item) {
+    const int64_t group = item / panels.count, panel = item % panels.count;
+    const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+    const int64_t columns = std::min(width, filters - first);
+    const int64_t from = (group * filters + first) * K, to = group * group_floats + first * K;  // [tap][channel][filter]
+    for (int64_t c0 = 0; c0 < channels; c0 += block) {
+      const int64_t c1 = std::min(channels, c0 + block);
+      for (int64_t n = 0; n < columns; ++n) {
+        int64_t at = from + n * K + c0 * taps;
+        for (int64_t c = c0; c < c1; ++c) {
+          for (int64_t t = 0; t < taps; ++t) visit(at++, to + (t * channels + c) * width + n);
+        }
       }
     }
-    pack_b(reordered.data(), K, filters, K, true, packed + g * group_floats);
+    for (int64_t k = 0; columns < width && k < K; ++k) pad(to + k * width + columns, to + (k + 1) * width);
   }
+}
+
+}  // namespace
+
+void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
+  if (method == NhwcMethod::winograd) return winograd_pack(p, weights, packed);
+  each_packed(
+      p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); },
+      [&](int64_t begin, int64_t end) { std::fill(packed + begin, packed + end, 0.0f); });
+}
+
+void nhwc_unpack(const ConvParams& p, NhwcMethod method, const float* packed, float* weights) {
+  each_packed(
+      p, method, [&](int64_t to, int64_t from) { weights[to] = packed[from]; }, [](int64_t, int64_t) {});
 }
 
 size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {

@@ -27,7 +27,10 @@ NhwcMethod nhwc_method(const ConvParams& params);
 /// Floats of the packed weights; does not depend on the image.
 int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
 /// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
+/// @param weights  at any address: they are read bytewise
 void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed);
+/// The weights that nhwc_pack read. @param method  not winograd, whose transform rounds.
+void nhwc_unpack(const ConvParams& params, NhwcMethod method, const float* packed, float* weights);
 
 size_t nhwc_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads);
 /// @param weights  the original ones

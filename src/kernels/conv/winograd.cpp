@@ -1,12 +1,12 @@
 #include "kernels/conv/winograd.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <limits>
-#include <vector>
 
 #include "kernels/conv/winograd_transform.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/tile.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -113,7 +113,9 @@ struct Block {
       for (int64_t k = 0; k < 9; ++k) {
         const int64_t ih = oh + k / 3 - w.pad_begin[1], iw = ow + k % 3 - w.pad_begin[2];
         if (ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) continue;
-        sum += x[((image * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weights[(m * p.C + c) * 9 + k];
+        float weight;
+        std::memcpy(&weight, weights + (m * p.C + c) * 9 + k, sizeof(float));
+        sum += x[((image * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weight;
       }
     }
     return sum;
@@ -191,23 +193,10 @@ bool winograd_fits(const ConvParams& p) {
 int64_t winograd_weights_size(const ConvParams& p) { return kPoints * point_size(p); }
 
 void winograd_pack(const ConvParams& p, const float* weights, float* packed) {
-  // G g G^T in double: row j of G holds 1, a, a^2 at point a, over the product of a's distances to the other finite points.
-  const double s = std::sqrt(0.5), t = std::sqrt(2.0);
-  const double G[6][3] = {
-      {1, 0, 0}, {-2.0 / 3, -2 * s / 3, -1.0 / 3}, {-2.0 / 3, 2 * s / 3, -1.0 / 3}, {1.0 / 6, t / 6, 1.0 / 3}, {1.0 / 6, -t / 6, 1.0 / 3},
-      {0, 0, 1}};
-  std::vector<float> point(static_cast<size_t>(p.C * p.M));
-  for (int i = 0; i < 6; ++i) {
-    for (int j = 0; j < 6; ++j) {
-      double factor[9];
-      for (int k = 0; k < 9; ++k) factor[k] = G[i][k / 3] * G[j][k % 3];
-      for (int64_t mc = 0; mc < p.M * p.C; ++mc) {
-        double sum = 0;
-        for (int k = 0; k < 9; ++k) sum += factor[k] * static_cast<double>(weights[mc * 9 + k]);
-        point[static_cast<size_t>(mc)] = static_cast<float>(sum);
-      }
-      pack_b(point.data(), p.C, p.M, p.C, true, packed + (i * 6 + j) * point_size(p));
-    }
+  const Panels panels(p.M, panel_shape<float>());
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+    winograd_weights(weights + first * p.C * 9, p.C * 9, p.C, std::min(width, p.M - first), width, packed + first * p.C, point_size(p));
   }
 }
 

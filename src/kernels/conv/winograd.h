@@ -15,15 +15,15 @@ namespace treadle::kernels {
 bool winograd_fits(const ConvParams& params);
 
 int64_t winograd_weights_size(const ConvParams& params);
+/// @param weights  at any address: they are read bytewise
 /// @param packed  winograd_weights_size floats, aligned to 64 bytes
 void winograd_pack(const ConvParams& params, const float* weights, float* packed);
 
 size_t winograd_scratch_bytes(const ConvParams& params, int max_threads);
 
 /// x[N, high, wide, C], y[N, high, wide, M].
-/// @param weights  the original ones [M, C, 3, 3] too: a tile whose result is not finite is computed again directly, as the transforms turn
-/// an infinity
-///                 into NaN for its whole neighbourhood.
+/// @param weights  the original ones [M, C, 3, 3] too, at any address: a tile whose result is not finite is computed again directly, as the
+///                 transforms turn an infinity into NaN for its whole neighbourhood.
 void winograd(const ConvParams& params, const float* x, const float* weights, const float* packed, float* y, const ConvEpilogue& epilogue,
               void* scratch, int max_threads, ThreadPool* pool);
 

@@ -1,5 +1,8 @@
 #include "kernels/conv/winograd_transform.h"
 
+#include <algorithm>
+#include <cstring>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/conv/winograd_transform.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -37,7 +40,65 @@ HWY_INLINE void output_line(D d, const V (&m)[6], V (&y)[4]) {
   y[3] = hn::Add(hn::MulAdd(difference2, hn::Set(d, 2 * kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf / 2))), m[5]);
 }
 
+// G g: row j of G holds 1, a, a^2 at point a, over the product of a's distances to the other finite points.
+template <class DD, class VD = hn::Vec<DD>>
+HWY_INLINE void weight_line(DD d, VD g0, VD g1, VD g2, VD (&u)[6]) {
+  const VD odd1 = hn::Mul(g1, hn::Set(d, 1.4142135623730951 / 3)), odd2 = hn::Mul(g1, hn::Set(d, 1.4142135623730951 / 6));
+  const VD even1 = hn::NegMulAdd(g2, hn::Set(d, 1.0 / 3), hn::Mul(g0, hn::Set(d, -2.0 / 3)));
+  const VD even2 = hn::MulAdd(g2, hn::Set(d, 1.0 / 3), hn::Mul(g0, hn::Set(d, 1.0 / 6)));
+  u[0] = g0;
+  u[1] = hn::Sub(even1, odd1);
+  u[2] = hn::Add(even1, odd1);
+  u[3] = hn::Add(even2, odd2);
+  u[4] = hn::Sub(even2, odd2);
+  u[5] = g2;
+}
+
 }  // namespace
+
+void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
+                  int64_t packed_matrix) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  using VD = hn::Vec<decltype(d)>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kBlock = 4;  // channels; with them the taps of a wide panel take 9 KB
+  constexpr int64_t kMaxWidth = 64;
+  HWY_ALIGN float taps[kBlock * 9 * kMaxWidth];
+  for (int64_t n0 = 0; n0 < width; n0 += kMaxWidth) {
+    const int64_t columns = std::min(kMaxWidth, width - n0), count = std::clamp<int64_t>(filters - n0, 0, columns);
+    for (int64_t c0 = 0; c0 < channels; c0 += kBlock) {
+      const int64_t block = std::min(kBlock, channels - c0);
+      for (int64_t n = 0; n < count; ++n) {
+        const float* from = weights + (n0 + n) * filter_floats + c0 * 9;
+        for (int64_t k = 0; k < block * 9; ++k) std::memcpy(taps + k * kMaxWidth + n, from + k, sizeof(float));
+      }
+      for (int64_t k = 0; k < block * 9; ++k) std::fill(taps + k * kMaxWidth + count, taps + k * kMaxWidth + columns, 0.0f);
+      for (int64_t c = 0; c < block; ++c) {
+        for (int64_t n = 0; n < columns; n += lanes) {
+          float* to = packed + (c0 + c) * width + n0 + n;
+          VD t[6][3];
+#pragma GCC unroll 3
+          for (int j = 0; j < 3; ++j) {
+            VD g[3], column[6];
+#pragma GCC unroll 3
+            for (int i = 0; i < 3; ++i) g[i] = hn::PromoteTo(d, hn::LoadU(narrow, taps + (c * 9 + i * 3 + j) * kMaxWidth + n));
+            weight_line(d, g[0], g[1], g[2], column);
+#pragma GCC unroll 6
+            for (int i = 0; i < 6; ++i) t[i][j] = column[i];
+          }
+#pragma GCC unroll 6
+          for (int i = 0; i < 6; ++i) {
+            VD row[6];
+            weight_line(d, t[i][0], t[i][1], t[i][2], row);
+#pragma GCC unroll 6
+            for (int j = 0; j < 6; ++j) hn::StoreU(hn::DemoteTo(narrow, row[j]), narrow, to + (i * 6 + j) * packed_matrix);
+          }
+        }
+      }
+    }
+  }
+}
 
 void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                  int64_t v_matrix) {
@@ -126,9 +187,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
+HWY_EXPORT(weight_tiles);
 HWY_EXPORT(input_tiles);
 HWY_EXPORT(output_tiles);
 
+void winograd_weights(const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
+                      int64_t packed_matrix) {
+  HWY_DYNAMIC_DISPATCH(weight_tiles)(weights, filter_floats, channels, filters, width, packed, packed_matrix);
+}
 void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                     int64_t v_matrix) {
   HWY_DYNAMIC_DISPATCH(input_tiles)(begin, end, tiles_wide, channels, x, x_row, v, v_matrix);

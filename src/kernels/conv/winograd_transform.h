@@ -14,6 +14,13 @@ inline constexpr int64_t kWinogradLanes = 16;
 void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                     int64_t v_matrix);
 
+/// G g G^T, computed in double, of `channels` channels of the filters of one panel of packed weights.
+/// @param weights  of the first filter, its first channel, at any address: filters `filter_floats` floats apart, 9 floats a channel
+/// @param filters  of the panel; the columns up to its `width` become zero
+/// @param packed   36 matrices `packed_matrix` floats apart, rows (channels) of `width` floats, a multiple of the packing's vectors
+void winograd_weights(const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
+                      int64_t packed_matrix);
+
 /// A block's way out: y = clamp(A^T m A + bias + residual).
 struct WinogradOutput {
   int64_t tiles_wide;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/large_memory.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/scratch_slots.h"
 
@@ -201,7 +202,7 @@ PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed
 template <typename T>
 OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed) {
   OwnedPackedB<T> owned;
-  owned.storage = Storage::allocate(static_cast<size_t>(packed_b_size<T>(K, N)) * sizeof(T));
+  owned.storage = allocate_large(static_cast<size_t>(packed_b_size<T>(K, N)) * sizeof(T));
   owned.view = pack_b(B, K, N, ldb, transposed, reinterpret_cast<T*>(owned.storage->data()));
   return owned;
 }

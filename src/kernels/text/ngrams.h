@@ -30,6 +30,9 @@ class NgramIndex {
              const NgramWindow& window) {
     columns_.assign(1, -1);
     auto size = static_cast<int64_t>(pool.size());
+    tokens_.reserve(pool.size());
+    edges_.reserve(pool.size());
+    columns_.reserve(pool.size() + 1);
     size_t ngram = 0;
     for (size_t i = 0; i < starts.size(); ++i) {
       auto length = static_cast<int64_t>(i) + 1;
@@ -71,7 +74,7 @@ class NgramIndex {
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
 
-  uint32_t token_or_new(const Token& token) { return tokens_.emplace(token, static_cast<uint32_t>(tokens_.size())).first->second; }
+  uint32_t token_or_new(const Token& token) { return tokens_.try_emplace(token, static_cast<uint32_t>(tokens_.size())).first->second; }
   uint32_t token(const Token& token) const {
     auto found = tokens_.find(token);
     return found == tokens_.end() ? kUnknown : found->second;

@@ -1,0 +1,356 @@
+#include "sharing/job_table.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "core/fork_mutex.h"
+#include "core/futex.h"
+#include "core/logging.h"
+#include "treadle/error.h"
+
+namespace treadle::sharing {
+namespace {
+
+constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
+constexpr const char* kFileName = "/jobs-1";  // another layout gets another name: versions of the library do not disturb each other
+constexpr int kCoordinatorByte = kMaxJobs;
+
+std::atomic<uint32_t> forks{0};
+
+// Locks of a process's own do not conflict with its claims: it must know which slots it holds.
+struct Owned {
+  ForkMutex mutex;
+  uint32_t generation = 0;
+  uint64_t slots = 0;
+  bool coordinator = false;
+};
+Owned& owned() {
+  static Owned& all = *new Owned;
+  return all;
+}
+
+// The process, told apart from all others of the machine that are or were, and the same for two copies of this library in it.
+uint64_t process_token() {
+  std::string text = std::to_string(getpid());
+  struct stat space {};
+  if (stat("/proc/self/ns/pid", &space) == 0) text += ' ' + std::to_string(space.st_ino);
+  std::ifstream in("/proc/self/stat");
+  std::string line;
+  std::getline(in, line);
+  // The 22nd field is the start time; the second may hold spaces, and ends with the last parenthesis.
+  size_t at = line.rfind(')');
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = line.find(' ', at + 1);
+  if (at != std::string::npos) text += line.substr(at, line.find(' ', at + 1) - at);
+  return std::hash<std::string>{}(text);
+}
+
+[[noreturn]] void throw_io(const std::string& what, const std::string& path) {
+  throw Error(ErrorCode::io_error, fmt::format("{} \"{}\": {}", what, path, std::strerror(errno)));
+}
+
+}  // namespace
+
+uint64_t now_ns() noexcept {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<uint64_t>(time.tv_nsec);
+}
+
+uint32_t fork_generation() noexcept {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;
+  return forks.load(std::memory_order_relaxed);
+}
+
+void make_sharing_folder(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw_io("cannot make the folder", folder);
+  struct stat info {};
+  if (lstat(folder.c_str(), &info) != 0) throw_io("cannot use the folder", folder);
+  if (!S_ISDIR(info.st_mode)) throw Error(ErrorCode::io_error, fmt::format("\"{}\" is no folder", folder));
+  // Under a name that anybody could have taken in /dev/shm, another user's folder would let that user steer our jobs.
+  if (info.st_uid != geteuid() || (info.st_mode & 0022) != 0)
+    throw Error(ErrorCode::io_error, fmt::format("the folder \"{}\" belongs to user {} with mode {:o}; it must belong to user {} and be "
+                                                 "writable by nobody else",
+                                                 folder, info.st_uid, info.st_mode & 0777, geteuid()));
+}
+
+JobTable& JobTable::get() {
+  static JobTable& table = *new JobTable;  // threads may run sessions while static objects go
+  return table;
+}
+
+JobTable::JobTable() {
+  fork_generation();
+  std::string why;
+  if (map_shared(&why)) return;
+  TREADLE_LOG(warning, "jobs are seen by this process only: {}", why);
+  void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, "no memory for the job table");
+  page_ = static_cast<Page*>(memory);
+  for (JobSlot& slot : page_->slots) new (&slot) JobSlot;
+}
+
+bool JobTable::map_shared(std::string* why) {
+  int fd = -1;
+  try {
+    const std::string folder = sharing_folder();
+    make_sharing_folder(folder);
+    path_ = folder + kFileName;
+    // Closed never: closing any descriptor of the file would give up all of the process's locks on it.
+    fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) throw_io("cannot open", path_);
+    // A page that is not there would end the process when it is touched.
+    if (int error = posix_fallocate(fd, 0, sizeof(Page)); error != 0) {
+      errno = error;
+      throw_io("no room for", path_);
+    }
+    void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) throw_io("cannot map", path_);
+    page_ = static_cast<Page*>(memory);
+    // Zeros are the initial state but for the shares, which claim() sets.
+    std::memcpy(page_->magic, kMagic, sizeof kMagic);
+    fd_ = fd;
+    return true;
+  } catch (const Error& error) {
+    *why = error.what();
+    if (fd >= 0) close(fd);
+    return false;
+  }
+}
+
+bool JobTable::lock_byte(int byte) {
+  if (fd_ < 0) return true;
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return fcntl(fd_, F_SETLK, &lock) == 0;
+}
+
+void JobTable::unlock_byte(int byte) {
+  if (fd_ < 0) return;
+  struct flock lock {};
+  lock.l_type = F_UNLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  fcntl(fd_, F_SETLK, &lock);
+}
+
+// A forked child holds none of its parent's locks. Under the mutex.
+void JobTable::forget_parents_locks() {
+  if (owned().generation == fork_generation()) return;
+  owned().generation = fork_generation();
+  owned().slots = 0;
+  owned().coordinator = false;
+}
+
+// The caller holds the slot's lock.
+void JobTable::clear(int index) {
+  JobSlot& slot = page_->slots[index];
+  slot.state = SlotState::free;
+  slot.id = 0;
+  slot.running = slot.active = 0;
+  const uint64_t bit = uint64_t{1} << index;
+  if (page_->guaranteed_running.fetch_and(~bit) == bit) {
+    page_->released.fetch_add(1);
+    futex_wake_shared(page_->released);
+  }
+}
+
+int JobTable::claim() {
+  const uint64_t own = process_token();
+  std::lock_guard lock(owned().mutex);
+  forget_parents_locks();
+  for (int i = 0; i < kMaxJobs; ++i) {
+    if ((owned().slots >> i & 1U) != 0) continue;
+    JobSlot& slot = page_->slots[i];
+    // Of another copy of this library in this process, whose lock is the process's too.
+    if (slot.state.load() == SlotState::live && slot.owner.load() == own && slot.pid.load() == getpid() && fd_ >= 0) continue;
+    if (!lock_byte(i)) continue;
+    clear(i);
+    owned().slots |= uint64_t{1} << i;
+    slot.job_class = 0;
+    slot.share = slot.granted = kFullShare;
+    slot.suspended = slot.publishes = slot.memory_changes = 0;
+    slot.memory_limit = 0;
+    slot.threads = 0;
+    for (auto* counter : {&slot.runs, &slot.run_ns, &slot.idle_ns, &slot.gave_way_ns, &slot.last_step_ns, &slot.average_step_ns,
+                          &slot.device_bytes, &slot.host_bytes, &slot.moved_bytes, &slot.moves, &slot.moving_ns})
+      *counter = 0;
+    slot.pid = getpid();
+    slot.owner = own;
+    slot.id = page_->last_id.fetch_add(1) + 1;
+    refresh(slot);
+    return i;
+  }
+  throw Error(ErrorCode::resource_exhausted, fmt::format("there are {} jobs already, as many as the table \"{}\" holds", kMaxJobs, path_));
+}
+
+void JobTable::give_back(int index) {
+  std::lock_guard lock(owned().mutex);
+  forget_parents_locks();
+  const uint64_t bit = uint64_t{1} << index;
+  if ((owned().slots & bit) == 0) return;  // the parent's
+  clear(index);
+  owned().slots &= ~bit;
+  unlock_byte(index);
+}
+
+void JobTable::sweep() {
+  if (fd_ < 0) return;
+  std::lock_guard lock(owned().mutex);
+  forget_parents_locks();
+  const uint64_t own = process_token();
+  for (int i = 0; i < kMaxJobs; ++i) {
+    JobSlot& slot = page_->slots[i];
+    if (slot.state.load() != SlotState::live || (owned().slots >> i & 1U) != 0) continue;
+    if (slot.owner.load() == own && slot.pid.load() == getpid()) continue;
+    if (!lock_byte(i)) continue;  // its process lives
+    clear(i);
+    unlock_byte(i);
+  }
+}
+
+int JobTable::find(uint64_t id) {
+  for (int i = 0; i < kMaxJobs; ++i)
+    if (page_->slots[i].state.load(std::memory_order_acquire) == SlotState::live && page_->slots[i].id.load() == id) return i;
+  return -1;
+}
+
+bool JobTable::lock_coordinator() {
+  std::lock_guard lock(owned().mutex);
+  forget_parents_locks();
+  if (owned().coordinator || !lock_byte(kCoordinatorByte)) return false;
+  owned().coordinator = true;
+  page_->coordinator_pid = getpid();
+  return true;
+}
+
+void JobTable::unlock_coordinator() {
+  std::lock_guard lock(owned().mutex);
+  forget_parents_locks();
+  if (!owned().coordinator) return;
+  owned().coordinator = false;
+  page_->coordinator_beat_ns = 0;
+  page_->coordinator_pid = 0;
+  end_grants(*page_);
+  unlock_byte(kCoordinatorByte);
+}
+
+int64_t JobTable::coordinator_pid() {
+  std::lock_guard lock(owned().mutex);
+  forget_parents_locks();
+  if (owned().coordinator) return getpid();
+  if (fd_ < 0) return 0;
+  struct flock lock_info {};
+  lock_info.l_type = F_WRLCK;
+  lock_info.l_whence = SEEK_SET;
+  lock_info.l_start = kCoordinatorByte;
+  lock_info.l_len = 1;
+  if (fcntl(fd_, F_GETLK, &lock_info) != 0 || lock_info.l_type == F_UNLCK) return 0;
+  return lock_info.l_pid > 0 ? lock_info.l_pid : page_->coordinator_pid.load();
+}
+
+void refresh(JobSlot& slot) {
+  uint32_t word = slot.word.load();
+  for (;;) {
+    // Fields are read after the word: who changes one later finds the word changed, or changes it after us.
+    const uint32_t share = std::min(slot.share.load(), slot.granted.load());
+    uint32_t duties = 0;
+    if (slot.suspended.load() != 0 || share == 0)
+      duties |= kSuspended;
+    else if (share < kFullShare)
+      duties |= kThrottled;
+    if (static_cast<JobClass>(slot.job_class.load()) == JobClass::opportunistic)
+      duties |= kGivesWay;
+    else if (slot.publishes.load() != 0)
+      duties |= kPublishes;
+    if (slot.word.compare_exchange_weak(word, (word & ~uint32_t{kAnyDuty}) + kOneChange + duties)) break;
+  }
+  futex_wake_shared(slot.word);
+}
+
+void end_grants(Page& page) {
+  page.beside = Beside::none;
+  page.max_beside_ns = 0;
+  for (JobSlot& slot : page.slots) {
+    if (slot.state.load() != SlotState::live) continue;
+    if (slot.granted.exchange(kFullShare) == kFullShare && slot.publishes.exchange(0) == 0) continue;
+    slot.publishes = 0;
+    refresh(slot);
+  }
+}
+
+JobStatus status_of(const JobSlot& slot) {
+  JobStatus status;
+  status.id = slot.id;
+  status.name.assign(slot.name, strnlen(slot.name, kNameBytes));
+  status.pid = slot.pid;
+  status.job_class = static_cast<JobClass>(slot.job_class.load());
+  status.share_percent = slot.share_percent();
+  status.granted_percent = slot.granted.load() / 100.0;
+  status.suspended = slot.suspended.load() != 0;
+  status.running = slot.running;
+  status.threads = slot.threads;
+  status.runs = slot.runs;
+  status.run_ns = slot.run_ns;
+  status.idle_ns = slot.idle_ns;
+  status.gave_way_ns = slot.gave_way_ns;
+  status.last_step_ns = slot.last_step_ns;
+  status.average_step_ns = slot.average_step_ns;
+  status.memory_limit_bytes = slot.memory_limit;
+  status.device_bytes = slot.device_bytes;
+  status.host_bytes = slot.host_bytes;
+  status.moved_bytes = slot.moved_bytes;
+  status.moves = slot.moves;
+  status.moving_ns = slot.moving_ns;
+  return status;
+}
+
+uint32_t share_from_percent(double percent) {
+  if (!(percent >= 0 && percent <= 100))
+    throw Error(ErrorCode::invalid_argument, fmt::format("a share of {} %; it must be from 0 to 100", percent));
+  return static_cast<uint32_t>(std::lround(percent * 100));
+}
+
+void apply(Page& page, int index, const JobChange& change) {
+  JobSlot& slot = page.slots[index];
+  if (change.job_class && *change.job_class != JobClass::guaranteed && *change.job_class != JobClass::opportunistic)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is no class of jobs", static_cast<int>(*change.job_class)));
+  if (change.share_percent) slot.share = share_from_percent(*change.share_percent);  // before anything else changes: it may throw
+  if (change.suspended) slot.suspended = *change.suspended ? 1 : 0;
+  if (change.memory_limit_bytes && slot.memory_limit.exchange(*change.memory_limit_bytes) != *change.memory_limit_bytes) {
+    slot.memory_changes.fetch_add(1);
+    futex_wake_shared(slot.memory_changes);
+  }
+  if (change.job_class) {
+    slot.job_class = static_cast<uint32_t>(*change.job_class);
+    const uint64_t bit = uint64_t{1} << index;
+    if (*change.job_class == JobClass::guaranteed) {
+      if (slot.active.load() != 0) page.guaranteed_running.fetch_or(bit);
+    } else if (page.guaranteed_running.fetch_and(~bit) == bit) {
+      page.released.fetch_add(1);
+      futex_wake_shared(page.released);
+    }
+  }
+  refresh(slot);
+}
+
+}  // namespace treadle::sharing

@@ -1,0 +1,302 @@
+#include "sharing/turn.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "core/futex.h"
+#include "core/recorder.h"
+#include "treadle/error.h"
+
+namespace treadle::sharing {
+namespace {
+
+constexpr int64_t kLookNs = 2'000'000;         // how often a wait looks whether the run was cancelled
+constexpr int64_t kShortestIdleNs = 50'000;    // a shorter sleep is mostly the system's own time; less is owed on
+constexpr int64_t kMostCreditNs = 50'000'000;  // of sleeping too long
+constexpr uint64_t kSweepNs = 50'000'000;      // how often who gives way looks whether those it waits for are alive
+
+// The name as status shows it and as `name=…` lines can carry it.
+std::string checked_name(const std::string& given) {
+  std::string name = given.empty() ? std::string(program_invocation_short_name) : given;
+  if (given.empty()) {
+    name.resize(std::min(name.size(), kNameBytes - 1));
+    for (char& c : name)
+      if (static_cast<unsigned char>(c) <= ' ' || c == 127) c = '_';
+  }
+  const bool printable = std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 127; });
+  if (name.empty() || name.size() >= kNameBytes || !printable)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the name of a job is \"{}\"; it must have 1 to {} bytes without spaces and control characters", given,
+                            kNameBytes - 1));
+  return name;
+}
+
+// Whether a thread may leave SCHED_IDLE again; tried once, on a thread that ends.
+bool may_return_from_idle() {
+  static const bool may = [] {
+    bool result = false;
+    std::thread([&] {
+      const sched_param none{};
+      result = sched_setscheduler(0, SCHED_IDLE, &none) == 0 && sched_setscheduler(0, SCHED_OTHER, &none) == 0;
+    }).join();
+    return result;
+  }();
+  return may;
+}
+
+void begin_work(Page& page, JobSlot& slot, int index) {
+  slot.active.fetch_add(1);
+  if (static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed) page.guaranteed_running.fetch_or(uint64_t{1} << index);
+}
+
+void end_work(Page& page, JobSlot& slot, int index) {
+  if (slot.active.fetch_sub(1) != 1) return;
+  const uint64_t bit = uint64_t{1} << index;
+  if ((page.guaranteed_running.load() & bit) == 0) return;
+  const bool last = page.guaranteed_running.fetch_and(~bit) == bit;
+  if (slot.active.load() != 0 && static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed) {
+    page.guaranteed_running.fetch_or(bit);  // another thread has begun in between
+    return;
+  }
+  if (!last) return;
+  page.released.fetch_add(1);
+  if (page.waiting.load() != 0) futex_wake_shared(page.released);
+}
+
+bool coordinator_is_there(const Page& page) {
+  const uint64_t beat = page.coordinator_beat_ns.load(std::memory_order_relaxed);
+  return beat != 0 && now_ns() < beat + kCoordinatorTimeoutNs;
+}
+
+}  // namespace
+
+JobState::JobState(const JobOptions& options) : page_(JobTable::get().page()) {
+  JobOptions checked = options;
+  checked.name = checked_name(options.name);
+  share_from_percent(options.share_percent);
+  claim(checked);
+}
+
+JobState::~JobState() {
+  if (generation_.load() == claimed_in(fork_generation())) JobTable::get().give_back(index_);
+}
+
+void JobState::claim(const JobOptions& options) {
+  index_ = JobTable::get().claim();
+  JobSlot& slot = page_.slots[index_];
+  std::memset(slot.name, 0, kNameBytes);
+  options.name.copy(slot.name, kNameBytes - 1);
+  JobChange change{.share_percent = options.share_percent, .job_class = options.job_class};
+  if (options.memory_limit_bytes != 0) change.memory_limit_bytes = options.memory_limit_bytes;
+  try {
+    apply(page_, index_, change);
+  } catch (...) {
+    JobTable::get().give_back(index_);
+    throw;
+  }
+  JobTable::get().publish(index_);
+  generation_.store(claimed_in(fork_generation()), std::memory_order_release);
+}
+
+void JobState::claim_in_child() {
+  const uint32_t generation = fork_generation();
+  uint32_t seen = generation_.load();
+  while (seen != claimed_in(generation)) {
+    if (seen == claiming_in(generation)) {
+      std::this_thread::yield();
+      seen = generation_.load();
+    } else if (generation_.compare_exchange_strong(seen, claiming_in(generation))) {
+      break;
+    }
+  }
+  if (seen == claimed_in(generation)) return;
+  const JobSlot& parents = page_.slots[index_];
+  JobOptions options;
+  options.name.assign(parents.name, strnlen(parents.name, kNameBytes));
+  options.job_class = static_cast<JobClass>(parents.job_class.load());
+  options.share_percent = parents.share_percent();
+  options.memory_limit_bytes = parents.memory_limit;
+  owed_ns = 0;
+  try {
+    claim(options);
+  } catch (...) {
+    generation_ = claimed_in(generation - 1);  // the next one tries again
+    throw;
+  }
+}
+
+RunScope::RunScope(JobState* job, int threads) : job_(job) {
+  if (!job_) return;
+  JobSlot& slot = job_->slot();
+  if (slot.threads.load(std::memory_order_relaxed) < threads) slot.threads.store(threads, std::memory_order_relaxed);
+  // An opportunistic run's own thread yields to every other at once, also in the middle of a node.
+  if (static_cast<JobClass>(slot.job_class.load(std::memory_order_relaxed)) == JobClass::opportunistic && may_return_from_idle()) {
+    const sched_param none{};
+    const int before = sched_getscheduler(0);
+    if (before == SCHED_OTHER && sched_setscheduler(0, SCHED_IDLE, &none) == 0) policy_before_ = before;
+  }
+  slot.running.fetch_add(1);
+  start_ns_ = now_ns();
+}
+
+RunScope::~RunScope() {
+  if (!job_) return;
+  JobSlot& slot = job_->slot();
+  const uint64_t took = now_ns() - start_ns_;
+  slot.running.fetch_sub(1);
+  slot.run_ns.fetch_add(took, std::memory_order_relaxed);
+  slot.last_step_ns.store(took, std::memory_order_relaxed);
+  const uint64_t average = slot.average_step_ns.load(std::memory_order_relaxed);
+  slot.average_step_ns.store(average == 0 ? took : (7 * average + took) / 8, std::memory_order_relaxed);
+  slot.runs.fetch_add(1, std::memory_order_relaxed);
+  if (policy_before_ >= 0) {
+    const sched_param none{};
+    sched_setscheduler(0, policy_before_, &none);
+  }
+}
+
+const std::atomic<uint32_t> Turn::kNothing{0};
+thread_local constinit Turn* Turn::of_thread_ = nullptr;
+
+void Turn::begin(JobState* job, Recorder* recorder, Interruption interruption) {
+  JobSlot& slot = job->slot();
+  word_ = &slot.word;
+  if (of_thread_ && of_thread_->state_.job == job) {
+    current_ = of_thread_;
+    return;
+  }
+  current_ = this;
+  state_ = {.job = job, .slot = &slot, .recorder = recorder, .interruption = interruption};
+  outer_ = of_thread_;
+  of_thread_ = this;
+  begin_work(job->page(), slot, job->index());
+}
+
+void Turn::end() {
+  of_thread_ = outer_;
+  if (state_.boundary_ns != 0 && state_.slot->word.load() == state_.seen) account(now_ns());
+  if (state_.owed_ns != 0) state_.job->owed_ns.fetch_add(state_.owed_ns);
+  end_work(state_.job->page(), *state_.slot, state_.job->index());
+}
+
+// What earlier runs owe at the same share; nothing at a new one.
+void Turn::open_account(uint32_t word) {
+  const bool same = state_.job->account_word.exchange(word) == word;
+  const int64_t carried = state_.job->owed_ns.exchange(0);
+  state_.owed_ns = same ? carried : 0;
+  state_.seen = word;
+  state_.boundary_ns = 0;
+}
+
+// The time since the last boundary was busy: idle time is owed for it.
+void Turn::account(uint64_t now) {
+  const uint32_t share = std::min(state_.slot->share.load(std::memory_order_relaxed), state_.slot->granted.load(std::memory_order_relaxed));
+  if (share > 0 && share < kFullShare)
+    state_.owed_ns += static_cast<int64_t>(static_cast<double>(now - state_.boundary_ns) * (kFullShare - share) / share);
+  state_.boundary_ns = 0;
+}
+
+void Turn::act(const NodeHint& hint) {
+  JobSlot& slot = *state_.slot;
+  uint32_t word = slot.word.load(std::memory_order_acquire);
+  if (slot.granted.load(std::memory_order_relaxed) < kFullShare && !coordinator_is_there(state_.job->page())) {
+    end_grants(state_.job->page());
+    word = slot.word.load();
+  }
+  if (word != state_.seen)
+    open_account(word);
+  else if (state_.boundary_ns != 0)
+    account(now_ns());
+  if ((word & kSuspended) != 0) wait_suspended();
+  if ((word & kGivesWay) != 0) give_way(hint);
+  if ((word & kThrottled) != 0) {
+    if (state_.owed_ns >= kShortestIdleNs) sleep_off(now_ns());
+    state_.boundary_ns = now_ns();
+  }
+  if ((word & kPublishes) != 0) state_.job->page().guaranteed_bound.store(static_cast<uint32_t>(hint.bound), std::memory_order_relaxed);
+}
+
+// Waits with the run out of the table, so that others may use the time, and counts it.
+template <typename Wait>
+void Turn::away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait) {
+  State& state = state_;
+  Page& page = state.job->page();
+  const int index = state.job->index();
+  const uint32_t name = state.recorder ? state.recorder->intern(what) : 0;
+  const uint64_t start = now_ns(), start_ticks = state.recorder ? read_ticks() : 0;
+  end_work(page, *state.slot, index);
+  struct Back {
+    State& state;
+    Page& page;
+    int index;
+    std::atomic<uint64_t>& counter;
+    uint64_t start, start_ticks;
+    uint32_t name;
+    ~Back() {
+      begin_work(page, *state.slot, index);
+      const uint64_t waited = now_ns() - start;
+      counter.fetch_add(waited, std::memory_order_relaxed);
+      state.owed_ns = std::max(state.owed_ns - static_cast<int64_t>(waited), -kMostCreditNs);
+      if (state.recorder) state.recorder->record(name, RecordKind::wait, start_ticks, read_ticks());
+    }
+  } back{state, page, index, counter, start, start_ticks, name};
+  wait();
+}
+
+void Turn::sleep_off(uint64_t now) {
+  const uint64_t until = now + static_cast<uint64_t>(state_.owed_ns);
+  away("idle slot", state_.slot->idle_ns, [&] {
+    for (uint64_t time = now; time < until; time = now_ns()) {
+      if (state_.slot->word.load() != state_.seen) break;
+      futex_wait_shared(state_.slot->word, state_.seen, std::min(static_cast<int64_t>(until - time), kLookNs));
+      state_.interruption.check(state_.interruption.context);
+    }
+  });
+}
+
+void Turn::wait_suspended() {
+  away("suspended", state_.slot->idle_ns, [&] {
+    for (uint32_t word; ((word = state_.slot->word.load()) & kSuspended) != 0;) {
+      if (state_.slot->granted.load() == 0 && !coordinator_is_there(state_.job->page())) end_grants(state_.job->page());
+      futex_wait_shared(state_.slot->word, word, kLookNs);
+      state_.interruption.check(state_.interruption.context);
+    }
+  });
+}
+
+void Turn::give_way(const NodeHint& hint) {
+  Page& page = state_.job->page();
+  auto must = [&] {
+    if (page.guaranteed_running.load() == 0) return false;
+    const Beside beside = page.beside.load(std::memory_order_relaxed);
+    if (beside == Beside::none || !coordinator_is_there(page)) return true;
+    const uint64_t longest = page.max_beside_ns.load(std::memory_order_relaxed);
+    if (longest != 0 && (hint.estimated_ns == 0 || hint.estimated_ns > longest)) return true;
+    if (beside == Beside::any) return false;
+    if (hint.bound == Bound::unknown) return true;
+    if (beside == Beside::compute_bound) return hint.bound != Bound::compute;
+    const auto others = static_cast<Bound>(page.guaranteed_bound.load(std::memory_order_relaxed));
+    return others == Bound::unknown || others == hint.bound;
+  };
+  if (!must()) return;
+  away("gives way", state_.slot->gave_way_ns, [&] {
+    uint64_t next_sweep = now_ns() + kSweepNs;
+    while (must() && (state_.slot->word.load() & kGivesWay) != 0) {
+      page.waiting.fetch_add(1);
+      const uint32_t released = page.released.load();
+      if (must()) futex_wait_shared(page.released, released, kLookNs);
+      page.waiting.fetch_sub(1);
+      state_.interruption.check(state_.interruption.context);
+      if (now_ns() < next_sweep) continue;
+      JobTable::get().sweep();
+      next_sweep = now_ns() + kSweepNs;
+    }
+  });
+}
+
+}  // namespace treadle::sharing

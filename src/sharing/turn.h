@@ -1,0 +1,130 @@
+// The executors' side of sharing: what a run does about its job around itself and before every node.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "sharing/job_table.h"
+
+namespace treadle {
+class Recorder;
+}
+
+namespace treadle::sharing {
+
+/// A job of this process. Its slot changes in a forked child, whose runs are another job.
+class JobState {
+ public:
+  explicit JobState(const JobOptions& options);
+  ~JobState();
+  JobState(const JobState&) = delete;
+  JobState& operator=(const JobState&) = delete;
+
+  JobSlot& slot() {
+    if (generation_.load(std::memory_order_acquire) != claimed_in(fork_generation())) [[unlikely]]
+      claim_in_child();
+    return page_.slots[index_];
+  }
+  int index() {
+    slot();
+    return index_;
+  }
+  Page& page() { return page_; }
+  void set(const JobChange& change) { apply(page_, index(), change); }
+
+  /// Idle time that runs which have ended owe; negative: slept too long.
+  std::atomic<int64_t> owed_ns{0};
+  std::atomic<uint32_t> account_word{0};  ///< the slot's word that the account is kept for: a new share begins a new one
+
+ private:
+  // States of generation_: a child of a fork claims a slot while other threads of it may wait for that.
+  static uint32_t claiming_in(uint32_t generation) { return 2 * generation + 1; }
+  static uint32_t claimed_in(uint32_t generation) { return 2 * generation + 2; }
+  void claim(const JobOptions& options);
+  void claim_in_child();
+
+  Page& page_;
+  int index_ = 0;
+  std::atomic<uint32_t> generation_{0};
+};
+
+/// Ends a wait: called every some milliseconds, throws if the run is to end.
+struct Interruption {
+  void (*check)(const void* context) = nullptr;
+  const void* context = nullptr;
+};
+
+/// What is known of a node ahead, for policies that let some nodes run beside a guaranteed job.
+struct NodeHint {
+  uint32_t estimated_ns = 0;
+  Bound bound = Bound::unknown;
+};
+
+/// A run under way, for the table; measures it, and lowers its thread's priority if the job is opportunistic. Of a null job: nothing.
+class RunScope {
+ public:
+  RunScope(JobState* job, int threads);
+  ~RunScope();
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  JobState* job_;
+  uint64_t start_ns_ = 0;
+  int policy_before_ = -1;  // the thread's scheduling policy, if it was changed
+};
+
+/// A thread's way through the nodes of a run. The bodies of control flow go on with the turn of their node, if they run on its thread.
+class Turn {
+ public:
+  /// @param recorder  gets the idle slots; may be null.
+  Turn(JobState* job, Recorder* recorder, Interruption interruption) {
+    if (job) [[unlikely]]
+      begin(job, recorder, interruption);
+  }
+  ~Turn() {
+    if (state_.job) [[unlikely]]
+      end();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  /// True if before_node() has something to do: one word is read.
+  bool has_duty() const { return (word_->load(std::memory_order_relaxed) & kAnyDuty) != 0; }
+  void before_node(const NodeHint& hint) {
+    if (has_duty()) [[unlikely]]
+      current_->act(hint);
+  }
+
+ private:
+  struct State {
+    JobState* job = nullptr;
+    JobSlot* slot = nullptr;
+    Recorder* recorder = nullptr;
+    Interruption interruption;
+    uint64_t boundary_ns = 0;  // when the node under way began, if it counts as busy
+    int64_t owed_ns = 0;
+    uint32_t seen = 0;  // the word that the account is kept for; 0: there is none yet
+  };
+
+  void begin(JobState* job, Recorder* recorder, Interruption interruption);
+  void end();
+  void act(const NodeHint& hint);
+  void open_account(uint32_t word);
+  void account(uint64_t now);
+  void sleep_off(uint64_t now);
+  void wait_suspended();
+  void give_way(const NodeHint& hint);
+  template <typename Wait>
+  void away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait);
+
+  static const std::atomic<uint32_t> kNothing;
+  static thread_local constinit Turn* of_thread_;
+
+  const std::atomic<uint32_t>* word_ = &kNothing;
+  Turn* current_ = nullptr;  // this, or the turn of the node around
+  Turn* outer_ = nullptr;    // of the thread, before this one
+  State state_;
+};
+
+}  // namespace treadle::sharing

@@ -1,0 +1,275 @@
+// Jobs: the table, shares, suspension, giving way, forks and kills.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <future>
+#include <limits>
+#include <thread>
+
+#include "sharing/job_table.h"
+#include "sharing/turn.h"
+#include "tests/sharing/jobs.h"
+
+namespace treadle {
+namespace {
+
+using testing::chain;
+using testing::chain_input;
+using testing::endless_loop;
+using testing::eventually;
+using testing::values_of;
+
+// The tests' jobs are not those of whoever runs them.
+class OwnFolder : public ::testing::Environment {
+ public:
+  OwnFolder() {
+    char folder[] = "/tmp/treadle-jobs-XXXXXX";
+    if (mkdtemp(folder)) {
+      folder_ = folder;
+      setenv("TREADLE_SHARING_DIR", folder, 1);
+    }
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+ private:
+  std::string folder_;
+};
+const auto* const own_folder = ::testing::AddGlobalTestEnvironment(new OwnFolder);
+
+SessionOptions in_job(const std::shared_ptr<Job>& job) {
+  SessionOptions options;
+  options.job = job;
+  options.intra_op_num_threads = 1;
+  return options;
+}
+
+ErrorCode code_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::ok;
+}
+
+const JobStatus* find(const std::vector<JobStatus>& jobs, uint64_t id) {
+  for (const JobStatus& job : jobs)
+    if (job.id == id) return &job;
+  return nullptr;
+}
+
+TEST(Jobs, AreInTheTableForAsLongAsTheyLive) {
+  uint64_t id = 0;
+  {
+    auto job = std::make_shared<Job>(JobOptions{.name = "served", .job_class = JobClass::opportunistic, .share_percent = 12.5});
+    id = job->id();
+    const auto jobs = list_jobs();
+    const JobStatus* found = find(jobs, id);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->name, "served");
+    EXPECT_EQ(found->pid, getpid());
+    EXPECT_EQ(found->share_percent, 12.5);
+    EXPECT_EQ(found->job_class, JobClass::opportunistic);
+    set_job(id, {.share_percent = 40, .memory_limit_bytes = 1 << 20});
+    EXPECT_EQ(job->status().share_percent, 40);
+    EXPECT_EQ(job->status().memory_limit_bytes, 1U << 20);
+    Session session(chain(2).model(), in_job(job));
+    job.reset();
+    EXPECT_TRUE(find(list_jobs(), id));  // the session keeps it
+  }
+  EXPECT_FALSE(find(list_jobs(), id));
+  EXPECT_EQ(code_of([&] { set_job(id, {.share_percent = 40}); }), ErrorCode::not_found);
+}
+
+TEST(Jobs, RefuseWhatIsOutOfRange) {
+  Job job({.name = "checked"});
+  for (double share : {-0.1, 100.1, std::nan(""), std::numeric_limits<double>::infinity()})
+    EXPECT_EQ(code_of([&] { job.set_share(share); }), ErrorCode::invalid_argument) << share;
+  EXPECT_EQ(job.status().share_percent, 100);
+  EXPECT_EQ(code_of([] { Job({.name = "with space"}); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([] { Job({.name = std::string(48, 'x')}); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([] { Job({.name = "x", .share_percent = 101}); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { job.set_class(static_cast<JobClass>(7)); }), ErrorCode::invalid_argument);
+}
+
+TEST(Jobs, AreAsManyAsTheTableHolds) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  const ErrorCode code = code_of([&] {
+    for (int i = 0; i <= sharing::kMaxJobs; ++i) jobs.push_back(std::make_unique<Job>());
+  });
+  EXPECT_EQ(code, ErrorCode::resource_exhausted);
+  jobs.pop_back();
+  Job one_more;
+}
+
+// Every executor: what it computes at a small share is what it computes alone, and the idle slots are there.
+TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
+  const Model model = chain(12).model();
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  const auto expected = values_of(Session(model).run(feeds)[0]);
+  for (const char* executor : {"sequential", "parallel", "sim", "partial"}) {
+    auto job = std::make_shared<Job>(JobOptions{.name = executor, .share_percent = 20});
+    SessionOptions options = in_job(job);
+    if (executor == std::string("parallel")) {
+      options.execution_mode = ExecutionMode::parallel;
+      options.inter_op_num_threads = 2;
+    }
+    if (executor == std::string("sim")) options.config["treadle.device"] = "sim";
+    Session session(model, options);
+    for (int run = 0; run < 3; ++run) {
+      if (executor == std::string("partial")) {
+        PartialRun partial = session.partial_run(feeds);
+        EXPECT_TRUE(partial.advance());
+        EXPECT_EQ(values_of(partial.outputs()[0]), expected);
+      } else {
+        EXPECT_EQ(values_of(session.run(feeds)[0]), expected) << executor;
+      }
+    }
+    EXPECT_EQ(job->status().runs, 3U) << executor;
+    EXPECT_GT(job->status().idle_ns, 0U) << executor;
+    EXPECT_EQ(job->status().running, 0U);
+  }
+}
+
+// Idle slots are made in proportion to what the nodes took, so the ratio does not depend on the machine's speed.
+TEST(Jobs, HaveTheShareThatTheyAreGiven) {
+  const Model model = chain(24).model();
+  auto job = std::make_shared<Job>(JobOptions{.name = "ratio", .share_percent = 30});
+  Session session(model, in_job(job));
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  const JobStatus before = job->status();
+  for (int run = 0; run < 40; ++run) session.run(feeds);
+  const JobStatus after = job->status();
+  const double run_ns = static_cast<double>(after.run_ns - before.run_ns), idle_ns = static_cast<double>(after.idle_ns - before.idle_ns);
+  EXPECT_NEAR((run_ns - idle_ns) / run_ns, 0.30, 0.04);
+  job->set_share(100);
+  const uint64_t idle_before = job->status().idle_ns;
+  session.run(feeds);
+  EXPECT_EQ(job->status().idle_ns, idle_before);
+}
+
+TEST(Jobs, AreSuspendedAtANodeAndGoOn) {
+  const Model model = chain(8).model();
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  const auto expected = values_of(Session(model).run(feeds)[0]);
+  for (const bool by_share : {false, true}) {
+    auto job = std::make_shared<Job>(JobOptions{.name = "halted"});
+    Session session(model, in_job(job));
+    by_share ? job->set_share(0) : job->suspend();
+    auto run = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
+    ASSERT_TRUE(eventually([&] { return job->status().running == 1; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(job->status().runs, 0U);
+    by_share ? job->set_share(100) : job->resume();
+    EXPECT_EQ(run.get(), expected);
+  }
+}
+
+TEST(Jobs, SuspendedRunsAreCancelledAndTimeOut) {
+  auto job = std::make_shared<Job>(JobOptions{.name = "ended"});
+  Session session(chain(4).model(), in_job(job));
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  job->suspend();
+  RunOptions deadline;
+  deadline.deadline_ms = 20;
+  EXPECT_EQ(code_of([&] { session.run(feeds, {}, &deadline); }), ErrorCode::timed_out);
+  RunOptions cancelled;
+  cancelled.cancel_token.emplace();
+  auto run = std::async(std::launch::async, [&] { return code_of([&] { session.run(feeds, {}, &cancelled); }); });
+  ASSERT_TRUE(eventually([&] { return job->status().running == 1; }));
+  cancelled.cancel_token->cancel();
+  EXPECT_EQ(run.get(), ErrorCode::cancelled);
+  job->resume();
+  session.run(feeds);
+  EXPECT_EQ(job->status().running, 0U);
+}
+
+TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
+  auto guaranteed = std::make_shared<Job>(JobOptions{.name = "first"});
+  auto opportunistic = std::make_shared<Job>(JobOptions{.name = "second", .job_class = JobClass::opportunistic});
+  SessionOptions as_written = in_job(guaranteed);
+  as_written.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  Session endless(endless_loop().model(), as_written), session(chain(4).model(), in_job(opportunistic));
+  RunOptions stop;
+  auto first = std::async(std::launch::async, [&] { endless.run({{"start", Tensor::scalar<int64_t>(0)}}, {}, &stop); });
+  ASSERT_TRUE(eventually([&] { return guaranteed->status().running == 1; }));
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  auto second = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
+  ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(opportunistic->status().runs, 0U);
+  // A suspended run holds nobody up.
+  guaranteed->suspend();
+  second.get();
+  EXPECT_GT(opportunistic->status().gave_way_ns, 0U);
+  guaranteed->resume();
+  auto third = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
+  ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
+  // Neither does one whose job is guaranteed no more.
+  guaranteed->set_class(JobClass::opportunistic);
+  third.get();
+  stop.terminate = true;
+  EXPECT_THROW(first.get(), Error);
+}
+
+// A process that is killed in the middle of a guaranteed run neither keeps its slot nor holds others up for ever.
+TEST(Jobs, OfKilledProcessesAreForgotten) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    auto job = std::make_shared<Job>(JobOptions{.name = "killed"});
+    SessionOptions options = in_job(job);
+    options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+    Session session(endless_loop().model(), options);
+    std::thread watcher([&] {
+      while (job->state()->slot().active.load() == 0) usleep(1000);
+      (void)!write(ready[1], "x", 1);
+    });
+    session.run({{"start", Tensor::scalar<int64_t>(0)}});
+    _exit(1);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  bool seen = false;
+  for (const JobStatus& job : list_jobs()) seen |= job.name == "killed" && job.running == 1 && job.pid == child;
+  EXPECT_TRUE(seen);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  auto job = std::make_shared<Job>(JobOptions{.name = "left", .job_class = JobClass::opportunistic});
+  Session session(chain(2).model(), in_job(job));
+  session.run({{"x", chain_input()}});  // would not end
+  for (const JobStatus& left : list_jobs()) EXPECT_NE(left.name, "killed");
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(Jobs, OfAForkedChildAreItsOwn) {
+  auto job = std::make_shared<Job>(JobOptions{.name = "forked", .job_class = JobClass::opportunistic, .share_percent = 50});
+  Session session(chain(2).model(), in_job(job));
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  session.run(feeds);
+  const uint64_t id = job->id();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    session.run(feeds);
+    const JobStatus own = job->status();
+    const bool right = own.id != id && own.pid == getpid() && own.runs == 1 && own.name == "forked" && own.share_percent == 50;
+    _exit(right && find(list_jobs(), id) ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(job->status().runs, 1U);
+  EXPECT_EQ(job->id(), id);
+}
+
+}  // namespace
+}  // namespace treadle
