@@ -24,7 +24,7 @@ struct HookedRun {
 using Hook = std::function<void(const HookedRun&)>;
 using HookId = uint64_t;
 
-/// Registers an action before or after every run of every session, bound and asynchronous ones included; partial runs have none.
+/// Registers an action before or after every run of every session, bound and asynchronous ones included, and every step of a partial run.
 /// Groups run in ascending order, hooks of a group in the order of registration, on the thread of the run.
 /// What a pre_run hook throws fails the run: nothing is computed and no later hook is called. What a post_run hook throws fails a run that
 /// was well otherwise; its results are dropped.

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "treadle/allocator.h"
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
@@ -43,9 +44,17 @@ struct TREADLE_API SessionOptions {
   std::shared_ptr<ThreadPool> thread_pool;  ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
-  bool reuse_memory = true;    ///< false: every value has bytes of its own (to debug)
-  bool use_mmap = true;        ///< where the session loads the model itself
-  bool strict_symbols = true;  ///< false: the same symbol may have different values in different inputs
+  bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
+  std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
+  /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over
+  /// (memory that the caller bound apart). 0: none. Runs keep to it by writing values to a file or computing them twice, one node after
+  /// the other; a run that cannot ends before it begins with Error(resource_exhausted) that says the least limit it could keep. Runs that
+  /// have no room beside others wait. Sizes that come out in the run only are checked when they do.
+  size_t memory_limit_bytes = 0;
+  std::string spill_folder;                       ///< for values that do not fit; empty: that of temporary files
+  std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with what the session is charged with; null: nobody
+  bool use_mmap = true;                           ///< where the session loads the model itself
+  bool strict_symbols = true;                     ///< false: the same symbol may have different values in different inputs
   bool enable_profiling = false;
   std::string profile_file_prefix = "treadle_profile_";
   std::string optimized_model_filepath;                     ///< where to write the optimised model; empty: nowhere
@@ -109,6 +118,9 @@ struct TREADLE_API RunOptions {
   /// Nodes (by name) or values to compute without fetching them; then an empty list of outputs means none.
   std::vector<std::string> targets;
   std::shared_ptr<ThreadPool> thread_pool;  ///< for this run; no more of its threads are used than the session has
+  /// By the name of the output: where its memory comes from, if it is not bound. Outputs that are a feed or a constant, and strings, have
+  /// the memory that they have.
+  std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
   /// Ends the run with Error(invalid_argument) naming the first node with an output that is not finite, and the element.
   FiniteCheck check_finite = FiniteCheck::off;
   /// Writes the inputs and outputs of nodes whose names match as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
@@ -203,8 +215,8 @@ class TREADLE_API PartialRun {
  private:
   friend class Session;
   struct Impl;
-  explicit PartialRun(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit PartialRun(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
 };
 
 /// An input that takes what an output gave in the run before: a KV cache, the hidden state of a recurrent network.
@@ -247,6 +259,13 @@ struct MemoryReport {
   size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
   size_t arena_sum_bytes = 0;          ///< of all buffers: the arena if nothing shared bytes
   size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, ONNX Runtime's way of planning
+};
+
+/// One value that is alive at the step of a run at which most bytes are.
+struct PeakTensor {
+  std::string name;  ///< of the value in the optimised graph; of the node where it is scratch
+  size_t size_bytes = 0;
+  MemoryClass memory_class = MemoryClass::activations;
 };
 
 /// Thread-safe: any number of threads may run one session at once.
@@ -303,6 +322,14 @@ class TREADLE_API Session {
   std::string to_text(std::string_view stage) const;  // "onnx", "optimised", "planned"
   /// After at least one run.
   MemoryReport memory() const;
+  /// What the session is charged with now, by class, and the most so far.
+  MemoryStatistics memory_statistics() const;
+  void reset_memory_peaks() const;
+  /// Changes the limit: at once for later runs, at the next node for those under way that can. Plans for the last few limits are kept.
+  /// @throws Error(invalid_argument) for a session that was made without a limit.
+  void set_memory_limit(size_t limit_bytes) const;
+  /// After at least one run: what lies in the arena at the node with the most bytes alive, the largest first; its name first of all.
+  std::pair<std::string, std::vector<PeakTensor>> memory_peak() const;
   /// Writes the profile so far and returns its path; profiling goes off.
   std::string end_profiling();
   int64_t profiling_start_ns() const;

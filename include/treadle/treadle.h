@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 1
+#define TREADLE_ABI_VERSION 2
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -94,8 +94,11 @@ typedef struct treadle_session_options {
   int32_t loose_symbols;        /* non-zero: a symbol may have different values in different inputs */
   int32_t enable_profiling;
   const char* profile_file_prefix;
-  const char* backends; /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
-  treadle_job* job;     /* that the runs belong to; NULL: the environment's, if it names one */
+  const char* backends;        /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
+  treadle_job* job;            /* that the runs belong to; NULL: the environment's, if it names one */
+  const char* allocator;       /* of all memory: "plain", "arena", "guard", "nan", "recording", joined by "+"; NULL: the system */
+  uint64_t memory_limit_bytes; /* of weights, activations and outputs until they are handed over; 0: none */
+  const char* spill_folder;    /* for values that do not fit; NULL: that of temporary files */
 } treadle_session_options;
 
 /* Jobs: names under which sessions run, to share a device; docs/sharing.md. A session keeps its job. Changes act within one node. */
@@ -141,11 +144,35 @@ TREADLE_C_API const char* treadle_session_output_type(const treadle_session* ses
 /* Writes the profile; `*out_path` lives until the session is released. */
 TREADLE_C_API treadle_status* treadle_session_end_profiling(treadle_session* session, const char** out_path);
 
+/* What memory is for. */
+typedef enum treadle_memory_class {
+  TREADLE_MEMORY_WEIGHTS = 0,
+  TREADLE_MEMORY_PACKED = 1,
+  TREADLE_MEMORY_ACTIVATIONS = 2,
+  TREADLE_MEMORY_SCRATCH = 3,
+  TREADLE_MEMORY_IO = 4,
+  TREADLE_MEMORY_OTHER = 5,
+  TREADLE_MEMORY_TOTAL = 6
+} treadle_memory_class;
+/* Bytes that the session holds now, and the most so far. Either pointer may be NULL. */
+TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, treadle_memory_class memory_class, uint64_t* bytes,
+                                                     uint64_t* peak_bytes);
+/* For later runs at once, for those under way at their next node. The session must have been made with a limit. */
+TREADLE_C_API treadle_status* treadle_session_set_memory_limit(const treadle_session* session, uint64_t limit_bytes);
+/* Cancels the runs in flight and waits for them, at most so long; negative: until all have ended. Later runs end with TREADLE_CANCELLED.
+ * `*num_unfinished` (may be NULL) receives the number of runs that have not ended. */
+TREADLE_C_API treadle_status* treadle_session_close(treadle_session* session, int64_t timeout_ms, size_t* num_unfinished);
+TREADLE_C_API size_t treadle_session_runs_in_flight(const treadle_session* session);
+
 TREADLE_C_API treadle_status* treadle_run_options_create(treadle_run_options** out);
 TREADLE_C_API void treadle_run_options_release(treadle_run_options* options);
 /* From any thread: runs that use these options stop with TREADLE_CANCELLED. 0 lets later runs go. */
 TREADLE_C_API void treadle_run_options_set_terminate(treadle_run_options* options, int terminate);
 TREADLE_C_API void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms);
+/* A name for the run, in reports of runs that do not end. */
+TREADLE_C_API treadle_status* treadle_run_options_set_tag(treadle_run_options* options, const char* tag);
+/* Nodes or values to compute without fetching them; may be called several times. */
+TREADLE_C_API treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name);
 
 /* Runs. `outputs` receives `num_outputs` new values, which the caller releases; on an error they are NULL.
  * `output_names` NULL with num_outputs = treadle_session_num_outputs: all, in order. `options` may be NULL. */

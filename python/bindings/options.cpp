@@ -80,6 +80,13 @@ void register_options(nb::module_& module) {
               "Threads of one node; 0: the process's shared pool, sized by affinity and cgroup.")
       .def_rw("inter_op_num_threads", &PySessionOptions::inter_op_num_threads)
       .def_rw("enable_mem_reuse", &PySessionOptions::reuse_memory, "False: every value has bytes of its own.")
+      .def_prop_rw(
+          "allocator", [](const PySessionOptions& options) { return std::string(options.allocator ? options.allocator->name() : "plain"); },
+          [](PySessionOptions& options, const std::string& kinds) { options.allocator = make_allocator(kinds); },
+          "Where memory comes from: plain, arena, guard, nan, recording, joined by \"+\".")
+      .def_rw("memory_limit_bytes", &PySessionOptions::memory_limit_bytes,
+              "Of weights, activations and outputs until they are handed over; runs spill and compute twice to keep to it. 0: none.")
+      .def_rw("spill_folder", &PySessionOptions::spill_folder)
       .def_rw("enable_profiling", &PySessionOptions::enable_profiling)
       .def_rw("profile_file_prefix", &PySessionOptions::profile_file_prefix)
       .def_rw("optimized_model_filepath", &PySessionOptions::optimized_model_filepath)

@@ -135,6 +135,27 @@ void register_session(nb::module_& module) {
       .def_prop_ro("model_meta", [](const PySession& self) { return self.session.model().metadata(); })
       .def(
           "to_text", [](const PySession& self, const std::string& stage) { return self.session.to_text(stage); }, nb::arg("stage"))
+      .def(
+          "memory_statistics",
+          [](const PySession& self) {
+            const MemoryStatistics statistics = self.session.memory_statistics();
+            nb::dict result;
+            auto add = [&](std::string_view name, const MemoryUsage& usage) {
+              nb::dict entry;
+              entry["bytes"] = usage.bytes;
+              entry["peak_bytes"] = usage.peak_bytes;
+              entry["num_allocations"] = usage.num_allocations;
+              result[nb::str(name.data(), name.size())] = entry;
+            };
+            for (size_t c = 0; c < kNumMemoryClasses; ++c) add(memory_class_name(static_cast<MemoryClass>(c)), statistics.classes[c]);
+            add("total", statistics.total);
+            return result;
+          },
+          "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")
+      .def("reset_memory_peaks", [](const PySession& self) { self.session.reset_memory_peaks(); })
+      .def(
+          "set_memory_limit", [](const PySession& self, size_t limit_bytes) { self.session.set_memory_limit(limit_bytes); },
+          nb::arg("limit_bytes"), "For later runs at once, for those under way at their next node.")
       .def("memory", [](const PySession& self) { return self.session.memory(); })
       .def("end_profiling", [](PySession& self) { return self.session.end_profiling(); })
       .def("get_profiling_start_time_ns", [](const PySession& self) { return self.session.profiling_start_ns(); });

@@ -338,6 +338,22 @@ class Session:
         """The graph ("onnx", "optimised") or the flat list of instructions with their memory ("planned") as text."""
         return self._sess.to_text(stage)
 
+    def memory_statistics(self) -> dict[str, dict[str, int]]:
+        """Bytes that the session holds, by class ("weights", "packed", "activations", "scratch", "io", "other", "total"):
+        "bytes" now, "peak_bytes" the most so far, and "num_allocations"."""
+        return self._sess.memory_statistics()
+
+    def reset_memory_peaks(self) -> None:
+        """The peaks become what is held now."""
+        self._sess.reset_memory_peaks()
+
+    def set_memory_limit(self, limit_bytes: int) -> None:
+        """Changes `SessionOptions.memory_limit_bytes`, for later runs at once and for those under way at their next node.
+
+        :raises InvalidArgument: if the session was made without a limit.
+        """
+        self._sess.set_memory_limit(limit_bytes)
+
     def memory(self) -> _treadle.MemoryReport:
         """Bytes of weights and planned activations, after at least one run."""
         return self._sess.memory()

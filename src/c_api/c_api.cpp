@@ -111,6 +111,9 @@ treadle_status* treadle_session_create(const treadle_model* model, const treadle
       std::memcpy(given, given_options, std::min(given_options->struct_size, sizeof all));
       if (given->job) options.job = given->job->job;
       if (given->backends) options.config["treadle.backends"] = given->backends;
+      if (given->allocator) options.allocator = treadle::make_allocator(given->allocator);
+      options.memory_limit_bytes = static_cast<size_t>(given->memory_limit_bytes);
+      if (given->spill_folder) options.spill_folder = given->spill_folder;
       options.intra_op_num_threads = given->intra_op_num_threads;
       if (given->disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
       options.strict_symbols = given->loose_symbols == 0;
@@ -146,6 +149,32 @@ treadle_status* treadle_session_end_profiling(treadle_session* session, const ch
   });
 }
 
+treadle_status* treadle_session_memory(const treadle_session* session, treadle_memory_class memory_class, uint64_t* bytes,
+                                       uint64_t* peak_bytes) {
+  return guarded([&] {
+    const treadle::MemoryStatistics statistics = require(session, "session").session.memory_statistics();
+    if (memory_class < TREADLE_MEMORY_WEIGHTS || memory_class > TREADLE_MEMORY_TOTAL)
+      throw Error(ErrorCode::invalid_argument, "there is no memory class " + std::to_string(memory_class));
+    const treadle::MemoryUsage& usage =
+        memory_class == TREADLE_MEMORY_TOTAL ? statistics.total : statistics.classes[static_cast<size_t>(memory_class)];
+    if (bytes) *bytes = usage.bytes;
+    if (peak_bytes) *peak_bytes = usage.peak_bytes;
+  });
+}
+
+treadle_status* treadle_session_set_memory_limit(const treadle_session* session, uint64_t limit_bytes) {
+  return guarded([&] { require(session, "session").session.set_memory_limit(static_cast<size_t>(limit_bytes)); });
+}
+
+treadle_status* treadle_session_close(treadle_session* session, int64_t timeout_ms, size_t* num_unfinished) {
+  return guarded([&] {
+    const size_t unfinished = require(session, "session").session.close(timeout_ms).size();
+    if (num_unfinished) *num_unfinished = unfinished;
+  });
+}
+
+size_t treadle_session_runs_in_flight(const treadle_session* session) { return session ? session->session.runs_in_flight() : 0; }
+
 treadle_status* treadle_run_options_create(treadle_run_options** out) {
   return guarded([&] { require(out, "out") = new treadle_run_options; });
 }
@@ -155,6 +184,13 @@ void treadle_run_options_set_terminate(treadle_run_options* options, int termina
 }
 void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms) {
   if (options) options->options.deadline_ms = deadline_ms;
+}
+
+treadle_status* treadle_run_options_set_tag(treadle_run_options* options, const char* tag) {
+  return guarded([&] { require(options, "options").options.tag = &require(tag, "tag"); });
+}
+treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name) {
+  return guarded([&] { require(options, "options").options.targets.emplace_back(&require(name, "name")); });
 }
 
 treadle_status* treadle_session_run(const treadle_session* session, const treadle_run_options* options, const char* const* input_names,

@@ -13,6 +13,7 @@ struct Current {
   MemoryClass memory_class = MemoryClass::other;
 };
 constinit thread_local Current innermost;
+constinit thread_local size_t allocated = 0;
 
 class PlainAllocator final : public Allocator {
  public:
@@ -124,6 +125,8 @@ AllocationScope::AllocationScope(const AllocationContext* context, MemoryClass m
 AllocationScope::~AllocationScope() { innermost = {context_before_, class_before_}; }
 
 const AllocationContext* AllocationScope::current() noexcept { return innermost.context; }
+size_t AllocationScope::allocated_bytes() noexcept { return allocated; }
+void AllocationScope::count_allocation(size_t size_bytes) noexcept { allocated += size_bytes; }
 MemoryClass AllocationScope::current_class() noexcept { return innermost.memory_class; }
 
 MemoryCharge::MemoryCharge(std::shared_ptr<MemoryAccount> account, MemoryClass memory_class, size_t size_bytes)

@@ -28,6 +28,9 @@ class AllocationScope {
   /// Of this thread; null without a scope.
   static const AllocationContext* current() noexcept;
   static MemoryClass current_class() noexcept;
+  /// Bytes that this thread has allocated in scopes so far.
+  static size_t allocated_bytes() noexcept;
+  static void count_allocation(size_t size_bytes) noexcept;
 
  private:
   const AllocationContext* context_before_;
@@ -37,6 +40,8 @@ class AllocationScope {
 /// Memory that leaves the library: its account is not charged with it any more, though the block lives on. Does nothing for memory that
 /// nobody is charged for.
 void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
+/// The allocator that a block came from; null where no scope gave one.
+const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept;
 /// The account that is charged for a block; null if there is none.
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
 

@@ -105,11 +105,13 @@ std::shared_ptr<Storage> map_file(const std::string& path) {
   }
 }
 
-void drop_mapped_pages(const void* data, size_t size_bytes) {
+bool drop_mapped_pages(const void* data, size_t size_bytes) {
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
   uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size_bytes) / page * page;
-  if (begin < end && Mappings::all().holds(data, size_bytes)) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  if (!Mappings::all().holds(data, size_bytes)) return false;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  return true;
 }
 
 std::shared_ptr<Storage> read_file(const std::string& path) {

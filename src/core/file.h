@@ -18,7 +18,8 @@ std::shared_ptr<Storage> map_file(const std::string& path);
 
 /// Takes the pages that lie wholly in [data, data + size_bytes) out of the process's resident memory, if they belong to a file that
 /// map_file() maps: whoever reads them again gets them from the file. Does nothing for other memory.
-void drop_mapped_pages(const void* data, size_t size_bytes);
+/// @return whether it is such a file's.
+bool drop_mapped_pages(const void* data, size_t size_bytes);
 
 /// The same, read into memory.
 std::shared_ptr<Storage> read_file(const std::string& path);

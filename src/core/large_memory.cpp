@@ -3,11 +3,9 @@
 #include <sys/mman.h>
 
 #include <cstdint>
-#include <string>
 
+#include "core/allocation.h"
 #include "core/checked.h"
-#include "core/cpu_info.h"
-#include "treadle/error.h"
 
 namespace treadle {
 namespace {
@@ -15,30 +13,36 @@ namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kPage = 65'536;  // a multiple of every page size in use
 
+class HugePages final : public Allocator {
+ public:
+  std::string_view name() const noexcept override { return "huge pages"; }
+
+  // Huge pages start at multiples of their size, a mapping anywhere: what is too much before and behind goes back.
+  void* allocate(size_t size_bytes, MemoryClass /*memory_class*/) override {
+    const size_t rounded = align_up(size_bytes, kPage), asked = rounded + kHugePage;
+    if (asked < size_bytes) return nullptr;
+    void* mapped = ::mmap(nullptr, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    auto* begin = static_cast<std::byte*>(mapped);
+    std::byte* data = begin + (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+    // Where the system has no room to note another mapping, addresses are lost, which were never touched.
+    if (data != begin) ::munmap(begin, static_cast<size_t>(data - begin));
+    if (std::byte* behind = data + rounded, *end = begin + asked; behind != end) ::munmap(behind, static_cast<size_t>(end - behind));
+    ::madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without huge pages small ones do
+    return data;
+  }
+  void free(void* data, size_t size_bytes, MemoryClass /*memory_class*/) noexcept override { ::munmap(data, align_up(size_bytes, kPage)); }
+};
+
 }  // namespace
 
 std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
-  if (size_bytes < kHugePage) return Storage::allocate(size_bytes);
-  if (size_t limit = cpu_info().memory_limit_bytes; limit > 0 && size_bytes > limit) return Storage::allocate(size_bytes);  // which throws
-  // Huge pages start at multiples of their size, a mapping anywhere: what is too much before and behind goes back.
-  const size_t rounded = align_up(size_bytes, kPage), asked = rounded + kHugePage;
-  void* mapped = asked < size_bytes ? MAP_FAILED : ::mmap(nullptr, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes");
-  auto* begin = static_cast<std::byte*>(mapped);
-  std::byte* data = begin + (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-  size_t mapped_bytes = asked;
-  if (data != begin && ::munmap(begin, static_cast<size_t>(data - begin)) == 0)
-    mapped_bytes -= static_cast<size_t>(data - begin), begin = data;
-  auto* end = begin + mapped_bytes;
-  if (data + rounded != end && ::munmap(data + rounded, static_cast<size_t>(end - (data + rounded))) == 0)
-    mapped_bytes -= static_cast<size_t>(end - (data + rounded));
-  ::madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without huge pages small ones do
-  try {
-    return Storage::borrow(data, size_bytes, [begin, mapped_bytes] { ::munmap(begin, mapped_bytes); });
-  } catch (...) {
-    ::munmap(begin, mapped_bytes);
-    throw;
-  }
+  const AllocationContext* around = AllocationScope::current();
+  if (size_bytes < kHugePage || (around && around->allocator)) return Storage::allocate(size_bytes);
+  static const auto* pages = new std::shared_ptr<Allocator>(std::make_shared<HugePages>());  // tensors may outlive static objects
+  const AllocationContext own{*pages, around ? around->account : nullptr};
+  AllocationScope scope(&own, AllocationScope::current_class());
+  return Storage::allocate(size_bytes);
 }
 
 }  // namespace treadle

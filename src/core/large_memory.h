@@ -10,7 +10,7 @@ namespace treadle {
 
 /// As Storage::allocate; the contents are not set. From 2 MB on the memory comes straight from the system, in huge pages where it has them
 /// (a page of 4 KB costs half a microsecond when it is first touched, and a large model touches some ten thousand), and goes back to it at
-/// once when it is let go.
+/// once when it is let go. Where a scope has an allocator of its own, that one is asked.
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_large(size_t size_bytes);
 

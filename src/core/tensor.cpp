@@ -81,6 +81,7 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
     block(nullptr);
     throw;
   }
+  AllocationScope::count_allocation(rounded);
   made->data_ = block.data;
   made->size_bytes_ = size_bytes;
   return std::shared_ptr<Storage>(made, std::move(block));  // frees both if the reference count cannot be had
@@ -88,6 +89,11 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
 
 void hand_over(const std::shared_ptr<Storage>& storage) noexcept {
   if (const auto* block = std::get_deleter<Accounted>(storage)) block->discharge();
+}
+
+const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept {
+  const auto* block = std::get_deleter<Accounted>(storage);
+  return block ? block->allocator.get() : nullptr;
 }
 
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept {

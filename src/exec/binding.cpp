@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "core/thread_pool.h"
+#include "exec/budget.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -99,6 +101,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
   context.packed_ = instruction.packed.get();
   context.max_threads_ = max_threads;
+  AllocationScope scope(AllocationScope::current(), MemoryClass::packed);  // what a kernel packs when it first knows how
   try {
     instruction.kernel->bind(state_.get() + instruction.state_offset, context);
   } catch (Error& error) {
@@ -128,7 +131,9 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
     total_bytes += weight_bytes;
   }
   if (total_bytes < kLittleToPack) return;
+  const AllocationContext* memory = AllocationScope::current();
   parallel_for(pool, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
+    AllocationScope scope(memory, MemoryClass::packed);  // the thread is one of the pool's
     for (int64_t i = begin; i < end; ++i) {
       try {
         bind_instruction(*packing[static_cast<size_t>(i)], max_threads);
@@ -155,32 +160,50 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   if (program_.parallel()) judge_costs();
   bound_before_ = true;
   generation_ = next_generation();
+  std::lock_guard lock(budgets_mutex_);
+  budgets_.clear();
+}
+
+std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes) const {
+  std::lock_guard lock(budgets_mutex_);
+  for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {
+    if (budget->first != capacity_bytes) continue;
+    budgets_.splice(budgets_.begin(), budgets_, budget);
+    return budgets_.front().second;
+  }
+  auto plan = plan_for_budget(*this, capacity_bytes);
+  budgets_.emplace_front(capacity_bytes, plan);
+  if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
+  return plan;
 }
 
 // An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
 void Binding::estimate_costs() {
-  constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
   const auto instructions = program_.instructions();
   hints_.assign(instructions.size(), {});
   for (size_t i = 0; i < instructions.size(); ++i) {
-    const Instruction& instruction = instructions[i];
-    if (!instruction.bodies.empty() || instruction.dynamic) continue;
-    size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
-    ShapeContext context(*instruction.node);
-    context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
-    context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
-    Cost cost;
-    if (instruction.node->op->cost) {
-      cost = instruction.node->op->cost(context);
-    } else {
-      for (int32_t slot : program_.operands(instruction))
-        if (slot >= 0)
-          cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
-    }
-    const double computing_ns = cost.flops / kFlopsPerNs, moving_ns = cost.bytes / kBytesPerNs;
+    if (!instructions[i].bodies.empty() || instructions[i].dynamic) continue;
+    const auto [computing_ns, moving_ns] = estimate_cost(instructions[i]);
     hints_[i].estimated_ns = static_cast<uint32_t>(std::clamp(computing_ns + moving_ns, 1.0, 4e9));
     hints_[i].bound = computing_ns > moving_ns ? sharing::Bound::compute : sharing::Bound::memory;
   }
+}
+
+std::pair<double, double> Binding::estimate_cost(const Instruction& instruction) const {
+  constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
+  size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+  ShapeContext context(*instruction.node);
+  context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+  context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+  Cost cost;
+  if (instruction.node->op->cost) {
+    cost = instruction.node->op->cost(context);
+  } else {
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0)
+        cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
+  }
+  return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
 }
 
 void Binding::judge_costs() {

@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/fork_mutex.h"
@@ -18,6 +19,8 @@ class ThreadPool;
 }
 
 namespace treadle::exec {
+
+struct BudgetedPlan;
 
 /// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
 struct OffsetPlan {
@@ -46,6 +49,11 @@ class Binding {
         .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
   const OffsetPlan& offsets() const { return *offsets_; }
+  std::span<const size_t> buffer_sizes() const { return sizes_; }
+  /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
+  std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes) const;
+  /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
+  std::pair<double, double> estimate_cost(const Instruction& instruction) const;
   std::span<const int64_t> values() const { return values_; }
   /// Of a program for parallel execution: worth another thread.
   bool expensive(int32_t instruction) const {
@@ -85,6 +93,9 @@ class Binding {
   std::vector<sharing::NodeHint> hints_;
   std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
   bool wide_ = false;
+  static constexpr size_t kMaxBudgets = 4;
+  mutable ForkMutex budgets_mutex_;
+  mutable std::list<std::pair<size_t, std::shared_ptr<const BudgetedPlan>>> budgets_;  // by capacity, the last used first
 };
 
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.

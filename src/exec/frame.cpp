@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <new>
 
+#include "core/allocation.h"
 #include "core/large_memory.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/budget.h"
 #include "exec/dynamic.h"
 #include "exec/parallel.h"
 #include "exec/parallel_plan.h"
 #include "graph/op_def.h"
+#include "memory/spill_file.h"
 #include "sharing/turn.h"
 #include "treadle/error.h"
 
@@ -69,8 +72,8 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
 }
 
 void Frame::ready_pointers() {
-  size_t arena_bytes = binding_->offsets().arena_bytes;
-  if (!arena_ || arena_->size_bytes() < arena_bytes) {
+  size_t arena_bytes = budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes;
+  if (!arena_ || arena_->size_bytes() < arena_bytes || (control_.pass && arena_->size_bytes() > arena_bytes)) {
     generation_ = 0;  // pointers into what is let go now, should the machine have no more
     arena_.reset();
     arena_ = allocate_large(arena_bytes);
@@ -82,7 +85,9 @@ void Frame::ready_pointers() {
     if (operands[k] < 0) continue;
     const Slot& slot = slots[static_cast<size_t>(operands[k])];
     if (slot.placement == Placement::arena) {
-      if (slot.buffer >= 0) pointers_[k] = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(slot.buffer)];
+      if (slot.buffer < 0) continue;
+      pointers_[k] =
+          arena_->data() + (budget_ ? budget_->operand_offsets[k] : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)]);
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {
@@ -96,6 +101,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
                   std::span<const int64_t> parent_values, std::span<const OutputMemory> memory) {
   control_ = control;
   pc_ = 0;
+  moved_before_ = kNeverMoved;
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
   std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
   bind_feeds(feeds);
@@ -107,8 +113,17 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
     binding_ = program_.bindings().get(program_, symbol_values_, threads, control.pool, std::move(binding_));
   }
-  if (generation_ != binding_->generation()) ready_pointers();
   bound_.assign(bound.begin(), bound.end());
+  std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
+  if (control.pass && !program_.is_body()) {
+    choose_budget();
+    room = make_room();
+  } else if (budget_) {
+    budget_.reset();
+    generation_ = 0;
+  }
+  if (generation_ != binding_->generation()) ready_pointers();
+  if (control.memory && control.memory->allocator) control.memory->allocator->renew(arena_->data(), arena_->size_bytes());
 
   for (int32_t slot : program_.input_slots()) {
     const Slot& info = program_.slots()[static_cast<size_t>(slot)];
@@ -153,11 +168,25 @@ bool is_prefix(const Shape& part, const Shape& whole) {
 
 }  // namespace
 
+namespace {
+
+Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
+  const AllocationContext* around = AllocationScope::current();
+  const AllocationContext own{allocator, around ? around->account : nullptr};
+  AllocationScope scope(&own, MemoryClass::io);
+  return Tensor(dtype, shape);
+}
+
+}  // namespace
+
 Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) const {
   const DType dtype = program_.slots()[static_cast<size_t>(slot)].dtype;
   const Shape& shape = binding_->shape(slot);
   const auto outputs = program_.output_slots();
+  AllocationScope scope(AllocationScope::current(), program_.is_body() ? MemoryClass::activations : MemoryClass::io);
   for (size_t k = 0; k < memory.size(); ++k) {
+    if (memory[k].allocator && program_.slots()[static_cast<size_t>(outputs[k])].root == slot && dtype != DType::string)
+      return allocate_from(memory[k].allocator, dtype, shape);
     if (!memory[k].reusable || program_.slots()[static_cast<size_t>(outputs[k])].root != slot || dtype == DType::string) continue;
     const size_t needed = size_bytes(dtype, shape.num_elements());
     if (memory[k].appends_to >= 0) {
@@ -200,7 +229,9 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
     case Placement::arena: break;
   }
   const Shape& shape = binding_->shape(index);
-  auto* data = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(slot.buffer)];
+  const auto buffer = static_cast<size_t>(slot.buffer);
+  if (budget_ && where_[buffer] == kAway) return {};
+  auto* data = arena_->data() + (budget_ ? where_[buffer] : binding_->offsets().offsets[buffer]);
   Tensor view(slot.dtype, shape, Storage::lend(data, size_bytes(slot.dtype, shape.num_elements())));
   return shared ? view.clone() : view;
 }
@@ -212,13 +243,16 @@ void RunControl::check_closely() const {
   if (deadline && std::chrono::steady_clock::now() > *deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
 }
 
+void RunControl::throw_left() { throw Error(ErrorCode::timed_out, "the run passed its deadline, and its caller has left"); }
 sharing::Interruption RunControl::interruption() const {
   return {[](const void* control) { static_cast<const RunControl*>(control)->check(); }, this};
 }
 
 inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
   if (!instruction.dynamic) [[likely]] {
-    void* scratch = arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+    const size_t offset = budget_ ? budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())]
+                                  : binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+    void* scratch = arena_->data() + offset;
     RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool,
                        instruction.packed.get());
     context.run_id = control_.run_id;
@@ -229,11 +263,12 @@ inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator)
 }
 
 void Frame::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
-  if (control_.observer) control_.observer->before(*this, instruction);
+  if (control_.observer) control_.call([&] { control_.observer->before(*this, instruction); });
+  if (control_.caller) control_.caller->under_way = instruction.node;
   uint64_t start = control_.recorder ? read_ticks() : 0;
   execute(instruction, evaluator);
   if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
-  if (control_.observer) control_.observer->after(*this, instruction);
+  if (control_.observer) control_.call([&] { control_.observer->after(*this, instruction); });
 }
 
 inline void Frame::release(const Instruction& instruction) {
@@ -267,17 +302,21 @@ void Frame::execute_cached(const Instruction& instruction) {
 
 bool Frame::advance(size_t stop) {
   const auto instructions = program_.instructions();
-  const bool watched = control_.watched();
+  const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
   const size_t end = std::min(stop, instructions.size());
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
     for (; pc_ < end; ++pc_) {
       const Instruction& instruction = instructions[pc_];
-      if (instruction.is_yield) [[unlikely]]
+      if (instruction.is_yield) [[unlikely]] {
+        if (limited) move_values();
         return false;
+      }
       control_.check();
       if (turn.has_duty()) [[unlikely]]
         turn.before_node(binding_->hint(pc_));
+      if (limited) [[unlikely]]
+        move_values();
       if (cache_ && !cache_->empty()) [[unlikely]]
         execute_cached(instruction);
       else if (!watched) [[likely]]
@@ -363,19 +402,24 @@ void Frame::resume(std::span<const Datum> values) {
   ++pc_;
 }
 
-void Frame::take_outputs(std::span<Datum> outputs) {
+void Frame::take_outputs(std::span<Datum> outputs, std::span<const OutputMemory> memory) {
   const auto slots = program_.output_slots();
   for (size_t k = 0; k < slots.size(); ++k) {
     const Slot& slot = program_.slots()[static_cast<size_t>(slots[k])];
     Datum result = datum_of(slots[k], true);
     if (slot.placement == Placement::constant && result.is_tensor()) result = result.tensor().clone();
     if (k < bound_.size() && bound_[k].defined()) {
-      Tensor memory = bound_[k].tensor();
-      if (!result.is_tensor() || result.tensor().dtype() != memory.dtype() || result.tensor().shape() != memory.shape())
+      Tensor own = bound_[k].tensor();
+      if (!result.is_tensor() || result.tensor().dtype() != own.dtype() || result.tensor().shape() != own.shape())
         throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program_.graph().output_names[k],
-                                                             describe(memory), describe(result)));
-      if (result.tensor().raw() != memory.raw()) memory.copy_from(result.tensor());
-      result = memory;
+                                                             describe(own), describe(result)));
+      if (result.tensor().raw() != own.raw()) own.copy_from(result.tensor());
+      result = own;
+    } else if (k < memory.size() && memory[k].allocator && slot.placement == Placement::held && result.is_tensor() &&
+               slot.dtype != DType::string && allocator_of(result.tensor().storage()) != memory[k].allocator.get()) {
+      Tensor own = allocate_from(memory[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
+      own.copy_from(result.tensor());
+      result = own;
     }
     outputs[k] = std::move(result);
   }
@@ -396,11 +440,24 @@ std::unique_ptr<Frame> FramePool::take(const Program& program) {
       idle_.pop_back();
       return frame;
     }
+    if (idle_.capacity() <= num_frames_) idle_.reserve(2 * num_frames_ + 4);
+    ++num_frames_;
   }
-  return std::make_unique<Frame>(program);
+  try {
+    return std::make_unique<Frame>(program);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    --num_frames_;
+    throw;
+  }
 }
 
-void FramePool::give_back(std::unique_ptr<Frame> frame) {
+void FramePool::trim() noexcept {
+  std::lock_guard lock(mutex_);
+  for (const auto& frame : idle_) frame->trim();
+}
+
+void FramePool::give_back(std::unique_ptr<Frame> frame) noexcept {
   frame->clear();
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(frame));
@@ -416,11 +473,12 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
   } give_back{program, frame};
   frame->start(feeds, bound, control, parent_values, memory);
   // A state may be appended to where it lies; nodes at once take it that no output shares bytes with an input.
-  if (memory.empty() && worth_parallel(program, frame->binding(), control))
+  const bool in_place = std::any_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
+  if (!in_place && !frame->budget() && worth_parallel(program, frame->binding(), control))
     run_parallel(*frame);
   else if (!frame->advance())
     throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
-  frame->take_outputs(outputs);
+  frame->take_outputs(outputs, memory);
 }
 
 }  // namespace treadle::exec

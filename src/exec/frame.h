@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,7 +20,12 @@
 #include "treadle/datum.h"
 
 namespace treadle {
+class Allocator;
 class Recorder;
+struct AllocationContext;
+namespace memory {
+class SpillFile;
+}
 namespace sharing {
 class JobState;
 class Turn;
@@ -30,6 +36,8 @@ struct Interruption;
 namespace treadle::exec {
 
 class Frame;
+class MemoryPass;
+struct BudgetedPlan;
 struct ParallelState;
 
 /// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
@@ -39,6 +47,13 @@ class Observer {
   virtual ~Observer() = default;
   virtual void before(const Frame& frame, const Instruction& instruction) = 0;
   virtual void after(const Frame& frame, const Instruction& instruction) = 0;
+};
+
+/// Between a run and a caller who may leave before it ends, because a kernel does not return.
+struct Caller {
+  std::mutex mutex;                             ///< held while anything is touched that belongs to the caller: flags, callbacks
+  bool left = false;                            ///< from then on nothing is
+  std::atomic<const Node*> under_way{nullptr};  ///< the last node that was begun
 };
 
 /// How a run is done, apart from what it computes.
@@ -51,31 +66,47 @@ struct RunControl {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
   Observer* observer = nullptr;
-  uint64_t run_id = 0;               ///< what randomness depends on, besides seed and node
-  int max_threads = 0;               ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
-  int intra_op_threads = 0;          ///< of one node, in the parallel executor; 0: all of the pool
-  sharing::JobState* job = nullptr;  ///< what the run gives way for, and how much time it may take
-  int inter_op_threads = 0;          ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
+  Caller* caller = nullptr;                   ///< null: it stays until the end
+  uint64_t run_id = 0;                        ///< what randomness depends on, besides seed and node
+  const AllocationContext* memory = nullptr;  ///< for threads other than the run's own, which has a scope
+  MemoryPass* pass = nullptr;                 ///< of a session with a memory limit
+  int max_threads = 0;                        ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
+  sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
+  int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
-  bool watched() const { return recorder || observer || deadline; }
+  bool watched() const { return recorder || observer || deadline || caller; }
+  /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
+  template <typename Callback>
+  void call(Callback&& callback) const {
+    if (!caller) return callback();
+    std::lock_guard lock(caller->mutex);
+    if (caller->left) throw_left();
+    callback();
+  }
   bool stop_requested() const {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
   /// @throws Error(cancelled or timed_out)
   void check() const {
-    if (stop_requested() || deadline) check_closely();
+    if (caller)
+      call([&] { check_closely(); });
+    else if (stop_requested() || deadline)
+      check_closely();
   }
   void check_closely() const;
+  [[noreturn]] static void throw_left();
   /// For waits: check(), called from time to time. Holds a pointer to this.
   sharing::Interruption interruption() const;
 };
 
 /// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
 struct OutputMemory {
-  std::shared_ptr<Storage> storage;  ///< used if it is large enough
-  bool reusable = false;             ///< new memory is made larger than needed: it will come back for outputs that grow
-  int appends_to = -1;               ///< a feed that the output begins with, in memory that may be written behind its end
+  std::shared_ptr<Storage> storage;      ///< used if it is large enough
+  bool reusable = false;                 ///< new memory is made larger than needed: it will come back for outputs that grow
+  std::shared_ptr<Allocator> allocator;  ///< where new memory comes from; null: from where all memory of the run comes
+  int appends_to = -1;                   ///< a feed that the output begins with, in memory that may be written behind its end
 };
 
 class Frame {
@@ -108,12 +139,18 @@ class Frame {
   void resume(std::span<const Datum> values);
 
   /// After the end: the outputs, one per output of the program. The frame keeps none of them.
-  void take_outputs(std::span<Datum> outputs);
+  /// @param memory  as for start().
+  void take_outputs(std::span<Datum> outputs, std::span<const OutputMemory> memory = {});
   /// Drops everything that the run holds (after the end, or an error).
   void clear();
 
   const Program& program() const { return program_; }
   const Binding& binding() const { return *binding_; }
+  /// The plan that the run keeps its budget with; null if it needs none.
+  const BudgetedPlan* budget() const { return budget_.get(); }
+  size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
+  /// Lets go of the arena, between runs.
+  void trim() noexcept;
   RunControl& control() { return control_; }
   const RunControl& control() const { return control_; }
   /// For observers: the value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
@@ -126,6 +163,13 @@ class Frame {
   void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
   ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
+  void choose_budget();
+  std::unique_lock<std::mutex> make_room();
+  void move_values();
+  void recompute(const BudgetedPlan& plan, size_t first, size_t count);
+  bool follow_limit();
+  size_t output_bytes() const;
+  bool is_away_without_copy(size_t buffer) const;
   void ready_pointers();
   void execute(const Instruction& instruction, Evaluator& evaluator);
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
@@ -149,17 +193,30 @@ class Frame {
   size_t pc_ = 0;
   std::shared_ptr<Cache> cache_;
   std::unique_ptr<ParallelState> parallel_state_;
+
+  // Of a run that keeps to a budget.
+  static constexpr size_t kAway = SIZE_MAX;
+  std::shared_ptr<const BudgetedPlan> budget_;
+  uint64_t limit_generation_ = 0;  // of the limit that the plan was chosen for
+  static constexpr size_t kNeverMoved = SIZE_MAX;
+  size_t moved_before_ = kNeverMoved;  // the instruction whose moves have been done
+  std::vector<size_t> where_;          // per buffer: its offset now, or kAway
+  std::vector<void*> replay_pointers_;
+  std::unique_ptr<memory::SpillFile> spill_file_;
 };
 
 /// Frames of a program that no run uses right now.
 class FramePool {
  public:
   std::unique_ptr<Frame> take(const Program& program);
-  void give_back(std::unique_ptr<Frame> frame);
+  void give_back(std::unique_ptr<Frame> frame) noexcept;
+  /// Lets go of the arenas of frames that no run uses.
+  void trim() noexcept;
 
  private:
   ForkMutex mutex_;
-  std::vector<std::unique_ptr<Frame>> idle_;
+  std::vector<std::unique_ptr<Frame>> idle_;  // with room for all frames, so that giving one back cannot fail
+  size_t num_frames_ = 0;
 };
 
 /// Runs a whole program. @throws Error; a Yield in it is an error (use a Frame).

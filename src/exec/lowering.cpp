@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "core/file.h"
 #include "core/recorder.h"
@@ -140,6 +141,7 @@ class Lowering {
     struct Task {
       Instruction* instruction;
       size_t size_bytes = 0;
+      size_t foreign_bytes = 0;  // of the packed copy, not from Storage
       std::optional<Error> error;
     };
     std::vector<Task> tasks;
@@ -161,9 +163,14 @@ class Lowering {
     parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         Task& task = tasks[order[static_cast<size_t>(i)]];
+        AllocationScope scope(options_.memory, MemoryClass::packed);  // the thread is one of the pool's
+        const size_t before = AllocationScope::allocated_bytes();
         const Node& node = *task.instruction->node;
         try {
           task.instruction->packed = task.instruction->kernel->create(CreateContext(graph_, node));
+          const size_t made = AllocationScope::allocated_bytes() - before;
+          if (task.instruction->packed)
+            task.foreign_bytes = task.instruction->packed->size_bytes() - std::min(made, task.instruction->packed->size_bytes());
           for (size_t k = 0; k < node.inputs.size() && k < 32; ++k) {
             if ((task.instruction->kernel->packs >> k & 1U) == 0) continue;
             const Tensor* constant = graph_.stored_tensor(node.inputs[k]);
@@ -178,6 +185,7 @@ class Lowering {
       }
     });
     std::string missing;
+    for (const Task& task : tasks) p_.foreign_packed_bytes_ += task.foreign_bytes;
     for (Task& task : tasks)
       if (task.error) note(*task.error, *task.instruction->node, missing);
     if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
@@ -216,10 +224,13 @@ class Lowering {
       const Tensor* tensor = graph_.stored_tensor(constant.value);
       if (!tensor || is_aligned(*tensor) || !is_read[s]) {
         p_.constants_[s] = graph_.value(constant.value).constant;
+        const bool in_memory = tensor && (is_read[s] || !drop_mapped_pages(tensor->raw(), tensor->size_bytes()));
+        if (in_memory && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
         continue;
       }
       p_.constants_[s] = tensor->clone();
-      drop_mapped_pages(tensor->raw(), tensor->size_bytes());
+      const bool given_back = drop_mapped_pages(tensor->raw(), tensor->size_bytes());
+      if (!given_back && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
     }
   }
 
@@ -259,6 +270,9 @@ class Lowering {
         ProgramOptions options = options_;
         if (options_.release_packed) options.release_packed = body.graph.get();
         made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
+        made.bodies.back()->is_body_ = true;
+        p_.foreign_constant_bytes_ += made.bodies.back()->foreign_constant_bytes_;
+        p_.foreign_packed_bytes_ += made.bodies.back()->foreign_packed_bytes_;
       }
     } else {
       made.kernel = &select_kernel(graph_, node);

@@ -9,8 +9,10 @@
 #include <mutex>
 #include <vector>
 
+#include "core/allocation.h"
 #include "core/thread_pool.h"
 #include "exec/parallel_plan.h"
+#include "memory/spill_file.h"
 #include "sharing/turn.h"
 
 namespace treadle::exec {
@@ -24,6 +26,7 @@ class ParallelRun final : public TaskSource {
         control_(frame.control()),
         limit_(control_.inter_op_threads > 0 ? control_.inter_op_threads : control_.pool->num_threads()),
         remaining_(static_cast<int64_t>(frame.program().instructions().size())) {
+    state_.prepare(frame.program().instructions().size(), std::clamp(limit_, 1, control_.pool->num_threads()));
     std::memcpy(state_.counters.data(), plan_.counters.data(), plan_.counters.size() * sizeof(int32_t));
     state_.queue.clear();
     state_.head = 0;
@@ -31,9 +34,9 @@ class ParallelRun final : public TaskSource {
 
   void run() {
     if (remaining_.load() == 0) return;
+    auto worker = take_worker();                                                   // before there is anything to undo
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());  // for as long as any thread works
     attached_ = limit_ > 1 && control_.pool->attach(*this);
-    auto worker = take_worker();
     ++active_;
     int32_t kept = -1;
     for (int32_t root : plan_.roots) offer(root, *worker, kept);
@@ -54,9 +57,13 @@ class ParallelRun final : public TaskSource {
   bool run_one() override {
     int32_t instruction = claim();
     if (instruction < 0) return false;
-    auto worker = take_worker();
-    work(*worker, instruction);
-    give_back(std::move(worker));
+    try {
+      auto worker = take_worker();
+      work(*worker, instruction);
+      give_back(std::move(worker));
+    } catch (...) {
+      fail(std::current_exception());
+    }
     leave();
     return true;
   }
@@ -114,6 +121,7 @@ class ParallelRun final : public TaskSource {
 
   void work(ParallelState::Worker& worker, int32_t kept) {
     const auto instructions = frame_.program().instructions();
+    AllocationScope scope(control_.memory, MemoryClass::activations);
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     while (!failed_.load(std::memory_order_relaxed)) {
@@ -161,9 +169,10 @@ class ParallelRun final : public TaskSource {
     failed_.store(true);
   }
 
+  // There is one for every thread; a thread that waits inside a node may take a second node.
   std::unique_ptr<ParallelState::Worker> take_worker() {
     std::lock_guard lock(mutex_);
-    if (state_.idle.empty()) return std::make_unique<ParallelState::Worker>();
+    if (state_.idle.empty()) state_.prepare(frame_.program().instructions().size(), state_.num_workers + 1);
     auto worker = std::move(state_.idle.back());
     state_.idle.pop_back();
     return worker;
@@ -193,7 +202,7 @@ bool worth_parallel(const Program& program, const Binding& binding, const RunCon
 }
 
 ParallelState& Frame::parallel_state() {
-  if (!parallel_state_) parallel_state_ = std::make_unique<ParallelState>(*program_.parallel());
+  if (!parallel_state_) parallel_state_ = std::make_unique<ParallelState>(*program_.parallel(), program_.instructions().size(), 1);
   return *parallel_state_;
 }
 

@@ -11,16 +11,31 @@ namespace treadle::exec {
 
 /// Memory of parallel runs, kept with the frame.
 struct ParallelState {
-  explicit ParallelState(const ParallelPlan& plan) : counters(plan.counters.size()) {}
-
   struct Worker {
     std::vector<int32_t> ready;  // inexpensive ones
     Evaluator evaluator;
   };
+
+  // A run allocates nothing of its own: room for every instruction, and for every thread that may take part.
+  ParallelState(const ParallelPlan& plan, size_t num_instructions, int num_threads) : counters(plan.counters.size()) {
+    queue.reserve(num_instructions);
+    prepare(num_instructions, num_threads);
+  }
+  void prepare(size_t num_instructions, int num_threads) {
+    idle.reserve(static_cast<size_t>(num_threads));
+    while (num_workers < num_threads) {
+      auto worker = std::make_unique<Worker>();
+      worker->ready.reserve(num_instructions);
+      idle.push_back(std::move(worker));
+      ++num_workers;
+    }
+  }
+
   std::vector<int32_t> counters;
   std::vector<int32_t> queue;  // expensive ones, taken from `head` on
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;
+  int num_workers = 0;
 };
 
 /// True if the run has something to gain: two expensive instructions that need not wait for each other.

@@ -15,7 +15,8 @@
 
 namespace treadle {
 class Recorder;
-}
+struct AllocationContext;
+}  // namespace treadle
 
 namespace treadle::exec {
 
@@ -71,6 +72,7 @@ struct ProgramOptions {
   bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
   bool shared = false;           ///< runs belong to a job: bindings estimate what nodes cost
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
+  const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
   Graph* release_packed = nullptr;
@@ -113,6 +115,12 @@ class Program {
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
   /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
   void name_records(Recorder& recorder);
+  /// A body of If, Loop or Scan: its outputs stay with the run around it.
+  bool is_body() const { return is_body_; }
+  /// What no account was charged with while the program was made: constants that stay in memory (the model's), and packed copies that
+  /// did not come from Storage::allocate(). Bodies included.
+  size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
+  size_t foreign_packed_bytes() const { return foreign_packed_bytes_; }
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -157,7 +165,8 @@ class Program {
   std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
-  bool always_parallel_ = false, shared_ = false;
+  bool always_parallel_ = false, shared_ = false, is_body_ = false;
+  size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
 };
 
 }  // namespace treadle::exec

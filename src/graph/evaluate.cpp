@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/allocation.h"
 #include "core/thread_pool.h"
 #include "treadle/error.h"
 
@@ -39,8 +40,12 @@ class Evaluation final : public DynamicOperands {
     bind.max_threads_ = e_.pool ? e_.pool->num_threads() : 1;
     void* state = aligned(e_.state, kernel_.state_bytes, alignof(std::max_align_t));
     kernel_.bind(state, bind);
-    void* scratch = aligned(e_.scratch, bind.scratch_bytes(), Storage::kAlignment);
-    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), scratch, e_.pool, packed);
+    if (!e_.scratch || e_.scratch->size_bytes() < bind.scratch_bytes()) {
+      AllocationScope scope(AllocationScope::current(), MemoryClass::scratch);
+      e_.scratch.reset();
+      e_.scratch = Storage::allocate(bind.scratch_bytes());
+    }
+    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), e_.scratch->data(), e_.pool, packed);
     context.run_id = e_.run_id;
     context.dynamic_ = this;
     kernel_.run(state, context);

@@ -123,6 +123,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
                                   .parallel = parallel,
                                   .shared = job != nullptr,
                                   .observable = observable,
+                                  .memory = &memory,
                                   .release_packed = keep_constants || device ? nullptr : graph.get()});  // a device copies from the graph
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
@@ -134,6 +135,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
 }
 
 std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
+  AllocationScope scope(&memory, MemoryClass::weights);
   const auto& outputs = main->output_names;
   bool outputs_only = request.fed.empty() && request.targets.empty() && !monitor &&
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {

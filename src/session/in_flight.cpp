@@ -33,6 +33,11 @@ RunsInFlight::Entry::Entry(RunsInFlight& runs, uint64_t run_id, std::string_view
   runs.first_ = this;
 }
 
+void RunsInFlight::Entry::runs_on_this_thread() {
+  std::lock_guard lock(runs_.mutex_);
+  helper_ = std::this_thread::get_id();
+}
+
 RunsInFlight::Entry::~Entry() {
   std::lock_guard lock(runs_.mutex_);
   (previous_ ? previous_->next_ : runs_.first_) = next_;
@@ -45,7 +50,8 @@ std::vector<UnfinishedRun> RunsInFlight::list(bool all) const {
   auto now = std::chrono::steady_clock::now();
   for (const Entry* entry = first_; entry; entry = entry->next_) {
     if (entry->fork_generation_ != current_generation()) continue;
-    if (!all && entry->thread_ == std::this_thread::get_id()) continue;
+    const auto self = std::this_thread::get_id();
+    if (!all && (entry->thread_ == self || entry->helper_ == self)) continue;
     runs.push_back(
         {entry->run_id_, std::string(entry->tag_), std::chrono::duration_cast<std::chrono::milliseconds>(now - entry->start_).count()});
   }

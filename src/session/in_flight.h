@@ -16,7 +16,7 @@ namespace treadle {
 
 class RunsInFlight {
  public:
-  /// One run, from construction to destruction; lives on the stack of the thread that runs.
+  /// One run, from construction to destruction; usually on the stack of the thread that runs.
   class Entry {
    public:
     /// @param tag  must outlive the entry. @throws Error(cancelled) if the session is closed.
@@ -24,13 +24,15 @@ class RunsInFlight {
     ~Entry();
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
+    /// The run takes place on this thread, not on the one that made the entry.
+    void runs_on_this_thread();
 
    private:
     friend class RunsInFlight;
     RunsInFlight& runs_;
     uint64_t run_id_;
     std::string_view tag_;
-    std::thread::id thread_ = std::this_thread::get_id();
+    std::thread::id thread_ = std::this_thread::get_id(), helper_;
     std::chrono::steady_clock::time_point start_{};
     uint32_t fork_generation_;
     Entry *previous_ = nullptr, *next_ = nullptr;

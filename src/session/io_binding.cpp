@@ -106,7 +106,7 @@ void Session::run(IoBinding& binding, const RunOptions* options) const {
   const bool dumps = options && !options->dump_folder.empty();
   if (dumps != bound.all_constants) bound.all_constants = dumps, bound.ready = false;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
-  impl_->execute(*bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor.get(), /*compiled=*/false);
+  impl_->execute(bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor, /*compiled=*/false);
 }
 
 }  // namespace treadle

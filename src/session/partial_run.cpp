@@ -1,25 +1,80 @@
 // Partial runs: a frame that outlives the call that made it.
 #include <algorithm>
+#include <exception>
+#include <new>
 
+#include "session/deadline.h"
 #include "session/session_impl.h"
 #include "sharing/turn.h"
 #include "treadle/error.h"
 
 namespace treadle {
 
-struct PartialRun::Impl {
+// Shared with the thread that a run with a deadline takes place on: it may outlive the PartialRun.
+struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
   std::shared_ptr<const Session::Impl> session;  // the pool, the flag that closing sets
   std::shared_ptr<const Executable> executable;
+  std::shared_ptr<ThreadPool> pool;  // of the run's options
+  exec::Caller caller;
+  std::optional<MemoryGate::Pass> pass;
   std::unique_ptr<exec::Frame> frame;
   uint64_t run_id = 0;
-
+  std::string tag;
+  bool left_behind = false;  // its deadline passed while a node did not return: the frame is that node's
   std::shared_ptr<ValueCache> cache;
 
+  void expect_here() const {
+    if (left_behind) throw_left(caller);
+  }
+
+  // Everything that the run calls goes through here: allocation, the register of runs in flight, and hooks.
   bool advance(size_t stop = SIZE_MAX) {
-    RunsInFlight::Entry entry(session->in_flight, run_id, "partial run");
+    expect_here();
+    const auto deadline = frame->control().deadline;
+    bool at_end = false;
+    auto step = [&] {
+      if (!deadline) {
+        RunsInFlight::Entry entry(session->in_flight, run_id, tag);
+        at_end = advance_here(stop);
+        return;
+      }
+      struct Outcome {
+        bool at_end = false;
+        std::exception_ptr failure;
+        std::shared_ptr<RunsInFlight::Entry> entry;
+      };
+      auto outcome = std::make_shared<Outcome>();
+      auto entry = outcome->entry = std::make_shared<RunsInFlight::Entry>(session->in_flight, run_id, tag);
+      const bool ended = run_until(*deadline, caller, [run = shared_from_this(), outcome, stop]() mutable {
+        outcome->entry->runs_on_this_thread();
+        try {
+          outcome->at_end = run->advance_here(stop);
+        } catch (...) {
+          outcome->failure = std::current_exception();
+        }
+        auto session_until_here = run->session;
+        auto in_flight_until_here = std::move(outcome->entry);
+        run.reset();  // with all that it holds, if nobody will ask for more
+      });
+      left_behind = !ended;
+      expect_here();
+      if (outcome->failure) std::rethrow_exception(outcome->failure);
+      at_end = outcome->at_end;
+    };
+    session->with_hooks({.run_id = run_id, .graph_id = executable->id, .tag = tag}, std::ref(step));
+    return at_end;
+  }
+
+ private:
+  bool advance_here(size_t stop) {
+    AllocationScope scope(&session->memory, MemoryClass::activations);
     const exec::RunControl& control = frame->control();
     sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
-    return frame->advance(stop);
+    try {
+      return frame->advance(stop);
+    } catch (const std::bad_alloc&) {
+      throw Error(ErrorCode::resource_exhausted, "out of memory");
+    }
   }
 };
 
@@ -32,14 +87,14 @@ void expect_yield(const exec::Frame& frame) {
 
 }  // namespace
 
-PartialRun::PartialRun(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PartialRun::PartialRun(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PartialRun::~PartialRun() = default;
 PartialRun::PartialRun(PartialRun&&) noexcept = default;
 PartialRun& PartialRun::operator=(PartialRun&&) noexcept = default;
 
 PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache,
                                 const RunOptions* options) const {
-  auto run = std::make_unique<PartialRun::Impl>();
+  auto run = std::make_shared<PartialRun::Impl>();
   run->session = impl_;
   run->cache = cache ? std::move(cache) : std::make_shared<ValueCache>();
   Request request{impl_->main->output_names, {}, {}};
@@ -47,11 +102,20 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
   for (const auto& [name, value] : *run->cache) kept.push_back(name);
   request.targets = kept;
   run->executable = impl_->executable(request, nullptr);
+  run->tag = options && !options->tag.empty() ? options->tag : "partial run";
+  if (options) run->pool = options->thread_pool;
+  AllocationScope scope(&impl_->memory, MemoryClass::activations);
   run->frame = std::make_unique<exec::Frame>(*run->executable->program);
   std::vector<Datum> arranged = arrange(*run->executable, feeds);
   try {
     exec::RunControl control = impl_->control(options);
     run->run_id = control.run_id;
+    if (impl_->gate) control.pass = &run->pass.emplace(*impl_->gate, /*waits=*/false);
+    if (control.deadline) {
+      control.caller = &run->caller;
+      for (Datum& feed : arranged)
+        if (feed.is_tensor() && feed.tensor().storage()->lent()) feed = feed.tensor().clone();
+    }
     run->frame->start(arranged, {}, control);
     run->frame->set_cache(run->cache);
   } catch (const Error& error) {
@@ -71,11 +135,18 @@ bool PartialRun::advance_until(std::string_view name) {
   throw Error(ErrorCode::not_found, "the optimised graph has no node \"" + std::string(name) + "\"");
 }
 
-bool PartialRun::at_yield() const { return impl_->frame->at_yield(); }
+bool PartialRun::at_yield() const {
+  impl_->expect_here();
+  return impl_->frame->at_yield();
+}
 const std::shared_ptr<ValueCache>& PartialRun::cache() const { return impl_->cache; }
-bool PartialRun::finished() const { return impl_->frame->finished(); }
+bool PartialRun::finished() const {
+  impl_->expect_here();
+  return impl_->frame->finished();
+}
 
 std::vector<std::pair<std::string, Datum>> PartialRun::yielded() const {
+  impl_->expect_here();
   expect_yield(*impl_->frame);
   std::vector<Datum> values = impl_->frame->yielded();
   const Node& node = *impl_->frame->yield().node;
@@ -86,6 +157,7 @@ std::vector<std::pair<std::string, Datum>> PartialRun::yielded() const {
 }
 
 bool PartialRun::resume(std::span<const Datum> values) {
+  impl_->expect_here();
   expect_yield(*impl_->frame);
   impl_->frame->resume(values);
   return impl_->advance();
@@ -96,6 +168,7 @@ std::vector<Datum> PartialRun::outputs() {
   std::vector<Datum> results(impl_->executable->output_names.size());
   impl_->frame->take_outputs(results);
   results.resize(impl_->executable->num_fetched);
+  for (const Datum& result : results) hand_over_all(result);
   return results;
 }
 

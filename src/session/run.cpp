@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
+#include "session/deadline.h"
 #include "session/hooks.h"
 #include "session/observe.h"
 #include "session/session_impl.h"
@@ -24,6 +26,7 @@ exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight.closing();
+  control.memory = &memory;
   control.job = job ? job->state().get() : nullptr;
   if (run_options) {
     control.cancel = &run_options->terminate;
@@ -47,38 +50,51 @@ std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
+/// A run that may outlive its call: it owns what it reads and writes.
+struct DetachedRun {
+  std::shared_ptr<const Executable> executable;
+  std::shared_ptr<const Monitor> monitor;
+  std::shared_ptr<ThreadPool> pool;  // of the run's options
+  std::string tag;
+  std::vector<Datum> feeds, results, bound;
+  std::vector<exec::OutputMemory> memory;
+  exec::RunControl control;
+  exec::Caller caller;
+  std::optional<RunObserver> observer;
+  std::shared_ptr<RunsInFlight::Entry> entry;
+  std::exception_ptr failure;
+};
+
+bool is_lent(const Datum& datum) { return datum.is_tensor() && datum.tensor().storage()->lent(); }
+
 }  // namespace
 
-void Session::Impl::execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results,
-                            std::span<const Datum> bound, const RunOptions* run_options, const Monitor* watcher, bool compiled,
-                            std::span<const exec::OutputMemory> memory) const {
-  exec::RunControl run_control = control(run_options);
-  HookedRun hooked{.run_id = run_control.run_id, .graph_id = executable.id, .tag = run_options ? run_options->tag : std::string_view()};
-  RunsInFlight::Entry entry(in_flight, hooked.run_id, hooked.tag);
-  sharing::RunScope shared(run_control.job, run_control.pool ? run_control.pool->num_threads() : 1);
-  std::optional<RunObserver> observer;
-  if (RunObserver::needed(run_options, watcher)) run_control.observer = &observer.emplace(executable, run_options, watcher, hooked.run_id);
-  auto compute = [&] {
-    try {
-      RecordScope scope(run_control.recorder, run_record, RecordKind::run);
-      std::optional<ParallelLimit> limit;
-      if (run_control.intra_op_threads > 0) limit.emplace(run_control.intra_op_threads);
-      if (executable.placed)
-        executable.placed->run(feeds, results, run_control, bound);
-      else
-        exec::run(*executable.program, feeds, results, run_control, bound, {}, memory);
-    } catch (const Error& error) {
-      explain(executable, feeds, error);
-    }
-    if (observer) observer->finish(compiled);
-  };
-  if (!hooks::any(HookPoint::pre_run) && !hooks::any(HookPoint::post_run)) return compute();
+// What leaves the session is not its memory any more.
+void hand_over_all(const Datum& datum) {
+  switch (datum.kind()) {
+    case Datum::Kind::tensor: return hand_over(datum.tensor().storage());
+    case Datum::Kind::sparse_tensor:
+      for (const Tensor* part : {&datum.sparse_tensor().values, &datum.sparse_tensor().indices, &datum.sparse_tensor().row_offsets})
+        if (part->defined()) hand_over(part->storage());
+      return;
+    case Datum::Kind::sequence:
+      for (const Datum& element : datum.sequence().elements) hand_over_all(element);
+      return;
+    case Datum::Kind::optional:
+      if (datum.optional().value) hand_over_all(*datum.optional().value);
+      return;
+    case Datum::Kind::map: return hand_over(datum.map().values.storage());
+    case Datum::Kind::none: return;
+  }
+}
 
+void Session::Impl::with_hooks(HookedRun hooked, const std::function<void()>& work) const {
+  if (!hooks::any(HookPoint::pre_run) && !hooks::any(HookPoint::post_run)) return work();
   hooks::call(HookPoint::pre_run, hooked);
   std::exception_ptr failure;
   auto start = std::chrono::steady_clock::now();
   try {
-    compute();
+    work();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -91,6 +107,109 @@ void Session::Impl::execute(const Executable& executable, std::span<const Datum>
     if (!failure) throw;  // the first error counts
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+void Session::Impl::compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results,
+                            std::span<const Datum> bound, const exec::RunControl& run_control,
+                            std::span<const exec::OutputMemory> output_memory) const {
+  AllocationScope scope(&memory, MemoryClass::activations);
+  std::optional<MemoryGate::Pass> pass;
+  exec::RunControl own = run_control;
+  if (gate) own.pass = &pass.emplace(*gate, /*waits=*/true);
+  sharing::RunScope shared(run_control.job, run_control.pool ? run_control.pool->num_threads() : 1);
+  try {
+    RecordScope record(run_control.recorder, run_record, RecordKind::run);
+    std::optional<ParallelLimit> limit;
+    if (run_control.intra_op_threads > 0) limit.emplace(run_control.intra_op_threads);
+    if (executable.placed)
+      executable.placed->run(feeds, results, run_control, bound);
+    else
+      exec::run(*executable.program, feeds, results, own, bound, {}, output_memory);
+  } catch (const Error& error) {
+    explain(executable, feeds, error);
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::resource_exhausted, "out of memory");
+  }
+  for (const Datum& result : results) hand_over_all(result);
+  if (memory.allocator) memory.allocator->check();
+}
+
+void Session::Impl::execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
+                            std::span<const Datum> bound, const RunOptions* run_options, const std::shared_ptr<const Monitor>& watcher,
+                            bool compiled, std::span<const exec::OutputMemory> output_memory) const {
+  exec::RunControl run_control = control(run_options);
+  HookedRun hooked{.run_id = run_control.run_id, .graph_id = executable->id, .tag = run_options ? run_options->tag : std::string_view()};
+  std::vector<exec::OutputMemory> with_allocators;
+  if (run_options && !run_options->output_allocators.empty()) {
+    with_allocators.assign(output_memory.begin(), output_memory.end());
+    with_allocators.resize(executable->output_names.size());
+    for (size_t k = 0; k < executable->num_fetched; ++k)
+      if (auto found = run_options->output_allocators.find(executable->output_names[k]); found != run_options->output_allocators.end())
+        with_allocators[k].allocator = found->second;
+    output_memory = with_allocators;
+  }
+
+  auto on_this_thread = [&] {
+    std::optional<RunObserver> observer;
+    if (RunObserver::needed(run_options, watcher.get()))
+      run_control.observer = &observer.emplace(*executable, run_options, watcher.get(), hooked.run_id);
+    compute(*executable, feeds, results, bound, run_control, output_memory);
+    if (observer) observer->finish(compiled);
+  };
+  std::shared_ptr<RunsInFlight::Entry> shared_entry;  // of a run that may outlive this call
+  std::shared_ptr<DetachedRun> detached;
+  auto beside = [&] {
+    detached->feeds.assign(feeds.begin(), feeds.end());
+    for (Datum& feed : detached->feeds)
+      if (is_lent(feed)) feed = feed.tensor().clone();
+    detached->bound.assign(bound.begin(), bound.end());
+    for (Datum& memory_of_caller : detached->bound)
+      if (is_lent(memory_of_caller)) memory_of_caller = Datum();  // written at the end, if the caller is still there
+    detached->results.resize(results.size());
+    detached->memory.assign(output_memory.begin(), output_memory.end());
+    detached->executable = executable;
+    detached->monitor = watcher;
+    detached->control = run_control;
+    detached->control.caller = &detached->caller;
+    if (run_options->thread_pool) detached->pool = run_options->thread_pool;
+    if (RunObserver::needed(run_options, watcher.get()))
+      detached->control.observer = &detached->observer.emplace(*executable, run_options, watcher.get(), hooked.run_id);
+    detached->entry = shared_entry;
+    const bool ended = run_until(*run_control.deadline, detached->caller, [this, run = detached, compiled]() mutable {
+      run->entry->runs_on_this_thread();
+      try {
+        compute(*run->executable, run->feeds, run->results, run->bound, run->control, run->memory);
+        if (run->observer) run->control.call([&] { run->observer->finish(compiled); });
+      } catch (...) {
+        run->failure = std::current_exception();
+      }
+      auto in_flight_until_here = std::move(run->entry);
+      run.reset();  // with all that it holds, if the caller has left; nothing of the session's is touched after the entry
+    });
+    if (!ended) throw_left(detached->caller);
+    if (detached->failure) std::rethrow_exception(detached->failure);
+    for (size_t k = 0; k < results.size(); ++k) {
+      results[k] = std::move(detached->results[k]);
+      if (k >= bound.size() || !is_lent(bound[k])) continue;
+      Tensor target = bound[k].tensor();
+      if (!results[k].is_tensor() || results[k].tensor().dtype() != target.dtype() || results[k].tensor().shape() != target.shape())
+        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", executable->output_names[k],
+                                                             describe(target), describe(results[k])));
+      target.copy_from(results[k].tensor());
+      results[k] = bound[k];
+    }
+  };
+
+  std::optional<RunsInFlight::Entry> entry;
+  if (run_control.deadline) {
+    detached = std::make_shared<DetachedRun>();
+    detached->tag = hooked.tag;
+    shared_entry = std::make_shared<RunsInFlight::Entry>(in_flight, hooked.run_id, detached->tag);
+  } else {
+    entry.emplace(in_flight, hooked.run_id, hooked.tag);
+  }
+  auto either = [&] { run_control.deadline ? beside() : on_this_thread(); };
+  with_hooks(hooked, std::ref(either));  // by reference: a copy would be allocated
 }
 
 std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds) {
@@ -120,7 +239,7 @@ std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::
   std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
   std::vector<Datum> arranged = arrange(*executable, feeds);
   std::vector<Datum> results(executable->output_names.size());
-  impl_->execute(*executable, arranged, results, {}, options, monitor.get(), compiled);
+  impl_->execute(executable, arranged, results, {}, options, monitor, compiled);
   results.resize(executable->num_fetched);
   return results;
 }

@@ -186,9 +186,18 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
   return std::make_shared<ThreadPool>(num_threads);
 }
 
-Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : model(source), options(session_options) {
+Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
+    : model(source),
+      options(session_options),
+      memory{session_options.allocator, std::make_shared<MemoryAccount>("the session", 0, session_options.memory_account)} {
+  AllocationScope scope(&memory, MemoryClass::weights);
   choose_threads();
   choose_device();
+  if (options.memory_limit_bytes > 0) {
+    if (device) throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
+    memory.account->set_limit(options.memory_limit_bytes);
+    gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
+  }
   job = options.job ? options.job : environment_job();
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
@@ -208,6 +217,8 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
     profiling = true;
   }
   main = std::move(made);
+  weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->foreign_constant_bytes());
+  weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->foreign_packed_bytes());
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
 }
@@ -276,6 +287,56 @@ MemoryReport Session::memory() const {
     report.arena_in_order_bytes = memory::best_fit_in_order_bytes(buffers, Storage::kAlignment);
   }
   return report;
+}
+
+namespace {
+
+void trim_frames(const exec::Program& program) {
+  program.frames().trim();
+  for (const exec::Instruction& instruction : program.instructions())
+    for (const auto& body : instruction.bodies) trim_frames(*body);
+}
+
+}  // namespace
+
+void Session::Impl::trim() const {
+  trim_frames(*main->program);
+  std::unique_lock lock(mutex, std::try_to_lock);  // a run that compiles a program does not wait for this one
+  if (!lock) return;
+  for (const Entry& other : others) trim_frames(*other.executable->program);
+}
+
+void Session::set_memory_limit(size_t limit_bytes) const {
+  if (!impl_->gate) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
+  impl_->gate->set_limit(limit_bytes);
+}
+
+MemoryStatistics Session::memory_statistics() const { return impl_->memory.account->statistics(); }
+void Session::reset_memory_peaks() const { impl_->memory.account->reset_peaks(); }
+
+std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
+  std::pair<std::string, std::vector<PeakTensor>> result;
+  const exec::Program& program = *impl_->main->program;
+  auto plan = program.bindings().latest_plan();
+  if (!plan || program.instructions().empty()) return result;
+  const auto buffers = program.buffers();
+  std::vector<size_t> live(program.instructions().size(), 0);
+  for (size_t b = 0; b < buffers.size(); ++b)
+    for (int32_t step = buffers[b].first; step <= buffers[b].last; ++step)
+      live[static_cast<size_t>(step)] += align_up(plan->sizes[b], Storage::kAlignment);
+  const auto peak = static_cast<int32_t>(std::max_element(live.begin(), live.end()) - live.begin());
+  const auto& instructions = program.instructions();
+  result.first = instructions[static_cast<size_t>(peak)].node->name;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (plan->sizes[b] == 0 || peak < buffers[b].first || peak > buffers[b].last) continue;
+    if (buffers[b].slot >= 0)
+      result.second.push_back({program.name(buffers[b].slot), plan->sizes[b], MemoryClass::activations});
+    else
+      result.second.push_back({instructions[static_cast<size_t>(buffers[b].instruction)].node->name, plan->sizes[b], MemoryClass::scratch});
+  }
+  std::stable_sort(result.second.begin(), result.second.end(),
+                   [](const PeakTensor& a, const PeakTensor& b) { return a.size_bytes > b.size_bytes; });
+  return result;
 }
 
 std::string Session::end_profiling() {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/allocation.h"
 #include "core/device.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
@@ -20,8 +21,10 @@
 #include "graph/graph.h"
 #include "plugin/backend.h"
 #include "session/in_flight.h"
+#include "session/memory_gate.h"
 #include "session/model.h"
 #include "treadle/error.h"
+#include "treadle/hooks.h"
 #include "treadle/session.h"
 #include "treadle/sharing.h"
 
@@ -56,8 +59,14 @@ struct Session::Impl {
   void choose_threads();
   void choose_device();
   /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
-  void execute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
-               const RunOptions* options, const Monitor* monitor, bool compiled, std::span<const exec::OutputMemory> memory = {}) const;
+  void execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
+               std::span<const Datum> bound, const RunOptions* options, const std::shared_ptr<const Monitor>& monitor, bool compiled,
+               std::span<const exec::OutputMemory> memory = {}) const;
+  /// Calls pre- and post-run hooks around it, if there are any.
+  void with_hooks(HookedRun hooked, const std::function<void()>& work) const;
+  /// The run itself, on the calling thread.
+  void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
+               const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
@@ -73,6 +82,10 @@ struct Session::Impl {
 
   Model model;
   SessionOptions options;
+  AllocationContext memory;  // of all that the session allocates
+  std::vector<MemoryCharge> weight_charges;
+  std::unique_ptr<MemoryGate> gate;  // of a session with a limit
+  void trim() const;                 // frames that no run uses
   std::shared_ptr<ThreadPool> pool;
   std::shared_ptr<Job> job;  // null: none
   bool parallel = false;
@@ -107,6 +120,9 @@ struct Session::Impl {
   ValueHandle last_handle = 0;
   std::shared_ptr<Device> device;  // where runs take place; null: the host
 };
+
+/// What leaves the session is not its memory any more.
+void hand_over_all(const Datum& datum);
 
 /// Feeds in the order of an executable's inputs. @throws Error(invalid_argument) naming the one that is missing.
 std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds);

@@ -154,7 +154,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
     }
   }
   std::vector<Datum> results(names.size());
-  session.execute(*executable, arranged, results, {}, options, nullptr, /*compiled=*/false, memory);
+  session.execute(executable, arranged, results, {}, options, nullptr, /*compiled=*/false, memory);
   arranged.clear();
   memory.clear();
   for (size_t i = 0; i < impl_->states.size(); ++i) {

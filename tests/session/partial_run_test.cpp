@@ -37,6 +37,32 @@ TEST(PartialRun, StopsAtEachYieldAndGoesOnWithWhatIsHandedIn) {
   EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{7, 9}));
 }
 
+TEST(PartialRun, HooksAreCalledAroundEveryStep) {
+  Session session(two_yields());
+  int before = 0, after = 0;
+  HookId pre = register_hook(HookPoint::pre_run, 0, [&](const HookedRun&) { ++before; });
+  HookId post = register_hook(HookPoint::post_run, 0, [&](const HookedRun&) { ++after; });
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}});
+  run.advance();
+  run.resume(one({10, 10}));
+  EXPECT_TRUE(run.resume(one({5, 5})));
+  unregister_hook(pre);
+  unregister_hook(post);
+  EXPECT_EQ(before, 3);
+  EXPECT_EQ(after, 3);
+}
+
+TEST(PartialRun, ADeadlineInTheFutureChangesNothing) {
+  Session session(two_yields());
+  RunOptions options;
+  options.deadline_ms = 60'000;
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}}, nullptr, &options);
+  EXPECT_FALSE(run.advance());
+  EXPECT_FALSE(run.resume(one({10, 10})));
+  EXPECT_TRUE(run.resume(one({5, 5})));
+  EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{7, 9}));
+}
+
 TEST(PartialRun, RunsAreInterleavedAbandonedAndResumedFromOtherThreads) {
   Session session(two_yields());
   std::vector<PartialRun> runs;

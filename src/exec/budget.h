@@ -1,0 +1,73 @@
+// Runs in less memory than they would like: values are written to a file or made anew between the nodes that need them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exec/program.h"
+
+namespace treadle::exec {
+
+struct RunControl;
+
+/// Where everything lies in the arena, node by node, and what moves between nodes. Of one binding and one budget.
+struct BudgetedPlan {
+  static constexpr size_t kNowhere = SIZE_MAX;
+
+  enum class Kind : uint8_t { spill, load, recompute };
+  struct Move {
+    Kind kind;
+    int32_t buffer;
+    size_t offset;  ///< in the arena: where it was, or where it comes to
+    uint32_t first_replay = 0, num_replays = 0;
+  };
+  /// One instruction, run again to make a value anew.
+  struct Replay {
+    int32_t instruction;
+    size_t scratch_offset;
+    uint32_t first_offset;  ///< into replay_offsets: one per operand
+  };
+  struct Stay {
+    int32_t first, last;  ///< instructions, both included
+    size_t offset;
+  };
+
+  size_t arena_bytes = 0;
+  size_t spilled_bytes = 0, num_recomputed = 0;
+  double cost_ns = 0;                   ///< of the moves, estimated
+  std::vector<size_t> operand_offsets;  ///< per operand: in the arena; kNowhere for what lies elsewhere
+  std::vector<size_t> scratch_offsets;  ///< per instruction
+  std::vector<Move> moves;
+  std::vector<uint32_t> first_move;  ///< per instruction, and one more: what happens before it
+  std::vector<Replay> replays;
+  std::vector<size_t> replay_offsets;       ///< kNowhere: where the operand usually is
+  std::vector<std::vector<Stay>> stays;     ///< per buffer: when it is in memory, and where
+  std::vector<std::vector<int32_t>> drops;  ///< per buffer: instructions after which it is away without having been written to the file
+  std::vector<size_t> file_offsets;         ///< per buffer; the same in all plans of a binding
+};
+
+/// The plan for this binding and an arena of at most `capacity_bytes`; where there is none, one with the smallest arena that was found.
+std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes);
+
+/// A run's way into the memory of a session that has a limit. One per run.
+class MemoryPass {
+ public:
+  virtual ~MemoryPass() = default;
+  /// Bytes that the arena of a run may have beside the weights and these outputs.
+  virtual size_t arena_capacity(size_t output_bytes) const = 0;
+  /// Waits until so many bytes more are free, and keeps others from taking them until the lock is let go.
+  /// @throws Error(resource_exhausted) if there is nobody to wait for; what ends the run meanwhile.
+  virtual std::unique_lock<std::mutex> admit(size_t bytes, const RunControl& control) = 0;
+  /// @throws Error(resource_exhausted) that says the least limit that this run could keep.
+  [[noreturn]] virtual void refuse(size_t arena_bytes, size_t output_bytes) const = 0;
+  /// Changes with the limit.
+  virtual uint64_t generation() const = 0;
+  /// Folder for spilled values.
+  virtual std::string spill_folder() const = 0;
+};
+
+}  // namespace treadle::exec

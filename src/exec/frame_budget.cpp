@@ -1,0 +1,167 @@
+// What a frame does to keep to a session's memory limit.
+#include <algorithm>
+
+#include "core/checked.h"
+#include "exec/budget.h"
+#include "exec/frame.h"
+#include "memory/spill_file.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+  for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
+    if (stay.first <= step && step <= stay.last) return &stay;
+  return nullptr;
+}
+
+}  // namespace
+
+// Of the outputs that the run makes room for itself.
+size_t Frame::output_bytes() const {
+  size_t bytes = 0;
+  const auto outputs = program_.output_slots();
+  for (int32_t slot : program_.preallocated()) {
+    bool is_bound = false;
+    for (size_t k = 0; k < bound_.size(); ++k)
+      is_bound |= bound_[k].defined() && program_.slots()[static_cast<size_t>(outputs[k])].root == slot;
+    const DType dtype = program_.slots()[static_cast<size_t>(slot)].dtype;
+    if (!is_bound) bytes += align_up(std::max<size_t>(size_bytes(dtype, binding_->shape(slot).num_elements()), 1), Storage::kAlignment);
+  }
+  return bytes;
+}
+
+void Frame::choose_budget() {
+  limit_generation_ = control_.pass->generation();
+  const size_t outputs = output_bytes(), capacity = control_.pass->arena_capacity(outputs);
+  std::shared_ptr<const BudgetedPlan> plan;
+  if (align_up(std::max<size_t>(binding_->offsets().arena_bytes, 1), Storage::kAlignment) > capacity) {
+    plan = binding_->budgeted(capacity);
+    const size_t least = align_up(std::max<size_t>(plan->arena_bytes, 1), Storage::kAlignment);
+    if (least > capacity) control_.pass->refuse(least, outputs);
+  }
+  if (plan != budget_) generation_ = 0;
+  budget_ = std::move(plan);
+  if (!budget_) return;
+  where_.assign(program_.num_buffers(), kAway);
+  for (size_t b = 0; b < where_.size(); ++b)
+    if (!budget_->stays[b].empty()) where_[b] = budget_->stays[b].front().offset;
+}
+
+std::unique_lock<std::mutex> Frame::make_room() {
+  const size_t arena = align_up(std::max<size_t>(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, 1), Storage::kAlignment);
+  const bool again = arena_ && align_up(std::max<size_t>(arena_->size_bytes(), 1), Storage::kAlignment) == arena;
+  if (!again) trim();
+  return control_.pass->admit((again ? 0 : arena) + output_bytes(), control_);
+}
+
+void Frame::trim() noexcept {
+  arena_.reset();
+  generation_ = 0;  // of pointers into it
+}
+
+// Before every node of a session with a limit.
+void Frame::move_values() {
+  const bool switched = limit_generation_ != control_.pass->generation() && follow_limit();
+  if (!budget_ || moved_before_ == pc_) return;
+  moved_before_ = pc_;
+  const BudgetedPlan& plan = *budget_;
+  for (uint32_t m = plan.first_move[pc_]; m < plan.first_move[pc_ + 1]; ++m) {
+    const BudgetedPlan::Move& move = plan.moves[m];
+    const auto buffer = static_cast<size_t>(move.buffer);
+    const size_t size = binding_->buffer_sizes()[buffer];
+    if (move.kind != BudgetedPlan::Kind::recompute && !spill_file_)
+      spill_file_ = std::make_unique<memory::SpillFile>(control_.pass->spill_folder());
+    switch (move.kind) {
+      case BudgetedPlan::Kind::spill:
+        if (!switched)  // else everything is in the file already
+          spill_file_->write(plan.file_offsets[buffer], arena_->data() + move.offset, size);
+        break;
+      case BudgetedPlan::Kind::load: spill_file_->read(plan.file_offsets[buffer], arena_->data() + move.offset, size); break;
+      case BudgetedPlan::Kind::recompute: recompute(plan, move.first_replay, move.num_replays); break;
+    }
+    where_[buffer] = move.kind == BudgetedPlan::Kind::spill ? kAway : move.offset;
+  }
+}
+
+void Frame::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
+  for (size_t r = first; r < first + count; ++r) {
+    const BudgetedPlan::Replay& replay = plan.replays[r];
+    const Instruction& instruction = program_.instructions()[static_cast<size_t>(replay.instruction)];
+    const size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+    replay_pointers_.resize(std::max(replay_pointers_.size(), operands));
+    for (size_t k = 0; k < operands; ++k) {
+      const size_t offset = plan.replay_offsets[replay.first_offset + k];
+      replay_pointers_[k] = offset == BudgetedPlan::kNowhere ? pointers_[instruction.first_operand + k] : arena_->data() + offset;
+    }
+    RunContext context(replay_pointers_.data(), instruction.num_inputs, arena_->data() + replay.scratch_offset, control_.pool,
+                       instruction.packed.get());
+    context.run_id = control_.run_id;
+    instruction.run(binding_->state(instruction), context);
+  }
+}
+
+// True between two stays, if the value is to be made anew.
+bool Frame::is_away_without_copy(size_t buffer) const {
+  const auto step = static_cast<int32_t>(pc_);
+  if (stay_at(*budget_, buffer, step - 1)) return false;  // it leaves now, or stays
+  int32_t left = -1;
+  for (const BudgetedPlan::Stay& stay : budget_->stays[buffer])
+    if (stay.last < step) left = std::max(left, stay.last);
+  const auto& drops = budget_->drops[buffer];
+  return std::find(drops.begin(), drops.end(), left) != drops.end();
+}
+
+// The limit is another one: everything that is still needed goes through the file into an arena of the new plan. A value that is to be made
+// anew is nowhere at the moment; then the run goes on as it is until the next node.
+// @return whether the plan changed.
+bool Frame::follow_limit() {
+  const auto step = static_cast<int32_t>(pc_);
+  const auto buffers = program_.buffers();
+  auto is_needed = [&](size_t b) { return buffers[b].first < step && step <= buffers[b].last && binding_->buffer_sizes()[b] > 0; };
+  if (budget_)
+    for (size_t b = 0; b < buffers.size(); ++b)
+      if (is_needed(b) && is_away_without_copy(b)) return false;
+  const auto before = budget_;
+  const std::vector<size_t> places = where_;
+  const uint64_t generation = generation_;
+  choose_budget();
+  if (before == budget_) {
+    where_ = places;
+    generation_ = generation;
+    return false;
+  }
+  if (!spill_file_) spill_file_ = std::make_unique<memory::SpillFile>(control_.pass->spill_folder());
+  const auto any_plan = budget_ ? budget_ : before;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (!is_needed(b)) continue;
+    const size_t offset = before ? places[b] : binding_->offsets().offsets[b];
+    if (offset != kAway && (!before || stay_at(*before, b, step - 1)))
+      spill_file_->write(any_plan->file_offsets[b], arena_->data() + offset, binding_->buffer_sizes()[b]);
+  }
+  trim();
+  {
+    auto room = control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, control_);
+    ready_pointers();
+  }
+  // Pointers to feeds and held values, which are not in the arena.
+  for (size_t s = 0; s < held_.size(); ++s)
+    if (held_[s].is_tensor())
+      for (uint32_t position : program_.patches(static_cast<int32_t>(s))) pointers_[position] = held_[s].tensor().raw();
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (!is_needed(b)) continue;
+    size_t offset = binding_->offsets().offsets[b];
+    if (budget_) {
+      const BudgetedPlan::Stay* stay = stay_at(*budget_, b, step);
+      where_[b] = stay ? stay->offset : kAway;
+      if (!stay) continue;  // comes back when the plan says so
+      offset = stay->offset;
+    }
+    spill_file_->read(any_plan->file_offsets[b], arena_->data() + offset, binding_->buffer_sizes()[b]);
+  }
+  moved_before_ = kNeverMoved;
+  return true;
+}
+
+}  // namespace treadle::exec

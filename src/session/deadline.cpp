@@ -1,0 +1,134 @@
+#include "session/deadline.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
+namespace treadle {
+namespace {
+
+constexpr std::chrono::milliseconds kGrace{5};
+constexpr std::chrono::seconds kIdle{5};  // a thread without work ends after this
+
+int64_t process_id() {
+#if defined(__unix__)
+  return ::getpid();
+#else
+  return 0;
+#endif
+}
+
+/// One piece of work and who waits for it.
+struct Errand {
+  std::function<void()> work;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+
+  void run() {
+    work();
+    work = nullptr;  // lets go of what it owns before the caller learns that it has ended
+    std::lock_guard lock(mutex);
+    done = true;
+    changed.notify_all();
+  }
+};
+
+/// Threads that wait for jobs. A thread whose job hangs is simply not among the idle ones until it returns.
+class Helpers {
+ public:
+  static Helpers& all() {
+    static auto* helpers = new Helpers;  // threads may outlive static objects
+    return *helpers;
+  }
+
+  void start(std::shared_ptr<Errand> job) {
+    {
+      std::lock_guard lock(mutex_);
+      if (process_ != process_id()) {  // a forked child has none of its parent's threads
+        new std::vector<Helper*>(std::move(idle_));
+        idle_.clear();
+        process_ = process_id();
+      }
+      if (!idle_.empty()) {
+        Helper* helper = idle_.back();
+        idle_.pop_back();
+        helper->job = std::move(job);
+        helper->wake.notify_one();
+        return;
+      }
+      idle_.reserve(idle_.capacity() < ++num_threads_ ? 2 * num_threads_ : idle_.capacity());  // so that becoming idle cannot fail
+    }
+    try {
+      std::thread([this, job]() mutable { serve(std::move(job)); }).detach();
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      --num_threads_;
+      throw Error(ErrorCode::resource_exhausted, "there is no thread for a run with a deadline");
+    }
+  }
+
+ private:
+  struct Helper {
+    std::condition_variable wake;
+    std::shared_ptr<Errand> job;
+  };
+
+  void serve(std::shared_ptr<Errand> job) {
+    Helper self;
+    for (;;) {
+      job->run();
+      job.reset();
+      std::unique_lock lock(mutex_);
+      idle_.push_back(&self);
+      if (!self.wake.wait_for(lock, kIdle, [&] { return self.job != nullptr; })) {
+        std::erase(idle_, &self);
+        --num_threads_;
+        return;
+      }
+      job = std::move(self.job);
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Helper*> idle_;
+  size_t num_threads_ = 0;
+  int64_t process_ = process_id();
+};
+
+}  // namespace
+
+bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& caller, std::function<void()> work) {
+  auto job = std::make_shared<Errand>();
+  job->work = std::move(work);
+  Helpers::all().start(job);
+  {
+    std::unique_lock lock(job->mutex);
+    if (job->changed.wait_until(lock, deadline + kGrace, [&] { return job->done; })) return true;
+  }
+  {
+    std::lock_guard lock(caller.mutex);  // a callback of the caller's ends first
+    caller.left = true;
+  }
+  std::lock_guard lock(job->mutex);
+  return job->done;
+}
+
+void throw_left(const exec::Caller& caller) {
+  Error error(ErrorCode::timed_out, "the run passed its deadline, and the node has not returned yet");
+  if (const Node* node = caller.under_way.load()) error.add_context(describe(*node) + ", while running");
+  throw error;
+}
+
+}  // namespace treadle

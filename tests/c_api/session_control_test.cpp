@@ -1,0 +1,106 @@
+// Sessions through the C ABI: memory, closing, tags and targets.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "onnx/serialize.h"
+#include "tests/session/models.h"
+#include "treadle/treadle.h"
+
+namespace {
+
+std::string message_of(treadle_status* status) {
+  std::string message = treadle_status_message(status);
+  treadle_status_release(status);
+  return message;
+}
+
+struct Opened {
+  treadle_model* model = nullptr;
+  treadle_session* session = nullptr;
+
+  explicit Opened(const treadle_session_options& options, std::string* error = nullptr) {
+    const std::string bytes = treadle::onnx::serialize_model(treadle::testing::two_outputs().def());
+    EXPECT_EQ(message_of(treadle_model_from_bytes(bytes.data(), bytes.size(), nullptr, &model)), "");
+    const std::string message = message_of(treadle_session_create(model, &options, &session));
+    if (error) {
+      *error = message;
+    } else {
+      EXPECT_EQ(message, "");
+    }
+  }
+  ~Opened() {
+    treadle_session_release(session);
+    treadle_model_release(model);
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+
+  std::string run(const treadle_run_options* options = nullptr) const {
+    const int64_t shape[] = {3};
+    float data[] = {1, 2, 3};
+    treadle_value *x = nullptr, *outputs[2] = {};
+    EXPECT_EQ(message_of(treadle_tensor_borrow(TREADLE_FLOAT32, shape, 1, data, sizeof data, nullptr, nullptr, &x)), "");
+    const char* names[] = {"x"};
+    const std::string message = message_of(treadle_session_run(session, options, names, &x, 1, nullptr, 2, outputs));
+    if (message.empty()) {
+      EXPECT_EQ(static_cast<const float*>(treadle_tensor_data(outputs[0]))[2], 12);
+    }
+    for (treadle_value* output : outputs) treadle_value_release(output);
+    treadle_value_release(x);
+    return message;
+  }
+};
+
+treadle_session_options defaults() {
+  treadle_session_options options{};
+  options.struct_size = sizeof options;
+  return options;
+}
+
+TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
+  treadle_session_options options = defaults();
+  options.allocator = "nan+arena";
+  options.memory_limit_bytes = 1 << 20;
+  Opened opened(options);
+  EXPECT_EQ(opened.run(), "");
+  uint64_t bytes = 0, peak = 0;
+  EXPECT_EQ(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_TOTAL, &bytes, &peak)), "");
+  EXPECT_GT(bytes, 0U);
+  EXPECT_GE(peak, bytes);
+  EXPECT_EQ(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_IO, &bytes, nullptr)), "");
+  EXPECT_EQ(bytes, 0U);
+  EXPECT_EQ(message_of(treadle_session_set_memory_limit(opened.session, 1)), "");
+  EXPECT_NE(opened.run().find("at least"), std::string::npos);
+  EXPECT_NE(message_of(treadle_session_memory(opened.session, static_cast<treadle_memory_class>(9), &bytes, &peak)), "");
+}
+
+TEST(CApi, AnUnknownAllocatorIsRefused) {
+  treadle_session_options options = defaults();
+  options.allocator = "magic";
+  std::string error;
+  Opened opened(options, &error);
+  EXPECT_NE(error.find("there is no allocator \"magic\""), std::string::npos);
+}
+
+TEST(CApi, AClosedSessionRefusesRuns) {
+  Opened opened(defaults());
+  size_t unfinished = 1;
+  EXPECT_EQ(message_of(treadle_session_close(opened.session, -1, &unfinished)), "");
+  EXPECT_EQ(unfinished, 0U);
+  EXPECT_EQ(treadle_session_runs_in_flight(opened.session), 0U);
+  EXPECT_EQ(opened.run(), "the session is closed");
+}
+
+TEST(CApi, RunsTakeTagsAndTargets) {
+  Opened opened(defaults());
+  treadle_run_options* options = nullptr;
+  EXPECT_EQ(message_of(treadle_run_options_create(&options)), "");
+  EXPECT_EQ(message_of(treadle_run_options_set_tag(options, "the run")), "");
+  EXPECT_EQ(message_of(treadle_run_options_add_target(options, "no such node")), "");
+  EXPECT_NE(opened.run(options).find("no such node"), std::string::npos);
+  treadle_run_options_release(options);
+}
+
+}  // namespace

@@ -1,0 +1,313 @@
+// Random runs that go wrong: no error may be lost, nothing may leak or lock up, and the session must be as usable afterwards as before.
+// TREADLE_FAULT_RUNS sets the number of runs, TREADLE_FAULT_SEED where they begin; scripts/fault_campaign runs 10,000.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "tests/exec/allocation_counter.h"
+#include "tests/session/faults.h"
+
+namespace treadle::testing {
+namespace {
+
+using Feeds = std::map<std::string, Datum>;
+
+int64_t setting(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atoll(text) : otherwise;
+}
+
+/// How a run ended, as far as its caller can tell.
+struct Outcome {
+  ErrorCode code = ErrorCode::ok;
+  std::string what;
+  std::vector<Datum> outputs;
+};
+
+enum class Fault {
+  none,
+  allocator,     // one allocation of the session's allocator fails, or all from one on
+  operator_new,  // the same of the heap
+  kernel_error,  // a kernel throws Error
+  kernel_bad_alloc,
+  kernel_foreign,  // a kernel throws something that is no std::exception
+  hang,            // a kernel does not return, the run has a deadline
+  late,            // a kernel returns after the deadline
+  cancel,          // by token, while a node runs
+  terminate,
+  close,    // the session is closed by another thread while a node runs
+  destroy,  // the session is destroyed by another thread while a node runs
+  count,
+};
+
+class Campaign {
+ public:
+  explicit Campaign(uint32_t seed) : seed_(seed), random_(seed), partial_(random_() % 3 == 0), model_(random_, partial_) { make_session(); }
+
+  ~Campaign() {
+    set_fault(-1, {});
+    session_.reset();
+    EXPECT_EQ(allocator_->live(), 0) << "blocks of the session live longer than it, seed " << seed_;
+    EXPECT_EQ(feeds_alive_.load(), 0) << "feeds are still held, seed " << seed_;
+  }
+
+  void run_once() {
+    const auto fault = static_cast<Fault>(random_() % static_cast<unsigned>(Fault::count));
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", fault " + std::to_string(static_cast<int>(fault)));
+    const int64_t node = model_.num_steps > 0 ? static_cast<int64_t>(random_() % static_cast<uint32_t>(model_.num_steps)) : -1;
+    switch (fault) {
+      case Fault::allocator: fail_allocations(/*heap=*/false); break;
+      case Fault::operator_new: fail_allocations(/*heap=*/true); break;
+      case Fault::kernel_error:
+        set_fault(node, [] { throw Error(ErrorCode::invalid_argument, "a kernel that fails"); });
+        expect_failure(run(), ErrorCode::invalid_argument, "a kernel that fails");
+        break;
+      case Fault::kernel_bad_alloc:
+        set_fault(node, [] { throw std::bad_alloc(); });
+        expect_failure(run(), ErrorCode::resource_exhausted, "out of memory");
+        break;
+      case Fault::kernel_foreign: {
+        set_fault(node, [] { throw 42; });
+        if (node < 0) break;
+        bool caught = false;
+        try {
+          run();
+        } catch (int thrown) {
+          caught = thrown == 42;
+        }
+        EXPECT_TRUE(caught);
+        break;
+      }
+      case Fault::hang: hang(node); break;
+      case Fault::late: {
+        RunOptions options;
+        options.deadline_ms = 2;
+        const auto past = std::chrono::steady_clock::now() + std::chrono::milliseconds(3);
+        set_fault(node, [past] { std::this_thread::sleep_until(past); });
+        Outcome outcome = run(&options);
+        if (outcome.code == ErrorCode::ok) {
+          check(outcome);  // the last node was the late one, or the fault's node does not run
+        } else {
+          EXPECT_EQ(outcome.code, ErrorCode::timed_out) << outcome.what;
+        }
+        break;
+      }
+      case Fault::cancel: {
+        RunOptions options;
+        options.cancel_token.emplace();
+        set_fault(node, [token = *options.cancel_token] { token.cancel(); });
+        expect_end(run(&options), ErrorCode::cancelled);
+        break;
+      }
+      case Fault::terminate: {
+        RunOptions options;
+        set_fault(node, [&options] { options.terminate = true; });
+        expect_end(run(&options), ErrorCode::cancelled);
+        break;
+      }
+      case Fault::close:
+      case Fault::destroy: end_session(node, fault == Fault::destroy); break;
+      default: break;
+    }
+    set_fault(-1, {});
+    SCOPED_TRACE("the run after it");
+    Outcome after = run();
+    ASSERT_EQ(after.code, ErrorCode::ok) << after.what;
+    check(after);
+  }
+
+ private:
+  void make_session() {
+    SessionOptions options;
+    options.allocator = allocator_;
+    if (random_() % 2) options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+    switch (random_() % 3) {
+      case 0: options.intra_op_num_threads = options.inter_op_num_threads = 1; break;
+      case 1: options.intra_op_num_threads = 2; break;
+      default: options.intra_op_num_threads = 2; options.execution_mode = ExecutionMode::parallel;
+    }
+    session_.emplace(model_.builder.model(), options);
+  }
+
+  // Memory of the test's own, so that it is known when the library lets go of it.
+  Datum feed() {
+    auto values = std::make_unique<std::vector<float>>();
+    const size_t count = 1 + random_() % 40;
+    for (size_t i = 0; i < count; ++i) values->push_back(static_cast<float>(static_cast<int>(random_() % 7) - 3));
+    x_ = *values;
+    ++feeds_alive_;
+    float* data = values->data();
+    auto storage = Storage::borrow(data, count * sizeof(float), [this, owned = values.release()] {
+      delete owned;
+      --feeds_alive_;
+    });
+    return Tensor(DType::float32, Shape{static_cast<int64_t>(count)}, std::move(storage));
+  }
+
+  Outcome run(const RunOptions* options = nullptr) { return run(Feeds{{"x", feed()}}, options); }
+
+  Outcome run(const Feeds& feeds, const RunOptions* options) {
+    Outcome outcome;
+    try {
+      outcome.outputs = partial_ ? partial_outputs(feeds, options) : session_->run(feeds, {}, options);
+    } catch (const Error& error) {
+      outcome.code = error.code();
+      outcome.what = error.what();
+    } catch (const std::bad_alloc& error) {
+      outcome.code = ErrorCode::resource_exhausted;  // where not even an Error could be made
+      outcome.what = error.what();
+    }
+    return outcome;
+  }
+
+  std::vector<Datum> partial_outputs(const Feeds& feeds, const RunOptions* options) const {
+    PartialRun partial = session_->partial_run(feeds, nullptr, options);
+    bool finished = partial.advance();
+    while (!finished) {
+      std::vector<Datum> values;
+      for (auto& [name, value] : partial.yielded()) values.push_back(value);
+      finished = partial.resume(values);
+    }
+    return partial.outputs();
+  }
+
+  void check(const Outcome& outcome) {
+    const auto expected = model_.expected(x_);
+    ASSERT_EQ(outcome.outputs.size(), expected.size());
+    for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(values_of(outcome.outputs[k]), expected[k]) << model_.output_names[k];
+  }
+
+  void expect_failure(const Outcome& outcome, ErrorCode code, const std::string& text) {
+    EXPECT_EQ(outcome.code, model_.num_steps > 0 ? code : ErrorCode::ok);
+    if (outcome.code != ErrorCode::ok) {
+      EXPECT_NE(outcome.what.find(text), std::string::npos) << outcome.what;
+    }
+  }
+
+  // The fault's node may have been the last one to run: then there was nothing left to cancel.
+  void expect_end(const Outcome& outcome, ErrorCode code) {
+    if (outcome.code == ErrorCode::ok) {
+      check(outcome);
+    } else {
+      EXPECT_EQ(outcome.code, code) << outcome.what;
+    }
+  }
+
+  // Each allocation of the run in turn, until a run needs fewer.
+  void fail_allocations(bool heap) {
+    const bool all = random_() % 2;
+    Feeds feeds{{"x", feed()}};
+    for (int64_t at = 0; at < 400; ++at) {
+      Outcome outcome;
+      if (heap) {
+        FailingNew failing(at, all);
+        outcome = run(feeds, nullptr);
+      } else {
+        allocator_->fail(at, all);
+        outcome = run(feeds, nullptr);
+        allocator_->work();
+      }
+      SCOPED_TRACE("allocation " + std::to_string(at));
+      if (outcome.code == ErrorCode::ok) {
+        check(outcome);
+        // Frames keep memory, so that later runs need less: go on until one was untouched for certain.
+        if (at > 60) break;
+        continue;
+      }
+      EXPECT_EQ(outcome.code, ErrorCode::resource_exhausted) << outcome.what;
+    }
+  }
+
+  void hang(int64_t node) {
+    auto gate = std::make_shared<Gate>();
+    auto reached = std::make_shared<std::atomic<bool>>(false);
+    set_fault(node, [gate, reached] {
+      *reached = true;
+      gate->wait();
+    });
+    RunOptions options;
+    options.deadline_ms = 3;
+    Outcome outcome = run(&options);
+    if (outcome.code == ErrorCode::ok) {
+      check(outcome);
+    } else {
+      EXPECT_EQ(outcome.code, ErrorCode::timed_out) << outcome.what;
+    }
+    set_fault(-1, {});
+    if (*reached) {
+      EXPECT_EQ(outcome.code, ErrorCode::timed_out);
+      EXPECT_GE(session_->runs_in_flight(), 1U) << "the run that hangs is still there";
+      SCOPED_TRACE("beside the run that hangs");
+      Outcome beside = run();
+      EXPECT_EQ(beside.code, ErrorCode::ok) << beside.what;
+      if (beside.code == ErrorCode::ok) check(beside);
+    }
+    if (random_() % 4 == 0) {
+      std::thread destroyer([&] { session_.reset(); });
+      gate->open();
+      destroyer.join();
+      return make_session();
+    }
+    gate->open();
+    while (session_->runs_in_flight() > 0) std::this_thread::yield();
+  }
+
+  void end_session(int64_t node, bool destroy) {
+    Gate reached, go_on;
+    set_fault(node, [&] {
+      reached.open();
+      go_on.wait();
+    });
+    Outcome outcome;
+    Feeds feeds{{"x", feed()}};
+    std::thread client([&] {
+      outcome = run(feeds, nullptr);
+      reached.open();  // where no node waits
+    });
+    reached.wait();
+    std::thread ender([&] {
+      if (destroy)
+        session_.reset();
+      else
+        session_->close();
+    });
+    if (!destroy)
+      while (!session_->closed()) std::this_thread::yield();
+    go_on.open();
+    ender.join();
+    client.join();
+    expect_end(outcome, ErrorCode::cancelled);
+    feeds.clear();
+    outcome.outputs.clear();
+    session_.reset();
+    make_session();
+  }
+
+  const uint32_t seed_;
+  std::mt19937 random_;
+  std::atomic<int64_t> feeds_alive_{0};
+  std::shared_ptr<FaultyAllocator> allocator_ = std::make_shared<FaultyAllocator>();
+  const bool partial_;
+  RandomModel model_;
+  std::vector<float> x_;  // the last feed's elements
+  std::optional<Session> session_;
+};
+
+TEST(FaultCampaign, RandomFaultsLoseNoErrorAndLeaveTheSessionUsable) {
+  const int64_t runs = setting("TREADLE_FAULT_RUNS", 300), first = setting("TREADLE_FAULT_SEED", 1);
+  constexpr int64_t kRunsPerModel = 12;
+  for (int64_t m = 0; m * kRunsPerModel < runs; ++m) {
+    Campaign campaign(static_cast<uint32_t>(first + m));
+    for (int64_t i = 0; i < kRunsPerModel; ++i) {
+      campaign.run_once();
+      if (HasFatalFailure() || HasNonfatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treadle::testing

@@ -1,0 +1,79 @@
+// Faults for tests: an operator whose kernel misbehaves when told, an allocator that runs dry, and random models made of them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/session/models.h"
+#include "treadle/treadle.hpp"
+
+namespace treadle::testing {
+
+/// Closed until it is opened.
+class Gate {
+ public:
+  void open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+/// Registers Step (its kernel is bound before the run) and DynamicStep (in the run) of the domain "test.fault": y = x + 1, and before that
+/// whatever `set_fault` asks for at the node with this attribute `id`.
+void register_fault_operators();
+/// @param action  called by the next kernel of node `id` that starts, once. Empty: none.
+void set_fault(int64_t id, std::function<void()> action);
+
+/// Counts its blocks; allocation `fail_at` (from 0 on) fails, and those after it if `all`.
+class FaultyAllocator final : public Allocator {
+ public:
+  std::string_view name() const noexcept override { return "faulty"; }
+  void* allocate(size_t size_bytes, MemoryClass memory_class) override;
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override;
+  void fail(int64_t first, bool all);
+  void work();
+  int64_t live() const { return live_; }
+
+ private:
+  std::atomic<int64_t> live_{0}, until_failure_{0};
+  std::atomic<bool> armed_{false}, all_{false};
+};
+
+/// A random graph of Step and DynamicStep nodes, additions and the like, with a Loop now and then, over a vector of floats "x".
+struct RandomModel {
+  /// @param yields  puts one treadle.Yield into it, named "stop".
+  RandomModel(std::mt19937& random, bool yields);
+
+  /// The outputs for a feed, computed one element at a time.
+  std::vector<std::vector<float>> expected(const std::vector<float>& x) const;
+
+  ModelBuilder builder;
+  int64_t num_steps = 0;  ///< ids of nodes that may be told to fail: 0 … num_steps - 1
+  std::vector<std::string> output_names;
+
+ private:
+  struct Operation {
+    std::string op;
+    std::vector<size_t> inputs;
+  };
+  std::vector<Operation> operations_;  // value i + 1 is the result of operation i; value 0 is x
+  std::vector<size_t> outputs_;
+};
+
+}  // namespace treadle::testing

@@ -1,0 +1,273 @@
+// Where a session's memory comes from, what it is for, and how runs keep to a limit.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "tests/session/faults.h"
+
+namespace treadle::testing {
+namespace {
+
+using Feeds = std::map<std::string, Datum>;
+
+/// Knows the most bytes that were in use at once, whatever the library's own statistics say.
+class MeasuringAllocator final : public Allocator {
+ public:
+  std::string_view name() const noexcept override { return "measuring"; }
+  void* allocate(size_t size_bytes, MemoryClass memory_class) override {
+    size_t now = live_ += size_bytes, seen = peak_.load();
+    while (seen < now && !peak_.compare_exchange_weak(seen, now)) {
+    }
+    return plain_allocator()->allocate(size_bytes, memory_class);
+  }
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
+    live_ -= size_bytes;
+    plain_allocator()->free(data, size_bytes, memory_class);
+  }
+  size_t live() const { return live_; }
+  size_t peak() const { return peak_; }
+  void reset() { peak_ = live_.load(); }
+
+ private:
+  std::atomic<size_t> live_{0}, peak_{0};
+};
+
+constexpr int kLinks = 12;
+constexpr int64_t kElements = 16 * 1024;
+constexpr size_t kValueBytes = kElements * sizeof(float);
+
+// v[i + 1] = v[i] + 1 by an expensive node or -v[i] by a cheap one; then everything is added up from the last to the first.
+ModelBuilder there_and_back(bool yields = false) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1}).output("y", {-1});
+  std::string last = "x";
+  for (int i = 0; i < kLinks; ++i) {
+    const std::string next = "v" + std::to_string(i);
+    b.node(i % 3 == 1 ? "Neg" : "Step", {last}, {next}, "", i % 3 == 1 ? "" : "test.fault");
+    if (i % 3 != 1) {
+      onnx::AttributeDef id;
+      id.name = "id";
+      id.type = onnx::AttributeType::i;
+      id.i = i;
+      b.last_node().attributes.push_back(std::move(id));
+    }
+    last = next;
+  }
+  if (yields) b.node("Yield", {last}, {"yielded"}, "stop", "treadle");
+  std::string sum = yields ? "yielded" : last;
+  for (int i = kLinks - 1; i-- > 0;) {
+    const std::string next = i == 0 ? "y" : "s" + std::to_string(i);
+    b.node("Add", {sum, "v" + std::to_string(i)}, {next});
+    sum = next;
+  }
+  return b;
+}
+
+Tensor numbers() {
+  Tensor x(DType::float32, Shape{kElements});
+  for (int64_t i = 0; i < kElements; ++i) x.data<float>()[i] = static_cast<float>(i % 1000) * 0.37F - 100;
+  return x;
+}
+
+SessionOptions as_written() {
+  SessionOptions options;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  options.intra_op_num_threads = 1;
+  return options;
+}
+
+std::vector<float> run_for(const Session& session) { return values_of(session.run({{"x", numbers()}})[0]); }
+
+const std::vector<float>& truth() {
+  static const std::vector<float> values = run_for(Session(there_and_back().model(), as_written()));
+  return values;
+}
+
+std::string refusal(const Session& session) {
+  try {
+    session.run({{"x", numbers()}});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
+    return error.what();
+  }
+  return {};
+}
+
+size_t least_named_by(const std::string& message) {
+  const std::string before = "at least ";
+  return static_cast<size_t>(std::stoull(message.substr(message.find(before) + before.size())));
+}
+
+TEST(SessionMemory, StatisticsTellWhatMemoryIsFor) {
+  Session session(there_and_back().model(), as_written());
+  run_for(session);
+  MemoryStatistics statistics = session.memory_statistics();
+  EXPECT_GE(statistics[MemoryClass::activations].bytes, kValueBytes * (kLinks - 1));
+  EXPECT_EQ(statistics[MemoryClass::io].bytes, 0U) << "the output was handed over";
+  EXPECT_EQ(statistics[MemoryClass::io].peak_bytes, kValueBytes);
+  auto [node, tensors] = session.memory_peak();
+  EXPECT_FALSE(node.empty());
+  ASSERT_GE(tensors.size(), static_cast<size_t>(kLinks - 1));
+  EXPECT_EQ(tensors[0].size_bytes, kValueBytes);
+  EXPECT_EQ(tensors[0].name[0], 'v');
+}
+
+TEST(SessionMemory, AllocatorsAreChosenByName) {
+  for (const char* name : {"plain", "arena", "guard", "nan+arena", "recording+guard"}) {
+    SessionOptions options = as_written();
+    set_option(options, "allocator", name);
+    Session session(there_and_back().model(), options);
+    EXPECT_EQ(run_for(session), truth()) << name;
+    EXPECT_EQ(run_for(session), truth()) << name << ", again in the same memory";
+  }
+  SessionOptions options;
+  EXPECT_THROW(set_option(options, "allocator", "magic"), Error);
+}
+
+TEST(SessionMemory, AnOutputComesFromTheCallersAllocator) {
+  for (bool dynamic : {false, true}) {
+    ModelBuilder b;
+    b.input("x", {-1}).output("y", {-1});
+    if (dynamic) b.def().graph.outputs[0] = ModelBuilder::info("y", {1, -1}, DType::int64);
+    b.node(dynamic ? "NonZero" : "Neg", {"x"}, {"y"});
+    Session session(b.model());
+    RunOptions options;
+    auto measuring = std::make_shared<MeasuringAllocator>();
+    options.output_allocators["y"] = measuring;
+    {
+      std::vector<Datum> results = session.run({{"x", floats({1, 2, 3})}}, {}, &options);
+      EXPECT_EQ(measuring->live(), 64U);
+      EXPECT_EQ(results[0].tensor().num_elements(), 3);
+    }
+    EXPECT_EQ(measuring->live(), 0U);
+  }
+}
+
+TEST(SessionMemory, RunsKeepToALimitWithTheSameBits) {
+  auto measuring = std::make_shared<MeasuringAllocator>();
+  SessionOptions options = as_written();
+  options.allocator = measuring;
+  options.memory_limit_bytes = size_t{1} << 40;
+  Session session(there_and_back().model(), options);
+  EXPECT_EQ(run_for(session), truth());
+  const size_t unlimited = measuring->peak();
+  EXPECT_GE(unlimited, kLinks * kValueBytes);
+  for (size_t values : {11, 9, 7, 5, 4}) {
+    const size_t limit = values * kValueBytes + 4096;
+    session.set_memory_limit(limit);
+    // What idle frames hold goes first.
+    EXPECT_EQ(run_for(session), truth()) << limit;
+    measuring->reset();
+    EXPECT_EQ(run_for(session), truth()) << limit;
+    EXPECT_LE(measuring->peak(), limit);
+  }
+}
+
+TEST(SessionMemory, ALimitThatIsTooLowNamesTheLeast) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 2 * kValueBytes;
+  Session session(there_and_back().model(), options);
+  const std::string message = refusal(session);
+  const size_t least = least_named_by(message);
+  // Two operands and a result at the least, one of them in place; and the output.
+  EXPECT_LE(static_cast<double>(least), 1.05 * 3 * kValueBytes + 4096) << message;
+  session.set_memory_limit(least);
+  EXPECT_EQ(run_for(session), truth());
+  session.set_memory_limit(least - 64);
+  EXPECT_EQ(least_named_by(refusal(session)), least);
+}
+
+TEST(SessionMemory, RunsAtOnceWaitForRoom) {
+  auto measuring = std::make_shared<MeasuringAllocator>();
+  SessionOptions options = as_written();
+  options.allocator = measuring;
+  options.memory_limit_bytes = 6 * kValueBytes;
+  Session session(there_and_back().model(), options);
+  std::vector<std::thread> clients;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t)
+    clients.emplace_back([&] {
+      for (int i = 0; i < 10; ++i) right += run_for(session) == truth();
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(right, 40);
+  EXPECT_LE(session.memory_statistics().total.peak_bytes, options.memory_limit_bytes);
+  EXPECT_LE(measuring->peak(), options.memory_limit_bytes + clients.size() * kValueBytes) << "each client may hold an output";
+}
+
+TEST(SessionMemory, ARunFollowsALimitThatChangesUnderWay) {
+  for (size_t values : {5, 8, 40}) {
+    for (int at = 0; at < kLinks; at += 2) {
+      SessionOptions options = as_written();
+      options.memory_limit_bytes = 12 * kValueBytes;
+      auto measuring = std::make_shared<MeasuringAllocator>();
+      options.allocator = measuring;
+      Session session(there_and_back().model(), options);
+      set_fault(at, [&, limit = values * kValueBytes] { session.set_memory_limit(limit); });
+      EXPECT_EQ(run_for(session), truth()) << "from 12 to " << values << " values at node " << at;
+      set_fault(-1, {});
+      if (at < 5) continue;
+      EXPECT_LE(measuring->live(), std::max<size_t>(values, 12) * kValueBytes);
+    }
+  }
+}
+
+TEST(SessionMemory, PartialRunsKeepToTheLimitAcrossAYield) {
+  Session unlimited(there_and_back(/*yields=*/true).model(), as_written());
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 6 * kValueBytes;
+  Session session(there_and_back(/*yields=*/true).model(), options);
+  auto outputs = [](const Session& s) {
+    PartialRun run = s.partial_run({{"x", numbers()}});
+    EXPECT_FALSE(run.advance());
+    EXPECT_FALSE(run.advance()) << "a Yield is left by resume() only";
+    EXPECT_TRUE(run.resume(std::vector<Datum>{run.yielded()[0].second}));
+    return values_of(run.outputs()[0]);
+  };
+  EXPECT_EQ(outputs(session), outputs(unlimited));
+}
+
+TEST(SessionMemory, AGuardFindsAKernelThatWritesTooFar) {
+  SessionOptions options = as_written();
+  options.allocator = make_allocator("guard");
+  Session session(there_and_back().model(), options);
+  // The arena is the largest block; a kernel gone wrong writes behind it.
+  run_for(session);
+  std::byte* end = nullptr;
+  size_t largest = 0;
+  options.allocator->visit_regions([&](const MemoryRegion& region) {
+    if (!region.used || region.size_bytes < largest) return;
+    largest = region.size_bytes;
+    end = static_cast<std::byte*>(const_cast<void*>(region.data)) + region.size_bytes;
+  });
+  set_fault(0, [&] { *end = std::byte{1}; });
+  try {
+    run_for(session);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::internal);
+    EXPECT_NE(std::string(error.what()).find("memory behind a block was written"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(run_for(session), truth());
+}
+
+TEST(SessionMemory, AParentAccountIsChargedWithWhatItsSessionsHold) {
+  auto job = std::make_shared<MemoryAccount>("the job", 1'000'000);
+  SessionOptions options = as_written();
+  options.memory_account = job;
+  {
+    Session session(there_and_back().model(), options);
+    EXPECT_EQ(run_for(session), truth());
+    EXPECT_GE(job->bytes(), kValueBytes * (kLinks - 2));
+    Session second(there_and_back().model(), options);
+    EXPECT_NE(refusal(second).find("of the job"), std::string::npos);
+  }
+  EXPECT_EQ(job->bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace treadle::testing
