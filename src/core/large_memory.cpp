@@ -1,6 +1,9 @@
 #include "core/large_memory.h"
 
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <cstdint>
 #include <string>
@@ -39,6 +42,12 @@ std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
     ::munmap(begin, mapped_bytes);
     throw;
   }
+}
+
+void give_back_free_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 }  // namespace treadle

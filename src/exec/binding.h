@@ -45,6 +45,7 @@ class Binding {
         .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
   const OffsetPlan& offsets() const { return *offsets_; }
+  const std::shared_ptr<const OffsetPlan>& plan() const { return offsets_; }
   std::span<const int64_t> values() const { return values_; }
   /// Of a program for parallel execution: worth another thread.
   bool expensive(int32_t instruction) const {

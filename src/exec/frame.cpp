@@ -71,11 +71,17 @@ void Frame::ready_pointers() {
   size_t arena_bytes = binding_->offsets().arena_bytes;
   if (!arena_ || arena_->size_bytes() < arena_bytes) {
     generation_ = 0;  // pointers into what is let go now, should the machine have no more
+    plan_.reset();
     arena_.reset();
     arena_ = allocate_large(arena_bytes);
   }
   const auto operands = program_.operands();
   const auto slots = program_.slots();
+  if (plan_ == binding_->plan()) {  // other extents in the same places
+    for (uint32_t k : program_.known_positions()) pointers_[k] = binding_->known(operands[k]).raw();
+    generation_ = binding_->generation();
+    return;
+  }
   for (size_t k = 0; k < operands.size(); ++k) {
     pointers_[k] = nullptr;
     if (operands[k] < 0) continue;
@@ -88,6 +94,7 @@ void Frame::ready_pointers() {
       if (const Datum& constant = program_.constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
     }
   }
+  plan_ = binding_->plan();
   generation_ = binding_->generation();
 }
 

@@ -137,7 +137,8 @@ class Frame {
   std::vector<Datum> held_;      // per slot: feeds and held values
   std::vector<Datum> bound_;     // per output
   std::shared_ptr<Storage> arena_;
-  Evaluator evaluator_;  // for instructions bound in the run
+  std::shared_ptr<const OffsetPlan> plan_;  // that the pointers are for
+  Evaluator evaluator_;                     // for instructions bound in the run
   size_t pc_ = 0;
   std::shared_ptr<Cache> cache_;
   std::unique_ptr<ParallelState> parallel_state_;

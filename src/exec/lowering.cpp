@@ -427,6 +427,8 @@ class Lowering {
         Placement placement = slot(root).placement;
         if (placement == Placement::feed || placement == Placement::held)
           positions[static_cast<size_t>(root)].push_back(instruction.first_operand + static_cast<uint32_t>(k));
+        if (slot(operands[k]).placement == Placement::known)
+          p_.known_positions_.push_back(instruction.first_operand + static_cast<uint32_t>(k));
       }
     }
     for (const auto& list : positions) {
@@ -434,6 +436,10 @@ class Lowering {
       p_.patch_positions_.insert(p_.patch_positions_.end(), list.begin(), list.end());
     }
     p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
+  }
+
+  static Program::SymbolicExtent extent_of(size_t slot, size_t position, const Dim& dim) {
+    return {static_cast<int32_t>(slot), static_cast<int32_t>(position), dim.is_const() ? -1 : dim.expr()->index, dim};
   }
 
   void collect_expressions() {
@@ -451,13 +457,13 @@ class Lowering {
       if (candidate.static_shape && !candidate.constant_shape) {
         for (size_t axis = 0; axis < value.type.shape->size(); ++axis) {
           need(need, (*value.type.shape)[axis]);
-          p_.symbolic_extents_.push_back({static_cast<int32_t>(s), static_cast<int32_t>(axis), (*value.type.shape)[axis]});
+          p_.symbolic_extents_.push_back(extent_of(s, axis, (*value.type.shape)[axis]));
         }
       }
       if (candidate.placement != Placement::known) continue;
       for (size_t i = 0; i < value.known->size(); ++i) {
         need(need, (*value.known)[i]);
-        p_.known_elements_.push_back({static_cast<int32_t>(s), static_cast<int32_t>(i), (*value.known)[i]});
+        p_.known_elements_.push_back(extent_of(s, i, (*value.known)[i]));
       }
     }
     for (const Instruction& instruction : p_.instructions_)

@@ -125,13 +125,17 @@ class Program {
   size_t num_expressions() const { return num_expressions_; }
   struct SymbolicExtent {
     int32_t slot;
-    int32_t position;  // axis, or element of a known value
+    int32_t position;    // axis, or element of a known value
+    int32_t expression;  // whose value it is; -1: the constant `dim`. Binding touches nothing of the symbol table
     Dim dim;
+    int64_t value(std::span<const int64_t> values) const { return expression < 0 ? dim.value() : values[static_cast<size_t>(expression)]; }
   };
   std::span<const SymbolicExtent> symbolic_extents() const { return symbolic_extents_; }
   std::span<const SymbolicExtent> known_elements() const { return known_elements_; }
   /// Symbols among them: what a binding depends on.
   std::span<const int32_t> symbols() const { return symbols_; }
+  /// Operand positions of known values, whose memory is the binding's.
+  std::span<const uint32_t> known_positions() const { return known_positions_; }
   BindingCache& bindings() const { return *bindings_; }
 
  private:
@@ -144,6 +148,7 @@ class Program {
   std::vector<Slot> slots_;
   std::vector<Datum> constants_;  // per slot
   std::vector<int32_t> input_slots_, output_slots_, releases_;
+  std::vector<uint32_t> known_positions_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
   ExtentCode extent_code_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/large_memory.h"
 #include "core/thread_pool.h"
 #include "treadle/error.h"
 
@@ -39,7 +40,11 @@ class Evaluation final : public DynamicOperands {
     bind.max_threads_ = e_.pool ? e_.pool->num_threads() : 1;
     void* state = aligned(e_.state, kernel_.state_bytes, alignof(std::max_align_t));
     kernel_.bind(state, bind);
-    void* scratch = aligned(e_.scratch, bind.scratch_bytes(), Storage::kAlignment);
+    if (!e_.scratch || e_.scratch->size_bytes() < bind.scratch_bytes()) {
+      e_.scratch.reset();
+      e_.scratch = allocate_large(bind.scratch_bytes());
+    }
+    void* scratch = e_.scratch->data();
     RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), scratch, e_.pool, packed);
     context.run_id = e_.run_id;
     context.dynamic_ = this;
@@ -67,7 +72,9 @@ class Evaluation final : public DynamicOperands {
     if (bytes > e_.max_output_bytes)
       throw Error(ErrorCode::resource_exhausted,
                   fmt::format("output {} of {} bytes; at most {} are allowed here", i, bytes, e_.max_output_bytes));
-    Tensor tensor = e_.allocate ? e_.allocate(dtype, shape) : Tensor(dtype, shape);
+    Tensor tensor = e_.allocate              ? e_.allocate(dtype, shape)
+                    : dtype == DType::string ? Tensor(dtype, shape)
+                                             : Tensor(dtype, shape, allocate_large(bytes));
     outputs_[k] = tensor;
     return tensor;
   }

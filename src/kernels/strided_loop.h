@@ -20,8 +20,9 @@ template <int kOperands>
 struct StridedLoop {
   int rank = 0;  ///< at least 1 once collapsed
   int64_t size = 0;
-  int64_t dims[kMaxLoopRank] = {};                ///< outermost first
-  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< in elements; 0 repeats, negative walks backwards
+  // Set up to `rank` only: a loop of two or three dimensions then costs binding a cache line or two, and not a dozen.
+  int64_t dims[kMaxLoopRank];                ///< outermost first
+  int64_t strides[kOperands][kMaxLoopRank];  ///< in elements; 0 repeats, negative walks backwards
 
   int64_t inner() const { return dims[rank - 1]; }
   int64_t inner_stride(int operand) const { return strides[operand][rank - 1]; }

@@ -3,6 +3,7 @@
 //   broadcast_binary(plan, a, b, dst, pool, [](float x, float y) { return x * y; });                      // at run
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -24,7 +25,7 @@ using BroadcastPlan = StridedLoop<kInputs>;
 /// @throws Error(invalid_argument) if one does not.
 template <int kInputs>
 BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::array<std::span<const int64_t>, kInputs>& in) {
-  int64_t strides[kInputs][kMaxLoopRank] = {};
+  int64_t strides[kInputs][kMaxLoopRank];
   std::array<std::span<const int64_t>, kInputs> views;
   const size_t rank = out.size();
   for (size_t k = 0; k < kInputs; ++k) {
@@ -32,6 +33,7 @@ BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::a
       throw Error(ErrorCode::invalid_argument,
                   "an input of rank " + std::to_string(in[k].size()) + " does not broadcast to rank " + std::to_string(rank));
     }
+    std::fill_n(strides[k], rank - in[k].size(), int64_t{0});
     int64_t stride = 1;
     for (size_t i = 0; i < in[k].size(); ++i) {
       const int64_t extent = in[k][in[k].size() - 1 - i], wanted = out[rank - 1 - i];
