@@ -1,6 +1,9 @@
 #include "core/large_memory.h"
 
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <cstdint>
 
@@ -43,6 +46,12 @@ std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
   const AllocationContext own{*pages, around ? around->account : nullptr};
   AllocationScope scope(&own, AllocationScope::current_class());
   return Storage::allocate(size_bytes);
+}
+
+void give_back_free_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 }  // namespace treadle

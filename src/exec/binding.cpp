@@ -5,6 +5,7 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/large_memory.h"
 #include "core/thread_pool.h"
 #include "exec/budget.h"
 #include "exec/parallel_plan.h"
@@ -77,14 +78,14 @@ void Binding::evaluate() {
   const auto slots = program_.slots();
   for (const Program::SymbolicExtent& element : program_.known_elements()) {
     auto s = static_cast<size_t>(element.slot), i = static_cast<size_t>(element.position);
-    int64_t value = treadle::evaluate(element.dim, values_);
+    int64_t value = element.value(values_);
     if (slots[s].dtype == DType::int64)
       known_[s].data<int64_t>()[i] = value;
     else
       known_[s].data<int32_t>()[i] = static_cast<int32_t>(value);
   }
   for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
-    int64_t value = treadle::evaluate(extent.dim, values_);
+    int64_t value = extent.value(values_);
     if (value < 0)
       throw Error(ErrorCode::invalid_argument,
                   "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
@@ -116,8 +117,8 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
 // these are bound side by side, and found packed by the pass over all instructions in their order. That one also tells what is wrong,
 // so that the same node is to blame whatever the number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
-  if (!pool || pool->num_threads() < 2 || max_threads < 2) return;
-  constexpr size_t kLittleToPack = 65'536;  // bytes of weights that the caller packs before another thread is awake
+  constexpr size_t kMuchToPack = size_t{2} << 20;  // and to give back afterwards, before activations get their memory
+  constexpr size_t kLittleToPack = 65'536;         // bytes of weights that the caller packs before another thread is awake
   std::vector<const Instruction*> packing;
   size_t total_bytes = 0;
   for (const Instruction& instruction : program_.instructions()) {
@@ -132,7 +133,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   }
   if (total_bytes < kLittleToPack) return;
   const AllocationContext* memory = AllocationScope::current();
-  parallel_for(pool, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(max_threads > 1 ? pool : nullptr, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
     AllocationScope scope(memory, MemoryClass::packed);  // the thread is one of the pool's
     for (int64_t i = begin; i < end; ++i) {
       try {
@@ -142,6 +143,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
       }
     }
   });
+  if (total_bytes >= kMuchToPack && !program_.bindings().latest_plan()) give_back_free_memory();
 }
 
 void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {

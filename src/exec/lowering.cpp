@@ -451,6 +451,10 @@ class Lowering {
     p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
   }
 
+  static Program::SymbolicExtent extent_of(size_t slot, size_t position, const Dim& dim) {
+    return {static_cast<int32_t>(slot), static_cast<int32_t>(position), dim.is_const() ? -1 : dim.expr()->index, dim};
+  }
+
   void collect_expressions() {
     std::set<int32_t> needed;
     auto need = [&](auto& self, const Dim& dim) -> void {
@@ -466,13 +470,13 @@ class Lowering {
       if (candidate.static_shape && !candidate.constant_shape) {
         for (size_t axis = 0; axis < value.type.shape->size(); ++axis) {
           need(need, (*value.type.shape)[axis]);
-          p_.symbolic_extents_.push_back({static_cast<int32_t>(s), static_cast<int32_t>(axis), (*value.type.shape)[axis]});
+          p_.symbolic_extents_.push_back(extent_of(s, axis, (*value.type.shape)[axis]));
         }
       }
       if (candidate.placement != Placement::known) continue;
       for (size_t i = 0; i < value.known->size(); ++i) {
         need(need, (*value.known)[i]);
-        p_.known_elements_.push_back({static_cast<int32_t>(s), static_cast<int32_t>(i), (*value.known)[i]});
+        p_.known_elements_.push_back(extent_of(s, i, (*value.known)[i]));
       }
     }
     for (const Instruction& instruction : p_.instructions_)

@@ -135,8 +135,10 @@ class Program {
   size_t num_expressions() const { return num_expressions_; }
   struct SymbolicExtent {
     int32_t slot;
-    int32_t position;  // axis, or element of a known value
+    int32_t position;    // axis, or element of a known value
+    int32_t expression;  // whose value it is; -1: the constant `dim`. Binding touches nothing of the symbol table
     Dim dim;
+    int64_t value(std::span<const int64_t> values) const { return expression < 0 ? dim.value() : values[static_cast<size_t>(expression)]; }
   };
   std::span<const SymbolicExtent> symbolic_extents() const { return symbolic_extents_; }
   std::span<const SymbolicExtent> known_elements() const { return known_elements_; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/allocation.h"
+#include "core/large_memory.h"
 #include "core/thread_pool.h"
 #include "treadle/error.h"
 
@@ -43,7 +44,7 @@ class Evaluation final : public DynamicOperands {
     if (!e_.scratch || e_.scratch->size_bytes() < bind.scratch_bytes()) {
       AllocationScope scope(AllocationScope::current(), MemoryClass::scratch);
       e_.scratch.reset();
-      e_.scratch = Storage::allocate(bind.scratch_bytes());
+      e_.scratch = allocate_large(bind.scratch_bytes());
     }
     RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), e_.scratch->data(), e_.pool, packed);
     context.run_id = e_.run_id;
@@ -72,7 +73,9 @@ class Evaluation final : public DynamicOperands {
     if (bytes > e_.max_output_bytes)
       throw Error(ErrorCode::resource_exhausted,
                   fmt::format("output {} of {} bytes; at most {} are allowed here", i, bytes, e_.max_output_bytes));
-    Tensor tensor = e_.allocate ? e_.allocate(dtype, shape) : Tensor(dtype, shape);
+    Tensor tensor = e_.allocate              ? e_.allocate(dtype, shape)
+                    : dtype == DType::string ? Tensor(dtype, shape)
+                                             : Tensor(dtype, shape, allocate_large(bytes));
     outputs_[k] = tensor;
     return tensor;
   }

@@ -23,8 +23,8 @@ struct Evaluator {
   std::function<Tensor(DType, const Shape&)> allocate;
 
   // Working memory, of evaluate_node() alone.
-  std::vector<std::byte> state;
   std::shared_ptr<Storage> scratch;
+  std::vector<std::byte> state;
   std::vector<Shape> shapes;
   std::vector<const Shape*> shape_pointers;
   std::vector<DType> dtypes;

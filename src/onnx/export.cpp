@@ -130,6 +130,24 @@ struct AttributeWriter {
   }
 };
 
+// An attribute of a node of ours as a key: to_string() is for people, shortens lists and rounds numbers.
+struct ExactText {
+  std::string& text;
+
+  void operator()(int64_t value) { text += fmt::format(" {}", value); }
+  void operator()(float value) { text += fmt::format(" {:a}", value); }
+  void operator()(const std::string& value) { text += fmt::format(" {}:{}", value.size(), value); }
+  void operator()(const Datum& value) {
+    text += fmt::format(" {}", static_cast<const void*>(value.is_tensor() ? value.tensor().raw() : nullptr));
+  }
+  void operator()(const Type& value) { text += " " + to_string(value); }
+  template <typename T>
+  void operator()(const std::vector<T>& values) {
+    text += fmt::format(" [{}", values.size());
+    for (const T& value : values) (*this)(value);
+  }
+};
+
 class Exporter {
  public:
   Exporter(const Graph& graph, const ExportOptions& options) : root_(graph), options_(options) {}
@@ -388,17 +406,21 @@ class Exporter {
       attribute.g = std::make_unique<GraphDef>(write_graph(inner, &body, &captured));
       def.attributes.push_back(std::move(attribute));
     }
-    if (node.domain == "treadle") def.op_type = function_for(node, def);
+    if (node.domain == "treadle") def.op_type = function_for(scope.graph, node, def);
     return def;
   }
 
   static std::string name_of_operand(const Scope& scope, ValueId id) { return id == kNoValue ? std::string() : scope.names[index_of(id)]; }
 
   // The local function for a node of ours. Operands and attributes are fixed in its body: nodes that differ in them have one each.
-  std::string function_for(const Node& node, NodeDef& def) {
+  std::string function_for(const Graph& graph, const Node& node, NodeDef& def) {
     std::string key = fmt::format("{}_{}_{}", node.op_type, def.inputs.size(), def.outputs.size()), name = key;
     for (const std::string& input : def.inputs) key += input.empty() ? " -" : " +";
-    for (const auto& [attribute, value] : node.attributes) key += fmt::format(" {}={}", attribute, to_string(value));
+    for (const auto& [attribute, value] : node.attributes) {
+      key += fmt::format(" {}=", attribute);
+      std::visit(ExactText{key}, value);
+    }
+    key += internal_function_variant(graph, node);
     def.attributes.clear();
     auto [entry, inserted] = function_names_.try_emplace(std::move(key), name);
     if (!inserted) return entry->second;
@@ -412,7 +434,7 @@ class Exporter {
     std::vector<std::string> operands = function.inputs;
     for (size_t i = 0; i < operands.size(); ++i)
       if (def.inputs[i].empty()) operands[i].clear();
-    function.nodes = internal_function(node, operands, function.outputs);
+    function.nodes = internal_function(graph, node, operands, function.outputs);
     functions_[entry->second] = std::move(function);
     return entry->second;
   }

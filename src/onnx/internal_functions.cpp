@@ -42,10 +42,22 @@ AttributeDef attribute(std::string name, const Tensor& value) {
 /// Writes a body node by node.
 class Body {
  public:
-  Body(const Node& node, std::span<const std::string> inputs, std::span<const std::string> outputs)
-      : node_(node), inputs_(inputs), outputs_(outputs) {}
+  Body(const Graph& graph, const Node& node, std::span<const std::string> inputs, std::span<const std::string> outputs)
+      : graph_(graph), node_(node), inputs_(inputs), outputs_(outputs) {}
 
   const Node& node() const { return node_; }
+  /// @throws Error(not_implemented) if inference does not know it.
+  int64_t rank(size_t i) const {
+    const Type& type = graph_.type(node_.inputs.at(i));
+    if (!type.is_tensor() || !type.has_rank()) throw Error(ErrorCode::not_implemented, "the rank of the image is not known");
+    return type.rank();
+  }
+  /// @throws Error(not_implemented) if it is not constant.
+  Shape shape(size_t i) const {
+    const Type& type = graph_.type(node_.inputs.at(i));
+    if (!type.is_static()) throw Error(ErrorCode::not_implemented, "the extents of the weights are not known");
+    return type.static_shape();
+  }
   size_t num_inputs() const { return inputs_.size(); }
   size_t num_outputs() const { return outputs_.size(); }
   bool has(size_t i) const { return i < inputs_.size() && !inputs_[i].empty(); }
@@ -53,13 +65,34 @@ class Body {
 
   template <typename... Attributes>
   std::string op(std::string_view op_type, std::vector<std::string> inputs, Attributes&&... attributes) {
+    std::vector<AttributeDef> list;
+    (list.push_back(std::forward<Attributes>(attributes)), ...);
+    return op_with(op_type, std::move(inputs), std::move(list));
+  }
+  std::string op_with(std::string_view op_type, std::vector<std::string> inputs, std::vector<AttributeDef> attributes) {
     NodeDef def;
     def.op_type = op_type;
     def.inputs = std::move(inputs);
+    while (!def.inputs.empty() && def.inputs.back().empty()) def.inputs.pop_back();
     def.outputs = {fmt::format("value_{}", nodes_.size())};
-    (def.attributes.push_back(std::forward<Attributes>(attributes)), ...);
+    def.attributes = std::move(attributes);
     nodes_.push_back(std::move(def));
     return nodes_.back().outputs[0];
+  }
+  /// The node's own attributes of these names, as far as it has them.
+  std::vector<AttributeDef> own(std::initializer_list<std::string_view> names) const {
+    std::vector<AttributeDef> list;
+    for (std::string_view name : names) {
+      const Attribute* value = node_.attributes.find(name);
+      if (!value) continue;
+      if (const auto* number = std::get_if<int64_t>(value))
+        list.push_back(attribute(std::string(name), *number));
+      else if (const auto* numbers = std::get_if<std::vector<int64_t>>(value))
+        list.push_back(attribute(std::string(name), *numbers));
+      else if (const auto* text = std::get_if<std::string>(value))
+        list.push_back(attribute(std::string(name), *text));
+    }
+    return list;
   }
   std::string constant(const Tensor& value) { return op("Constant", {}, attribute("value", value)); }
   std::string number(float value) { return constant(Tensor::scalar(value)); }
@@ -75,6 +108,7 @@ class Body {
   std::vector<NodeDef> take() { return std::move(nodes_); }
 
  private:
+  const Graph& graph_;
   const Node& node_;
   std::span<const std::string> inputs_, outputs_;
   std::vector<NodeDef> nodes_;
@@ -222,7 +256,108 @@ void write_quantized_matmul(Body& b) {
   b.give(0, b.op("MatMul", {a, w}));
 }
 
-constexpr InternalFunction kFunctions[] = {{"FusedElementwise", write_fused_elementwise, elementwise_opset},
+// Operators with channels innermost: those of ONNX between two Transposes.
+
+std::string channels_first(Body& b, size_t i) {
+  std::vector<int64_t> perm{0, b.rank(i) - 1};
+  for (int64_t axis = 1; axis + 1 < b.rank(i); ++axis) perm.push_back(axis);
+  return b.op("Transpose", {b.in(i)}, attribute("perm", std::move(perm)));
+}
+std::string channels_last(Body& b, const std::string& y) {
+  std::vector<int64_t> perm{0};
+  for (int64_t axis = 2; axis < b.rank(0); ++axis) perm.push_back(axis);
+  perm.push_back(1);
+  return b.op("Transpose", {y}, attribute("perm", std::move(perm)));
+}
+
+struct LayoutActivation {
+  std::string_view name, op_type;
+  int opset;
+  std::string_view a, b;  // attributes
+};
+constexpr LayoutActivation kLayoutActivations[] = {{"relu", "Relu", 1, "", ""},
+                                                   {"leaky_relu", "LeakyRelu", 1, "alpha", ""},
+                                                   {"sigmoid", "Sigmoid", 1, "", ""},
+                                                   {"hard_sigmoid", "HardSigmoid", 1, "alpha", "beta"},
+                                                   {"tanh", "Tanh", 1, "", ""},
+                                                   {"elu", "Elu", 1, "alpha", ""},
+                                                   {"gelu", "Gelu", 20, "", ""},
+                                                   {"silu", "Swish", 24, "alpha", ""},
+                                                   {"hard_swish", "HardSwish", 14, "", ""},
+                                                   {"mish", "Mish", 18, "", ""},
+                                                   {"softplus", "Softplus", 1, "", ""}};
+
+const LayoutActivation* layout_activation(const Node& node) {
+  const std::string_view name = node.attributes.get_string("activation", "none");
+  const auto* found = std::find_if(std::begin(kLayoutActivations), std::end(kLayoutActivations),
+                                   [&](const LayoutActivation& activation) { return activation.name == name; });
+  if (found != std::end(kLayoutActivations)) return found;
+  if (name != "none" && name != "clip") throw Error(ErrorCode::not_implemented, fmt::format("the activation {} has no form in ONNX", name));
+  return nullptr;
+}
+int layout_opset(const Node& node) {
+  const LayoutActivation* activation = layout_activation(node);
+  return activation ? activation->opset : 1;
+}
+std::string write_layout_activation(Body& b, const std::string& x) {
+  const Attributes& attributes = b.node().attributes;
+  const float alpha = attributes.get_float("alpha"), beta = attributes.get_float("beta");
+  const LayoutActivation* activation = layout_activation(b.node());
+  if (!activation) return attributes.get_string("activation", "none") == "clip" ? b.op("Clip", {x, b.number(alpha), b.number(beta)}) : x;
+  std::vector<AttributeDef> list;
+  if (!activation->a.empty()) list.push_back(attribute(std::string(activation->a), alpha));
+  if (!activation->b.empty()) list.push_back(attribute(std::string(activation->b), beta));
+  return b.op_with(activation->op_type, {x}, std::move(list));
+}
+
+void write_nhwc_conv(Body& b) {
+  std::string y = b.op_with("Conv", {channels_first(b, 0), b.in(1), b.in(2)},
+                            b.own({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}));
+  y = channels_last(b, y);
+  if (b.has(3)) y = b.op("Add", {y, b.in(3)});
+  b.give(0, write_layout_activation(b, y));
+}
+
+// Only windows that do not overlap come here: the stride is the extent of the window.
+void write_nhwc_conv_transpose(Body& b) {
+  const Shape kernel = b.shape(1);
+  std::vector<int64_t> strides(kernel.begin() + 2, kernel.end());
+  const std::string y = b.op("ConvTranspose", {channels_first(b, 0), b.in(1), b.in(2)}, attribute("strides", std::move(strides)));
+  b.give(0, write_layout_activation(b, channels_last(b, y)));
+}
+
+void write_nhwc_pool(Body& b, std::string_view op_type) {
+  const std::string y = b.op_with(op_type, {channels_first(b, 0)},
+                                  b.own({"auto_pad", "dilations", "kernel_shape", "pads", "strides", "ceil_mode", "count_include_pad"}));
+  b.give(0, channels_last(b, y));
+}
+void write_nhwc_max_pool(Body& b) { write_nhwc_pool(b, "MaxPool"); }
+void write_nhwc_average_pool(Body& b) { write_nhwc_pool(b, "AveragePool"); }
+// Dilated windows came to AveragePool with opset 19; 0 and 1 are what all opsets do.
+int average_pool_opset(const Node& node) {
+  const std::vector<int64_t>& dilations = node.attributes.get_ints("dilations");
+  return dilations.empty() ? 1 : 19;
+}
+
+void write_nhwc_global_average_pool(Body& b) {
+  std::vector<int64_t> axes;
+  for (int64_t axis = 1; axis + 1 < b.rank(0); ++axis) axes.push_back(axis);
+  b.give(0, b.op("ReduceMean", {b.in(0), b.ints(std::move(axes))}, attribute("keepdims", b.node().attributes.get_int("keepdims", 1))));
+}
+int reduce_mean_opset(const Node&) { return 18; }  // axes as an input
+
+void write_nhwc_affine(Body& b) {
+  const std::string y = b.op("Add", {b.op("Mul", {b.in(0), b.in(1)}), b.in(2)});
+  b.give(0, write_layout_activation(b, y));
+}
+
+constexpr InternalFunction kFunctions[] = {{"NhwcConv", write_nhwc_conv, layout_opset},
+                                           {"NhwcConvTranspose", write_nhwc_conv_transpose, layout_opset},
+                                           {"NhwcMaxPool", write_nhwc_max_pool, any_opset},
+                                           {"NhwcAveragePool", write_nhwc_average_pool, average_pool_opset},
+                                           {"NhwcGlobalAveragePool", write_nhwc_global_average_pool, reduce_mean_opset},
+                                           {"NhwcAffine", write_nhwc_affine, layout_opset},
+                                           {"FusedElementwise", write_fused_elementwise, elementwise_opset},
                                            {"Yield", write_yield, any_opset},
                                            {"FusedAttention", write_fused_attention, any_opset},
                                            {"FusedMatMul", write_fused_matmul, activation_opset},
@@ -240,8 +375,17 @@ const InternalFunction& function_of(const Node& node) {
 
 int internal_function_opset(const Node& node) { return function_of(node).opset(node); }
 
-std::vector<NodeDef> internal_function(const Node& node, std::span<const std::string> inputs, std::span<const std::string> outputs) {
-  Body body(node, inputs, outputs);
+std::string internal_function_variant(const Graph& graph, const Node& node) {
+  if (!node.op_type.starts_with("Nhwc")) return {};
+  const Type& image = graph.type(node.inputs[0]);
+  std::string text = fmt::format(" rank {}", image.has_rank() ? image.rank() : -1);
+  if (node.op_type == "NhwcConvTranspose") text += " " + to_string(graph.type(node.inputs[1]));
+  return text;
+}
+
+std::vector<NodeDef> internal_function(const Graph& graph, const Node& node, std::span<const std::string> inputs,
+                                       std::span<const std::string> outputs) {
+  Body body(graph, node, inputs, outputs);
   function_of(node).write(body);
   return body.take();
 }

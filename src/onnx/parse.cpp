@@ -113,7 +113,10 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   ParseContext context{options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap), {}};
   for (const auto& [location, contents] : options.external_files) context.external.add(location, contents);
   context.place.set_source(in_quotes(path));
-  return parse_with(context, {storage->data(), storage->size_bytes()});
+  ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()});
+  drop_mapped_pages(storage->data(),
+                    storage->size_bytes());  // all but large tensors has been copied, and these are read when they are packed
+  return model;
 }
 
 TensorDef parse_tensor_bytes(std::span<const std::byte> bytes, const ReadOptions& options) {

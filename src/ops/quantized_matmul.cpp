@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "core/file.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bytes.h"
@@ -48,6 +49,7 @@ struct QuantizedMatMul {
     state->data.resize(static_cast<size_t>(kernels::packed_bytes_b_size(K, N)));
     state->sums.resize(static_cast<size_t>(N));
     kernels::pack_bytes_b(b.raw(), b.dtype() == DType::int8, K, N, N, state->data.data(), state->sums.data());
+    drop_mapped_pages(b.raw(), b.size_bytes());
     return state;
   }
   static QuantizedMatMul bind(BindContext& c) {

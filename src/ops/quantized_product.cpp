@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "core/file.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/conv_int.h"
@@ -123,6 +124,7 @@ struct IntegerProduct {
     const Zeros zeros = Zeros::of(zero.defined() ? zero.num_elements() : 0, zero.defined(), N, "b_zero_point");
     state->values.resize(static_cast<size_t>(kernels::packed_b_i16_size(K, N)));
     kernels::pack_b_i16(byte_matrix(b.raw(), b.dtype() == DType::int8, zeros, zero.raw()), K, N, N, false, state->values.data());
+    drop_mapped_pages(b.raw(), b.size_bytes());
     return state;
   }
   static IntegerProduct bind(BindContext& c, const Places& at, ScratchLayout& layout) {
@@ -256,6 +258,7 @@ struct IntegerConvolution {
     const Zeros zeros = Zeros::of(zero.defined() ? zero.num_elements() : 0, zero.defined(), shape[0], "w_zero_point");
     state->values.resize(static_cast<size_t>(kernels::conv_int_weights_size(params)));
     kernels::pack_conv_int_weights(params, byte_matrix(w.raw(), w.dtype() == DType::int8, zeros, zero.raw()), state->values.data());
+    drop_mapped_pages(w.raw(), w.size_bytes());
     return state;
   }
   static IntegerConvolution bind(BindContext& c, const Places& at, const ConvolutionInputs& inputs, ScratchLayout& layout) {

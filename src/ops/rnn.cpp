@@ -7,6 +7,7 @@
 #include <cctype>
 #include <vector>
 
+#include "core/file.h"
 #include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -189,6 +190,7 @@ struct Recurrent {
       const Tensor dense = tensor->contiguous();
       wide[i].resize(static_cast<size_t>(dense.num_elements()));
       convert_array(dense.data<T>(), wide[i].data(), dense.num_elements(), nullptr);
+      drop_mapped_pages(dense.raw(), dense.size_bytes());
       data[i] = wide[i].data();
     }
     const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/file.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "passes/whole_graph.h"
@@ -106,8 +107,9 @@ class ConstantFolder {
 
   // The values stay, under their names; they only have no producer any more.
   void replace(NodeId id, const std::vector<Datum>& results) {
-    std::vector<ValueId> outputs = graph_.node(id).outputs;
+    const std::vector<ValueId> outputs = graph_.node(id).outputs, inputs = graph_.node(id).inputs;
     graph_.remove_node(id);
+    for (ValueId input : inputs) release(input);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i] == kNoValue) continue;
       Value& value = graph_.value(outputs[i]);
@@ -118,6 +120,18 @@ class ConstantFolder {
       value.known.reset();
       if (value.type.dtype != DType::string) budget_.bytes -= static_cast<double>(results[i].tensor().size_bytes());
     }
+  }
+
+  // What only the folded node has read: weights that are folded in several steps are then in memory once.
+  void release(ValueId id) {
+    if (id == kNoValue) return;
+    Value& value = graph_.value(id);
+    const Tensor* tensor = graph_.stored_tensor(id);
+    if (!tensor || !value.uses.empty() || graph_.is_output(id)) return;
+    const auto& overridable = graph_.overridable_initializers;
+    if (std::find(overridable.begin(), overridable.end(), id) != overridable.end()) return;
+    drop_mapped_pages(tensor->raw(), tensor->size_bytes());
+    value.constant = Datum();
   }
 
   Graph& graph_;

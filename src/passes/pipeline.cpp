@@ -106,10 +106,8 @@ class Pipeline {
     }
     if (options_.before_fusion) options_.before_fusion(graph_);
     for (const RulePass& pass : kFusions) apply(pass);
-    if (options_.internal_operators) settle_layout();
-    // A file keeps the operators as they are: any runtime fuses them in its own way.
-    if (options_.internal_operators)
-      for (const WholeGraphPass& pass : kLast) apply(pass);
+    if (options_.layout) settle_layout();
+    for (const WholeGraphPass& pass : kLast) apply(pass);
     release_unused_constants(graph_);
   }
 

@@ -19,8 +19,9 @@ struct PipelineOptions {
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
   bool keep_quantisation = false;
-  /// Passes may make operators of the treadle domain, which no other runtime reads.
-  bool internal_operators = true;
+  /// Convolutions get their channels innermost. Not for a file: as functions of standard operators they are Transposes around each node,
+  /// and other runtimes have layouts of their own.
+  bool layout = true;
   /// Called once, when the graph is simplified but still of ONNX's operators: what it takes out is not fused any more.
   std::function<void(Graph&)> before_fusion;
   /// One line for every pass that changed something: name, what it did, microseconds.

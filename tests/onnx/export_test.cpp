@@ -268,6 +268,64 @@ TEST(Export, AFusedChainIsALocalFunction) {
   expect_same_results(b.graph(), 1e-6);
 }
 
+// They differ behind the place to which a list is shortened for people.
+TEST(Export, ChainsThatDifferLateHaveAFunctionEach) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 5}), one = b.scalar("one", 1);
+  std::vector<std::string> steps{"Add 0 1"};
+  for (int i = 0; i < 20; ++i) steps.push_back("Add " + std::to_string(i + 2) + " 1");
+  std::vector<std::string> other = steps;
+  other.back() = "Sub 21 1";
+  ValueId up = b.node("up", "FusedElementwise", {x, one}, {{"steps", steps}}, 1, "treadle")[0];
+  ValueId down = b.node("down", "FusedElementwise", {up, one}, {{"steps", other}}, 1, "treadle")[0];
+  ValueId low = b.node("low", "FusedElementwise", {down, one}, {{"steps", std::vector<std::string>{"Clip 0 max=1.0000001", "Add 2 1"}}}, 1,
+                       "treadle")[0];
+  b.output(low);
+  EXPECT_EQ(written(b.graph()).functions.size(), 3U);
+  expect_same_results(b.graph(), 1e-5);
+}
+
+TEST(Export, AChainOverIntegersCastsThemFirst) {
+  GraphBuilder b;
+  ValueId tokens = b.input("tokens", {2, 5}, DType::int32), x = b.input("x", {2, 5}), keep = b.input("keep", {2, 5}, DType::boolean);
+  const std::vector<std::string> steps{"ToFloat 0", "Equal 4 3", "And 5 2", "Not 6", "ToFloat 7", "Mul 8 1", "Where 6 9 1"};
+  b.output(b.node("y", "FusedElementwise", {tokens, x, keep, b.scalar("pad", 3)}, {{"steps", steps}}, 1, "treadle")[0]);
+  expect_same_results(b.graph(), 1e-6);
+}
+
+TEST(Export, OperatorsWithChannelsInnermostAreLocalFunctions) {
+  using Ints = std::vector<int64_t>;
+  auto check = [](std::string_view op, Attributes attributes, std::function<std::vector<ValueId>(GraphBuilder&)> operands) {
+    GraphBuilder b;
+    b.output(b.node("y", op, operands(b), std::move(attributes), 1, "treadle")[0]);
+    SCOPED_TRACE(op);
+    expect_same_results(b.graph(), 2e-5);
+  };
+  const Attributes window{{"kernel_shape", Ints{3, 2}}, {"strides", Ints{2, 1}}, {"pads", Ints{1, 0, 0, 1}}};
+  auto image = [](GraphBuilder& b) { return std::vector<ValueId>{b.input("x", {2, 9, 8, 4})}; };
+  for (std::string activation :
+       {"none", "relu", "clip", "leaky_relu", "sigmoid", "hard_sigmoid", "tanh", "elu", "gelu", "silu", "hard_swish", "mish", "softplus"}) {
+    Attributes attributes{{"pads", Ints{1, 1, 1, 1}}, {"group", int64_t{2}}, {"activation", activation}, {"alpha", 0.3F}, {"beta", 0.6F}};
+    check("NhwcConv", attributes, [](GraphBuilder& b) {
+      return std::vector<ValueId>{b.input("x", {2, 9, 8, 4}), b.weights("w", Shape{6, 2, 3, 3}), b.floats("b", {1, 2, 3, 4, 5, 6}),
+                                  b.input("r", {2, 9, 8, 6})};
+    });
+  }
+  check("NhwcConv", {{"dilations", Ints{2}}}, [](GraphBuilder& b) {
+    return std::vector<ValueId>{b.input("x", {2, 9, 4}), b.weights("w", Shape{6, 4, 3})};
+  });
+  check("NhwcConvTranspose", {{"activation", std::string("relu")}}, [](GraphBuilder& b) {
+    return std::vector<ValueId>{b.input("x", {2, 3, 5, 4}), b.weights("w", Shape{4, 6, 2, 3}), b.floats("b", {1, 2, 3, 4, 5, 6})};
+  });
+  check("NhwcMaxPool", window, image);
+  check("NhwcAveragePool", window, image);
+  check("NhwcGlobalAveragePool", {{"keepdims", int64_t{1}}}, image);
+  check("NhwcGlobalAveragePool", {{"keepdims", int64_t{0}}}, image);
+  check("NhwcAffine", {{"activation", std::string("relu")}}, [](GraphBuilder& b) {
+    return std::vector<ValueId>{b.input("x", {2, 3, 5, 4}), b.floats("scale", {1, 2, -3, 4}), b.floats("shift", {1, -2, 3, 4})};
+  });
+}
+
 TEST(Export, AConstantThatIsNoTensorIsRefused) {
   GraphBuilder b;
   ValueId c = b.graph().add_constant("c", Sequence{DType::float32, {}});

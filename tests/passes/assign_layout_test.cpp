@@ -149,7 +149,7 @@ TEST(Pipeline, LayoutCanBeSkippedByName) {
   options.skip = {"assign-layout"};
   passes::optimize(*graph, options);
   EXPECT_EQ(count(*graph, "Conv"), 1);
-  passes::optimize(*other, {.internal_operators = false});
+  passes::optimize(*other, {.layout = false});
   EXPECT_EQ(count(*other, "Conv"), 1);
 }
 

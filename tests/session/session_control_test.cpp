@@ -367,6 +367,49 @@ TEST(SessionControl, DumpsHoldTheInputsAndOutputsOfMatchingNodes) {
   std::filesystem::remove_all(folder);
 }
 
+// y = x (w + w) and z = |y|: the optimiser folds w + w, and the product packs the sum.
+ModelBuilder folded_weights() {
+  ModelBuilder b;
+  b.input("x", {2, 3}).output("y", {2, 2}).output("z", {2, 2});
+  b.constant("w", Tensor::of<float>(Shape{3, 2}, std::vector<float>{1, 2, 3, 4, 5, 6}));
+  b.node("Add", {"w", "w"}, {"weights"}, "folding").node("MatMul", {"x", "weights"}, {"y"}, "product").node("Abs", {"y"}, {"z"}, "after");
+  return b;
+}
+
+TEST(SessionControl, ProgramsForOtherOutputsHaveTheWeightsThatTheMainOneHasPacked) {
+  Session session(folded_weights().model());
+  const Feeds feeds{{"x", Tensor::of<float>(Shape{2, 3}, std::vector<float>{1, 0, 0, 0, -1, 2})}};
+  const std::vector<float> y{2, 4, 14, 16};
+  EXPECT_NE(session.to_text("optimised").find("f32[3,2] {packed}"), std::string::npos) << session.to_text("optimised");
+  EXPECT_EQ(session.memory().weight_bytes, 24U);
+  EXPECT_EQ(values_of(session.run(feeds).at(0)), y);
+  EXPECT_EQ(values_of(fetch(session, feeds, {"z"}).at(0)), y);
+  EXPECT_EQ(values_of(fetch(session, feeds, {"z", "y"}).at(1)), y);
+  EXPECT_EQ(values_of(fetch(session, feeds, {"weights"}).at(0)), (std::vector<float>{2, 4, 6, 8, 10, 12}));
+}
+
+TEST(SessionControl, DumpsHoldWeightsThatAreInMemoryAsPackedCopiesOnly) {
+  Session session(folded_weights().model());
+  std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "treadle_weight_dumps";
+  std::filesystem::remove_all(folder);
+  const Feeds feeds{{"x", Tensor::of<float>(Shape{2, 3}, std::vector<float>{1, 0, 0, 0, -1, 2})}};
+  session.run(feeds);
+  RunOptions options;
+  options.dump_folder = folder.string();
+  options.dump_pattern = "product*";
+  session.run(feeds, {}, &options);
+  bool found = false;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || entry.path().filename().string().find("_in1") == std::string::npos) continue;
+    std::ifstream in(entry.path(), std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    EXPECT_EQ(values_of(onnx::parse_tensor_bytes(std::as_bytes(std::span(bytes))).value), (std::vector<float>{2, 4, 6, 8, 10, 12}));
+    found = true;
+  }
+  EXPECT_TRUE(found);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(SessionControl, MetadataCountsNodesOfBodiesOncePerIteration) {
   ModelBuilder b = endless_loop();
   b.def().graph.initializers[0].value = Tensor::scalar<int64_t>(5);

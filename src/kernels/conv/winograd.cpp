@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kPoints = 36;
 constexpr int64_t kTilesPerBlock = 32;    // transformed tiles of one block stay in L2
 constexpr int64_t kTilesInOneBlock = 49;  // so few are done at once: each block reads all weights
+constexpr int64_t kLongestSum = 128;      // channels that one chain of sums adds up: the rounding of longer ones is most of the error
 constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -50,6 +51,13 @@ struct Plan {
 };
 
 int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
+
+/// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part.
+struct Parts {
+  int64_t C, count;
+  explicit Parts(int64_t channels) : C(channels), count(std::max<int64_t>(1, (channels + kLongestSum - 1) / kLongestSum)) {}
+  int64_t begin(int64_t part) const { return C * part / count; }
+};
 
 /// One block of one image, on all threads of `pool`.
 struct Block {
@@ -98,10 +106,18 @@ struct Block {
   }
 
   void products() const {
+    const Parts parts(p.C);
     parallel_for(pool, kPoints, 1, [&](int64_t begin, int64_t end) {
       for (int64_t point = begin; point < end; ++point) {
-        gemm<float>(tiles(), {second() + point * plan.v_matrix, plan.C, 1}, {p.C, p.M, packed + point * point_size(p)},
-                    first() + point * plan.m_matrix, plan.M, {}, nullptr);
+        float* sums = first() + point * plan.m_matrix;
+        const float* weights_of_point = packed + point * point_size(p);
+        for (int64_t part = 0; part < parts.count; ++part) {
+          const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
+          Epilogue<float> add;
+          if (part > 0) add.residual = sums, add.residual_row = plan.M;
+          gemm<float>(tiles(), {second() + point * plan.v_matrix + from, plan.C, 1},
+                      {depth, p.M, weights_of_point + packed_b_size<float>(from, p.M)}, sums, plan.M, add, nullptr);
+        }
       }
     });
   }
@@ -194,9 +210,14 @@ int64_t winograd_weights_size(const ConvParams& p) { return kPoints * point_size
 
 void winograd_pack(const ConvParams& p, const float* weights, float* packed) {
   const Panels panels(p.M, panel_shape<float>());
+  const Parts parts(p.C);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    winograd_weights(weights + first * p.C * 9, p.C * 9, p.C, std::min(width, p.M - first), width, packed + first * p.C, point_size(p));
+    for (int64_t part = 0; part < parts.count; ++part) {
+      const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
+      winograd_weights(weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
+                       packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "kernels/conv/pool_nhwc.h"
@@ -68,6 +69,27 @@ TEST(NhwcConv, DirectEqualsTheDefinition) {
     p.group = random.coin() ? 1 : random.integer(1, 4);
     p.N = random.integer(0, 2), p.C = p.group * random.integer(1, 20), p.M = p.group * random.integer(1, random.coin() ? 20 : 150);
     check(p, NhwcMethod::direct, random, kActivations[round % 3]);
+  }
+}
+
+TEST(NhwcConv, WeightsArePackedFromAnyAddressAndUnpacked) {
+  Random random(57);
+  for (int round = 0; round < 100; ++round) {
+    ConvParams p;
+    p.window = test::random_window(random, 2, 8);
+    const bool depthwise = random.coin();
+    p.group = depthwise ? random.integer(2, 70) : random.integer(1, 3);
+    p.N = 1, p.C = p.group * (depthwise ? 1 : random.integer(1, 20)), p.M = depthwise ? p.C : p.group * random.integer(1, 150);
+    const NhwcMethod method = depthwise ? NhwcMethod::depthwise : NhwcMethod::direct;
+    const auto weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size());
+    std::vector<float> packed(nhwc_packed_size(p, method)), again(packed.size()), unpacked(weights.size());
+    nhwc_pack(p, method, weights.data(), packed.data());
+    nhwc_unpack(p, method, packed.data(), unpacked.data());
+    ASSERT_EQ(unpacked, weights);
+    std::vector<char> odd(weights.size() * sizeof(float) + 1);
+    std::memcpy(odd.data() + 1, weights.data(), weights.size() * sizeof(float));
+    nhwc_pack(p, method, reinterpret_cast<const float*>(odd.data() + 1), again.data());
+    ASSERT_EQ(again, packed);
   }
 }
 
