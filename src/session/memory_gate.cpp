@@ -22,10 +22,17 @@ size_t MemoryGate::standing_bytes() const {
          statistics[MemoryClass::other].bytes;
 }
 
-MemoryGate::Pass::~Pass() {
-  if (!inside_ || !waits_) return;
+MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits) {
+  if (!waits_) return;
   std::lock_guard lock(gate_.mutex_);
-  --gate_.inside_;
+  ++gate_.arriving_;
+}
+
+MemoryGate::Pass::~Pass() {
+  if (!waits_) return;
+  std::lock_guard lock(gate_.mutex_);
+  if (!arrived_) --gate_.arriving_;
+  if (inside_) --gate_.inside_;
   gate_.left_.notify_all();
 }
 
@@ -38,6 +45,8 @@ size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
 std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::RunControl& control) {
   constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
   std::unique_lock lock(gate_.mutex_);
+  if (waits_ && !arrived_) --gate_.arriving_;
+  arrived_ = true;
   bool trimmed = false;
   for (;;) {
     const size_t limit = gate_.account_->limit_bytes(), used = gate_.account_->bytes();
@@ -47,7 +56,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::R
       trimmed = true;
       continue;
     }
-    if (!waits_ || gate_.inside_ == (inside_ ? 1 : 0))
+    if (!waits_ || (gate_.inside_ == (inside_ ? 1 : 0) && gate_.arriving_ == 0))
       throw Error(
           ErrorCode::resource_exhausted,
           fmt::format("the memory limit of {} bytes leaves no {} bytes for the run: {} are in use, also by partial runs that have not "

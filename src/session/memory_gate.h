@@ -26,7 +26,7 @@ class MemoryGate {
   class Pass final : public exec::MemoryPass {
    public:
     /// @param waits  false: a run that has no room now fails, as nobody can tell when there will be.
-    Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits) {}
+    Pass(MemoryGate& gate, bool waits);
     ~Pass() override;
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
@@ -40,7 +40,7 @@ class MemoryGate {
    private:
     MemoryGate& gate_;
     const bool waits_;
-    bool inside_ = false;
+    bool arrived_ = false, inside_ = false;
   };
 
  private:
@@ -50,7 +50,8 @@ class MemoryGate {
   const std::function<void()> trim_;
   std::mutex mutex_;
   std::condition_variable left_;
-  int inside_ = 0;  // runs that will leave by themselves
+  int arriving_ = 0;  // runs on their way to the gate: their frames may hold memory that they let go, or come in with
+  int inside_ = 0;    // runs that will leave by themselves
   std::atomic<uint64_t> generation_{0};
 };
 
