@@ -20,8 +20,8 @@ struct ReadOptions {
   size_t max_messages = 10'000'000;    ///< nodes, attributes, tensors …: two bytes of a hostile file would each cost hundreds in memory
   /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.
   size_t min_in_place_bytes = 1024;
-  /// Initializers and Constants from this size on stay in place even at an address that is no multiple of their element's size: three of four weights in
-  /// files that PyTorch writes. Graph::constant_tensor() copies those whose elements somebody reads.
+  /// Initializers and Constants from this size on stay in place even at an address that is no multiple of their element's size: three of
+  /// four weights in files that PyTorch writes. Graph::constant_tensor() copies those whose elements somebody reads.
   size_t min_unaligned_bytes = 65536;
   /// Contents of external files that are in memory already, by the location that the model names.
   std::map<std::string, std::shared_ptr<Storage>> external_files = {};

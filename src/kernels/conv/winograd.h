@@ -1,7 +1,8 @@
 // 3x3 convolutions with channels innermost by Winograd's F(4x4, 3x3): 36 products instead of 144 for a tile of 16 outputs.
 //
 // The points are 0, +-1/sqrt 2, +-sqrt 2 and infinity, with which the result is as exact as a plain float32 sum (2e-6 of the largest
-// output: sums over channels are cut into parts); with the usual +-1, +-2 it is four times worse. Lavin and Gray 2015, arXiv:1509.09308; Barabasz et al. 2018, arXiv:1803.10986.
+// output: sums over channels are cut into parts); with the usual +-1, +-2 it is four times worse. Lavin and Gray 2015, arXiv:1509.09308;
+// Barabasz et al. 2018, arXiv:1803.10986.
 #pragma once
 
 #include <cstddef>
