@@ -35,8 +35,9 @@ bool rewrite_once(Graph& graph, NodeId id) {
     node.version = since;
     if (step == op.upgrade.end()) continue;
     // The schema is that of the newest opset; what every older one of these has in common is enough for the rewrites.
-    if (!node.has_input(0) || !node.has_output(0))
-      throw Error(ErrorCode::invalid_model, node.has_input(0) ? "the first output is missing" : "the first input is missing");
+    if (!node.has_input(0) && !op.inputs.empty() && op.inputs.front().presence == Presence::required)
+      throw Error(ErrorCode::invalid_model, fmt::format("the input 0 ({}) is missing", op.inputs.front().name));
+    if (!node.has_output(0)) throw Error(ErrorCode::invalid_model, "the first output is missing");
     step->rewrite(graph, id);
     return true;
   }
