@@ -155,7 +155,7 @@ typedef enum treadle_memory_class {
   TREADLE_MEMORY_TOTAL = 6
 } treadle_memory_class;
 /* Bytes that the session holds now, and the most so far. Either pointer may be NULL. */
-TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, treadle_memory_class memory_class, uint64_t* bytes,
+TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes,
                                                      uint64_t* peak_bytes);
 /* For later runs at once, for those under way at their next node. The session must have been made with a limit. */
 TREADLE_C_API treadle_status* treadle_session_set_memory_limit(const treadle_session* session, uint64_t limit_bytes);

@@ -149,8 +149,7 @@ treadle_status* treadle_session_end_profiling(treadle_session* session, const ch
   });
 }
 
-treadle_status* treadle_session_memory(const treadle_session* session, treadle_memory_class memory_class, uint64_t* bytes,
-                                       uint64_t* peak_bytes) {
+treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes, uint64_t* peak_bytes) {
   return guarded([&] {
     const treadle::MemoryStatistics statistics = require(session, "session").session.memory_statistics();
     if (memory_class < TREADLE_MEMORY_WEIGHTS || memory_class > TREADLE_MEMORY_TOTAL)

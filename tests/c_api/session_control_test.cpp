@@ -73,7 +73,7 @@ TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
   EXPECT_EQ(bytes, 0U);
   EXPECT_EQ(message_of(treadle_session_set_memory_limit(opened.session, 1)), "");
   EXPECT_NE(opened.run().find("at least"), std::string::npos);
-  EXPECT_NE(message_of(treadle_session_memory(opened.session, static_cast<treadle_memory_class>(9), &bytes, &peak)), "");
+  EXPECT_NE(message_of(treadle_session_memory(opened.session, 9, &bytes, &peak)), "");
 }
 
 TEST(CApi, AnUnknownAllocatorIsRefused) {
