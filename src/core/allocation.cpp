@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/checked.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -19,7 +20,7 @@ class PlainAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "plain"; }
   void* allocate(size_t size_bytes, MemoryClass /*memory_class*/) override {
-    const size_t rounded = (size_bytes + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment;
+    const size_t rounded = align_up(size_bytes, Storage::kAlignment);
     return rounded < size_bytes ? nullptr : std::aligned_alloc(Storage::kAlignment, rounded);
   }
   void free(void* data, size_t /*size_bytes*/, MemoryClass /*memory_class*/) noexcept override { std::free(data); }

@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <future>
 #include <limits>
 #include <thread>
 
 #include "sharing/job_table.h"
 #include "sharing/turn.h"
+#include "tests/onnx/wire_builder.h"
 #include "tests/sharing/jobs.h"
 
 namespace treadle {
@@ -27,17 +27,10 @@ using testing::values_of;
 // The tests' jobs are not those of whoever runs them.
 class OwnFolder : public ::testing::Environment {
  public:
-  OwnFolder() {
-    char folder[] = "/tmp/treadle-jobs-XXXXXX";
-    if (mkdtemp(folder)) {
-      folder_ = folder;
-      setenv("TREADLE_SHARING_DIR", folder, 1);
-    }
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  OwnFolder() { setenv("TREADLE_SHARING_DIR", folder_.path().c_str(), 1); }
 
  private:
-  std::string folder_;
+  onnx::test::TemporaryFolder folder_;
 };
 const auto* const own_folder = ::testing::AddGlobalTestEnvironment(new OwnFolder);
 
