@@ -1,10 +1,25 @@
 #include "core/fork_mutex.h"
 
+#include <atomic>
+
 #if defined(__unix__)
 #include <pthread.h>
 #endif
 
 namespace treadle {
+namespace {
+
+std::atomic<uint32_t> forks{0};
+
+}  // namespace
+
+uint32_t fork_generation() noexcept {
+#if defined(__unix__)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;
+#endif
+  return forks.load(std::memory_order_relaxed);
+}
 
 /// The list of all, never destroyed: a mutex with static storage may outlive whatever this file could destroy.
 struct ForkMutexes {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/cpu_info.h"
+#include "core/fork_mutex.h"
 #include "core/futex.h"
 
 #if defined(__unix__)
@@ -55,16 +56,7 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
-// Grows by one in every forked child, where the threads of all pools are gone.
-std::atomic<uint32_t> fork_generation{0};
 constexpr uint32_t kNotStarted = std::numeric_limits<uint32_t>::max(), kStarting = kNotStarted - 1;
-
-void watch_forks() {
-#if defined(__unix__)
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
-  (void)registered;
-#endif
-}
 
 // Nested loops try other slots first than the loops of other threads do.
 unsigned preferred_slot() {
@@ -123,7 +115,7 @@ struct ThreadPool::Impl {
   std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
   alignas(64) std::array<Slot, kNumSlots> slots;
-  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // fork_generation for which the workers run
+  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // fork_generation() for which the workers run
   int num_threads = 1;
   std::vector<std::thread>* workers = nullptr;
 
@@ -146,7 +138,7 @@ struct ThreadPool::Impl {
 // True if the workers exist in this process. The threads start at the first region, in a forked child too; while one caller starts
 // them, others go on alone: a lock could have been held by a thread that did not survive the fork.
 bool ThreadPool::Impl::ready() {
-  uint32_t current = fork_generation.load(std::memory_order_relaxed), seen = generation.load(std::memory_order_acquire);
+  uint32_t current = fork_generation(), seen = generation.load(std::memory_order_acquire);
   if (seen == current) return true;
   if (seen == kStarting || !generation.compare_exchange_strong(seen, kStarting, std::memory_order_acquire)) return false;
   start(current);
@@ -175,7 +167,7 @@ void ThreadPool::Impl::start(uint32_t current) {
 }
 
 void ThreadPool::Impl::stop() {
-  if (generation.load(std::memory_order_acquire) != fork_generation.load(std::memory_order_relaxed)) return;
+  if (generation.load(std::memory_order_acquire) != fork_generation()) return;
   stopping.store(true);
   wakeups.fetch_add(1);
   futex_wake(wakeups);
@@ -340,7 +332,7 @@ void ThreadPool::nudge() {
 }
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
-  watch_forks();
+  fork_generation();  // a fork counts from here on
   constexpr int kMaxThreads = 1 << 14;
   impl_->num_threads = std::clamp(num_threads > 0 ? num_threads : cpu_info().usable_cpus, 1, kMaxThreads);
 }

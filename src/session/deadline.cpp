@@ -8,26 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "core/fork_mutex.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
-
-#if defined(__unix__)
-#include <unistd.h>
-#endif
 
 namespace treadle {
 namespace {
 
 constexpr std::chrono::milliseconds kGrace{5};
 constexpr std::chrono::seconds kIdle{5};  // a thread without work ends after this
-
-int64_t process_id() {
-#if defined(__unix__)
-  return ::getpid();
-#else
-  return 0;
-#endif
-}
 
 /// One piece of work and who waits for it.
 struct Errand {
@@ -56,10 +45,10 @@ class Helpers {
   void start(std::shared_ptr<Errand> job) {
     {
       std::lock_guard lock(mutex_);
-      if (process_ != process_id()) {  // a forked child has none of its parent's threads
+      if (generation_ != fork_generation()) {  // a forked child has none of its parent's threads
         new std::vector<Helper*>(std::move(idle_));
         idle_.clear();
-        process_ = process_id();
+        generation_ = fork_generation();
       }
       if (!idle_.empty()) {
         Helper* helper = idle_.back();
@@ -104,7 +93,7 @@ class Helpers {
   std::mutex mutex_;
   std::vector<Helper*> idle_;
   size_t num_threads_ = 0;
-  int64_t process_ = process_id();
+  uint32_t generation_ = fork_generation();
 };
 
 }  // namespace

@@ -4,28 +4,9 @@
 
 #include "treadle/error.h"
 
-#if defined(__unix__)
-#include <pthread.h>
-#endif
-
 namespace treadle {
-namespace {
-
-// Runs of a process's parent never end in the child, where their threads do not exist.
-std::atomic<uint32_t> fork_generation{0};
-
-uint32_t current_generation() {
-#if defined(__unix__)
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
-  (void)registered;
-#endif
-  return fork_generation.load(std::memory_order_relaxed);
-}
-
-}  // namespace
-
 RunsInFlight::Entry::Entry(RunsInFlight& runs, uint64_t run_id, std::string_view tag)
-    : runs_(runs), run_id_(run_id), tag_(tag), start_(std::chrono::steady_clock::now()), fork_generation_(current_generation()) {
+    : runs_(runs), run_id_(run_id), tag_(tag), start_(std::chrono::steady_clock::now()), fork_generation_(fork_generation()) {
   std::lock_guard lock(runs.mutex_);
   if (runs.closed()) throw Error(ErrorCode::cancelled, "the session is closed");
   next_ = runs.first_;
@@ -49,7 +30,7 @@ std::vector<UnfinishedRun> RunsInFlight::list(bool all) const {
   std::vector<UnfinishedRun> runs;
   auto now = std::chrono::steady_clock::now();
   for (const Entry* entry = first_; entry; entry = entry->next_) {
-    if (entry->fork_generation_ != current_generation()) continue;
+    if (entry->fork_generation_ != fork_generation()) continue;
     const auto self = std::this_thread::get_id();
     if (!all && (entry->thread_ == self || entry->helper_ == self)) continue;
     runs.push_back(

@@ -30,8 +30,6 @@ constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
 constexpr const char* kFileName = "/jobs-1";  // another layout gets another name: versions of the library do not disturb each other
 constexpr int kCoordinatorByte = kMaxJobs;
 
-std::atomic<uint32_t> forks{0};
-
 // Locks of a process's own do not conflict with its claims: it must know which slots it holds.
 struct Owned {
   ForkMutex mutex;
@@ -69,12 +67,6 @@ uint64_t now_ns() noexcept {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<uint64_t>(time.tv_nsec);
-}
-
-uint32_t fork_generation() noexcept {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  (void)registered;
-  return forks.load(std::memory_order_relaxed);
 }
 
 void make_sharing_folder(const std::string& folder) {

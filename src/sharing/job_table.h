@@ -132,7 +132,5 @@ JobStatus status_of(const JobSlot& slot);
 /// @throws Error(invalid_argument)
 void apply(Page& page, int slot, const JobChange& change);
 uint32_t share_from_percent(double percent);
-/// Grows in every forked child.
-uint32_t fork_generation() noexcept;
 
 }  // namespace treadle::sharing

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/fork_mutex.h"
 #include "sharing/job_table.h"
 
 namespace treadle {
