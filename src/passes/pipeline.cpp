@@ -24,6 +24,8 @@ struct RulePass {
   std::unique_ptr<Rule> (*make)();
 };
 
+constexpr std::string_view kComputeInFloat32 = "compute-in-float32";
+
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
 // rules look at them; removal last.
 constexpr WholeGraphPass kBefore[] = {
@@ -36,6 +38,8 @@ constexpr WholeGraphPass kBefore[] = {
     {{"fold-constants", "nodes with constant inputs are computed once", false}, fold_constants},
     {{"inline-constant-if", "an If with a constant condition becomes the branch that it takes", false},
      [](Graph& graph, FoldBudget&, int64_t limit) { return inline_constant_if(graph, limit); }},
+    {{kComputeInFloat32, "16-bit floats -> float32 between Casts, constants converted once, outside of training", true},
+     [](Graph& graph, FoldBudget& budget, int64_t limit) { return compute_in_float32(graph, budget, limit); }},
 };
 // Takes DequantizeLinear away, which other runtimes look for.
 constexpr std::string_view kQuantizedMatMul = "fuse-quantized-matmul";
@@ -127,6 +131,7 @@ class Pipeline {
   bool is_active(const PassInfo& info) const {
     if (info.inference_only && options_.training) return false;
     if (options_.keep_quantisation && info.name == kQuantizedMatMul) return false;
+    if (!options_.widen && info.name == kComputeInFloat32) return false;
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
   }
 

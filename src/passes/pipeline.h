@@ -22,6 +22,8 @@ struct PipelineOptions {
   /// Convolutions get their channels innermost. Not for a file: as functions of standard operators they are Transposes around each node,
   /// and other runtimes have layouts of their own.
   bool layout = true;
+  /// 16-bit floats are computed in float32, from converted constants. Not for a file, which would be twice as large.
+  bool widen = true;
   /// Called once, when the graph is simplified but still of ONNX's operators: what it takes out is not fused any more.
   std::function<void(Graph&)> before_fusion;
   /// One line for every pass that changed something: name, what it did, microseconds.

@@ -33,6 +33,9 @@ int64_t inline_constant_if(Graph& graph, int64_t limit);
 /// Nodes that compute the same thing from the same inputs become one; so do small constants of equal contents. Never random numbers.
 int64_t merge_common_nodes(Graph& graph, int64_t limit);
 
+/// Nodes of 16-bit floats compute in float32 from converted constants; Casts stand where such a region begins and ends. Inference only.
+int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit);
+
 /// Groups of pointwise operators become FusedElementwise nodes. Inference only.
 /// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation = false);

@@ -147,7 +147,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.training = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
-  pipeline.layout = !for_file;
+  pipeline.layout = pipeline.widen = !for_file;
   if (has_backends) pipeline.before_fusion = partition;
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;

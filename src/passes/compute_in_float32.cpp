@@ -1,0 +1,227 @@
+// y = f(x) in float16 or bfloat16 -> y = Cast(f(Cast(x))), f in float32, where no Cast stands between two such nodes: a value that float32
+// computed is read as float32. Kernels of 16-bit floats compute in float32 anyway, and would convert weights and images in every run; so
+// constants are converted once, and the layouts and fusions of float32 apply. What lies between is rounded less often than the model says,
+// so that results come closer to those of real numbers; values beyond the 16-bit range do not become infinite on the way.
+//
+// A graph without a product, convolution or the like is left alone, as are operators that decide by their operands (comparisons, ArgMax):
+// they read the rounded values. What only moves elements follows where all that it reads is in float32 already.
+#include <algorithm>
+#include <string_view>
+
+#include "core/file.h"
+#include "kernels/elementwise/convert.h"
+#include "passes/whole_graph.h"
+
+namespace treadle::passes {
+namespace {
+
+bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
+
+// What makes the conversion worth while.
+constexpr std::string_view kHeavy[] = {"Conv",
+                                       "ConvTranspose",
+                                       "MatMul",
+                                       "Gemm",
+                                       "Einsum",
+                                       "LSTM",
+                                       "GRU",
+                                       "RNN",
+                                       "MaxPool",
+                                       "AveragePool",
+                                       "LpPool",
+                                       "GlobalAveragePool",
+                                       "GlobalMaxPool",
+                                       "BatchNormalization",
+                                       "InstanceNormalization",
+                                       "GroupNormalization",
+                                       "LayerNormalization",
+                                       "RMSNormalization",
+                                       "LpNormalization",
+                                       "LRN",
+                                       "Softmax",
+                                       "LogSoftmax",
+                                       "Resize",
+                                       "ReduceMean",
+                                       "ReduceSum",
+                                       "ReduceSumSquare",
+                                       "ReduceL1",
+                                       "ReduceL2",
+                                       "ReduceLogSum",
+                                       "ReduceLogSumExp",
+                                       "ReduceProd",
+                                       "ReduceMax",
+                                       "ReduceMin"};
+constexpr std::string_view kElementwise[] = {"Abs",         "Add",
+                                             "Ceil",        "Celu",
+                                             "Clip",        "Cos",
+                                             "Div",         "Elu",
+                                             "Erf",         "Exp",
+                                             "Floor",       "Gelu",
+                                             "HardSigmoid", "HardSwish",
+                                             "LeakyRelu",   "Log",
+                                             "Max",         "Mean",
+                                             "Min",         "Mish",
+                                             "Mul",         "Neg",
+                                             "PRelu",       "Pow",
+                                             "Reciprocal",  "Relu",
+                                             "Round",       "Selu",
+                                             "Sigmoid",     "Sin",
+                                             "Softplus",    "Softsign",
+                                             "Sqrt",        "Sub",
+                                             "Sum",         "Swish",
+                                             "Tanh",        "ThresholdedRelu"};
+constexpr std::string_view kMoving[] = {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity",  "Pad",       "Reshape",
+                                        "Slice",  "SpaceToDepth", "Split",  "Squeeze", "Tile",   "Transpose", "Unsqueeze", "Where"};
+
+template <size_t N>
+bool contains(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+class Float32Pass {
+ public:
+  Float32Pass(Graph& graph, size_t max_bytes, int64_t limit) : g_(graph), max_bytes_(max_bytes), left_(limit) {}
+
+  int64_t run() {
+    const std::vector<NodeId> order = g_.order();
+    const bool worth_while = std::any_of(order.begin(), order.end(), [&](NodeId id) {
+      const Node& node = g_.node(id);
+      return node.domain.empty() && contains(kHeavy, node.op_type) && reads_half(node);
+    });
+    if (!worth_while) return 0;
+    for (NodeId id : order) {
+      if (left_ <= count_) break;
+      Node& node = g_.node(id);
+      if (node.is("Cast") ? read_wide(node) : is_to_convert(node)) {
+        if (!node.is("Cast")) convert(id);
+        ++count_;
+      }
+    }
+    return count_;
+  }
+
+ private:
+  bool is_half_tensor(ValueId id) const { return id != kNoValue && g_.type(id).is_tensor() && is_half(g_.type(id).dtype); }
+  bool reads_half(const Node& node) const {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is_half_tensor(input); });
+  }
+  bool is_wide(ValueId id) const { return index_of(id) < wide_.size() && wide_[index_of(id)] != kNoValue; }
+
+  bool is_to_convert(const Node& node) const {
+    if (!node.domain.empty() || !node.bodies.empty() || !reads_half(node)) return false;
+    if (contains(kMoving, node.op_type)) {
+      // A cache that grows by a few lines is not converted for their sake.
+      bool any = false;
+      for (ValueId input : node.inputs) {
+        if (!is_half_tensor(input) || (g_.value(input).is_constant() && is_affordable(input))) continue;
+        if (!is_wide(input)) return false;
+        any = true;
+      }
+      return any;
+    }
+    if (!contains(kHeavy, node.op_type) && !contains(kElementwise, node.op_type)) return false;
+    if (node.attributes.get_int("stash_type", 1) != 1) return false;  // asks for 16 bits
+    return std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId input) { return !is_half_tensor(input) || !g_.value(input).is_constant() || is_affordable(input); });
+  }
+  // Kernels pack larger weights in float32 themselves, but do not hold them twice on the way.
+  bool is_affordable(ValueId constant) const {
+    const Tensor* tensor = g_.stored_tensor(constant);
+    return tensor && tensor->size_bytes() <= max_bytes_ / 2;
+  }
+
+  /// A Cast to a wider type reads what float32 computed. False if it does not.
+  bool read_wide(const Node& node) {
+    const DType to = g_.type(node.outputs[0]).dtype;
+    if ((to != DType::float32 && to != DType::float64) || !is_wide(node.inputs[0]) || g_.value(node.inputs[0]).is_constant()) return false;
+    const NodeId id = node.id;
+    const ValueId wide = wide_[index_of(node.inputs[0])], out = node.outputs[0];
+    g_.set_input(id, 0, wide);
+    if (to == DType::float32 && !g_.is_output(out)) g_.replace_uses(out, wide);
+    return true;
+  }
+
+  void set_wide(ValueId id, ValueId wide) {
+    if (wide_.size() <= index_of(id)) wide_.resize(index_of(id) + 1, kNoValue);
+    wide_[index_of(id)] = wide;
+  }
+
+  ValueId widened_constant(ValueId id) {
+    const Tensor stored = *g_.stored_tensor(id);
+    const Tensor dense = stored.contiguous();
+    Tensor result(DType::float32, dense.shape());
+    if (dense.dtype() == DType::float16)
+      kernels::widen(reinterpret_cast<const Float16*>(dense.raw()), result.data<float>(), dense.num_elements());
+    else
+      kernels::widen(reinterpret_cast<const BFloat16*>(dense.raw()), result.data<float>(), dense.num_elements());
+    drop_mapped_pages(dense.raw(), dense.size_bytes());
+    return g_.add_constant(g_.value(id).name + "/float32", result);
+  }
+
+  /// The value in float32; made before `before` if there is none yet.
+  ValueId widened(ValueId id, NodeId before) {
+    if (is_wide(id)) return wide_[index_of(id)];
+    ValueId wide;
+    if (g_.value(id).is_constant()) {
+      wide = widened_constant(id);
+    } else {
+      const std::string name = g_.value(id).name + "/float32";
+      wide = cast(id, DType::float32, name, before);
+    }
+    set_wide(id, wide);
+    return wide;
+  }
+
+  ValueId cast(ValueId id, DType to, const std::string& name, NodeId before) {
+    const NodeId made = g_.add_node(
+        {.op_type = "Cast", .inputs = {id}, .attributes = {{"to", static_cast<int64_t>(to)}}, .name = name, .output_names = {name}},
+        before);
+    const ValueId result = g_.node(made).outputs[0];
+    g_.value(result).type = g_.type(id);
+    g_.value(result).type.dtype = to;
+    return result;
+  }
+
+  void convert(NodeId id) {
+    for (size_t i = 0; i < g_.node(id).inputs.size(); ++i) {
+      const ValueId input = g_.node(id).inputs[i];
+      if (is_half_tensor(input)) g_.set_input(id, i, widened(input, id));
+    }
+    const std::vector<ValueId> outputs = g_.node(id).outputs;
+    for (ValueId out : outputs) {
+      if (!is_half_tensor(out)) continue;
+      // Readers find the rounded value under its old name, until they are converted themselves.
+      const DType dtype = g_.type(out).dtype;
+      const std::string name = g_.value(out).name;
+      g_.rename_value(out, name + "/float32");
+      g_.value(out).type.dtype = DType::float32;
+      const ValueId rounded = cast(out, dtype, name, g_.next(id));
+      const NodeId producer = g_.value(rounded).producer;
+      g_.replace_uses(out, rounded);
+      g_.set_input(producer, 0, out);
+      set_wide(rounded, out);
+    }
+  }
+
+  Graph& g_;
+  size_t max_bytes_;
+  int64_t left_, count_ = 0;
+  std::vector<ValueId> wide_;  // by value of 16 bits: the same in float32
+};
+
+int64_t convert_graph(Graph& graph, size_t max_bytes, int64_t limit) {
+  int64_t count = Float32Pass(graph, max_bytes, limit).run();
+  for (NodeId id : graph.order())
+    for (Body& body : graph.node(id).bodies) count += convert_graph(*body.graph, max_bytes, limit - count);
+  return count;
+}
+
+}  // namespace
+
+int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit) {
+  const int64_t count = convert_graph(graph, budget.max_bytes_each, limit);
+  if (count > 0) remove_dead(graph, INT64_MAX);
+  return count;
+}
+
+}  // namespace treadle::passes
