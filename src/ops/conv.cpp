@@ -150,6 +150,7 @@ std::vector<OpDef> conv_ops() {
        .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)},
        .gradient = gradients::conv}};
   for (const OpDef& op : nhwc_ops()) ops.push_back(op);
+  for (const OpDef& op : nhwc_byte_ops()) ops.push_back(op);
   return ops;
 }
 

@@ -21,5 +21,7 @@ kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInpu
 
 /// The operators with channels innermost that the layout pass makes; a part of the family of convolutions.
 std::vector<OpDef> nhwc_ops();
+/// And those on bytes.
+std::vector<OpDef> nhwc_byte_ops();
 
 }  // namespace treadle::ops

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "graph/infer.h"
+#include "kernels/conv/nhwc_bytes.h"
+#include "kernels/gemm/gemm_bytes.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
@@ -44,6 +46,7 @@ class LayoutPass {
   bool move(const Node& node) {
     if (node.domain == "" || node.domain == "ai.onnx") {
       if (node.is("Conv")) return conv(node);
+      if (node.is("QLinearConv")) return quantised_conv(node);
       if (node.is("ConvTranspose")) return conv_transpose(node);
       if (node.is("Transpose")) return transpose(node);
       if (!reads_moved(node)) return false;
@@ -99,10 +102,13 @@ class LayoutPass {
                                                                      {"Resize", &LayoutPass::resize},
                                                                      {"Pad", &LayoutPass::pad},
                                                                      {"Slice", &LayoutPass::slice},
+                                                                     {"QuantizeLinear", &LayoutPass::quantisation},
+                                                                     {"DequantizeLinear", &LayoutPass::quantisation},
                                                                      {"Shape", &LayoutPass::shape}};
       for (const auto& [name, function] : kMoves)
         if (node.op_type == name) return (this->*function)(node);
     }
+    if (node.is("ByteTable", "treadle") && reads_moved(node)) return table(node);
     return false;
   }
 
@@ -111,6 +117,13 @@ class LayoutPass {
     const Type& type = g_.type(id);
     return type.is_tensor() && type.dtype == DType::float32 && type.has_rank() && (type.rank() == 3 || type.rank() == 4);
   }
+  bool is_byte_image(ValueId id) const {
+    if (id == kNoValue) return false;
+    const Type& type = g_.type(id);
+    return type.is_tensor() && (type.dtype == DType::uint8 || type.dtype == DType::int8) && type.has_rank() &&
+           (type.rank() == 3 || type.rank() == 4);
+  }
+  bool is_any_image(ValueId id) const { return is_image(id) || is_byte_image(id); }
   int rank(ValueId id) const { return g_.type(id).rank(); }
   bool has_moved(ValueId id) const {
     return id != kNoValue && index_of(id) < moved_values_.size() && moved_values_[index_of(id)] != kNoValue;
@@ -171,7 +184,8 @@ class LayoutPass {
       if (outputs[i] == kNoValue) continue;
       const ValueId last = g_.node(made).outputs[i];
       const Ints perm = channels_first_order(rank(outputs[i]));
-      g_.value(last).type = Type::tensor(DType::float32, permuted(*g_.type(outputs[i]).shape, channels_last_order(rank(outputs[i]))));
+      g_.value(last).type =
+          Type::tensor(g_.type(outputs[i]).dtype, permuted(*g_.type(outputs[i]).shape, channels_last_order(rank(outputs[i]))));
       const std::string name = g_.value(outputs[i]).name;
       g_.rename_value(outputs[i], name + "/replaced");
       const ValueId back = transposed(last, perm, {.name = name + "/channels_first", .output_names = {name}}, old);
@@ -200,6 +214,23 @@ class LayoutPass {
     return true;
   }
 
+  bool quantised_conv(const Node& node) {
+    if (!kernels::has_fast_byte_products() || !is_byte_image(node.inputs[0]) || !is_byte_image(node.outputs[0])) return false;
+    const Tensor *weights = g_.stored_tensor(node.inputs[3]), *zeros = g_.constant_tensor(node.inputs[5]);
+    const int r = rank(node.inputs[0]);
+    if (!weights || weights->dtype() != DType::int8 || weights->shape().rank() != r || weights->num_elements() == 0) return false;
+    if (!zeros || !all_elements_are(*zeros, 0)) return false;
+    kernels::ConvParams params;
+    params.group = node.attributes.get_int("group", 1);
+    params.M = weights->shape()[0], params.C = weights->shape()[1] * params.group;
+    const Ints pads = node.attributes.get_ints("pads");
+    if (!kernels::has_nhwc_bytes(params) || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
+    NodeSpec spec{.op_type = "NhwcQLinearConv", .inputs = node.inputs, .attributes = node.attributes, .domain = "treadle"};
+    spec.inputs[0] = channels_last(node.inputs[0], node.id);
+    replace(node, std::move(spec));
+    return true;
+  }
+
   bool conv_transpose(const Node& node) {
     const Tensor* weights = g_.stored_tensor(node.inputs[1]);
     if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || !weights || weights->shape().rank() != rank(node.inputs[0]))
@@ -218,7 +249,7 @@ class LayoutPass {
 
   // Transposes of the model itself: those into and out of channels innermost vanish.
   bool transpose(const Node& node) {
-    if (!is_image(node.inputs[0])) return false;
+    if (!is_any_image(node.inputs[0])) return false;
     const int r = rank(node.inputs[0]);
     const Ints perm = node.attributes.get_ints("perm");
     if (static_cast<int>(perm.size()) != r) return false;
@@ -280,19 +311,34 @@ class LayoutPass {
     return true;
   }
 
+  // One scale for all, or a function of each byte.
+  bool quantisation(const Node& node) {
+    if (!has_moved(node.inputs[0]) || !is_any_image(node.inputs[0]) || !is_any_image(node.outputs[0])) return false;
+    for (size_t i = 1; i < node.inputs.size(); ++i)
+      if (node.inputs[i] != kNoValue && (!g_.type(node.inputs[i]).has_rank() || !is_one_element(g_.type(node.inputs[i])))) return false;
+    return pointwise(node);
+  }
+  bool table(const Node& node) { return has_moved(node.inputs[0]) && is_byte_image(node.inputs[0]) && pointwise(node); }
+  bool pointwise(const Node& node) {
+    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain};
+    spec.inputs[0] = channels_last(node.inputs[0], node.id);
+    replace(node, std::move(spec));
+    return true;
+  }
+
   bool along_axis(const Node& node) {
-    if (!is_image(node.outputs[0])) return false;
+    if (!is_any_image(node.outputs[0])) return false;
     const int r = rank(node.outputs[0]);
     const bool joins = node.is("Concat");
     const size_t images = joins ? node.inputs.size() : 1;
     int moved = 0;
     for (size_t i = 0; i < images; ++i) {
-      if (!is_image(node.inputs[i]) || rank(node.inputs[i]) != r) return false;
+      if (!is_any_image(node.inputs[i]) || rank(node.inputs[i]) != r) return false;
       moved += has_moved(node.inputs[i]) ? 1 : -1;
     }
     if (moved < 0) return false;
     for (ValueId output : node.outputs)
-      if (output != kNoValue && !is_image(output)) return false;
+      if (output != kNoValue && !is_any_image(output)) return false;
     NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes};
     for (size_t i = 0; i < images; ++i) spec.inputs[i] = channels_last(node.inputs[i], node.id);
     const int64_t otherwise = node.is("Softmax") ? -1 : 0;
@@ -307,9 +353,10 @@ class LayoutPass {
 
   bool pool(const Node& node) {
     const Ints pads = node.attributes.get_ints("pads");
-    if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || node.outputs.size() > 1) return false;
-    if (std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
-    NodeSpec spec{.op_type = "Nhwc" + node.op_type,
+    const bool bytes = node.is("MaxPool") && is_byte_image(node.inputs[0]);
+    if (!bytes && (!is_image(node.inputs[0]) || !is_image(node.outputs[0]))) return false;
+    if (node.outputs.size() > 1 || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
+    NodeSpec spec{.op_type = bytes ? "NhwcByteMaxPool" : "Nhwc" + node.op_type,
                   .inputs = {channels_last(node.inputs[0], node.id)},
                   .attributes = node.attributes,
                   .domain = "treadle"};

@@ -1,6 +1,6 @@
 // act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), where nothing else reads what lies between. The sums and the
 // functions are those of the operators, so nothing changes but the memory that is not written. NhwcConvTranspose takes an activation only,
-// NhwcAffine a Relu.
+// NhwcAffine a Relu, NhwcQLinearConv a ByteTable.
 #include <optional>
 
 #include "ops/activation_names.h"
@@ -61,10 +61,12 @@ class ConvFusion {
 
  private:
   static bool is_fusible(const Node& node) {
-    return node.domain == "treadle" && (node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose" || node.op_type == "NhwcAffine");
+    return node.domain == "treadle" && (node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose" || node.op_type == "NhwcAffine" ||
+                                        node.op_type == "NhwcQLinearConv");
   }
 
   bool take_next(NodeId id) {
+    if (g_.node(id).op_type == "NhwcQLinearConv") return take_table(id);
     const Node& conv = g_.node(id);
     const ValueId y = conv.outputs[0];
     if (conv.attributes.get_string("activation", "none") != "none" || g_.is_output(y)) return false;
@@ -77,6 +79,21 @@ class ConvFusion {
     const std::optional<Activation> activation = activation_of(g_, next);
     if (!activation || (conv.op_type == "NhwcAffine" && activation->name != "relu")) return false;
     return take_activation(id, next, *activation);
+  }
+
+  bool take_table(NodeId id) {
+    const ValueId y = g_.node(id).outputs[0];
+    if (g_.node(id).has_input(9) || !is_used_once(g_, y)) return false;
+    const Node& next = g_.node(g_.value(y).uses[0].node);
+    if (!next.is("ByteTable", "treadle") || next.inputs[0] != y) return false;
+    const ValueId table = next.inputs[1];
+    const DType dtype = g_.type(next.outputs[0]).dtype;
+    absorb(id, next);
+    g_.resize_inputs(id, 10);
+    g_.set_input(id, 9, table);
+    g_.node(id).attributes.set("dtype", static_cast<int64_t>(dtype));
+    g_.value(y).type.dtype = dtype;
+    return true;
   }
 
   bool take_activation(NodeId id, const Node& next, const Activation& activation) {

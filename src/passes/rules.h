@@ -24,5 +24,6 @@ std::unique_ptr<Rule> fuse_attention();
 std::unique_ptr<Rule> attention_layouts();
 std::unique_ptr<Rule> fuse_into_matmul();
 std::unique_ptr<Rule> fuse_quantized_matmul();
+std::unique_ptr<Rule> fuse_quantized_conv();
 
 }  // namespace treadle::passes

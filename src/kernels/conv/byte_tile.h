@@ -1,0 +1,52 @@
+// The micro-kernels of convolutions of bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/conv/window.h"
+
+namespace treadle::kernels {
+
+/// How 32-bit sums become bytes. The arrays are as long as the columns, rounded up to 16.
+struct ByteEpilogue {
+  const int32_t* offsets;
+  const float* scales;
+  int32_t zero;
+  bool is_signed;
+};
+
+/// Rows of A (unsigned) times one panel of 16 * vectors columns.
+struct ByteConvTile {
+  const uint8_t* A;
+  int64_t lda;
+  const int8_t* B;  ///< for each four of K, the columns' four bytes
+  int64_t quads;
+  int vectors;  ///< 1 to 4
+  ByteEpilogue epilogue;
+  uint8_t* y;
+  int64_t ldy, columns, rows;
+};
+void byte_conv_tile_plain(const ByteConvTile& tile);
+/// @pre the CPU has AVX512-VNNI
+void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
+
+/// One row of outputs of one image.
+struct ByteDepthwiseRow {
+  const Window* window;
+  int64_t C, oh;
+  const uint8_t* x;  ///< the image
+  bool x_signed;
+  int32_t x_zero;
+  const int32_t* weights;  ///< for each tap, C elements whose upper halves are zero
+  ByteEpilogue epilogue;
+  uint8_t* y;
+};
+void byte_depthwise_row_plain(const ByteDepthwiseRow& row);
+/// @pre the CPU has AVX512-VNNI
+void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row);
+
+void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
+/// False if the CPU lacks AVX512-VBMI; nothing is done then.
+bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,175 @@
+// Compiled for AVX512-VNNI (and VBMI); called only where the machine has it.
+#include "core/cpu_info.h"
+#include "kernels/conv/byte_tile.h"
+
+#if defined(__x86_64__)
+// GCC 12 warns of the registers that its own intrinsics leave open on purpose.
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#define TREADLE_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#define TREADLE_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
+
+namespace treadle::kernels {
+namespace {
+
+// As requantize() does it, 16 sums at a time.
+TREADLE_VNNI inline __m128i to_bytes(__m512i sums, const ByteEpilogue& e, int64_t column) {
+  const __m512 bound = _mm512_set1_ps(1e6F);
+  const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(sums, _mm512_loadu_si512(e.offsets + column)));
+  const __m512 scaled = _mm512_mul_ps(sum, _mm512_loadu_ps(e.scales + column));
+  const __m512 inside = _mm512_min_ps(bound, _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), bound), scaled));
+  const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32(inside), _mm512_set1_epi32(e.zero));
+  if (e.is_signed) return _mm512_cvtsepi32_epi8(shifted);
+  return _mm512_cvtusepi32_epi8(_mm512_max_epi32(shifted, _mm512_setzero_si512()));
+}
+
+TREADLE_VNNI inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst) {
+  if (count >= 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), bytes);
+  } else if (count > 0) {
+    _mm_mask_storeu_epi8(dst, static_cast<__mmask16>((1U << count) - 1), bytes);
+  }
+}
+
+template <int kVectors, int kRows>
+TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
+  __m512i sum[kRows][kVectors];
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_si512();
+  const uint8_t* a = tile.A + row * tile.lda;
+  const int8_t* b = tile.B;
+  for (int64_t k = 0; k < tile.quads; ++k, a += 4, b += 64 * kVectors) {
+    __m512i columns[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(b + 64 * v);
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      std::memcpy(&four, a + r * tile.lda, sizeof four);
+      const __m512i bytes = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
+    }
+  }
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      store_bytes(to_bytes(sum[r][v], tile.epilogue, 16 * v), tile.columns - 16 * v, tile.y + (row + r) * tile.ldy + 16 * v);
+}
+
+template <int kVectors, int kRows>
+TREADLE_VNNI void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return rows_any<kVectors, kRows - 1>(tile, row, rows);
+  }
+  rows_of<kVectors, kRows>(tile, row);
+}
+
+template <int kVectors, int kMaxRows>
+TREADLE_VNNI void all_rows(const ByteConvTile& tile) {
+  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // even ones: 7 rows are 4 + 3
+  int64_t row = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);
+    rows_any<kVectors, kMaxRows>(tile, row, count);
+    row += count;
+  }
+}
+
+template <bool kSigned>
+TREADLE_VNNI inline __m512i load_bytes(const uint8_t* src, int64_t count) {
+  const __m128i bytes = count >= 16 ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(src))
+                                    : _mm_maskz_loadu_epi8(static_cast<__mmask16>((1U << count) - 1), src);
+  return kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+}
+
+// `count` channels from c on, at most 16 * kVectors.
+template <bool kSigned, int kVectors>
+TREADLE_VNNI inline void depthwise_pixel(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t c, int64_t count,
+                                         uint8_t* y) {
+  const Window& w = *row.window;
+  const __m512i zero = _mm512_set1_epi32(row.x_zero);
+  __m512i sum[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) sum[v] = _mm512_setzero_si512();
+  for (int64_t i = down.first; i < down.last; ++i)
+    for (int64_t j = along.first; j < along.last; ++j) {
+      const uint8_t* x = row.x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
+      const int32_t* weights = row.weights + (i * w.kernel[2] + j) * row.C + c;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t left = count - 16 * v;
+        const __m512i factor = left >= 16 ? _mm512_loadu_si512(weights + 16 * v)
+                                          : _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1U << left) - 1), weights + 16 * v);
+        // The product of the lower halves: the upper one of the weight is zero.
+        sum[v] = _mm512_dpwssd_epi32(sum[v], _mm512_sub_epi32(load_bytes<kSigned>(x + 16 * v, left), zero), factor);
+      }
+    }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) store_bytes(to_bytes(sum[v], row.epilogue, c + 16 * v), count - 16 * v, y + c + 16 * v);
+}
+
+template <bool kSigned>
+TREADLE_VNNI void depthwise_row(const ByteDepthwiseRow& row) {
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  uint8_t* y = row.y;
+  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += row.C) {
+    const Taps along = taps_inside(w, 2, ow);
+    int64_t c = 0;
+    for (; c + 64 <= row.C; c += 64) depthwise_pixel<kSigned, 4>(row, down, along, c, 64, y);
+    for (; c + 32 <= row.C; c += 32) depthwise_pixel<kSigned, 2>(row, down, along, c, 32, y);
+    for (; c < row.C; c += 16) depthwise_pixel<kSigned, 1>(row, down, along, c, std::min<int64_t>(16, row.C - c), y);
+  }
+}
+
+TREADLE_VBMI void map_vectors(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+  __m512i part[4];
+  for (int i = 0; i < 4; ++i) part[i] = _mm512_loadu_si512(table + 64 * i);
+  for (int64_t i = 0; i < n; i += 64) {
+    const __mmask64 mask = n - i >= 64 ? ~uint64_t{0} : (uint64_t{1} << (n - i)) - 1;
+    const __m512i index = _mm512_maskz_loadu_epi8(mask, x + i);
+    const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]), high = _mm512_permutex2var_epi8(part[2], index, part[3]);
+    _mm512_mask_storeu_epi8(y + i, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high));
+  }
+}
+
+}  // namespace
+
+TREADLE_VNNI void byte_conv_tile_avx512vnni(const ByteConvTile& tile) {
+  switch (tile.vectors) {
+    case 1: return all_rows<1, 14>(tile);
+    case 2: return all_rows<2, 10>(tile);
+    case 3: return all_rows<3, 8>(tile);
+    default: return all_rows<4, 6>(tile);
+  }
+}
+
+TREADLE_VNNI void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row) {
+  row.x_signed ? depthwise_row<true>(row) : depthwise_row<false>(row);
+}
+
+bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+  static const bool has_vbmi = cpu_info().features.avx512 && __builtin_cpu_supports("avx512vbmi") != 0;
+  if (has_vbmi) map_vectors(n, table, x, y);
+  return has_vbmi;
+}
+
+}  // namespace treadle::kernels
+#else
+namespace treadle::kernels {
+void byte_conv_tile_avx512vnni(const ByteConvTile& tile) { byte_conv_tile_plain(tile); }
+void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row) { byte_depthwise_row_plain(row); }
+bool map_bytes_avx512vbmi(int64_t, const uint8_t*, const uint8_t*, uint8_t*) { return false; }
+}  // namespace treadle::kernels
+#endif

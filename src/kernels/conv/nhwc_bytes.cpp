@@ -1,0 +1,294 @@
+#include "kernels/conv/nhwc_bytes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/conv/byte_tile.h"
+#include "kernels/gemm/gemm_bytes.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kPanel = 64;
+constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk: a chunk's windows stay in L1 or L2
+constexpr int64_t kSmallCopy = 16;
+
+bool is_depthwise(const ConvParams& p) { return p.group > 1; }
+int64_t depth_of(const ConvParams& p) { return p.C * p.window.kernel_size(); }
+int64_t quads_of(const ConvParams& p) { return (depth_of(p) + 3) / 4; }
+int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// Whether the rows of the product are the image's pixels.
+bool is_pointwise(const ConvParams& p) {
+  const Window& w = p.window;
+  return w.kernel_size() == 1 && w.stride[1] == 1 && w.stride[2] == 1 && w.in[1] == w.out[1] && w.in[2] == w.out[2] && p.C % 4 == 0;
+}
+
+uint8_t to_byte(int32_t sum, const ByteEpilogue& e, int64_t column) {
+  const int32_t total = static_cast<int32_t>(static_cast<uint32_t>(sum) + static_cast<uint32_t>(e.offsets[column]));
+  const float scaled = std::min(1e6F, std::max(-1e6F, static_cast<float>(total) * e.scales[column]));
+  const int32_t shifted = static_cast<int32_t>(std::nearbyint(scaled)) + e.zero;
+  return static_cast<uint8_t>(e.is_signed ? std::clamp(shifted, -128, 127) : std::clamp(shifted, 0, 255));
+}
+
+/// The windows of outputs [begin, end), a row of `lda` bytes each. `fill` is what the pads hold.
+class Gather {
+ public:
+  Gather(const ConvParams& p, const ByteConv& conv)
+      : p_(p),
+        w_(p.window),
+        x_(static_cast<const uint8_t*>(conv.x)),
+        x_end_(x_ + p.N * p.window.in_size() * p.C),
+        fill_(static_cast<uint8_t>(conv.x_zero)),
+        flip_(conv.x_signed ? 0x80 : 0) {}
+
+  void rows(int64_t begin, int64_t end, int64_t lda, uint8_t* dst) const {
+    if (is_pointwise(p_)) {
+      const uint8_t* src = x_ + begin * p_.C;
+      for (int64_t i = 0; i < (end - begin) * p_.C; ++i) dst[i] = src[i] ^ flip_;
+      return;
+    }
+    const int64_t out_size = w_.out_size();
+    uint8_t* row = dst;
+    for (int64_t i = begin; i < end; ++i, row += lda) {
+      const int64_t place = i % out_size;
+      window(x_ + i / out_size * w_.in_size() * p_.C, place / w_.out[2], place % w_.out[2], row);
+    }
+    // Bytes behind a window's end meet weights of zero.
+    if (flip_ != 0)
+      for (int64_t i = 0; i < (end - begin) * lda; ++i) dst[i] ^= flip_;
+  }
+
+ private:
+  void window(const uint8_t* image, int64_t oh, int64_t ow, uint8_t* dst) const {
+    const int64_t C = p_.C, line = w_.kernel[2] * C;
+    const int64_t top = oh * w_.stride[1] - w_.pad_begin[1], left = ow * w_.stride[2] - w_.pad_begin[2];
+    const Taps along = taps_inside(w_, 2, ow);
+    for (int64_t ky = 0; ky < w_.kernel[1]; ++ky, dst += line) {
+      const int64_t ih = top + ky * w_.dilation[1];
+      if (ih < 0 || ih >= w_.in[1] || along.first == along.last) {
+        std::memset(dst, fill_, static_cast<size_t>(line));
+        continue;
+      }
+      const uint8_t* src = image + (ih * w_.in[2] + left) * C;
+      if (along.first > 0) std::memset(dst, fill_, static_cast<size_t>(along.first * C));
+      if (w_.dilation[2] == 1) {
+        copy(src + along.first * C, (along.last - along.first) * C, dst + along.first * C);
+      } else {
+        for (int64_t kx = along.first; kx < along.last; ++kx) copy(src + kx * w_.dilation[2] * C, C, dst + kx * C);
+      }
+      if (along.last < w_.kernel[2]) std::memset(dst + along.last * C, fill_, static_cast<size_t>((w_.kernel[2] - along.last) * C));
+    }
+  }
+  // A few bytes too many are overwritten by what comes next; the scratch has room for the last ones.
+  void copy(const uint8_t* src, int64_t n, uint8_t* dst) const {
+    if (n <= kSmallCopy && x_end_ - src >= kSmallCopy) {
+      std::memcpy(dst, src, kSmallCopy);
+    } else {
+      std::memcpy(dst, src, static_cast<size_t>(n));
+    }
+  }
+
+  const ConvParams& p_;
+  const Window& w_;
+  const uint8_t *x_, *x_end_;
+  uint8_t fill_, flip_;
+};
+
+int64_t dense_chunks(const ConvParams& p, bool in_place) {
+  const int64_t rows = in_place ? kInPlace : kGathered;
+  return (p.N * p.window.out_size() + rows - 1) / rows;
+}
+size_t slot_bytes(const ConvParams& p) { return aligned_bytes<uint8_t>(kGathered * 4 * quads_of(p) + kSmallCopy); }
+int num_slots(const ConvParams& p, int max_threads) { return ScratchSlots::count(max_threads, dense_chunks(p, false)); }
+
+void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+  if (!map_bytes_avx512vbmi(n, table, x, y)) map_bytes_plain(n, table, x, y);
+}
+
+void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const ByteEpilogue& epilogue, uint8_t* y, void* scratch,
+           int max_threads, ThreadPool* pool) {
+  const bool fast = has_fast_byte_products(), in_place = is_pointwise(p) && !conv.x_signed;
+  const int64_t quads = quads_of(p), lda = 4 * quads, pixels = p.N * p.window.out_size(), chunks = dense_chunks(p, in_place);
+  const Gather gather(p, conv);
+  ScratchSlots slots(scratch, slot_bytes(p), num_slots(p, max_threads));
+  const int64_t macs = std::max<int64_t>(1, lda * p.M * pixels / chunks);
+  parallel_for(pool, chunks, std::max<int64_t>(1, 400'000 / macs), [&](int64_t begin, int64_t end) {
+    ScratchSlots::Lease lease(slots);
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = pixels * chunk / chunks, last = pixels * (chunk + 1) / chunks;
+      const uint8_t* rows = static_cast<const uint8_t*>(conv.x) + first * p.C;
+      if (!in_place) {
+        uint8_t* room = reinterpret_cast<uint8_t*>(lease.data());
+        gather.rows(first, last, lda, room);
+        rows = room;
+      }
+      for (int64_t n0 = 0; n0 < p.M; n0 += kPanel) {
+        const int64_t columns = std::min(kPanel, p.M - n0);
+        const ByteConvTile tile{rows,
+                                lda,
+                                packed + n0 * lda,
+                                quads,
+                                static_cast<int>((columns + 15) / 16),
+                                {epilogue.offsets + n0, epilogue.scales + n0, epilogue.zero, epilogue.is_signed},
+                                y + first * p.M + n0,
+                                p.M,
+                                columns,
+                                last - first};
+        fast ? byte_conv_tile_avx512vnni(tile) : byte_conv_tile_plain(tile);
+      }
+      if (conv.table) map_some((last - first) * p.M, conv.table, y + first * p.M, y + first * p.M);
+    }
+  });
+}
+
+void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const ByteEpilogue& epilogue, uint8_t* y,
+               ThreadPool* pool) {
+  const bool fast = has_fast_byte_products();
+  const Window& w = p.window;
+  const int64_t line = w.out[2] * p.C;
+  parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, 60'000 / std::max<int64_t>(1, line * w.kernel_size())),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const ByteDepthwiseRow row{&w,
+                                              p.C,
+                                              i % w.out[1],
+                                              static_cast<const uint8_t*>(conv.x) + i / w.out[1] * w.in_size() * p.C,
+                                              conv.x_signed,
+                                              conv.x_zero,
+                                              reinterpret_cast<const int32_t*>(packed),
+                                              epilogue,
+                                              y + i * line};
+                   fast ? byte_depthwise_row_avx512vnni(row) : byte_depthwise_row_plain(row);
+                   if (conv.table) map_some(line, conv.table, row.y, row.y);
+                 }
+               });
+}
+
+template <typename T>
+void max_row(const Window& w, int64_t C, int64_t oh, const T* x, T* y) {
+  const Taps down = taps_inside(w, 1, oh);
+  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += C) {
+    const Taps along = taps_inside(w, 2, ow);
+    std::fill_n(y, C, std::numeric_limits<T>::lowest());
+    for (int64_t i = down.first; i < down.last; ++i)
+      for (int64_t j = along.first; j < along.last; ++j) {
+        const T* src = x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * C;
+        for (int64_t c = 0; c < C; ++c) y[c] = std::max(y[c], src[c]);
+      }
+  }
+}
+
+}  // namespace
+
+void byte_conv_tile_plain(const ByteConvTile& tile) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    int32_t sums[kPanel] = {};
+    const uint8_t* a = tile.A + r * tile.lda;
+    const int8_t* b = tile.B;
+    const int64_t width = 16 * tile.vectors;
+    for (int64_t k = 0; k < tile.quads; ++k, a += 4, b += 4 * width)
+      for (int64_t n = 0; n < width; ++n) sums[n] += a[0] * b[4 * n] + a[1] * b[4 * n + 1] + a[2] * b[4 * n + 2] + a[3] * b[4 * n + 3];
+    for (int64_t n = 0; n < tile.columns; ++n) tile.y[r * tile.ldy + n] = to_byte(sums[n], tile.epilogue, n);
+  }
+}
+
+void byte_depthwise_row_plain(const ByteDepthwiseRow& row) {
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  for (int64_t ow = 0; ow < w.out[2]; ++ow) {
+    const Taps along = taps_inside(w, 2, ow);
+    for (int64_t c = 0; c < row.C; ++c) {
+      int32_t sum = 0;
+      for (int64_t i = down.first; i < down.last; ++i)
+        for (int64_t j = along.first; j < along.last; ++j) {
+          const uint8_t byte = row.x[((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c];
+          const int32_t x = row.x_signed ? static_cast<int8_t>(byte) : byte;
+          sum += (x - row.x_zero) * static_cast<int16_t>(row.weights[(i * w.kernel[2] + j) * row.C + c]);
+        }
+      row.y[ow * row.C + c] = to_byte(sum, row.epilogue, c);
+    }
+  }
+}
+
+void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = table[x[i]];
+}
+
+bool has_nhwc_bytes(const ConvParams& p) { return p.group == 1 || (p.group == p.C && p.M == p.C); }
+
+int64_t nhwc_bytes_packed_size(const ConvParams& p) {
+  if (is_depthwise(p)) return p.C * p.window.kernel_size() * static_cast<int64_t>(sizeof(int32_t));
+  return rounded(p.M, 16) * 4 * quads_of(p);
+}
+
+void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed, int32_t* sums) {
+  const int64_t taps = p.window.kernel_size(), channels = p.C / p.group;
+  std::memset(packed, 0, static_cast<size_t>(nhwc_bytes_packed_size(p)));
+  for (int64_t m = 0; m < p.M; ++m) {
+    int32_t sum = 0;
+    const int64_t n0 = m / kPanel * kPanel, width = std::min(kPanel, rounded(p.M - n0, 16));
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const int8_t weight = weights[(m * channels + c) * taps + tap];
+        sum += weight;
+        if (is_depthwise(p)) {
+          const int32_t low = static_cast<uint16_t>(weight);
+          std::memcpy(packed + (tap * p.C + m) * static_cast<int64_t>(sizeof low), &low, sizeof low);
+        } else {
+          const int64_t k = tap * p.C + c;
+          packed[n0 * 4 * quads_of(p) + k / 4 * 4 * width + (m - n0) * 4 + k % 4] = weight;
+        }
+      }
+    sums[m] = sum;
+  }
+}
+
+size_t nhwc_bytes_scratch_bytes(const ConvParams& p, int max_threads) {
+  const size_t columns = aligned_bytes<int32_t>(rounded(p.M, 16)) + aligned_bytes<float>(rounded(p.M, 16));
+  return columns + (is_depthwise(p) ? 0 : slot_bytes(p) * static_cast<size_t>(num_slots(p, max_threads)));
+}
+
+void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const int32_t* sums, void* y, void* scratch,
+                int max_threads, ThreadPool* pool) {
+  if (p.N * p.M * p.window.out_size() <= 0) return;
+  const int64_t columns = rounded(p.M, 16);
+  auto* room = static_cast<std::byte*>(scratch);
+  auto* offsets = reinterpret_cast<int32_t*>(room);
+  auto* scales = reinterpret_cast<float*>(room += aligned_bytes<int32_t>(columns));
+  room += aligned_bytes<float>(columns);
+  // Of an unsigned x; depthwise kernels subtract it from x itself. Everything wraps as int32 does.
+  const auto zero = static_cast<uint32_t>(is_depthwise(p) ? 0 : conv.x_zero + (conv.x_signed ? 128 : 0));
+  for (int64_t m = 0; m < columns; ++m) {
+    const bool exists = m < p.M;
+    const uint32_t bias = exists && conv.bias ? static_cast<uint32_t>(conv.bias[m]) : 0;
+    offsets[m] = exists ? static_cast<int32_t>(bias - zero * static_cast<uint32_t>(sums[m])) : 0;
+    scales[m] = exists ? conv.scales[m] : 0;
+  }
+  const ByteEpilogue epilogue{offsets, scales, conv.y_zero, conv.y_signed};
+  if (is_depthwise(p)) return depthwise(p, conv, packed, epilogue, static_cast<uint8_t*>(y), pool);
+  dense(p, conv, packed, epilogue, static_cast<uint8_t*>(y), room, max_threads, pool);
+}
+
+void max_pool_bytes(const Window& w, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool) {
+  const int64_t line = w.out[2] * C, image = w.in_size() * C;
+  parallel_for(pool, N * w.out[1], std::max<int64_t>(1, 200'000 / std::max<int64_t>(1, line * w.kernel_size())),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t from = i / w.out[1] * image;
+                   if (is_signed)
+                     max_row(w, C, i % w.out[1], static_cast<const int8_t*>(x) + from, static_cast<int8_t*>(y) + i * line);
+                   else
+                     max_row(w, C, i % w.out[1], static_cast<const uint8_t*>(x) + from, static_cast<uint8_t*>(y) + i * line);
+                 }
+               });
+}
+
+void map_bytes(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y, ThreadPool* pool) {
+  parallel_for(pool, n, 65'536, [&](int64_t begin, int64_t end) { map_some(end - begin, table, x + begin, y + begin); });
+}
+
+}  // namespace treadle::kernels

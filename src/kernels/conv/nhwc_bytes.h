@@ -1,0 +1,42 @@
+// Convolutions and pools of bytes with channels innermost: x[N, in, C] to y[N, out, M], one or two spatial axes.
+//
+// A convolution is a product of the pixels' windows, gathered for a few pixels at a time, by the weights, four bytes of a window at once.
+// Sums are exact in 32 bits and become bytes while they are in registers. Depthwise convolutions are direct.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/conv/conv.h"
+
+namespace treadle::kernels {
+
+/// y = table[saturate(round_to_even((sum (x - x_zero) w + bias) * scale) + y_zero)]
+struct ByteConv {
+  const void* x = nullptr;
+  bool x_signed = false, y_signed = false;
+  int32_t x_zero = 0, y_zero = 0;
+  const int32_t* bias = nullptr;   ///< M, or null
+  const float* scales = nullptr;   ///< M
+  const uint8_t* table = nullptr;  ///< of 256 bytes: what becomes of a result's byte; null: nothing
+};
+
+/// Whether there is an implementation: one group, or a group for each channel with one filter.
+bool has_nhwc_bytes(const ConvParams& params);
+/// Bytes of the packed weights.
+int64_t nhwc_bytes_packed_size(const ConvParams& params);
+/// @param weights  [M, C / group, kernel]
+/// @param sums     M elements: of each filter's weights
+void nhwc_bytes_pack(const ConvParams& params, const int8_t* weights, int8_t* packed, int32_t* sums);
+
+size_t nhwc_bytes_scratch_bytes(const ConvParams& params, int max_threads);
+void nhwc_bytes(const ConvParams& params, const ByteConv& conv, const int8_t* packed, const int32_t* sums, void* y, void* scratch,
+                int max_threads, ThreadPool* pool);
+
+/// y = the largest element in each window; the least number where a window lies outside of the image.
+void max_pool_bytes(const Window& window, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool);
+
+/// y[i] = table[x[i]]; y may be x.
+void map_bytes(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y, ThreadPool* pool);
+
+}  // namespace treadle::kernels

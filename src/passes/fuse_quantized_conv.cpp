@@ -1,0 +1,202 @@
+// Convolutions, and what stands between them, of bytes that files dequantise and quantise again:
+//   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), where the zero point is the least number
+//   Quantize(Relu(Dequantize(x)))                              -> ByteTable(x): a function of 256 values, worked out beforehand
+//   Quantize(Concat(a, b …)), Quantize(MaxPool(a)), Quantize(Reshape(a)) … of such a, b
+//                                                              -> Concat(Quantize(a), Quantize(b) …) …, as Quantize never decreases
+// The last two change no bit. The first sums exactly where floats round, so that a result next to the border between two numbers may become
+// the other; a bias is rounded to the units of the sums. Scales and zero points are constants, one for an image; only on machines with
+// instructions for it.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/gemm/gemm_bytes.h"
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+struct Quantisation {
+  ValueId scale = kNoValue, zero = kNoValue;
+  float step = 0;
+  int32_t origin = 0;
+  DType dtype = DType::undefined;
+
+  float low() const { return dtype == DType::int8 ? -128.0F : 0.0F; }
+  float high() const { return dtype == DType::int8 ? 127.0F : 255.0F; }
+};
+
+/// Of a QuantizeLinear or DequantizeLinear between float32 and bytes, by one positive constant scale.
+std::optional<Quantisation> quantisation_of(const Graph& graph, const Node* node, std::string_view op_type) {
+  if (!node || !node->is(op_type) || !node->has_input(2)) return std::nullopt;
+  const Tensor *scale = graph.constant_tensor(node->inputs[1]), *zero = graph.constant_tensor(node->inputs[2]);
+  if (!scale || !zero || scale->dtype() != DType::float32 || scale->num_elements() != 1 || zero->num_elements() != 1) return std::nullopt;
+  const DType real = graph.type(op_type == "QuantizeLinear" ? node->inputs[0] : node->outputs[0]).dtype;
+  if (real != DType::float32 || node->attributes.get_int("precision") > 1 || node->attributes.get_int("block_size") != 0)
+    return std::nullopt;
+  Quantisation q{node->inputs[1], node->inputs[2], scale->data<float>()[0], 0, zero->dtype()};
+  if (q.dtype == DType::uint8)
+    q.origin = zero->data<uint8_t>()[0];
+  else if (q.dtype == DType::int8)
+    q.origin = zero->data<int8_t>()[0];
+  else
+    return std::nullopt;
+  if (!(q.step > 0) || !std::isfinite(q.step)) return std::nullopt;
+  return q;
+}
+
+/// The value before a Relu that nobody else reads; the value itself otherwise.
+ValueId before_relu(const Graph& graph, ValueId id, bool& relu) {
+  const Node* node = producer_of(graph, id);
+  relu = node && node->is("Relu") && is_used_once(graph, node->inputs[0]);
+  return relu ? node->inputs[0] : id;
+}
+
+class FuseQuantizedConv final : public Rule {
+ public:
+  std::string_view name() const override { return "fuse-quantized-conv"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!kernels::has_fast_byte_products()) return std::nullopt;
+    const auto to = quantisation_of(graph, &node, "QuantizeLinear");
+    if (!to) return std::nullopt;
+    if (auto patch = table(graph, node, *to)) return patch;
+    if (auto patch = convolution(graph, node, *to)) return patch;
+    return moved_up(graph, node, *to);
+  }
+
+ private:
+  /// Whether the value is bytes in other words, perhaps through a Relu.
+  static bool is_dequantised(const Graph& graph, ValueId id) {
+    const Node* node = producer_of(graph, id);
+    if (node && node->is("Relu")) node = producer_of(graph, node->inputs[0]);
+    return quantisation_of(graph, node, "DequantizeLinear").has_value();
+  }
+
+  static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantisation& to) {
+    // Others may read what lies between; it then stays for them.
+    const Node* inner = producer_of(graph, node.inputs[0]);
+    const bool relu = inner && inner->is("Relu");
+    if (relu) inner = producer_of(graph, inner->inputs[0]);
+    const auto from = quantisation_of(graph, inner, "DequantizeLinear");
+    if (!from || graph.type(inner->inputs[0]).dtype != from->dtype) return std::nullopt;
+    std::array<uint8_t, 256> entries;
+    bool identity = from->dtype == to.dtype;
+    for (int i = 0; i < 256; ++i) {
+      const int32_t code = from->dtype == DType::int8 ? static_cast<int8_t>(i) : i;
+      float value = static_cast<float>(code - from->origin) * from->step;
+      if (relu) value = std::max(value, 0.0F);
+      const auto zero = static_cast<float>(to.origin);
+      const float quotient = std::clamp(value / to.step, to.low() - zero, to.high() - zero);
+      entries[static_cast<size_t>(i)] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(quotient) + zero));
+      identity = identity && entries[static_cast<size_t>(i)] == i;
+    }
+    if (identity) return Patch::replacement(node.outputs[0], inner->inputs[0]);
+    Patch patch;
+    const ValueId constant = patch.constant(node.name + "/table", Tensor::of<uint8_t>(Shape{256}, std::span<const uint8_t>(entries)));
+    patch.replace(node.outputs[0], patch.add({.op_type = "ByteTable",
+                                              .inputs = {inner->inputs[0], constant},
+                                              .attributes = {{"dtype", static_cast<int64_t>(to.dtype)}},
+                                              .domain = "treadle",
+                                              .name = node.name}));
+    return patch;
+  }
+
+  static std::optional<Patch> convolution(const Graph& graph, const Node& node, const Quantisation& to) {
+    bool relu = false;
+    const ValueId y = before_relu(graph, node.inputs[0], relu);
+    const Node* conv = producer_of(graph, y);
+    if (!conv || !conv->is("Conv") || !is_used_once(graph, y) || !is_used_once(graph, node.inputs[0])) return std::nullopt;
+    // Saturation takes Relu's place.
+    if (relu && static_cast<float>(to.origin) != to.low()) return std::nullopt;
+    const Node *x = producer_of(graph, conv->inputs[0]), *w = producer_of(graph, conv->inputs[1]);
+    const auto from = quantisation_of(graph, x, "DequantizeLinear");
+    if (!from || !w || !w->is("DequantizeLinear") || w->attributes.get_int("block_size") != 0) return std::nullopt;
+    const Tensor *weights = graph.constant_tensor(w->inputs[0]), *scales = graph.constant_tensor(w->inputs[1]);
+    if (!weights || weights->dtype() != DType::int8 || weights->shape().rank() < 3 || !scales || scales->dtype() != DType::float32 ||
+        !scales->is_contiguous())
+      return std::nullopt;
+    const int64_t filters = weights->shape()[0];
+    if (scales->num_elements() != 1 && (scales->shape() != Shape{filters} || w->attributes.get_int("axis", 1) != 0)) return std::nullopt;
+    Patch patch;
+    ValueId zero = kNoValue;
+    if (w->has_input(2)) {
+      const Tensor* zeros = graph.constant_tensor(w->inputs[2]);
+      if (!zeros || zeros->dtype() != DType::int8 || zeros->num_elements() != scales->num_elements() || !all_elements_are(*zeros, 0))
+        return std::nullopt;
+      zero = w->inputs[2];
+    } else {
+      zero = patch.constant(node.name + "/w_zero_point", Tensor::of<int8_t>(Shape{}, std::array<int8_t, 1>{0}));
+    }
+    std::vector<ValueId> inputs{x->inputs[0], from->scale, from->zero, w->inputs[0], w->inputs[1], zero, to.scale, to.zero};
+    if (conv->has_input(2)) {
+      const auto bias = integer_bias(graph, conv->inputs[2], *scales, from->step, filters);
+      if (!bias) return std::nullopt;
+      inputs.push_back(patch.constant(node.name + "/bias", *bias));
+    }
+    patch.replace(node.outputs[0],
+                  patch.add({.op_type = "QLinearConv", .inputs = std::move(inputs), .attributes = conv->attributes, .name = conv->name}));
+    return patch;
+  }
+
+  /// The bias in units of the sums.
+  static std::optional<Tensor> integer_bias(const Graph& graph, ValueId id, const Tensor& scales, float x_step, int64_t filters) {
+    const Node* made = producer_of(graph, id);
+    const Tensor *stored = graph.constant_tensor(made ? made->inputs[0] : id), *steps = nullptr;
+    if (!stored || stored->num_elements() != filters || !stored->is_contiguous()) return std::nullopt;
+    if (made) {
+      if (!made->is("DequantizeLinear") || stored->dtype() != DType::int32) return std::nullopt;
+      steps = graph.constant_tensor(made->inputs[1]);
+      if (!steps || steps->dtype() != DType::float32 || (steps->num_elements() != 1 && steps->num_elements() != filters) ||
+          !steps->is_contiguous())
+        return std::nullopt;
+      if (made->has_input(2)) {
+        const Tensor* zeros = graph.constant_tensor(made->inputs[2]);
+        if (!zeros || !all_elements_are(*zeros, 0)) return std::nullopt;
+      }
+    } else if (stored->dtype() != DType::float32) {
+      return std::nullopt;
+    }
+    Tensor result(DType::int32, Shape{filters});
+    for (int64_t m = 0; m < filters; ++m) {
+      const double unit = double{x_step} * double{scales.data<float>()[scales.num_elements() == 1 ? 0 : m]};
+      const double value = made ? stored->data<int32_t>()[m] * double{steps->data<float>()[steps->num_elements() == 1 ? 0 : m]}
+                                : double{stored->data<float>()[m]};
+      const double units = std::nearbyint(value / unit);
+      if (!(std::fabs(units) < 2e9)) return std::nullopt;
+      result.data<int32_t>()[m] = static_cast<int32_t>(units);
+    }
+    return result;
+  }
+
+  // Quantize(f(a)) -> f(Quantize(a)) for an f that chooses elements, or the largest of some.
+  static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantisation& to) {
+    const Node* f = producer_of(graph, node.inputs[0]);
+    if (!f || !f->domain.empty() || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;
+    static constexpr std::string_view kChooses[] = {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"};
+    const bool joins = f->is("Concat");
+    if (!joins && std::find(std::begin(kChooses), std::end(kChooses), f->op_type) == std::end(kChooses)) return std::nullopt;
+    const size_t count = joins ? f->inputs.size() : 1;
+    for (size_t i = 0; i < count; ++i) {
+      const Node* inner = producer_of(graph, f->inputs[i]);
+      const bool joined = inner && inner->is("Concat") && is_used_once(graph, f->inputs[i]) &&
+                          std::all_of(inner->inputs.begin(), inner->inputs.end(), [&](ValueId id) { return is_dequantised(graph, id); });
+      if (!is_dequantised(graph, f->inputs[i]) && !joined) return std::nullopt;
+    }
+    Patch patch;
+    NodeSpec spec{.op_type = f->op_type, .inputs = f->inputs, .attributes = f->attributes, .name = f->name};
+    for (size_t i = 0; i < count; ++i)
+      spec.inputs[i] = patch.add(
+          {.op_type = "QuantizeLinear", .inputs = {f->inputs[i], to.scale, to.zero}, .attributes = node.attributes, .name = node.name});
+    patch.replace(node.outputs[0], patch.add(std::move(spec)));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> fuse_quantized_conv() { return std::make_unique<FuseQuantizedConv>(); }
+
+}  // namespace treadle::passes

@@ -1,0 +1,192 @@
+#include "kernels/conv/nhwc_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/conv/byte_tile.h"
+#include "kernels/gemm/gemm_bytes.h"
+#include "tests/kernels/conv/reference.h"
+
+namespace treadle::kernels {
+namespace {
+
+using test::Random;
+
+std::vector<uint8_t> random_bytes(Random& random, int64_t count) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.integer(0, 255));
+  return bytes;
+}
+
+/// The definition, one sum at a time, from x[N, in, C] to y[N, out, M].
+std::vector<uint8_t> reference(const ConvParams& p, const ByteConv& conv, const std::vector<int8_t>& weights) {
+  const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = p.window.kernel_size(), out = p.window.out_size();
+  std::vector<uint8_t> y(static_cast<size_t>(p.N * out * p.M));
+  const auto* x = static_cast<const uint8_t*>(conv.x);
+  for (int64_t n = 0; n < p.N; ++n)
+    for (int64_t m = 0; m < p.M; ++m) {
+      std::vector<int32_t> sums(static_cast<size_t>(out), conv.bias ? conv.bias[m] : 0);
+      test::for_each_tap(p.window, [&](int64_t o, int64_t tap, int64_t in) {
+        if (in < 0) return;
+        for (int64_t c = 0; c < channels; ++c) {
+          const uint8_t byte = x[(n * p.window.in_size() + in) * p.C + m / filters * channels + c];
+          const int32_t value = (conv.x_signed ? static_cast<int8_t>(byte) : int32_t{byte}) - conv.x_zero;
+          sums[static_cast<size_t>(o)] += value * weights[static_cast<size_t>((m * channels + c) * taps + tap)];
+        }
+      });
+      for (int64_t o = 0; o < out; ++o) {
+        const float scaled = static_cast<float>(sums[static_cast<size_t>(o)]) * conv.scales[m];
+        const double rounded = std::nearbyint(double{scaled}) + conv.y_zero;
+        const auto code = static_cast<uint8_t>(
+            static_cast<int32_t>(std::min(std::max(rounded, conv.y_signed ? -128.0 : 0.0), conv.y_signed ? 127.0 : 255.0)));
+        y[static_cast<size_t>((n * out + o) * p.M + m)] = conv.table ? conv.table[code] : code;
+      }
+    }
+  return y;
+}
+
+void check(const ConvParams& p, Random& random) {
+  ByteConv conv;
+  conv.x_signed = random.coin(), conv.y_signed = random.coin();
+  conv.x_zero = static_cast<int32_t>(conv.x_signed ? random.integer(-128, 127) : random.integer(0, 255));
+  conv.y_zero = static_cast<int32_t>(conv.y_signed ? random.integer(-128, 127) : random.integer(0, 255));
+  const int64_t depth = p.C / p.group * p.window.kernel_size();
+  // No more bytes than there are: a kernel that reads beyond them is found by the address sanitizer.
+  const std::vector<uint8_t> x = random_bytes(random, p.N * p.window.in_size() * p.C), table = random_bytes(random, 256);
+  std::vector<int8_t> weights;
+  for (uint8_t byte : random_bytes(random, p.M * depth)) weights.push_back(static_cast<int8_t>(byte));
+  std::vector<int32_t> bias, sums(static_cast<size_t>(p.M));
+  std::vector<float> scales;
+  for (int64_t m = 0; m < p.M; ++m) {
+    bias.push_back(static_cast<int32_t>(random.integer(-20'000, 20'000)));
+    scales.push_back(static_cast<float>(random.integer(1, 1000)) * 2e-5F / std::sqrt(static_cast<float>(depth)));
+  }
+  conv.x = x.data(), conv.scales = scales.data();
+  if (random.coin()) conv.bias = bias.data();
+  if (random.coin()) conv.table = table.data();
+  std::vector<int8_t> packed(static_cast<size_t>(nhwc_bytes_packed_size(p)));
+  nhwc_bytes_pack(p, weights.data(), packed.data(), sums.data());
+  const std::vector<uint8_t> expected = reference(p, conv, weights);
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<char> room(nhwc_bytes_scratch_bytes(p, threads) + 64);
+    char* scratch = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
+    std::vector<uint8_t> y(expected.size(), 77);
+    nhwc_bytes(p, conv, packed.data(), sums.data(), y.data(), scratch, threads, &pool);
+    ASSERT_EQ(y, expected) << "N " << p.N << " C " << p.C << " M " << p.M << " group " << p.group << " threads " << threads;
+  }
+}
+
+TEST(NhwcBytes, ConvolutionsEqualTheDefinition) {
+  Random random(61);
+  for (int round = 0; round < 300; ++round) {
+    ConvParams p;
+    p.window = test::random_window(random, static_cast<int>(random.integer(1, 2)), random.coin() ? 8 : 20);
+    p.N = random.integer(0, 2), p.C = random.integer(1, random.coin() ? 8 : 70), p.M = random.integer(1, random.coin() ? 40 : 150);
+    check(p, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(NhwcBytes, PointwiseOnesEqualTheDefinition) {
+  Random random(62);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<int64_t> image{random.integer(1, 20), random.integer(1, 20)}, one{1, 1};
+    ConvParams p;
+    p.window = make_window(image, image, one, {}, {}, {});
+    p.N = random.integer(1, 2), p.C = random.integer(1, 90), p.M = random.integer(1, 150);
+    if (random.coin()) p.C *= 4;
+    check(p, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(NhwcBytes, DepthwiseOnesEqualTheDefinition) {
+  Random random(63);
+  for (int round = 0; round < 200; ++round) {
+    ConvParams p;
+    p.window = test::random_window(random, static_cast<int>(random.integer(1, 2)), 12);
+    p.N = random.integer(1, 2), p.C = p.M = p.group = random.integer(2, 150);
+    check(p, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// What machines without these instructions compute.
+TEST(NhwcBytes, PlainKernelsGiveTheSame) {
+  if (!has_fast_byte_products()) GTEST_SKIP() << "no AVX512-VNNI here: the tests above have run the plain ones";
+  Random random(64);
+  for (int vectors = 1; vectors <= 4; ++vectors)
+    for (int64_t rows : {1, 5, 13, 29}) {
+      const int64_t quads = random.integer(1, 30), width = 16 * vectors, columns = width - random.integer(0, 15);
+      const std::vector<uint8_t> a = random_bytes(random, rows * 4 * quads), b = random_bytes(random, width * 4 * quads);
+      std::vector<int32_t> offsets(static_cast<size_t>(width), -321);
+      std::vector<float> scales(static_cast<size_t>(width), 1e-3F);
+      std::vector<uint8_t> fast(static_cast<size_t>(rows * columns), 1), plain(fast.size(), 2);
+      ByteConvTile tile{a.data(),    4 * quads, reinterpret_cast<const int8_t*>(b.data()),
+                        quads,       vectors,   {offsets.data(), scales.data(), 7, rows > 5},
+                        fast.data(), columns,   columns,
+                        rows};
+      byte_conv_tile_avx512vnni(tile);
+      tile.y = plain.data();
+      byte_conv_tile_plain(tile);
+      EXPECT_EQ(fast, plain);
+    }
+  for (int round = 0; round < 30; ++round) {
+    const Window w = test::random_window(random, 2, 9);
+    const int64_t C = random.integer(1, 100);
+    const std::vector<uint8_t> x = random_bytes(random, w.in_size() * C);
+    std::vector<int32_t> weights, offsets(static_cast<size_t>(C + 15), 5);
+    for (uint8_t byte : random_bytes(random, w.kernel_size() * C)) weights.push_back(static_cast<uint16_t>(static_cast<int8_t>(byte)));
+    std::vector<float> scales(static_cast<size_t>(C + 15), 4e-3F);
+    std::vector<uint8_t> fast(static_cast<size_t>(w.out[2] * C), 1), plain(fast.size(), 2);
+    ByteDepthwiseRow row{&w,
+                         C,
+                         random.integer(0, w.out[1] - 1),
+                         x.data(),
+                         random.coin(),
+                         3,
+                         weights.data(),
+                         {offsets.data(), scales.data(), 9, true},
+                         fast.data()};
+    byte_depthwise_row_avx512vnni(row);
+    row.y = plain.data();
+    byte_depthwise_row_plain(row);
+    EXPECT_EQ(fast, plain);
+  }
+}
+
+TEST(NhwcBytes, MaxPoolsAndTablesEqualTheDefinition) {
+  Random random(65);
+  for (int round = 0; round < 60; ++round) {
+    const Window w = test::random_window(random, static_cast<int>(random.integer(1, 2)), 12, true);
+    const int64_t N = random.integer(1, 2), C = random.integer(1, 70);
+    const bool is_signed = random.coin();
+    const std::vector<uint8_t> x = random_bytes(random, N * w.in_size() * C), table = random_bytes(random, 256);
+    std::vector<uint8_t> y(static_cast<size_t>(N * w.out_size() * C)), expected(y.size()), mapped(y.size());
+    for (int64_t n = 0; n < N; ++n)
+      for (int64_t c = 0; c < C; ++c) {
+        std::vector<int> largest(static_cast<size_t>(w.out_size()), is_signed ? -128 : 0);
+        test::for_each_tap(w, [&](int64_t o, int64_t, int64_t in) {
+          if (in < 0) return;
+          const uint8_t byte = x[static_cast<size_t>((n * w.in_size() + in) * C + c)];
+          int& best = largest[static_cast<size_t>(o)];
+          best = std::max(best, is_signed ? int{static_cast<int8_t>(byte)} : int{byte});
+        });
+        for (int64_t o = 0; o < w.out_size(); ++o)
+          expected[static_cast<size_t>((n * w.out_size() + o) * C + c)] = static_cast<uint8_t>(largest[static_cast<size_t>(o)]);
+      }
+    ThreadPool pool(2);
+    max_pool_bytes(w, N, C, is_signed, x.data(), y.data(), &pool);
+    ASSERT_EQ(y, expected);
+    map_bytes(static_cast<int64_t>(y.size()), table.data(), y.data(), mapped.data(), &pool);
+    for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(mapped[i], table[y[i]]);
+    map_bytes_plain(static_cast<int64_t>(y.size()), table.data(), y.data(), y.data());
+    ASSERT_EQ(y, mapped);
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels
