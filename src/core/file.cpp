@@ -12,7 +12,9 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "core/fork_mutex.h"
 #include "treadle/error.h"
@@ -21,6 +23,7 @@ namespace treadle {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{256} * 1024;  // fewer, larger writes
+constexpr size_t kWorthDropping = size_t{1} << 20;   // every call makes all threads forget where their pages lie
 constexpr size_t kMaxReadBytes = size_t{1} << 30;    // Linux moves at most 2 GiB - 4 KiB in one call
 
 std::string reason(int code) { return std::generic_category().message(code); }
@@ -62,24 +65,38 @@ class Mappings {
   }
   void add(const void* data, size_t size_bytes) {
     std::lock_guard lock(mutex_);
-    sizes_[reinterpret_cast<uintptr_t>(data)] = size_bytes;
+    files_[reinterpret_cast<uintptr_t>(data)] = {.size_bytes = size_bytes};
   }
   void remove(const void* data) {
     std::lock_guard lock(mutex_);
-    sizes_.erase(reinterpret_cast<uintptr_t>(data));
+    files_.erase(reinterpret_cast<uintptr_t>(data));
   }
-  bool holds(const void* data, size_t size_bytes) {
+  /// Notes bytes of a file as read for the last time, and tells from where to where to drop pages now.
+  /// @return nothing if the bytes are no file's; an empty range as long as what was noted is not worth a call.
+  std::optional<std::pair<uintptr_t, uintptr_t>> note(const void* data, size_t size_bytes) {
     auto begin = reinterpret_cast<uintptr_t>(data);
     std::lock_guard lock(mutex_);
-    auto after = sizes_.upper_bound(begin);
-    if (after == sizes_.begin()) return false;
-    auto [start, size] = *std::prev(after);
-    return begin - start <= size && size_bytes <= size - (begin - start);
+    auto after = files_.upper_bound(begin);
+    if (after == files_.begin()) return std::nullopt;
+    auto& [start, file] = *std::prev(after);
+    if (begin - start > file.size_bytes || size_bytes > file.size_bytes - (begin - start)) return std::nullopt;
+    file.read_begin = std::min(file.read_begin, begin);
+    file.read_end = std::max(file.read_end, begin + size_bytes);
+    file.read_bytes += size_bytes;
+    if (file.read_bytes < kWorthDropping) return std::pair{begin, begin};
+    const std::pair all{file.read_begin, file.read_end};
+    file = {.size_bytes = file.size_bytes};
+    return all;
   }
 
  private:
+  struct Mapped {
+    size_t size_bytes = 0;
+    uintptr_t read_begin = UINTPTR_MAX, read_end = 0;  // around all that was read since pages were dropped the last time
+    size_t read_bytes = 0;
+  };
   ForkMutex mutex_;
-  std::map<uintptr_t, size_t> sizes_;
+  std::map<uintptr_t, Mapped> files_;
 };
 
 }  // namespace
@@ -107,9 +124,9 @@ std::shared_ptr<Storage> map_file(const std::string& path) {
 
 bool drop_mapped_pages(const void* data, size_t size_bytes) {
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size_bytes) / page * page;
-  if (!Mappings::all().holds(data, size_bytes)) return false;
+  const auto range = Mappings::all().note(data, size_bytes);
+  if (!range) return false;
+  const uintptr_t begin = (range->first + page - 1) / page * page, end = range->second / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   return true;
 }

@@ -16,8 +16,9 @@ namespace treadle {
 /// @throws Error(not_found) if there is no such file; Error(io_error) if it is not a regular file or cannot be read.
 std::shared_ptr<Storage> map_file(const std::string& path);
 
-/// Takes the pages that lie wholly in [data, data + size_bytes) out of the process's resident memory, if they belong to a file that
-/// map_file() maps: whoever reads them again gets them from the file. Does nothing for other memory.
+/// Takes the pages of [data, data + size_bytes) out of the process's resident memory, if they belong to a file that map_file() maps:
+/// whoever reads them again gets them from the file. Less than a megabyte waits until there is more of the same file, and goes with what
+/// lies between. Does nothing for other memory.
 /// @return whether it is such a file's.
 bool drop_mapped_pages(const void* data, size_t size_bytes);
 

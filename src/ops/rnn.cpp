@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <type_traits>
 #include <vector>
 
 #include "core/file.h"
@@ -181,21 +182,28 @@ struct Recurrent {
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<PackedRnn>();
-    std::vector<float> wide[8];
+    Tensor dense[8];
+    std::vector<float> wide[8];  // of values that are not float32
     const float* data[8] = {};
     for (int i : {kW, kR, kB, kP}) {
       if (i >= kNumInputs || !c.has_input(i)) continue;
       const Tensor* tensor = c.constant(i);
       if (tensor == nullptr || tensor->num_elements() == 0) return state;
-      const Tensor dense = tensor->contiguous();
-      wide[i].resize(static_cast<size_t>(dense.num_elements()));
-      convert_array(dense.data<T>(), wide[i].data(), dense.num_elements(), nullptr);
-      drop_mapped_pages(dense.raw(), dense.size_bytes());
-      data[i] = wide[i].data();
+      dense[i] = tensor->contiguous();
+      if constexpr (std::is_same_v<T, float>) {
+        data[i] = dense[i].template data<float>();
+      } else {
+        wide[i].resize(static_cast<size_t>(dense[i].num_elements()));
+        convert_array(dense[i].template data<T>(), wide[i].data(), dense[i].num_elements(), nullptr);
+        data[i] = wide[i].data();
+      }
     }
     const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
     state->storage = allocate_large(static_cast<size_t>(kernels::packed_rnn_size(params)) * sizeof(float));
     kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, reinterpret_cast<float*>(state->storage->data()));
+    for (const Tensor& tensor : dense) {
+      if (tensor.num_elements() > 0) drop_mapped_pages(tensor.raw(), tensor.size_bytes());
+    }
     return state;
   }
 

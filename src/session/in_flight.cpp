@@ -1,10 +1,12 @@
 #include "session/in_flight.h"
 
 #include <mutex>
+#include <string>
 
 #include "treadle/error.h"
 
 namespace treadle {
+
 RunsInFlight::Entry::Entry(RunsInFlight& runs, uint64_t run_id, std::string_view tag)
     : runs_(runs), run_id_(run_id), tag_(tag), start_(std::chrono::steady_clock::now()), fork_generation_(fork_generation()) {
   std::lock_guard lock(runs.mutex_);
@@ -24,6 +26,16 @@ RunsInFlight::Entry::~Entry() {
   (previous_ ? previous_->next_ : runs_.first_) = next_;
   if (next_) next_->previous_ = previous_;
   if (runs_.closed()) runs_.ended_.notify_all();  // under the lock: behind it the session may be gone
+}
+
+std::shared_ptr<RunsInFlight::Entry> RunsInFlight::enter(uint64_t run_id, std::string_view tag) {
+  struct Tagged {
+    std::string tag;
+    Entry entry;
+    Tagged(RunsInFlight& runs, uint64_t run_id, std::string_view given) : tag(given), entry(runs, run_id, tag) {}
+  };
+  auto tagged = std::make_shared<Tagged>(*this, run_id, tag);
+  return {tagged, &tagged->entry};
 }
 
 std::vector<UnfinishedRun> RunsInFlight::list(bool all) const {

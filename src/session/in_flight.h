@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -37,6 +38,9 @@ class RunsInFlight {
     uint32_t fork_generation_;
     Entry *previous_ = nullptr, *next_ = nullptr;
   };
+
+  /// The entry of a run that may outlive its call, with a tag of its own. @throws Error(cancelled) if the session is closed.
+  std::shared_ptr<Entry> enter(uint64_t run_id, std::string_view tag);
 
   /// As Session::close().
   std::vector<UnfinishedRun> close(int64_t timeout_ms);

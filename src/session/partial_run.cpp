@@ -44,7 +44,7 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
         std::shared_ptr<RunsInFlight::Entry> entry;
       };
       auto outcome = std::make_shared<Outcome>();
-      auto entry = outcome->entry = std::make_shared<RunsInFlight::Entry>(session->in_flight, run_id, tag);
+      auto entry = outcome->entry = session->in_flight.enter(run_id, tag);
       const bool ended = run_until(*deadline, caller, [run = shared_from_this(), outcome, stop]() mutable {
         outcome->entry->runs_on_this_thread();
         try {

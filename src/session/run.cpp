@@ -55,7 +55,6 @@ struct DetachedRun {
   std::shared_ptr<const Executable> executable;
   std::shared_ptr<const Monitor> monitor;
   std::shared_ptr<ThreadPool> pool;  // of the run's options
-  std::string tag;
   std::vector<Datum> feeds, results, bound;
   std::vector<exec::OutputMemory> memory;
   exec::RunControl control;
@@ -203,8 +202,7 @@ void Session::Impl::execute(const std::shared_ptr<const Executable>& executable,
   std::optional<RunsInFlight::Entry> entry;
   if (run_control.deadline) {
     detached = std::make_shared<DetachedRun>();
-    detached->tag = hooked.tag;
-    shared_entry = std::make_shared<RunsInFlight::Entry>(in_flight, hooked.run_id, detached->tag);
+    shared_entry = in_flight.enter(hooked.run_id, hooked.tag);
   } else {
     entry.emplace(in_flight, hooked.run_id, hooked.tag);
   }

@@ -29,6 +29,9 @@ constexpr int kMaxVectors = 3;
 constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
 
+// Products that one chain of sums adds up: the rounding of longer ones would be most of the error of a long row.
+constexpr int64_t kLongestSum = 512;
+
 // Loads vector v of a row; only the last vector of a panel can be cut.
 template <typename T, int kVectors, class D, class M>
 HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, M mask) {
@@ -95,25 +98,15 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 #undef TREADLE_EACH_VECTOR
 }
 
-template <typename T, int kRows, int kVectors>
-HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
-  using D = hn::ScalableTag<T>;
-  using V = hn::Vec<D>;
-  const D d;
+// A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
+constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
+
+// sum += the next k columns of A x the next k rows of B.
+template <typename T, int kRows, int kVectors, class D, class V>
+HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, V (&sum)[num_sets(kRows) * kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
-  constexpr int kSets = kRows == 1 ? 2 : 1;
-  V sum[kSets * kRows][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < kSets * kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
-  }
-  const T* HWY_RESTRICT a = job.A + row * job.a_row;
-  const T* HWY_RESTRICT b = job.B;
   const int64_t a_row = job.a_row, a_col = job.a_col, b_row = job.b_row;
-  int64_t k = job.K;
-  if constexpr (kSets == 2) {
+  if constexpr (num_sets(kRows) == 2) {
     for (; k >= 2; k -= 2) {
       const V a0 = hn::Set(d, a[0]), a1 = hn::Set(d, a[a_col]);
 #pragma GCC unroll 4
@@ -138,7 +131,37 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
     a += a_col;
     b += b_row;
   }
-  if constexpr (kSets == 2) {
+}
+
+template <typename T, int kRows, int kVectors>
+HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int kSums = num_sets(kRows) * kRows;
+  V sum[kSums][kVectors];
+#define TREADLE_EACH_SUM _Pragma("GCC unroll 8") for (int r = 0; r < kSums; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+  TREADLE_EACH_SUM sum[r][v] = hn::Zero(d);
+  const T* a = job.A + row * job.a_row;
+  const T* b = job.B;
+  HWY_ALIGN T longer[kSums * kVectors * hn::MaxLanes(d)];  // what the sums came to before, if K is large
+  const bool is_long = job.K > kLongestSum;
+  if (is_long) TREADLE_EACH_SUM hn::Store(sum[r][v], d, longer + (r * kVectors + v) * lanes);
+  int64_t k = job.K;
+  do {
+    add_products<T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), sum);
+    k -= kLongestSum;
+    if (!is_long) break;
+    TREADLE_EACH_SUM {
+      T* total = longer + (r * kVectors + v) * lanes;
+      hn::Store(hn::Add(sum[r][v], hn::Load(d, total)), d, total);
+      sum[r][v] = hn::Zero(d);
+    }
+  } while (k > 0);
+  if (is_long) TREADLE_EACH_SUM sum[r][v] = hn::Load(d, longer + (r * kVectors + v) * lanes);
+#undef TREADLE_EACH_SUM
+  if constexpr (num_sets(kRows) == 2) {
     V total[1][kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) total[0][v] = hn::Add(sum[0][v], sum[1][v]);

@@ -81,7 +81,7 @@ class NgramIndex {
   }
   static uint64_t edge(uint32_t node, uint32_t token) { return uint64_t{node} << 32U | token; }
   uint32_t child_or_new(uint32_t node, uint32_t token) {
-    auto [found, added] = edges_.emplace(edge(node, token), static_cast<uint32_t>(columns_.size()));
+    auto [found, added] = edges_.try_emplace(edge(node, token), static_cast<uint32_t>(columns_.size()));
     if (added) columns_.push_back(-1);
     return found->second;
   }

@@ -184,5 +184,17 @@ TEST(Gemm, NaNInAPassesARelu) {
   EXPECT_TRUE(std::isnan(C[0]));
 }
 
+// 0.1f is no power of two: one chain of sums as long as the row would be off by a thousandth.
+TEST(Gemm, RoundsLongSumsLikeShortOnes) {
+  constexpr int64_t K = 1'000'000, N = 3;
+  const std::vector<float> B(static_cast<size_t>(K * N), 0.1F);
+  for (const int64_t M : {1, 2, 7}) {
+    const std::vector<float> A(static_cast<size_t>(M * K), 1.0F);
+    std::vector<float> C(static_cast<size_t>(M * N));
+    gemm<float>(M, {A.data(), K, 1}, pack_b(B.data(), K, N, N, false).view, C.data(), N, {}, nullptr);
+    for (const float sum : C) EXPECT_NEAR(sum, 0.1F * static_cast<double>(K), 2.0);
+  }
+}
+
 }  // namespace
 }  // namespace treadle::kernels
