@@ -45,6 +45,18 @@ void byte_depthwise_row_plain(const ByteDepthwiseRow& row);
 /// @pre the CPU has AVX512-VNNI
 void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row);
 
+/// One row of outputs of one image's maxima.
+struct ByteMaxRow {
+  const Window* window;
+  int64_t C, oh;
+  const uint8_t* x;  ///< the image
+  uint8_t flip;      ///< 0x80 for signed bytes: the largest is then that of the unsigned ones
+  uint8_t* y;
+};
+void byte_max_row_plain(const ByteMaxRow& row);
+/// @pre the CPU has AVX512-VNNI
+void byte_max_row_avx512vnni(const ByteMaxRow& row);
+
 void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 /// False if the CPU lacks AVX512-VBMI; nothing is done then.
 bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);

@@ -19,16 +19,26 @@
 namespace treadle::kernels {
 namespace {
 
-// As requantize() does it, 16 sums at a time.
-TREADLE_VNNI inline __m128i to_bytes(__m512i sums, const ByteEpilogue& e, int64_t column) {
-  const __m512 bound = _mm512_set1_ps(1e6F);
-  const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(sums, _mm512_loadu_si512(e.offsets + column)));
-  const __m512 scaled = _mm512_mul_ps(sum, _mm512_loadu_ps(e.scales + column));
-  const __m512 inside = _mm512_min_ps(bound, _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), bound), scaled));
-  const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32(inside), _mm512_set1_epi32(e.zero));
-  if (e.is_signed) return _mm512_cvtsepi32_epi8(shifted);
-  return _mm512_cvtusepi32_epi8(_mm512_max_epi32(shifted, _mm512_setzero_si512()));
-}
+// As requantize() does it, for 16 columns.
+struct Scaling {
+  __m512i offset, zero;
+  __m512 scale, bound;
+  bool is_signed;
+
+  TREADLE_VNNI Scaling(const ByteEpilogue& e, int64_t column)
+      : offset(_mm512_loadu_si512(e.offsets + column)),
+        zero(_mm512_set1_epi32(e.zero)),
+        scale(_mm512_loadu_ps(e.scales + column)),
+        bound(_mm512_set1_ps(1e6F)),
+        is_signed(e.is_signed) {}
+  TREADLE_VNNI __m128i to_bytes(__m512i sums) const {
+    const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(sums, offset)), scale);
+    const __m512 inside = _mm512_min_ps(bound, _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), bound), scaled));
+    const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32(inside), zero);
+    if (is_signed) return _mm512_cvtsepi32_epi8(shifted);
+    return _mm512_cvtusepi32_epi8(_mm512_max_epi32(shifted, _mm512_setzero_si512()));
+  }
+};
 
 TREADLE_VNNI inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst) {
   if (count >= 16) {
@@ -60,11 +70,18 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
     }
   }
+  // By way of memory: with their epilogue unrolled as well, GCC would keep the sums there during the loop above.
+  alignas(64) int32_t sums[kRows * kVectors * 16];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      store_bytes(to_bytes(sum[r][v], tile.epilogue, 16 * v), tile.columns - 16 * v, tile.y + (row + r) * tile.ldy + 16 * v);
+    for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + (r * kVectors + v) * 16, sum[r][v]);
+  for (int v = 0; v < kVectors; ++v) {
+    const Scaling scaling(tile.epilogue, 16 * v);
+    for (int r = 0; r < kRows; ++r)
+      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (r * kVectors + v) * 16)), tile.columns - 16 * v,
+                  tile.y + (row + r) * tile.ldy + 16 * v);
+  }
 }
 
 template <int kVectors, int kRows>
@@ -93,15 +110,18 @@ TREADLE_VNNI inline __m512i load_bytes(const uint8_t* src, int64_t count) {
   return kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
 }
 
-// `count` channels from c on, at most 16 * kVectors.
-template <bool kSigned, int kVectors>
-TREADLE_VNNI inline void depthwise_pixel(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t c, int64_t count,
-                                         uint8_t* y) {
+// Pixels [ow, ow + kPixels), `count` channels from c on, at most 16 * kVectors.
+template <bool kSigned, int kVectors, int kPixels>
+TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c,
+                                          int64_t count) {
   const Window& w = *row.window;
+  const int64_t step = w.stride[2] * row.C;
   const __m512i zero = _mm512_set1_epi32(row.x_zero);
-  __m512i sum[kVectors];
+  __m512i sum[kPixels][kVectors];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) sum[v] = _mm512_setzero_si512();
+  for (int p = 0; p < kPixels; ++p)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[p][v] = _mm512_setzero_si512();
   for (int64_t i = down.first; i < down.last; ++i)
     for (int64_t j = along.first; j < along.last; ++j) {
       const uint8_t* x = row.x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
@@ -112,24 +132,48 @@ TREADLE_VNNI inline void depthwise_pixel(const ByteDepthwiseRow& row, const Taps
         const __m512i factor = left >= 16 ? _mm512_loadu_si512(weights + 16 * v)
                                           : _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1U << left) - 1), weights + 16 * v);
         // The product of the lower halves: the upper one of the weight is zero.
-        sum[v] = _mm512_dpwssd_epi32(sum[v], _mm512_sub_epi32(load_bytes<kSigned>(x + 16 * v, left), zero), factor);
+#pragma GCC unroll 4
+        for (int p = 0; p < kPixels; ++p)
+          sum[p][v] = _mm512_dpwssd_epi32(sum[p][v], _mm512_sub_epi32(load_bytes<kSigned>(x + p * step + 16 * v, left), zero), factor);
       }
     }
+  alignas(64) int32_t sums[kPixels * kVectors * 16];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) store_bytes(to_bytes(sum[v], row.epilogue, c + 16 * v), count - 16 * v, y + c + 16 * v);
+  for (int p = 0; p < kPixels; ++p)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + (p * kVectors + v) * 16, sum[p][v]);
+  for (int v = 0; v < kVectors; ++v) {
+    const Scaling scaling(row.epilogue, c + 16 * v);
+    for (int p = 0; p < kPixels; ++p)
+      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (p * kVectors + v) * 16)), count - 16 * v,
+                  row.y + (ow + p) * row.C + c + 16 * v);
+  }
+}
+
+template <bool kSigned, int kPixels>
+TREADLE_VNNI void depthwise_channels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
+  int64_t c = 0;
+  for (; c + 64 <= row.C; c += 64) depthwise_pixels<kSigned, 4, kPixels>(row, down, along, ow, c, 64);
+  for (; c + 32 <= row.C; c += 32) depthwise_pixels<kSigned, 2, kPixels>(row, down, along, ow, c, 32);
+  for (; c + 16 <= row.C; c += 16) depthwise_pixels<kSigned, 1, kPixels>(row, down, along, ow, c, 16);
+  if (c < row.C) depthwise_pixels<kSigned, 1, kPixels>(row, down, along, ow, c, row.C - c);
 }
 
 template <bool kSigned>
 TREADLE_VNNI void depthwise_row(const ByteDepthwiseRow& row) {
+  constexpr int kPixels = 4;
   const Window& w = *row.window;
   const Taps down = taps_inside(w, 1, row.oh);
-  uint8_t* y = row.y;
-  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += row.C) {
+  for (int64_t ow = 0; ow < w.out[2];) {
     const Taps along = taps_inside(w, 2, ow);
-    int64_t c = 0;
-    for (; c + 64 <= row.C; c += 64) depthwise_pixel<kSigned, 4>(row, down, along, c, 64, y);
-    for (; c + 32 <= row.C; c += 32) depthwise_pixel<kSigned, 2>(row, down, along, c, 32, y);
-    for (; c < row.C; c += 16) depthwise_pixel<kSigned, 1>(row, down, along, c, std::min<int64_t>(16, row.C - c), y);
+    // All taps of the first and the last of some pixels inside: so are those between.
+    const int64_t last = along.start + (kPixels - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
+    if (along.start >= 0 && last < w.in[2] && ow + kPixels <= w.out[2]) {
+      depthwise_channels<kSigned, kPixels>(row, down, along, ow);
+      ow += kPixels;
+    } else {
+      depthwise_channels<kSigned, 1>(row, down, along, ow++);
+    }
   }
 }
 
@@ -159,6 +203,26 @@ TREADLE_VNNI void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row) {
   row.x_signed ? depthwise_row<true>(row) : depthwise_row<false>(row);
 }
 
+TREADLE_VNNI void byte_max_row_avx512vnni(const ByteMaxRow& row) {
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(row.flip));
+  uint8_t* y = row.y;
+  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += row.C) {
+    const Taps along = taps_inside(w, 2, ow);
+    for (int64_t c = 0; c < row.C; c += 64) {
+      const __mmask64 mask = row.C - c >= 64 ? ~uint64_t{0} : (uint64_t{1} << (row.C - c)) - 1;
+      __m512i largest = _mm512_setzero_si512();
+      for (int64_t i = down.first; i < down.last; ++i)
+        for (int64_t j = along.first; j < along.last; ++j) {
+          const int64_t at = ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
+          largest = _mm512_max_epu8(largest, _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, row.x + at), flip));
+        }
+      _mm512_mask_storeu_epi8(y + c, mask, _mm512_xor_si512(largest, flip));
+    }
+  }
+}
+
 bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
   static const bool has_vbmi = cpu_info().features.avx512 && __builtin_cpu_supports("avx512vbmi") != 0;
   if (has_vbmi) map_vectors(n, table, x, y);
@@ -170,6 +234,7 @@ bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uin
 namespace treadle::kernels {
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile) { byte_conv_tile_plain(tile); }
 void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row) { byte_depthwise_row_plain(row); }
+void byte_max_row_avx512vnni(const ByteMaxRow& row) { byte_max_row_plain(row); }
 bool map_bytes_avx512vbmi(int64_t, const uint8_t*, const uint8_t*, uint8_t*) { return false; }
 }  // namespace treadle::kernels
 #endif

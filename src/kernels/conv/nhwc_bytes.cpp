@@ -46,27 +46,25 @@ class Gather {
         flip_(conv.x_signed ? 0x80 : 0) {}
 
   void rows(int64_t begin, int64_t end, int64_t lda, uint8_t* dst) const {
-    if (is_pointwise(p_)) {
-      const uint8_t* src = x_ + begin * p_.C;
-      for (int64_t i = 0; i < (end - begin) * p_.C; ++i) dst[i] = src[i] ^ flip_;
-      return;
-    }
-    const int64_t out_size = w_.out_size();
+    if (is_pointwise(p_)) return flipped(x_ + begin * p_.C, (end - begin) * p_.C, dst);
+    int64_t n = begin / w_.out_size(), oh = begin % w_.out_size() / w_.out[2], ow = begin % w_.out[2];
     uint8_t* row = dst;
     for (int64_t i = begin; i < end; ++i, row += lda) {
-      const int64_t place = i % out_size;
-      window(x_ + i / out_size * w_.in_size() * p_.C, place / w_.out[2], place % w_.out[2], row);
+      window(x_ + n * w_.in_size() * p_.C, oh, ow, row);
+      if (++ow < w_.out[2]) continue;
+      ow = 0;
+      if (++oh == w_.out[1]) oh = 0, ++n;
     }
     // Bytes behind a window's end meet weights of zero.
-    if (flip_ != 0)
-      for (int64_t i = 0; i < (end - begin) * lda; ++i) dst[i] ^= flip_;
+    if (flip_ != 0) flipped(dst, (end - begin) * lda, dst);
   }
 
  private:
   void window(const uint8_t* image, int64_t oh, int64_t ow, uint8_t* dst) const {
     const int64_t C = p_.C, line = w_.kernel[2] * C;
     const int64_t top = oh * w_.stride[1] - w_.pad_begin[1], left = ow * w_.stride[2] - w_.pad_begin[2];
-    const Taps along = taps_inside(w_, 2, ow);
+    const bool inside = left >= 0 && left + (w_.kernel[2] - 1) * w_.dilation[2] < w_.in[2];
+    const Taps along = inside ? Taps{0, w_.kernel[2], left} : taps_inside(w_, 2, ow);
     for (int64_t ky = 0; ky < w_.kernel[1]; ++ky, dst += line) {
       const int64_t ih = top + ky * w_.dilation[1];
       if (ih < 0 || ih >= w_.in[1] || along.first == along.last) {
@@ -90,6 +88,18 @@ class Gather {
     } else {
       std::memcpy(dst, src, static_cast<size_t>(n));
     }
+  }
+
+  void flipped(const uint8_t* src, int64_t n, uint8_t* dst) const {
+    const uint8_t flip = flip_;  // which a write to bytes might change, for all that the compiler knows
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+      uint8_t block[64];
+      std::memcpy(block, src + i, sizeof block);
+      for (uint8_t& byte : block) byte ^= flip;
+      std::memcpy(dst + i, block, sizeof block);
+    }
+    for (; i < n; ++i) dst[i] = src[i] ^ flip;
   }
 
   const ConvParams& p_;
@@ -168,20 +178,6 @@ void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, 
                });
 }
 
-template <typename T>
-void max_row(const Window& w, int64_t C, int64_t oh, const T* x, T* y) {
-  const Taps down = taps_inside(w, 1, oh);
-  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += C) {
-    const Taps along = taps_inside(w, 2, ow);
-    std::fill_n(y, C, std::numeric_limits<T>::lowest());
-    for (int64_t i = down.first; i < down.last; ++i)
-      for (int64_t j = along.first; j < along.last; ++j) {
-        const T* src = x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * C;
-        for (int64_t c = 0; c < C; ++c) y[c] = std::max(y[c], src[c]);
-      }
-  }
-}
-
 }  // namespace
 
 void byte_conv_tile_plain(const ByteConvTile& tile) {
@@ -210,6 +206,23 @@ void byte_depthwise_row_plain(const ByteDepthwiseRow& row) {
           sum += (x - row.x_zero) * static_cast<int16_t>(row.weights[(i * w.kernel[2] + j) * row.C + c]);
         }
       row.y[ow * row.C + c] = to_byte(sum, row.epilogue, c);
+    }
+  }
+}
+
+void byte_max_row_plain(const ByteMaxRow& row) {
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  for (int64_t ow = 0; ow < w.out[2]; ++ow) {
+    const Taps along = taps_inside(w, 2, ow);
+    for (int64_t c = 0; c < row.C; ++c) {
+      uint8_t largest = 0;
+      for (int64_t i = down.first; i < down.last; ++i)
+        for (int64_t j = along.first; j < along.last; ++j) {
+          const int64_t at = ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
+          largest = std::max<uint8_t>(largest, row.x[at] ^ row.flip);
+        }
+      row.y[ow * row.C + c] = largest ^ row.flip;
     }
   }
 }
@@ -274,15 +287,18 @@ void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed,
 }
 
 void max_pool_bytes(const Window& w, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool) {
+  const bool fast = has_fast_byte_products();
   const int64_t line = w.out[2] * C, image = w.in_size() * C;
   parallel_for(pool, N * w.out[1], std::max<int64_t>(1, 200'000 / std::max<int64_t>(1, line * w.kernel_size())),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
-                   const int64_t from = i / w.out[1] * image;
-                   if (is_signed)
-                     max_row(w, C, i % w.out[1], static_cast<const int8_t*>(x) + from, static_cast<int8_t*>(y) + i * line);
-                   else
-                     max_row(w, C, i % w.out[1], static_cast<const uint8_t*>(x) + from, static_cast<uint8_t*>(y) + i * line);
+                   const ByteMaxRow row{&w,
+                                        C,
+                                        i % w.out[1],
+                                        static_cast<const uint8_t*>(x) + i / w.out[1] * image,
+                                        static_cast<uint8_t>(is_signed ? 0x80 : 0),
+                                        static_cast<uint8_t*>(y) + i * line};
+                   fast ? byte_max_row_avx512vnni(row) : byte_max_row_plain(row);
                  }
                });
 }

@@ -155,6 +155,11 @@ TEST(NhwcBytes, PlainKernelsGiveTheSame) {
     row.y = plain.data();
     byte_depthwise_row_plain(row);
     EXPECT_EQ(fast, plain);
+    ByteMaxRow largest{&w, C, row.oh, x.data(), static_cast<uint8_t>(random.coin() ? 0x80 : 0), fast.data()};
+    byte_max_row_avx512vnni(largest);
+    largest.y = plain.data();
+    byte_max_row_plain(largest);
+    EXPECT_EQ(fast, plain);
   }
 }
 
