@@ -1,4 +1,6 @@
 // QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear.
+#include "kernels/elementwise/quantize.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -365,25 +367,13 @@ struct DynamicQuantizeLinear {
   void run(RunContext& c) const {
     const float* x = c.in<float>(0);
     // The range has to contain 0, which then has an exact code.
-    constexpr int kLanes = 16;
-    float lows[kLanes] = {}, highs[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (int k = 0; k < kLanes; ++k) lows[k] = std::min(lows[k], x[i + k]), highs[k] = std::max(highs[k], x[i + k]);
-    for (; i < n; ++i) lows[0] = std::min(lows[0], x[i]), highs[0] = std::max(highs[0], x[i]);
-    const float low = *std::min_element(lows, lows + kLanes), high = *std::max_element(highs, highs + kLanes);
+    const auto [low, high] = kernels::range_around_zero(x, n);
     // Only zeros: any scale will do, and one has to be finite.
     const float scale = high == low ? 1.0f : (high - low) / 255.0f;
     const float zero = std::nearbyint(std::clamp(-low / scale, 0.0f, 255.0f));
     uint8_t* y = c.out<uint8_t>(0);
-    parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t at = begin; at < end; ++at) {
-        float v = x[at] / scale;
-        v = v > -zero ? v : -zero;
-        v = v < 255 - zero ? v : 255 - zero;
-        y[at] = static_cast<uint8_t>(static_cast<int32_t>(round_small(v) + zero));
-      }
-    });
+    parallel_for(c.pool(), n, kElementwiseGrain,
+                 [&](int64_t begin, int64_t end) { kernels::quantize_bytes(x + begin, end - begin, scale, zero, y + begin); });
     if (has_scale) *c.out<float>(1) = scale;
     if (has_zero) *c.out<uint8_t>(2) = static_cast<uint8_t>(zero);
   }

@@ -16,6 +16,7 @@ std::unique_ptr<Rule> merge_transposes();
 std::unique_ptr<Rule> merge_casts();
 std::unique_ptr<Rule> merge_constant_operands();
 std::unique_ptr<Rule> divide_to_multiply();
+std::unique_ptr<Rule> stack_to_pairs();
 std::unique_ptr<Rule> static_reshape();
 std::unique_ptr<Rule> batch_norm_into_conv();
 std::unique_ptr<Rule> fuse_gelu();

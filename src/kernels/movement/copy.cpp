@@ -57,15 +57,16 @@ Plane find_plane(const CopyPlan& plan) {
 // Square tiles: what is read with a stride comes back for the neighbours' sake while it is still in L1.
 template <typename T>
 void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, ThreadPool* pool) {
-  constexpr int64_t kTile = sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
   const int last = plan.rank - 1;
   const int64_t rows = plan.dims[row_axis], columns = plan.dims[last];
   const int64_t src_column = plan.strides[0][last], dst_row = plan.strides[1][row_axis];
+  const bool colours = (sizeof(T) == 1 || sizeof(T) == 4) && columns == 3 && dst_row == 3;
+  const int64_t tile = colours ? 4096 : sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
   CopyPlan outer = plan;  // the other axes; the two of the plane count as 1
   outer.dims[row_axis] = outer.dims[last] = 1;
   outer.size = plan.size / (rows * columns);
-  const int64_t bands = (rows + kTile - 1) / kTile;
-  const int64_t grain = std::max<int64_t>(1, kGrainBytes / (kTile * columns * static_cast<int64_t>(sizeof(T))));
+  const int64_t bands = (rows + tile - 1) / tile;
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / (tile * columns * static_cast<int64_t>(sizeof(T))));
   parallel_for(pool, outer.size * bands, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       int64_t s = 0, t = 0, rest = item / bands;
@@ -75,15 +76,21 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
         s += at * outer.strides[0][i];
         t += at * outer.strides[1][i];
       }
-      const int64_t r0 = item % bands * kTile, r1 = std::min(rows, r0 + kTile);
+      const int64_t r0 = item % bands * tile, r1 = std::min(rows, r0 + tile);
+      if constexpr (sizeof(T) == 1 || sizeof(T) == 4) {
+        if (colours) {
+          interleave3(r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row);
+          continue;
+        }
+      }
       if constexpr (sizeof(T) == sizeof(float)) {
         if (r1 - r0 >= 8) {
           transpose_plane(columns, r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row, dst_row);
           continue;
         }
       }
-      for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
-        const int64_t c1 = std::min(columns, c0 + kTile);
+      for (int64_t c0 = 0; c0 < columns; c0 += tile) {
+        const int64_t c1 = std::min(columns, c0 + tile);
         for (int64_t r = r0; r < r1; ++r) {
           const T* from = src + s + r;
           T* to = dst + t + r * dst_row;

@@ -101,6 +101,20 @@ void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t 
   plane(rows, columns, src, src_stride, dst, dst_stride);
 }
 
+template <typename T>
+HWY_INLINE void interleave(int64_t n, const T* src, int64_t src_stride, T* dst) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreInterleaved3(hn::LoadU(d, src + i), hn::LoadU(d, src + src_stride + i), hn::LoadU(d, src + 2 * src_stride + i), d,
+                          dst + 3 * i);
+  for (; i < n; ++i)
+    for (int64_t c = 0; c < 3; ++c) dst[3 * i + c] = src[c * src_stride + i];
+}
+void interleave_words(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst) { interleave(n, src, src_stride, dst); }
+void interleave_bytes(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst) { interleave(n, src, src_stride, dst); }
+
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -108,10 +122,19 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(transpose_words);
+HWY_EXPORT(interleave_words);
+HWY_EXPORT(interleave_bytes);
 
 void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t src_stride, uint32_t* dst, int64_t dst_stride) {
   HWY_DYNAMIC_DISPATCH(transpose_words)
   (rows, columns, reinterpret_cast<const int32_t*>(src), src_stride, reinterpret_cast<int32_t*>(dst), dst_stride);
+}
+
+void interleave3(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst) {
+  HWY_DYNAMIC_DISPATCH(interleave_words)(n, src, src_stride, dst);
+}
+void interleave3(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst) {
+  HWY_DYNAMIC_DISPATCH(interleave_bytes)(n, src, src_stride, dst);
 }
 
 }  // namespace treadle::kernels

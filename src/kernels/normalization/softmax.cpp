@@ -47,6 +47,27 @@ HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   hn::BlendedStore(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), mask, d, y);
 }
 
+// Rows of two elements, a vector of rows at a time; returns how many.
+int64_t pairs(int64_t count, const float* x, float* y, bool log_of) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    V a, b;
+    hn::LoadInterleaved2(d, x + 2 * i, a, b);
+    const V top = max_nan(a, b);
+    a = hn::Sub(a, top), b = hn::Sub(b, top);
+    const V ea = exp(d, a), eb = exp(d, b), sum = hn::Add(ea, eb);
+    if (log_of) {
+      const V last = log(d, sum);
+      hn::StoreInterleaved2(hn::Sub(a, last), hn::Sub(b, last), d, y + 2 * i);
+    } else {
+      hn::StoreInterleaved2(hn::Div(ea, sum), hn::Div(eb, sum), d, y + 2 * i);
+    }
+  }
+  return i;
+}
+
 void row(int64_t n, const float* x, float* y, bool log_of) {
   const D d;
   if (n <= static_cast<int64_t>(hn::Lanes(d))) return short_row(n, x, y, log_of);
@@ -109,6 +130,7 @@ void columns(int64_t n, int64_t inner, int64_t left, const float* x, float* y, b
 void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, const float* x, float* y, bool log_of) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t blocks = inner == 1 ? 1 : (inner + lanes - 1) / lanes;
+  if (inner == 1 && length == 2) begin += pairs(end - begin, x + 2 * begin, y + 2 * begin, log_of);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t offset = i / blocks * length * inner + i % blocks * lanes;
     if (inner == 1) {

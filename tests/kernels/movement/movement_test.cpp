@@ -64,6 +64,21 @@ TEST(Copy, LargePlanesTranspose) {
   }
 }
 
+TEST(Copy, ColoursInterleave) {
+  test::Random random(22);
+  for (const size_t bytes : {1, 2, 4})
+    for (const int64_t pixels : {1, 63, 500, 4096, 9001}) {
+      const int64_t dims[] = {2, 3, pixels}, perm[] = {0, 2, 1};
+      const auto src = random.integers<char>(6 * pixels * static_cast<int64_t>(bytes), -128, 127);
+      std::vector<char> dst(src.size());
+      strided_copy(plan_transpose(dims, perm), bytes, src.data(), dst.data(), nullptr);
+      for (int64_t n = 0; n < 2; ++n)
+        for (int64_t i = 0; i < pixels; ++i)
+          for (int64_t c = 0; c < 3; ++c)
+            ASSERT_EQ(element(dst, bytes, (n * pixels + i) * 3 + c), element(src, bytes, (n * 3 + c) * pixels + i)) << pixels;
+    }
+}
+
 TEST(Copy, SlicesWithAnyStep) {
   test::Random random(22);
   for (int round = 0; round < 200; ++round) {

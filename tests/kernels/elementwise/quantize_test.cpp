@@ -1,0 +1,40 @@
+#include "kernels/elementwise/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/kernels/random.h"
+
+namespace treadle::kernels {
+namespace {
+
+TEST(QuantizeBytes, EqualsTheFormula) {
+  test::Random random(71);
+  for (int round = 0; round < 200; ++round) {
+    const int64_t n = random.integer(0, 200);
+    std::vector<float> x = random.vector(n, -3, round % 3 == 0 ? -1 : 4);
+    if (n > 3 && random.coin()) x[static_cast<size_t>(random.integer(0, n - 1))] = NAN;
+    float low = 0, high = 0;
+    for (float v : x)
+      if (!std::isnan(v)) low = std::min(low, v), high = std::max(high, v);
+    const FloatRange range = range_around_zero(x.data(), n);
+    ASSERT_EQ(range.low, low);
+    ASSERT_EQ(range.high, high);
+    // Steps that halves fall on, too: they go to the even number.
+    const float scale = random.coin() ? 0.0625F : 0.0137F, zero = static_cast<float>(random.integer(0, 255));
+    for (float& v : x)
+      if (random.coin()) v = std::nearbyint(v * 16) / 32;
+    std::vector<uint8_t> y(static_cast<size_t>(n), 77);
+    quantize_bytes(x.data(), n, scale, zero, y.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float code = std::isnan(x[i]) ? 0 : std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0F, 255.0F);
+      ASSERT_EQ(int{y[i]}, static_cast<int>(code)) << x[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels
