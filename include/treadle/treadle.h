@@ -118,9 +118,9 @@ typedef struct treadle_job_status {
   uint64_t memory_limit_bytes, device_bytes, host_bytes, moved_bytes;
 } treadle_job_status;
 
-/* `name` NULL: the program's name. `memory_limit_bytes` 0: none. */
-TREADLE_C_API treadle_status* treadle_job_create(const char* name, treadle_job_class job_class, double share_percent,
-                                                 uint64_t memory_limit_bytes, treadle_job** out);
+/* `name` NULL: the program's name. `job_class`: of treadle_job_class. `memory_limit_bytes` 0: none. */
+TREADLE_C_API treadle_status* treadle_job_create(const char* name, int32_t job_class, double share_percent, uint64_t memory_limit_bytes,
+                                                 treadle_job** out);
 TREADLE_C_API void treadle_job_release(treadle_job* job);
 TREADLE_C_API treadle_status* treadle_job_get_status(const treadle_job* job, treadle_job_status* out);
 TREADLE_C_API treadle_status* treadle_job_set_share(treadle_job* job, double share_percent);

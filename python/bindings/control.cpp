@@ -47,16 +47,20 @@ void set_monitor(PySession& self, nb::object function, const std::string& patter
   Monitor monitor;
   monitor.pattern = pattern;
   monitor.inputs = inputs;
+  std::shared_ptr<nb::object> kept;
   if (!function.is_none()) {
-    auto kept = keep(std::move(function));
+    kept = keep(std::move(function));
     monitor.callback = [kept](const MonitorEvent& event) {
       nb::gil_scoped_acquire gil;
       (*kept)(PyMonitorEvent{event.run_id, std::string(event.value), std::string(event.node), std::string(event.op_type), event.is_input,
                              detach(event.datum)});
     };
   }
-  nb::gil_scoped_release release;
-  self.session.set_monitor(std::move(monitor));
+  {
+    nb::gil_scoped_release release;
+    self.session.set_monitor(std::move(monitor));
+  }
+  self.monitor.swap(kept);
 }
 
 PyValueHandle store(const PySession& self, nb::handle value) {

@@ -106,6 +106,26 @@ void run_bound(const PySession& self, PyIoBinding& binding, const PyRunOptions* 
   self.session.run(binding, options);
 }
 
+// A monitor that refers to its session is a cycle through C++, which the collector finds only if it is told.
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const auto* session = nb::inst_ptr<PySession>(self);
+  if (session->monitor) Py_VISIT(session->monitor->ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
+  auto* session = nb::inst_ptr<PySession>(self);
+  session->session.set_monitor({});
+  const std::shared_ptr<nb::object> last = std::move(session->monitor);
+  return 0;
+}
+
+PyType_Slot session_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
+
 }  // namespace
 
 void register_session(nb::module_& module) {
@@ -117,7 +137,8 @@ void register_session(nb::module_& module) {
       .def_ro("arena_sum_bytes", &MemoryReport::arena_sum_bytes)
       .def_ro("arena_in_order_bytes", &MemoryReport::arena_in_order_bytes);
 
-  nb::class_<PySession>(module, "Session", "A model made ready to run. Any number of threads may run it at once.")
+  nb::class_<PySession>(module, "Session", nb::type_slots(session_slots),
+                        "A model made ready to run. Any number of threads may run it at once.")
       .def(
           "__init__",
           [](PySession* self, const Model& model, const PySessionOptions& options) {

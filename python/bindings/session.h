@@ -1,6 +1,7 @@
 // What the bindings of a session and of its bound and partial runs share.
 #pragma once
 
+#include <memory>
 #include <set>
 
 #include "bindings.h"
@@ -17,6 +18,7 @@ struct PySession {
   Session session;
   std::vector<ValueInfo> inputs, outputs;
   std::map<std::string, std::string, std::less<>> types;
+  std::shared_ptr<nb::object> monitor;  // what the session calls, and the collector must see: it often refers to the session
 };
 
 /// A binding and the session it belongs to, which Python keeps alive.

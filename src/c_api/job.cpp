@@ -1,6 +1,8 @@
 // Jobs in the C ABI.
 #include "c_api/job.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -47,9 +49,11 @@ void fill(treadle_job_status& out, const JobStatus& status) {
 
 extern "C" {
 
-treadle_status* treadle_job_create(const char* name, treadle_job_class job_class, double share_percent, uint64_t memory_limit_bytes,
+treadle_status* treadle_job_create(const char* name, int32_t job_class, double share_percent, uint64_t memory_limit_bytes,
                                    treadle_job** out) {
   return guarded([&] {
+    if (job_class != TREADLE_GUARANTEED && job_class != TREADLE_OPPORTUNISTIC)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the class of a job is {}; 0 and 1 are expected", job_class));
     treadle::JobOptions options{.name = name ? name : "",
                                 .job_class = static_cast<treadle::JobClass>(job_class),
                                 .share_percent = share_percent,

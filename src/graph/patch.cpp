@@ -65,7 +65,7 @@ class PatchDriver {
  private:
   void enqueue(NodeId id) {
     if (id == kNoNode) return;
-    if (queued_.size() <= index_of(id)) queued_.resize(index_of(id) + 1, false);
+    if (queued_.size() <= index_of(id)) queued_.resize(2 * index_of(id) + 64, false);
     if (queued_[index_of(id)]) return;
     queued_[index_of(id)] = true;
     queue_.push_back(id);

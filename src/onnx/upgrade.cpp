@@ -95,8 +95,8 @@ void upgrade_graph(Graph& graph, const InferOptions* infer_options, std::vector<
 void collect_unsupported(const Graph& graph, std::set<std::string>& lines) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
-    std::string where = fmt::format("{}.{} (opset {})", node.domain.empty() ? "ai.onnx" : node.domain, node.op_type, node.version);
-    if (!node.op) lines.insert("operator " + where);
+    if (!node.op)
+      lines.insert(fmt::format("operator {}.{} (opset {})", node.domain.empty() ? "ai.onnx" : node.domain, node.op_type, node.version));
     for (const Body& body : node.bodies) collect_unsupported(*body.graph, lines);
   }
 }

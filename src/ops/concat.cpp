@@ -34,7 +34,7 @@ void infer_concat(InferContext& c) {
     const SymbolicShape& in = c.shape(i);
     if (c.rank(i) != rank) throw Error(ErrorCode::invalid_argument, fmt::format("inputs are of rank {} and {}", rank, c.rank(i)));
     for (size_t a = 0; a < in.size(); ++a) {
-      if (a != axis) out[a] = unify(out[a], in[a], fmt::format("axis {} of input {}", a, i));
+      if (a != axis && out[a] != in[a]) out[a] = unify(out[a], in[a], fmt::format("axis {} of input {}", a, i));
     }
     length = length + in[axis];
   }

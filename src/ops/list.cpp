@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "graph/custom_ops.h"
@@ -16,16 +18,31 @@
 namespace treadle {
 namespace {
 
+struct OpName {
+  std::string_view domain, name;
+  bool operator==(const OpName&) const = default;
+};
+struct OpNameHash {
+  size_t operator()(const OpName& op) const noexcept { return std::hash<std::string_view>()(op.name) + op.domain.size(); }
+};
+using OpsByName = std::unordered_map<OpName, const OpDef*, OpNameHash>;
+
+const OpDef* find(const OpsByName& ops, const OpName& name) {
+  auto found = ops.find(name);
+  return found == ops.end() ? nullptr : found->second;
+}
+
 struct Registry {
   std::vector<OpDef> ops;
-  std::unordered_map<std::string, const OpDef*> by_name;
+  OpsByName by_name;
 
   Registry() {
     for (auto family : ops::kFamilies)
       for (OpDef& op : family()) ops.push_back(std::move(op));
     std::sort(ops.begin(), ops.end(),
               [](const OpDef& a, const OpDef& b) { return std::pair(a.domain, a.name) < std::pair(b.domain, b.name); });
-    for (const OpDef& op : ops) by_name.emplace(std::string(op.domain) + ":" + std::string(op.name), &op);
+    by_name.reserve(ops.size());
+    for (const OpDef& op : ops) by_name.emplace(OpName{op.domain, op.name}, &op);
   }
 };
 
@@ -39,7 +56,7 @@ struct CustomRegistry {
   std::mutex mutex;
   std::deque<std::string> names;
   std::deque<OpDef> ops;
-  std::unordered_map<std::string, const OpDef*> by_name;
+  OpsByName by_name;
 };
 
 CustomRegistry& custom_registry() {
@@ -47,32 +64,24 @@ CustomRegistry& custom_registry() {
   return *instance;
 }
 
-std::string key_of(std::string_view domain, std::string_view name) { return fmt::format("{}:{}", domain, name); }
-
-const OpDef* find_built_in(const std::string& key) {
-  auto found = registry().by_name.find(key);
-  return found == registry().by_name.end() ? nullptr : found->second;
-}
-
 }  // namespace
 
 const OpDef* find_op(std::string_view domain, std::string_view name) {
-  const std::string key = key_of(domain, name);
-  if (const OpDef* op = find_built_in(key)) return op;
+  if (const OpDef* op = find(registry().by_name, {domain, name})) return op;
   CustomRegistry& custom = custom_registry();
   std::lock_guard lock(custom.mutex);
-  auto found = custom.by_name.find(key);
-  return found == custom.by_name.end() ? nullptr : found->second;
+  return find(custom.by_name, {domain, name});
 }
 
 const OpDef* add_custom_op(OpDef op) {
-  const std::string key = key_of(op.domain, op.name);
-  if (find_built_in(key)) throw Error(ErrorCode::invalid_argument, fmt::format("the operator {} is built in", key));
+  if (find(registry().by_name, {op.domain, op.name}))
+    throw Error(ErrorCode::invalid_argument, fmt::format("the operator {}:{} is built in", op.domain, op.name));
   CustomRegistry& custom = custom_registry();
   std::lock_guard lock(custom.mutex);
   op.name = custom.names.emplace_back(op.name);
   op.domain = custom.names.emplace_back(op.domain);
-  return custom.by_name[key] = &custom.ops.emplace_back(std::move(op));
+  const OpDef& kept = custom.ops.emplace_back(std::move(op));
+  return custom.by_name[{kept.domain, kept.name}] = &kept;
 }
 
 std::span<const OpDef> all_ops() { return registry().ops; }

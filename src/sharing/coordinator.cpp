@@ -147,7 +147,8 @@ struct Coordinator::Impl {
         write_status();
         next_second = now + 1'000'000'000;
       }
-      serve(static_cast<int>((std::max(next_look, now_ns()) - now_ns()) / 1'000'000 + 1));
+      const uint64_t looked = now_ns();  // one reading: the difference of two could be negative
+      serve(next_look > looked ? static_cast<int>((next_look - looked) / 1'000'000 + 1) : 0);
     }
   }
 

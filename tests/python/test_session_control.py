@@ -1,6 +1,8 @@
 """Cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps, metadata, thread pools."""
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import onnx
@@ -181,3 +183,17 @@ def test_log_messages_reach_a_callback():
     treadle.set_log_callback(lambda severity, message: messages.append((severity, message)), 0)
     treadle.set_log_callback(None)
     assert messages == []
+
+
+def test_a_monitor_that_refers_to_its_session_does_not_keep_it():
+    class Watcher:
+        def __init__(self):
+            self.session = treadle.InferenceSession(small.affine())
+            self.session.set_monitor(self.see)
+
+        def see(self, event):
+            pass
+
+    watcher = weakref.ref(Watcher())
+    gc.collect()
+    assert watcher() is None
