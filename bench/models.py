@@ -34,7 +34,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 SHARED = ["squeezenet_fp32", "cifar10_cnn", "mnist_cntk", "ultraface_rfb320", "yunet_n_dynamic", "style_candy", "ppocr_cls_v2", "ppocr_v4_rec",
           "layout_cdla_picodet", "sinet_portrait_seg", "superres_espcn_prepost", "dnsmos_p808", "basic_pitch", "attacut_c", "swift_f0", "char_gpt_kv",
-          "romanizer_gru_encoder", "silero_vad", "plcmos_v2_gru", "minilm_l6_int8w"]
+          "romanizer_gru_encoder", "silero_vad", "plcmos_v2_gru", "minilm_l6_int8w", "squeezenet_fp16", "squeezenet_int8_qoperator",
+          "ultraface_rfb320_int8_qdq", "char_gpt_kv_dynq", "smart_turn_v3_qdq"]
 ENGINES = ["treadle", "onnxruntime", "openvino"]
 
 
