@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
@@ -119,6 +120,14 @@ class FuseQuantizedConv final : public Rule {
         !scales->is_contiguous())
       return std::nullopt;
     const int64_t filters = weights->shape()[0];
+    // The layout pass must take it further: elsewhere floats are faster.
+    kernels::ConvParams params;
+    params.group = conv->attributes.get_int("group", 1);
+    params.M = filters, params.C = weights->shape()[1] * params.group;
+    const auto pads = conv->attributes.get_ints("pads");
+    if (weights->shape().rank() > 4 || !kernels::has_nhwc_bytes(params) || !graph.type(x->inputs[0]).has_rank() ||
+        std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; }))
+      return std::nullopt;
     if (scales->num_elements() != 1 && (scales->shape() != Shape{filters} || w->attributes.get_int("axis", 1) != 0)) return std::nullopt;
     Patch patch;
     ValueId zero = kNoValue;
@@ -165,7 +174,7 @@ class FuseQuantizedConv final : public Rule {
       const double value = made ? stored->data<int32_t>()[m] * double{steps->data<float>()[steps->num_elements() == 1 ? 0 : m]}
                                 : double{stored->data<float>()[m]};
       const double units = std::nearbyint(value / unit);
-      if (!(std::fabs(units) < 2e9)) return std::nullopt;
+      if (!(std::fabs(units) < 1e9)) return std::nullopt;
       result.data<int32_t>()[m] = static_cast<int32_t>(units);
     }
     return result;

@@ -136,6 +136,9 @@ TEST_F(FuseQuantizedConv, LeavesOthersAlone) {
   ValueId other = b.op("other", "Conv", {xd, b.dequantized_weights("w2", {2, 4, 1, 1}, {0.1F, 0.2F})});
   b.output(b.quantize("z", b.op("relu", "Relu", {other}), 0.1F, 5));
   b.output(b.quantize("real", b.op("third", "Conv", {xd, b.weights("w3", {2, 4, 1, 1})}), 0.1F, 5));
+  ValueId groups =
+      b.op("groups", "Conv", {xd, b.dequantized_weights("w4", {4, 2, 1, 1}, {0.1F, 0.2F, 0.1F, 0.2F})}, {{"group", int64_t{2}}});
+  b.output(b.quantize("g", groups, 0.1F, 5));
   b.output(b.op("again", "QuantizeLinear", {xd, s, b.byte("again", 3)}));
   auto graph = b.take();
   testing::expect_unchanged(*graph, testing::rule(passes::fuse_quantized_conv));
