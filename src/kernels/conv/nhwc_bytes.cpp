@@ -239,24 +239,33 @@ int64_t nhwc_bytes_packed_size(const ConvParams& p) {
 }
 
 void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed, int32_t* sums) {
-  const int64_t taps = p.window.kernel_size(), channels = p.C / p.group;
-  std::memset(packed, 0, static_cast<size_t>(nhwc_bytes_packed_size(p)));
+  const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, depth = channels * taps;
   for (int64_t m = 0; m < p.M; ++m) {
     int32_t sum = 0;
-    const int64_t n0 = m / kPanel * kPanel, width = std::min(kPanel, rounded(p.M - n0, 16));
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t tap = 0; tap < taps; ++tap) {
-        const int8_t weight = weights[(m * channels + c) * taps + tap];
-        sum += weight;
-        if (is_depthwise(p)) {
-          const int32_t low = static_cast<uint16_t>(weight);
-          std::memcpy(packed + (tap * p.C + m) * static_cast<int64_t>(sizeof low), &low, sizeof low);
-        } else {
-          const int64_t k = tap * p.C + c;
-          packed[n0 * 4 * quads_of(p) + k / 4 * 4 * width + (m - n0) * 4 + k % 4] = weight;
-        }
-      }
+    for (int64_t k = 0; k < depth; ++k) sum += weights[m * depth + k];
     sums[m] = sum;
+  }
+  if (is_depthwise(p)) {
+    for (int64_t m = 0; m < p.M; ++m)
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        const int32_t low = static_cast<uint16_t>(weights[m * taps + tap]);
+        std::memcpy(packed + (tap * p.C + m) * static_cast<int64_t>(sizeof low), &low, sizeof low);
+      }
+    return;
+  }
+  std::memset(packed, 0, static_cast<size_t>(nhwc_bytes_packed_size(p)));
+  for (int64_t n0 = 0; n0 < p.M; n0 += kPanel) {
+    const int64_t columns = std::min(kPanel, p.M - n0), width = rounded(columns, 16);
+    const int8_t* rows = weights + n0 * depth;
+    int8_t* panel = packed + n0 * 4 * quads_of(p);
+    // In the order in which they are written; a panel's rows are read a cache line at a time meanwhile.
+    for (int64_t tap = 0; tap < taps; ++tap)
+      for (int64_t c = 0; c < channels; ++c) {
+        const int64_t k = tap * channels + c;
+        int8_t* dst = panel + k / 4 * 4 * width + k % 4;
+        const int8_t* src = rows + c * taps + tap;
+        for (int64_t n = 0; n < columns; ++n) dst[4 * n] = src[n * depth];
+      }
   }
 }
 
