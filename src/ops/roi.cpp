@@ -108,8 +108,8 @@ struct RoiAlign {
     const T* x = c.in<T>(0) + image * channels * plane;
     T* y = c.out<T>(0) + r * channels * out_height * out_width;
     for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
-      const C top = corner[1] + static_cast<C>(bin / out_width) * bin_height,
-              left = corner[0] + static_cast<C>(bin % out_width) * bin_width;
+      const int64_t row = bin / out_width, column = bin % out_width;
+      const C top = corner[1] + static_cast<C>(row) * bin_height, left = corner[0] + static_cast<C>(column) * bin_width;
       for (int64_t channel = 0; channel < channels; ++channel) {
         const T* src = x + channel * plane;
         C total = 0;

@@ -44,7 +44,7 @@ class LayoutPass {
   using Move = bool (LayoutPass::*)(const Node&);
 
   bool move(const Node& node) {
-    if (node.domain == "" || node.domain == "ai.onnx") {
+    if (node.domain.empty() || node.domain == "ai.onnx") {
       if (node.is("Conv")) return conv(node);
       if (node.is("QLinearConv")) return quantised_conv(node);
       if (node.is("ConvTranspose")) return conv_transpose(node);
