@@ -248,7 +248,7 @@ void write_fused_elementwise(Body& b) {
 
 void write_quantized_matmul(Body& b) {
   auto codes = [&](size_t i) {  // less the zero point, as float32, in which they are exact
-    const std::string x = b.op("Cast", {b.in(i)}, attribute("to", static_cast<int64_t>(DType::float32)));
+    std::string x = b.op("Cast", {b.in(i)}, attribute("to", static_cast<int64_t>(DType::float32)));
     if (!b.has(i + 2)) return x;
     return b.op("Sub", {x, b.op("Cast", {b.in(i + 2)}, attribute("to", static_cast<int64_t>(DType::float32)))});
   };

@@ -10,6 +10,12 @@ namespace {
 
 constexpr int64_t kPatienceNs = 1'000'000'000;
 
+// As if the limit had changed.
+void announce(JobSlot& slot) {
+  slot.memory_changes.fetch_add(1);
+  futex_wake_shared(slot.memory_changes);
+}
+
 }  // namespace
 
 MemoryWatch& MemoryWatch::get() {
@@ -17,9 +23,8 @@ MemoryWatch& MemoryWatch::get() {
   return watch;
 }
 
-void MemoryWatch::listen(Watched& watched) {
+void MemoryWatch::listen(Watched& watched, uint32_t seen) {
   JobSlot& slot = watched.job->slot();
-  uint32_t seen = slot.memory_changes.load();
   while (!watched.stop) {
     futex_wait_shared(slot.memory_changes, seen, kPatienceNs);
     const uint32_t now = slot.memory_changes.load();
@@ -30,20 +35,23 @@ void MemoryWatch::listen(Watched& watched) {
   }
 }
 
+// The client may have read a limit that has changed since: it is told once in any case.
 void MemoryWatch::add(Client& client, JobState& job) {
   std::lock_guard lock(mutex_);
   auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& one) { return one->job == &job; });
   if (found != jobs_.end()) {
     std::lock_guard clients_lock((*found)->mutex);
     (*found)->clients.push_back(&client);
-    return;
+    return announce(job.slot());
   }
   auto watched = std::make_unique<Watched>();
   watched->job = &job;
   watched->clients.push_back(&client);
   watched->generation = fork_generation();
-  watched->thread = std::thread([one = watched.get()] { listen(*one); });
+  // What this thread has seen, not the new one at some later time.
+  watched->thread = std::thread([one = watched.get(), seen = job.slot().memory_changes.load()] { listen(*one, seen); });
   jobs_.push_back(std::move(watched));
+  announce(job.slot());
 }
 
 void MemoryWatch::remove(Client& client) {
@@ -61,9 +69,7 @@ void MemoryWatch::remove(Client& client) {
     if (watched.generation != fork_generation()) {
       (void)one->release();  // its thread is the parent's: it can be neither joined nor destroyed
     } else {
-      JobSlot& slot = watched.job->slot();
-      slot.memory_changes.fetch_add(1);
-      futex_wake_shared(slot.memory_changes);
+      announce(watched.job->slot());
       watched.thread.join();
     }
     jobs_.erase(one);

@@ -36,7 +36,7 @@ class MemoryWatch {
     std::thread thread;
     uint32_t generation;  // of forks: a child lacks the thread
   };
-  static void listen(Watched& watched);
+  static void listen(Watched& watched, uint32_t seen);
 
   std::mutex mutex_;
   std::list<std::unique_ptr<Watched>> jobs_;
