@@ -104,6 +104,7 @@ class LayoutPass {
                                                                      {"Slice", &LayoutPass::slice},
                                                                      {"QuantizeLinear", &LayoutPass::quantisation},
                                                                      {"DequantizeLinear", &LayoutPass::quantisation},
+                                                                     {"DynamicQuantizeLinear", &LayoutPass::dynamic_quantisation},
                                                                      {"Cast", &LayoutPass::cast},
                                                                      {"Shape", &LayoutPass::shape}};
       for (const auto& [name, function] : kMoves)
@@ -184,6 +185,14 @@ class LayoutPass {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i] == kNoValue) continue;
       const ValueId last = g_.node(made).outputs[i];
+      if (g_.type(outputs[i]).rank() == 0) {  // a scale or zero point beside the image
+        const std::string scalar = g_.value(outputs[i]).name;
+        g_.value(last).type = g_.type(outputs[i]);
+        g_.rename_value(outputs[i], scalar + "/replaced");
+        g_.rename_value(last, scalar);
+        g_.replace_uses(outputs[i], last);
+        continue;
+      }
       const Ints perm = channels_first_order(rank(outputs[i]));
       g_.value(last).type =
           Type::tensor(g_.type(outputs[i]).dtype, permuted(*g_.type(outputs[i]).shape, channels_last_order(rank(outputs[i]))));
@@ -323,6 +332,12 @@ class LayoutPass {
     for (size_t i = 1; i < node.inputs.size(); ++i)
       if (node.inputs[i] != kNoValue && (!g_.type(node.inputs[i]).has_rank() || !is_one_element(g_.type(node.inputs[i])))) return false;
     return pointwise(node);
+  }
+  // The range of an image is that of its elements in any order.
+  bool dynamic_quantisation(const Node& node) {
+    for (size_t i = 1; i < node.outputs.size(); ++i)
+      if (node.outputs[i] == kNoValue || !g_.type(node.outputs[i]).has_rank() || g_.type(node.outputs[i]).rank() != 0) return false;
+    return has_moved(node.inputs[0]) && is_image(node.inputs[0]) && is_byte_image(node.outputs[0]) && pointwise(node);
   }
   // The sums of ConvInteger become floats.
   bool cast(const Node& node) {

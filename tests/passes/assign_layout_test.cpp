@@ -92,9 +92,11 @@ TEST(AssignLayout, IntegerConvolutionsAndWhatMakesFloatsOfThemMove) {
   for (int i = 0; i < 5 * 4 * 9; ++i) weights.push_back(static_cast<int8_t>(i * 37 % 255 - 127));
   ValueId sums = b.op("sums", "ConvInteger", {x, b.constant<int8_t>("w", {5, 4, 3, 3}, weights), b.constant<uint8_t>("zero", {}, {101})},
                       {{"pads", Ints{1, 1, 0, 2}}});
-  b.output(b.op("y", "Mul", {b.op("real", "Cast", {sums}, {{"to", int64_t{1}}}), b.input("scale", {1})}));
+  ValueId y = b.op("y", "Mul", {b.op("real", "Cast", {sums}, {{"to", int64_t{1}}}), b.input("scale", {1})});
+  const std::vector<ValueId> codes = b.node("codes", "DynamicQuantizeLinear", {y}, {}, 3);
+  for (ValueId code : codes) b.output(code);
   auto graph = b.take();
-  EXPECT_EQ(same_results(*graph, 0), 3);
+  EXPECT_EQ(same_results(*graph, 0), 4);
   EXPECT_EQ(count(*graph, "NhwcConvInteger", "treadle"), 1);
   EXPECT_EQ(count(*graph, "Transpose"), 2);
 }
