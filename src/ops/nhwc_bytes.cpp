@@ -1,5 +1,5 @@
-// Operators of the treadle domain on bytes with channels innermost, which the layout pass makes of QLinearConv and MaxPool, and ByteTable,
-// a function of one byte. X[N, spatial..., C]. Weights stay in ONNX's order; the kernels pack them.
+// Operators of the treadle domain on bytes with channels innermost, which the layout pass makes of QLinearConv, ConvInteger and MaxPool,
+// and ByteTable, a function of one byte. X[N, spatial..., C]. Weights stay in ONNX's order; the kernels pack them.
 #include "kernels/conv/nhwc_bytes.h"
 
 #include <fmt/format.h>
@@ -28,21 +28,26 @@ DType result_type(const InferContext& c, DType otherwise) {
   return asked == 0 ? otherwise : static_cast<DType>(asked);
 }
 
-void infer_conv(InferContext& c) {
-  for (int i : {0, 3})
+/// @param weights  which input they are
+SymbolicShape infer_extents(InferContext& c, int weights) {
+  for (int i : {0, weights})
     if (!c.has_rank(i) || c.rank(i) < 3 || c.rank(i) > 4)
       throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
-  const SymbolicShape &x = c.shape(0), &w = c.shape(3);
+  const SymbolicShape &x = c.shape(0), &w = c.shape(weights);
   if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
   SymbolicShape out = infer_window(c.attributes(), inner(x), spatial(w));
   out.insert(out.begin(), x[0]);
   out.push_back(w[0]);
-  c.set_output(0, result_type(c, c.dtype(7)), std::move(out));
+  return out;
 }
+void infer_conv(InferContext& c) { c.set_output(0, result_type(c, c.dtype(7)), infer_extents(c, 3)); }
+void infer_conv_integer(InferContext& c) { c.set_output(0, DType::int32, infer_extents(c, 1)); }
 
+template <int kWeights, int kResultBytes>
 Cost conv_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
-  return {2 * outputs * static_cast<double>(c.shape(3).product(1, c.shape(3).rank())), c.size_bytes(0) + c.size_bytes(3) + outputs};
+  const Shape& w = c.shape(kWeights);
+  return {2 * outputs * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(kWeights) + kResultBytes * outputs};
 }
 
 struct Packed final : PackedState {
@@ -56,21 +61,18 @@ int32_t byte_at(const void* data, bool is_signed) {
   return is_signed ? int32_t{*static_cast<const int8_t*>(data)} : int32_t{*static_cast<const uint8_t*>(data)};
 }
 
-// The operands of QLinearConv, and a table that the result's bytes go through: of dtype `dtype` then.
-struct NhwcQLinearConv {
-  static constexpr uint32_t packs = 1U << 3;
-  kernels::ConvParams params;
-  bool x_signed, y_signed, scale_per_filter;
-  int64_t scales, work;
-  int max_threads;
+/// What both convolutions do with their weights.
+template <int kWeights>
+struct ByteWeights {
+  static constexpr uint32_t packs = 1U << kWeights;
 
   static std::string declines(const CreateContext& c) {
-    const Tensor* w = c.stored(3);
+    const Tensor* w = c.stored(kWeights);
     if (!w || w->dtype() != DType::int8 || w->num_elements() == 0) return "W is not constant, or not int8";
     return kernels::has_nhwc_bytes(params_of(c)) ? "" : "groups of several channels or filters";
   }
   static kernels::ConvParams params_of(const CreateContext& c) {
-    const Shape& w = c.stored(3)->shape();
+    const Shape& w = c.stored(kWeights)->shape();
     kernels::ConvParams p;
     p.group = c.attributes().get_int("group", 1);
     p.M = w[0], p.C = w[1] * p.group;
@@ -79,7 +81,7 @@ struct NhwcQLinearConv {
   }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const kernels::ConvParams p = params_of(c);
-    const Tensor w = c.stored(3)->contiguous();
+    const Tensor w = c.stored(kWeights)->contiguous();
     auto state = std::make_unique<Packed>();
     state->weights.resize(static_cast<size_t>(kernels::nhwc_bytes_packed_size(p)));
     state->sums.resize(static_cast<size_t>(p.M));
@@ -87,14 +89,27 @@ struct NhwcQLinearConv {
     drop_mapped_pages(w.raw(), w.size_bytes());
     return state;
   }
-  static NhwcQLinearConv bind(BindContext& c) {
-    NhwcQLinearConv k;
-    const Shape &x = c.shape(0), &w = c.shape(3);
-    kernels::ConvParams& p = k.params;
+  static kernels::ConvParams bind_params(const BindContext& c) {
+    const Shape &x = c.shape(0), &w = c.shape(kWeights);
+    kernels::ConvParams p;
     p.N = x[0], p.C = x[x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
     p.window = bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), spatial(w));
     kernels::check_conv(p);
     check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
+    return p;
+  }
+};
+
+// The operands of QLinearConv, and a table that the result's bytes go through: of dtype `dtype` then.
+struct NhwcQLinearConv : ByteWeights<3> {
+  kernels::ConvParams params;
+  bool x_signed, y_signed, scale_per_filter;
+  int64_t scales, work;
+  int max_threads;
+
+  static NhwcQLinearConv bind(BindContext& c) {
+    NhwcQLinearConv k;
+    const kernels::ConvParams& p = k.params = bind_params(c);
     for (int i : {1, 2, 6, 7}) check_equal(c.num_elements(i), 1, "scales and zero points of X and of Y");
     k.scale_per_filter = c.num_elements(4) != 1;
     if (k.scale_per_filter) check_equal(c.num_elements(4), p.M, "scales and filters of W");
@@ -112,12 +127,37 @@ struct NhwcQLinearConv {
     auto* factors = reinterpret_cast<float*>(scratch_at(c, scales));
     const float x_scale = *c.in<float>(1), y_scale = *c.in<float>(6);
     for (int64_t m = 0; m < params.M; ++m) factors[m] = x_scale * c.in<float>(4)[scale_per_filter ? m : 0] / y_scale;
-    const kernels::ByteConv conv{
-        c.in<void>(0),    x_signed, y_signed,        byte_at(c.in<void>(2), x_signed), byte_at(c.in<void>(7), y_signed),
-        c.in<int32_t>(8), factors,  c.in<uint8_t>(9)};
+    kernels::ByteConv conv;
+    conv.x = c.in<void>(0), conv.x_signed = x_signed, conv.x_zero = byte_at(c.in<void>(2), x_signed);
+    conv.y_signed = y_signed, conv.y_zero = byte_at(c.in<void>(7), y_signed);
+    conv.scales = factors, conv.bias = c.in<int32_t>(8), conv.table = c.in<uint8_t>(9);
     const Packed& packed = c.packed<Packed>();
     kernels::nhwc_bytes(params, conv, packed.weights.data(), packed.sums.data(), c.out<void>(0), scratch_at(c, work), max_threads,
                         c.pool());
+  }
+};
+
+// The operands of ConvInteger.
+struct NhwcConvInteger : ByteWeights<1> {
+  kernels::ConvParams params;
+  bool x_signed;
+  int max_threads;
+
+  static NhwcConvInteger bind(BindContext& c) {
+    NhwcConvInteger k;
+    k.params = bind_params(c);
+    if (c.has_input(2)) check_equal(c.num_elements(2), 1, "zero points of X");
+    k.x_signed = c.dtype(0) == DType::int8;
+    k.max_threads = c.max_threads();
+    c.request_scratch(kernels::nhwc_bytes_scratch_bytes(k.params, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::ByteConv conv;
+    conv.x = c.in<void>(0), conv.x_signed = x_signed, conv.x_zero = byte_at(c.in<void>(2), x_signed);
+    conv.sums_only = true;
+    const Packed& packed = c.packed<Packed>();
+    kernels::nhwc_bytes(params, conv, packed.weights.data(), packed.sums.data(), c.out<void>(0), c.scratch<void>(), max_threads, c.pool());
   }
 };
 
@@ -191,8 +231,20 @@ std::vector<OpDef> nhwc_byte_ops() {
            .outputs = {{"y", kBytes}},
            .attributes = conv,
            .infer = infer_conv,
-           .cost = conv_cost,
+           .cost = conv_cost<3, 1>,
            .kernels = {kernel<NhwcQLinearConv>("nhwc")}},
+          {.name = "NhwcConvInteger",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"x", kBytes},
+                      {"w", TypeSet{DType::int8}},
+                      {"x_zero_point", kBytes, "", Presence::optional},
+                      {"w_zero_point", TypeSet{DType::int8}, "", Presence::optional}},
+           .outputs = {{"y", TypeSet{DType::int32}}},
+           .attributes = conv,
+           .infer = infer_conv_integer,
+           .cost = conv_cost<1, 4>,
+           .kernels = {kernel<NhwcConvInteger>("nhwc")}},
           {.name = "NhwcByteMaxPool",
            .domain = "treadle",
            .since = {1},

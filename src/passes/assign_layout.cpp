@@ -46,7 +46,7 @@ class LayoutPass {
   bool move(const Node& node) {
     if (node.domain.empty() || node.domain == "ai.onnx") {
       if (node.is("Conv")) return conv(node);
-      if (node.is("QLinearConv")) return quantised_conv(node);
+      if (node.is("QLinearConv") || node.is("ConvInteger")) return quantised_conv(node);
       if (node.is("ConvTranspose")) return conv_transpose(node);
       if (node.is("Transpose")) return transpose(node);
       if (!reads_moved(node)) return false;
@@ -104,6 +104,8 @@ class LayoutPass {
                                                                      {"Slice", &LayoutPass::slice},
                                                                      {"QuantizeLinear", &LayoutPass::quantisation},
                                                                      {"DequantizeLinear", &LayoutPass::quantisation},
+                                                                     {"DynamicQuantizeLinear", &LayoutPass::dynamic_quantisation},
+                                                                     {"Cast", &LayoutPass::cast},
                                                                      {"Shape", &LayoutPass::shape}};
       for (const auto& [name, function] : kMoves)
         if (node.op_type == name) return (this->*function)(node);
@@ -183,6 +185,14 @@ class LayoutPass {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i] == kNoValue) continue;
       const ValueId last = g_.node(made).outputs[i];
+      if (g_.type(outputs[i]).rank() == 0) {  // a scale or zero point beside the image
+        const std::string scalar = g_.value(outputs[i]).name;
+        g_.value(last).type = g_.type(outputs[i]);
+        g_.rename_value(outputs[i], scalar + "/replaced");
+        g_.rename_value(last, scalar);
+        g_.replace_uses(outputs[i], last);
+        continue;
+      }
       const Ints perm = channels_first_order(rank(outputs[i]));
       g_.value(last).type =
           Type::tensor(g_.type(outputs[i]).dtype, permuted(*g_.type(outputs[i]).shape, channels_last_order(rank(outputs[i]))));
@@ -215,17 +225,22 @@ class LayoutPass {
   }
 
   bool quantised_conv(const Node& node) {
-    if (!kernels::has_fast_byte_products() || !is_byte_image(node.inputs[0]) || !is_byte_image(node.outputs[0])) return false;
-    const Tensor *weights = g_.stored_tensor(node.inputs[3]), *zeros = g_.constant_tensor(node.inputs[5]);
-    const int r = rank(node.inputs[0]);
+    const bool sums_only = node.is("ConvInteger");
+    const size_t w = sums_only ? 1 : 3, zero = sums_only ? 3 : 5;
+    const int r = is_byte_image(node.inputs[0]) ? rank(node.inputs[0]) : 0;
+    if (!kernels::has_fast_byte_products() || r == 0 || !g_.type(node.outputs[0]).has_rank()) return false;
+    const Tensor* weights = g_.stored_tensor(node.inputs[w]);
     if (!weights || weights->dtype() != DType::int8 || weights->shape().rank() != r || weights->num_elements() == 0) return false;
-    if (!zeros || !all_elements_are(*zeros, 0)) return false;
+    if (node.has_input(zero)) {
+      const Tensor* zeros = g_.constant_tensor(node.inputs[zero]);
+      if (!zeros || !all_elements_are(*zeros, 0)) return false;
+    }
     kernels::ConvParams params;
     params.group = node.attributes.get_int("group", 1);
     params.M = weights->shape()[0], params.C = weights->shape()[1] * params.group;
     const Ints pads = node.attributes.get_ints("pads");
     if (!kernels::has_nhwc_bytes(params) || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
-    NodeSpec spec{.op_type = "NhwcQLinearConv", .inputs = node.inputs, .attributes = node.attributes, .domain = "treadle"};
+    NodeSpec spec{.op_type = "Nhwc" + node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = "treadle"};
     spec.inputs[0] = channels_last(node.inputs[0], node.id);
     replace(node, std::move(spec));
     return true;
@@ -317,6 +332,16 @@ class LayoutPass {
     for (size_t i = 1; i < node.inputs.size(); ++i)
       if (node.inputs[i] != kNoValue && (!g_.type(node.inputs[i]).has_rank() || !is_one_element(g_.type(node.inputs[i])))) return false;
     return pointwise(node);
+  }
+  // The range of an image is that of its elements in any order.
+  bool dynamic_quantisation(const Node& node) {
+    for (size_t i = 1; i < node.outputs.size(); ++i)
+      if (node.outputs[i] == kNoValue || !g_.type(node.outputs[i]).has_rank() || g_.type(node.outputs[i]).rank() != 0) return false;
+    return has_moved(node.inputs[0]) && is_image(node.inputs[0]) && is_byte_image(node.outputs[0]) && pointwise(node);
+  }
+  // The sums of ConvInteger become floats.
+  bool cast(const Node& node) {
+    return has_moved(node.inputs[0]) && g_.type(node.inputs[0]).dtype == DType::int32 && is_image(node.outputs[0]) && pointwise(node);
   }
   bool table(const Node& node) { return has_moved(node.inputs[0]) && is_byte_image(node.inputs[0]) && pointwise(node); }
   bool pointwise(const Node& node) {

@@ -1,3 +1,4 @@
+#include "kernels/gemm/gemm_bytes.h"
 #include "passes/layout.h"
 #include "passes/pipeline.h"
 #include "tests/passes/pass_test.h"
@@ -81,6 +82,23 @@ TEST(AssignLayout, TransposesOfTheModelIntoThisLayoutVanish) {
   auto graph = b.take();
   same_results(*graph);
   EXPECT_EQ(count(*graph, "Transpose"), 3);  // x comes in, y and z go out
+}
+
+TEST(AssignLayout, IntegerConvolutionsAndWhatMakesFloatsOfThemMove) {
+  if (!kernels::has_fast_byte_products()) GTEST_SKIP() << "they stay on this machine";
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 4, 7, 6}, DType::uint8);
+  std::vector<int8_t> weights;
+  for (int i = 0; i < 5 * 4 * 9; ++i) weights.push_back(static_cast<int8_t>(i * 37 % 255 - 127));
+  ValueId sums = b.op("sums", "ConvInteger", {x, b.constant<int8_t>("w", {5, 4, 3, 3}, weights), b.constant<uint8_t>("zero", {}, {101})},
+                      {{"pads", Ints{1, 1, 0, 2}}});
+  ValueId y = b.op("y", "Mul", {b.op("real", "Cast", {sums}, {{"to", int64_t{1}}}), b.input("scale", {1})});
+  const std::vector<ValueId> codes = b.node("codes", "DynamicQuantizeLinear", {y}, {}, 3);
+  for (ValueId code : codes) b.output(code);
+  auto graph = b.take();
+  EXPECT_EQ(same_results(*graph, 0), 4);
+  EXPECT_EQ(count(*graph, "NhwcConvInteger", "treadle"), 1);
+  EXPECT_EQ(count(*graph, "Transpose"), 2);
 }
 
 TEST(AssignLayout, TransposedConvolutionsWithoutOverlapMoveAndOthersStay) {

@@ -117,6 +117,22 @@ def test_qlinear_convolutions(dtype, seed):
     assert (difference > 0).mean() < 0.01
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_dynamically_quantised_convolutions(seed):
+    n = Network(seed)
+    y = "x"
+    for channels, filters, kernel, group in [(3, 20, 3, 1), (20, 20, 3, 20), (20, 37, 1, 1)]:
+        name = f"q{len(n.nodes)}"
+        n.nodes.append(helper.make_node("DynamicQuantizeLinear", [y], [name, name + "_scale", name + "_zero"], name=name))
+        weights = n.constant(n.rng.integers(-127, 128, (filters, channels // group, kernel, kernel), dtype=np.int8))
+        sums = n.node("ConvInteger", name, weights, name + "_zero", n.constant(np.int8(0)), group=group, pads=[kernel // 2] * 4)
+        scale = n.node("Mul", name + "_scale", n.constant(np.float32(1 / (74 * kernel * (channels // group) ** 0.5))))
+        y = n.node("Mul", n.node("Cast", sums, to=TensorProto.FLOAT), scale)
+        y = n.node("Relu", n.node("Add", y, n.constant(n.rng.normal(0, 0.3, (1, filters, 1, 1)).astype(np.float32))))
+    ours, peers = run_both(n.model([1, 3, 13, 10], y), n.rng.normal(0, 1, (1, 3, 13, 10)).astype(np.float32))
+    np.testing.assert_allclose(ours, peers, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["float16"])
 @pytest.mark.parametrize("seed", range(3))
 def test_networks_of_16_bits(kind, seed):

@@ -25,6 +25,7 @@ struct ByteConvTile {
   ByteEpilogue epilogue;
   uint8_t* y;
   int64_t ldy, columns, rows;
+  int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
 };
 void byte_conv_tile_plain(const ByteConvTile& tile);
 /// @pre the CPU has AVX512-VNNI
@@ -40,6 +41,7 @@ struct ByteDepthwiseRow {
   const int32_t* weights;  ///< for each tap, C elements whose upper halves are zero
   ByteEpilogue epilogue;
   uint8_t* y;
+  int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
 };
 void byte_depthwise_row_plain(const ByteDepthwiseRow& row);
 /// @pre the CPU has AVX512-VNNI

@@ -48,6 +48,11 @@ TREADLE_VNNI inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst)
   }
 }
 
+TREADLE_VNNI inline void store_sums(__m512i sums, const ByteEpilogue& e, int64_t column, int64_t count, int32_t* dst) {
+  const __m512i total = _mm512_add_epi32(sums, _mm512_loadu_si512(e.offsets + column));
+  if (count > 0) _mm512_mask_storeu_epi32(dst, count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << count) - 1), total);
+}
+
 template <int kVectors, int kRows>
 TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
   __m512i sum[kRows][kVectors];
@@ -76,6 +81,13 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + (r * kVectors + v) * 16, sum[r][v]);
+  if (tile.sums) {
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v)
+        store_sums(_mm512_load_si512(sums + (r * kVectors + v) * 16), tile.epilogue, 16 * v, tile.columns - 16 * v,
+                   tile.sums + (row + r) * tile.ldy + 16 * v);
+    return;
+  }
   for (int v = 0; v < kVectors; ++v) {
     const Scaling scaling(tile.epilogue, 16 * v);
     for (int r = 0; r < kRows; ++r)
@@ -142,6 +154,13 @@ TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Tap
   for (int p = 0; p < kPixels; ++p)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + (p * kVectors + v) * 16, sum[p][v]);
+  if (row.sums) {
+    for (int p = 0; p < kPixels; ++p)
+      for (int v = 0; v < kVectors; ++v)
+        store_sums(_mm512_load_si512(sums + (p * kVectors + v) * 16), row.epilogue, c + 16 * v, count - 16 * v,
+                   row.sums + (ow + p) * row.C + c + 16 * v);
+    return;
+  }
   for (int v = 0; v < kVectors; ++v) {
     const Scaling scaling(row.epilogue, c + 16 * v);
     for (int p = 0; p < kPixels; ++p)

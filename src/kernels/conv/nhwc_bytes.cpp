@@ -27,9 +27,11 @@ bool is_pointwise(const ConvParams& p) {
   return w.kernel_size() == 1 && w.stride[1] == 1 && w.stride[2] == 1 && w.in[1] == w.out[1] && w.in[2] == w.out[2] && p.C % 4 == 0;
 }
 
+int32_t total(int32_t sum, const ByteEpilogue& e, int64_t column) {
+  return static_cast<int32_t>(static_cast<uint32_t>(sum) + static_cast<uint32_t>(e.offsets[column]));
+}
 uint8_t to_byte(int32_t sum, const ByteEpilogue& e, int64_t column) {
-  const int32_t total = static_cast<int32_t>(static_cast<uint32_t>(sum) + static_cast<uint32_t>(e.offsets[column]));
-  const float scaled = std::min(1e6F, std::max(-1e6F, static_cast<float>(total) * e.scales[column]));
+  const float scaled = std::min(1e6F, std::max(-1e6F, static_cast<float>(total(sum, e, column)) * e.scales[column]));
   const int32_t shifted = static_cast<int32_t>(std::nearbyint(scaled)) + e.zero;
   return static_cast<uint8_t>(e.is_signed ? std::clamp(shifted, -128, 127) : std::clamp(shifted, 0, 255));
 }
@@ -122,6 +124,7 @@ void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
 void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const ByteEpilogue& epilogue, uint8_t* y, void* scratch,
            int max_threads, ThreadPool* pool) {
   const bool fast = has_fast_byte_products(), in_place = is_pointwise(p) && !conv.x_signed;
+  auto* sums = reinterpret_cast<int32_t*>(y);
   const int64_t quads = quads_of(p), lda = 4 * quads, pixels = p.N * p.window.out_size(), chunks = dense_chunks(p, in_place);
   const Gather gather(p, conv);
   ScratchSlots slots(scratch, slot_bytes(p), num_slots(p, max_threads));
@@ -147,7 +150,8 @@ void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, cons
                                 y + first * p.M + n0,
                                 p.M,
                                 columns,
-                                last - first};
+                                last - first,
+                                conv.sums_only ? sums + first * p.M + n0 : nullptr};
         fast ? byte_conv_tile_avx512vnni(tile) : byte_conv_tile_plain(tile);
       }
       if (conv.table) map_some((last - first) * p.M, conv.table, y + first * p.M, y + first * p.M);
@@ -171,7 +175,8 @@ void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, 
                                               conv.x_zero,
                                               reinterpret_cast<const int32_t*>(packed),
                                               epilogue,
-                                              y + i * line};
+                                              y + i * line,
+                                              conv.sums_only ? reinterpret_cast<int32_t*>(y) + i * line : nullptr};
                    fast ? byte_depthwise_row_avx512vnni(row) : byte_depthwise_row_plain(row);
                    if (conv.table) map_some(line, conv.table, row.y, row.y);
                  }
@@ -188,6 +193,10 @@ void byte_conv_tile_plain(const ByteConvTile& tile) {
     const int64_t width = 16 * tile.vectors;
     for (int64_t k = 0; k < tile.quads; ++k, a += 4, b += 4 * width)
       for (int64_t n = 0; n < width; ++n) sums[n] += a[0] * b[4 * n] + a[1] * b[4 * n + 1] + a[2] * b[4 * n + 2] + a[3] * b[4 * n + 3];
+    if (tile.sums) {
+      for (int64_t n = 0; n < tile.columns; ++n) tile.sums[r * tile.ldy + n] = total(sums[n], tile.epilogue, n);
+      continue;
+    }
     for (int64_t n = 0; n < tile.columns; ++n) tile.y[r * tile.ldy + n] = to_byte(sums[n], tile.epilogue, n);
   }
 }
@@ -205,7 +214,10 @@ void byte_depthwise_row_plain(const ByteDepthwiseRow& row) {
           const int32_t x = row.x_signed ? static_cast<int8_t>(byte) : byte;
           sum += (x - row.x_zero) * static_cast<int16_t>(row.weights[(i * w.kernel[2] + j) * row.C + c]);
         }
-      row.y[ow * row.C + c] = to_byte(sum, row.epilogue, c);
+      if (row.sums)
+        row.sums[ow * row.C + c] = total(sum, row.epilogue, c);
+      else
+        row.y[ow * row.C + c] = to_byte(sum, row.epilogue, c);
     }
   }
 }
@@ -288,7 +300,7 @@ void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed,
     const bool exists = m < p.M;
     const uint32_t bias = exists && conv.bias ? static_cast<uint32_t>(conv.bias[m]) : 0;
     offsets[m] = exists ? static_cast<int32_t>(bias - zero * static_cast<uint32_t>(sums[m])) : 0;
-    scales[m] = exists ? conv.scales[m] : 0;
+    scales[m] = exists && conv.scales ? conv.scales[m] : 0;
   }
   const ByteEpilogue epilogue{offsets, scales, conv.y_zero, conv.y_signed};
   if (is_depthwise(p)) return depthwise(p, conv, packed, epilogue, static_cast<uint8_t*>(y), pool);

@@ -17,7 +17,8 @@ struct ByteConv {
   bool x_signed = false, y_signed = false;
   int32_t x_zero = 0, y_zero = 0;
   const int32_t* bias = nullptr;   ///< M, or null
-  const float* scales = nullptr;   ///< M
+  const float* scales = nullptr;   ///< M; null for the sums only
+  bool sums_only = false;          ///< y is of int32: the sums, bias included
   const uint8_t* table = nullptr;  ///< of 256 bytes: what becomes of a result's byte; null: nothing
 };
 

@@ -21,10 +21,12 @@ std::vector<uint8_t> random_bytes(Random& random, int64_t count) {
 }
 
 /// The definition, one sum at a time, from x[N, in, C] to y[N, out, M].
-std::vector<uint8_t> reference(const ConvParams& p, const ByteConv& conv, const std::vector<int8_t>& weights) {
+std::vector<uint8_t> reference(const ConvParams& p, const ByteConv& conv, const std::vector<int8_t>& weights,
+                               std::vector<int32_t>* all_sums = nullptr) {
   const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = p.window.kernel_size(), out = p.window.out_size();
   std::vector<uint8_t> y(static_cast<size_t>(p.N * out * p.M));
   const auto* x = static_cast<const uint8_t*>(conv.x);
+  if (all_sums) all_sums->resize(y.size());
   for (int64_t n = 0; n < p.N; ++n)
     for (int64_t m = 0; m < p.M; ++m) {
       std::vector<int32_t> sums(static_cast<size_t>(out), conv.bias ? conv.bias[m] : 0);
@@ -37,6 +39,7 @@ std::vector<uint8_t> reference(const ConvParams& p, const ByteConv& conv, const 
         }
       });
       for (int64_t o = 0; o < out; ++o) {
+        if (all_sums) (*all_sums)[static_cast<size_t>((n * out + o) * p.M + m)] = sums[static_cast<size_t>(o)];
         const float scaled = static_cast<float>(sums[static_cast<size_t>(o)]) * conv.scales[m];
         const double rounded = std::nearbyint(double{scaled}) + conv.y_zero;
         const auto code = static_cast<uint8_t>(
@@ -69,12 +72,19 @@ void check(const ConvParams& p, Random& random) {
   std::vector<int8_t> packed(static_cast<size_t>(nhwc_bytes_packed_size(p)));
   nhwc_bytes_pack(p, weights.data(), packed.data(), sums.data());
   const std::vector<uint8_t> expected = reference(p, conv, weights);
+  std::vector<int32_t> expected_sums;
+  reference(p, conv, weights, &expected_sums);
   for (int threads : {1, 3}) {
     ThreadPool pool(threads);
     std::vector<char> room(nhwc_bytes_scratch_bytes(p, threads) + 64);
     char* scratch = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
     std::vector<uint8_t> y(expected.size(), 77);
     nhwc_bytes(p, conv, packed.data(), sums.data(), y.data(), scratch, threads, &pool);
+    ByteConv plain = conv;
+    plain.sums_only = true, plain.scales = nullptr, plain.table = nullptr;
+    std::vector<int32_t> totals(expected.size(), 77);
+    nhwc_bytes(p, plain, packed.data(), sums.data(), totals.data(), scratch, threads, &pool);
+    ASSERT_EQ(totals, expected_sums);
     ASSERT_EQ(y, expected) << "N " << p.N << " C " << p.C << " M " << p.M << " group " << p.group << " threads " << threads;
   }
 }
@@ -133,6 +143,12 @@ TEST(NhwcBytes, PlainKernelsGiveTheSame) {
       tile.y = plain.data();
       byte_conv_tile_plain(tile);
       EXPECT_EQ(fast, plain);
+      std::vector<int32_t> fast_sums(fast.size(), 1), plain_sums(fast.size(), 2);
+      tile.sums = fast_sums.data();
+      byte_conv_tile_avx512vnni(tile);
+      tile.sums = plain_sums.data();
+      byte_conv_tile_plain(tile);
+      EXPECT_EQ(fast_sums, plain_sums);
     }
   for (int round = 0; round < 30; ++round) {
     const Window w = test::random_window(random, 2, 9);
@@ -155,6 +171,12 @@ TEST(NhwcBytes, PlainKernelsGiveTheSame) {
     row.y = plain.data();
     byte_depthwise_row_plain(row);
     EXPECT_EQ(fast, plain);
+    std::vector<int32_t> fast_sums(fast.size(), 1), plain_sums(fast.size(), 2);
+    row.sums = fast_sums.data();
+    byte_depthwise_row_avx512vnni(row);
+    row.sums = plain_sums.data();
+    byte_depthwise_row_plain(row);
+    EXPECT_EQ(fast_sums, plain_sums);
     ByteMaxRow largest{&w, C, row.oh, x.data(), static_cast<uint8_t>(random.coin() ? 0x80 : 0), fast.data()};
     byte_max_row_avx512vnni(largest);
     largest.y = plain.data();
