@@ -5,7 +5,6 @@
 #include <map>
 
 #include "cli/commands.h"
-#include "treadle/error.h"
 #include "treadle/session.h"
 
 int main(int argc, char** argv) {
@@ -35,15 +34,10 @@ int main(int argc, char** argv) {
   add("options", "List options, passes and environment variables", add_options);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
-  try {
     for (auto& [sub, command] : commands)
       if (sub->parsed()) return command();
-  } catch (const treadle::Error& error) {
-    std::fprintf(stderr, "treadle: %s\n", error.what());
-    return 1;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "treadle: %s\n", error.what());
     return 1;

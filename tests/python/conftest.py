@@ -27,3 +27,13 @@ def ort():
     onnxruntime = pytest.importorskip("onnxruntime")
     onnxruntime.set_default_logger_severity(4)
     return onnxruntime
+
+
+@pytest.fixture(scope="session")
+def program():
+    """The path of the command line."""
+    candidates = [os.environ.get("TREADLE_CLI", ""), REPOSITORY / "build/release/src/cli/treadle"]
+    found = next((str(path) for path in candidates if path and pathlib.Path(path).exists()), None)
+    if not found:
+        pytest.skip("the program treadle is not built; set TREADLE_CLI")
+    return found

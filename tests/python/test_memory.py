@@ -1,8 +1,6 @@
 """treadle.memory and `treadle plan`: every plan is checked pair by pair."""
 
 import csv
-import os
-import pathlib
 import subprocess
 
 import numpy as np
@@ -34,20 +32,6 @@ def test_buffers_that_are_alive_together_do_not_overlap():
 def test_lists_of_different_lengths_are_refused():
     with pytest.raises(treadle.Error, match="2 sizes, 1 first"):
         plan_arena([1, 2], [0], [1, 2])
-
-
-def find_program():
-    root = pathlib.Path(__file__).resolve().parents[2]
-    candidates = [os.environ.get("TREADLE_CLI", ""), root / "build/release/src/cli/treadle"]
-    return next((str(c) for c in candidates if c and pathlib.Path(c).exists()), None)
-
-
-@pytest.fixture
-def program():
-    found = find_program()
-    if not found:
-        pytest.skip("the program treadle is not built; set TREADLE_CLI")
-    return found
 
 
 def test_plan_writes_the_input_columns_and_the_offset(program, tmp_path):

@@ -193,6 +193,10 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   Session endless(endless_loop().model(), as_written), session(chain(4).model(), in_job(opportunistic));
   RunOptions stop;
   auto first = std::async(std::launch::async, [&] { endless.run({{"start", Tensor::scalar<int64_t>(0)}}, {}, &stop); });
+  struct AtEnd {  // also where an expectation fails: the future waits for the run
+    RunOptions& options;
+    ~AtEnd() { options.terminate = true; }
+  } at_end{stop};
   ASSERT_TRUE(eventually([&] { return guaranteed->status().running == 1; }));
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
   auto second = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
