@@ -241,7 +241,7 @@ void decompose_feature_vectorizer(Graph& graph, NodeId id) {
   };
   auto ints = [&](std::vector<int64_t> values) { return graph.add_constant("columns", Tensor::vector<int64_t>(values)); };
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Type type = graph.type(inputs[i]);
+    const Type type = graph.type(inputs[i]);  // NOLINT(performance-unnecessary-copy-initialization): adding nodes moves types
     ValueId x = inputs[i];
     if (type.dtype != DType::float32) x = add("Cast", {x}, {{"to", static_cast<int64_t>(DType::float32)}});
     if (type.has_rank() && type.rank() == 1) x = add("Unsqueeze", {x, ints({0})});

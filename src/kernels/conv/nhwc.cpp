@@ -10,6 +10,7 @@
 #include "kernels/conv/winograd.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"
+#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -234,49 +235,97 @@ int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
 
 namespace {
 
-/// Calls visit(index in the weights, index in the packed form) for every weight of a direct or depthwise convolution, and pad(begin, end)
-/// for what the packed form has besides.
-template <typename Visit, typename Pad>
-void each_packed(const ConvParams& p, NhwcMethod method, Visit visit, Pad pad) {
+/// A part of a direct convolution's weights: `columns` filters x the taps of channels [c0, c1). Filters lie `depth` apart in the weights,
+/// the first at `from`; packed they lie side by side, [tap][channel][filter], in rows of `width`, the first of which is at `to`.
+struct PackedBlock {
+  int64_t from, to, depth, columns, width, channels, c0, c1, taps;
+};
+
+template <typename Visit>
+void each_block(const ConvParams& p, Visit visit) {
   const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p);
+  const Panels panels(filters, panel_shape<float>());
+  const int64_t group_floats = packed_b_size<float>(K, filters), block = std::max<int64_t>(8, kPackedTaps / taps / 8 * 8);
+  for (int64_t item = 0; item < p.group * panels.count; ++item) {
+    const int64_t group = item / panels.count, panel = item % panels.count;
+    const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+    const int64_t from = (group * filters + first) * K, to = group * group_floats + first * K;
+    for (int64_t c0 = 0; c0 < channels; c0 += block)
+      visit(PackedBlock{from, to, K, std::min(width, filters - first), width, channels, c0, std::min(channels, c0 + block), taps});
+  }
+}
+
+/// Calls visit(index in the weights, index in the packed form) for every weight of a direct or depthwise convolution.
+template <typename Visit>
+void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
   if (method == NhwcMethod::depthwise) {
+    const int64_t taps = p.window.kernel_size();
     for (int64_t c = 0; c < p.C; ++c) {
       for (int64_t t = 0; t < taps; ++t) visit(c * taps + t, t * p.C + c);
     }
     return;
   }
-  const Panels panels(filters, panel_shape<float>());
-  const int64_t group_floats = packed_b_size<float>(K, filters), block = std::max<int64_t>(1, kPackedTaps / taps);
-  for (int64_t item = 0; item < p.group * panels.count; ++item) {
-    const int64_t group = item / panels.count, panel = item % panels.count;
-    const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    const int64_t columns = std::min(width, filters - first);
-    const int64_t from = (group * filters + first) * K, to = group * group_floats + first * K;  // [tap][channel][filter]
-    for (int64_t c0 = 0; c0 < channels; c0 += block) {
-      const int64_t c1 = std::min(channels, c0 + block);
-      for (int64_t n = 0; n < columns; ++n) {
-        int64_t at = from + n * K + c0 * taps;
-        for (int64_t c = c0; c < c1; ++c) {
-          for (int64_t t = 0; t < taps; ++t) visit(at++, to + (t * channels + c) * width + n);
-        }
+  each_block(p, [&](const PackedBlock& b) {
+    for (int64_t n = 0; n < b.columns; ++n) {
+      int64_t at = b.from + n * b.depth + b.c0 * b.taps;
+      for (int64_t c = b.c0; c < b.c1; ++c) {
+        for (int64_t t = 0; t < b.taps; ++t) visit(at++, b.to + (t * b.channels + c) * b.width + n);
       }
     }
-    for (int64_t k = 0; columns < width && k < K; ++k) pad(to + k * width + columns, to + (k + 1) * width);
-  }
+  });
+}
+
+// Transposed in registers, a block at a time; rows of several taps are put in their places afterwards. Weights of a file may lie anywhere,
+// which is no place for floats: they are copied first.
+void pack_direct(const ConvParams& p, const float* weights, float* packed) {
+  const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
+  std::vector<float> copied, transposed;
+  each_block(p, [&](const PackedBlock& b) {
+    const int64_t num_rows = (b.c1 - b.c0) * b.taps;
+    const float* src = weights + b.from + b.c0 * b.taps;
+    int64_t stride = b.depth;
+    if (!aligned) {
+      copied.resize(static_cast<size_t>(b.columns * num_rows));
+      for (int64_t n = 0; n < b.columns; ++n)
+        std::memcpy(copied.data() + n * num_rows, src + n * stride, static_cast<size_t>(num_rows) * sizeof(float));
+      src = copied.data(), stride = num_rows;
+    }
+    if (b.taps == 1) return transpose_plane(b.columns, num_rows, src, stride, packed + b.to + b.c0 * b.width, b.width);
+    transposed.resize(static_cast<size_t>(num_rows * b.columns));
+    transpose_plane(b.columns, num_rows, src, stride, transposed.data(), b.columns);
+    const float* row = transposed.data();
+    for (int64_t c = b.c0; c < b.c1; ++c) {
+      for (int64_t t = 0; t < b.taps; ++t, row += b.columns)
+        std::memcpy(packed + b.to + (t * b.channels + c) * b.width, row, static_cast<size_t>(b.columns) * sizeof(float));
+    }
+  });
+}
+
+// What rows of the packed form have behind their filters.
+void clear_padding(const ConvParams& p, float* packed) {
+  each_block(p, [&](const PackedBlock& b) {
+    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {
+      for (int64_t c = b.c0; c < b.c1; ++c) {
+        float* row = packed + b.to + (t * b.channels + c) * b.width;
+        std::fill(row + b.columns, row + b.width, 0.0f);
+      }
+    }
+  });
 }
 
 }  // namespace
 
 void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
-  if (method == NhwcMethod::winograd) return winograd_pack(p, weights, packed);
-  each_packed(
-      p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); },
-      [&](int64_t begin, int64_t end) { std::fill(packed + begin, packed + end, 0.0f); });
+  switch (method) {
+    case NhwcMethod::winograd: return winograd_pack(p, weights, packed);
+    case NhwcMethod::direct: clear_padding(p, packed); return pack_direct(p, weights, packed);
+    case NhwcMethod::depthwise:
+      return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });
+  }
 }
 
 void nhwc_unpack(const ConvParams& p, NhwcMethod method, const float* packed, float* weights) {
-  each_packed(
-      p, method, [&](int64_t to, int64_t from) { weights[to] = packed[from]; }, [](int64_t, int64_t) {});
+  each_packed(p, method, [&](int64_t to, int64_t from) { weights[to] = packed[from]; });
 }
 
 size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "core/large_memory.h"
 #include "kernels/gemm/tile.h"
+#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -30,8 +32,12 @@ void pack_panel(const T* B, int64_t K, int64_t columns, int64_t width, int64_t l
   constexpr int64_t kBlock = 16;  // rows of the panel written together stay in L1
   for (int64_t k0 = 0; k0 < K; k0 += kBlock) {
     const int64_t k1 = std::min(K, k0 + kBlock);
-    for (int64_t n = 0; n < columns; ++n) {
-      for (int64_t k = k0; k < k1; ++k) dst[k * width + n] = B[n * ldb + k];
+    if constexpr (std::is_same_v<T, float>) {
+      transpose_plane(columns, k1 - k0, B + k0, ldb, dst + k0 * width, width);
+    } else {
+      for (int64_t n = 0; n < columns; ++n) {
+        for (int64_t k = k0; k < k1; ++k) dst[k * width + n] = B[n * ldb + k];
+      }
     }
     for (int64_t k = k0; k < k1; ++k) std::fill(dst + k * width + columns, dst + (k + 1) * width, T{0});
   }
