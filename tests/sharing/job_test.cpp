@@ -208,6 +208,7 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   second.get();
   EXPECT_GT(opportunistic->status().gave_way_ns, 0U);
   guaranteed->resume();
+  ASSERT_TRUE(eventually([&] { return sharing::JobTable::get().page().guaranteed_running.load() != 0; }));  // its thread is awake again
   auto third = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
   // Neither does one whose job is guaranteed no more.
