@@ -290,6 +290,10 @@ void pack_direct(const ConvParams& p, const float* weights, float* packed) {
         std::memcpy(copied.data() + n * num_rows, src + n * stride, static_cast<size_t>(num_rows) * sizeof(float));
       src = copied.data(), stride = num_rows;
     }
+    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {  // what rows have behind their filters
+      float* first = packed + b.to + (t * b.channels + b.c0) * b.width;
+      std::fill(first, first + (b.c1 - b.c0) * b.width, 0.0f);
+    }
     if (b.taps == 1) return transpose_plane(b.columns, num_rows, src, stride, packed + b.to + b.c0 * b.width, b.width);
     transposed.resize(static_cast<size_t>(num_rows * b.columns));
     transpose_plane(b.columns, num_rows, src, stride, transposed.data(), b.columns);
@@ -301,24 +305,12 @@ void pack_direct(const ConvParams& p, const float* weights, float* packed) {
   });
 }
 
-// What rows of the packed form have behind their filters.
-void clear_padding(const ConvParams& p, float* packed) {
-  each_block(p, [&](const PackedBlock& b) {
-    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {
-      for (int64_t c = b.c0; c < b.c1; ++c) {
-        float* row = packed + b.to + (t * b.channels + c) * b.width;
-        std::fill(row + b.columns, row + b.width, 0.0f);
-      }
-    }
-  });
-}
-
 }  // namespace
 
 void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
   switch (method) {
     case NhwcMethod::winograd: return winograd_pack(p, weights, packed);
-    case NhwcMethod::direct: clear_padding(p, packed); return pack_direct(p, weights, packed);
+    case NhwcMethod::direct: return pack_direct(p, weights, packed);
     case NhwcMethod::depthwise:
       return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });
   }

@@ -27,10 +27,11 @@ bool is_pointwise(const ConvParams& p) {
   return w.kernel_size() == 1 && w.stride[1] == 1 && w.stride[2] == 1 && w.in[1] == w.out[1] && w.in[2] == w.out[2] && p.C % 4 == 0;
 }
 
-int32_t total(int32_t sum, const ByteEpilogue& e, int64_t column) {
-  return static_cast<int32_t>(static_cast<uint32_t>(sum) + static_cast<uint32_t>(e.offsets[column]));
+// Sums wrap as the instructions' do.
+int32_t total(uint32_t sum, const ByteEpilogue& e, int64_t column) {
+  return static_cast<int32_t>(sum + static_cast<uint32_t>(e.offsets[column]));
 }
-uint8_t to_byte(int32_t sum, const ByteEpilogue& e, int64_t column) {
+uint8_t to_byte(uint32_t sum, const ByteEpilogue& e, int64_t column) {
   const float scaled = std::min(1e6F, std::max(-1e6F, static_cast<float>(total(sum, e, column)) * e.scales[column]));
   const int32_t shifted = static_cast<int32_t>(std::nearbyint(scaled)) + e.zero;
   return static_cast<uint8_t>(e.is_signed ? std::clamp(shifted, -128, 127) : std::clamp(shifted, 0, 255));
@@ -187,12 +188,13 @@ void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, 
 
 void byte_conv_tile_plain(const ByteConvTile& tile) {
   for (int64_t r = 0; r < tile.rows; ++r) {
-    int32_t sums[kPanel] = {};
+    uint32_t sums[kPanel] = {};
     const uint8_t* a = tile.A + r * tile.lda;
     const int8_t* b = tile.B;
     const int64_t width = 16 * tile.vectors;
     for (int64_t k = 0; k < tile.quads; ++k, a += 4, b += 4 * width)
-      for (int64_t n = 0; n < width; ++n) sums[n] += a[0] * b[4 * n] + a[1] * b[4 * n + 1] + a[2] * b[4 * n + 2] + a[3] * b[4 * n + 3];
+      for (int64_t n = 0; n < width; ++n)
+        sums[n] += static_cast<uint32_t>(a[0] * b[4 * n] + a[1] * b[4 * n + 1] + a[2] * b[4 * n + 2] + a[3] * b[4 * n + 3]);
     if (tile.sums) {
       for (int64_t n = 0; n < tile.columns; ++n) tile.sums[r * tile.ldy + n] = total(sums[n], tile.epilogue, n);
       continue;
@@ -207,12 +209,12 @@ void byte_depthwise_row_plain(const ByteDepthwiseRow& row) {
   for (int64_t ow = 0; ow < w.out[2]; ++ow) {
     const Taps along = taps_inside(w, 2, ow);
     for (int64_t c = 0; c < row.C; ++c) {
-      int32_t sum = 0;
+      uint32_t sum = 0;
       for (int64_t i = down.first; i < down.last; ++i)
         for (int64_t j = along.first; j < along.last; ++j) {
           const uint8_t byte = row.x[((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c];
           const int32_t x = row.x_signed ? static_cast<int8_t>(byte) : byte;
-          sum += (x - row.x_zero) * static_cast<int16_t>(row.weights[(i * w.kernel[2] + j) * row.C + c]);
+          sum += static_cast<uint32_t>((x - row.x_zero) * static_cast<int16_t>(row.weights[(i * w.kernel[2] + j) * row.C + c]));
         }
       if (row.sums)
         row.sums[ow * row.C + c] = total(sum, row.epilogue, c);
