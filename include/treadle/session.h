@@ -40,8 +40,15 @@ struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
   int inter_op_num_threads = 0;  ///< nodes at once; 0: as many as threads, if the execution mode is parallel; 2 or more: parallel
   ExecutionMode execution_mode = ExecutionMode::sequential;
-  std::shared_ptr<Job> job;                 ///< that the runs belong to; null: the environment's, if it names one
-  std::shared_ptr<ThreadPool> thread_pool;  ///< in place of the shared one; the numbers above cap what a run takes of it
+  /// Where nodes run that nothing else places: "cpu" (also if empty), "sim", or "sim:NAME", which is one device for all sessions of the
+  /// process. Nodes of groups (their metadata's "ctx_group") and those that read arguments of argument_devices run on the devices given for
+  /// them; others follow their operands, then their readers. Copies and fences are inserted; what only the host can do stays there.
+  std::string device;
+  std::map<std::string, std::string> group2ctx;         ///< group → device
+  std::map<std::string, std::string> argument_devices;  ///< input or initializer → device that has it first
+  int compute_streams = 1;                              ///< of every device: independent branches on different ones
+  std::shared_ptr<Job> job;                             ///< that the runs belong to; null: the environment's, if it names one
+  std::shared_ptr<ThreadPool> thread_pool;              ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
@@ -202,6 +209,11 @@ class TREADLE_API PartialRun {
   /// Runs until the node has run, or to a Yield before it. Does nothing if it has run. @return true at the end.
   /// @throws Error(not_found) for a node that the optimised graph does not have.
   bool advance_until(std::string_view node);
+  /// Runs so many nodes of the optimised graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
+  /// @return steps_left() then.
+  size_t advance_steps(size_t count = 1);
+  /// Nodes of the optimised graph before the next Yield, or the end.
+  size_t steps_left() const;
   bool at_yield() const;
   /// At a Yield: the values it hands out, by name.
   std::vector<std::pair<std::string, Datum>> yielded() const;

@@ -89,6 +89,9 @@ struct TREADLE_API JointOptions {
   std::vector<std::string> parameters;  ///< as in TrainerOptions
   std::vector<std::string> frozen;
   int intra_op_num_threads = 0;
+  /// As in SessionOptions. The nodes of the backward pass are where those are that they belong to.
+  std::string device;
+  std::map<std::string, std::string> group2ctx, argument_devices;
 };
 
 /// A model's forward and backward graph with a Yield between: the outputs are handed out, the caller computes a loss and its gradient
@@ -106,7 +109,12 @@ class TREADLE_API JointModule {
     ~Run();
     Run(Run&&) noexcept;
     Run& operator=(Run&&) noexcept;
-    /// In the order of output_names().
+    /// Of a run that begin() made: so many steps of the forward pass. A step is a node, on devices a piece of work.
+    /// @return steps_left() then.
+    size_t advance_steps(size_t count = 1);
+    /// Before the Yield.
+    size_t steps_left() const;
+    /// In the order of output_names(); empty before the Yield.
     const std::vector<Tensor>& outputs() const;
     /// @param grad_outputs  the gradients of the outputs, of their shapes.
     /// @return gradients of the parameters and of the inputs that were asked for. @throws Error if called twice.
@@ -121,6 +129,8 @@ class TREADLE_API JointModule {
 
   /// Runs to the Yield. Running statistics are updated here, as PyTorch does it.
   Run forward(const Feeds& feeds);
+  /// A run that has not done anything yet.
+  Run begin(const Feeds& feeds);
   const std::vector<std::string>& output_names() const;
   /// Live views, as the Trainer's.
   const NamedTensors& parameters() const;

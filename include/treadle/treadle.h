@@ -86,6 +86,12 @@ TREADLE_C_API treadle_status* treadle_model_from_bytes(const void* bytes, size_t
 TREADLE_C_API treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimised, int opset);
 TREADLE_C_API void treadle_model_release(treadle_model* model);
 
+/* A session config entry; docs/options.md lists the keys that have a meaning. */
+typedef struct treadle_config_entry {
+  const char* key;
+  const char* value;
+} treadle_config_entry;
+
 /* Sessions. Zero-initialise the options and set struct_size; a zero means the default. */
 typedef struct treadle_session_options {
   size_t struct_size;
@@ -99,6 +105,8 @@ typedef struct treadle_session_options {
   const char* allocator;       /* of all memory: "plain", "arena", "guard", "nan", "recording", joined by "+"; NULL: the system */
   uint64_t memory_limit_bytes; /* of weights, activations and outputs until they are handed over; 0: none */
   const char* spill_folder;    /* for values that do not fit; NULL: that of temporary files */
+  const treadle_config_entry* config_entries; /* "treadle.device", "treadle.group2ctx" and others; after all of the above */
+  size_t num_config_entries;
 } treadle_session_options;
 
 /* Jobs: names under which sessions run, to share a device; docs/sharing.md. A session keeps its job. Changes act within one node. */

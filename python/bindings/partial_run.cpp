@@ -72,6 +72,9 @@ void register_partial_run(nb::module_& module) {
       .def("yielded", &yielded, "At a Yield: the values it hands out, by name.")
       .def("resume", &resume, "values"_a, "At a Yield: hands values in (one per output of the Yield) and goes on; true at the end.")
       .def("advance_until", &PartialRun::advance_until, "node"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("advance_steps", &PartialRun::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>(),
+           "Runs so many nodes, or to the next Yield or the end; returns how many are left before that.")
+      .def_prop_ro("steps_left", &PartialRun::steps_left, "Nodes before the next Yield or the end.")
       .def_prop_ro("finished", &PartialRun::finished)
       .def_prop_ro("at_yield", &PartialRun::at_yield)
       .def_prop_ro("cache", [](const PartialRun& run) { return PyValueCache{run.cache()}; })

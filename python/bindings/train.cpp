@@ -53,11 +53,18 @@ nb::list predict(Trainer& trainer, const nb::dict& feeds) {
 }
 
 // A run that stands at its Yield holds its feeds itself.
-JointModule::Run forward(JointModule& module, const nb::dict& feeds) {
+JointModule::Run begin(JointModule& module, const nb::dict& feeds) {
   Feeds made;
   for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
   nb::gil_scoped_release release;
-  return module.forward(made);
+  return module.begin(made);
+}
+
+JointModule::Run forward(JointModule& module, const nb::dict& feeds) {
+  JointModule::Run run = begin(module, feeds);
+  nb::gil_scoped_release release;
+  run.advance_steps(SIZE_MAX);
+  return run;
 }
 
 nb::list run_outputs(const JointModule::Run& run) {
@@ -134,20 +141,30 @@ void register_train(nb::module_& module) {
           "to_bytes", [](const Trainer& self, const train::Metadata& metadata) { return to_bytes(self.to_bytes(metadata)); }, "metadata"_a)
       .def("to_text", &Trainer::to_text);
 
-  nb::class_<JointModule::Run>(module, "JointRun").def_prop_ro("outputs", &run_outputs).def("backward", &backward, "grad_outputs"_a);
+  nb::class_<JointModule::Run>(module, "JointRun")
+      .def_prop_ro("outputs", &run_outputs)
+      .def("advance_steps", &JointModule::Run::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("steps_left", &JointModule::Run::steps_left)
+      .def("backward", &backward, "grad_outputs"_a);
   nb::class_<JointModule>(module, "JointModule")
       .def(
           "__init__",
           [](JointModule* self, const Model& model, std::vector<std::string> outputs, std::vector<std::string> inputs,
-             std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads) {
+             std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
+             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices) {
             new (self) JointModule(model, {.outputs = std::move(outputs),
                                            .inputs = std::move(inputs),
                                            .parameters = std::move(parameters),
                                            .frozen = std::move(frozen),
-                                           .intra_op_num_threads = num_threads});
+                                           .intra_op_num_threads = num_threads,
+                                           .device = std::move(device),
+                                           .group2ctx = std::move(group2ctx),
+                                           .argument_devices = std::move(argument_devices)});
           },
-          "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a)
+          "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a, "device"_a = "",
+          "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>())
       .def("forward", &forward, "feeds"_a)
+      .def("begin", &begin, "feeds"_a)
       .def_prop_ro("output_names", &JointModule::output_names)
       .def_prop_ro("parameters", [](const JointModule& self) { return to_dict(self.parameters()); })
       .def_prop_ro("states", [](const JointModule& self) { return to_dict(self.states()); })

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from . import _treadle
 from ._treadle import SessionOptions
+from .partial_run import PartialRun
 from .session import InferenceSession
-from .train import JointModule
+from .train import JointModule, JointRun
 
 __all__ = ["Executor", "bind", "simple_bind"]
 
@@ -41,12 +43,31 @@ def _by_name(values: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
+@dataclass(frozen=True)
+class _Devices:
+    """Where the nodes of an executor run."""
+
+    device: str = ""
+    group2ctx: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def apply(self, options: SessionOptions | None) -> SessionOptions | None:
+        if not (self.device or self.group2ctx or self.arguments):
+            return options
+        options = SessionOptions(options) if options is not None else SessionOptions()
+        options.device = self.device
+        options.group2ctx = dict(self.group2ctx)
+        options.argument_devices = dict(self.arguments)
+        return options
+
+
 class _Core:
     """What executors of different shapes share: the compiled graphs."""
 
-    def __init__(self, model: Any, options: SessionOptions | None) -> None:
+    def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices) -> None:
         self.model = _bytes_of(model)
-        self.session = InferenceSession(self.model, options)
+        self.devices = devices
+        self.session = InferenceSession(self.model, devices.apply(options))
         self.joint: JointModule | None = None
         # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
         probe = JointModule(self.model)
@@ -57,7 +78,13 @@ class _Core:
 
     def differentiable(self) -> JointModule:
         if self.joint is None:
-            self.joint = JointModule(self.model, inputs=self.float_inputs)
+            self.joint = JointModule(
+                self.model,
+                inputs=self.float_inputs,
+                device=self.devices.device,
+                group2ctx=self.devices.group2ctx,
+                argument_devices=self.devices.arguments,
+            )
         return self.joint
 
 
@@ -81,7 +108,9 @@ class Executor:
         self.grad_dict = grads
         self.aux_dict = states
         self._requests = requests
-        self._run: Any = None
+        self._run: JointRun | None = None
+        self._partial: JointRun | PartialRun | None = None  # of partial_forward()
+        self._steps = self._next_step = 0
         self.outputs: list[np.ndarray] = []
         self._output_names = [info.name for info in core.session.get_outputs()]
 
@@ -96,27 +125,76 @@ class Executor:
         :param is_train: keep what backward() needs; normalisations use the batch's statistics and update the running ones.
         :param inputs: copied into the arrays of these arguments first.
         """
+        self._copy_inputs(inputs)
+        self._partial = None
+        if not is_train:
+            self._run = None
+            self.outputs = self._core.session.run(None, {**self.arg_dict, **self.aux_dict})
+            return self.outputs
+        run = self._begin_training()
+        run.step(run.steps_left)
+        self._end_training(run)
+        return self.outputs
+
+    def partial_forward(self, step: int, is_train: bool = False, **inputs: Any) -> int:
+        """Runs one step of the forward pass: a node of the optimised graph (for training over devices, a piece of work). Step 0 begins a pass;
+        the others follow in order, and `outputs` are those of the pass when none are left::
+
+            left = executor.partial_forward(0)
+            for step in range(1, left + 1):
+                left = executor.partial_forward(step)
+
+        Passes that are not for training take place on the host, whatever `group2ctx` says.
+
+        :param is_train, inputs: as in forward(); they count at step 0.
+        :returns: how many steps are left; 0 for a step behind the last.
+        :raises ValueError: a step is left out or done twice.
+        """
+        if step == 0:
+            self._copy_inputs(inputs)
+            self._run = None
+            if is_train:
+                self._partial = self._begin_training()
+            else:
+                self._partial = self._core.session.partial_run({**self.arg_dict, **self.aux_dict})
+            self._steps = self._partial.steps_left
+            self._next_step = 0
+        if step != self._next_step or self._partial is None:
+            if self._partial is None and step >= self._steps > 0:
+                return 0
+            raise ValueError(f"step {step} does not follow; the next one is {self._next_step if self._partial is not None else 0}")
+        self._next_step += 1
+        left = self._partial.step()
+        if left == 0:
+            run, self._partial = self._partial, None
+            if isinstance(run, JointRun):
+                self._end_training(run)
+            else:
+                run.advance()
+                self.outputs = run.outputs()
+        return left
+
+    def _copy_inputs(self, inputs: Mapping[str, Any]) -> None:
         for name, value in inputs.items():
             if name not in self.arg_dict:
                 raise ValueError(f"there is no argument {name!r}; the arguments are {', '.join(self.arg_dict)}")
             if np.shape(value) != self.arg_dict[name].shape:
                 raise ValueError(f"{name!r} is bound to the shape {self.arg_dict[name].shape}, got {np.shape(value)}; see reshape()")
             np.copyto(self.arg_dict[name], value)
-        feeds = {name: self.arg_dict[name] for name in self._core.input_names}
-        if not is_train:
-            self._run = None
-            self.outputs = self._core.session.run(None, {**self.arg_dict, **self.aux_dict})
-            return self.outputs
+
+    def _begin_training(self) -> JointRun:
         joint = self._core.differentiable()
         for name, array in joint.parameters.items():
             np.copyto(array, self.arg_dict[name])
         for name, array in joint.states.items():
             np.copyto(array, self.aux_dict[name])
-        self._run = joint.forward(feeds)
-        for name, array in joint.states.items():
+        return joint.begin({name: self.arg_dict[name] for name in self._core.input_names})
+
+    def _end_training(self, run: JointRun) -> None:
+        for name, array in self._core.differentiable().states.items():
             np.copyto(self.aux_dict[name], array)
-        self.outputs = [np.array(output) for output in self._run.outputs]
-        return self.outputs
+        self._run = run
+        self.outputs = [np.array(output) for output in run.outputs]
 
     def backward(self, out_grads: Sequence[Any] | Any | None = None) -> None:
         """Computes gradients into the arrays of grad_dict: in place of what is there ("write") or on top of it ("add").
@@ -233,6 +311,9 @@ def bind(
     aux_states: Mapping[str, Any] | Sequence[Any] | None = None,
     shared_exec: Executor | None = None,
     options: SessionOptions | None = None,
+    device: str = "",
+    group2ctx: Mapping[str, str] | None = None,
+    argument_devices: Mapping[str, str] | None = None,
 ) -> Executor:
     """Binds arrays to a model's arguments.
 
@@ -241,12 +322,16 @@ def bind(
     :param grads: where gradients are put; made where they are missing.
     :param grad_req: "null", "write" or "add", for all or by name.
     :param aux_states: running statistics; the model's where they are missing.
-    :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given.
+    :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given;
+        its devices are the new one's.
+    :param device: where nodes run that nothing else places: "cpu" (the default), "sim" or "sim:NAME".
+    :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
+    :param argument_devices: devices of inputs and parameters, by name; nodes without a group follow their operands.
     """
     content = _bytes_of(model)
     if shared_exec is not None and shared_exec._core.model != content:
         raise ValueError("shared_exec belongs to another model")
-    core = shared_exec._core if shared_exec is not None else _Core(content, options)
+    core = shared_exec._core if shared_exec is not None else _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {})))
     names = [*core.input_names, *core.parameters]
     given = _by_name(args, names, "arguments")
     defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
@@ -264,11 +349,15 @@ def simple_bind(
     dtypes: Mapping[str, Any] | None = None,
     shared_exec: Executor | None = None,
     options: SessionOptions | None = None,
+    device: str = "",
+    group2ctx: Mapping[str, str] | None = None,
+    argument_devices: Mapping[str, str] | None = None,
     **shapes: Sequence[int],
 ) -> Executor:
     """As bind(), with arrays made for inputs of these shapes (zeros); parameters have the model's values.
 
     :param dtypes: of inputs, by name; the model's by default.
+    :param device, group2ctx, argument_devices: as in bind().
     """
     content = _bytes_of(model)
     session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)
@@ -280,4 +369,4 @@ def simple_bind(
             raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
         dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
         args[info.name] = np.zeros(shape, dtype)
-    return bind(content, args, None, grad_req, None, shared_exec, options)
+    return bind(content, args, None, grad_req, None, shared_exec, options, device, group2ctx, argument_devices)

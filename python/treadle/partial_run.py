@@ -22,6 +22,15 @@ class PartialRun:
         """
         return self._native.advance() if until is None else self._native.advance_until(until)
 
+    def step(self, count: int = 1) -> int:
+        """Runs `count` nodes of the optimised graph, or all before the next Yield or the end. Returns how many are left before that."""
+        return self._native.advance_steps(count)
+
+    @property
+    def steps_left(self) -> int:
+        """Nodes of the optimised graph before the next Yield, or the end."""
+        return self._native.steps_left
+
     @property
     def yielded(self) -> dict[str, OrtValue]:
         """At a Yield: the values it hands out, by name; shared by way of DLPack, not copied."""

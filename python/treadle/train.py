@@ -138,6 +138,15 @@ class JointRun:
         """In the order of the module's `output_names`. PyTorch takes them by `torch.from_dlpack`."""
         return self._run.outputs
 
+    def step(self, count: int = 1) -> int:
+        """Of a run that `JointModule.begin` made: `count` nodes of the forward pass (on devices: pieces of work). Returns how many are left."""
+        return self._run.advance_steps(count)
+
+    @property
+    def steps_left(self) -> int:
+        """Until the outputs are there."""
+        return self._run.steps_left
+
     def backward(self, grad_outputs: Sequence[Any]) -> dict[str, np.ndarray]:
         """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
         were asked for. Only once."""
@@ -156,6 +165,9 @@ class JointModule:
 
     :param outputs: names of the float32 outputs that are handed out; all by default.
     :param inputs: names of inputs whose gradients are wanted, too.
+    :param device: where nodes run that nothing else places: "cpu", "sim" or "sim:NAME".
+    :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
+    :param argument_devices: devices of inputs and parameters; nodes that read them follow.
     """
 
     def __init__(
@@ -167,12 +179,29 @@ class JointModule:
         parameters: Iterable[str] = (),
         frozen: Iterable[str] = (),
         num_threads: int = 0,
+        device: str = "",
+        group2ctx: Mapping[str, str] | None = None,
+        argument_devices: Mapping[str, str] | None = None,
     ) -> None:
-        self._module = _treadle.JointModule(_model(model), list(outputs), list(inputs), list(parameters), list(frozen), num_threads)
+        self._module = _treadle.JointModule(
+            _model(model),
+            list(outputs),
+            list(inputs),
+            list(parameters),
+            list(frozen),
+            num_threads,
+            device,
+            dict(group2ctx or {}),
+            dict(argument_devices or {}),
+        )
 
     def forward(self, feeds: Mapping[str, Any]) -> JointRun:
         """Runs to the outputs. Several runs may wait for their gradients at a time."""
         return JointRun(self._module.forward(_feeds(feeds)))
+
+    def begin(self, feeds: Mapping[str, Any]) -> JointRun:
+        """A run that has not done anything yet: step() takes it to the outputs."""
+        return JointRun(self._module.begin(_feeds(feeds)))
 
     @property
     def output_names(self) -> list[str]:

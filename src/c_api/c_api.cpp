@@ -119,6 +119,9 @@ treadle_status* treadle_session_create(const treadle_model* model, const treadle
       options.strict_symbols = given->loose_symbols == 0;
       options.enable_profiling = given->enable_profiling != 0;
       if (given->profile_file_prefix) options.profile_file_prefix = given->profile_file_prefix;
+      if (given->num_config_entries > 0) (void)require(given->config_entries, "config_entries");
+      for (size_t i = 0; i < given->num_config_entries; ++i)
+        add_config_entry(options, &require(given->config_entries[i].key, "key"), &require(given->config_entries[i].value, "value"));
     }
     treadle::Session session(require(model, "model").model, options);
     auto inputs = session.inputs(), outputs = session.outputs();

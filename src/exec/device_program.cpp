@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "exec/dynamic.h"
+#include "exec/host_call.h"
 #include "exec/residency.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
@@ -53,32 +53,6 @@ class DeviceRun {
   }
 
  private:
-  // A control-flow node's view of this run: everything on the host.
-  class Call final : public ControlFlowCall {
-   public:
-    Call(DeviceRun& run, const Instruction& instruction, std::vector<Datum> inputs)
-        : run_(run), instruction_(instruction), inputs_(std::move(inputs)), outputs_(instruction.num_outputs) {}
-    const Instruction& instruction() const override { return instruction_; }
-    const Datum& input(int i) const override { return inputs_[static_cast<size_t>(i)]; }
-    void set_output(int i, Datum datum) override {
-      if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
-    }
-    std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs) override {
-      const Program& body = *instruction_.bodies[b];
-      for (const auto& capture : instruction_.node->bodies[b].captures)
-        formal_inputs.push_back(inputs_[static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second)]);
-      std::vector<Datum> results(body.output_slots().size());
-      exec::run(body, formal_inputs, results, run_.control_, {}, run_.binding().values());
-      return results;
-    }
-    std::vector<Datum> take_outputs() { return std::move(outputs_); }
-
-   private:
-    DeviceRun& run_;
-    const Instruction& instruction_;
-    std::vector<Datum> inputs_, outputs_;
-  };
-
   // What the run holds in the device's memory goes at its end, however it ends.
   struct Resident {
     Resident(Residency* given, const Binding& binding) : residency(given) {
@@ -259,7 +233,7 @@ class DeviceRun {
       for (Datum& input : inputs)
         if (is_plain(input)) input = to_host(input.tensor());
       if (instruction.node->op->control_flow != ControlFlow::none) {
-        Call call(*this, instruction, std::move(inputs));
+        HostCall call(instruction, binding(), control_, std::move(inputs));
         run_control_flow(call);
         outputs = call.take_outputs();
       } else {

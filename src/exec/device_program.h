@@ -1,4 +1,5 @@
-// Runs a program in a device's memory: every instruction is work of one stream, and what it touches is declared to the device.
+// Runs a job's program in one device's memory, node by node, so that the job's memory limit can be kept: every instruction is work of one
+// stream, and what it touches is declared to the device. Programs of no job, and those over several devices: placed_program.h.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "core/device.h"
-#include "exec/frame.h"
+#include "exec/device_executor.h"
 #include "exec/program.h"
 
 namespace treadle::exec {
@@ -18,16 +19,16 @@ class Residency;
 /// A program placed on a device whose kernels are the host's own (`cpu`, `sim`). Constants are copied once; feeds and outputs at every run,
 /// by explicit copies. What only the host can hold (strings, sequences, optionals, maps) and control flow is computed there, between
 /// copies of its operands. Runs are done one after the other.
-class DeviceProgram {
+class DeviceProgram final : public DeviceExecutor {
  public:
   /// @param program  must outlive this object.
   /// @param job  whose memory limit holds on devices with a bus: what does not fit is kept on the host, and runs go on; null: what does not
   ///             fit is an error.
   DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job = nullptr);
-  ~DeviceProgram();
+  ~DeviceProgram() override;
 
   /// As exec::run. Observers and recorders see nothing of it.
-  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {});
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {}) override;
 
   Device& device() const { return *device_; }
 

@@ -214,6 +214,14 @@ void Frame::hold(int32_t slot, Datum datum) {
   held_[static_cast<size_t>(slot)] = std::move(datum);
 }
 
+void Frame::put(int32_t slot, const Datum& value) {
+  Datum own = datum_of(slot, /*shared=*/false);
+  if (!own.is_tensor() || !value.is_tensor())
+    hold(slot, value);
+  else if (Tensor target = own.tensor(); target.raw() != value.tensor().raw())
+    target.copy_from(value.tensor());
+}
+
 Datum Frame::datum_of(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
@@ -298,6 +306,12 @@ void Frame::execute_cached(const Instruction& instruction) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the cached value \"{}\" is {}, the node makes {}", entry->first, describe(entry->second), describe(target)));
   target.copy_from(entry->second.tensor());
+}
+
+size_t Frame::steps_left() const {
+  const auto rest = program_.instructions().subspan(pc_);
+  const auto stop = std::find_if(rest.begin(), rest.end(), [](const Instruction& instruction) { return instruction.is_yield; });
+  return static_cast<size_t>(stop - rest.begin());
 }
 
 bool Frame::advance(size_t stop) {

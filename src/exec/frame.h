@@ -1,6 +1,7 @@
 // The values of one run in flight. A frame outlives a call, so that a run can stop at a Yield and resume.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -127,6 +128,15 @@ class Frame {
   bool advance(size_t stop = SIZE_MAX);
   bool finished() const { return pc_ == program_.instructions().size(); }
   bool at_yield() const { return !finished() && yield().is_yield; }
+  /// The instruction that is next.
+  size_t position() const { return pc_; }
+  /// Instructions from the program counter to the next Yield, or the end.
+  size_t steps_left() const;
+  /// advance() over so many instructions. @return steps_left() then.
+  size_t advance_steps(size_t count) {
+    advance(pc_ + std::min(count, steps_left()));
+    return steps_left();
+  }
 
   /// Values of instructions with one output, by name. One that is there replaces the computation; an undefined one is filled in when the
   /// instruction has run. Outlives the frame's runs; null: none.
@@ -155,6 +165,9 @@ class Frame {
   const RunControl& control() const { return control_; }
   /// For observers: the value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
   Datum value(int32_t slot) const { return datum_of(slot, /*shared=*/false); }
+  /// For executors that compute elsewhere: the host's copy of a computed value, where take_outputs() and observers find it.
+  /// @param slot  a root slot in the arena, or held.
+  void put(int32_t slot, const Datum& value);
 
  private:
   friend class DynamicInstruction;

@@ -118,19 +118,21 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   auto made = std::make_shared<Executable>();
   made->graph = graph;
   made->program = std::make_unique<exec::Program>(
-      graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory,
-                                  .pool = pool.get(),
-                                  .parallel = parallel,
-                                  .shared = job != nullptr,
-                                  .observable = observable,
-                                  .memory = &memory,
-                                  .release_packed = keep_constants || device ? nullptr : graph.get()});  // a device copies from the graph
+      graph,
+      exec::ProgramOptions{.reuse_memory = options.reuse_memory,
+                           .pool = pool.get(),
+                           .parallel = parallel || devices.any(),  // streams run beside each other
+                           .shared = job != nullptr,
+                           .observable = observable,
+                           .memory = &memory,
+                           .release_packed = keep_constants || devices.any() ? nullptr : graph.get()});  // a device copies from the graph
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
   if (recorder) made->program->name_records(*recorder);
-  if (device) made->placed = std::make_unique<exec::DeviceProgram>(*made->program, device, job ? job->state().get() : nullptr);
+  if (devices.any())
+    made->placed = devices.place(*made->program, job ? job->state().get() : nullptr, options.mode == SessionMode::training);
   return made;
 }
 

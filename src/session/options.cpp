@@ -44,6 +44,17 @@ void add_extent(std::map<std::string, int64_t>& extents, const std::string& valu
   extents[value.substr(0, equals)] = number_of(value.substr(equals + 1));
 }
 
+// KEY=DEVICE pairs, separated by ";" or ",".
+void add_devices(std::map<std::string, std::string>& devices, const std::string& value) {
+  std::vector<std::string> pairs;
+  add_names(pairs, value);
+  for (const std::string& pair : pairs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) throw_value(value, "NAME=DEVICE");
+    devices[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+}
+
 std::string level_name(const SessionOptions& options) {
   switch (options.graph_optimization_level) {
     case GraphOptimizationLevel::disable_all: return "disable_all";
@@ -86,6 +97,19 @@ const OptionInfo kTable[] = {
        if (v != "training" && v != "inference") throw_value(v, "inference or training");
        o.mode = v == "training" ? SessionMode::training : SessionMode::inference;
      }},
+    {"device", "", "treadle.device", "cpu, sim, sim:NAME",
+     "where nodes run that nothing else places; sim is a simulated accelerator, which checks every access",
+     [](const Options& o) { return o.device; }, [](Options& o, Text v) { o.device = v; }},
+    {"group2ctx", "", "treadle.group2ctx", "GROUP=DEVICE, separated by \";\"",
+     "devices of groups of nodes, which their metadata name by ctx_group", [](const Options&) { return std::string(); },
+     [](Options& o, Text v) { add_devices(o.group2ctx, v); }},
+    {"argument_devices", "", "treadle.argument_devices", "NAME=DEVICE, separated by \";\"",
+     "devices of inputs and initializers; nodes that read them follow", [](const Options&) { return std::string(); },
+     [](Options& o, Text v) { add_devices(o.argument_devices, v); }},
+    {"compute_streams", "", "treadle.compute_streams", "number",
+     "of every device; with several, independent branches run beside each other",
+     [](const Options& o) { return std::to_string(o.compute_streams); },
+     [](Options& o, Text v) { o.compute_streams = static_cast<int>(std::clamp<int64_t>(number_of(v), 1, 64)); }},
     {"reuse_memory", "enable_mem_reuse", "", "0 or 1", "0: every value has bytes of its own (to debug)",
      [](const Options& o) { return text_of(o.reuse_memory); }, [](Options& o, Text v) { o.reuse_memory = switch_of(v); }},
     {"allocator", "", "treadle.allocator", "names, joined by \"+\"",

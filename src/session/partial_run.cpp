@@ -97,7 +97,8 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
   auto run = std::make_shared<PartialRun::Impl>();
   run->session = impl_;
   run->cache = cache ? std::move(cache) : std::make_shared<ValueCache>();
-  Request request{impl_->main->output_names, {}, {}};
+  const std::vector<std::string> fed = impl_->fed_values(feeds);
+  Request request{impl_->main->output_names, fed, {}};
   std::vector<std::string> kept;
   for (const auto& [name, value] : *run->cache) kept.push_back(name);
   request.targets = kept;
@@ -133,6 +134,17 @@ bool PartialRun::advance_until(std::string_view name) {
     if (node.name == name || std::find(node.sources.begin(), node.sources.end(), name) != node.sources.end()) return impl_->advance(i + 1);
   }
   throw Error(ErrorCode::not_found, "the optimised graph has no node \"" + std::string(name) + "\"");
+}
+
+size_t PartialRun::steps_left() const {
+  impl_->expect_here();
+  return impl_->frame->steps_left();
+}
+
+size_t PartialRun::advance_steps(size_t count) {
+  const size_t left = steps_left();
+  if (left > 0 && count > 0) impl_->advance(impl_->frame->position() + std::min(count, left));
+  return steps_left();
 }
 
 bool PartialRun::at_yield() const {

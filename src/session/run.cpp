@@ -222,13 +222,18 @@ std::vector<Datum> arrange(const Executable& executable, const std::map<std::str
   return arranged;
 }
 
-std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
-                                const RunOptions* options) const {
+std::vector<std::string> Session::Impl::fed_values(const std::map<std::string, Datum>& feeds) const {
   std::vector<std::string> fed;
   for (const auto& [name, value] : feeds) {
-    auto found = impl_->known_inputs.find(name);
-    if (found == impl_->known_inputs.end() || found->second >= impl_->main->input_names.size()) fed.push_back(name);
+    auto found = known_inputs.find(name);
+    if (found == known_inputs.end() || found->second >= main->input_names.size()) fed.push_back(name);
   }
+  return fed;
+}
+
+std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
+                                const RunOptions* options) const {
+  const std::vector<std::string> fed = impl_->fed_values(feeds);
   Request request{outputs, fed, {}};
   if (options) request.targets = options->targets;
   request.all_constants = options && !options->dump_folder.empty();

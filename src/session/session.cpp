@@ -10,7 +10,6 @@
 #include <set>
 
 #include "core/checked.h"
-#include "device/sim/sim_device.h"
 #include "exec/describe.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
@@ -22,7 +21,6 @@
 #include "profile/chrome_trace.h"
 #include "session/session_impl.h"
 #include "session/support.h"
-#include "sharing/quantities.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -168,19 +166,6 @@ void Session::Impl::choose_threads() {
   if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
 }
 
-void Session::Impl::choose_device() {
-  auto chosen = options.config.find("treadle.device");
-  if (chosen == options.config.end() || chosen->second == "cpu") return;
-  if (chosen->second != "sim" && chosen->second.rfind("sim:", 0) != 0)
-    throw Error(ErrorCode::invalid_argument, fmt::format("treadle.device is \"{}\"; the devices are: cpu, sim, sim:NAME", chosen->second));
-  SimOptions sim;
-  if (auto given = options.config.find("treadle.sim.memory"); given != options.config.end())
-    sim.memory_bytes = sharing::parse_bytes(given->second);
-  if (auto given = options.config.find("treadle.sim.bus_per_second"); given != options.config.end())
-    sim.bus_bytes_per_second = static_cast<double>(sharing::parse_bytes(given->second));
-  device = chosen->second == "sim" ? SimDevice::create(sim) : SimDevice::shared(chosen->second.substr(4), sim);
-}
-
 std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
   if (num_threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("a pool of {} threads", num_threads));
   return std::make_shared<ThreadPool>(num_threads);
@@ -189,12 +174,13 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
     : model(source),
       options(session_options),
-      memory{session_options.allocator, std::make_shared<MemoryAccount>("the session", 0, session_options.memory_account)} {
+      memory{session_options.allocator, std::make_shared<MemoryAccount>("the session", 0, session_options.memory_account)},
+      devices(options) {
   AllocationScope scope(&memory, MemoryClass::weights);
   choose_threads();
-  choose_device();
   if (options.memory_limit_bytes > 0) {
-    if (device) throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
+    if (devices.any())
+      throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
     memory.account->set_limit(options.memory_limit_bytes);
     gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
   }
@@ -205,6 +191,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
     optimise(*written, /*for_file=*/true);
     onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
   }
+  if (devices.any()) devices.read_groups(*model.impl().import());
   std::unique_ptr<Graph> graph = prepare();
   const CompiledSubgraphs compiled = optimise(*graph);
   if (options.enable_profiling) {
@@ -266,7 +253,8 @@ std::vector<ValueInfo> Session::overridable_initializers() const { return impl_-
 std::string Session::to_text(std::string_view stage) const {
   if (stage == "onnx") return print(*impl_->model.impl().import());
   if (stage == "optimised") return print(*impl_->main->graph);
-  if (stage == "planned") return exec::describe(*impl_->main->program);
+  if (stage == "planned")
+    return exec::describe(*impl_->main->program) + (impl_->devices.any() ? impl_->devices.describe(*impl_->main->program) : "");
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no stage \"{}\"; the stages are onnx, optimised and planned", stage));
 }
 

@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "core/allocation.h"
-#include "core/device.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/device_program.h"
+#include "exec/device_executor.h"
 #include "exec/frame.h"
 #include "exec/program.h"
 #include "graph/graph.h"
 #include "plugin/backend.h"
+#include "session/devices.h"
 #include "session/in_flight.h"
 #include "session/memory_gate.h"
 #include "session/model.h"
@@ -46,7 +46,7 @@ struct Executable {
   size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
   uint64_t id = 0;                                ///< differs over all of the process
   std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
-  std::unique_ptr<exec::DeviceProgram> placed;    ///< null: on the host
+  std::unique_ptr<exec::DeviceExecutor> placed;   ///< null: on the host
 };
 
 struct Session::Impl {
@@ -55,9 +55,10 @@ struct Session::Impl {
   /// The program for a request; `*compiled` tells whether it was made for this call.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
+  /// Names of feeds that are no inputs of the main program: initializers and computed values.
+  std::vector<std::string> fed_values(const std::map<std::string, Datum>& feeds) const;
   exec::RunControl control(const RunOptions* run_options) const;
   void choose_threads();
-  void choose_device();
   /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
   void execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
                std::span<const Datum> bound, const RunOptions* options, const std::shared_ptr<const Monitor>& monitor, bool compiled,
@@ -118,7 +119,7 @@ struct Session::Impl {
   mutable std::mutex stored_mutex;
   std::unordered_map<ValueHandle, Datum> stored;
   ValueHandle last_handle = 0;
-  std::shared_ptr<Device> device;  // where runs take place; null: the host
+  SessionDevices devices;
 };
 
 /// What leaves the session is not its memory any more.

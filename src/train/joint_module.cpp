@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "core/thread_pool.h"
+#include "exec/placed_program.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "session/devices.h"
+#include "session/model.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -14,7 +18,7 @@
 namespace treadle::train {
 
 struct JointModule::Impl {
-  Impl(const Model& source, const JointOptions& options) : model(source) {
+  Impl(const Model& source, const JointOptions& options) : model(source), devices(session_options(options)) {
     pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
     TrainingGraph made = make_training_graph(model, {options.parameters, options.frozen}, true);
     Graph& graph = *made.graph;
@@ -52,7 +56,31 @@ struct JointModule::Impl {
       bound.emplace_back(states.at(state.name));
     }
     train::finish(graph, outputs, true);
-    runner = std::make_unique<Runner>(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+    runner = std::make_unique<Runner>(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states},
+                                      exec::ProgramOptions{.parallel = devices.any()});
+    if (devices.any()) devices.read_groups(*model.impl().import());
+  }
+
+  static SessionOptions session_options(const JointOptions& options) {
+    SessionOptions session;
+    session.device = options.device;
+    session.group2ctx = options.group2ctx;
+    session.argument_devices = options.argument_devices;
+    return session;
+  }
+
+  // One for every run in flight: a run has the streams and arenas for itself. Null: the host runs.
+  std::unique_ptr<exec::PlacedProgram> take_placed() {
+    if (!devices.any()) return nullptr;
+    std::lock_guard lock(idle_mutex);
+    if (idle.empty()) return devices.place(runner->program(), /*training=*/true);
+    auto placed = std::move(idle.back());
+    idle.pop_back();
+    return placed;
+  }
+  void give_back(std::unique_ptr<exec::PlacedProgram> placed) {
+    std::lock_guard lock(idle_mutex);
+    idle.push_back(std::move(placed));
   }
 
   Model model;
@@ -63,11 +91,15 @@ struct JointModule::Impl {
   size_t num_gradients = 0;
   uint64_t num_runs = 0;
   std::unique_ptr<Runner> runner;
+  SessionDevices devices;
+  std::mutex idle_mutex;
+  std::vector<std::unique_ptr<exec::PlacedProgram>> idle;
 };
 
 struct JointModule::Run::Impl {
   std::shared_ptr<JointModule::Impl> module;
-  std::unique_ptr<exec::Frame> frame;
+  std::unique_ptr<exec::Frame> frame;           // on the host; null after the backward pass
+  std::unique_ptr<exec::PlacedProgram> placed;  // on devices; likewise
   std::vector<Tensor> outputs;
 };
 
@@ -78,7 +110,8 @@ JointModule::Run& JointModule::Run::operator=(Run&&) noexcept = default;
 const std::vector<Tensor>& JointModule::Run::outputs() const { return impl_->outputs; }
 
 NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
-  if (!impl_->frame) throw Error(ErrorCode::invalid_argument, "the backward pass has run already");
+  if (!impl_->frame && !impl_->placed) throw Error(ErrorCode::invalid_argument, "the backward pass has run already");
+  if (impl_->outputs.empty()) throw Error(ErrorCode::invalid_argument, "the forward pass has not run to its end");
   if (grad_outputs.size() != impl_->outputs.size())
     throw Error(ErrorCode::invalid_argument, fmt::format("{} gradients for {} outputs", grad_outputs.size(), impl_->outputs.size()));
   for (size_t i = 0; i < grad_outputs.size(); ++i)
@@ -86,12 +119,21 @@ NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
       throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is {}, the output is {}", impl_->module->output_names[i],
                                                            describe(grad_outputs[i]), describe(impl_->outputs[i])));
   const std::unique_ptr<exec::Frame> frame = std::move(impl_->frame);
+  std::unique_ptr<exec::PlacedProgram> placed = std::move(impl_->placed);
   const std::vector<Datum> values(grad_outputs.begin(), grad_outputs.end());
-  frame->resume(values);
-  if (!frame->advance()) throw Error(ErrorCode::internal, "a second Yield");
-  const JointModule::Impl& module = *impl_->module;
+  JointModule::Impl& module = *impl_->module;
   std::vector<Datum> results(module.runner->graph().outputs.size());
-  frame->take_outputs(results);
+  auto run_backward = [&](auto& run) {
+    run.resume(values);
+    if (!run.advance()) throw Error(ErrorCode::internal, "a second Yield");
+    run.take_outputs(results);
+  };
+  if (placed) {
+    run_backward(*placed);
+    module.give_back(std::move(placed));
+  } else {
+    run_backward(*frame);
+  }
   NamedTensors named;
   for (size_t i = 0; i < module.num_gradients; ++i) named.emplace(module.runner->graph().output_names[i], results[i].tensor());
   return named;
@@ -102,17 +144,46 @@ JointModule::~JointModule() = default;
 JointModule::JointModule(JointModule&&) noexcept = default;
 JointModule& JointModule::operator=(JointModule&&) noexcept = default;
 
-JointModule::Run JointModule::forward(const Feeds& feeds) {
+size_t JointModule::Run::steps_left() const {
+  if (!impl_->outputs.empty()) return 0;
+  if (impl_->placed) return impl_->placed->steps_left();
+  return impl_->frame ? impl_->frame->steps_left() : 0;
+}
+
+size_t JointModule::Run::advance_steps(size_t count) {
+  if (!impl_->outputs.empty()) return 0;
+  auto advance = [&](auto& run) {
+    if (run.advance_steps(count) > 0) return;
+    for (const Datum& value : run.yielded()) impl_->outputs.push_back(value.tensor());
+  };
+  if (impl_->placed)
+    advance(*impl_->placed);
+  else
+    advance(*impl_->frame);
+  return steps_left();
+}
+
+JointModule::Run JointModule::begin(const Feeds& feeds) {
   auto run = std::make_unique<Run::Impl>();
   run->module = impl_;
-  run->frame = std::make_unique<exec::Frame>(impl_->runner->program());
   exec::RunControl control;
   control.pool = impl_->pool->num_threads() > 1 ? impl_->pool.get() : nullptr;
   control.run_id = impl_->num_runs++;
-  run->frame->start(impl_->runner->arrange(feeds, {}, {}), impl_->bound, control);
-  if (run->frame->advance()) throw Error(ErrorCode::internal, "the run did not stop at its Yield");
-  for (const Datum& value : run->frame->yielded()) run->outputs.push_back(value.tensor());
+  const std::vector<Datum> arranged = impl_->runner->arrange(feeds, {}, {});
+  run->placed = impl_->take_placed();
+  if (run->placed) {
+    run->placed->start(arranged, control, impl_->bound);
+  } else {
+    run->frame = std::make_unique<exec::Frame>(impl_->runner->program());
+    run->frame->start(arranged, impl_->bound, control);
+  }
   return Run(std::move(run));
+}
+
+JointModule::Run JointModule::forward(const Feeds& feeds) {
+  Run run = begin(feeds);
+  run.advance_steps(SIZE_MAX);
+  return run;
 }
 
 const std::vector<std::string>& JointModule::output_names() const { return impl_->output_names; }

@@ -8,8 +8,9 @@
 
 namespace treadle::train {
 
-Runner::Runner(std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept) : graph_(std::move(graph)) {
-  program_ = std::make_unique<exec::Program>(graph_);
+Runner::Runner(std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept, const exec::ProgramOptions& options)
+    : graph_(std::move(graph)) {
+  program_ = std::make_unique<exec::Program>(graph_, options);
   for (ValueId input : graph_->inputs) {
     names_.push_back(graph_->value(input).name);
     kept_.emplace_back();

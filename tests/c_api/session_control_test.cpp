@@ -76,6 +76,23 @@ TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
   EXPECT_NE(message_of(treadle_session_memory(opened.session, 9, &bytes, &peak)), "");
 }
 
+TEST(CApi, ASessionIsPlacedByConfigEntries) {
+  const treadle_config_entry entries[] = {{"treadle.device", "sim:0"}, {"treadle.argument_devices", "x=sim:1"}};
+  treadle_session_options options = defaults();
+  options.config_entries = entries;
+  options.num_config_entries = 2;
+  EXPECT_EQ(Opened(options).run(), "");
+  std::string error;
+  const treadle_config_entry wrong[] = {{"treadle.device", "abacus"}};
+  options.config_entries = wrong;
+  options.num_config_entries = 1;
+  Opened refused(options, &error);
+  EXPECT_NE(error.find("abacus"), std::string::npos);
+  options.config_entries = nullptr;
+  Opened without(options, &error);
+  EXPECT_NE(error.find("config_entries is NULL"), std::string::npos);
+}
+
 TEST(CApi, AnUnknownAllocatorIsRefused) {
   treadle_session_options options = defaults();
   options.allocator = "magic";

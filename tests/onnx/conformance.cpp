@@ -1,6 +1,7 @@
-// Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] [--device sim] FOLDER [SUBSTRING ...]`.
+// Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] [--device WHERE] FOLDER [SUBSTRING ...]`.
 // FOLDER holds kind/case/model.onnx. --list FILE: the cases that must pass (exit 1 if one does not); --write FILE: writes those that pass;
-// --device sim: in the memory of a simulated accelerator, which checks every access.
+// --device sim: on a simulated accelerator, which checks every access; several: nodes in turn on the host and two of them; job: node by
+// node, as jobs with a memory limit run.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "device/sim/sim_device.h"
 #include "exec/device_program.h"
 #include "exec/frame.h"
+#include "exec/placed_program.h"
 #include "graph/graph.h"
 #include "onnx/case_data.h"
 #include "onnx/import.h"
@@ -49,8 +51,23 @@ testing::ProtoKind kind_of(const Type& type) {
   return type.kind == Type::Kind::optional ? testing::ProtoKind::optional : testing::ProtoKind::tensor;
 }
 
+// Null: the host.
+std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, const std::string& where) {
+  if (where.empty()) return nullptr;
+  if (where == "job") return std::make_unique<exec::DeviceProgram>(program, SimDevice::create());
+  auto checker = std::make_shared<AccessChecker>();
+  std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
+  for (int d = 0; d < (where == "several" ? 2 : 1); ++d) devices.push_back(SimDevice::create({.checker = checker}));
+  exec::DevicePlacement placement = exec::place_instructions(program, {.default_device = 1});
+  if (where == "several")
+    for (size_t i = 0; i < placement.of_instruction.size(); ++i)
+      if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
+  const auto count = static_cast<int>(devices.size());
+  return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}));
+}
+
 // Empty if the case passes, else why not.
-std::string run_case(const fs::path& folder, bool optimize, bool simulate) {
+std::string run_case(const fs::path& folder, bool optimize, const std::string& where) {
   try {
     onnx::ModelDef model = onnx::parse_model_file((folder / "model.onnx").string());
     std::shared_ptr<Graph> graph = onnx::import_graph(model);
@@ -61,9 +78,8 @@ std::string run_case(const fs::path& folder, bool optimize, bool simulate) {
     else
       passes::canonicalise(*graph);
     verify(*graph);
-    exec::Program program(graph);
-    std::unique_ptr<exec::DeviceProgram> placed;
-    if (simulate) placed = std::make_unique<exec::DeviceProgram>(program, SimDevice::create());
+    exec::Program program(graph, {.parallel = where == "sim" || where == "several"});
+    std::unique_ptr<exec::DeviceExecutor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
     for (int set = 0; fs::exists(folder / ("test_data_set_" + std::to_string(set))); ++set) {
       fs::path data = folder / ("test_data_set_" + std::to_string(set));
@@ -109,7 +125,8 @@ int main(int argc, char** argv) {
   fs::path folder;
   std::string list, write;
   std::vector<std::string> filters;
-  bool optimize = false, simulate = false;
+  bool optimize = false;
+  std::string where;
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
     if (argument == "--list" && i + 1 < argc)
@@ -119,7 +136,7 @@ int main(int argc, char** argv) {
     else if (argument == "--optimize")
       optimize = true;
     else if (argument == "--device" && i + 1 < argc)
-      simulate = std::string(argv[++i]) == "sim";
+      where = argv[++i];
     else if (folder.empty())
       folder = argument;
     else
@@ -133,7 +150,7 @@ int main(int argc, char** argv) {
   int failed = 0;
   for (const std::string& name : find_cases(folder, filters)) {
     if (!list.empty() && !must_pass.contains(name)) continue;
-    std::string reason = run_case(folder / name, optimize, simulate);
+    std::string reason = run_case(folder / name, optimize, where);
     if (reason.empty()) {
       passed.push_back(name);
       must_pass.erase(name);

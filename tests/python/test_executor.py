@@ -125,3 +125,80 @@ def test_running_statistics_are_auxiliary_states():
     mean, variance = executor.aux_dict["mean"], executor.aux_dict["variance"]
     expected = (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-5) * values[0][:, None] + values[1][:, None]
     np.testing.assert_allclose(executor.forward(x=x)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def grouped():
+    """y = relu(x w) + b, the product in the group "left", the rest in "right"."""
+    nodes = [small.node("MatMul", ["x", "w"], ["product"]), small.node("Relu", ["product"], ["r"]), small.node("Add", ["r", "b"], ["y"])]
+    for made, group in zip(nodes, ["left", "right", "right"], strict=True):
+        made.name = "make_" + made.output[0]
+        made.metadata_props.append(onnx.StringStringEntryProto(key="ctx_group", value=group))
+    return small.model(
+        nodes,
+        [small.tensor("x", ["N", 3])],
+        [small.tensor("y", ["N", 2])],
+        [numpy_helper.from_array(W, "w"), numpy_helper.from_array(B, "b")],
+    )
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"group2ctx": {"left": "sim:0", "right": "sim:1"}},
+        {"device": "sim:0", "group2ctx": {"left": "cpu"}},
+        {"group2ctx": {"right": "sim"}, "argument_devices": {"x": "sim:1"}},
+    ],
+)
+def test_groups_run_on_their_devices_and_give_the_same_bits(where):
+    host = treadle.simple_bind(grouped(), x=(4, 3))
+    placed = treadle.simple_bind(grouped(), x=(4, 3), **where)
+    np.testing.assert_array_equal(placed.forward(x=X), host.forward(x=X))
+    for _ in range(2):
+        np.testing.assert_array_equal(placed.forward(is_train=True, x=X), host.forward(is_train=True, x=X))
+        placed.backward(G)
+        host.backward(G)
+        for name, gradient in host.grad_dict.items():
+            np.testing.assert_array_equal(placed.grad_dict[name], gradient)
+    active = X @ W > 0
+    np.testing.assert_allclose(placed.grad_dict["w"], X.T @ (G * active), rtol=1e-4)
+
+
+def test_the_plan_shows_copies_and_fences():
+    options = treadle.SessionOptions()
+    options.group2ctx = {"left": "sim:0", "right": "sim:1"}
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    text = treadle.InferenceSession(grouped(), options).to_text("planned")
+    assert "copy %product on sim:0 -> %product on sim:1" in text
+    assert "copy %y on sim:1 -> %y on cpu" in text
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(Exception, match="abacus.*cpu, sim, sim:NAME"):
+        treadle.simple_bind(grouped(), x=(4, 3), group2ctx={"left": "abacus"})
+
+
+@pytest.mark.parametrize("is_train", [False, True])
+def test_a_forward_pass_goes_step_by_step(is_train):
+    executor = treadle.simple_bind(linear(), x=(4, 3))
+    executor.arg_dict["w"] *= 2
+    left = executor.partial_forward(0, is_train, x=X)
+    steps = [left]
+    while steps[-1] > 0:
+        steps.append(executor.partial_forward(len(steps), is_train))
+    assert steps == list(range(left, -1, -1))
+    np.testing.assert_allclose(executor.outputs[0], X @ (2 * W) + B, rtol=1e-5)
+    assert executor.partial_forward(len(steps)) == 0  # MXNet: behind the last one nothing happens
+    if is_train:
+        executor.backward([G])
+        np.testing.assert_allclose(executor.grad_dict["w"], X.T @ G, rtol=1e-4)
+    executor.partial_forward(0, is_train, x=X)
+    with pytest.raises(ValueError, match="step 3 does not follow"):
+        executor.partial_forward(3, is_train)
+
+
+def test_steps_are_nodes_of_the_optimised_graph():
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    executor = treadle.simple_bind(linear(), options=options, x=(4, 3))
+    assert executor.partial_forward(0, x=X) == 1  # the product has run, the sum has not
+    assert executor.partial_forward(1) == 0

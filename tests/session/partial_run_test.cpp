@@ -98,6 +98,35 @@ TEST(PartialRun, AdvancesUntilANodeHasRun) {
   }
 }
 
+TEST(PartialRun, GoesNodeByNodeAndTellsHowManyAreLeft) {
+  SessionOptions options;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  ModelBuilder b;
+  b.input("x", {2}).output("y", {2});
+  b.node("Add", {"x", "x"}, {"a"}).node("Mul", {"a", "x"}, {"c"}).node("Yield", {"c"}, {"d"}, "stop", "treadle");
+  b.node("Neg", {"d"}, {"e"}).node("Add", {"e", "a"}, {"y"});
+  Session session(b.model(), options);
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}});
+  EXPECT_EQ(run.steps_left(), 2U);
+  EXPECT_EQ(run.advance_steps(), 1U);
+  EXPECT_FALSE(run.at_yield());
+  EXPECT_EQ(run.advance_steps(), 0U);
+  EXPECT_TRUE(run.at_yield());
+  EXPECT_EQ(run.advance_steps(), 0U);  // no further than the Yield
+  EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{2, 8}));
+  EXPECT_TRUE(run.resume(one({1, 1})));
+  EXPECT_EQ(run.advance_steps(7), 0U);
+  EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{1, 3}));
+}
+
+TEST(PartialRun, AnyValueCanBeFed) {
+  Session session(two_yields());
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}, {"a", floats({3, 3})}});
+  EXPECT_FALSE(run.advance());
+  EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{3, 3}));
+  EXPECT_THROW(session.partial_run({{"x", floats({1, 2})}, {"nothing", floats({1})}}), Error);
+}
+
 TEST(PartialRun, ACachedValueReplacesItsComputation) {
   Session session(two_yields());
   auto cache = std::make_shared<ValueCache>();

@@ -53,6 +53,69 @@ TEST(PlacedSession, WritesBoundOutputs) {
   EXPECT_EQ(y.data<float>()[0], 9);
 }
 
+/// y = (x + x) w on a group each, then a Cast that has none, and one to strings, which only the host has.
+std::string grouped() {
+  auto in_group = [](const std::string& encoded, const std::string& key, const std::string& group) {
+    return encoded + message([&](Writer& w) {
+             w.add_message(9, message([&](Writer& entry) {
+                             entry.add_string(1, key);
+                             entry.add_string(2, group);
+                           }));
+           });
+  };
+  return model(graph(
+      {.nodes = {in_group(node("Add", {"x", "x"}, {"s"}), "ctx_group", "left"),
+                 in_group(node("MatMul", {"s", "w"}, {"p"}), "__ctx_group__", "right"),
+                 node("Cast", {"p"}, {"y"}, {int_attribute("to", kInt64)}), node("Cast", {"p"}, {"t"}, {int_attribute("to", kString)})},
+       .inputs = {value_info("x", kFloat, {"n", 2}), value_info("w", kFloat, {2, 2})},
+       .outputs = {value_info("y", kInt64, {"n", 2}), value_info("t", kString, {"n", 2})}}));
+}
+
+TEST(PlacedSession, GroupsGoToTheirDevicesAndStringsStayOnTheHost) {
+  for (int streams : {1, 2}) {
+    SessionOptions options;
+    set_option(options, "group2ctx", "left=sim:0;right=sim:1");
+    set_option(options, "compute_streams", std::to_string(streams));
+    options.config["treadle.sim.max_delay_us"] = "30";
+    options.enable_profiling = streams == 2;
+    Session session(Model::from_bytes(onnx::test::bytes_of(grouped())), options);
+    const std::string plan = session.to_text("planned");
+    EXPECT_NE(plan.find("copy %s on sim:0 -> %s on sim:1"), std::string::npos) << plan;
+    EXPECT_NE(plan.find("sim:1 compute"), std::string::npos) << plan;
+    Tensor w(DType::float32, {2, 2});
+    for (int i = 0; i < 4; ++i) w.data<float>()[i] = static_cast<float>(i);
+    for (int64_t n : {1, 3, 3, 2}) {
+      Tensor x(DType::float32, {n, 2});
+      for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = static_cast<float>(i);
+      auto outputs = session.run({{"x", x}, {"w", w}});
+      for (int64_t row = 0; row < n; ++row) {
+        const int64_t a = 2 * (2 * row), b = 2 * (2 * row + 1);
+        EXPECT_EQ(outputs[0].tensor().data<int64_t>()[2 * row], 2 * b);
+        EXPECT_EQ(outputs[0].tensor().data<int64_t>()[2 * row + 1], a + 3 * b);
+        EXPECT_EQ(outputs[1].tensor().data<std::string>()[2 * row], std::to_string(2 * b) + ".0");
+      }
+    }
+  }
+}
+
+TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
+  SessionOptions options;
+  options.device = "sim:0";
+  options.argument_devices["w"] = "sim:1";
+  Session session(Model::from_bytes(onnx::test::bytes_of(grouped())), options);
+  std::map<std::string, float> seen;
+  session.set_monitor({.callback = [&](const MonitorEvent& event) {
+    if (event.datum.is_tensor() && event.datum.tensor().dtype() == DType::float32)
+      seen[std::string(event.value)] = event.datum.tensor().data<float>()[1];
+  }});
+  Tensor x(DType::float32, {1, 2}), w(DType::float32, {2, 2});
+  for (int i = 0; i < 2; ++i) x.data<float>()[i] = static_cast<float>(i + 1);
+  for (int i = 0; i < 4; ++i) w.data<float>()[i] = static_cast<float>(i);
+  session.run({{"x", x}, {"w", w}});
+  EXPECT_EQ(seen.at("s"), 4);
+  EXPECT_EQ(seen.at("p"), 2 * 1 + 4 * 3);
+}
+
 TEST(PlacedSession, ADeviceThatIsNotThereIsNamed) {
   try {
     make_session("abacus");

@@ -19,10 +19,23 @@ AccessChecker::AccessChecker() { add_timeline("the host"); }
 
 int AccessChecker::add_timeline(std::string name) {
   std::lock_guard lock(mutex_);
+  std::string label = names_.empty() ? std::move(name) : "stream \"" + name + "\"";
+  if (!free_.empty()) {
+    const int id = free_.back();
+    free_.pop_back();
+    names_[static_cast<size_t>(id)] = std::move(label);
+    return id;
+  }
   auto id = static_cast<int>(names_.size());
-  names_.push_back(id == kHost ? std::move(name) : "stream \"" + name + "\"");
+  names_.push_back(std::move(label));
   clocks_.emplace_back(names_.size());
   return id;
+}
+
+void AccessChecker::remove_timeline(int timeline) {
+  std::lock_guard lock(mutex_);
+  merge(clocks_[kHost], clocks_[static_cast<size_t>(timeline)]);
+  free_.push_back(timeline);
 }
 
 void AccessChecker::issue(int timeline) {

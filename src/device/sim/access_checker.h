@@ -24,6 +24,8 @@ class AccessChecker {
   AccessChecker();
 
   int add_timeline(std::string name);
+  /// Its stream is gone, and the host has waited for it: a later stream may go on with the timeline.
+  void remove_timeline(int timeline);
   /// One more piece of work of `timeline`; it comes after everything that the host has done and seen so far.
   void issue(int timeline);
   Clock now(int timeline) const;
@@ -68,6 +70,7 @@ class AccessChecker {
   mutable std::mutex mutex_;
   std::vector<std::string> names_;
   std::vector<Clock> clocks_;
+  std::vector<int> free_;  // timelines of streams that are gone
   std::map<uintptr_t, Block> blocks_;
   std::string pending_;
 };

@@ -96,6 +96,7 @@ class SimStream final : public Stream {
     }
     changed_.notify_all();
     thread_.join();
+    checker_->remove_timeline(timeline_);
   }
 
   Device& device() const override { return *device_; }
@@ -106,8 +107,8 @@ class SimStream final : public Stream {
   }
 
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
-    if (kind != CopyKind::host_to_device) check_access(src, size_bytes, Access::read, "copy");
-    if (kind != CopyKind::device_to_host) check_access(dst, size_bytes, Access::write, "copy");
+    if (kind != CopyKind::host_to_device || checker_->has_memory(src)) check_access(src, size_bytes, Access::read, "copy");
+    if (kind != CopyKind::device_to_host || checker_->has_memory(dst)) check_access(dst, size_bytes, Access::write, "copy");
     enqueue(
         [=] {
           if (size_bytes > 0) std::memmove(dst, src, size_bytes);
@@ -280,9 +281,15 @@ class SimDeviceImpl final : public SimDevice {
     return std::make_unique<SimStream>(std::move(self), checker_, name, seed, options_);
   }
   std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
-  bool host_accessible() const noexcept override { return false; }
+  bool host_accessible() const noexcept override { return options_.host_accessible; }
+  std::shared_ptr<const void> watch(const void* data, size_t size_bytes) override {
+    if (size_bytes == 0) return nullptr;
+    checker_->add_memory(data, size_bytes);
+    return {data, [checker = checker_](const void* watched) { checker->remove_memory(watched); }};
+  }
 
   size_t allocated_bytes() const override { return allocated_; }
+  const std::shared_ptr<AccessChecker>& checker() const override { return checker_; }
   void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
     checker_->check(AccessChecker::kHost, data, size_bytes, access, name);
   }
@@ -324,11 +331,13 @@ std::shared_ptr<SimDevice> SimDevice::create(const SimOptions& options) { return
 std::shared_ptr<SimDevice> SimDevice::shared(const std::string& name, const SimOptions& options) {
   static std::mutex& mutex = *new std::mutex;
   static auto& devices = *new std::map<std::string, std::weak_ptr<SimDevice>>;
+  static const auto& checker = *new std::shared_ptr<AccessChecker>(std::make_shared<AccessChecker>());
   std::lock_guard lock(mutex);
   std::weak_ptr<SimDevice>& known = devices[name];
   if (auto device = known.lock()) return device;
   SimOptions named = options;
   named.name = name;
+  if (!named.checker) named.checker = checker;
   auto device = create(named);
   known = device;
   return device;

@@ -17,6 +17,7 @@ struct SimOptions {
   int max_delay_us = 0;                   ///< before every piece of work, uniform from 0; 0: none
   size_t memory_bytes = size_t{1} << 30;  ///< more allocated at once is Error(resource_exhausted)
   double bus_bytes_per_second = 0;        ///< of moves to and from the host's memory, and of access to it; 0: they take no time
+  bool host_accessible = false;           ///< true: stands for the host, so that its work is asynchronous and checked like a device's
   /// Shared by devices whose events are to count for each other; null: an own one.
   std::shared_ptr<AccessChecker> checker;
 };
@@ -29,10 +30,12 @@ class SimDevice : public Device {
 
   static constexpr uint8_t kNewMemory = 0xA5, kFreedMemory = 0xDD;
 
-  /// The process's device of that name, made at the first call with these options and kept while anybody holds it: jobs share it.
+  /// The process's device of that name, made at the first call with these options and kept while anybody holds it: jobs share it. All such
+  /// devices have one checker, so that programs may run over several.
   static std::shared_ptr<SimDevice> shared(const std::string& name, const SimOptions& options = {});
 
   virtual size_t allocated_bytes() const = 0;
+  virtual const std::shared_ptr<AccessChecker>& checker() const = 0;
   /// @throws Error(internal) on a race with a stream's work that the host has not waited for.
   virtual void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
   /// Work of `stream`, which must be of this device, is held back until resume(): makes an interleaving that delays only might give.

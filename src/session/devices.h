@@ -1,0 +1,49 @@
+// The devices of a session, and which of them a node of its graphs goes to.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "exec/device_executor.h"
+#include "exec/device_placement.h"
+#include "exec/placed_program.h"
+#include "exec/program.h"
+#include "graph/graph.h"
+#include "treadle/session.h"
+
+namespace treadle {
+
+class SessionDevices {
+ public:
+  /// Makes the devices that the options name, for the default, groups and arguments. None: everything is the host's.
+  /// @throws Error(invalid_argument) for a device that there is not.
+  explicit SessionDevices(const SessionOptions& options);
+
+  /// True if anything runs elsewhere than on the host.
+  bool any() const { return devices_.size() > 1; }
+  /// Groups of nodes by the name that the node had in the model as read; nodes that passes make of them go where the first of them goes.
+  void read_groups(const Graph& as_read);
+  /// What runs the program over these devices. Nodes' groups are looked up by their sources.
+  std::unique_ptr<exec::PlacedProgram> place(const exec::Program& program, bool training) const;
+  /// The same, or node by node where a job's memory limit has to hold: on one device with a bus.
+  std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, sharing::JobState* job, bool training) const;
+  /// The plan as text, for Session::to_text.
+  std::string describe(const exec::Program& program) const;
+
+ private:
+  exec::DevicePlacement placement(const exec::Program& program) const;
+
+  std::vector<std::shared_ptr<Device>> devices_;  // the host is the first
+  std::map<std::string, int, std::less<>> by_name_;
+  int default_device_ = exec::DevicePlacement::kHost;
+  std::map<std::string, int, std::less<>> of_group_, of_argument_, of_source_;
+  int compute_streams_ = 1;
+};
+
+/// The group of a node: what its metadata have under "ctx_group", or under "__ctx_group__", as MXNet writes it. Empty: none.
+std::string group_of(const Node& node);
+
+}  // namespace treadle

@@ -1,0 +1,353 @@
+// Programs over several devices: the host's bits under any timing, every fence needed, and memory that nobody else is using.
+#include "exec/placed_program.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "device/sim/sim_device.h"
+#include "tests/exec/random_graphs.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using exec::DevicePlacement;
+using exec::PlacedProgram;
+using exec::Program;
+using exec::ProgramOptions;
+using exec::StreamPlan;
+using testing::expect_same_bits;
+using testing::GraphBuilder;
+using testing::random_feeds;
+using testing::random_graph;
+
+constexpr ProgramOptions kPlaced{.parallel = true};
+
+std::vector<Datum> run_on_host(const Program& program, const std::vector<Datum>& feeds) {
+  std::vector<Datum> outputs(program.output_slots().size());
+  exec::run(program, feeds, outputs, {});
+  return outputs;
+}
+
+std::vector<Datum> run(PlacedProgram& placed, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {
+  std::vector<Datum> outputs(placed.program().output_slots().size());
+  placed.run(feeds, outputs, control);
+  return outputs;
+}
+
+// The host and two accelerators, all simulated, so that nothing escapes the checker.
+std::vector<std::shared_ptr<Device>> three_devices(uint64_t seed, int max_delay_us) {
+  auto checker = std::make_shared<AccessChecker>();
+  SimOptions options{.name = "cpu", .seed = seed, .max_delay_us = max_delay_us, .host_accessible = true, .checker = checker};
+  std::vector<std::shared_ptr<Device>> devices{SimDevice::create(options)};
+  options.host_accessible = false;
+  for (const char* name : {"sim:0", "sim:1"}) {
+    options.name = name;
+    ++options.seed;
+    devices.push_back(SimDevice::create(options));
+  }
+  return devices;
+}
+
+DevicePlacement random_placement(const Program& program, uint32_t seed) {
+  std::mt19937 random(seed);
+  DevicePlacement placement = exec::place_instructions(program, {.default_device = 1});
+  for (int& device : placement.of_instruction)
+    if (device != DevicePlacement::kHost) device = static_cast<int>(random() % 3);
+  return placement;
+}
+
+TEST(PlacedProgram, RandomGraphsOverThreeDevicesGiveTheHostsBits) {
+  int copies = 0, fences = 0;
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    Program plain(random_graph(seed), ProgramOptions{.reuse_memory = false}), program(random_graph(seed), kPlaced);
+    StreamPlan plan = exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 1 + static_cast<int>(seed % 3)});
+    copies += plan.num_copies();
+    fences += plan.num_fences();
+    PlacedProgram placed(program, three_devices(seed, seed % 2 == 0 ? 0 : 40), std::move(plan));
+    for (uint32_t feeds = seed; feeds < seed + 2; ++feeds)
+      expect_same_bits(run(placed, random_feeds(feeds)), run_on_host(plain, random_feeds(feeds)));
+  }
+  EXPECT_GT(copies, 24 * 10);
+  EXPECT_GT(fences, 24 * 10);
+}
+
+// A fence that is gone leaves two accesses that nothing orders, whatever the timing.
+TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
+  int removed = 0;
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    Program program(random_graph(seed, /*data_dependent=*/false), kPlaced);
+    const StreamPlan plan =
+        exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 1 + static_cast<int>(seed % 3)});
+    const std::vector<Datum> feeds = random_feeds(seed);
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      for (size_t w = 0; w < plan.steps[s].waits.size(); ++w) {
+        PlacedProgram placed(program, three_devices(seed, 0), plan);
+        std::vector<int32_t>& waits = placed.mutable_plan().steps[s].waits;
+        waits.erase(waits.begin() + static_cast<ptrdiff_t>(w));
+        ++removed;
+        try {
+          run(placed, feeds);
+          ADD_FAILURE() << "seed " << seed << ": step " << s << " need not have waited for step " << plan.steps[s].waits[w];
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::internal);
+          EXPECT_NE(std::string(error.what()).find("is not ordered after"), std::string::npos) << error.what();
+        }
+      }
+    }
+  }
+  EXPECT_GT(removed, 150);
+}
+
+// By brute force: without the fence, no other way leads from the one step to the other.
+TEST(StreamPlan, NoFenceIsImpliedByOthers) {
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    Program program(random_graph(seed), kPlaced);
+    const StreamPlan plan = exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 2});
+    const size_t count = plan.steps.size();
+    std::vector<std::vector<int32_t>> before(count);
+    std::vector<int32_t> tail(plan.streams.size(), -1);
+    for (size_t s = 0; s < count; ++s) {
+      before[s] = plan.steps[s].waits;
+      int32_t& last = tail[static_cast<size_t>(plan.steps[s].stream)];
+      if (last >= 0) before[s].push_back(last);
+      last = static_cast<int32_t>(s);
+    }
+    auto reaches = [&](int32_t from, int32_t to, bool directly) {
+      std::vector<int32_t> open;
+      for (int32_t p : before[static_cast<size_t>(to)])
+        if (directly || p != from) open.push_back(p);
+      for (std::vector<bool> seen(count); !open.empty();) {
+        const int32_t at = open.back();
+        open.pop_back();
+        if (at == from) return true;
+        if (seen[static_cast<size_t>(at)]) continue;
+        seen[static_cast<size_t>(at)] = true;
+        open.insert(open.end(), before[static_cast<size_t>(at)].begin(), before[static_cast<size_t>(at)].end());
+      }
+      return false;
+    };
+    for (size_t s = 0; s < count; ++s) {
+      for (int32_t wait : plan.steps[s].waits) EXPECT_FALSE(reaches(wait, static_cast<int32_t>(s), false)) << wait << " before " << s;
+      for (size_t a = 0; a < s; ++a)
+        EXPECT_EQ(plan.happens_before(static_cast<int32_t>(a), static_cast<int32_t>(s)),
+                  reaches(static_cast<int32_t>(a), static_cast<int32_t>(s), true));
+    }
+  }
+}
+
+// x + 1 on one device, its square on the other, and the sum of both on the host.
+std::shared_ptr<Graph> two_sided() {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n")});
+  ValueId left = b.node("Add", {x, b.constant("one", Tensor::scalar(1.0F))}, {}, "left");
+  ValueId right = b.node("Mul", {left, left}, {}, "right");
+  b.output(b.node("Sub", {right, left}, {}, "both"), "y");
+  return b.finish();
+}
+
+DevicePlacement placement_of(const Program& program, const std::map<std::string, int>& of_node) {
+  return exec::place_instructions(program, {.of_node = [&](const Node& node) {
+                                    auto found = of_node.find(node.name);
+                                    return found == of_node.end() ? -1 : found->second;
+                                  }});
+}
+
+Tensor counted(int64_t n) {
+  Tensor x(DType::float32, {n});
+  for (int64_t i = 0; i < n; ++i) x.data<float>()[i] = static_cast<float>(i);
+  return x;
+}
+
+// A send and a receive: the copy between the devices is an event of one that the other waits for.
+TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
+  Program program(two_sided(), kPlaced);
+  StreamPlan plan = exec::plan_streams(program, placement_of(program, {{"left", 1}, {"right", 2}, {"both", 0}}), 3);
+  ASSERT_EQ(plan.num_copies(), 4);  // x in; x + 1 across and to the host; its square to the host
+  const auto send = std::find_if(plan.steps.begin(), plan.steps.end(), [&](const StreamPlan::Step& step) {
+    return step.instruction < 0 && plan.locations[static_cast<size_t>(step.source)].device == 1 &&
+           plan.locations[static_cast<size_t>(step.target)].device == 2;
+  });
+  ASSERT_NE(send, plan.steps.end());
+  EXPECT_EQ(send->waits.size(), 1U);
+  EXPECT_TRUE(send->records);
+  const int stream = send->stream;
+  EXPECT_EQ(plan.streams[static_cast<size_t>(stream)].device, 1);
+
+  auto devices = three_devices(0, 0);
+  PlacedProgram placed(program, devices, std::move(plan));
+  // While the sender is held back, the receiver waits; then both end.
+  auto sender = std::static_pointer_cast<SimDevice>(devices[1]);
+  sender->pause(placed.stream(stream));
+  auto outputs = std::async(std::launch::async, [&] { return run(placed, {counted(5)}); });
+  EXPECT_EQ(outputs.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  sender->resume(placed.stream(stream));
+  const std::vector<Datum> results = outputs.get();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(results[0].tensor().data<float>()[i], static_cast<float>((i + 1) * (i + 1) - (i + 1)));
+}
+
+// The barrier: also work whose result nobody waits for has ended.
+TEST(PlacedProgram, ARunEndsWhenAllDevicesHaveEnded) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4});
+  b.output(b.node("Neg", {x}, {}, "first"), "y");
+  b.output(b.node("Abs", {x}, {}, "second"), "z");
+  Program program(b.finish(), kPlaced);
+  for (int held : {1, 2}) {
+    auto devices = three_devices(0, 0);
+    PlacedProgram placed(program, devices, exec::plan_streams(program, placement_of(program, {{"first", 1}, {"second", 2}}), 3));
+    int stream = -1;
+    for (const StreamPlan::Step& step : placed.plan().steps)
+      if (placed.plan().streams[static_cast<size_t>(step.stream)].device == held) stream = step.stream;
+    auto device = std::static_pointer_cast<SimDevice>(devices[static_cast<size_t>(held)]);
+    device->pause(placed.stream(stream));
+    auto outputs = std::async(std::launch::async, [&] { return run(placed, {counted(4)}); });
+    EXPECT_EQ(outputs.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    device->resume(placed.stream(stream));
+    EXPECT_EQ(outputs.get()[1].tensor().data<float>()[3], 3);
+  }
+}
+
+TEST(PlacedProgram, AnErrorNamesItsNodeAndEndsTheRunOnAllDevices) {
+  GraphBuilder b;
+  ValueId i = b.input("i", DType::int64, {1});
+  ValueId found = b.node("Gather", {b.constant("table", counted(4)), i}, {}, "look_up");
+  b.output(b.node("Neg", {found}, {}, "after"), "y");
+  Program program(b.finish(), kPlaced);
+  PlacedProgram placed(program, three_devices(3, 20),
+                       exec::plan_streams(program, placement_of(program, {{"look_up", 1}, {"after", 2}}), 3));
+  auto at = [](int64_t value) { return Tensor::scalar(value).reshaped({1}); };
+  for (int round = 0; round < 3; ++round) {
+    try {
+      run(placed, {at(7)});
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("look_up"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("sim:0"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(run(placed, {at(2)})[0].tensor().data<float>()[0], -2);
+  }
+  std::atomic<bool> cancel{true};
+  exec::RunControl control;
+  control.cancel = &cancel;
+  try {
+    run(placed, {at(1)}, control);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  }
+}
+
+TEST(PlacedProgram, StopsAtYieldsAndGoesOnWithWhatIsHandedIn) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n")});
+  ValueId before = b.node("Neg", {x}, {}, "before");
+  ValueId handed = b.node("Yield", {before}, {}, "stop", "treadle");
+  b.output(b.node("Add", {handed, before}, {}, "after"), "y");
+  Program program(b.finish(), kPlaced);
+  PlacedProgram placed(program, three_devices(1, 20), exec::plan_streams(program, placement_of(program, {{"before", 1}, {"after", 2}}), 3));
+  for (int64_t n : {3, 5}) {
+    placed.start(std::vector<Datum>{counted(n)}, {});
+    EXPECT_FALSE(placed.advance());
+    const std::vector<Datum> yielded = placed.yielded();
+    ASSERT_EQ(yielded.size(), 1U);
+    EXPECT_EQ(yielded[0].tensor().data<float>()[n - 1], static_cast<float>(1 - n));
+    EXPECT_THROW(placed.resume({}), Error);
+    EXPECT_THROW(placed.resume(std::vector<Datum>{Tensor(DType::int64, {n})}), Error);
+    Tensor tens(DType::float32, {n});
+    for (float& value : tens.span<float>()) value = 10;
+    placed.resume(std::vector<Datum>{tens});
+    EXPECT_TRUE(placed.advance());
+    std::vector<Datum> outputs(1);
+    placed.take_outputs(outputs);
+    for (int64_t i = 0; i < n; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], 10 - static_cast<float>(i));
+  }
+  // One is abandoned.
+  placed.start(std::vector<Datum>{counted(2)}, {});
+  EXPECT_FALSE(placed.advance());
+  std::vector<Datum> outputs(1);
+  EXPECT_THROW(placed.run(std::vector<Datum>{counted(2)}, outputs, {}), Error);
+}
+
+std::shared_ptr<Graph> chain(int length) {
+  GraphBuilder b;
+  ValueId value = b.input("x", DType::float32, {b.symbol("n")});
+  for (int i = 0; i < length; ++i) value = b.node(i % 2 == 0 ? "Neg" : "Abs", {value});
+  b.output(value, "y");
+  return b.finish();
+}
+
+TEST(StreamPlan, AChainIsOneBulkUnlessItIsCapped) {
+  Program program(chain(40), kPlaced);
+  DevicePlacement placement = exec::place_instructions(program, {.default_device = 1});
+  auto bulks = [&](size_t cap) {
+    std::vector<size_t> sizes;
+    for (const auto& bulk : exec::plan_streams(program, placement, 2, {.max_bulk = cap}).bulks) sizes.push_back(bulk.size());
+    return sizes;
+  };
+  EXPECT_EQ(bulks(SIZE_MAX), (std::vector<size_t>{1, 40, 1}));  // x in, the chain, y out
+  EXPECT_EQ(bulks(15), (std::vector<size_t>{1, 15, 15, 10, 1}));
+}
+
+TEST(StreamPlan, DataDependentExtentsSwitchBulksOff) {
+  Program program(random_graph(1), kPlaced);
+  for (const auto& bulk : exec::plan_streams(program, random_placement(program, 1), 3).bulks) EXPECT_EQ(bulk.size(), 1U);
+}
+
+TEST(StreamPlan, IndependentBranchesGoToDifferentStreams) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4});
+  ValueId left = b.node("Neg", {b.node("Abs", {x}, {}, "a0")}, {}, "a1");
+  ValueId right = b.node("Neg", {b.node("Exp", {x}, {}, "b0")}, {}, "b1");
+  b.output(b.node("Add", {left, right}), "y");
+  Program program(b.finish(), kPlaced);
+  const StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 2, {.compute_streams = 2});
+  std::map<std::string, int> stream;
+  for (const StreamPlan::Step& step : plan.steps)
+    if (step.instruction >= 0) stream[program.instructions()[static_cast<size_t>(step.instruction)].node->name] = step.stream;
+  EXPECT_EQ(stream.at("a0"), stream.at("a1"));
+  EXPECT_EQ(stream.at("b0"), stream.at("b1"));
+  EXPECT_NE(stream.at("a0"), stream.at("b0"));
+}
+
+// What is done with gives its bytes to what comes later; buffers that may be in use together lie apart (the checker looks).
+TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
+  Program program(chain(40), ProgramOptions{.reuse_memory = false, .parallel = true});
+  PlacedProgram placed(program, three_devices(5, 10),
+                       exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 3));
+  for (int64_t n : {256, 64, 1024, 1024}) {
+    const std::vector<Datum> outputs = run(placed, {counted(n)});
+    EXPECT_EQ(outputs[0].tensor().data<float>()[n - 1], static_cast<float>(n - 1));
+  }
+  // Two of forty at a time, and some room for growth.
+  EXPECT_LE(placed.arena_bytes(1), 2 * 1024 * sizeof(float) * 5 / 4);
+}
+
+TEST(DevicePlacement, NodesFollowTheirOperandsThenTheirReaders) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4}), y = b.input("y", DType::float32, {4});
+  ValueId before = b.node("Neg", {x}, {}, "before");
+  ValueId placed = b.node("Abs", {before}, {}, "placed");
+  ValueId after = b.node("Exp", {placed}, {}, "after");
+  ValueId apart = b.node("Relu", {y}, {}, "apart");
+  b.output(after, "o1");
+  b.output(apart, "o2");
+  Program program(b.finish(), kPlaced);
+  auto device_of = [&](const DevicePlacement& placement) {
+    std::map<std::string, int> result;
+    for (size_t i = 0; i < program.instructions().size(); ++i) result[program.instructions()[i].node->name] = placement.of_instruction[i];
+    return result;
+  };
+  EXPECT_EQ(device_of(placement_of(program, {{"placed", 2}})),
+            (std::map<std::string, int>{{"before", 2}, {"placed", 2}, {"after", 2}, {"apart", 0}}));
+  EXPECT_EQ(device_of(exec::place_instructions(program, {.default_device = 1, .of_argument = {{"y", 2}}})),
+            (std::map<std::string, int>{{"before", 1}, {"placed", 1}, {"after", 1}, {"apart", 2}}));
+}
+
+}  // namespace
+}  // namespace treadle
