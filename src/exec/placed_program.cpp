@@ -39,6 +39,7 @@ class PlacedRun {
       : owner_(owner), program_(owner.program_), plan_(owner.plan_), control_(control), frame_(program_), places_(plan_.locations.size()) {
     evaluator_.pool = control.pool;
     evaluator_.run_id = control.run_id;
+    for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
   }
 
   // Work that is still under way uses the run's memory.
@@ -127,8 +128,9 @@ class PlacedRun {
  private:
   // A location's memory in this run.
   struct Place {
-    Datum datum;           // held: the root's; undefined until it is made
-    bool tracked = false;  // the device knows the memory
+    Datum datum;             // held: the root's; undefined until it is made
+    bool tracked = false;    // the device knows the memory
+    int32_t steps_left = 0;  // that touch it
     std::shared_ptr<const void> watch;
   };
 
@@ -442,10 +444,12 @@ class PlacedRun {
       frame_.put(to.slot, target);
   }
 
-  // The step is the last that touches a value: its memory goes when the stream has passed it, and all others that use it.
+  // When no step that touches a value is yet to be issued, its memory goes with the last work that uses it. Bulks are issued ahead of steps
+  // between their own, so that only counting tells.
   void let_go(int32_t s, Stream& queue) {
     auto drop = [&](int32_t at) {
-      if (at < 0 || location(at).last_step != s || location(at).memory != Memory::held) return;
+      if (at < 0 || location(at).memory != Memory::held) return;
+      if (--places_[index(at)].steps_left > 0) return;
       if (location(at).device == DevicePlacement::kHost && slot_info(location(at).slot).is_output) return;  // waited for at the end
       Datum datum = std::move(places_[index(at)].datum);
       places_[index(at)] = {};
@@ -456,7 +460,9 @@ class PlacedRun {
       drop(done.source);
       drop(done.target);
     } else {
-      for (int32_t at : locations_of(done, instruction_of(done))) drop(at);
+      const auto at = locations_of(done, instruction_of(done));
+      for (size_t k = 0; k < at.size(); ++k)  // an operand may occur twice
+        if (std::find(at.begin(), at.begin() + static_cast<ptrdiff_t>(k), at[k]) == at.begin() + static_cast<ptrdiff_t>(k)) drop(at[k]);
     }
   }
 

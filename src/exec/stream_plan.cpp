@@ -228,8 +228,9 @@ class StreamPlanner {
   }
 
   void touch(int32_t location, int32_t step) {
+    last_touch_.resize(plan_.locations.size(), -1);
     StreamPlan::Location& found = plan_.locations[static_cast<size_t>(location)];
-    found.last_step = step;
+    if (std::exchange(last_touch_[static_cast<size_t>(location)], step) != step) ++found.num_steps;
     if (found.memory == Memory::planned && (found.uses.empty() || found.uses.back() != step)) found.uses.push_back(step);
   }
 
@@ -264,6 +265,7 @@ class StreamPlanner {
   std::vector<int32_t> tails_;                               // per stream: its last step
   std::vector<int32_t> lengths_;                             // per stream
   std::vector<std::vector<std::pair<int, int32_t>>> where_;  // per root slot: devices that have its present elements, and the location
+  std::vector<int32_t> last_touch_;                          // per location: a step
   std::vector<History> history_;                             // per location
 };
 

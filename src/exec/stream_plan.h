@@ -37,7 +37,7 @@ struct StreamPlan {
     int device = 0;
     Memory memory = Memory::planned;
     int32_t buffer = -1;        ///< planned: of the program, whose size it has
-    int32_t last_step = -1;     ///< that touches it
+    int32_t num_steps = 0;      ///< that touch it
     std::vector<int32_t> uses;  ///< planned: all steps that touch it, ascending; the first of them writes it
   };
 

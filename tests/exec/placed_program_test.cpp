@@ -65,11 +65,13 @@ DevicePlacement random_placement(const Program& program, uint32_t seed) {
 TEST(PlacedProgram, RandomGraphsOverThreeDevicesGiveTheHostsBits) {
   int copies = 0, fences = 0;
   for (uint32_t seed = 0; seed < 24; ++seed) {
-    Program plain(random_graph(seed), ProgramOptions{.reuse_memory = false}), program(random_graph(seed), kPlaced);
+    const bool data_dependent = seed % 2 == 0;  // else steps are issued in bulks
+    Program plain(random_graph(seed, data_dependent), ProgramOptions{.reuse_memory = false});
+    Program program(random_graph(seed, data_dependent), kPlaced);
     StreamPlan plan = exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 1 + static_cast<int>(seed % 3)});
     copies += plan.num_copies();
     fences += plan.num_fences();
-    PlacedProgram placed(program, three_devices(seed, seed % 2 == 0 ? 0 : 40), std::move(plan));
+    PlacedProgram placed(program, three_devices(seed, seed % 4 < 2 ? 0 : 40), std::move(plan));
     for (uint32_t feeds = seed; feeds < seed + 2; ++feeds)
       expect_same_bits(run(placed, random_feeds(feeds)), run_on_host(plain, random_feeds(feeds)));
   }
@@ -313,6 +315,22 @@ TEST(StreamPlan, IndependentBranchesGoToDifferentStreams) {
   EXPECT_EQ(stream.at("a0"), stream.at("a1"));
   EXPECT_EQ(stream.at("b0"), stream.at("b1"));
   EXPECT_NE(stream.at("a0"), stream.at("b0"));
+}
+
+// The chain is issued as one bulk, ahead of the node between that reads the same copy of x.
+TEST(PlacedProgram, AValueStaysUntilAllItsReadersAreIssued) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {8});
+  ValueId first = b.node("Neg", {x}, {}, "first");
+  b.output(b.node("Abs", {x}, {}, "between"), "y");
+  b.output(b.node("Add", {first, x}, {}, "last"), "z");
+  Program program(b.finish(), ProgramOptions{.reuse_memory = false, .parallel = true});
+  StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 3, {.compute_streams = 2});
+  ASSERT_TRUE(std::any_of(plan.bulks.begin(), plan.bulks.end(), [](const auto& bulk) { return bulk.size() == 2; }));
+  PlacedProgram placed(program, three_devices(0, 0), std::move(plan));
+  const std::vector<Datum> outputs = run(placed, {counted(8)});
+  EXPECT_EQ(outputs[0].tensor().data<float>()[7], 7);
+  EXPECT_EQ(outputs[1].tensor().data<float>()[7], 0);
 }
 
 // What is done with gives its bytes to what comes later; buffers that may be in use together lie apart (the checker looks).
