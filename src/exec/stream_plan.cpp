@@ -246,7 +246,8 @@ class StreamPlanner {
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       const StreamPlan::Step& step = plan_.steps[i];
       int32_t& bulk = open[static_cast<size_t>(step.stream)];
-      const bool joins = bulk >= 0 && step.instruction >= 0 && step.waits.empty() && plan_.bulks[static_cast<size_t>(bulk)].size() < cap;
+      const bool joins = bulk >= 0 && step.instruction >= 0 && step.waits.empty() && !is_yield(step) &&
+                         plan_.bulks[static_cast<size_t>(bulk)].size() < cap;
       if (!joins) {
         bulk = static_cast<int32_t>(plan_.bulks.size());
         plan_.bulks.emplace_back();

@@ -276,6 +276,21 @@ TEST(PlacedProgram, StopsAtYieldsAndGoesOnWithWhatIsHandedIn) {
   EXPECT_THROW(placed.run(std::vector<Datum>{counted(2)}, outputs, {}), Error);
 }
 
+TEST(StreamPlan, AYieldStandsAlone) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4});
+  ValueId before = b.node("Neg", {b.node("Abs", {x})});
+  b.output(b.node("Neg", {b.node("Yield", {before}, {}, "stop", "treadle")}), "y");
+  Program program(b.finish(), kPlaced);
+  const StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {}), 1);
+  for (const auto& bulk : plan.bulks)
+    for (int32_t s : bulk)
+      if (program.instructions()[static_cast<size_t>(plan.steps[static_cast<size_t>(s)].instruction)].is_yield) {
+        EXPECT_EQ(bulk.size(), 1U);
+      }
+  EXPECT_LT(plan.bulks.size(), plan.steps.size());
+}
+
 std::shared_ptr<Graph> chain(int length) {
   GraphBuilder b;
   ValueId value = b.input("x", DType::float32, {b.symbol("n")});
