@@ -10,6 +10,7 @@
 #include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "ops/activation_names.h"
 #include "ops/checks.h"
@@ -45,6 +46,15 @@ void infer_conv(InferContext& c) {
   c.set_output(0, DType::float32, std::move(out));
 }
 
+void infer_pointwise_depthwise(InferContext& c) {
+  for (int input : {0, 1, 3})
+    if (!c.has_rank(input) || c.rank(input) != 4) throw Error(ErrorCode::invalid_argument, "X, W and D are of rank 4");
+  SymbolicShape out = infer_window(c.attributes(), inner(c.shape(0)), spatial(c.shape(3)));
+  out.insert(out.begin(), c.shape(0)[0]);
+  out.push_back(c.shape(3)[0]);
+  c.set_output(0, DType::float32, std::move(out));
+}
+
 void infer_conv_transpose(InferContext& c) {
   check_rank(c, 0), check_rank(c, 1);
   const SymbolicShape &x = c.shape(0), &w = c.shape(1);
@@ -70,6 +80,12 @@ Cost conv_cost(const ShapeContext& c) {
   const Shape& w = c.shape(1);
   return {2 * outputs * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1) + 4 * outputs};
 }
+Cost pair_cost(const ShapeContext& c) {
+  const Shape &x = c.shape(0), &w = c.shape(1), &d = c.shape(3), out = c.output_shape(0);
+  const double outputs = static_cast<double>(out.num_elements()), between = static_cast<double>(x.product(0, 3) * w[0]);
+  return {2 * between * static_cast<double>(w[1]) + 2 * outputs * static_cast<double>(d[2] * d[3]),
+          c.size_bytes(0) + c.size_bytes(1) + c.size_bytes(3) + 4 * outputs};
+}
 Cost transpose_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
   return {2 * outputs * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1) + 4 * outputs};
@@ -78,10 +94,10 @@ Cost stream_cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + 4 * static_cast<double>(c.output_shape(0).num_elements())};
 }
 
-ConvEpilogue bind_epilogue(const ShapeContext& c) {
+ConvEpilogue bind_epilogue(const ShapeContext& c, const std::string& prefix = "") {
   ConvEpilogue e;
-  e.activation = activation_named(c.get_string("activation", "none"));
-  e.a = c.get_float("alpha"), e.b = c.get_float("beta");
+  e.activation = activation_named(c.get_string(prefix + "activation", "none"));
+  e.a = c.get_float(prefix + "alpha"), e.b = c.get_float(prefix + "beta");
   return e;
 }
 
@@ -187,6 +203,69 @@ struct NhwcConv : ConstantWeights {
   }
 };
 
+// The two convolutions' weights, packed at once: how does not depend on the image.
+class PackedPair final : public PackedState {
+ public:
+  PackedPair(Tensor pointwise, Tensor depthwise) : pointwise_(std::move(pointwise)), depthwise_(std::move(depthwise)) {}
+  const float* pointwise() const { return pointwise_.data<float>(); }
+  const float* depthwise() const { return depthwise_.data<float>(); }
+  size_t size_bytes() const override { return pointwise_.size_bytes() + depthwise_.size_bytes(); }
+
+ private:
+  Tensor pointwise_, depthwise_;
+};
+
+struct NhwcPointwiseDepthwise {
+  static constexpr uint32_t packs = 1U << 1 | 1U << 3;
+  kernels::PointwiseDepthwise params;
+  ConvEpilogue pointwise, depthwise;
+  const float *pointwise_weights, *depthwise_weights;
+
+  static std::string declines(const CreateContext& c) { return c.stored(1) && c.stored(3) ? "" : "W or D is not constant"; }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    auto pack = [&](int input, const ConvParams& p, NhwcMethod method) {
+      const Tensor weights = c.stored(input)->contiguous();
+      const int64_t size = kernels::nhwc_packed_size(p, method);
+      Tensor packed(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
+      kernels::nhwc_pack(p, method, reinterpret_cast<const float*>(weights.raw()), packed.data<float>());
+      drop_mapped_pages(weights.raw(), weights.size_bytes());
+      return packed;
+    };
+    const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
+    ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};
+    second.window.kernel[1] = d[2], second.window.kernel[2] = d[3];
+    return std::make_unique<PackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
+  }
+  static NhwcPointwiseDepthwise bind(BindContext& c) {
+    NhwcPointwiseDepthwise k;
+    const Shape &x = c.shape(0), &w = c.shape(1), &d = c.shape(3);
+    ConvParams &first = k.params.pointwise, &second = k.params.depthwise;
+    check_equal(w[1], x[3], "channels of W and of X");
+    check_equal(w[0], d[0], "filters of W and channels of D");
+    check_equal(w[2] * w[3] * d[1], 1, "W's window, times D's channels in a group, and one");
+    if (c.has_input(2)) check_equal(c.num_elements(2), w[0], "B and the filters of W");
+    if (c.has_input(4)) check_equal(c.num_elements(4), d[0], "E and the filters of D");
+    if (c.has_input(5)) check_equal(c.num_elements(5), c.output_shape(0).num_elements(), "elements of the residual and of Y");
+    first.N = second.N = x[0];
+    first.C = x[3], first.M = w[0];
+    second.C = second.M = second.group = d[0];
+    second.window = bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), spatial(d));
+    k.params.max_threads = c.max_threads();
+    k.pointwise = bind_epilogue(c, "inner_");
+    k.depthwise = bind_epilogue(c);
+    const auto& packed = c.packed<PackedPair>();
+    k.pointwise_weights = packed.pointwise(), k.depthwise_weights = packed.depthwise();
+    c.request_scratch(kernels::pointwise_depthwise_scratch_bytes(k.params));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::ConvStage first{pointwise_weights, pointwise}, second{depthwise_weights, depthwise};
+    first.epilogue.bias = c.in<float>(2);
+    second.epilogue.bias = c.in<float>(4), second.epilogue.residual = c.in<float>(5);
+    kernels::pointwise_depthwise(params, c.in<float>(0), first, second, c.out<float>(0), c.scratch<void>(), c.pool());
+  }
+};
+
 struct NhwcConvTranspose : ConstantWeights {
   ConvParams params;
   ConvEpilogue epilogue;
@@ -282,6 +361,21 @@ std::vector<OpDef> nhwc_ops() {
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = {kernel<NhwcConv>("nhwc", DType::float32)}},
+          {.name = "NhwcPointwiseDepthwise",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32},
+                      {"W", kFloat32},
+                      {"B", kFloat32, "", Presence::optional},
+                      {"D", kFloat32},
+                      {"E", kFloat32, "", Presence::optional},
+                      {"residual", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = joined(joined(window, activation),
+                                {{"inner_activation", std::string_view("none")}, {"inner_alpha", 0.0F}, {"inner_beta", 0.0F}}),
+           .infer = infer_pointwise_depthwise,
+           .cost = pair_cost,
+           .kernels = {kernel<NhwcPointwiseDepthwise>("rows", DType::float32)}},
           {.name = "NhwcConvTranspose",
            .domain = "treadle",
            .since = {1},

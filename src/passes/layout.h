@@ -15,4 +15,7 @@ int64_t assign_layout(Graph& graph, int64_t limit);
 /// NhwcConv and the like take over the activation and the sum that follow them.
 int64_t fuse_conv(Graph& graph, int64_t limit);
 
+/// Pointwise convolutions and the depthwise ones that read them become one operator, after fuse_conv.
+int64_t fuse_depthwise(Graph& graph, int64_t limit);
+
 }  // namespace treadle::passes

@@ -83,6 +83,8 @@ constexpr WholeGraphPass kLayout[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return assign_layout(graph, limit); }},
     {{"fuse-conv", "NhwcConv + Add + activation -> NhwcConv", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
+    {{"fuse-depthwise", "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };
 constexpr WholeGraphPass kLast[] = {
     {{"fuse-elementwise", "pointwise operators behind one another -> FusedElementwise, outside of training", true},
@@ -128,6 +130,7 @@ class Pipeline {
     for (const RulePass& pass : kRules) apply(pass);
     for (const WholeGraphPass& pass : kAfter) apply(pass);
     apply(kLayout[1]);
+    apply(kLayout[2]);
     infer(graph_, {.warn = options_.warn});
   }
 

@@ -20,6 +20,7 @@ struct Row {
   int64_t step;                   // floats from one output's pixel to the next one's
   int64_t taps_down, taps_along;  // that are inside the image
   int64_t weights_row;            // floats from one row of weights to the next
+  int64_t before_wrap, wrap;      // taps down before the ring begins again, and floats back to there
   const float *bias, *residual;
   float low, high;
 };
@@ -41,7 +42,7 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
   V sum[kOutputs][kVectors];
   TREADLE_EACH sum[o][v] = hn::Zero(d);
   for (int64_t i = 0; i < r.taps_down; ++i) {
-    const float* HWY_RESTRICT from = x + i * r.row + c;
+    const float* HWY_RESTRICT from = x + i * r.row - (i >= r.before_wrap ? r.wrap : 0) + c;
     const float* HWY_RESTRICT weights = w + i * r.weights_row + c;
     for (int64_t j = 0; j < r.taps_along; ++j) {
       V tap[kVectors];
@@ -93,13 +94,24 @@ HWY_INLINE void some(int64_t count, const Row& r, const float* x, const float* w
 
 }  // namespace
 
-void depthwise_row(const Window& w, int64_t C, const float* x, const float* weights, const float* bias, const float* residual, float low,
+void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual, float low,
                    float high, int64_t oh, float* y) {
   const Taps down = taps_inside(w, 1, oh);
-  Row r{
-      C,   w.dilation[1] * w.in[2] * C, w.dilation[2] * C, w.stride[2] * C, down.last - down.first, 0, w.kernel[2] * C, bias, residual, low,
-      high};
-  const float* row = x + (down.start + down.first * w.dilation[1]) * w.in[2] * C;
+  const int64_t row_floats = w.in[2] * C, rows = std::max<int64_t>(1, x.count), slot = (down.start + down.first * w.dilation[1]) % rows;
+  Row r{.C = C,
+        .row = w.dilation[1] * row_floats,
+        .pixel = w.dilation[2] * C,
+        .step = w.stride[2] * C,
+        .taps_down = down.last - down.first,
+        .taps_along = 0,
+        .weights_row = w.kernel[2] * C,
+        .before_wrap = (rows - slot + w.dilation[1] - 1) / w.dilation[1],
+        .wrap = rows * row_floats,
+        .bias = bias,
+        .residual = residual,
+        .low = low,
+        .high = high};
+  const float* row = x.data + slot * row_floats;
   const float* row_weights = weights + down.first * r.weights_row;
   // Outputs whose whole window is inside lie between the first and the last tap's.
   const int64_t first = std::min(outputs_inside(w, 2, 0).first, w.out[2]);
@@ -128,7 +140,7 @@ namespace treadle::kernels {
 
 HWY_EXPORT(depthwise_row);
 
-void depthwise_nhwc_row(const Window& window, int64_t C, const float* x, const float* weights, const float* bias, const float* residual,
+void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
                         float low, float high, int64_t oh, float* y) {
   HWY_DYNAMIC_DISPATCH(depthwise_row)(window, C, x, weights, bias, residual, low, high, oh, y);
 }

@@ -7,11 +7,18 @@
 
 namespace treadle::kernels {
 
+/// Rows of an image in a ring: row r [width][C] is the r % count-th. Those that a window reaches lie in it at once; a whole image is one,
+/// too.
+struct RowRing {
+  const float* data;
+  int64_t count;
+};
+
 /// One output row: y[ow * C + c] = clamp(bias[c] + sum over taps of x * weights[tap * C + c] + residual).
-/// @param x   the image [height][width][C]; window.kernel[0] is 1
+/// @param window  kernel[0] is 1
 /// @param oh  the row
 /// @param y, residual  the row itself; bias and residual may be null
-void depthwise_nhwc_row(const Window& window, int64_t C, const float* x, const float* weights, const float* bias, const float* residual,
+void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
                         float low, float high, int64_t oh, float* y);
 
 }  // namespace treadle::kernels

@@ -20,8 +20,11 @@ constexpr int64_t kBlockFloats = 48 * 1024;   // of the image, that a block of r
 constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are blocks to share
 constexpr int64_t kEnoughItems = 8;           // keep the threads busy
 constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
-constexpr int64_t kMaxSegments = 128;         // a list on the stack
-constexpr int64_t kPackedTaps = 64;           // of each filter, that are packed together: the lines that they are written to stay in L1
+constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
+constexpr int64_t kMaxPieceRows = 192;        // pixels whose places are listed on the stack
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kMaxSegments = 128;  // a list on the stack
+constexpr int64_t kPackedTaps = 64;    // of each filter, that are packed together: the lines that they are written to stay in L1
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -31,6 +34,8 @@ bool is_padded(const Window& w) {
   }
   return false;
 }
+
+bool is_flat(const Window& w) { return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w); }
 
 /// The image that the direct way reads: padded if need be.
 struct Source {
@@ -103,7 +108,7 @@ struct DirectPlan {
     lines = w.out[0] * w.out[1];
     line = w.out[2];
     // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
-    const bool flat = w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
+    const bool flat = is_flat(w);
     const int64_t pixel_floats = p.C / p.group * w.stride[1] * w.stride[2];
     int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), 24, kMaxBlockRows);
     if (flat) {
@@ -123,13 +128,48 @@ struct DirectPlan {
   }
 };
 
+/// The depth of a convolution in parts of nearly equal length, runs of whole segments or pieces of one segment: a part of a panel stays in
+/// L2 while all pixels of a block pass, beside the part that is fetched meanwhile.
+struct DepthParts {
+  int64_t pieces, segments_each, segment_count, length, count;
+
+  DepthParts(const Segments& segments, int64_t width) : segment_count(segments.count), length(segments.length) {
+    const int64_t depth = std::max<int64_t>(1, kPartFloats / width);
+    const bool whole = segments.count * length <= depth + depth / 2;
+    pieces = whole ? 1 : std::max<int64_t>(1, divide_up(length, depth));
+    segments_each = whole ? segments.count : pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, length));
+    count = pieces * divide_up(segments.count, segments_each);
+  }
+  struct Part {
+    int64_t first_segment, segments, begin, length;
+  };
+  Part part(int64_t i) const {
+    const int64_t first = i / pieces * segments_each, begin = length * (i % pieces) / pieces;
+    return {first, std::min(segments_each, segment_count - first), begin, length * (i % pieces + 1) / pieces - begin};
+  }
+};
+
+/// Where the windows of outputs [begin, end) start in the source, in floats.
+void pixel_offsets(const ConvParams& p, const Source& source, int64_t begin, int64_t end, int64_t* to) {
+  const Window& w = p.window;
+  int64_t ow = begin % w.out[2], oh = begin / w.out[2] % w.out[1], od = begin / w.out[2] / w.out[1];
+  for (int64_t i = begin; i < end; ++i) {
+    *to++ = (((od * w.stride[0]) * source.extent[1] + oh * w.stride[1]) * source.extent[2] + ow * w.stride[2]) * p.C;
+    if (++ow < w.out[2]) continue;
+    ow = 0;
+    if (++oh < w.out[1]) continue;
+    oh = 0, ++od;
+  }
+}
+
 void direct(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded, ThreadPool* pool) {
   const Window& w = p.window;
   const Source source(w);
   const Segments segments(p);
   const DirectPlan plan(p);
   const Clamp clamp = clamp_of(e);
-  const bool flat = w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !source.copied;
+  // Within a line pixels are evenly spaced.
+  const bool flat = is_flat(w), uniform = flat || (plan.block_lines == 1 && plan.line <= kMaxPieceRows);
   const int64_t channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p), group_floats = K * plan.panels.padded_columns();
   int64_t offsets[kMaxSegments];
   std::vector<int64_t> many;
@@ -149,46 +189,64 @@ void direct(const ConvParams& p, const float* x, const float* packed, float* y, 
       from = padded;
     }
     parallel_for(pool, items_per_image, grain, [&](int64_t begin, int64_t end) {
+      int64_t pixels[kMaxPieceRows];
       for (int64_t item = begin; item < end; ++item) {
         const int64_t range = item % plan.panel_ranges, group = item / plan.panel_ranges % p.group;
         const int64_t block = item / plan.panel_ranges / p.group;
-        const int64_t first_line = block * plan.block_lines, last_line = std::min(plan.lines, first_line + plan.block_lines);
+        const int64_t first_pixel = block * plan.block_lines * plan.line,
+                      last_pixel = std::min(out_size, (block + 1) * plan.block_lines * plan.line);
         const int64_t first_panel = range * plan.panels_per_range,
                       last_panel = std::min(plan.panels.count, first_panel + plan.panels_per_range);
-        for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-          const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel);
-          const int64_t filter = group * filters + column;
-          for (int64_t l = first_line; l < last_line; ++l) {
-            const int64_t pixel = l * plan.line;
-            const int64_t d = l / w.out[1], h = l % w.out[1];
-            const int64_t place = flat ? pixel : ((d * w.stride[0]) * source.extent[1] + h * w.stride[1]) * source.extent[2];
-            const int64_t out = (image * out_size + pixel) * p.M + filter;
-            nhwc_tile({.A = from + place * p.C + group * channels,
-                       .a_row = w.stride[2] * p.C,
-                       .segments = at,
-                       .num_segments = segments.count,
-                       .length = segments.length,
-                       .B = packed + group * group_floats + K * column,
-                       .vectors = vectors,
-                       .C = y + out,
-                       .ldc = p.M,
-                       .rows = std::min(plan.line, out_size - pixel),
-                       .columns = std::min(vectors * plan.panels.lanes, filters - column),
-                       .bias = e.bias != nullptr ? e.bias + filter : nullptr,
-                       .residual = e.residual != nullptr ? e.residual + out : nullptr,
-                       .low = clamp.low,
-                       .high = clamp.high});
+        const int64_t pieces = divide_up(last_pixel - first_pixel, kMaxPieceRows);
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+          const int64_t p0 = first_pixel + (last_pixel - first_pixel) * piece / pieces,
+                        p1 = first_pixel + (last_pixel - first_pixel) * (piece + 1) / pieces;
+          const float* first_window = from + group * channels;
+          if (uniform) {
+            int64_t place = p0 * p.C;
+            if (!flat) pixel_offsets(p, source, p0, p0 + 1, &place);
+            first_window += place;
+          } else {
+            pixel_offsets(p, source, p0, p1, pixels);
+          }
+          for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+            const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel);
+            const int64_t filter = group * filters + column, out = (image * out_size + p0) * p.M + filter;
+            const DepthParts parts(segments, vectors * plan.panels.lanes);
+            const float* weights_of_part = packed + group * group_floats + K * column;
+            for (int64_t i = 0; i < parts.count; ++i) {
+              const bool first = i == 0, last = i + 1 == parts.count;
+              const DepthParts::Part part = parts.part(i);
+              const float* residual = e.residual != nullptr ? e.residual + out : nullptr;
+              nhwc_tile({.A = first_window + part.begin,
+                         .a_row = w.stride[2] * p.C,
+                         .pixels = uniform ? nullptr : pixels,
+                         .segments = at + part.first_segment,
+                         .num_segments = part.segments,
+                         .length = part.length,
+                         .B = weights_of_part,
+                         .vectors = vectors,
+                         .C = y + out,
+                         .ldc = p.M,
+                         .rows = p1 - p0,
+                         .columns = std::min(vectors * plan.panels.lanes, filters - column),
+                         .bias = first && e.bias != nullptr ? e.bias + filter : nullptr,
+                         .residual = first ? residual : y + out,
+                         .low = last ? clamp.low : -kInfinity,
+                         .high = last ? clamp.high : kInfinity,
+                         .fetches_ahead = piece == 0});
+              weights_of_part += part.segments * part.length * vectors * plan.panels.lanes;
+            }
           }
         }
         if (clamp.complete) continue;
         const int64_t c0 = group * filters + plan.panels.first_column(first_panel);
         const int64_t c1 = std::min(group * filters + plan.panels.first_column(last_panel), (group + 1) * filters);
-        const int64_t p0 = first_line * plan.line, p1 = std::min(last_line * plan.line, out_size);
-        float* to = y + (image * out_size + p0) * p.M + c0;
+        float* to = y + (image * out_size + first_pixel) * p.M + c0;
         if (c1 - c0 == p.M) {
-          unary_f32(e.activation, e.a, e.b, to, to, (p1 - p0) * p.M);
+          unary_f32(e.activation, e.a, e.b, to, to, (last_pixel - first_pixel) * p.M);
         } else {
-          for (int64_t i = p0; i < p1; ++i, to += p.M) unary_f32(e.activation, e.a, e.b, to, to, c1 - c0);
+          for (int64_t i = first_pixel; i < last_pixel; ++i, to += p.M) unary_f32(e.activation, e.a, e.b, to, to, c1 - c0);
         }
       }
     });
@@ -203,11 +261,19 @@ void depthwise(const ConvParams& p, const float* x, const float* packed, float* 
                [&](int64_t begin, int64_t end) {
                  for (int64_t r = begin; r < end; ++r) {
                    float* to = y + r * row;
-                   depthwise_nhwc_row(w, p.C, x + r / w.out[1] * w.in_size() * p.C, packed, e.bias,
+                   depthwise_nhwc_row(w, p.C, {x + r / w.out[1] * w.in_size() * p.C, w.in[1]}, packed, e.bias,
                                       e.residual != nullptr ? e.residual + r * row : nullptr, clamp.low, clamp.high, r % w.out[1], to);
                    if (!clamp.complete) unary_f32(e.activation, e.a, e.b, to, to, row);
                  }
                });
+}
+
+}  // namespace
+
+namespace {
+
+bool is_depthwise(const ConvParams& p) {
+  return p.group == p.C && p.group == p.M && p.group > 1 && p.window.kernel[0] == 1 && p.window.in[0] == 1;
 }
 
 }  // namespace
@@ -220,8 +286,24 @@ Clamp clamp_of(const ConvEpilogue& e) {
 }
 
 NhwcMethod nhwc_method(const ConvParams& p) {
-  if (p.group == p.C && p.group == p.M && p.group > 1 && p.window.kernel[0] == 1 && p.window.in[0] == 1) return NhwcMethod::depthwise;
+  if (is_depthwise(p)) return NhwcMethod::depthwise;
   return winograd_fits(p) ? NhwcMethod::winograd : NhwcMethod::direct;
+}
+
+std::vector<NhwcMethod> nhwc_methods(const ConvParams& p) {
+  std::vector<NhwcMethod> methods{NhwcMethod::direct};
+  if (is_depthwise(p)) methods.push_back(NhwcMethod::depthwise);
+  if (winograd_applies(p)) methods.push_back(NhwcMethod::winograd);
+  return methods;
+}
+
+std::string_view nhwc_method_name(NhwcMethod method) {
+  switch (method) {
+    case NhwcMethod::depthwise: return "depthwise";
+    case NhwcMethod::winograd: return "F(4,3)";
+    case NhwcMethod::direct: return "direct";
+  }
+  return "";
 }
 
 int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
@@ -371,6 +453,7 @@ void nhwc_transposed(const ConvParams& p, const float* x, const float* packed, f
           const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
           nhwc_tile({.A = x + r * w.out[2] * p.C,
                      .a_row = p.C,
+                     .pixels = nullptr,
                      .segments = &origin,
                      .num_segments = 1,
                      .length = p.C,

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "core/thread_pool.h"
 #include "kernels/conv/conv.h"
@@ -23,6 +25,10 @@ enum class NhwcMethod : uint8_t { depthwise, winograd, direct };
 
 /// The way that is estimated to be the fastest; depends on the extents of the image.
 NhwcMethod nhwc_method(const ConvParams& params);
+
+/// All ways that can take it.
+std::vector<NhwcMethod> nhwc_methods(const ConvParams& params);
+std::string_view nhwc_method_name(NhwcMethod method);
 
 /// Floats of the packed weights; does not depend on the image.
 int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);

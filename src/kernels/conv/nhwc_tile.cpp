@@ -27,27 +27,39 @@ constexpr int kMaxVectors = 3;
 constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : vectors == 2 ? 6 : 8; }
 #endif
 
+// Wide panels take rows of several lines at a time, by a pointer for each. Tiles of narrow ones are so short that the pointers would cost
+// more than they bring: lines pass one by one.
+constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
+
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
-template <int kRows, int kVectors>
-HWY_NOINLINE void tile(const NhwcTile& job, int64_t row) {
+// kApart: rows lie where job.pixels says, else a_row apart from A, which belongs to `row`.
+template <int kRows, int kVectors, bool kApart>
+HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, [[maybe_unused]] int64_t ahead) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum[kRows][kVectors];
   TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Zero(d);
   const float* HWY_RESTRICT b = job.B;
-  const int64_t a_row = job.a_row;
   for (int64_t s = 0; s < job.num_segments; ++s) {
-    const float* HWY_RESTRICT a = job.A + row * a_row + job.segments[s];
+    const float* HWY_RESTRICT first = A + job.segments[s];
+    [[maybe_unused]] const float* a[kRows];
+    if constexpr (kApart) {
+      TREADLE_EACH_ROW a[r] = first + job.pixels[row + r];
+    }
     for (int64_t k = job.length; k > 0; --k) {
       V bv[kVectors];
+      // One line for each row of a panel, so that memory keeps pace with the sums; where loads are short, they are not for this. Fetching
+      // never faults, wherever it points.
+      if constexpr (kVectors > 2)
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(ahead)), 0, 2);
       TREADLE_EACH_VECTOR bv[v] = hn::LoadU(d, b + v * lanes);
       TREADLE_EACH_ROW {
-        const V av = hn::Set(d, a[r * a_row]);
+        const V av = hn::Set(d, kApart ? a[r][job.length - k] : first[r * a_row]);
         TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
       }
-      ++a;
+      if constexpr (!kApart) ++first;
       b += kVectors * lanes;
     }
   }
@@ -86,27 +98,43 @@ HWY_NOINLINE void tile(const NhwcTile& job, int64_t row) {
 #undef TREADLE_EACH_ROW
 #undef TREADLE_EACH_VECTOR
 
-template <int kVectors, int kRows = max_rows(kVectors)>
-HWY_INLINE void tile_of(int64_t rows, const NhwcTile& job, int64_t row) {
+template <int kVectors, bool kApart, int kRows = max_rows(kVectors)>
+HWY_INLINE void tile_of(int64_t rows, const NhwcTile& job, const float* A, int64_t a_row, int64_t row, int64_t ahead) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return tile_of<kVectors, kRows - 1>(rows, job, row);
+    if (rows < kRows) return tile_of<kVectors, kApart, kRows - 1>(rows, job, A, a_row, row, ahead);
   }
-  tile<kRows, kVectors>(job, row);
+  tile<kRows, kVectors, kApart>(job, A, a_row, row, ahead);
 }
 
 // Even blocks: 7 rows are 4 + 3, never 6 + 1.
+template <int kVectors, bool kApart>
+void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, int64_t rows) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
+  const int64_t low = rows / blocks, extra = rows % blocks;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t count = low + (block < extra ? 1 : 0);
+    // Each of the first tiles fetches one vector of every row.
+    const bool fetches = job.fetches_ahead && block < kVectors;
+    const int64_t ahead = fetches ? (job.num_segments * job.length * kVectors + block) * lanes : 0;
+    tile_of<kVectors, kApart>(count, job, A, a_row, row, ahead * static_cast<int64_t>(sizeof(float)));
+    row += count;
+    A += count * a_row;
+  }
+}
+
 template <int kVectors = kMaxVectors>
 void rows_of(const NhwcTile& job) {
   if constexpr (kVectors > 1) {
     if (job.vectors < kVectors) return rows_of<kVectors - 1>(job);
   }
-  const int64_t blocks = (job.rows + max_rows(kVectors) - 1) / max_rows(kVectors);
-  const int64_t low = job.rows / blocks, extra = job.rows % blocks;
-  int64_t row = 0;
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t count = low + (block < extra ? 1 : 0);
-    tile_of<kVectors>(count, job, row);
-    row += count;
+  const int64_t* p = job.pixels;
+  if (p == nullptr) return blocks_of<kVectors, false>(job, job.A, job.a_row, 0, job.rows);
+  if constexpr (takes_lines_together(kVectors)) return blocks_of<kVectors, true>(job, job.A, 0, 0, job.rows);
+  for (int64_t begin = 0, end = 1; begin < job.rows; begin = end++) {
+    const int64_t step = end < job.rows ? p[end] - p[begin] : 0;
+    while (end < job.rows && p[end] - p[end - 1] == step) ++end;
+    blocks_of<kVectors, false>(job, job.A + p[begin], step, begin, end - begin);
   }
 }
 

@@ -5,10 +5,11 @@
 
 namespace treadle::kernels {
 
-/// C(r, m) = clamp(bias(m) + sum over s, k of A[r * a_row + segments[s] + k] * B[(s * length + k) * panel width + m] + residual(r, m))
+/// C(r, m) = clamp(bias(m) + sum over s, k of A[pixel(r) + segments[s] + k] * B[(s * length + k) * panel width + m] + residual(r, m))
 struct NhwcTile {
-  const float* A;           ///< the first pixel
-  int64_t a_row;            ///< floats from one output's pixel to the next one's
+  const float* A;
+  int64_t a_row;            ///< pixel(r) = r * a_row, unless there are
+  const int64_t* pixels;    ///< their places, in floats from A: neighbours in C may lie in different lines of A; or null
   const int64_t* segments;  ///< where the runs of a pixel's window begin, in floats from the pixel
   int64_t num_segments, length;
   const float* B;   ///< the panel
@@ -16,8 +17,9 @@ struct NhwcTile {
   float* C;
   int64_t ldc, rows, columns;  ///< columns: how many of the panel exist
   const float* bias;           ///< of the panel's first column, or null
-  const float* residual;       ///< as C, or null
+  const float* residual;       ///< as C, or null; may be C
   float low, high;
+  bool fetches_ahead = false;  ///< B goes on with what is read next: the first tiles fetch that into L2
 };
 
 /// Every element is one sum in the order of its segments, whatever `rows` is.

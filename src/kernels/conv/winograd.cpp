@@ -187,18 +187,22 @@ struct Block {
 
 }  // namespace
 
-bool winograd_fits(const ConvParams& p) {
+bool winograd_applies(const ConvParams& p) {
   const Window& w = p.window;
   if (p.group != 1 || w.kernel[0] != 1 || w.in[0] != 1 || w.out[0] != 1 || w.pad_begin[0] != 0) return false;
   for (int i = 1; i < 3; ++i) {
     if (w.kernel[i] != 3 || w.stride[i] != 1 || w.dilation[i] != 1 || w.pad_begin[i] > 2) return false;
   }
-  if (p.C < 16 || p.M < 16 || p.N == 0 || w.out_size() == 0) return false;
+  return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
+}
+
+bool winograd_fits(const ConvParams& p) {
+  if (!winograd_applies(p)) return false;
   // Microseconds on one core, from measured rates: products near the peak, transforms bound by L2, weights by L3 or, when they do not fit
   // there, by memory. The direct way loses a tenth to im2col, and what the last vector of a small image leaves empty.
   const Plan plan(p);
   const double tiles = static_cast<double>(p.N * plan.high * plan.wide), C = static_cast<double>(p.C), M = static_cast<double>(p.M);
-  const double out = static_cast<double>(p.N * w.out_size());
+  const double out = static_cast<double>(p.N * p.window.out_size());
   const double weight_bytes = 36 * C * M * 4, direct_bytes = 9 * C * M * 4;
   auto stream = [](double bytes) { return bytes / (bytes < 16e6 ? 60e3 : 25e3); };
   const double winograd_us = 2 * 36 * tiles * C * M / 220e3 + tiles * (C + M) * 36 * 4 * 2 / 60e3 + stream(weight_bytes);

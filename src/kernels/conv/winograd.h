@@ -12,7 +12,9 @@
 
 namespace treadle::kernels {
 
-/// Whether it applies (3x3, stride 1, no dilation, one group, two axes) and is estimated to be the fastest way.
+/// Whether it applies: 3x3, stride 1, no dilation, one group, two axes, some channels.
+bool winograd_applies(const ConvParams& params);
+/// Whether it applies and is estimated to be the fastest way.
 bool winograd_fits(const ConvParams& params);
 
 int64_t winograd_weights_size(const ConvParams& params);

@@ -182,6 +182,7 @@ void run_tile(const TileJob<T>& job) {
       piece.row_begin = row;
       piece.row_end = std::min(job.row_end, row + kRowsPerChunk);
       gemm_tile_rows(piece);
+      piece.fetches_ahead = false;
       for (int64_t m = row; m < piece.row_end; ++m) {
         float* c = job.C + m * job.ldc;
         unary_f32(e.activation, e.a, e.b, c, c, job.columns);
@@ -228,6 +229,7 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
       job.B = B.data + B.K * job.first_column;
       job.row_begin = M * (item % chunks) / chunks;
       job.row_end = M * (item % chunks + 1) / chunks;
+      job.fetches_ahead = item % chunks == 0;
       run_tile(job);
     }
   });

@@ -101,9 +101,17 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 
+// Weights that come from memory arrive while the panel before them is used, one line for each row of the panel: read when they are needed,
+// they would hold up the first tile of every panel. Fetching never faults, wherever it points.
+template <typename T>
+HWY_INLINE void fetch_into_l2(const T* p, int64_t distance) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance) * sizeof(T)), 0, 2);
+}
+
 // sum += the next k columns of A x the next k rows of B.
 template <typename T, int kRows, int kVectors, class D, class V>
-HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, V (&sum)[num_sets(kRows) * kRows][kVectors]) {
+HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, int64_t ahead,
+                             V (&sum)[num_sets(kRows) * kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t a_row = job.a_row, a_col = job.a_col, b_row = job.b_row;
   if constexpr (num_sets(kRows) == 2) {
@@ -120,6 +128,7 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   }
   for (; k > 0; --k) {
     V bv[kVectors];
+    if constexpr (kRows > 1 && kVectors > 2) fetch_into_l2(b, ahead);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * lanes);
 #pragma GCC unroll 8
@@ -133,8 +142,9 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   }
 }
 
+// `ahead`: elements from each row of B to the line to fetch.
 template <typename T, int kRows, int kVectors>
-HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
+HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, [[maybe_unused]] int64_t ahead) {
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
   const D d;
@@ -150,7 +160,7 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
   if (is_long) TREADLE_EACH_SUM hn::Store(sum[r][v], d, longer + (r * kVectors + v) * lanes);
   int64_t k = job.K;
   do {
-    add_products<T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), sum);
+    add_products<T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), ahead, sum);
     k -= kLongestSum;
     if (!is_long) break;
     TREADLE_EACH_SUM {
@@ -172,11 +182,11 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row) {
 }
 
 template <typename T, int kVectors, int kRows = max_rows(kVectors)>
-HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row) {
+HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, int64_t ahead) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return tile_of<T, kVectors, kRows - 1>(rows, job, row);
+    if (rows < kRows) return tile_of<T, kVectors, kRows - 1>(rows, job, row, ahead);
   }
-  tile<T, kRows, kVectors>(job, row);
+  tile<T, kRows, kVectors>(job, row, ahead);
 }
 
 // Even blocks: 7 rows are 4 + 3, never 6 + 1.
@@ -188,7 +198,9 @@ void rows_of(const TileJob<T>& job) {
   int64_t row = job.row_begin;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
-    tile_of<T, kVectors>(count, job, row);
+    // Each of the first tiles fetches one vector of every row.
+    const bool fetches = job.fetches_ahead && block < kVectors;
+    tile_of<T, kVectors>(count, job, row, fetches ? job.K * job.b_row + block * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())) : 0);
     row += count;
   }
 }

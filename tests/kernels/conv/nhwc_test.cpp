@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "tests/kernels/conv/reference.h"
 
@@ -69,6 +71,60 @@ TEST(NhwcConv, DirectEqualsTheDefinition) {
     p.group = random.coin() ? 1 : random.integer(1, 4);
     p.N = random.integer(0, 2), p.C = p.group * random.integer(1, 20), p.M = p.group * random.integer(1, random.coin() ? 20 : 150);
     check(p, NhwcMethod::direct, random, kActivations[round % 3]);
+  }
+}
+
+// Panels too large for the caches pass in parts, runs of whole segments or pieces of them.
+TEST(NhwcConv, DeepWindowsAreSummedInParts) {
+  Random random(58);
+  for (const auto& [channels, kernel, dilation] :
+       {std::array<int64_t, 3>{700, 3, 1}, {2600, 1, 1}, {500, 3, 2}, {1300, 2, 2}, {90, 5, 1}, {1025, 2, 1}}) {
+    ConvParams p{.N = 1, .C = channels, .M = random.integer(60, 140)};
+    const int64_t in[] = {random.integer(1, 9), random.integer(1, 9)}, k[] = {kernel, kernel}, stride[] = {1, random.integer(1, 2)},
+                  dilations[] = {dilation, dilation}, pad = (kernel - 1) * dilation, pads[] = {pad, pad, pad, pad};
+    const int64_t out[] = {pool_out_extent(in[0], kernel, stride[0], dilation, pad, pad, false),
+                           pool_out_extent(in[1], kernel, stride[1], dilation, pad, pad, false)};
+    p.window = make_window(in, out, k, stride, pads, dilations);
+    for (Unary activation : kActivations) check(p, NhwcMethod::direct, random, activation);
+  }
+}
+
+/// What the two convolutions give one after the other, bit for bit.
+TEST(PointwiseDepthwise, EqualsTheTwoOneAfterTheOther) {
+  Random random(59);
+  for (int round = 0; round < 300; ++round) {
+    const bool large = round % 5 == 0;
+    ConvParams second;
+    second.window = test::random_window(random, 2, large ? 40 : 9);
+    second.C = second.M = second.group = random.integer(2, large ? 100 : 40);
+    ConvParams first{.N = random.integer(0, 2), .C = random.integer(1, 30), .M = second.C};
+    second.N = first.N;
+    const int64_t extent[] = {second.window.in[1], second.window.in[2]}, one[] = {1, 1};
+    first.window = make_window(extent, extent, one, {}, {}, {});
+    const auto x = random.vector(first.N * first.C * first.window.in_size()), w = random.vector(first.C * first.M),
+               b = random.vector(first.M), d = random.vector(second.M * second.window.kernel_size()), e = random.vector(second.M),
+               residual = random.vector(second.N * second.M * second.window.out_size());
+    std::vector<float> pointwise(nhwc_packed_size(first, NhwcMethod::direct)), depthwise(nhwc_packed_size(second, NhwcMethod::depthwise));
+    nhwc_pack(first, NhwcMethod::direct, w.data(), pointwise.data());
+    nhwc_pack(second, NhwcMethod::depthwise, d.data(), depthwise.data());
+    ConvStage inner{pointwise.data(), {}}, outer{depthwise.data(), {}};
+    inner.epilogue.activation = kActivations[round % 3], outer.epilogue.activation = kActivations[round / 3 % 3];
+    inner.epilogue.a = outer.epilogue.a = -0.5F, inner.epilogue.b = outer.epilogue.b = 0.75F;
+    if (random.coin()) inner.epilogue.bias = b.data();
+    if (random.coin()) outer.epilogue.bias = e.data();
+    if (random.coin()) outer.epilogue.residual = residual.data();
+    std::vector<float> between(first.N * first.M * first.window.out_size()), expected(residual.size(), 7), y(residual.size());
+    nhwc_conv(first, NhwcMethod::direct, x.data(), w.data(), pointwise.data(), between.data(), inner.epilogue, nullptr, 1, nullptr);
+    nhwc_conv(second, NhwcMethod::depthwise, between.data(), d.data(), depthwise.data(), expected.data(), outer.epilogue, nullptr, 1,
+              nullptr);
+    for (int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      const PointwiseDepthwise params{first, second, threads};
+      std::vector<char> scratch(pointwise_depthwise_scratch_bytes(params) + 64);
+      y.assign(y.size(), 7);
+      pointwise_depthwise(params, x.data(), inner, outer, y.data(), scratch.data(), &pool);
+      ASSERT_EQ(y, expected) << threads << " threads, round " << round;
+    }
   }
 }
 

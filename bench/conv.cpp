@@ -1,0 +1,104 @@
+// Convolutions with channels innermost, each by every way that can take it: microseconds and GFLOP/s of one thread, with weights in the
+// caches and with weights that come from memory, as in a model whose weights exceed the caches. What nhwc_method estimates rests on these.
+//
+//     bench_conv [C M size kernel stride [group]]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <vector>
+
+#include "core/large_memory.h"
+#include "kernels/conv/nhwc.h"
+#include "kernels/conv/winograd.h"
+
+using namespace treadle;
+using namespace treadle::kernels;
+
+namespace {
+
+struct Layer {
+  int64_t C, M, size, kernel, stride, group = 1;
+};
+
+std::shared_ptr<Storage> floats(int64_t count) {
+  auto storage = allocate_large(static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(float));
+  auto* data = reinterpret_cast<float*>(storage->data());
+  uint32_t state = 1;
+  for (int64_t i = 0; i < count; ++i) data[i] = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) / 16777216.0F - 0.5F;
+  return storage;
+}
+float* data_of(const std::shared_ptr<Storage>& storage) { return reinterpret_cast<float*>(storage->data()); }
+
+/// The thread's own time: waiting for a core costs nothing.
+double now_us() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) / 1e3;
+}
+
+/// The least of several times, which other work on the machine disturbs least.
+template <typename Run>
+double microseconds(Run run, int copies) {
+  double best = 1e30;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(120);
+  for (int round = 0; round < 5 || std::chrono::steady_clock::now() < end; ++round) {
+    const double start = now_us();
+    for (int i = 0; i < copies; ++i) run(i);
+    const double elapsed = (now_us() - start) / copies;
+    if (round > 0) best = std::min(best, elapsed);
+  }
+  return best;
+}
+
+void measure(const Layer& l) {
+  ConvParams p;
+  p.N = 1, p.C = l.C, p.M = l.M, p.group = l.group;
+  const int64_t pad = (l.kernel - 1) / 2, out = (l.size + 2 * pad - l.kernel) / l.stride + 1;
+  const int64_t in[] = {l.size, l.size}, outs[] = {out, out}, kernel[] = {l.kernel, l.kernel}, strides[] = {l.stride, l.stride},
+                pads[] = {pad, pad, pad, pad};
+  p.window = make_window(in, outs, kernel, strides, pads, {});
+  const double flops = 2.0 * static_cast<double>(out * out * l.M * l.C / l.group * l.kernel * l.kernel);
+  const auto x = floats(l.size * l.size * l.C), y = floats(out * out * l.M), weights = floats(l.M * l.C / l.group * l.kernel * l.kernel),
+             bias = floats(l.M);
+  std::string line = fmt::format("{:5} > {:5} @{:3} k{} s{}{}", l.C, l.M, l.size, l.kernel, l.stride, l.group > 1 ? " dw" : "   ");
+  for (const NhwcMethod method : nhwc_methods(p)) {
+    const size_t bytes = static_cast<size_t>(nhwc_packed_size(p, method)) * sizeof(float);
+    const int copies = static_cast<int>(std::clamp<size_t>((100UL << 20) / std::max<size_t>(bytes, 1), 2, 400));
+    const int64_t stride = (static_cast<int64_t>(bytes) + 4095) / 4096 * 1024;
+    const auto packed = floats(stride * copies);  // all in one piece, so that it lies in huge pages
+    for (int i = 0; i < copies; ++i) nhwc_pack(p, method, data_of(weights), data_of(packed) + i * stride);
+    const auto scratch = allocate_large(nhwc_scratch_bytes(p, method, 1) + 64);
+    ConvEpilogue e;
+    e.bias = data_of(bias), e.activation = Unary::relu;
+    auto run = [&](int i) {
+      nhwc_conv(p, method, data_of(x), data_of(weights), data_of(packed) + i * stride, data_of(y), e, scratch->data(), 1, nullptr);
+    };
+    const double warm = microseconds([&](int) { run(0); }, 3), cold = microseconds(run, copies);
+    line += fmt::format(" | {:9} {:7.1f} us {:6.1f} GF/s, cold {:7.1f} us {:6.1f}", nhwc_method_name(method), warm, flops / warm / 1e3,
+                        cold, flops / cold / 1e3);
+  }
+  fmt::print("{} | takes {}\n", line, nhwc_method_name(nhwc_method(p)));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc >= 6) {
+    auto at = [&](int i) { return argc > i ? std::atol(argv[i]) : 1; };
+    measure({at(1), at(2), at(3), at(4), at(5), at(6)});
+    return 0;
+  }
+  for (const Layer& layer : std::initializer_list<Layer>{
+           {64, 64, 56, 3, 1},        {128, 128, 28, 3, 1},        {256, 256, 14, 3, 1},    {512, 512, 7, 3, 1},
+           {512, 512, 14, 3, 1},      {192, 192, 14, 3, 1},        {128, 32, 28, 3, 1},     {128, 32, 7, 3, 1},
+           {24, 24, 160, 3, 1},       {256, 512, 14, 3, 2},        {1024, 2048, 14, 1, 2},  {64, 256, 56, 1, 1},
+           {512, 2048, 7, 1, 1},      {2048, 512, 7, 1, 1},        {256, 1024, 14, 1, 1},   {1024, 256, 14, 1, 1},
+           {16, 96, 112, 1, 1},       {96, 24, 56, 1, 1},          {320, 1280, 7, 1, 1},    {3, 64, 224, 7, 2},
+           {3, 32, 224, 3, 2},        {32, 32, 112, 3, 1, 32},     {96, 96, 112, 3, 2, 96}, {144, 144, 56, 3, 1, 144},
+           {672, 672, 14, 5, 1, 672}, {1152, 1152, 7, 5, 1, 1152}, {40, 40, 56, 7, 1, 40}})
+    measure(layer);
+}

@@ -1,0 +1,83 @@
+// NhwcConv(NhwcConv(x, 1x1), depthwise) -> NhwcPointwiseDepthwise(x), where nothing else reads the image between and it is too large for
+// the nearest caches: that one is wider than its neighbours and took most of the time to write and read back. Bit for bit the same.
+#include <algorithm>
+
+#include "passes/channels_last.h"
+#include "passes/layout.h"
+#include "passes/matching.h"
+
+namespace treadle::passes {
+namespace {
+
+constexpr int64_t kLargeImage = 128 * 1024;  // floats: half of a usual L2
+
+bool is_pointwise(const Graph& graph, const Node& node) {
+  if (!node.is("NhwcConv", "treadle") || node.has_input(3) || node.attributes.get_int("group", 1) != 1) return false;
+  const Type& w = graph.type(node.inputs[1]);
+  const Ints strides = node.attributes.get_ints("strides"), pads = node.attributes.get_ints("pads");
+  auto all = [](const Ints& values, int64_t value) {
+    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
+  };
+  return w.has_rank() && w.rank() == 4 && (*w.shape)[2] == Dim(1) && (*w.shape)[3] == Dim(1) && all(strides, 1) && all(pads, 0);
+}
+
+bool is_depthwise(const Graph& graph, const Node& node) {
+  if (!node.is("NhwcConv", "treadle")) return false;
+  const Type& w = graph.type(node.inputs[1]);
+  const Dim group(node.attributes.get_int("group", 1));
+  return w.has_rank() && w.rank() == 4 && group != Dim(1) && (*w.shape)[0] == group && (*w.shape)[1] == Dim(1);
+}
+
+/// Extents that are not known may be large.
+bool is_large(const Type& type) {
+  int64_t elements = 1;
+  for (const Dim& dim : *type.shape) {
+    if (!dim.is_const()) return true;
+    elements *= std::max<int64_t>(0, dim.value());
+    if (elements > kLargeImage) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t fuse_depthwise(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  for (NodeId id : graph.order()) {
+    for (Body& body : graph.node(id).bodies) count += fuse_depthwise(*body.graph, limit - count);
+    if (count >= limit || !is_depthwise(graph, graph.node(id))) continue;
+    const Node& depthwise = graph.node(id);
+    const ValueId between = depthwise.inputs[0];
+    const NodeId producer = graph.value(between).producer;
+    if (producer == kNoNode || !is_used_once(graph, between) || !is_pointwise(graph, graph.node(producer)) ||
+        !is_large(graph.type(between)))
+      continue;
+    const Node& pointwise = graph.node(producer);
+    NodeSpec spec{.op_type = "NhwcPointwiseDepthwise", .attributes = depthwise.attributes, .domain = "treadle"};
+    spec.name = depthwise.name;
+    auto input = [](const Node& node, size_t i) { return node.has_input(i) ? node.inputs[i] : kNoValue; };
+    spec.inputs = {pointwise.inputs[0], pointwise.inputs[1], input(pointwise, 2),
+                   depthwise.inputs[1], input(depthwise, 2), input(depthwise, 3)};
+    spec.attributes.erase("group");
+    spec.attributes.set("inner_activation", std::string(pointwise.attributes.get_string("activation", "none")));
+    spec.attributes.set("inner_alpha", pointwise.attributes.get_float("alpha", 0.0F));
+    spec.attributes.set("inner_beta", pointwise.attributes.get_float("beta", 0.0F));
+    std::vector<std::string> sources = pointwise.sources;
+    sources.insert(sources.end(), depthwise.sources.begin(), depthwise.sources.end());
+    const ValueId out = depthwise.outputs[0];
+    const std::string name = graph.value(out).name;
+    const NodeId made = graph.add_node(std::move(spec), id);
+    graph.node(made).sources = std::move(sources);
+    const ValueId result = graph.node(made).outputs[0];
+    graph.value(result).type = graph.type(out);
+    graph.replace_uses(out, result);
+    graph.remove_node(id);
+    graph.remove_node(producer);
+    graph.rename_value(out, name + "/fused");
+    graph.rename_value(result, name);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace treadle::passes
