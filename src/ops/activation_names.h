@@ -27,6 +27,7 @@ inline constexpr std::array kActivationNames{
     ActivationName{"gelu", kernels::Unary::gelu},
     ActivationName{"silu", kernels::Unary::silu},
     ActivationName{"hard_swish", kernels::Unary::hard_swish},
+    ActivationName{"scaled_hard_swish", kernels::Unary::scaled_hard_swish},
     ActivationName{"mish", kernels::Unary::mish},
     ActivationName{"softplus", kernels::Unary::softplus},
 };

@@ -1,5 +1,6 @@
 // BatchNormalization(Conv(x, W, b)) -> Conv(x, W * s, (b - mean) * s + B) with s = scale / sqrt(var + epsilon), per output channel; the
-// same for ConvTranspose. In inference only: training updates the statistics. The products are rounded once more than before.
+// same for ConvTranspose, and for Conv(x) * s, / s, + s and - s with constants of one number for all or for each channel. In inference
+// only: training updates the statistics. The products are rounded once more than before.
 #include <cmath>
 #include <cstring>
 
@@ -60,41 +61,36 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   return finite ? std::optional(result) : std::nullopt;
 }
 
-class BatchNormIntoConv final : public Rule {
- public:
-  std::string_view name() const override { return "batch-norm-into-conv"; }
-  bool inference_only() const override { return true; }
-  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.is("BatchNormalization") || node.attributes.get_int("training_mode") != 0) return std::nullopt;
-    for (size_t i = 1; i < node.outputs.size(); ++i)
-      if (node.has_output(i)) return std::nullopt;
-    const Node* conv = producer_of(graph, node.inputs[0]);
-    if (!conv || (!conv->is("Conv") && !conv->is("ConvTranspose")) || !is_used_once(graph, node.inputs[0])) return std::nullopt;
+/// A convolution with constant weights that only `y` reads, and what its outputs are multiplied by and shifted to.
+struct Rescaling {
+  const Node* conv;
+  const Tensor* weights;
+  Channels channels;
+  std::vector<double> scale, bias;
+
+  static std::optional<Rescaling> of(const Graph& graph, ValueId y) {
+    const Node* conv = producer_of(graph, y);
+    if (!conv || (!conv->is("Conv") && !conv->is("ConvTranspose")) || !is_used_once(graph, y)) return std::nullopt;
     const Tensor* weights = graph.stored_tensor(conv->inputs[1]);
     if (!weights || !weights->is_contiguous()) return std::nullopt;
     auto channels = Channels::of(*conv, weights->shape());
     if (!channels || channels->count < 1) return std::nullopt;
-
-    std::vector<double> scale = constant_vector(graph, node.inputs[1], channels->count),
-                        offset = constant_vector(graph, node.inputs[2], channels->count);
-    std::vector<double> mean = constant_vector(graph, node.inputs[3], channels->count),
-                        variance = constant_vector(graph, node.inputs[4], channels->count);
     std::vector<double> bias(static_cast<size_t>(channels->count), 0);
     if (conv->has_input(2)) bias = constant_vector(graph, conv->inputs[2], channels->count);
-    if (scale.empty() || offset.empty() || mean.empty() || variance.empty() || bias.empty()) return std::nullopt;
-    const double epsilon = node.attributes.get_float("epsilon", 1e-5F);
-    for (size_t c = 0; c < scale.size(); ++c) {
-      scale[c] /= std::sqrt(variance[c] + epsilon);
-      bias[c] = (bias[c] - mean[c]) * scale[c] + offset[c];
+    if (bias.empty()) return std::nullopt;
+    return Rescaling{conv, weights, *channels, std::vector<double>(bias.size(), 1), std::move(bias)};
+  }
+
+  std::optional<Patch> patch(const Graph& graph, ValueId replaced) const {
+    for (size_t c = 0; c < scale.size(); ++c)
       if (!std::isfinite(scale[c]) || !std::isfinite(bias[c])) return std::nullopt;
-    }
     std::optional<Tensor> new_weights;
     Tensor new_bias;
     if (weights->dtype() == DType::float32) {
-      new_weights = scaled<float>(*weights, *channels, scale);
+      new_weights = scaled<float>(*weights, channels, scale);
       new_bias = vector_of<float>(bias);
     } else if (weights->dtype() == DType::float64) {
-      new_weights = scaled<double>(*weights, *channels, scale);
+      new_weights = scaled<double>(*weights, channels, scale);
       new_bias = vector_of<double>(bias);
     }
     if (!new_weights) return std::nullopt;
@@ -103,8 +99,75 @@ class BatchNormIntoConv final : public Rule {
     Patch patch;
     ValueId w = patch.constant(graph.value(conv->inputs[1]).name, *new_weights), b = patch.constant(conv->name + "/bias", new_bias);
     NodeSpec spec{.op_type = conv->op_type, .inputs = {conv->inputs[0], w, b}, .attributes = conv->attributes, .name = conv->name};
-    patch.replace(node.outputs[0], patch.add(std::move(spec)));
+    patch.replace(replaced, patch.add(std::move(spec)));
     return patch;
+  }
+};
+
+class BatchNormIntoConv final : public Rule {
+ public:
+  std::string_view name() const override { return "batch-norm-into-conv"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (node.is("BatchNormalization")) return normalisation(graph, node);
+    for (std::string_view type : {"Mul", "Div", "Add", "Sub"})
+      if (node.is(type)) return pointwise(graph, node);
+    return std::nullopt;
+  }
+
+ private:
+  static std::optional<Patch> normalisation(const Graph& graph, const Node& node) {
+    if (node.attributes.get_int("training_mode") != 0) return std::nullopt;
+    for (size_t i = 1; i < node.outputs.size(); ++i)
+      if (node.has_output(i)) return std::nullopt;
+    std::optional<Rescaling> found = Rescaling::of(graph, node.inputs[0]);
+    if (!found) return std::nullopt;
+    const int64_t count = found->channels.count;
+    std::vector<double> scale = constant_vector(graph, node.inputs[1], count), offset = constant_vector(graph, node.inputs[2], count);
+    std::vector<double> mean = constant_vector(graph, node.inputs[3], count), variance = constant_vector(graph, node.inputs[4], count);
+    if (scale.empty() || offset.empty() || mean.empty() || variance.empty()) return std::nullopt;
+    const double epsilon = node.attributes.get_float("epsilon", 1e-5F);
+    for (size_t c = 0; c < scale.size(); ++c) {
+      found->scale[c] = scale[c] / std::sqrt(variance[c] + epsilon);
+      found->bias[c] = (found->bias[c] - mean[c]) * found->scale[c] + offset[c];
+    }
+    return found->patch(graph, node.outputs[0]);
+  }
+
+  static std::optional<Patch> pointwise(const Graph& graph, const Node& node) {
+    const bool commutes = node.is("Mul") || node.is("Add");
+    for (size_t i = 0; i < (commutes ? 2U : 1U); ++i) {
+      if (!graph.value(node.inputs[1 - i]).is_constant() || !graph.same_type_and_shape(node.inputs[i], node.outputs[0])) continue;
+      std::optional<Rescaling> found = Rescaling::of(graph, node.inputs[i]);
+      if (!found) continue;
+      const std::vector<double> numbers =
+          per_channel(graph, node.inputs[1 - i], graph.type(node.outputs[0]).rank(), found->channels.count, found->weights->dtype());
+      if (numbers.empty()) continue;
+      for (size_t c = 0; c < numbers.size(); ++c) {
+        if (node.is("Mul")) found->scale[c] = numbers[c], found->bias[c] *= numbers[c];
+        if (node.is("Div")) found->scale[c] = 1 / numbers[c], found->bias[c] /= numbers[c];
+        if (node.is("Add")) found->bias[c] += numbers[c];
+        if (node.is("Sub")) found->bias[c] -= numbers[c];
+      }
+      return found->patch(graph, node.outputs[0]);
+    }
+    return std::nullopt;
+  }
+
+  /// A constant that is the same all over a channel of an image of rank `rank`, as one number a channel; empty if it is not.
+  static std::vector<double> per_channel(const Graph& graph, ValueId id, int rank, int64_t channels, DType dtype) {
+    const Tensor* tensor = graph.constant_tensor(id);
+    if (!tensor || tensor->dtype() != dtype || !tensor->is_contiguous() || tensor->shape().rank() > rank) return {};
+    for (int i = 0; i < tensor->shape().rank(); ++i) {
+      const bool is_channel = i + rank - tensor->shape().rank() == 1;
+      if (tensor->shape()[i] != 1 && !(is_channel && tensor->shape()[i] == channels)) return {};
+    }
+    std::vector<double> numbers(static_cast<size_t>(channels));
+    for (size_t c = 0; c < numbers.size(); ++c) {
+      const size_t at = tensor->num_elements() == 1 ? 0 : c;
+      numbers[c] = dtype == DType::float32 ? double{tensor->data<float>()[at]} : dtype == DType::float64 ? tensor->data<double>()[at] : NAN;
+    }
+    return numbers;
   }
 };
 

@@ -1,6 +1,8 @@
 // act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), where nothing else reads what lies between. The sums and the
-// functions are those of the operators, so nothing changes but the memory that is not written. NhwcConvTranspose takes an activation only,
-// NhwcAffine a Relu, NhwcQLinearConv a ByteTable.
+// functions are those of the operators, so nothing changes but the memory that is not written, and a rounding where a hard swish is scaled
+// and shifted. NhwcConvTranspose takes an activation only, NhwcAffine a Relu, NhwcQLinearConv a ByteTable.
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "ops/activation_names.h"
@@ -69,8 +71,11 @@ class ConvFusion {
     if (g_.node(id).op_type == "NhwcQLinearConv") return take_table(id);
     const Node& conv = g_.node(id);
     const ValueId y = conv.outputs[0];
-    if (conv.attributes.get_string("activation", "none") != "none" || g_.is_output(y)) return false;
+    if (g_.is_output(y)) return false;
     const std::vector<Use> uses = g_.value(y).uses;
+    const std::string_view activation_name = conv.attributes.get_string("activation", "none");
+    if (activation_name == "hard_swish" || activation_name == "scaled_hard_swish") return uses.size() == 1 && take_scale(id, uses[0]);
+    if (activation_name != "none") return false;
     if (uses.size() == 2) return conv.op_type != "NhwcAffine" && take_gate(id, uses);
     if (uses.size() != 1) return false;
     const Node& next = g_.node(uses[0].node);
@@ -103,6 +108,25 @@ class ConvFusion {
     conv.attributes.set("beta", activation.beta);
     absorb(id, next);
     return true;
+  }
+
+  /// hard_swish(x) * a + b, numbers all.
+  bool take_scale(NodeId id, const Use& use) {
+    const Node& next = g_.node(use.node);
+    if ((!next.is("Mul") && !next.is("Add")) || !g_.same_type_and_shape(next.outputs[0], next.inputs[static_cast<size_t>(use.input)]))
+      return false;
+    const size_t other = static_cast<size_t>(1 - use.input);
+    const std::optional<float> number = next.inputs[other] == next.inputs[1 - other] ? std::nullopt : scalar(g_, next, other, 0);
+    if (!number || !std::isfinite(*number)) return false;
+    const Attributes& a = g_.node(id).attributes;
+    const bool scaled = a.get_string("activation") == "scaled_hard_swish";
+    float alpha = scaled ? a.get_float("alpha") : 1, beta = scaled ? a.get_float("beta") : 0;
+    if (next.is("Mul")) {
+      alpha *= *number, beta *= *number;
+    } else {
+      beta += *number;
+    }
+    return take_activation(id, next, {"scaled_hard_swish", alpha, beta});
   }
 
   /// x * sigmoid(x) and x * hard_sigmoid(x): the two readers are the gate and the product of it.

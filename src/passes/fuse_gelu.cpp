@@ -2,6 +2,7 @@
 //   x * (1 + erf(x / sqrt 2)) / 2                                     -> Gelu(x)
 //   x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2             -> Gelu(x), approximate = tanh
 //   x * sigmoid(a x)                                                  -> Swish(x), alpha = a
+//   x * clip(x + 3, 0, 6) / 6                                         -> HardSwish(x)
 // whatever the order of the products. The results differ by roundings. float32 only: where a 16-bit type rounds every step, the one
 // operator would be more exact than what was asked for.
 #include <cmath>
@@ -44,7 +45,7 @@ class FuseGelu final : public Rule {
   std::string_view name() const override { return "fuse-gelu"; }
   bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.is("Mul") || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    if ((!node.is("Mul") && !node.is("Div")) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
     const Factors factors = factors_of(graph, node.outputs[0]);
     if (factors.values.size() != 2) return std::nullopt;
     for (size_t i : {0U, 1U}) {
@@ -57,14 +58,18 @@ class FuseGelu final : public Rule {
 
  private:
   static std::optional<Patch> match_gate(const Graph& graph, const Node& node, double constant, ValueId x, ValueId gate) {
-    const Node* sigmoid = producer_of(graph, gate);
-    if (sigmoid && sigmoid->is("Sigmoid") && constant == 1) {
-      Factors argument = factors_of(graph, sigmoid->inputs[0]);
+    const Node* bounded = producer_of(graph, gate);
+    if (bounded && bounded->is("Sigmoid") && constant == 1) {
+      Factors argument = factors_of(graph, bounded->inputs[0]);
       if (!argument.take(x) || !argument.values.empty()) return std::nullopt;
       Attributes attributes;
       if (argument.constant != 1) attributes.set("alpha", static_cast<float>(argument.constant));
       return replaced(node, "Swish", x, std::move(attributes));
     }
+    if (bounded && bounded->is("Clip") && is_near(constant, 1.0 / 6) && added_to_constant(graph, bounded->inputs[0], 3) == x &&
+        bounded->has_input(1) && bounded->has_input(2) && scalar_constant(graph, bounded->inputs[1]) == 0.0 &&
+        scalar_constant(graph, bounded->inputs[2]) == 6.0)
+      return replaced(node, "HardSwish", x, {});
     const ValueId function = added_to_constant(graph, gate, 1);
     const Node* inner = producer_of(graph, function);
     if (!inner || !is_near(constant, 0.5)) return std::nullopt;

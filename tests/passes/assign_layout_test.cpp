@@ -134,6 +134,76 @@ TEST(FuseConv, GatesOfTheOwnValueBecomeSiluAndHardSwish) {
   }
 }
 
+TEST(FuseConv, ScaledAndShiftedHardSwishEndsTheConvolution) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 5, 7, 7});
+  ValueId act = b.op("act", "HardSwish", {b.op("conv", "Conv", {x, b.weights("w", {9, 5, 1, 1})})});
+  ValueId scaled = b.op("scaled", "Mul", {b.scalar("s", 0.75F), act});
+  ValueId shifted = b.op("shifted", "Add", {scaled, b.scalar("t", -0.25F)});
+  b.output(b.op("y", "Mul", {shifted, b.scalar("u", 2)}));
+  auto graph = b.take();
+  same_results(*graph);
+  EXPECT_EQ(count(*graph, "Mul") + count(*graph, "Add") + count(*graph, "HardSwish"), 0);
+  for (NodeId id : graph->order()) {
+    const Node& node = graph->node(id);
+    if (!node.is("NhwcConv", "treadle")) continue;
+    EXPECT_EQ(node.attributes.get_string("activation"), "scaled_hard_swish");
+    EXPECT_EQ(node.attributes.get_float("alpha"), 1.5F);
+    EXPECT_EQ(node.attributes.get_float("beta"), -0.5F);
+  }
+}
+
+TEST(FuseConv, ScalesOfAChannelAndOfOtherActivationsStay) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 5, 7, 7});
+  ValueId act = b.op("act", "HardSwish", {b.op("conv", "Conv", {x, b.weights("w", {9, 5, 1, 1})})});
+  ValueId scaled = b.op("scaled", "Mul", {act, b.weights("s", {1, 9, 1, 1})});
+  ValueId relu = b.op("relu", "Relu", {b.op("conv2", "Conv", {scaled, b.weights("v", {4, 9, 1, 1})})});
+  b.output(b.op("y", "Mul", {relu, b.scalar("t", 2)}));
+  auto graph = b.take();
+  same_results(*graph);
+  EXPECT_EQ(count(*graph, "Mul"), 2);
+}
+
+ValueId pair_of(GraphBuilder& b, ValueId x, int64_t inputs, int64_t channels, const std::string& name) {
+  ValueId wide = b.op(name + "wide", "Conv", {x, b.weights(name + "w", {channels, inputs, 1, 1}), b.weights(name + "b", {channels})});
+  ValueId act = b.op(name + "act", "Relu", {wide});
+  return b.op(name + "deep", "Conv", {act, b.weights(name + "d", {channels, 1, 3, 3}), b.weights(name + "e", {channels})},
+              {{"group", channels}, {"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{2, 1}}});
+}
+
+TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 5, b.symbol("h"), b.symbol("w")});
+  ValueId deep = b.op("clip", "Clip", {pair_of(b, x, 5, 20, ""), b.scalar("low", 0), b.scalar("high", 6)});
+  b.output(b.op("y", "Conv", {deep, b.weights("last", {3, 20, 1, 1})}));
+  auto graph = b.take();
+  std::unique_ptr<Graph> original = graph->clone();
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 1);
+  verify(*graph);
+  infer(*graph);
+  EXPECT_EQ(count(*graph, "NhwcPointwiseDepthwise", "treadle"), 1);
+  EXPECT_EQ(count(*graph, "NhwcConv", "treadle"), 1);
+  std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
+                     after = testing::run_graph(*graph, feeds);
+  EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
+}
+
+TEST(FuseDepthwise, LeavesSmallImagesAndThoseThatOthersRead) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 5, 12, 12}), large = b.input("large", {1, 5, 120, 120});
+  b.output(pair_of(b, x, 5, 20, "small"));
+  ValueId deep = pair_of(b, large, 5, 20, "read");
+  b.output(deep);
+  auto graph = b.take();
+  graph->outputs.push_back(graph->node(graph->value(deep).producer).inputs[0]);
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 0);
+}
+
 TEST(FuseConv, LeavesValuesThatOthersReadAlone) {
   GraphBuilder b;
   ValueId x = b.input("x", {1, 3, 8, 8});

@@ -60,6 +60,42 @@ TEST(BatchNormIntoConv, KnowsTheChannelsOfATransposedConvolution) {
   }
 }
 
+TEST(BatchNormIntoConv, TakesConstantsOfOneNumberAndOfOneForEachChannel) {
+  for (const char* type : {"Mul", "Div", "Add", "Sub"}) {
+    for (const Shape& shape : {Shape{}, Shape{1}, Shape{6, 1, 1}, Shape{1, 6, 1, 1}}) {
+      for (bool transposed : {false, true}) {
+        GraphBuilder b;
+        ValueId x = b.input("x", {2, 4, 5, 5});
+        ValueId w = transposed ? b.weights("W", Shape{4, 3, 3, 3}) : b.weights("W", Shape{6, 2, 3, 3});
+        ValueId conv = b.op("conv", transposed ? "ConvTranspose" : "Conv", {x, w, b.weights("B", Shape{6})}, {{"group", int64_t{2}}});
+        Tensor numbers = GraphBuilder::random_tensor(shape, 4);
+        for (float& number : numbers.span<float>()) number += 2;
+        ValueId c = b.graph().add_constant("c", numbers);
+        b.output(b.op("y", type, {conv, c}));
+        auto graph = b.take();
+        testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6);
+        EXPECT_EQ(graph->num_nodes(), 1U) << type;
+      }
+    }
+  }
+}
+
+TEST(BatchNormIntoConv, LeavesConstantsOfOtherShapesAndQuotientsByTheConvolution) {
+  auto unchanged = [](const char* type, const Shape& shape, bool constant_first) {
+    GraphBuilder b;
+    ValueId conv = b.op("conv", "Conv", {b.input("x", {1, 4, 6, 6}), b.weights("W", Shape{6, 4, 1, 1})});
+    ValueId c = b.weights("c", shape);
+    b.output(b.op("y", type, constant_first ? std::vector<ValueId>{c, conv} : std::vector<ValueId>{conv, c}));
+    auto graph = b.take();
+    testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv));
+  };
+  unchanged("Mul", Shape{6}, false);  // along the last axis
+  unchanged("Add", Shape{6, 6}, false);
+  unchanged("Add", Shape{2, 6, 1, 1}, false);  // the sum is larger
+  unchanged("Div", Shape{6, 1, 1}, true);
+  unchanged("Sub", Shape{6, 1, 1}, true);
+}
+
 TEST(BatchNormIntoConv, LeavesAConvolutionThatOthersReadAndTraining) {
   GraphBuilder b;
   ValueId x = b.input("x", {1, 4, 6, 6});

@@ -49,6 +49,28 @@ TEST(FuseGelu, TanhWithXTakenOut) {
   EXPECT_EQ(fused(b, b.op("y", "Mul", {b.op("p", "Mul", {x, gate}), b.scalar("half", 0.5F)})), kGeluTanh);
 }
 
+TEST(FuseGelu, HardSwishWithTheSixthLastOrAtTheGate) {
+  const char* const swish = "graph g(%x f32[n,40]) {\n  %y f32[n,40] = HardSwish(%x)\n  return %y\n}\n";
+  for (bool last : {true, false}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {b.symbol("n"), 40}), six = b.scalar("six", 6);
+    ValueId clip = b.op("clip", "Clip", {b.op("sum", "Add", {x, b.scalar("three", 3)}), b.scalar("zero", 0), six});
+    EXPECT_EQ(fused(b, last ? b.op("y", "Div", {b.op("p", "Mul", {x, clip}), six}) : b.op("y", "Mul", {x, b.op("g", "Div", {clip, six})})),
+              swish);
+  }
+}
+
+TEST(FuseGelu, LeavesOtherBoundsAndSums) {
+  for (const auto& [shift, high] : {std::pair{3.0F, 5.0F}, std::pair{2.0F, 6.0F}}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {2, 40});
+    ValueId clip = b.op("clip", "Clip", {b.op("sum", "Add", {x, b.scalar("shift", shift)}), b.scalar("zero", 0), b.scalar("high", high)});
+    b.output(b.op("y", "Div", {b.op("p", "Mul", {x, clip}), b.scalar("six", 6)}));
+    auto graph = b.take();
+    testing::expect_unchanged(*graph, testing::rule(passes::fuse_gelu));
+  }
+}
+
 TEST(FuseGelu, SigmoidOfXAndOfAMultiple) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), 40});

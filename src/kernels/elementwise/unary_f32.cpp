@@ -59,6 +59,8 @@ TREADLE_UNARY(Gelu, gelu(d, x));
 TREADLE_UNARY(GeluTanh, gelu_tanh(d, x));
 TREADLE_UNARY(Silu, hn::Div(x, hn::Add(ONE, exp(d, hn::Neg(hn::Mul(a, x))))));
 TREADLE_UNARY(HardSwish, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))));
+TREADLE_UNARY(ScaledHardSwish,
+              hn::MulAdd(a, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))), b));
 TREADLE_UNARY(Mish, mish(d, x));
 TREADLE_UNARY(Exp, exp(d, x));
 TREADLE_UNARY(Log, log(d, x));
@@ -115,6 +117,7 @@ void unary_loop(Unary op, float a, float b, const float* src, float* dst, int64_
     case Unary::gelu_tanh: return map<GeluTanh>(src, dst, n, a, b);
     case Unary::silu: return map<Silu>(src, dst, n, a, b);
     case Unary::hard_swish: return map<HardSwish>(src, dst, n, a, b);
+    case Unary::scaled_hard_swish: return map<ScaledHardSwish>(src, dst, n, a, b);
     case Unary::mish: return map<Mish>(src, dst, n, a, b);
     case Unary::exp: return map<Exp>(src, dst, n, a, b);
     case Unary::log: return map<Log>(src, dst, n, a, b);

@@ -38,6 +38,7 @@ enum class Unary : uint8_t {
   abs,
   neg,
   square,
+  scaled_hard_swish,  // a hard_swish(x) + b
 };
 
 /// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.

@@ -47,6 +47,8 @@ const std::vector<Case>& cases() {
       {Unary::gelu_tanh, 0, 0, [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }, -10,
        10, 1e-6, 6e-7},
       {Unary::silu, 1, 0, [](double x) { return x * sigmoid(x); }, -80, 30, 4e-7},
+      {Unary::scaled_hard_swish, 0.7f, -0.4f, [](double x) { return 0.7 * x * std::max(0.0, std::min(1.0, x / 6 + 0.5)) - 0.4; }, -5, 5,
+       1e-6, 2e-6},
       {Unary::hard_swish, 0, 0, [](double x) { return x * std::max(0.0, std::min(1.0, x / 6 + 0.5)); }, -5, 5, 1e-6, 2e-6},
       {Unary::mish, 0, 0, [](double x) { return x * std::tanh(softplus(x)); }, -50, 30, 1e-6},
       {Unary::exp, 0, 0, [](double x) { return std::exp(x); }, -87, 88.7, 1.2e-7},
