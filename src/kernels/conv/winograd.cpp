@@ -20,13 +20,15 @@ constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole b
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// The tiles of one image, cut into blocks of whole tile rows. A block's input with its border is dead when the products are written:
-/// they share a buffer.
+/// The tiles of one image, cut into blocks of whole tile rows; of several images where one has few. A block's input with its border is dead
+/// when the products are written: they share a buffer.
 struct Plan {
   int64_t C, M;        // rounded up to vectors
   int64_t high, wide;  // tiles
-  int64_t rows_per_block, blocks;
-  int64_t x_row;               // floats
+  int64_t rows_per_block, images_per_block;
+  int64_t blocks;              // of one image
+  int64_t items;               // blocks of all images
+  int64_t x_row, x_image;      // floats
   int64_t v_matrix, m_matrix;  // floats from matrix to matrix: one cache line more than needed, as powers of two would share cache sets
   size_t first_bytes, second_bytes, slot_bytes;
 
@@ -39,15 +41,19 @@ struct Plan {
     rows_per_block = high * wide <= kTilesInOneBlock ? high : std::clamp<int64_t>(kTilesPerBlock / wide, 1, high);
     blocks = (high + rows_per_block - 1) / rows_per_block;
     rows_per_block = (high + blocks - 1) / blocks;
+    images_per_block =
+        blocks == 1 ? std::clamp<int64_t>(kTilesPerBlock / std::max<int64_t>(1, high * wide), 1, std::max<int64_t>(1, p.N)) : 1;
+    items = blocks * ((p.N + images_per_block - 1) / images_per_block);
     x_row = (wide * 4 + 2) * C;
-    const int64_t tiles = rows_per_block * wide;
+    x_image = (rows_per_block * 4 + 2) * x_row;
+    const int64_t tiles = images_per_block * rows_per_block * wide;
     v_matrix = tiles * C + kWinogradLanes;
     m_matrix = tiles * M + kWinogradLanes;
-    first_bytes = aligned_bytes<float>(std::max((rows_per_block * 4 + 2) * x_row, kPoints * m_matrix));
+    first_bytes = aligned_bytes<float>(std::max(images_per_block * x_image, kPoints * m_matrix));
     second_bytes = aligned_bytes<float>(kPoints * v_matrix);
     slot_bytes = first_bytes + second_bytes + aligned_bytes<uint8_t>(tiles);
   }
-  bool by_block(const ConvParams& p) const { return p.N * blocks >= kEnoughBlocks; }
+  bool by_block() const { return items >= kEnoughBlocks; }
 };
 
 int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
@@ -59,7 +65,7 @@ struct Parts {
   int64_t begin(int64_t part) const { return C * part / count; }
 };
 
-/// One block of one image, on all threads of `pool`.
+/// One block of some images, on all threads of `pool`.
 struct Block {
   const ConvParams& p;
   const Plan& plan;
@@ -68,12 +74,13 @@ struct Block {
   const ConvEpilogue& epilogue;
   std::byte* scratch;
   ThreadPool* pool;
-  int64_t image, first_row, tile_rows;  // tile rows
+  int64_t image, images, first_row, tile_rows;  // the first image, how many; tile rows
 
   float* first() const { return reinterpret_cast<float*>(scratch); }
   float* second() const { return reinterpret_cast<float*>(scratch + plan.first_bytes); }
   uint8_t* finite() const { return reinterpret_cast<uint8_t*>(scratch + plan.first_bytes + plan.second_bytes); }
-  int64_t tiles() const { return tile_rows * plan.wide; }
+  int64_t tiles_of_image() const { return tile_rows * plan.wide; }
+  int64_t tiles() const { return images * tiles_of_image(); }
   int64_t output_rows() const { return std::min(tile_rows * 4, p.window.out[1] - first_row * 4); }
 
   /// Rows of the input with zeros all around, channels rounded up to vectors.
@@ -81,15 +88,17 @@ struct Block {
     const Window& w = p.window;
     const int64_t pixels = plan.wide * 4 + 2, left = w.pad_begin[2];
     const int64_t inside = std::clamp<int64_t>(w.in[2], 0, pixels - left);
-    parallel_for(pool, tile_rows * 4 + 2, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* row = first() + r * plan.x_row;
+    const int64_t rows = tile_rows * 4 + 2;
+    parallel_for(pool, images * rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t n = item / rows, r = item % rows;
+        float* row = first() + n * plan.x_image + r * plan.x_row;
         const int64_t ih = first_row * 4 + r - w.pad_begin[1];
         if (ih < 0 || ih >= w.in[1]) {
           std::fill(row, row + plan.x_row, 0.0f);
           continue;
         }
-        const float* from = x + (image * w.in[1] + ih) * w.in[2] * p.C;
+        const float* from = x + ((image + n) * w.in[1] + ih) * w.in[2] * p.C;
         float* to = row + left * plan.C;
         std::fill(row, to, 0.0f);
         if (plan.C == p.C) {
@@ -122,7 +131,7 @@ struct Block {
     });
   }
 
-  float direct(int64_t m, int64_t oh, int64_t ow) const {
+  float direct(int64_t n, int64_t m, int64_t oh, int64_t ow) const {
     const Window& w = p.window;
     float sum = 0;
     for (int64_t c = 0; c < p.C; ++c) {
@@ -131,7 +140,7 @@ struct Block {
         if (ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) continue;
         float weight;
         std::memcpy(&weight, weights + (m * p.C + c) * 9 + k, sizeof(float));
-        sum += x[((image * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weight;
+        sum += x[((n * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weight;
       }
     }
     return sum;
@@ -141,12 +150,13 @@ struct Block {
     const Window& w = p.window;
     for (int64_t tile = 0; tile < tiles(); ++tile) {
       if (finite()[tile] != 0) continue;
-      const int64_t h0 = (first_row + tile / plan.wide) * 4, w0 = tile % plan.wide * 4;
+      const int64_t n = image + tile / tiles_of_image(), place = tile % tiles_of_image();
+      const int64_t h0 = (first_row + place / plan.wide) * 4, w0 = place % plan.wide * 4;
       for (int64_t m = 0; m < p.M; ++m) {
         for (int64_t oh = h0; oh < std::min(h0 + 4, w.out[1]); ++oh) {
           for (int64_t ow = w0; ow < std::min(w0 + 4, w.out[2]); ++ow) {
-            const int64_t at = ((image * w.out[1] + oh) * w.out[2] + ow) * p.M + m;
-            float value = direct(m, oh, ow) + (epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f);
+            const int64_t at = ((n * w.out[1] + oh) * w.out[2] + ow) * p.M + m;
+            float value = direct(n, m, oh, ow) + (epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f);
             if (epilogue.residual != nullptr) value += epilogue.residual[at];
             if (value < low) value = low;
             if (value > high) value = high;
@@ -157,31 +167,49 @@ struct Block {
     }
   }
 
+  /// Calls part(number of the image in the block, its tiles' begin and end) for tiles [begin, end) of the block.
+  template <typename Part>
+  void each_image(int64_t begin, int64_t end, Part part) const {
+    const int64_t each = tiles_of_image();
+    for (int64_t n = begin / each; n * each < end; ++n) part(n, std::max(begin - n * each, int64_t{0}), std::min(end - n * each, each));
+  }
+
   void run() const {
     const Clamp clamp = clamp_of(epilogue);
-    const int64_t offset = (image * p.window.out[1] + first_row * 4) * p.window.out[2] * p.M;
+    const int64_t image_floats = p.window.out_size() * p.M, offset = image * image_floats + first_row * 4 * p.window.out[2] * p.M;
+    const int64_t each = tiles_of_image();
     gather();
-    parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) {
-      winograd_input(begin, end, plan.wide, plan.C, first(), plan.x_row, second(), plan.v_matrix);
+    parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
+      each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
+        winograd_input(begin, end, plan.wide, plan.C, first() + n * plan.x_image, plan.x_row, second() + n * each * plan.C, plan.v_matrix);
+      });
     });
     products();
-    const WinogradOutput output{.tiles_wide = plan.wide,
-                                .m = first(),
-                                .m_matrix = plan.m_matrix,
-                                .m_row = plan.M,
-                                .rows = output_rows(),
-                                .columns = p.window.out[2],
-                                .channels = p.M,
-                                .bias = epilogue.bias,
-                                .residual = epilogue.residual != nullptr ? epilogue.residual + offset : nullptr,
-                                .low = clamp.low,
-                                .high = clamp.high,
-                                .y = y + offset,
-                                .finite = finite()};
-    parallel_for(pool, tiles(), 4, [&](int64_t begin, int64_t end) { winograd_output(begin, end, output); });
+    parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
+      each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
+        const int64_t at = offset + n * image_floats;
+        winograd_output(begin, end,
+                        {.tiles_wide = plan.wide,
+                         .m = first() + n * each * plan.M,
+                         .m_matrix = plan.m_matrix,
+                         .m_row = plan.M,
+                         .rows = output_rows(),
+                         .columns = p.window.out[2],
+                         .channels = p.M,
+                         .bias = epilogue.bias,
+                         .residual = epilogue.residual != nullptr ? epilogue.residual + at : nullptr,
+                         .low = clamp.low,
+                         .high = clamp.high,
+                         .y = y + at,
+                         .finite = finite() + n * each});
+      });
+    });
     repair(clamp.low, clamp.high);
-    if (!clamp.complete)
-      unary_f32(epilogue.activation, epilogue.a, epilogue.b, y + offset, y + offset, output_rows() * p.window.out[2] * p.M, pool);
+    if (clamp.complete) return;
+    for (int64_t n = 0; n < images; ++n) {
+      float* to = y + offset + n * image_floats;
+      unary_f32(epilogue.activation, epilogue.a, epilogue.b, to, to, output_rows() * p.window.out[2] * p.M, pool);
+    }
   }
 };
 
@@ -227,29 +255,35 @@ void winograd_pack(const ConvParams& p, const float* weights, float* packed) {
 
 size_t winograd_scratch_bytes(const ConvParams& p, int max_threads) {
   const Plan plan(p);
-  return plan.slot_bytes * static_cast<size_t>(plan.by_block(p) ? ScratchSlots::count(max_threads, p.N * plan.blocks) : 1);
+  return plan.slot_bytes * static_cast<size_t>(plan.by_block() ? ScratchSlots::count(max_threads, plan.items) : 1);
 }
 
 void winograd(const ConvParams& p, const float* x, const float* weights, const float* packed, float* y, const ConvEpilogue& epilogue,
               void* scratch, int max_threads, ThreadPool* pool) {
   const Plan plan(p);
-  const bool by_block = plan.by_block(p);
   auto run = [&](int64_t item, std::byte* memory, ThreadPool* threads) {
-    const int64_t first_row = item % plan.blocks * plan.rows_per_block;
-    Block{p,         plan,
-          x,         weights,
-          packed,    y,
-          epilogue,  memory,
-          threads,   item / plan.blocks,
-          first_row, std::min(plan.rows_per_block, plan.high - first_row)}
-        .run();
+    const int64_t first_row = item % plan.blocks * plan.rows_per_block, image = item / plan.blocks * plan.images_per_block;
+    const Block block{.p = p,
+                      .plan = plan,
+                      .x = x,
+                      .weights = weights,
+                      .packed = packed,
+                      .y = y,
+                      .epilogue = epilogue,
+                      .scratch = memory,
+                      .pool = threads,
+                      .image = image,
+                      .images = std::min(plan.images_per_block, p.N - image),
+                      .first_row = first_row,
+                      .tile_rows = std::min(plan.rows_per_block, plan.high - first_row)};
+    block.run();
   };
-  if (!by_block) {
-    for (int64_t item = 0; item < p.N * plan.blocks; ++item) run(item, static_cast<std::byte*>(scratch), pool);
+  if (!plan.by_block()) {
+    for (int64_t item = 0; item < plan.items; ++item) run(item, static_cast<std::byte*>(scratch), pool);
     return;
   }
-  ScratchSlots slots(scratch, plan.slot_bytes, ScratchSlots::count(max_threads, p.N * plan.blocks));
-  parallel_for(pool, p.N * plan.blocks, 1, [&](int64_t begin, int64_t end) {
+  ScratchSlots slots(scratch, plan.slot_bytes, ScratchSlots::count(max_threads, plan.items));
+  parallel_for(pool, plan.items, 1, [&](int64_t begin, int64_t end) {
     ScratchSlots::Lease lease(slots);
     for (int64_t item = begin; item < end; ++item) run(item, lease.data(), nullptr);
   });

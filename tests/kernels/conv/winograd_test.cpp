@@ -45,9 +45,9 @@ TEST(Winograd, EqualsTheReferenceAsExactlyAsAPlainSum) {
   Random random(91);
   for (int round = 0; round < 60; ++round) {
     const bool small = random.coin();
-    const ConvParams p = params_3x3(random.integer(1, 2), random.integer(1, 40), random.integer(1, 40), random.integer(3, small ? 9 : 40),
-                                    random.integer(3, small ? 9 : 40), random.integer(0, 2), random.integer(0, 2), random.integer(0, 2),
-                                    random.integer(0, 2));
+    const ConvParams p = params_3x3(small ? random.integer(1, 40) : random.integer(1, 2), random.integer(1, 40), random.integer(1, 40),
+                                    random.integer(3, small ? 9 : 40), random.integer(3, small ? 9 : 40), random.integer(0, 2),
+                                    random.integer(0, 2), random.integer(0, 2), random.integer(0, 2));
     const int64_t y_size = p.N * p.M * p.window.out_size();
     const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * p.C * 9), bias = random.vector(p.M),
                residual = random.vector(y_size);
@@ -112,6 +112,20 @@ TEST(Winograd, InfinityAndNaNStayWhereTheyBelong) {
   const Packed packed(p, weights);
   std::vector<char> scratch(winograd_scratch_bytes(p, 1) + 64);
   std::vector<float> y(p.M * p.window.out_size());
+  const auto inner = channels_last(x, p.N, p.C);
+  winograd(p, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
+  test::expect_near(y, channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M), 2e-5);
+}
+
+TEST(Winograd, OneOfManySmallImagesMayHoldAnInfinity) {
+  Random random(95);
+  const ConvParams p = params_3x3(20, 17, 18, 7, 5, 1, 1, 1, 1);
+  auto x = random.vector(p.N * p.C * p.window.in_size());
+  const auto weights = random.vector(p.M * p.C * 9);
+  x[(13 * 17 + 4) * 35 + 20] = -INFINITY;
+  const Packed packed(p, weights);
+  std::vector<char> scratch(winograd_scratch_bytes(p, 1) + 64);
+  std::vector<float> y(p.N * p.M * p.window.out_size());
   const auto inner = channels_last(x, p.N, p.C);
   winograd(p, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
   test::expect_near(y, channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M), 2e-5);
