@@ -65,6 +65,25 @@ SparseTensor csr_from_arrays(nb::handle dense_shape, nb::handle values, nb::hand
   return sparse;
 }
 
+// COO over the outermost axis, with whole rows as values.
+SparseTensor rows_from_arrays(nb::handle dense_shape, nb::handle values, nb::handle indices) {
+  SparseTensor sparse{
+      SparseTensor::Format::coo, shape_from_python(dense_shape), tensor_from_array(values), indices_from_array(indices, "indices"), {}};
+  const Shape& rows = sparse.values.shape();
+  bool fits = rows.rank() >= 1 && rows.rank() == sparse.dense_shape.rank() && sparse.indices.shape() == Shape{rows[0]};
+  for (int axis = 1; fits && axis < rows.rank(); ++axis) fits = rows[axis] == sparse.dense_shape[axis];
+  if (!fits)
+    refuse("rows are " + describe(sparse.values) + ", indices " + describe(sparse.indices) + ", of a tensor " + to_string(sparse.dense_shape));
+  check_range(sparse.indices, sparse.dense_shape[0], "indices");
+  return sparse;
+}
+
+std::string storage_of(const SparseTensor& self) {
+  if (self.format == SparseTensor::Format::csr) return "csr";
+  const bool rows = self.indices.shape().rank() == 1 && self.dense_shape.rank() > 1 && self.values.shape().rank() == self.dense_shape.rank();
+  return rows ? "row_sparse" : "coo";
+}
+
 nb::object dense_shape(const SparseTensor& self) { return array_from_tensor(Tensor::vector<int64_t>(self.dense_shape.dims())); }
 
 // What ONNX Runtime calls a view: the indices of one format.
@@ -92,6 +111,9 @@ void register_sparse_tensor(nb::module_& module) {
                   "ort_device"_a.none() = nb::none(), "`coo_indices` are int64, [nnz] (linear) or [nnz, rank].")
       .def_static("sparse_csr_from_numpy", &csr_from_arrays, "dense_shape"_a, "values"_a, "inner_indices"_a, "outer_indices"_a,
                   "ort_device"_a.none() = nb::none(), "`inner_indices` are the columns, `outer_indices` [rows + 1] where each row begins.")
+      .def_static("row_sparse_from_numpy", &rows_from_arrays, "dense_shape"_a, "values"_a, "indices"_a,
+                  "`values` are the rows that are stored, [k, ...], `indices` int64, [k], which rows these are, ascending.")
+      .def_prop_ro("storage", &storage_of, "\"coo\", \"csr\" or \"row_sparse\".")
       .def("values", [](const SparseTensor& self) { return array_from_tensor(self.values); })
       .def("dense_shape", &dense_shape)
       .def("as_coo_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })

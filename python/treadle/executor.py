@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _treadle
-from ._treadle import SessionOptions
+from ._treadle import SessionOptions, SparseTensor
 from .partial_run import PartialRun
 from .session import InferenceSession
 from .train import JointModule, JointRun
@@ -19,6 +20,51 @@ from .train import JointModule, JointRun
 __all__ = ["Executor", "bind", "simple_bind"]
 
 _REQUESTS = ("null", "write", "add")
+_STORAGES = ("default", "csr", "row_sparse")
+_log = logging.getLogger("treadle")
+
+
+def _to_storage(value: Any, storage: str) -> Any:
+    """The value as a tensor of that storage type; arrays and SciPy's matrices are converted."""
+    if isinstance(value, SparseTensor) or storage == "default":
+        return value
+    if storage == "csr":
+        if hasattr(value, "tocsr"):
+            matrix = value.tocsr()
+            return SparseTensor.sparse_csr_from_numpy(
+                np.array(matrix.shape, np.int64), matrix.data, matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
+            )
+        dense = np.asarray(value)
+        rows, columns = np.nonzero(dense)
+        offsets = np.searchsorted(rows, np.arange(dense.shape[0] + 1)).astype(np.int64)
+        return SparseTensor.sparse_csr_from_numpy(np.array(dense.shape, np.int64), dense[rows, columns], columns.astype(np.int64), offsets)
+    dense = np.asarray(value)
+    stored = np.flatnonzero(dense.reshape(dense.shape[0], -1).any(axis=1)).astype(np.int64)
+    return SparseTensor.row_sparse_from_numpy(np.array(dense.shape, np.int64), np.ascontiguousarray(dense[stored]), stored)
+
+
+def _to_dense(value: Any) -> np.ndarray:
+    if not isinstance(value, SparseTensor):
+        return np.asarray(value)
+    values = value.values()
+    dense = np.zeros(tuple(value.dense_shape()), values.dtype)
+    if value.storage == "csr":
+        view = value.as_csrc_view()
+        offsets = view.outer().reshape(-1)
+        dense[np.repeat(np.arange(dense.shape[0]), np.diff(offsets)), view.inner().reshape(-1)] = values
+        return dense
+    indices = value.as_coo_view().indices()
+    if value.storage == "row_sparse":
+        dense[indices] = values
+    elif indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.dense_shape()) if isinstance(value, SparseTensor) else tuple(np.shape(value))
 
 
 def _bytes_of(model: Any) -> bytes:
@@ -50,11 +96,17 @@ class _Devices:
     device: str = ""
     group2ctx: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)  # of arguments, in whose memory these are
 
     def apply(self, options: SessionOptions | None) -> SessionOptions | None:
-        if not (self.device or self.group2ctx or self.arguments):
+        if not (self.device or self.group2ctx or self.arguments or self.storage):
             return options
         options = SessionOptions(options) if options is not None else SessionOptions()
+        for name, storage in self.storage.items():
+            if storage not in _STORAGES:
+                raise ValueError(f"the storage type of {name!r} is {storage!r}; there are {', '.join(_STORAGES)}")
+        if self.storage:
+            options.add_session_config_entry("treadle.storage", ";".join(f"{name}={storage}" for name, storage in self.storage.items()))
         options.device = self.device
         options.group2ctx = dict(self.group2ctx)
         options.argument_devices = dict(self.arguments)
@@ -178,17 +230,24 @@ class Executor:
         for name, value in inputs.items():
             if name not in self.arg_dict:
                 raise ValueError(f"there is no argument {name!r}; the arguments are {', '.join(self.arg_dict)}")
-            if np.shape(value) != self.arg_dict[name].shape:
-                raise ValueError(f"{name!r} is bound to the shape {self.arg_dict[name].shape}, got {np.shape(value)}; see reshape()")
-            np.copyto(self.arg_dict[name], value)
+            if _shape(value) != _shape(self.arg_dict[name]):
+                raise ValueError(f"{name!r} is bound to the shape {_shape(self.arg_dict[name])}, got {_shape(value)}; see reshape()")
+            storage = self._core.devices.storage.get(name, "default")
+            if storage == "default":
+                np.copyto(self.arg_dict[name], _to_dense(value))
+            else:
+                self.arg_dict[name] = _to_storage(value, storage)  # stored elements differ in number
 
     def _begin_training(self) -> JointRun:
         joint = self._core.differentiable()
+        for name, value in self.arg_dict.items():
+            if isinstance(value, SparseTensor):
+                _log.warning('"%s" (%s) is made dense for training', name, value.storage)
         for name, array in joint.parameters.items():
-            np.copyto(array, self.arg_dict[name])
+            np.copyto(array, _to_dense(self.arg_dict[name]))
         for name, array in joint.states.items():
             np.copyto(array, self.aux_dict[name])
-        return joint.begin({name: self.arg_dict[name] for name in self._core.input_names})
+        return joint.begin({name: _to_dense(self.arg_dict[name]) for name in self._core.input_names})
 
     def _end_training(self, run: JointRun) -> None:
         for name, array in self._core.differentiable().states.items():
@@ -235,6 +294,9 @@ class Executor:
             for arrays in (args, grads):
                 if name not in arrays:
                     continue
+                if isinstance(arrays[name], SparseTensor):  # nothing to share
+                    arrays[name] = _to_storage(np.zeros(shapes[name], arrays[name].values().dtype), self._core.devices.storage[name])
+                    continue
                 old, size = arrays[name], int(np.prod(shapes[name]))
                 if size <= old.size:
                     arrays[name] = old.reshape(-1)[:size].reshape(shapes[name])
@@ -250,7 +312,9 @@ class Executor:
         """Copies values into the bound arrays, by name."""
         for arrays, given in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
             for name, value in given.items():
-                if name in arrays:
+                if name in arrays and isinstance(arrays[name], SparseTensor):
+                    arrays[name] = _to_storage(value, self._core.devices.storage[name])
+                elif name in arrays:
                     np.copyto(arrays[name], value)
                 elif not allow_extra_params:
                     raise ValueError(f"there is no argument or state {name!r}")
@@ -280,7 +344,10 @@ class Executor:
 
 def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_states: Any) -> Executor:
     names = [*core.input_names, *core.parameters]
-    bound = {name: np.asarray(args[name]) for name in names}
+    storage = core.devices.storage
+    bound = {name: _to_storage(args[name], storage.get(name, "default")) for name in names}
+    bound = {name: value if isinstance(value, SparseTensor) else np.asarray(value) for name, value in bound.items()}
+    dense = {name: value.values() if isinstance(value, SparseTensor) else value for name, value in bound.items()}  # for dtypes
     if isinstance(grad_req, str):
         requests = dict.fromkeys([*core.float_inputs, *core.parameters], grad_req)
     else:
@@ -288,16 +355,16 @@ def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_stat
     for name, request in requests.items():
         if request not in _REQUESTS:
             raise ValueError(f"the gradient request of {name!r} is {request!r}; there are {', '.join(_REQUESTS)}")
-        if request != "null" and bound[name].dtype != np.float32:
-            raise ValueError(f"{name!r} is {bound[name].dtype}; gradients exist for float32 only")
+        if request != "null" and dense[name].dtype != np.float32:
+            raise ValueError(f"{name!r} is {dense[name].dtype}; gradients exist for float32 only")
     given = _by_name(grads, names, "gradient arrays")
     gradients = {}
     for name, request in requests.items():
         if request == "null":
             continue
-        gradients[name] = given[name] if name in given else np.zeros_like(bound[name])
-        if gradients[name].shape != bound[name].shape or gradients[name].dtype != np.float32:
-            raise ValueError(f"the gradient array of {name!r} is {gradients[name].dtype}{gradients[name].shape}, not float32{bound[name].shape}")
+        gradients[name] = given[name] if name in given else np.zeros(_shape(bound[name]), np.float32)
+        if gradients[name].shape != _shape(bound[name]) or gradients[name].dtype != np.float32:
+            raise ValueError(f"the gradient array of {name!r} is {gradients[name].dtype}{gradients[name].shape}, not float32{_shape(bound[name])}")
     states = {name: np.array(value) for name, value in core.states.items()}
     states.update({name: np.asarray(value) for name, value in _by_name(aux_states, list(states), "auxiliary states").items()})
     return Executor(core, bound, gradients, requests, states)
@@ -314,6 +381,7 @@ def bind(
     device: str = "",
     group2ctx: Mapping[str, str] | None = None,
     argument_devices: Mapping[str, str] | None = None,
+    storage: Mapping[str, str] | None = None,
 ) -> Executor:
     """Binds arrays to a model's arguments.
 
@@ -327,11 +395,14 @@ def bind(
     :param device: where nodes run that nothing else places: "cpu" (the default), "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
     :param argument_devices: devices of inputs and parameters, by name; nodes without a group follow their operands.
+    :param storage: storage types of inputs and parameters, by name: "csr", "row_sparse" or "default". They are inferred for what follows; a
+        node that takes no sparse operand gets a dense one, and the logger "treadle" is told. Such arguments are `SparseTensor`s (arrays and
+        SciPy's matrices are converted). Training computes with dense ones.
     """
     content = _bytes_of(model)
     if shared_exec is not None and shared_exec._core.model != content:
         raise ValueError("shared_exec belongs to another model")
-    core = shared_exec._core if shared_exec is not None else _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {})))
+    core = shared_exec._core if shared_exec is not None else _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))
     names = [*core.input_names, *core.parameters]
     given = _by_name(args, names, "arguments")
     defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
@@ -347,6 +418,7 @@ def simple_bind(
     model: Any,
     grad_req: str | Mapping[str, str] | Sequence[str] = "write",
     dtypes: Mapping[str, Any] | None = None,
+    storage: Mapping[str, str] | None = None,
     shared_exec: Executor | None = None,
     options: SessionOptions | None = None,
     device: str = "",
@@ -357,7 +429,7 @@ def simple_bind(
     """As bind(), with arrays made for inputs of these shapes (zeros); parameters have the model's values.
 
     :param dtypes: of inputs, by name; the model's by default.
-    :param device, group2ctx, argument_devices: as in bind().
+    :param storage, device, group2ctx, argument_devices: as in bind().
     """
     content = _bytes_of(model)
     session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)
@@ -369,4 +441,4 @@ def simple_bind(
             raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
         dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
         args[info.name] = np.zeros(shape, dtype)
-    return bind(content, args, None, grad_req, None, shared_exec, options, device, group2ctx, argument_devices)
+    return bind(content, args, None, grad_req, None, shared_exec, options, device, group2ctx, argument_devices, storage)

@@ -33,6 +33,20 @@ namespace {
                                                        to_string(program.type(slot))));
 }
 
+// Nodes that read it are bound in the run, so that its extents bind no symbols.
+void check_sparse_feed(const Program& program, int32_t slot, const Datum& feed) {
+  const Type& type = program.type(slot);
+  const SparseTensor& sparse = feed.sparse_tensor();
+  if (sparse.values.dtype() != type.dtype) throw_feed(program, slot, feed, "another dtype");
+  if (!type.shape) return;
+  if (static_cast<int>(type.shape->size()) != sparse.dense_shape.rank()) throw_feed(program, slot, feed, "another rank");
+  for (int axis = 0; axis < sparse.dense_shape.rank(); ++axis) {
+    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    if (dim.is_const() && dim.value() != sparse.dense_shape[axis])
+      throw_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, sparse.dense_shape[axis], dim.value()));
+  }
+}
+
 }  // namespace
 
 void Frame::bind_feeds(std::span<const Datum> feeds) {
@@ -46,6 +60,7 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
     if (!feed.is_tensor() || !type.is_tensor()) {
       if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind)
         throw_feed(program_, inputs[i], feed, "another kind of value");
+      if (type.kind == Type::Kind::sparse_tensor) check_sparse_feed(program_, inputs[i], feed);
       held_[static_cast<size_t>(inputs[i])] = feed;
       continue;
     }

@@ -17,6 +17,7 @@
 #include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/serialize.h"
+#include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "profile/chrome_trace.h"
 #include "session/session_impl.h"
@@ -129,6 +130,9 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
 
 Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_file, bool for_monitor) const {
   CompiledSubgraphs compiled;
+  // A file has dense inputs.
+  if (auto given = options.config.find("treadle.storage"); given != options.config.end() && !for_file)
+    passes::infer_storage(graph, passes::parse_storage(given->second), options.on_warning);
   const bool has_backends = !for_file && !for_monitor && options.config.contains("treadle.backends");
   auto partition = [&](Graph& simplified) {
     plugin::PartitionOptions partitioning{.backends = options.config.at("treadle.backends"),

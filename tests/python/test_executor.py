@@ -202,3 +202,59 @@ def test_steps_are_nodes_of_the_optimised_graph():
     executor = treadle.simple_bind(linear(), options=options, x=(4, 3))
     assert executor.partial_forward(0, x=X) == 1  # the product has run, the sum has not
     assert executor.partial_forward(1) == 0
+
+
+SPARSE = np.where(RNG.random((4, 3)) < 0.4, X, 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", ["array", "scipy", "tensor"])
+def test_a_sparse_argument_stays_sparse_where_it_can(form, caplog):
+    executor = treadle.simple_bind(linear(), storage={"x": "csr"}, x=(4, 3))
+    assert executor.arg_dict["x"].storage == "csr"
+    x = SPARSE
+    if form == "scipy":
+        x = pytest.importorskip("scipy.sparse").csr_matrix(SPARSE)
+    elif form == "tensor":
+        rows, columns = np.nonzero(SPARSE)
+        offsets = np.searchsorted(rows, np.arange(5)).astype(np.int64)
+        x = treadle.SparseTensor.sparse_csr_from_numpy(np.array([4, 3]), SPARSE[rows, columns], columns.astype(np.int64), offsets)
+    (y,) = executor.forward(x=x)
+    np.testing.assert_allclose(y, SPARSE @ W + B, rtol=1e-5)
+    assert not caplog.records
+    (y,) = executor.forward(is_train=True)
+    np.testing.assert_allclose(y, SPARSE @ W + B, rtol=1e-5)
+    executor.backward([G])
+    np.testing.assert_allclose(executor.grad_dict["w"], SPARSE.T @ G, rtol=1e-4, atol=1e-6)
+    assert "made dense for training" in caplog.text
+
+
+def test_a_node_that_takes_no_sparse_operand_gets_a_dense_one_and_the_log_says_so(caplog):
+    model = small.model(
+        [small.node("Softmax", ["x"], ["s"], axis=1), small.node("Add", ["s", "b"], ["y"])],
+        [small.tensor("x", ["N", 3])],
+        [small.tensor("y", ["N", 3])],
+        [numpy_helper.from_array(np.ones(3, np.float32), "b")],
+    )
+    executor = treadle.simple_bind(model, "null", storage={"x": "row_sparse"}, x=(4, 3))
+    (y,) = executor.forward(x=SPARSE)
+    expected = np.exp(SPARSE) / np.exp(SPARSE).sum(1, keepdims=True)
+    np.testing.assert_allclose(y, expected + 1, rtol=1e-5)
+    larger = executor.reshape(allow_up_sizing=True, x=(8, 3))
+    np.testing.assert_allclose(larger.forward(x=np.tile(SPARSE, (2, 1)))[0], np.tile(expected + 1, (2, 1)), rtol=1e-5)
+    assert '"x" (row_sparse) is made dense for Softmax' in caplog.text
+
+
+def test_rows_of_a_row_sparse_table_are_gathered():
+    table = np.zeros((6, 2), np.float32)
+    table[[1, 4]] = [[1, 2], [3, 4]]
+    model = small.model(
+        [small.node("Gather", ["table", "i"], ["y"])],
+        [small.tensor("i", [3], onnx.TensorProto.INT64)],
+        [small.tensor("y", [3, 2])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    executor = treadle.bind(model, {"i": np.array([4, 0, 1])}, grad_req="null", storage={"table": "row_sparse"})
+    assert executor.arg_dict["table"].values().shape == (2, 2)
+    np.testing.assert_array_equal(executor.forward()[0], table[[4, 0, 1]])
+    with pytest.raises(ValueError, match="storage type of 'i' is 'dense-ish'"):
+        treadle.bind(model, {"i": np.array([4, 0, 1])}, grad_req="null", storage={"i": "dense-ish"})
