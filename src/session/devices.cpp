@@ -26,6 +26,7 @@ SimOptions sim_options(const SessionOptions& options) {
     sim.bus_bytes_per_second = static_cast<double>(sharing::parse_bytes(*text));
   if (const std::string* text = given("treadle.sim.max_delay_us"))
     sim.max_delay_us = static_cast<int>(std::min<uint64_t>(sharing::parse_bytes(*text), 1'000'000));
+  if (const std::string* text = given("treadle.sim.shared_engine")) sim.shared_engine = *text == "1";
   return sim;
 }
 
@@ -64,6 +65,7 @@ SessionDevices::SessionDevices(const SessionOptions& options) : compute_streams_
     // Beside simulated devices the host is one as well: its work is asynchronous, and every access is checked.
     sim.name = "cpu";
     sim.host_accessible = true;
+    sim.shared_engine = false;
     sim.memory_bytes = SIZE_MAX;
     devices_.front() = SimDevice::create(sim);
   }

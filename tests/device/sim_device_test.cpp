@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -229,6 +231,47 @@ TEST(SimDevice, PausedStreamsLetOthersPass) {
   device->resume(*slow);
   slow->synchronize();
   EXPECT_EQ(done, 2);
+}
+
+TEST(SimDevice, StreamsTakeTurnsAtASharedEngineAndCopiesDoNot) {
+  auto device = SimDevice::create({.shared_engine = true});
+  auto a = device->create_stream("a"), b = device->create_stream("b");
+  std::atomic<int> inside{0}, most{0}, done{0};
+  for (int i = 0; i < 100; ++i)
+    for (Stream* stream : {a.get(), b.get()})
+      stream->enqueue(
+          [&] {
+            const int now = ++inside;
+            most = std::max(most.load(), now);
+            std::this_thread::yield();
+            --inside;
+            ++done;
+          },
+          "work");
+  a->synchronize();
+  b->synchronize();
+  EXPECT_EQ(done, 200);
+  EXPECT_EQ(most, 1);
+  // A copy passes while the engine is held.
+  auto memory = device->allocate(4);
+  int value = 7;
+  std::promise<void> copied;
+  auto held = copied.get_future().share();
+  a->enqueue([held] { held.wait(); }, "holds the engine");
+  b->copy(memory->data(), &value, 4, CopyKind::host_to_device);
+  b->synchronize();
+  copied.set_value();
+  a->synchronize();
+}
+
+TEST(SimDevice, StreamsComputeBesideEachOtherWithoutASharedEngine) {
+  auto device = SimDevice::create();
+  auto a = device->create_stream("a"), b = device->create_stream("b");
+  std::promise<void> from_a, from_b;  // each waits for the other
+  a->enqueue([&] { from_a.set_value(), from_b.get_future().wait(); }, "a");
+  b->enqueue([&] { from_b.set_value(), from_a.get_future().wait(); }, "b");
+  a->synchronize();
+  b->synchronize();
 }
 
 TEST(SimDevice, MemoryIsLimitedAndPatterned) {

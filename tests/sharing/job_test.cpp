@@ -15,6 +15,7 @@
 #include "sharing/turn.h"
 #include "tests/onnx/wire_builder.h"
 #include "tests/sharing/jobs.h"
+#include "treadle/plugin.h"
 
 namespace treadle {
 namespace {
@@ -216,6 +217,62 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   third.get();
   stop.terminate = true;
   EXPECT_THROW(first.get(), Error);
+}
+
+// Two sessions on one device meet at its engine: one node at a time, and both come to their ends with their own bits.
+TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
+  static std::atomic<int> inside{0}, most{0};
+  static const bool registered = [] {
+    treadle_operator op{};
+    op.size = sizeof op;
+    op.domain = "engine.test";
+    op.op_type = "Busy";
+    op.min_inputs = op.max_inputs = op.num_outputs = 1;
+    op.infer = [](void*, const treadle_host* host, const treadle_node* node, treadle_value_type* outputs) {
+      host->node_input_type(node, 0, outputs);
+      return 1;
+    };
+    op.run = [](void*, void*, const treadle_host* host, treadle_call* call) {
+      const int now = ++inside;
+      int seen = most.load();
+      while (now > seen && !most.compare_exchange_weak(seen, now)) {
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      treadle_tensor_view x;
+      host->call_input(call, 0, &x);
+      void* y = host->call_output(call, 0, x.dtype, x.dims, static_cast<size_t>(x.rank));
+      if (y) *static_cast<float*>(y) = *static_cast<const float*>(x.data) + 1;
+      --inside;
+      return y ? 1 : 0;
+    };
+    treadle_status* status = treadle_register_operator(&op);
+    const bool good = status == nullptr;
+    treadle_status_release(status);
+    return good;
+  }();
+  ASSERT_TRUE(registered);
+  testing::ModelBuilder b;
+  b.input("x", {1}).output("y", {1});
+  for (int i = 0; i < 8; ++i)
+    b.node("Busy", {i == 0 ? "x" : "v" + std::to_string(i)}, {i == 7 ? "y" : "v" + std::to_string(i + 1)}, "busy" + std::to_string(i),
+           "engine.test");
+  auto run = [&](JobClass job_class, float start) {
+    SessionOptions options = in_job(std::make_shared<Job>(JobOptions{.name = "engine", .job_class = job_class}));
+    options.config["treadle.device"] = "sim:engine test";
+    options.config["treadle.sim.shared_engine"] = "1";
+    Session session(b.model(), options);
+    for (int i = 0; i < 5; ++i) {
+      Tensor x = Tensor::scalar(start + static_cast<float>(i)).reshaped({1});
+      EXPECT_EQ(values_of(session.run({{"x", x}})[0]), (std::vector<float>{start + static_cast<float>(i) + 8}));
+    }
+  };
+  auto first = std::async(std::launch::async, [&] { run(JobClass::guaranteed, 0); });
+  auto second = std::async(std::launch::async, [&] { run(JobClass::opportunistic, 100); });
+  auto third = std::async(std::launch::async, [&] { run(JobClass::guaranteed, 200); });
+  first.get();
+  second.get();
+  third.get();
+  EXPECT_EQ(most, 1);
 }
 
 // A process that is killed in the middle of a guaranteed run neither keeps its slot nor holds others up for ever.

@@ -76,15 +76,47 @@ class SimEvent final : public Event {
   std::shared_ptr<Signal> signal_;
 };
 
+// What computes, if all streams of a device share it. First come, first served.
+class Engine {
+ public:
+  class Turn {
+   public:
+    explicit Turn(Engine* engine) : engine_(engine) {
+      if (!engine_) return;
+      std::unique_lock lock(engine_->mutex_);
+      const uint64_t ticket = engine_->tickets_++;
+      engine_->changed_.wait(lock, [&] { return engine_->serving_ == ticket; });
+    }
+    ~Turn() {
+      if (!engine_) return;
+      std::lock_guard lock(engine_->mutex_);
+      ++engine_->serving_;
+      engine_->changed_.notify_all();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Engine* engine_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t tickets_ = 0, serving_ = 0;
+};
+
 class SimStream final : public Stream {
  public:
+  /// @param engine  of the device, which outlives the stream; null: streams compute beside each other.
   SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
-            const SimOptions& options)
+            const SimOptions& options, Engine* engine)
       : device_(std::move(device)),
         checker_(std::move(checker)),
         timeline_(checker_->add_timeline(std::string(name))),
         max_delay_us_(options.max_delay_us),
         bus_bytes_per_second_(options.bus_bytes_per_second),
+        engine_(engine),
         random_(seed),
         thread_([this] { loop(); }) {}
 
@@ -102,31 +134,31 @@ class SimStream final : public Stream {
   Device& device() const override { return *device_; }
 
   void enqueue(Work work, std::string_view) override {
-    checker_->issue(timeline_);
-    push(std::move(work), Kind::work);
+    if (engine_)
+      work = [engine = engine_, inner = std::move(work)] {
+        Engine::Turn turn(engine);
+        inner();
+      };
+    issue(std::move(work));
   }
 
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
     if (kind != CopyKind::host_to_device || checker_->has_memory(src)) check_access(src, size_bytes, Access::read, "copy");
     if (kind != CopyKind::device_to_host || checker_->has_memory(dst)) check_access(dst, size_bytes, Access::write, "copy");
-    enqueue(
-        [=] {
-          if (size_bytes > 0) std::memmove(dst, src, size_bytes);
-        },
-        "copy");
+    issue([=] {
+      if (size_bytes > 0) std::memmove(dst, src, size_bytes);
+    });
   }
 
   void transfer(size_t size_bytes) override {
     if (bus_bytes_per_second_ <= 0) return;
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
     // Sleeping takes tens of microseconds longer than asked for, as much as many a transfer.
-    enqueue(
-        [time] {
-          const auto end = std::chrono::steady_clock::now() + time;
-          if (time > std::chrono::milliseconds(1)) std::this_thread::sleep_for(time - std::chrono::milliseconds(1));
-          while (std::chrono::steady_clock::now() < end) cpu_relax();
-        },
-        "transfer");
+    issue([time] {
+      const auto end = std::chrono::steady_clock::now() + time;
+      if (time > std::chrono::milliseconds(1)) std::this_thread::sleep_for(time - std::chrono::milliseconds(1));
+      while (std::chrono::steady_clock::now() < end) cpu_relax();
+    });
   }
 
   void record(Event& event) override {
@@ -181,6 +213,11 @@ class SimStream final : public Stream {
     Kind kind;
   };
 
+  void issue(Work work) {
+    checker_->issue(timeline_);
+    push(std::move(work), Kind::work);
+  }
+
   void push(Work work, Kind kind) {
     {
       std::lock_guard lock(mutex_);
@@ -225,6 +262,7 @@ class SimStream final : public Stream {
   int timeline_;
   int max_delay_us_;
   double bus_bytes_per_second_;
+  Engine* engine_;
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -278,7 +316,7 @@ class SimDeviceImpl final : public SimDevice {
   std::unique_ptr<Stream> create_stream(std::string_view name) override {
     auto self = std::static_pointer_cast<SimDevice>(shared_from_this());
     uint64_t seed = options_.seed * 0x9E3779B97F4A7C15U + num_streams_.fetch_add(1);
-    return std::make_unique<SimStream>(std::move(self), checker_, name, seed, options_);
+    return std::make_unique<SimStream>(std::move(self), checker_, name, seed, options_, options_.shared_engine ? &engine_ : nullptr);
   }
   std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
   bool host_accessible() const noexcept override { return options_.host_accessible; }
@@ -320,6 +358,7 @@ class SimDeviceImpl final : public SimDevice {
   std::shared_ptr<AccessChecker> checker_;
   std::atomic<size_t> allocated_{0};
   std::atomic<uint64_t> num_streams_{0};
+  Engine engine_;
   std::mutex mutex_;
   std::vector<void*> quarantine_;
 };

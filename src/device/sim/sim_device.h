@@ -17,7 +17,8 @@ struct SimOptions {
   int max_delay_us = 0;                   ///< before every piece of work, uniform from 0; 0: none
   size_t memory_bytes = size_t{1} << 30;  ///< more allocated at once is Error(resource_exhausted)
   double bus_bytes_per_second = 0;        ///< of moves to and from the host's memory, and of access to it; 0: they take no time
-  bool host_accessible = false;           ///< true: stands for the host, so that its work is asynchronous and checked like a device's
+  bool shared_engine = false;    ///< true: one piece of work at a time computes, of whatever stream, in the order of asking; copies do not
+  bool host_accessible = false;  ///< true: stands for the host, so that its work is asynchronous and checked like a device's
   /// Shared by devices whose events are to count for each other; null: an own one.
   std::shared_ptr<AccessChecker> checker;
 };
