@@ -17,11 +17,13 @@ extern "C" {
 
 #define TREADLE_PLUGIN_VERSION 1U
 #define TREADLE_PLUGIN_MAX_RANK 16
+/* What an operator's `run` returns instead of 1 if it is not done: the executor goes on with other nodes. */
+#define TREADLE_PENDING 2
 
 typedef struct treadle_host treadle_host;
 typedef struct treadle_node treadle_node;         /* a node of a graph; lives as long as the callback that got it, or its subgraph */
 typedef struct treadle_subgraph treadle_subgraph; /* what a backend compiles; lives until `compile` returns */
-typedef struct treadle_call treadle_call;         /* one execution; lives until `run` returns */
+typedef struct treadle_call treadle_call;         /* one execution; lives until `run` returns; a pending one until `call_complete` */
 
 /* What is known of a value before a run. `rank` is -1 if it is unknown, and so are extents of -1. `dtype` is a treadle_dtype. */
 typedef struct treadle_value_type {
@@ -52,6 +54,7 @@ typedef struct treadle_operator {
   /* Optional: what a node needs once (packed weights …). NULL after `fail` is an error, NULL without it a state of nothing. */
   void* (*create)(void* user, const treadle_host* host, const treadle_node* node);
   void (*destroy)(void* user, void* state);
+  /* May return TREADLE_PENDING: the call goes on elsewhere, and ends by `host->call_complete`. */
   int (*run)(void* user, void* state, const treadle_host* host, treadle_call* call);
 } treadle_operator;
 
@@ -131,6 +134,12 @@ struct treadle_host {
   /* For the entry of a plugin: 0 on failure. What is registered is copied; callbacks and `user` must stay valid. */
   int (*register_operator)(const treadle_operator* op);
   int (*register_backend)(const treadle_backend* backend);
+
+  /* Ends a call whose `run` returned, or will return, TREADLE_PENDING: exactly once, from any thread, with the outputs made (`ok` 1) or a
+   * text (`ok` 0). `call` is not valid afterwards. */
+  void (*call_complete)(treadle_call* call, int ok, const char* message);
+  /* 1 if the run was cancelled, or another node failed: a pending call does well to complete soon. */
+  int (*call_cancelled)(const treadle_call* call);
 };
 
 /* The same from a program that links to the library. A second registration under the same name serves sessions made afterwards. */

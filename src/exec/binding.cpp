@@ -9,6 +9,7 @@
 #include "core/thread_pool.h"
 #include "exec/budget.h"
 #include "exec/parallel_plan.h"
+#include "graph/custom_ops.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
 #include "treadle/error.h"
@@ -213,7 +214,8 @@ void Binding::judge_costs() {
   expensive_.assign(instructions.size(), 0);
   std::vector<int32_t> candidates;
   for (size_t i = 0; i < instructions.size(); ++i) {
-    if (!instructions[i].bodies.empty())
+    const bool custom = instructions[i].dynamic && instructions[i].kernel && is_custom_op(*instructions[i].node->op);
+    if (!instructions[i].bodies.empty() || custom)
       expensive_[i] = 1;
     else if (instructions[i].dynamic)
       expensive_[i] = 2;
@@ -221,7 +223,10 @@ void Binding::judge_costs() {
       expensive_[i] = hints_[i].estimated_ns > kExpensiveNs;
     if (expensive_[i] != 0) candidates.push_back(static_cast<int32_t>(i));
   }
-  wide_ = false;
+  // A kernel from outside may go on elsewhere, so that one is enough for others to run beside it.
+  wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
+            return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
+          });
   const Reachability& reach = program_.parallel()->reach;
   for (size_t a = 0; a < candidates.size() && !wide_; ++a)
     for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);

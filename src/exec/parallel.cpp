@@ -4,14 +4,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/allocation.h"
+#include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/parallel_plan.h"
+#include "graph/custom_ops.h"
+#include "graph/deferred.h"
 #include "memory/spill_file.h"
 #include "sharing/turn.h"
 
@@ -47,8 +53,16 @@ class ParallelRun final : public TaskSource {
       while (run_one()) {
       }
       if (over()) break;
-      if (!attached_) continue;  // nobody else is there: what is left is in the queue
+      if (!attached_) {  // nobody else is there: what is left is in the queue, or with kernels that go on elsewhere
+        std::unique_lock lock(pending_mutex_);
+        pending_changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return queued_.load() > 0 || over(); });
+        continue;
+      }
       control_.pool->help_until([](void* self) { return static_cast<ParallelRun*>(self)->something_for_the_owner(); }, this);
+    }
+    {
+      std::unique_lock lock(pending_mutex_);  // a kernel that goes on elsewhere still has the frame
+      pending_changed_.wait(lock, [&] { return pending_ == 0; });
     }
     if (attached_) control_.pool->detach(*this);
     if (error_) std::rethrow_exception(error_);
@@ -135,7 +149,10 @@ class ParallelRun final : public TaskSource {
       if (index < 0) return;
       const Instruction& instruction = instructions[static_cast<size_t>(index)];
       try {
-        frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
+        if (!instruction.dynamic || !instruction.kernel || !is_custom_op(*instruction.node->op))
+          frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
+        else if (!execute_custom(instruction, index, turn))
+          continue;
       } catch (...) {
         fail(std::current_exception());
         break;
@@ -147,6 +164,109 @@ class ParallelRun final : public TaskSource {
       remaining_.fetch_sub(1);
     }
     worker.ready.clear();
+  }
+
+  // A kernel from outside may go on elsewhere when this returns. @return true if it has ended.
+  bool execute_custom(const Instruction& instruction, int32_t index, sharing::Turn& turn) {
+    struct Shared {
+      std::mutex mutex;
+      bool left = false, ended = false;  // whichever comes first
+      std::vector<Datum> outputs;
+      std::exception_ptr error;
+    };
+    auto shared = std::make_shared<Shared>();
+    uint64_t start = 0;
+    enter_pending();
+    try {
+      control_.check();
+      if (turn.has_duty()) turn.before_node(frame_.binding().hint(static_cast<size_t>(index)));
+      if (control_.observer) control_.call([&] { control_.observer->before(frame_, instruction); });
+      if (control_.caller) control_.caller->under_way = instruction.node;
+      start = control_.recorder ? read_ticks() : 0;
+      const auto operands = frame_.program().operands(instruction);
+      DeferredNode node{.node = instruction.node,
+                        .kernel = instruction.kernel,
+                        .packed = instruction.packed.get(),
+                        .pool = control_.pool,
+                        .run_id = control_.run_id};
+      for (int32_t slot : operands.first(instruction.num_inputs))
+        node.inputs.push_back(slot < 0 ? Datum() : frame_.datum_of(slot, /*shared=*/true));
+      for (int32_t slot : operands.subspan(instruction.num_inputs))
+        node.output_dtypes.push_back(slot < 0 ? DType::undefined : frame_.program().slots()[static_cast<size_t>(slot)].dtype);
+      node.stop_requested = [this] {
+        return failed_.load() || control_.stop_requested() || (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline);
+      };
+      node.done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
+        {
+          std::lock_guard lock(shared->mutex);
+          if (!shared->left) {
+            shared->outputs = std::move(outputs);
+            shared->error = std::move(error);
+            shared->ended = true;
+            return;
+          }
+        }
+        end_pending(instruction, index, std::move(outputs), std::move(error), start);
+      };
+      evaluate_deferred(std::move(node));
+      {
+        std::lock_guard lock(shared->mutex);
+        if (!shared->ended) {
+          shared->left = true;
+          return false;
+        }
+      }
+      if (shared->error) std::rethrow_exception(std::exchange(shared->error, nullptr));
+      take(instruction, std::move(shared->outputs), start);
+    } catch (...) {
+      leave_pending();
+      frame_.rethrow_from(instruction);
+    }
+    leave_pending();
+    return true;
+  }
+
+  void take(const Instruction& instruction, std::vector<Datum> outputs, uint64_t start) {
+    const auto slots = frame_.program().operands(instruction).subspan(instruction.num_inputs);
+    for (size_t i = 0; i < slots.size(); ++i)
+      if (slots[i] >= 0) frame_.hold(slots[i], std::move(outputs[i]));
+    if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
+    if (control_.observer) control_.call([&] { control_.observer->after(frame_, instruction); });
+  }
+
+  // On whatever thread the kernel ended: nothing else is run here, ready nodes go to the queue.
+  void end_pending(const Instruction& instruction, int32_t index, std::vector<Datum> outputs, std::exception_ptr error, uint64_t start) {
+    try {
+      try {
+        // Nothing of the error may be left here when the run's own thread has it.
+        if (error) std::rethrow_exception(std::exchange(error, nullptr));
+        if (!failed_.load()) take(instruction, std::move(outputs), start);
+      } catch (...) {
+        frame_.rethrow_from(instruction);
+      }
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    if (!failed_.load()) {
+      release(index);
+      const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
+      for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last; ++k)
+        if (count_down(plan_.successors[k])) publish(plan_.successors[k]);
+      remaining_.fetch_sub(1);
+    }
+    leave_pending();
+  }
+
+  void enter_pending() {
+    std::lock_guard lock(pending_mutex_);
+    ++pending_;
+  }
+  // The last thing that a thread does here: the run may be gone afterwards.
+  void leave_pending() {
+    std::lock_guard lock(pending_mutex_);
+    if (attached_) control_.pool->nudge();
+    --pending_;
+    pending_changed_.notify_all();
   }
 
   bool count_down(int32_t counter) {
@@ -191,6 +311,9 @@ class ParallelRun final : public TaskSource {
   std::atomic<int> active_{0}, queued_{0};
   std::atomic<int64_t> remaining_;
   std::atomic<bool> failed_{false};
+  std::mutex pending_mutex_;
+  std::condition_variable pending_changed_;
+  int pending_ = 0;  // kernels that may go on elsewhere
   std::mutex mutex_;
   std::exception_ptr error_;
 };

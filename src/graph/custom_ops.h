@@ -13,4 +13,7 @@ inline constexpr std::string_view kAnyAttribute = "*";
 /// @throws Error(invalid_argument) if the build itself has an operator of that name.
 const OpDef* add_custom_op(OpDef op);
 
+/// True for what add_custom_op() has made: its kernels may defer (graph/deferred.h).
+bool is_custom_op(const OpDef& op);
+
 }  // namespace treadle

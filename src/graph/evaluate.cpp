@@ -2,9 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
 #include "core/allocation.h"
 #include "core/large_memory.h"
 #include "core/thread_pool.h"
+#include "graph/deferred.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -16,7 +23,44 @@ void* aligned(std::vector<std::byte>& block, size_t bytes, size_t alignment) {
   return reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
 }
 
-class Evaluation final : public DynamicOperands {
+// The end of a kernel that deferred.
+class Ending final : public Completion {
+ public:
+  void complete(std::exception_ptr error) override {
+    std::function<void()> next;
+    {
+      std::lock_guard lock(mutex_);
+      if (ended_) return;
+      ended_ = true;
+      error_ = std::move(error);
+      next = std::move(continuation_);
+      changed_.notify_all();
+    }
+    if (next) next();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_; });
+  }
+  /// False if it has ended already: then `continuation` is not called.
+  bool then(std::function<void()> continuation) {
+    std::lock_guard lock(mutex_);
+    if (ended_) return false;
+    continuation_ = std::move(continuation);
+    return true;
+  }
+  /// Once, after the end: whoever handles the error is then the only one who has it.
+  std::exception_ptr take_error() { return std::exchange(error_, nullptr); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::exception_ptr error_;
+  std::function<void()> continuation_;
+};
+
+class Evaluation final : public DeferringOperands {
  public:
   Evaluation(const Node& node, const KernelDef& kernel, std::span<const Datum> inputs, std::span<const DType> output_dtypes,
              Evaluator& evaluator)
@@ -29,6 +73,13 @@ class Evaluation final : public DynamicOperands {
         outputs_(output_dtypes.size()) {}
 
   std::vector<Datum> run(const PackedState* packed) {
+    begin(packed);
+    if (ending_) ending_->wait();
+    return finish();
+  }
+
+  /// Everything but finish(), unless the kernel defers: then until its ending().
+  void begin(const PackedState* packed) {
     describe_inputs();
     if (!kernel_.allocates) make_outputs();
     e_.shape_pointers.clear();
@@ -50,6 +101,10 @@ class Evaluation final : public DynamicOperands {
     context.run_id = e_.run_id;
     context.dynamic_ = this;
     kernel_.run(state, context);
+  }
+
+  std::vector<Datum> finish() {
+    if (std::exception_ptr error = ending_ ? ending_->take_error() : nullptr) std::rethrow_exception(std::move(error));
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (!node_.has_output(i))
         outputs_[i] = Datum();
@@ -58,6 +113,11 @@ class Evaluation final : public DynamicOperands {
     }
     return std::move(outputs_);
   }
+
+  const std::shared_ptr<Ending>& ending() const { return ending_; }
+  std::shared_ptr<Completion> defer() override { return ending_ = std::make_shared<Ending>(); }
+  bool stop_requested() const override { return stop_requested_ && stop_requested_(); }
+  void set_stop(std::function<bool()> stop) { stop_requested_ = std::move(stop); }
 
   const Datum& input(int i) const override {
     auto k = static_cast<size_t>(i);
@@ -127,6 +187,31 @@ class Evaluation final : public DynamicOperands {
   Evaluator& e_;
   mutable std::vector<Datum> kept_;  // copies of what is lent, made when asked for
   std::vector<Datum> outputs_;
+  std::shared_ptr<Ending> ending_;  // of a kernel that deferred
+  std::function<bool()> stop_requested_;
+};
+
+// What a deferred kernel needs until its end.
+struct OwnedEvaluation {
+  explicit OwnedEvaluation(DeferredNode given)
+      : deferred(std::move(given)), evaluation(*deferred.node, *deferred.kernel, deferred.inputs, deferred.output_dtypes, evaluator) {
+    evaluator.pool = deferred.pool;
+    evaluator.run_id = deferred.run_id;
+    evaluation.set_stop(deferred.stop_requested);
+  }
+  void finish() {
+    std::vector<Datum> outputs;
+    std::exception_ptr error;
+    try {
+      outputs = evaluation.finish();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    deferred.done(std::move(outputs), std::move(error));
+  }
+  DeferredNode deferred;
+  Evaluator evaluator;
+  Evaluation evaluation;
 };
 
 }  // namespace
@@ -134,6 +219,18 @@ class Evaluation final : public DynamicOperands {
 std::vector<Datum> evaluate_node(const Node& node, const KernelDef& kernel, const PackedState* packed, std::span<const Datum> inputs,
                                  std::span<const DType> output_dtypes, Evaluator& evaluator) {
   return Evaluation(node, kernel, inputs, output_dtypes, evaluator).run(packed);
+}
+
+void evaluate_deferred(DeferredNode node) {
+  auto owned = std::make_shared<OwnedEvaluation>(std::move(node));
+  try {
+    owned->evaluation.begin(owned->deferred.packed);
+  } catch (...) {
+    return owned->deferred.done({}, std::current_exception());
+  }
+  const std::shared_ptr<Ending> ending = owned->evaluation.ending();
+  if (ending && ending->then([owned] { owned->finish(); })) return;
+  owned->finish();
 }
 
 }  // namespace treadle

@@ -84,6 +84,11 @@ const OpDef* add_custom_op(OpDef op) {
   return custom.by_name[{kept.domain, kept.name}] = &kept;
 }
 
+bool is_custom_op(const OpDef& op) {
+  const auto& built_in = registry().ops;
+  return &op < built_in.data() || &op >= built_in.data() + built_in.size();
+}
+
 std::span<const OpDef> all_ops() { return registry().ops; }
 
 int newest_opset(std::string_view domain) {

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "core/thread_pool.h"
 #include "plugin/backend.h"
@@ -85,7 +88,7 @@ const Tensor* call_tensor(const treadle_call* call, size_t index) {
   if (index >= call->inputs.size()) return nullptr;
   Tensor& tensor = call->inputs[index];
   if (!tensor.defined()) {
-    const Datum& datum = call->context->input(static_cast<int>(index));
+    const Datum& datum = call->context.input(static_cast<int>(index));
     if (!datum.is_tensor()) return nullptr;
     tensor = datum.tensor().contiguous();
   }
@@ -115,6 +118,9 @@ void* call_output(treadle_call* call, size_t index, int32_t dtype, const int64_t
   return guarded<void*>(nullptr, [&]() -> void* {
     if (index >= call->outputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output {}", index));
     if (dtype <= 0 || dtype >= kNumDTypes) throw Error(ErrorCode::invalid_argument, fmt::format("{} is no dtype", dtype));
+    // A pending call's own thread knows nothing of the run's account.
+    std::optional<AllocationScope> scope;
+    if (std::this_thread::get_id() != call->thread) scope.emplace(call->memory, MemoryClass::activations);
     Tensor tensor(static_cast<DType>(dtype), Shape(std::span(dims, rank)));
     call->outputs[index] = tensor;
     return tensor.raw();
@@ -132,8 +138,44 @@ int call_set_string(treadle_call* call, size_t index, size_t element, const char
 
 void run_parallel(treadle_call* call, int64_t count, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
   guarded(0, [&] {
-    parallel_for(call->context->pool(), count, grain, [&](int64_t begin, int64_t end) { fn(context, begin, end); });
+    parallel_for(call->context.pool(), count, grain, [&](int64_t begin, int64_t end) { fn(context, begin, end); });
     return 0;
+  });
+}
+
+// May come while `run` is still on its way to returning TREADLE_PENDING, on another thread.
+void call_complete(treadle_call* call, int ok, const char* message) {
+  guarded(0, [&] {
+    std::exception_ptr error;
+    if (!ok)
+      error = std::make_exception_ptr(Error(ErrorCode::internal, message && *message ? message : "the plugin failed without a text"));
+    std::shared_ptr<treadle_call> self;
+    {
+      std::lock_guard lock(call->mutex);
+      if (call->completed) return 0;
+      call->completed = true;
+      if (!call->returned) {  // run_call() goes on
+        call->error = std::move(error);
+        return 0;
+      }
+      self = std::move(call->self);
+    }
+    if (!error) {
+      try {
+        call->take_outputs();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    call->completion->complete(std::move(error));
+    return 0;
+  });
+}
+
+int call_cancelled(const treadle_call* call) {
+  return guarded(0, [&] {
+    const auto* operands = dynamic_cast<const DeferringOperands*>(call->context.dynamic_);
+    return operands && operands->stop_requested() ? 1 : 0;
   });
 }
 
@@ -201,11 +243,31 @@ constexpr treadle_host kHost{
     .parallel_for = run_parallel,
     .register_operator = [](const treadle_operator* op) { return add(op, register_operator); },
     .register_backend = [](const treadle_backend* backend) { return add(backend, register_backend); },
+    .call_complete = call_complete,
+    .call_cancelled = call_cancelled,
 };
 
 }  // namespace
 
 const treadle_host& host() { return kHost; }
+
+}  // namespace treadle::plugin
+
+treadle_call::treadle_call(const treadle::RunContext& run, const treadle::Node& of, const treadle::AllocationContext* charged)
+    : context(run), node(&of), memory(charged), thread(std::this_thread::get_id()) {
+  inputs.resize(static_cast<size_t>(of.num_formal_inputs));
+  outputs.resize(of.outputs.size());
+}
+
+void treadle_call::take_outputs() {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!node->has_output(i)) continue;
+    if (!outputs[i].defined()) throw treadle::Error(treadle::ErrorCode::internal, fmt::format("the plugin did not make output {}", i));
+    context.set_output(static_cast<int>(i), treadle::Datum(std::move(outputs[i])));
+  }
+}
+
+namespace treadle::plugin {
 
 treadle_node view_of(const Graph& graph, const Node& node) {
   treadle_node result{.node = &node};
@@ -248,19 +310,24 @@ std::string take_failure() { return std::exchange(failure, {}); }
 
 void run_call(const Node& node, RunContext& context, int (*run)(void*, void*, const treadle_host*, treadle_call*), void* user,
               void* state) {
-  treadle_call call{.context = &context};
-  call.inputs.resize(static_cast<size_t>(node.num_formal_inputs));
-  call.outputs.resize(node.outputs.size());
+  auto call = std::make_shared<treadle_call>(context, node, AllocationScope::current());
   clear_failure();
-  if (run(user, state, &kHost, &call) == 0) {
+  const int result = run(user, state, &kHost, call.get());
+  if (result == 0) {
     std::string text = take_failure();
     throw Error(ErrorCode::internal, text.empty() ? "the plugin failed without a text" : text);
   }
-  for (size_t i = 0; i < call.outputs.size(); ++i) {
-    if (!node.has_output(i)) continue;
-    if (!call.outputs[i].defined()) throw Error(ErrorCode::internal, fmt::format("the plugin did not make output {}", i));
-    context.set_output(static_cast<int>(i), Datum(std::move(call.outputs[i])));
+  if (result == TREADLE_PENDING) {
+    std::lock_guard lock(call->mutex);
+    call->returned = true;
+    if (!call->completed) {
+      call->completion = dynamic_cast<DeferringOperands&>(*context.dynamic_).defer();
+      call->self = call;
+      return;
+    }
+    if (call->error) std::rethrow_exception(call->error);
   }
+  call->take_outputs();
 }
 
 }  // namespace treadle::plugin

@@ -1,9 +1,15 @@
 // The library's side of treadle/plugin.h: nodes, subgraphs and calls as a plugin sees them.
 #pragma once
 
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "core/allocation.h"
+#include "graph/deferred.h"
 #include "graph/infer.h"
 #include "graph/kernel.h"
 #include "treadle/plugin.h"
@@ -22,10 +28,23 @@ struct treadle_subgraph {
 };
 
 struct treadle_call {
-  treadle::RunContext* context = nullptr;
-  int num_inputs = 0, num_outputs = 0;
+  treadle_call(const treadle::RunContext& run, const treadle::Node& of, const treadle::AllocationContext* charged);
+  treadle::RunContext context;
+  const treadle::Node* node = nullptr;
+  const treadle::AllocationContext* memory = nullptr;  // of the thread that began it
+  std::thread::id thread;
   mutable std::vector<treadle::Tensor> inputs;  // contiguous; made when asked for
   std::vector<treadle::Tensor> outputs;
+
+  // Between the thread that called run and the one that completes.
+  std::mutex mutex;
+  bool returned = false, completed = false;  // run has returned "pending"; call_complete has been called
+  std::exception_ptr error;
+  std::shared_ptr<treadle::Completion> completion;
+  std::shared_ptr<treadle_call> self;  // while it is pending
+
+  /// Hands the outputs over. @throws Error for one that was not made.
+  void take_outputs();
 };
 
 namespace treadle::plugin {
@@ -41,8 +60,8 @@ void clear_failure();
 /// The text of the failure that a callback of this thread reported; empty without one.
 std::string take_failure();
 
-/// Calls a plugin's `run` for the operands of `context`. @throws Error(internal) with the plugin's text, or for an output that it did not
-/// make.
+/// Calls a plugin's `run` for the operands of `context`. If it is pending, so is the kernel (graph/deferred.h). @throws Error(internal)
+/// with the plugin's text, or for an output that it did not make.
 void run_call(const Node& node, RunContext& context, int (*run)(void* user, void* state, const treadle_host*, treadle_call*), void* user,
               void* state);
 
