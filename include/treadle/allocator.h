@@ -94,6 +94,43 @@ struct MemoryStatistics {
   const MemoryUsage& operator[](MemoryClass memory_class) const { return classes[static_cast<size_t>(memory_class)]; }
 };
 
+/// Functions that an allocator is made of. They are called by several threads at once, also after the session that they were given to is
+/// gone: for as long as a tensor of theirs lives.
+struct AllocatorCallbacks {
+  std::string name;
+  /// @return memory for `size_bytes` (at least 1) at a multiple of Storage::kAlignment (64); null if there is none.
+  std::function<void*(size_t size_bytes, MemoryClass memory_class)> allocate;
+  std::function<void(void* data, size_t size_bytes, MemoryClass memory_class)> free;  ///< must not throw
+  std::function<size_t()> trim;  ///< may be empty: gives idle memory back, @return bytes
+};
+
+/// A caller's own allocator, which counts what goes through it.
+class TREADLE_API CallbackAllocator final : public Allocator {
+ public:
+  /// @throws Error(invalid_argument) if allocate or free is empty.
+  explicit CallbackAllocator(AllocatorCallbacks callbacks);
+  ~CallbackAllocator() override;
+  std::string_view name() const noexcept override;
+  /// @throws Error(invalid_argument) if the caller's memory is not aligned; it is freed.
+  void* allocate(size_t size_bytes, MemoryClass memory_class) override;
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override;
+  size_t trim() noexcept override;
+  MemoryStatistics statistics() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Constants and packed weights that models and sessions of this process hold in common, each counted once (docs/memory.md). Hits: how
+/// often one was found in place of a copy, since the process began.
+struct SharedWeightsStatistics {
+  size_t num_constants = 0, constant_bytes = 0;
+  size_t num_packed = 0, packed_bytes = 0;
+  int64_t hits = 0, misses = 0;
+};
+TREADLE_API SharedWeightsStatistics shared_weights_statistics();
+
 /// Who is charged for memory, and up to which limit. Accounts form trees: what an account is charged with, its parent is charged with as
 /// well, and every limit on the way counts. Thread-safe.
 class TREADLE_API MemoryAccount {

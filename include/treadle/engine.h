@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "treadle/allocator.h"
 #include "treadle/export.h"
 #include "treadle/session.h"
 
@@ -19,6 +22,9 @@ struct EngineOptions {
   /// Operations run inside push(), on the caller's thread, in the order of pushing: to debug.
   bool naive = false;
   int num_threads = 0;  ///< of the engine, which take no part in the loops of nodes; 0: as many as usable CPUs, at least 2
+  /// Scratch spaces there are; who asks for one gets the next in turn. More of them: more operations with scratch at once, and more memory.
+  int num_scratch_spaces = 4;
+  std::shared_ptr<Allocator> allocator;  ///< of scratch spaces; null: the system
 };
 
 /// Orders whole runs, updates of parameters, copies and whatever else by data, not by locks. Operations that write a variable run one at
@@ -36,9 +42,45 @@ class TREADLE_API Engine {
 
    private:
     friend class Engine;
+    void expect_written(std::string_view what) const;  // by the operation that runs on this thread
     std::shared_ptr<State> state_;
   };
   using Operation = std::function<void()>;
+
+  /// Memory for as long as an operation runs. Operations that use it write its variable, so that no two do at once; what one leaves there
+  /// is nobody's business. Copies are the same space.
+  class TREADLE_API Scratch {
+   public:
+    const Variable& variable() const;
+    /// At least so many bytes at a multiple of Storage::kAlignment, until the operation ends; kept for the next one. Their content is not
+    /// set.
+    /// @throws Error(invalid_argument) outside of an operation that writes the variable; Error(resource_exhausted)
+    std::byte* get(size_t size_bytes) const;
+    size_t capacity_bytes() const;  ///< what it has grown to. Only as get()
+
+   private:
+    friend class Engine;
+    struct State;
+    std::shared_ptr<State> state_;
+  };
+
+  /// Random numbers that depend on the seed and the order of pushing only, not on threads: operations that take some write its variable.
+  /// Source: Philox 4x32-10 (Salmon and others 2011). Copies are the same stream.
+  class TREADLE_API RandomStream {
+   public:
+    const Variable& variable() const;
+    /// The next numbers of the stream: uniform in [0, 1), or of the standard normal distribution.
+    /// @throws Error(invalid_argument) outside of an operation that writes the variable.
+    void uniform(std::span<double> values) const;
+    void normal(std::span<double> values) const;
+    /// Begins the stream anew, for operations that follow. Within an operation that writes the variable.
+    void seed(uint64_t seed) const;
+
+   private:
+    friend class Engine;
+    struct State;
+    std::shared_ptr<State> state_;
+  };
 
   explicit Engine(const EngineOptions& options = {});
   ~Engine();  ///< waits for all operations; their errors are dropped
@@ -46,6 +88,8 @@ class TREADLE_API Engine {
   Engine& operator=(const Engine&) = delete;
 
   Variable variable();
+  Scratch scratch();
+  RandomStream random_stream(uint64_t seed);
   /// @param reads, writes  a variable in both, or twice in one, counts as written once.
   /// @param priority       of operations that could run, the highest goes first; then the first pushed.
   /// @throws Error(invalid_argument) for an empty operation, or a variable of another engine.

@@ -34,7 +34,8 @@ struct ModelMetadata {
 };
 
 struct LoadOptions {
-  bool use_mmap = true;  ///< map files and use weights in place; false: read them into memory
+  bool use_mmap = true;       ///< map files and use weights in place; false: read them into memory
+  bool share_weights = true;  ///< tensors that are in memory and not mapped are held once by all models of the process that have them
   /// External data that is in memory already: the location that the model names → the file's contents, used in place.
   std::map<std::string, std::shared_ptr<Storage>> external_files;
 };

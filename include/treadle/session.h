@@ -61,7 +61,9 @@ struct TREADLE_API SessionOptions {
   std::string spill_folder;                       ///< for values that do not fit; empty: that of temporary files
   std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with what the session is charged with; null: nobody
   bool use_mmap = true;                           ///< where the session loads the model itself
-  bool strict_symbols = true;                     ///< false: the same symbol may have different values in different inputs
+  /// Weights and packed weights that another session of the process holds as well, byte for byte, are held once. Without an allocator only.
+  bool share_weights = true;
+  bool strict_symbols = true;  ///< false: the same symbol may have different values in different inputs
   bool enable_profiling = false;
   std::string profile_file_prefix = "treadle_profile_";
   std::string optimized_model_filepath;                     ///< where to write the optimised model; empty: nowhere
@@ -271,6 +273,7 @@ struct MemoryReport {
   size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
   size_t arena_sum_bytes = 0;          ///< of all buffers: the arena if nothing shared bytes
   size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, ONNX Runtime's way of planning
+  size_t largest_node_bytes = 0;  ///< of the node that reads, writes and uses as scratch the most of the arena: no run can do with less
 };
 
 /// One value that is alive at the step of a run at which most bytes are.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "treadle/allocator.h"
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
@@ -36,8 +37,16 @@ struct TREADLE_API TrainerOptions {
   /// statistics.
   std::vector<std::string> parameters;
   std::vector<std::string> frozen;  ///< not trained though they would be
-  int intra_op_num_threads = 0;     ///< 0: the process's shared pool
-  std::shared_ptr<Job> job;         ///< that steps belong to; null: the environment's, if it names one
+  /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
+  /// them all, and an all-reduce finds them as one array. The bits are the same.
+  bool fused_update = false;
+  int intra_op_num_threads = 0;  ///< 0: the process's shared pool
+  /// Of parameters, states, momentum, packed constants and, while a graph runs, its activations, scratch and outputs: as
+  /// SessionOptions::memory_limit_bytes. Steps keep to it by computing values a second time or writing them to a file; the bits stay the
+  /// same.
+  size_t memory_limit_bytes = 0;
+  std::string spill_folder;  ///< for values that do not fit; empty: that of temporary files
+  std::shared_ptr<Job> job;  ///< that steps belong to; null: the environment's, if it names one
 };
 
 using Feeds = std::map<std::string, Datum>;
@@ -70,6 +79,9 @@ class TREADLE_API Trainer {
   double learning_rate() const;
   void set_learning_rate(double rate);
   const std::vector<std::string>& output_names() const;
+  /// What the trainer holds, by class. @throws Error(invalid_argument) for a limit of a trainer that was made without one.
+  MemoryStatistics memory_statistics() const;
+  void set_memory_limit(size_t limit_bytes);
 
   /// Writes the model as it was read, with the trained initializers. @param metadata  set in the model's metadata.
   void save(const std::string& path, const Metadata& metadata = {}) const;

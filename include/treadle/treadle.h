@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 2
+#define TREADLE_ABI_VERSION 3
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -28,6 +28,11 @@ typedef struct treadle_run_options treadle_run_options;
 typedef struct treadle_value treadle_value;
 typedef struct treadle_partial_run treadle_partial_run;
 typedef struct treadle_job treadle_job;
+typedef struct treadle_allocator treadle_allocator;
+typedef struct treadle_engine treadle_engine;
+typedef struct treadle_variable treadle_variable;
+typedef struct treadle_scratch treadle_scratch;
+typedef struct treadle_random_stream treadle_random_stream;
 
 typedef enum treadle_code {
   TREADLE_OK = 0,
@@ -79,6 +84,8 @@ TREADLE_C_API uint32_t treadle_abi_version(void);
 TREADLE_C_API treadle_code treadle_status_code(const treadle_status* status);
 TREADLE_C_API const char* treadle_status_message(const treadle_status* status);
 TREADLE_C_API void treadle_status_release(treadle_status* status);
+/* For callbacks that fail. `message` may be NULL. */
+TREADLE_C_API treadle_status* treadle_status_create(treadle_code code, const char* message);
 
 /* Models. `model_dir` is where external data is looked for; NULL: external data is an error. */
 TREADLE_C_API treadle_status* treadle_model_load(const char* path, treadle_model** out);
@@ -107,6 +114,8 @@ typedef struct treadle_session_options {
   const char* spill_folder;    /* for values that do not fit; NULL: that of temporary files */
   const treadle_config_entry* config_entries; /* "treadle.device", "treadle.group2ctx" and others; after all of the above */
   size_t num_config_entries;
+  treadle_allocator* custom_allocator; /* in place of `allocator`; NULL: none */
+  int32_t own_weights;                 /* non-zero: weights that other sessions of the process have as well are not shared with them */
 } treadle_session_options;
 
 /* Jobs: names under which sessions run, to share a device; docs/sharing.md. A session keeps its job. Changes act within one node. */
@@ -162,6 +171,30 @@ typedef enum treadle_memory_class {
   TREADLE_MEMORY_OTHER = 5,
   TREADLE_MEMORY_TOTAL = 6
 } treadle_memory_class;
+/* Allocators. Sessions, and tensors whose memory came from one, keep it: `release` is called when the last of them and the handle are gone.
+ */
+typedef struct treadle_allocator_callbacks {
+  size_t struct_size; /* set by the caller */
+  void* context;
+  const char* name; /* NULL: "custom" */
+  /* At least 1 byte, at a multiple of 64; NULL if there is none: what needed it ends with TREADLE_RESOURCE_EXHAUSTED. `memory_class`: of
+   * treadle_memory_class. All functions are called by several threads at once. */
+  void* (*allocate)(void* context, size_t size_bytes, int32_t memory_class);
+  void (*free)(void* context, void* data, size_t size_bytes, int32_t memory_class);
+  size_t (*trim)(void* context);  /* gives idle memory back and tells how much; NULL: nothing */
+  void (*release)(void* context); /* NULL: nothing */
+} treadle_allocator_callbacks;
+
+/* On an error `release` is not called. */
+TREADLE_C_API treadle_status* treadle_allocator_create(const treadle_allocator_callbacks* callbacks, treadle_allocator** out);
+TREADLE_C_API void treadle_allocator_release(treadle_allocator* allocator);
+/* Bytes that came from it and are in use now, the most so far, and how often it was asked. Each pointer may be NULL. */
+TREADLE_C_API treadle_status* treadle_allocator_statistics(const treadle_allocator* allocator, int32_t memory_class, uint64_t* bytes,
+                                                           uint64_t* peak_bytes, uint64_t* num_allocations);
+/* Where the memory of an output comes from that is not bound. */
+TREADLE_C_API treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* options, const char* output_name,
+                                                                       treadle_allocator* allocator);
+
 /* Bytes that the session holds now, and the most so far. Either pointer may be NULL. */
 TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes,
                                                      uint64_t* peak_bytes);
@@ -199,6 +232,37 @@ TREADLE_C_API treadle_status* treadle_partial_run_resume(treadle_partial_run* ru
                                                          int* finished);
 TREADLE_C_API treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num_outputs, treadle_value** outputs);
 TREADLE_C_API void treadle_partial_run_release(treadle_partial_run* run);
+
+/* Engines order operations by the variables that they read and write (docs/engine.md). An operation that fails returns a status, which the
+ * engine releases; it surfaces at the wait. Waits are not for operations. */
+typedef treadle_status* (*treadle_operation)(void* context);
+/* `naive` non-zero: operations run inside push, to debug. `num_threads` 0: as many as usable CPUs. */
+TREADLE_C_API treadle_status* treadle_engine_create(int naive, int32_t num_threads, treadle_engine** out);
+TREADLE_C_API void treadle_engine_release(treadle_engine* engine); /* waits for all operations */
+TREADLE_C_API treadle_status* treadle_engine_variable(treadle_engine* engine, treadle_variable** out);
+TREADLE_C_API void treadle_variable_release(treadle_variable* variable);
+TREADLE_C_API uint64_t treadle_variable_version(const treadle_variable* variable); /* how many operations have written it */
+/* `release(context)` is called (may be NULL) when the operation is over, or will not run because what it reads holds an error; not if this
+ * fails. */
+TREADLE_C_API treadle_status* treadle_engine_push(treadle_engine* engine, treadle_operation operation, void* context,
+                                                  void (*release)(void* context), const treadle_variable* const* reads, size_t num_reads,
+                                                  const treadle_variable* const* writes, size_t num_writes, int32_t priority);
+/* Resources: to be used within operations that write their variable (a new handle), elsewhere an error. Scratch space is handed out in turn
+ * and holds at least `size_bytes` at a multiple of 64 until the operation ends. */
+TREADLE_C_API treadle_status* treadle_engine_scratch(treadle_engine* engine, treadle_scratch** out);
+TREADLE_C_API treadle_status* treadle_scratch_variable(const treadle_scratch* scratch, treadle_variable** out);
+TREADLE_C_API treadle_status* treadle_scratch_get(const treadle_scratch* scratch, size_t size_bytes, void** out);
+TREADLE_C_API void treadle_scratch_release(treadle_scratch* scratch);
+/* The next numbers of a stream, uniform in [0, 1) or of the standard normal distribution: they depend on the seed and the order of pushing
+ * only. */
+TREADLE_C_API treadle_status* treadle_engine_random_stream(treadle_engine* engine, uint64_t seed, treadle_random_stream** out);
+TREADLE_C_API treadle_status* treadle_random_stream_variable(const treadle_random_stream* stream, treadle_variable** out);
+TREADLE_C_API treadle_status* treadle_random_stream_uniform(const treadle_random_stream* stream, double* values, size_t count);
+TREADLE_C_API treadle_status* treadle_random_stream_normal(const treadle_random_stream* stream, double* values, size_t count);
+TREADLE_C_API void treadle_random_stream_release(treadle_random_stream* stream);
+TREADLE_C_API treadle_status* treadle_engine_wait_for(treadle_engine* engine, const treadle_variable* variable);
+TREADLE_C_API treadle_status* treadle_engine_wait_all(treadle_engine* engine);
+TREADLE_C_API treadle_status* treadle_engine_num_pending(const treadle_engine* engine, size_t* out);
 
 /* Values. A borrowed tensor does not copy: `data` must stay alive and unchanged until `release(context)` is called (may be NULL). */
 TREADLE_C_API treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out);

@@ -42,6 +42,11 @@ struct PyThreadPool {
   std::shared_ptr<ThreadPool> pool;
 };
 
+/// An allocator that Python made or named.
+struct PyAllocator {
+  std::shared_ptr<Allocator> allocator;
+};
+
 struct PyRunOptions : RunOptions {
   nb::object metadata_callback = nb::none();  // what on_metadata calls
   int log_severity_level = -1, log_verbosity_level = 0;
@@ -63,6 +68,9 @@ void register_stateful_run(nb::module_& module);
 void register_train(nb::module_& module);
 void register_plugin(nb::module_& module);
 void register_sharing(nb::module_& module);
+
+/// Bytes now and at most, by class.
+nb::dict memory_dict(const MemoryStatistics& statistics);
 
 /// A Python object that C++ may let go of on any thread.
 std::shared_ptr<nb::object> keep(nb::object function);

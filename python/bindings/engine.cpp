@@ -4,6 +4,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "datum.h"
+#include "numpy.h"
 #include "session.h"
 
 namespace treadle::python {
@@ -56,6 +57,13 @@ void waiting(Wait&& wait) {
   throw nb::python_error();
 }
 
+nb::object numbers_of(const Engine::RandomStream& stream, int64_t count, void (Engine::RandomStream::*fill)(std::span<double>) const) {
+  if (count < 0) throw Error(ErrorCode::invalid_argument, std::to_string(count) + " numbers");
+  Tensor numbers(DType::float64, Shape{count});
+  (stream.*fill)(numbers.span<double>());
+  return array_from_tensor(numbers);
+}
+
 }  // namespace
 
 void register_engine(nb::module_& module) {
@@ -63,11 +71,40 @@ void register_engine(nb::module_& module) {
   nb::class_<PyEngine> engine(module, "Engine", "Runs operations as soon as the variables that they read and write allow it.");
   nb::class_<Engine::Variable>(engine, "Variable", "Something that operations read and write.")
       .def_prop_ro("version", &Engine::Variable::version, "How many operations have written it.");
+  nb::class_<Engine::Scratch>(engine, "Scratch", "Memory for as long as an operation runs; operations that use it write its variable.")
+      .def_prop_ro("variable", &Engine::Scratch::variable)
+      .def(
+          "get",
+          [](const Engine::Scratch& self, int64_t size_bytes) {
+            if (size_bytes < 0) throw Error(ErrorCode::invalid_argument, std::to_string(size_bytes) + " bytes");
+            return array_from_tensor(
+                Tensor(DType::uint8, Shape{size_bytes},
+                       Storage::borrow(self.get(static_cast<size_t>(size_bytes)), static_cast<size_t>(size_bytes), {})));
+          },
+          "size_bytes"_a,
+          "An array of bytes, not initialised, for this operation only: it must not be kept. Within an operation that writes the "
+          "variable.");
+  nb::class_<Engine::RandomStream>(engine, "RandomStream", "Random numbers that depend on the seed and the order of pushing only.")
+      .def_prop_ro("variable", &Engine::RandomStream::variable)
+      .def(
+          "uniform",
+          [](const Engine::RandomStream& self, int64_t count) { return numbers_of(self, count, &Engine::RandomStream::uniform); },
+          "count"_a, "The next numbers, in [0, 1). Within an operation that writes the variable.")
+      .def(
+          "normal", [](const Engine::RandomStream& self, int64_t count) { return numbers_of(self, count, &Engine::RandomStream::normal); },
+          "count"_a, "The next numbers of the standard normal distribution. Within an operation that writes the variable.")
+      .def("seed", &Engine::RandomStream::seed, "seed"_a, "Begins the stream anew. Within an operation that writes the variable.");
   engine
       .def(
           "__init__",
-          [](PyEngine* self, bool naive, int num_threads) { new (self) PyEngine({.naive = naive, .num_threads = num_threads}); },
-          "naive"_a = false, "num_threads"_a = 0, "naive: operations run inside push(), to debug.")
+          [](PyEngine* self, bool naive, int num_threads, int num_scratch_spaces) {
+            new (self) PyEngine({.naive = naive, .num_threads = num_threads, .num_scratch_spaces = num_scratch_spaces});
+          },
+          "naive"_a = false, "num_threads"_a = 0, "num_scratch_spaces"_a = 4, "naive: operations run inside push(), to debug.")
+      .def(
+          "scratch", [](PyEngine& self) { return self.engine->scratch(); }, "One of the engine's scratch spaces, in turn.")
+      .def(
+          "random_stream", [](PyEngine& self, uint64_t seed) { return self.engine->random_stream(seed); }, "seed"_a)
       .def("variable", [](PyEngine& self) { return self.engine->variable(); })
       .def("push", &push, "function"_a, "reads"_a = std::vector<Engine::Variable>(), "writes"_a = std::vector<Engine::Variable>(),
            "priority"_a = 0, "Runs function() when it may; what it raises surfaces at the wait.")

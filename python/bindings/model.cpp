@@ -39,7 +39,7 @@ Model load(const std::function<Model()>& read) {
 
 LoadOptions load_options(const PySessionOptions* options) {
   if (!options) return {};
-  return {.use_mmap = options->use_mmap, .external_files = options->external_files};
+  return {.use_mmap = options->use_mmap, .share_weights = options->share_weights, .external_files = options->external_files};
 }
 
 Model load_file(const std::string& path, const PySessionOptions* options) {

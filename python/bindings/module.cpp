@@ -7,6 +7,7 @@ NB_MODULE(_treadle, module) {
   module.def("version", [] { return std::string(treadle::version()); });
   register_errors(module);
   register_sharing(module);
+  register_memory(module);
   register_options(module);
   register_model(module);
   register_ort_value(module);
@@ -14,7 +15,6 @@ NB_MODULE(_treadle, module) {
   register_session(module);
   register_io_binding(module);
   register_partial_run(module);
-  register_memory(module);
   register_control(module);
   register_engine(module);
   register_stateful_run(module);

@@ -1,8 +1,10 @@
 // SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/variant.h>
 
 #include <stdexcept>
+#include <variant>
 
 #include "datum.h"
 #include "treadle/sharing.h"
@@ -82,8 +84,13 @@ void register_options(nb::module_& module) {
       .def_rw("enable_mem_reuse", &PySessionOptions::reuse_memory, "False: every value has bytes of its own.")
       .def_prop_rw(
           "allocator", [](const PySessionOptions& options) { return std::string(options.allocator ? options.allocator->name() : "plain"); },
-          [](PySessionOptions& options, const std::string& kinds) { options.allocator = make_allocator(kinds); },
-          "Where memory comes from: plain, arena, guard, nan, recording, joined by \"+\".")
+          [](PySessionOptions& options, const std::variant<std::string, PyAllocator>& given) {
+            const auto* kinds = std::get_if<std::string>(&given);
+            options.allocator = kinds ? make_allocator(*kinds) : std::get<PyAllocator>(given).allocator;
+          },
+          "Where memory comes from: plain, arena, guard, nan, recording, joined by \"+\"; or a treadle.memory.Allocator, which several "
+          "sessions "
+          "may have.")
       .def_rw("memory_limit_bytes", &PySessionOptions::memory_limit_bytes,
               "Of weights, activations and outputs until they are handed over; runs spill and compute twice to keep to it. 0: none.")
       .def_rw("spill_folder", &PySessionOptions::spill_folder)
@@ -187,6 +194,8 @@ void register_options(nb::module_& module) {
           "A ThreadPool in place of the shared one.")
       .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
+      .def_rw("share_weights", &PySessionOptions::share_weights,
+              "Weights and packed weights that other sessions of the process have as well are held once.")
       .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
       .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
       .def_rw("config", &PySessionOptions::config)
@@ -221,6 +230,18 @@ void register_options(nb::module_& module) {
           "thread_pool", [](const PyRunOptions& options) { return pool_object(options.thread_pool); },
           [](PyRunOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
           "A ThreadPool for these runs; no more of its threads are used than the session has.")
+      .def_prop_rw(
+          "output_allocators",
+          [](const PyRunOptions& options) {
+            std::map<std::string, PyAllocator> allocators;
+            for (const auto& [name, allocator] : options.output_allocators) allocators[name] = {allocator};
+            return allocators;
+          },
+          [](PyRunOptions& options, const std::map<std::string, PyAllocator>& allocators) {
+            options.output_allocators.clear();
+            for (const auto& [name, given] : allocators) options.output_allocators[name] = given.allocator;
+          },
+          "By the name of the output: the treadle.memory.Allocator that its memory comes from, if it is not bound.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
           "add_active_adapter", [](PyRunOptions&, nb::handle) { throw Error(ErrorCode::not_implemented, "LoRA adapters"); }, "adapter"_a,

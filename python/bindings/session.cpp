@@ -135,7 +135,8 @@ void register_session(nb::module_& module) {
       .def_ro("arena_bytes", &MemoryReport::arena_bytes)
       .def_ro("arena_lower_bound_bytes", &MemoryReport::arena_lower_bound_bytes)
       .def_ro("arena_sum_bytes", &MemoryReport::arena_sum_bytes)
-      .def_ro("arena_in_order_bytes", &MemoryReport::arena_in_order_bytes);
+      .def_ro("arena_in_order_bytes", &MemoryReport::arena_in_order_bytes)
+      .def_ro("largest_node_bytes", &MemoryReport::largest_node_bytes);
 
   nb::class_<PySession>(module, "Session", nb::type_slots(session_slots),
                         "A model made ready to run. Any number of threads may run it at once.")
@@ -157,21 +158,7 @@ void register_session(nb::module_& module) {
       .def(
           "to_text", [](const PySession& self, const std::string& stage) { return self.session.to_text(stage); }, nb::arg("stage"))
       .def(
-          "memory_statistics",
-          [](const PySession& self) {
-            const MemoryStatistics statistics = self.session.memory_statistics();
-            nb::dict result;
-            auto add = [&](std::string_view name, const MemoryUsage& usage) {
-              nb::dict entry;
-              entry["bytes"] = usage.bytes;
-              entry["peak_bytes"] = usage.peak_bytes;
-              entry["num_allocations"] = usage.num_allocations;
-              result[nb::str(name.data(), name.size())] = entry;
-            };
-            for (size_t c = 0; c < kNumMemoryClasses; ++c) add(memory_class_name(static_cast<MemoryClass>(c)), statistics.classes[c]);
-            add("total", statistics.total);
-            return result;
-          },
+          "memory_statistics", [](const PySession& self) { return memory_dict(self.session.memory_statistics()); },
           "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")
       .def("reset_memory_peaks", [](const PySession& self) { self.session.reset_memory_peaks(); })
       .def(

@@ -93,7 +93,7 @@ void register_train(nb::module_& module) {
           "__init__",
           [](Trainer* self, const Model& model, const std::string& output, const std::string& loss, bool int32_labels, double learning_rate,
              double momentum, double weight_decay, bool nesterov, std::vector<std::string> parameters, std::vector<std::string> frozen,
-             int num_threads) {
+             int num_threads, bool fused_update, size_t memory_limit_bytes, const std::string& spill_folder) {
             if (loss != "softmax_cross_entropy" && loss != "mean_squared_error")
               throw Error(ErrorCode::invalid_argument, "loss is \"" + loss + "\"; it must be softmax_cross_entropy or mean_squared_error");
             train::TrainerOptions options;
@@ -107,10 +107,15 @@ void register_train(nb::module_& module) {
             options.parameters = std::move(parameters);
             options.frozen = std::move(frozen);
             options.intra_op_num_threads = num_threads;
+            options.fused_update = fused_update;
+            options.memory_limit_bytes = memory_limit_bytes;
+            options.spill_folder = spill_folder;
             new (self) Trainer(model, options);
           },
           "model"_a, "output"_a, "loss"_a, "int32_labels"_a, "learning_rate"_a, "momentum"_a, "weight_decay"_a, "nesterov"_a,
-          "parameters"_a, "frozen"_a, "num_threads"_a)
+          "parameters"_a, "frozen"_a, "num_threads"_a, "fused_update"_a, "memory_limit_bytes"_a, "spill_folder"_a)
+      .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
+      .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a)
       .def(
           "step",
           [](Trainer& self, const nb::dict& feeds, nb::handle labels) {

@@ -7,6 +7,6 @@
 
 from __future__ import annotations
 
-from ._treadle import ArenaPlan, plan_arena
+from ._treadle import Allocator, ArenaPlan, plan_arena, shared_weights
 
-__all__ = ["ArenaPlan", "plan_arena"]
+__all__ = ["Allocator", "ArenaPlan", "plan_arena", "shared_weights"]

@@ -51,6 +51,9 @@ class Trainer:
     :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]) or "mean_squared_error" (labels like the output).
     :param parameters: names of the initializers to train; all by default.
     :param frozen: names of initializers that are not trained.
+    :param fused_update: parameters, gradients and momentum lie one after the other in memory, and one node updates them all; the same bits.
+    :param memory_limit_bytes: of parameters, momentum, and the activations of a step; steps compute values twice or write them to a file (in
+        `spill_folder`) to keep to it, with the same bits. 0: none.
     """
 
     def __init__(
@@ -67,10 +70,34 @@ class Trainer:
         frozen: Iterable[str] = (),
         int32_labels: bool = False,
         num_threads: int = 0,
+        fused_update: bool = False,
+        memory_limit_bytes: int = 0,
+        spill_folder: str = "",
     ) -> None:
         self._trainer = _treadle.Trainer(
-            _model(model), output, loss, int32_labels, learning_rate, momentum, weight_decay, nesterov, list(parameters), list(frozen), num_threads
+            _model(model),
+            output,
+            loss,
+            int32_labels,
+            learning_rate,
+            momentum,
+            weight_decay,
+            nesterov,
+            list(parameters),
+            list(frozen),
+            num_threads,
+            fused_update,
+            memory_limit_bytes,
+            spill_folder,
         )
+
+    def memory_statistics(self) -> dict[str, dict[str, int]]:
+        """Bytes that the trainer holds now, and the most so far, by class, as `InferenceSession.memory_statistics()`."""
+        return self._trainer.memory_statistics()
+
+    def set_memory_limit(self, limit_bytes: int) -> None:
+        """Changes `memory_limit_bytes` for later steps; the trainer must have been made with a limit."""
+        self._trainer.set_memory_limit(limit_bytes)
 
     def step(self, feeds: Mapping[str, Any], labels: Any) -> float:
         """Forward, backward and update, in place. Returns the loss before the update."""

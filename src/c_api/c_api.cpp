@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "c_api/allocator.h"
 #include "c_api/job.h"
 #include "c_api/status.h"
 #include "treadle/error.h"
@@ -82,6 +83,10 @@ void treadle_status_release(treadle_status* status) {
   if (status != &last_resort) delete status;
 }
 
+treadle_status* treadle_status_create(treadle_code code, const char* message) {
+  return treadle::c_api::status_of(code == TREADLE_OK ? TREADLE_INTERNAL : code, message ? message : "");
+}
+
 treadle_status* treadle_model_load(const char* path, treadle_model** out) {
   return guarded([&] { require(out, "out") = new treadle_model{treadle::Model::load(&require(path, "path"))}; });
 }
@@ -112,6 +117,8 @@ treadle_status* treadle_session_create(const treadle_model* model, const treadle
       if (given->job) options.job = given->job->job;
       if (given->backends) options.config["treadle.backends"] = given->backends;
       if (given->allocator) options.allocator = treadle::make_allocator(given->allocator);
+      if (given->custom_allocator) options.allocator = given->custom_allocator->allocator;
+      options.share_weights = given->own_weights == 0;
       options.memory_limit_bytes = static_cast<size_t>(given->memory_limit_bytes);
       if (given->spill_folder) options.spill_folder = given->spill_folder;
       options.intra_op_num_threads = given->intra_op_num_threads;
@@ -190,6 +197,12 @@ void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t d
 
 treadle_status* treadle_run_options_set_tag(treadle_run_options* options, const char* tag) {
   return guarded([&] { require(options, "options").options.tag = &require(tag, "tag"); });
+}
+treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* options, const char* output_name,
+                                                         treadle_allocator* allocator) {
+  return guarded([&] {
+    require(options, "options").options.output_allocators[&require(output_name, "output_name")] = require(allocator, "allocator").allocator;
+  });
 }
 treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name) {
   return guarded([&] { require(options, "options").options.targets.emplace_back(&require(name, "name")); });

@@ -150,6 +150,7 @@ int inspect(const Options& options) {
         out["arena_lower_bound_bytes"] = memory.arena_lower_bound_bytes;
         out["arena_sum_bytes"] = memory.arena_sum_bytes;
         out["arena_in_order_bytes"] = memory.arena_in_order_bytes;
+        out["largest_node_bytes"] = memory.largest_node_bytes;
       }
     }
     fmt::print("{}\n", out.dump(2));

@@ -37,6 +37,7 @@ std::string reason(int code) { return std::generic_category().message(code); }
 struct InputFile {
   int fd;
   size_t size_bytes = 0;
+  FileRange whole;
 
   explicit InputFile(const std::string& path)
       // O_NONBLOCK: opening a FIFO must not wait for a writer before it can be refused.
@@ -50,6 +51,8 @@ struct InputFile {
       throw Error(ErrorCode::io_error, "\"" + path + "\" is not a regular file");
     }
     size_bytes = static_cast<size_t>(info.st_size);
+    auto nanoseconds = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
+    whole = {info.st_dev, info.st_ino, size_bytes, 0, size_bytes, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
   }
   ~InputFile() { ::close(fd); }
   InputFile(const InputFile&) = delete;
@@ -63,9 +66,18 @@ class Mappings {
     static Mappings* const mappings = new Mappings;  // never destroyed: tensors of a static object may be
     return *mappings;
   }
-  void add(const void* data, size_t size_bytes) {
+  void add(const void* data, const FileRange& whole) {
     std::lock_guard lock(mutex_);
-    files_[reinterpret_cast<uintptr_t>(data)] = {.size_bytes = size_bytes};
+    files_[reinterpret_cast<uintptr_t>(data)] = {.size_bytes = whole.size_bytes, .whole = whole};
+  }
+  std::optional<FileRange> find(const void* data, size_t size_bytes) {
+    std::lock_guard lock(mutex_);
+    auto found = around(reinterpret_cast<uintptr_t>(data), size_bytes);
+    if (found == files_.end()) return std::nullopt;
+    FileRange range = found->second.whole;
+    range.offset = reinterpret_cast<uintptr_t>(data) - found->first;
+    range.size_bytes = size_bytes;
+    return range;
   }
   void remove(const void* data) {
     std::lock_guard lock(mutex_);
@@ -76,16 +88,15 @@ class Mappings {
   std::optional<std::pair<uintptr_t, uintptr_t>> note(const void* data, size_t size_bytes) {
     auto begin = reinterpret_cast<uintptr_t>(data);
     std::lock_guard lock(mutex_);
-    auto after = files_.upper_bound(begin);
-    if (after == files_.begin()) return std::nullopt;
-    auto& [start, file] = *std::prev(after);
-    if (begin - start > file.size_bytes || size_bytes > file.size_bytes - (begin - start)) return std::nullopt;
+    auto found = around(begin, size_bytes);
+    if (found == files_.end()) return std::nullopt;
+    Mapped& file = found->second;
     file.read_begin = std::min(file.read_begin, begin);
     file.read_end = std::max(file.read_end, begin + size_bytes);
     file.read_bytes += size_bytes;
     if (file.read_bytes < kWorthDropping) return std::pair{begin, begin};
     const std::pair all{file.read_begin, file.read_end};
-    file = {.size_bytes = file.size_bytes};
+    file = {.size_bytes = file.size_bytes, .whole = file.whole};
     return all;
   }
 
@@ -94,7 +105,15 @@ class Mappings {
     size_t size_bytes = 0;
     uintptr_t read_begin = UINTPTR_MAX, read_end = 0;  // around all that was read since pages were dropped the last time
     size_t read_bytes = 0;
+    FileRange whole;
   };
+  std::map<uintptr_t, Mapped>::iterator around(uintptr_t begin, size_t size_bytes) {
+    auto after = files_.upper_bound(begin);
+    if (after == files_.begin()) return files_.end();
+    auto found = std::prev(after);
+    const uintptr_t offset = begin - found->first;
+    return offset <= found->second.size_bytes && size_bytes <= found->second.size_bytes - offset ? found : files_.end();
+  }
   ForkMutex mutex_;
   std::map<uintptr_t, Mapped> files_;
 };
@@ -107,7 +126,7 @@ std::shared_ptr<Storage> map_file(const std::string& path) {
   void* data = ::mmap(nullptr, file.size_bytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) throw_io("map", path, errno);
   try {
-    Mappings::all().add(data, file.size_bytes);
+    Mappings::all().add(data, file.whole);
     return Storage::borrow(
         data, file.size_bytes,
         [data, size = file.size_bytes] {
@@ -130,6 +149,8 @@ bool drop_mapped_pages(const void* data, size_t size_bytes) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   return true;
 }
+
+std::optional<FileRange> mapped_range(const void* data, size_t size_bytes) { return Mappings::all().find(data, size_bytes); }
 
 std::shared_ptr<Storage> read_file(const std::string& path) {
   InputFile file(path);

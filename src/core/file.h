@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +23,14 @@ std::shared_ptr<Storage> map_file(const std::string& path);
 /// lies between. Does nothing for other memory.
 /// @return whether it is such a file's.
 bool drop_mapped_pages(const void* data, size_t size_bytes);
+
+/// Which bytes of which file, in which state: who has the same has the same contents, as long as every change shows in the times.
+struct FileRange {
+  uint64_t device = 0, inode = 0, file_bytes = 0, offset = 0, size_bytes = 0;
+  int64_t modified_ns = 0, changed_ns = 0;  ///< when the file was mapped
+};
+/// Nothing for memory that is not a file's that map_file() maps.
+std::optional<FileRange> mapped_range(const void* data, size_t size_bytes);
 
 /// The same, read into memory.
 std::shared_ptr<Storage> read_file(const std::string& path);

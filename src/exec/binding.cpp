@@ -41,6 +41,8 @@ constexpr double kNoLimitSeconds = 1e6;
 }  // namespace
 
 Binding::Binding(const Program& program) : program_(program) {
+  // Known values stay with the binding: what a limit leaves to a run is what is left beside them.
+  AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program.slots();
   values_.resize(program.num_expressions(), -1);
   shapes_.resize(slots.size());
@@ -103,7 +105,8 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
   context.packed_ = instruction.packed.get();
   context.max_threads_ = max_threads;
-  AllocationScope scope(AllocationScope::current(), MemoryClass::packed);  // what a kernel packs when it first knows how
+  // What a kernel packs when it first knows how.
+  AllocationScope scope(instruction.packed_is_shared ? nullptr : AllocationScope::current(), MemoryClass::packed);
   try {
     instruction.kernel->bind(state_.get() + instruction.state_offset, context);
   } catch (Error& error) {
@@ -152,12 +155,14 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   evaluate();
   if (!bound_before_) pack_ahead(max_threads, pool);
   for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads);
+  program_.charge_shared_packed();
   const auto buffers = program_.buffers();
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].slot < 0) continue;
     sizes_[b] = size_bytes(program_.slots()[static_cast<size_t>(buffers[b].slot)].dtype,
                            shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
   }
+  place_parts();
   place(bucketed);
   if (program_.parallel() || program_.shared()) estimate_costs();
   if (program_.parallel()) judge_costs();
@@ -230,6 +235,28 @@ void Binding::judge_costs() {
   const Reachability& reach = program_.parallel()->reach;
   for (size_t a = 0; a < candidates.size() && !wide_; ++a)
     for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);
+}
+
+void Binding::place_parts() {
+  const auto slots = program_.slots();
+  auto bytes_of = [&](int32_t slot) {
+    const auto s = static_cast<size_t>(slot);
+    return size_bytes(slots[s].dtype, shapes_[s].num_elements());
+  };
+  if (part_offsets_.empty() && !program_.parts().empty()) part_offsets_.resize(slots.size());
+  uint32_t first = 0, count = 0;  // operands added up already: those of pieces of one node grow one by one
+  size_t preceding_bytes = 0;
+  for (const Program::Part& part : program_.parts()) {
+    if (part.first_preceding != first || part.num_preceding < count) first = part.first_preceding, count = 0, preceding_bytes = 0;
+    for (; count < part.num_preceding; ++count)
+      if (const int32_t slot = program_.operands()[first + count]; slot >= 0) preceding_bytes += bytes_of(slot);
+    const size_t offset = (part.base < 0 ? 0 : part_offsets_[static_cast<size_t>(part.base)]) + preceding_bytes;
+    if (offset + bytes_of(part.slot) > bytes_of(slots[static_cast<size_t>(part.slot)].root))
+      throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(part.slot)].root) +
+                                                   "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
+                                                   to_string(shape(part.slot)));
+    part_offsets_[static_cast<size_t>(part.slot)] = offset;
+  }
 }
 
 void Binding::place(bool bucketed) {

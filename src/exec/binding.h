@@ -48,6 +48,8 @@ class Binding {
     return std::span(operand_shapes_)
         .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
+  /// In bytes, from where the slot's root begins.
+  size_t part_offset(int32_t slot) const { return part_offsets_.empty() ? 0 : part_offsets_[static_cast<size_t>(slot)]; }
   const OffsetPlan& offsets() const { return *offsets_; }
   std::span<const size_t> buffer_sizes() const { return sizes_; }
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
@@ -73,6 +75,7 @@ class Binding {
   void evaluate();
   void pack_ahead(int max_threads, ThreadPool* pool);
   void bind_instruction(const Instruction& instruction, int max_threads);
+  void place_parts();
   void place(bool bucketed);
   void estimate_costs();
   void judge_costs();
@@ -86,7 +89,8 @@ class Binding {
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
   std::unique_ptr<std::byte[]> state_;
-  std::vector<size_t> sizes_;  // bytes, per buffer
+  std::vector<size_t> sizes_;         // bytes, per buffer
+  std::vector<size_t> part_offsets_;  // bytes, per slot; empty if no slot is a part of another
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0;
   bool bound_before_ = false;

@@ -102,7 +102,8 @@ void Frame::ready_pointers() {
     if (slot.placement == Placement::arena) {
       if (slot.buffer < 0) continue;
       pointers_[k] =
-          arena_->data() + (budget_ ? budget_->operand_offsets[k] : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)]);
+          arena_->data() + (budget_ ? budget_->operand_offsets[k]
+                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]));
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {
@@ -146,7 +147,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     if (info.placement == Placement::known || !feed.is_tensor()) continue;
     if (info.static_shape && feed.tensor().shape() != binding_->shape(slot))
       throw_feed(program_, slot, feed, "another shape than " + to_string(binding_->shape(slot)));
-    for (uint32_t position : program_.patches(slot)) pointers_[position] = feed.tensor().raw();
+    point_at(slot, feed.tensor());
   }
   for (int32_t slot : program_.preallocated()) {
     const Slot& info = program_.slots()[static_cast<size_t>(slot)];
@@ -160,12 +161,22 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
         throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program_.graph().output_names[k],
                                                              describe(memory), short_name_of(info.dtype), to_string(shape)));
       if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
+      if (info.in_pieces && is_fed(memory)) continue;                          // as is what would be written over before it is read
       tensor = memory.reshaped(binding_->shape(slot));
       break;
     }
     if (!tensor.defined()) tensor = make_output(slot, memory);
     hold(slot, std::move(tensor));
   }
+}
+
+bool Frame::is_fed(const Tensor& memory) const {
+  const std::less<> before;
+  const std::byte *begin = memory.raw(), *end = begin + memory.size_bytes();
+  return std::any_of(program_.input_slots().begin(), program_.input_slots().end(), [&](int32_t slot) {
+    const Datum& feed = held_[static_cast<size_t>(slot)];
+    return feed.is_tensor() && before(feed.tensor().raw(), end) && before(begin, feed.tensor().raw() + feed.tensor().size_bytes());
+  });
 }
 
 namespace {
@@ -218,13 +229,18 @@ Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) co
   return Tensor(dtype, shape);
 }
 
+void Frame::point_at(int32_t slot, const Tensor& tensor) {
+  for (uint32_t position : program_.patches(slot))
+    pointers_[position] = tensor.raw() + binding_->part_offset(program_.operands()[position]);
+}
+
 void Frame::hold(int32_t slot, Datum datum) {
   if (datum.is_tensor()) {
     const Slot& info = program_.slots()[static_cast<size_t>(slot)];
     if (info.static_shape && datum.tensor().shape() != binding_->shape(slot))
       throw Error(ErrorCode::invalid_argument, fmt::format("the value \"{}\" has the shape {}, inferred was {}", program_.name(slot),
                                                            to_string(datum.tensor().shape()), to_string(binding_->shape(slot))));
-    for (uint32_t position : program_.patches(slot)) pointers_[position] = datum.tensor().raw();
+    point_at(slot, datum.tensor());
   }
   held_[static_cast<size_t>(slot)] = std::move(datum);
 }
@@ -241,7 +257,16 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
     if (!root.is_tensor()) return root;
-    Tensor tensor = slot.root == index ? root.tensor() : root.tensor().reshaped(binding_->shape(index));
+    Tensor tensor = root.tensor();
+    if (slot.root != index) {
+      const Tensor& whole = root.tensor();
+      const Shape& shape = binding_->shape(index);
+      const size_t offset = binding_->part_offset(index);
+      if (offset == 0 && shape.num_elements() == whole.num_elements())
+        tensor = whole.reshaped(shape);
+      else
+        tensor = Tensor(slot.dtype, shape, whole.storage(), static_cast<size_t>(whole.raw() - whole.storage()->data()) + offset);
+    }
     return Datum(shared && tensor.storage()->lent() ? tensor.clone() : tensor);
   };
   switch (slot.placement) {
@@ -254,7 +279,7 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
   const Shape& shape = binding_->shape(index);
   const auto buffer = static_cast<size_t>(slot.buffer);
   if (budget_ && where_[buffer] == kAway) return {};
-  auto* data = arena_->data() + (budget_ ? where_[buffer] : binding_->offsets().offsets[buffer]);
+  auto* data = arena_->data() + (budget_ ? where_[buffer] : binding_->offsets().offsets[buffer]) + binding_->part_offset(index);
   Tensor view(slot.dtype, shape, Storage::lend(data, size_bytes(slot.dtype, shape.num_elements())));
   return shared ? view.clone() : view;
 }

@@ -191,6 +191,8 @@ class Frame {
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
   Tensor make_output(int32_t slot, std::span<const OutputMemory> memory) const;
   void hold(int32_t slot, Datum datum);
+  bool is_fed(const Tensor& memory) const;            // some of its bytes are a feed's
+  void point_at(int32_t slot, const Tensor& tensor);  // all operands that have the slot's bytes, or some of them
   Datum datum_of(int32_t slot, bool shared) const;
 
   const Program& program_;

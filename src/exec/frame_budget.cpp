@@ -147,8 +147,7 @@ bool Frame::follow_limit() {
   }
   // Pointers to feeds and held values, which are not in the arena.
   for (size_t s = 0; s < held_.size(); ++s)
-    if (held_[s].is_tensor())
-      for (uint32_t position : program_.patches(static_cast<int32_t>(s))) pointers_[position] = held_[s].tensor().raw();
+    if (held_[s].is_tensor()) point_at(static_cast<int32_t>(s), held_[s].tensor());
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (!is_needed(b)) continue;
     size_t offset = binding_->offsets().offsets[b];

@@ -14,10 +14,12 @@
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/binding.h"
+#include "exec/byte_sharing.h"
 #include "exec/frame.h"
 #include "exec/node_order.h"
 #include "exec/parallel_plan.h"
 #include "exec/program.h"
+#include "exec/shared_packed.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -164,13 +166,9 @@ class Lowering {
       for (int64_t i = begin; i < end; ++i) {
         Task& task = tasks[order[static_cast<size_t>(i)]];
         AllocationScope scope(options_.memory, MemoryClass::packed);  // the thread is one of the pool's
-        const size_t before = AllocationScope::allocated_bytes();
         const Node& node = *task.instruction->node;
         try {
-          task.instruction->packed = task.instruction->kernel->create(CreateContext(graph_, node));
-          const size_t made = AllocationScope::allocated_bytes() - before;
-          if (task.instruction->packed)
-            task.foreign_bytes = task.instruction->packed->size_bytes() - std::min(made, task.instruction->packed->size_bytes());
+          create(*task.instruction, task.foreign_bytes);
           for (size_t k = 0; k < node.inputs.size() && k < 32; ++k) {
             if ((task.instruction->kernel->packs >> k & 1U) == 0) continue;
             const Tensor* constant = graph_.stored_tensor(node.inputs[k]);
@@ -185,10 +183,28 @@ class Lowering {
       }
     });
     std::string missing;
-    for (const Task& task : tasks) p_.foreign_packed_bytes_ += task.foreign_bytes;
+    for (const Task& task : tasks) {
+      p_.foreign_packed_bytes_ += task.foreign_bytes;
+      if (task.instruction->packed_is_shared) p_.shared_packed_.push_back(task.instruction->packed.get());
+    }
+    std::sort(p_.shared_packed_.begin(), p_.shared_packed_.end());  // two nodes may have the same weights
+    p_.shared_packed_.erase(std::unique(p_.shared_packed_.begin(), p_.shared_packed_.end()), p_.shared_packed_.end());
+    if (options_.memory) p_.shared_charge_.account = options_.memory->account;
+    p_.charge_shared_packed();
     for (Task& task : tasks)
       if (task.error) note(*task.error, *task.instruction->node, missing);
     if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+  }
+
+  // What is bound in the run packs in the run, where its allocations are the run's: such nodes keep a state of their own.
+  void create(Instruction& instruction, size_t& foreign_bytes) const {
+    if (options_.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph_, *instruction.node, *instruction.kernel);
+    instruction.packed_is_shared = instruction.packed != nullptr;
+    if (instruction.packed_is_shared) return;
+    const size_t before = AllocationScope::allocated_bytes();
+    instruction.packed = instruction.kernel->create(CreateContext(graph_, *instruction.node));
+    const size_t made = AllocationScope::allocated_bytes() - before;
+    if (instruction.packed) foreign_bytes = instruction.packed->size_bytes() - std::min(made, instruction.packed->size_bytes());
   }
 
   // Per slot: operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
@@ -224,14 +240,27 @@ class Lowering {
       const Tensor* tensor = graph_.stored_tensor(constant.value);
       if (!tensor || is_aligned(*tensor) || !is_read[s]) {
         p_.constants_[s] = graph_.value(constant.value).constant;
+        // What the passes made for this session alone: the model's own memory is shared as the model was read.
+        if (tensor && is_read[s] && options_.share_weights && options_.release_packed && options_.memory &&
+            account_of(tensor->storage()) == options_.memory->account.get()) {
+          p_.constants_[s] = share(*tensor);
+          options_.release_packed->value(constant.value).constant = p_.constants_[s];
+          tensor = &p_.constants_[s].tensor();
+        }
         const bool in_memory = tensor && (is_read[s] || !drop_mapped_pages(tensor->raw(), tensor->size_bytes()));
         if (in_memory && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
         continue;
       }
-      p_.constants_[s] = tensor->clone();
+      p_.constants_[s] = options_.share_weights ? share(*tensor) : tensor->clone();
+      if (!account_of(p_.constants_[s].tensor().storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();  // the process's copy
       const bool given_back = drop_mapped_pages(tensor->raw(), tensor->size_bytes());
       if (!given_back && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
     }
+  }
+
+  static Tensor share(const Tensor& tensor) {
+    if (tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous()) return tensor.clone();
+    return Tensor(tensor.dtype(), tensor.shape(), shared_copy({tensor.raw(), tensor.size_bytes()}));
   }
 
   // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
@@ -299,88 +328,45 @@ class Lowering {
     p_.instructions_.push_back(std::move(made));
   }
 
-  // Views take their input's bytes; kernels that may write over an input that nobody needs any more do so.
   void share_bytes() {
-    std::vector<int32_t> last_use(p_.slots_.size(), -1);
-    auto count = static_cast<int32_t>(p_.instructions_.size());
-    for (int32_t i = 0; i < count; ++i)
-      for (int32_t operand : p_.operands(p_.instructions_[static_cast<size_t>(i)]))
-        if (operand >= 0) last_use[static_cast<size_t>(operand)] = i;
-    viewed_.assign(p_.slots_.size(), -1);
-    std::optional<Reachability> order;
-    if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) order = order_by_data();
-    std::vector<std::vector<int32_t>> accesses(order ? p_.slots_.size() : 0);  // per root
-    std::vector<int32_t> root_last_use = last_use;                             // of all slots that share a root's bytes so far
+    Sharing sharing = choose_sharing(p_, options_);
+    p_.slots_ = std::move(sharing.slots);
+    viewed_ = std::move(sharing.viewed);
     std::vector<Instruction> kept;
-    for (int32_t i = 0; i < count; ++i) {
-      Instruction& instruction = p_.instructions_[static_cast<size_t>(i)];
-      bool elided = false;
-      if (!instruction.dynamic && !options_.observable) {
-        for (const Alias& alias : instruction.node->op->alias) {
-          if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) continue;
-          int32_t in = p_.operands(instruction)[static_cast<size_t>(alias.input)];
-          int32_t out = p_.operands(instruction)[static_cast<size_t>(instruction.num_inputs + alias.output)];
-          if (in < 0 || out < 0 || slot(out).root != out || slot(out).placement == Placement::known) continue;
-          int32_t root = slot(in).root;
-          if (alias.kind == Alias::Kind::view) {
-            if (!can_view(root, out)) continue;
-            slot(out).root = root;
-            slot(out).placement = slot(root).placement;
-            if (instruction.num_outputs == 1) viewed_[static_cast<size_t>(out)] = in;
-            elided = instruction.num_outputs == 1;
-          } else {
-            if (!options_.reuse_memory || slot(root).placement != Placement::arena || slot(out).placement != Placement::arena) continue;
-            if (root_last_use[static_cast<size_t>(root)] > i || !same_size(in, out)) continue;
-            // Where instructions run at once, all others that touch the bytes must have ended.
-            if (order && !std::all_of(accesses[static_cast<size_t>(root)].begin(), accesses[static_cast<size_t>(root)].end(),
-                                      [&](int32_t j) { return order->before(j, i); }))
-              continue;
-            slot(out).root = root;
-          }
-          root_last_use[static_cast<size_t>(root)] = std::max(root_last_use[static_cast<size_t>(root)], last_use[static_cast<size_t>(out)]);
-          break;
-        }
-      }
-      if (elided) continue;
-      if (order)
-        for (int32_t operand : p_.operands(instruction))
-          if (operand >= 0) accesses[static_cast<size_t>(slot(operand).root)].push_back(i);
-      kept.push_back(std::move(instruction));
-    }
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
     p_.instructions_ = std::move(kept);
-    // A root may have become an output after others came to share its bytes.
-    for (Slot& shared : p_.slots_)
-      if (shared.root >= 0) shared.placement = slot(shared.root).placement;
+    note_parts(sharing.places);
   }
 
-  Reachability order_by_data() {
-    Reachability order(p_.instructions_.size());
-    std::vector<int32_t> producer(p_.slots_.size(), -1), waits_for;
-    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
-      const auto operands = p_.operands(p_.instructions_[i]);
-      waits_for.clear();
-      for (int32_t operand : operands.first(p_.instructions_[i].num_inputs))
-        if (operand >= 0 && producer[static_cast<size_t>(operand)] >= 0) waits_for.push_back(producer[static_cast<size_t>(operand)]);
-      order.add(static_cast<int32_t>(i), waits_for);
-      for (int32_t operand : operands.subspan(p_.instructions_[i].num_inputs))
-        if (operand >= 0) producer[static_cast<size_t>(operand)] = static_cast<int32_t>(i);
+  // Values whose bytes do not begin where their root's do, each behind what it lies in.
+  void note_parts(const Places& places) {
+    enum class State : uint8_t { unknown, at_root, behind };
+    std::vector<State> states(p_.slots_.size(), State::unknown);
+    std::vector<int32_t> chain;
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      // From the slot to the first one that is known, or has bytes of its own; then back.
+      chain.clear();
+      for (auto at = static_cast<int32_t>(s); at >= 0 && states[static_cast<size_t>(at)] == State::unknown;
+           at = places.base[static_cast<size_t>(at)])
+        chain.push_back(at);
+      for (; !chain.empty(); chain.pop_back()) {
+        const int32_t at = chain.back(), base = places.base[static_cast<size_t>(at)];
+        const auto [first, count] = places.preceding[static_cast<size_t>(at)];
+        const bool behind = count > 0 || (base >= 0 && states[static_cast<size_t>(base)] == State::behind);
+        states[static_cast<size_t>(at)] = behind ? State::behind : State::at_root;
+        if (!behind && !is_smaller(at)) continue;
+        p_.parts_.push_back({at, base, first, count});
+        slot(slot(at).root).in_pieces = true;
+      }
     }
-    return order;
   }
 
-  // An output needs bytes of its own; a view of anything else may lie where its input lies.
-  bool can_view(int32_t root, int32_t out) {
-    if (!slot(out).is_output) return true;
-    // The root, not handed over itself, can be computed straight into the output.
-    if (slot(root).placement != Placement::arena || slot(root).is_output) return false;
-    slot(root).placement = Placement::held;
-    slot(root).is_output = true;
-    return true;
-  }
-
-  bool same_size(int32_t a, int32_t b) const {
-    const Type &x = p_.type(a), &y = p_.type(b);
-    return bits_of(x.dtype) == bits_of(y.dtype) && product(*x.shape) == product(*y.shape);
+  // Than its root: the first piece begins with it, but is not all of it.
+  bool is_smaller(int32_t index) const {
+    const int32_t root = p_.slots_[static_cast<size_t>(index)].root;
+    const Type& own = p_.type(index);
+    return root != index && own.shape && p_.type(root).shape && !same_size(p_.type(index), p_.type(root));
   }
 
   void make_buffers() {
@@ -502,8 +488,7 @@ class Lowering {
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
-  static constexpr size_t kLittleToPack = 65'536;             // bytes that the caller packs before another thread is awake
-  static constexpr size_t kMaxParallelInstructions = 16'384;  // the matrix of their order has 32 MB then
+  static constexpr size_t kLittleToPack = 65'536;  // bytes that the caller packs before another thread is awake
   std::vector<int32_t> slot_of_value_;
   std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
   std::set<int32_t> available_;  // symbols whose values a run knows when it starts
@@ -516,6 +501,19 @@ Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& optio
 }
 
 Program::~Program() = default;
+
+void Program::charge_shared_packed() const {
+  auto& [account, charged_bytes] = shared_charge_;
+  if (!account || shared_packed_.empty()) return;
+  size_t bytes = 0;
+  for (const PackedState* state : shared_packed_) bytes += state->size_bytes();
+  for (size_t charged = charged_bytes; charged < bytes;) {
+    const size_t grown = bytes - charged;
+    account->charge(MemoryClass::packed, grown);
+    if (charged_bytes.compare_exchange_strong(charged, bytes)) return;
+    account->discharge(MemoryClass::packed, grown);  // another run was faster
+  }
+}
 
 void Program::name_records(Recorder& recorder) {
   for (Instruction& instruction : instructions_) {

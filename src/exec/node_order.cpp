@@ -69,6 +69,11 @@ class Description {
       for (int32_t s = barrier_ + 1; s < index; ++s) step.after.push_back(s);
       barrier_ = index;
     }
+    // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
+    is_update_.push_back(node.op && node.op->domain == "ai.onnx.preview.training");
+    if (is_update_.back())
+      for (int32_t s = 0; s < index; ++s)
+        if (!is_update_[static_cast<size_t>(s)]) step.after.push_back(s);
     steps_.push_back(std::move(step));
   }
 
@@ -78,6 +83,7 @@ class Description {
   std::vector<int32_t> root_;
   std::vector<size_t> bytes_;
   std::vector<memory::Step> steps_;
+  std::vector<bool> is_update_;  // per step
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "core/allocation.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/budget.h"
 #include "exec/parallel_plan.h"
 #include "graph/custom_ops.h"
 #include "graph/deferred.h"
@@ -36,6 +37,7 @@ class ParallelRun final : public TaskSource {
     std::memcpy(state_.counters.data(), plan_.counters.data(), plan_.counters.size() * sizeof(int32_t));
     state_.queue.clear();
     state_.head = 0;
+    if (limited_) state_.done.assign(frame.program().instructions().size(), 0);
   }
 
   void run() {
@@ -60,12 +62,11 @@ class ParallelRun final : public TaskSource {
       }
       control_.pool->help_until([](void* self) { return static_cast<ParallelRun*>(self)->something_for_the_owner(); }, this);
     }
-    {
-      std::unique_lock lock(pending_mutex_);  // a kernel that goes on elsewhere still has the frame
-      pending_changed_.wait(lock, [&] { return pending_ == 0; });
-    }
+    wait_for_pending();
     if (attached_) control_.pool->detach(*this);
+    wait_for_pending();  // for those that a thread began while the run was being stopped
     if (error_) std::rethrow_exception(error_);
+    if (interrupted_) go_on_in_order();
   }
 
   bool run_one() override {
@@ -83,12 +84,33 @@ class ParallelRun final : public TaskSource {
   }
 
  private:
-  bool over() const { return remaining_.load() == 0 || failed_.load(); }
+  bool over() const { return remaining_.load() == 0 || stopped(); }
+  bool stopped() const { return failed_.load() || interrupted_.load(); }
+
+  // Another memory limit holds now: what is under way ends, and nothing else begins.
+  bool limit_changed() const { return limited_ && control_.pass->generation() != frame_.limit_generation_; }
+
+  // Everything before the last node that has run, in the arena as it is; the rest goes node by node, as any run that follows its limit.
+  void go_on_in_order() {
+    const auto instructions = frame_.program().instructions();
+    size_t end = instructions.size();
+    while (end > 0 && !state_.done[end - 1]) --end;
+    auto worker = take_worker();
+    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+    for (size_t i = 0; i < end; ++i) {
+      if (state_.done[i]) continue;
+      frame_.execute_one(instructions[i], i, worker->evaluator, turn);
+      release(static_cast<int32_t>(i));
+    }
+    give_back(std::move(worker));
+    frame_.pc_ = end;
+    frame_.advance();
+  }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
 
   // The right to run a node, and an expensive node; -1 if there is either no node or no right.
   int32_t claim() {
-    if (queued_.load() == 0 || failed_.load()) return -1;
+    if (queued_.load() == 0 || stopped()) return -1;
     int active = active_.load();
     do {
       if (active >= limit_) return -1;  // one of those looks again when it is done
@@ -139,6 +161,10 @@ class ParallelRun final : public TaskSource {
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     while (!failed_.load(std::memory_order_relaxed)) {
+      if (limited_ && (interrupted_.load(std::memory_order_relaxed) || limit_changed())) {
+        interrupted_.store(true);
+        break;
+      }
       int32_t index = kept;
       if (!worker.ready.empty()) {
         index = worker.ready.back();
@@ -158,6 +184,7 @@ class ParallelRun final : public TaskSource {
         break;
       }
       release(index);
+      if (limited_) state_.done[static_cast<size_t>(index)] = 1;
       const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
       for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last; ++k)
         if (count_down(plan_.successors[k])) offer(plan_.successors[k], worker, kept);
@@ -249,12 +276,19 @@ class ParallelRun final : public TaskSource {
     }
     if (!failed_.load()) {
       release(index);
+      if (limited_) state_.done[static_cast<size_t>(index)] = 1;
       const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
-      for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last; ++k)
+      for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last && !interrupted_.load(); ++k)
         if (count_down(plan_.successors[k])) publish(plan_.successors[k]);
       remaining_.fetch_sub(1);
     }
     leave_pending();
+  }
+
+  // A kernel that goes on elsewhere still has the frame.
+  void wait_for_pending() {
+    std::unique_lock lock(pending_mutex_);
+    pending_changed_.wait(lock, [&] { return pending_ == 0; });
   }
 
   void enter_pending() {
@@ -307,10 +341,11 @@ class ParallelRun final : public TaskSource {
   ParallelState& state_;
   const RunControl& control_;
   const int limit_;  // nodes at once
+  const bool limited_ = control_.pass && !frame_.program().is_body();
   bool attached_ = false;
   std::atomic<int> active_{0}, queued_{0};
   std::atomic<int64_t> remaining_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, interrupted_{false};
   std::mutex pending_mutex_;
   std::condition_variable pending_changed_;
   int pending_ = 0;  // kernels that may go on elsewhere

@@ -32,6 +32,7 @@ struct ParallelState {
   }
 
   std::vector<int32_t> counters;
+  std::vector<uint8_t> done;   // per instruction, of a run with a memory limit
   std::vector<int32_t> queue;  // expensive ones, taken from `head` on
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;

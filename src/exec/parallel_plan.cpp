@@ -77,7 +77,15 @@ void Program::plan_parallel(std::span<const int32_t> viewed) {
   for (const auto& list : accesses) {
     plan->first_access.push_back(static_cast<uint32_t>(plan->accesses.size()));
     plan->accesses.insert(plan->accesses.end(), list.begin(), list.end());
+    plan->first_beginning.push_back(static_cast<uint32_t>(plan->beginnings.size()));
+    const size_t b = plan->first_access.size() - 1;
+    const bool in_pieces = buffers_[b].slot >= 0 && slots_[static_cast<size_t>(buffers_[b].slot)].in_pieces;
+    for (size_t k = 0; k < (in_pieces ? list.size() : std::min<size_t>(list.size(), 1)); ++k)
+      if (std::none_of(list.begin(), list.begin() + static_cast<ptrdiff_t>(k),
+                       [&](int32_t other) { return plan->reach.before(other, list[k]); }))
+        plan->beginnings.push_back(list[k]);
   }
+  plan->first_beginning.push_back(static_cast<uint32_t>(plan->beginnings.size()));
   plan->first_access.push_back(static_cast<uint32_t>(plan->accesses.size()));
   parallel_ = std::move(plan);
 }

@@ -42,16 +42,18 @@ struct ParallelPlan {
   std::vector<int32_t> roots;  ///< instructions that wait for nothing
   Reachability reach;
 
-  /// Per buffer: the instructions that read or write it, ascending; the first of them writes it and all others wait for that one.
-  std::vector<int32_t> accesses;
-  std::vector<uint32_t> first_access;
+  /// Per buffer: the instructions that read or write it, ascending, and of these the ones that wait for no other: the first, which writes
+  /// it, and if several instructions write a piece of it each, more of them.
+  std::vector<int32_t> accesses, beginnings;
+  std::vector<uint32_t> first_access, first_beginning;
   /// True if the buffers may be in use at the same time in some order of execution.
   bool conflict(size_t a, size_t b) const { return !all_before(a, b) && !all_before(b, a); }
 
  private:
   bool all_before(size_t a, size_t b) const {
     for (uint32_t k = first_access[a]; k < first_access[a + 1]; ++k)
-      if (!reach.before(accesses[k], accesses[first_access[b]])) return false;
+      for (uint32_t first = first_beginning[b]; first < first_beginning[b + 1]; ++first)
+        if (!reach.before(accesses[k], beginnings[first])) return false;
     return true;
   }
 };

@@ -12,6 +12,7 @@
 #include "exec/extents.h"
 #include "graph/graph.h"
 #include "graph/kernel.h"
+#include "treadle/allocator.h"
 
 namespace treadle {
 class Recorder;
@@ -43,9 +44,12 @@ struct Slot {
   Placement placement = Placement::arena;
   bool static_shape = false;    ///< a plain tensor whose extents the feeds' shapes determine
   bool constant_shape = false;  ///< all extents are integers
+  bool in_pieces = false;       ///< a root: some values are parts of it, so that it is written before the node that makes it runs
   bool is_output = false;       ///< outlives the run: a fetched or yielded value
-  int32_t root = -1;            ///< for a view, or an output written over its input: the slot whose bytes it shares; itself otherwise
-  int32_t buffer = -1;          ///< arena: index of the planned buffer
+  /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::parts): the slot whose bytes it shares, or
+  /// some of them; itself otherwise.
+  int32_t root = -1;
+  int32_t buffer = -1;  ///< arena: index of the planned buffer
 };
 
 struct Instruction {
@@ -61,7 +65,8 @@ struct Instruction {
   bool is_yield = false;
   uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
-  std::unique_ptr<PackedState> packed;
+  std::shared_ptr<PackedState> packed;
+  bool packed_is_shared = false;  ///< with other programs of the process: allocations in it are charged to nobody, its size to each
   std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
 };
 
@@ -73,6 +78,8 @@ struct ProgramOptions {
   bool shared = false;           ///< runs belong to a job: bindings estimate what nodes cost
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
   const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
+  bool pieces_in_place = false;  ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
+  bool share_weights = false;    ///< constants and packed weights that other programs of the process have as well are held once
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
   Graph* release_packed = nullptr;
@@ -121,6 +128,9 @@ class Program {
   /// did not come from Storage::allocate(). Bodies included.
   size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
   size_t foreign_packed_bytes() const { return foreign_packed_bytes_; }
+  /// Charges the program's account with what packed weights that it shares have grown by since the last call. Thread-safe.
+  /// @throws Error(resource_exhausted) as MemoryAccount::charge().
+  void charge_shared_packed() const;
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -130,6 +140,13 @@ class Program {
     int32_t first, last;  // instructions, both inclusive
   };
   std::span<const BufferInfo> buffers() const { return buffers_; }
+  /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`.
+  struct Part {
+    int32_t slot, base;
+    uint32_t first_preceding, num_preceding;  // into operands()
+  };
+  /// Bases come before what lies in them.
+  std::span<const Part> parts() const { return parts_; }
   /// What binding evaluates, and where the results go.
   const ExtentCode& extent_code() const { return extent_code_; }
   size_t num_expressions() const { return num_expressions_; }
@@ -158,6 +175,7 @@ class Program {
   std::vector<int32_t> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
+  std::vector<Part> parts_;
   ExtentCode extent_code_;
   size_t num_expressions_ = 0;  // in the symbol table, when the program was made
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
@@ -169,6 +187,15 @@ class Program {
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
   bool always_parallel_ = false, shared_ = false, is_body_ = false;
   size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
+  std::vector<const PackedState*> shared_packed_;  // each once
+  struct SharedCharge {
+    std::shared_ptr<MemoryAccount> account;  // null: nobody is charged
+    std::atomic<size_t> size_bytes{0};
+    ~SharedCharge() {
+      if (account) account->discharge(MemoryClass::packed, size_bytes);
+    }
+  };
+  mutable SharedCharge shared_charge_;
 };
 
 }  // namespace treadle::exec

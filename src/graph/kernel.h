@@ -176,6 +176,9 @@ struct KernelDef {
   size_t state_bytes = 0, state_alignment = 1;
   /// Bit i: `create` copied what it needs of a constant input i, and neither bind() nor run() reads it.
   uint32_t packs = 0;
+  /// What `create` makes depends on the node's attributes, types and constants only, and never changes what it computes: nodes of several
+  /// programs may have it in common. Kernels that pack are such.
+  bool shares_packed = false;
   /// Empty if the kernel takes the node, else the reason why not.
   std::string (*declines)(const CreateContext&) = nullptr;
   std::unique_ptr<PackedState> (*create)(const CreateContext&) = nullptr;
@@ -191,6 +194,7 @@ struct KernelDef {
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);
 ///   static constexpr bool allocates = true;
 ///   static constexpr uint32_t packs = 1U << 1;  // input 1
+///   static constexpr bool shares_packed = true;  // implied by packs
 template <typename K>
 KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined, int dtype_operand = 0) {
   static_assert(std::is_trivially_destructible_v<K> && std::is_trivially_copyable_v<K>, "bound state is plain data");
@@ -203,6 +207,8 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   def.state_alignment = alignof(K);
   if constexpr (requires { K::allocates; }) def.allocates = K::allocates;
   if constexpr (requires { K::packs; }) def.packs = K::packs;
+  def.shares_packed = def.packs != 0;
+  if constexpr (requires { K::shares_packed; }) def.shares_packed = K::shares_packed;
   if constexpr (requires(const CreateContext& c) { K::declines(c); }) def.declines = &K::declines;
   if constexpr (requires(const CreateContext& c) { K::create(c); }) def.create = &K::create;
   def.bind = [](void* state, BindContext& c) { new (state) K(K::bind(c)); };

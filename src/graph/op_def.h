@@ -108,6 +108,9 @@ struct UpgradeStep {
 
 enum class ControlFlow : uint8_t { none, if_, loop, scan };
 
+/// Elements keep their order along `axis`: the output is all inputs one after the other, or the outputs are the first input cut up.
+enum class Pieces : uint8_t { none, concat, split };
+
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
@@ -125,6 +128,8 @@ struct OpDef {
   /// Inputs whose elements inference or bind() read (axes, shapes, repeats …).
   std::vector<int> value_inputs = {};
   ControlFlow control_flow = ControlFlow::none;
+  /// The kernels leave a piece alone that lies where it belongs: in the output's memory, or in the input's.
+  Pieces pieces = Pieces::none;
   bool deterministic = true;  ///< false: random numbers; never folded or merged
 };
 

@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/sha1.h"
+#include "core/shared_storage.h"
 
 namespace treadle::onnx {
 namespace fs = std::filesystem;
@@ -18,8 +19,8 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 
 }  // namespace
 
-ExternalFiles::ExternalFiles(fs::path folder, std::vector<fs::path> allowed, bool use_mmap)
-    : folder_(std::move(folder)), allowed_(std::move(allowed)), use_mmap_(use_mmap) {}
+ExternalFiles::ExternalFiles(fs::path folder, std::vector<fs::path> allowed, bool use_mmap, bool share)
+    : folder_(std::move(folder)), allowed_(std::move(allowed)), use_mmap_(use_mmap), share_(share) {}
 
 fs::path ExternalFiles::resolve(const Place& place, const std::string& location) const {
   if (folder_.empty())
@@ -46,7 +47,8 @@ ExternalFiles::File& ExternalFiles::open(const Place& place, const std::string& 
   if (known != files_.end()) return known->second;
   std::string path = resolve(place, location).string();
   try {
-    return files_.emplace(location, File{use_mmap_ ? map_file(path) : read_file(path)}).first->second;
+    auto storage = use_mmap_ ? map_file(path) : share_ ? share_storage(read_file(path)) : read_file(path);
+    return files_.emplace(location, File{std::move(storage)}).first->second;
   } catch (const Error& error) {
     place.fail(error.code(), error.message());
   }

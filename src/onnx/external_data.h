@@ -16,7 +16,7 @@ class ExternalFiles {
  public:
   /// @param folder  locations are relative to it; empty: there is no folder, and external data is an error.
   /// @param allowed folders that, besides `folder`, a location may lead into through symbolic links.
-  ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap);
+  ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap, bool share);
 
   /// The contents of a file that need not be opened: `location` may then be any text.
   void add(const std::string& location, std::shared_ptr<Storage> contents) { files_[location] = File{std::move(contents)}; }
@@ -38,7 +38,7 @@ class ExternalFiles {
 
   std::filesystem::path folder_;
   std::vector<std::filesystem::path> allowed_;
-  bool use_mmap_;
+  bool use_mmap_, share_;
   std::map<std::string, File> files_;
 };
 

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/file.h"
+#include "core/shared_storage.h"
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {
@@ -98,19 +99,21 @@ ModelDef parse_model_bytes(std::span<const std::byte> bytes, std::shared_ptr<Sto
                            const ReadOptions& options) {
   if (owner && !bytes.empty() && (bytes.data() < owner->data() || bytes.data() + bytes.size() > owner->data() + owner->size_bytes()))
     throw Error(ErrorCode::invalid_argument, "the bytes of the model do not lie within their owner");
-  ParseContext context{options, std::move(owner), ExternalFiles(model_dir, {}, options.use_mmap), {}};
+  ParseContext context{options, std::move(owner), ExternalFiles(model_dir, {}, options.use_mmap, options.share), {}};
   for (const auto& [location, contents] : options.external_files) context.external.add(location, contents);
   return parse_with(context, bytes);
 }
 
 ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   auto storage = options.use_mmap ? map_file(path) : read_file(path);
+  if (options.share && !options.use_mmap) storage = share_storage(std::move(storage));
   fs::path folder = fs::path(path).parent_path();
   std::error_code failure;
   fs::path real = fs::canonical(path, failure);
   std::vector<fs::path> allowed;
   if (!failure) allowed.push_back(real.parent_path());
-  ParseContext context{options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap), {}};
+  ParseContext context{
+      options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap, options.share), {}};
   for (const auto& [location, contents] : options.external_files) context.external.add(location, contents);
   context.place.set_source(in_quotes(path));
   ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()});
@@ -120,7 +123,7 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
 }
 
 TensorDef parse_tensor_bytes(std::span<const std::byte> bytes, const ReadOptions& options) {
-  ParseContext context{options, nullptr, ExternalFiles({}, {}, false), {}};
+  ParseContext context{options, nullptr, ExternalFiles({}, {}, false, false), {}};
   return guarded(context, [&] {
     TensorDef tensor;
     Place::Step step(context.place, "tensor");

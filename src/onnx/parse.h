@@ -14,6 +14,7 @@ namespace treadle::onnx {
 
 struct ReadOptions {
   bool use_mmap = true;                ///< false: read files into memory
+  bool share = false;                  ///< what is read into memory, or copied, is held once by all of the process (core/shared_storage.h)
   bool load_external = true;           ///< false: external tensors keep only their description
   int max_nesting_depth = 64;          ///< of subgraphs and of types, each
   size_t max_tensor_bytes = SIZE_MAX;  ///< of one tensor

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/checked.h"
+#include "core/shared_storage.h"
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {
@@ -164,6 +165,8 @@ Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& sh
   if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_constant))
     return Tensor(dtype, shape, owner, static_cast<size_t>(data - owner->data()));
   copied_bytes += bytes.size();
+  if (context.options.share && context.in_constant && !normalise && bytes.size() >= kWorthSharing)
+    return Tensor(dtype, shape, shared_copy({data, bytes.size()}));
   Tensor tensor(dtype, shape);
   if (!bytes.empty()) std::memcpy(tensor.raw(), data, bytes.size());
   if (normalise) std::for_each(tensor.raw(), tensor.raw() + bytes.size(), [](std::byte& b) { b = std::byte{b != std::byte{0}}; });

@@ -86,11 +86,10 @@ struct Concat {
   }
   void run(RunContext& c) const {
     int64_t offset = 0;
-    // What the executor has the output begin with stays where it is.
-    const int first = outer == 1 && c.in<void>(0) == c.out<void>(0) ? 1 : 0;
-    if (first == 1) offset = lengths[0];
-    for (int i = first; i < count; ++i) {
-      move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, lengths[i], c.out<void>(0), offset, pitch, c.pool());
+    for (int i = 0; i < count; ++i) {
+      // What the executor has in the output already stays where it is.
+      const bool in_place = outer == 1 && lies_at(c.in<void>(i), dtype, c.out<void>(0), offset);
+      if (!in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, lengths[i], c.out<void>(0), offset, pitch, c.pool());
       offset += lengths[i];
     }
   }
@@ -114,7 +113,8 @@ std::vector<OpDef> concat_ops() {
            .infer = infer_concat,
            .cost = move_cost,
            .kernels = {kernel<Concat<16>>(), kernel<Concat<256>>("many inputs"), kernel<Concat<4096>>("very many inputs")},
-           .gradient = gradients::concat}};
+           .gradient = gradients::concat,
+           .pieces = Pieces::concat}};
 }
 
 }  // namespace treadle::ops

@@ -44,6 +44,12 @@ inline bool has_plain_bytes(DType dtype) { return dtype != DType::string && !is_
 /// Bytes of an element. @pre has_plain_bytes(dtype)
 inline int64_t element_bytes(DType dtype) { return static_cast<int64_t>(bits_of(dtype) / 8); }
 
+/// True if `part` is where element `offset` of `whole` is.
+inline bool lies_at(const void* part, DType dtype, const void* whole, int64_t offset) {
+  if (offset == 0) return part == whole;
+  return has_plain_bytes(dtype) && part == static_cast<const std::byte*>(whole) + offset * element_bytes(dtype);
+}
+
 /// Runs a copy plan; offsets are in elements. Source and destination must not overlap.
 void move_elements(const kernels::CopyPlan& plan, DType dtype, const void* src, int64_t src_offset, void* dst, int64_t dst_offset,
                    ThreadPool* pool);

@@ -39,6 +39,7 @@ struct QuantizedMatMul {
   Product product;
   bool a_signed, b_signed, packed, scale_per_column, has_b_zero, zero_per_column;
   int64_t work, scales, zeros, b_data, b_sums;
+  static constexpr bool shares_packed = true;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<PackedWeights>();

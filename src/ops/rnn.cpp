@@ -179,6 +179,7 @@ struct Recurrent {
   AsFloat<T> inputs[8], outputs[3];
   bool present[8], wanted[3], packed;
   int64_t weights, work;
+  static constexpr bool shares_packed = true;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<PackedRnn>();

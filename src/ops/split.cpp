@@ -98,7 +98,9 @@ struct Split {
   void run(RunContext& c) const {
     int64_t offset = 0;
     for (int i = 0; i < count; ++i) {
-      if (void* part = c.out<void>(i)) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, lengths[i], c.pool());
+      void* part = c.out<void>(i);
+      const bool in_place = outer == 1 && part && lies_at(part, dtype, c.in<void>(0), offset);  // a view of the input
+      if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, lengths[i], c.pool());
       offset += lengths[i];
     }
   }
@@ -125,7 +127,8 @@ std::vector<OpDef> split_ops() {
            .cost = cost,
            .kernels = {kernel<Split<16>>(), kernel<Split<256>>("many outputs"), kernel<Split<4096>>("very many outputs")},
            .gradient = gradients::split,
-           .value_inputs = {1}}};
+           .value_inputs = {1},
+           .pieces = Pieces::split}};
 }
 
 }  // namespace treadle::ops

@@ -11,7 +11,10 @@
 #include <thread>
 #include <utility>
 
+#include "core/allocation.h"
+#include "core/checked.h"
 #include "core/cpu_info.h"
+#include "kernels/random/philox.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -45,6 +48,17 @@ struct Pushed {
   uint64_t number = 0;
 };
 
+// What runs on this thread.
+constinit thread_local const Pushed* under_way = nullptr;
+
+struct UnderWay {
+  explicit UnderWay(const Pushed* pushed) : before(std::exchange(under_way, pushed)) {}
+  ~UnderWay() { under_way = before; }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+  const Pushed* before;
+};
+
 struct Later {
   bool operator()(const std::shared_ptr<Pushed>& a, const std::shared_ptr<Pushed>& b) const {
     return a->priority != b->priority ? a->priority < b->priority : a->number > b->number;
@@ -64,6 +78,8 @@ struct Engine::Impl {
   uint64_t last_number = 0;
   size_t pending = 0;
   bool stopping = false;
+  std::vector<Scratch> scratch;  // made when they are first asked for
+  size_t next_scratch = 0;
 
   // All under the lock.
   void grant(State& state) {
@@ -101,6 +117,7 @@ struct Engine::Impl {
     lock.unlock();
     if (!error) {
       try {
+        UnderWay scope(operation.get());
         operation->run();
       } catch (...) {
         error = std::current_exception();
@@ -145,6 +162,83 @@ Engine::Variable Engine::variable() {
   made.state_ = std::make_shared<Variable::State>();
   made.state_->engine = impl_.get();
   return made;
+}
+
+struct Engine::Scratch::State {
+  Variable variable;
+  std::shared_ptr<Allocator> allocator;
+  std::shared_ptr<Storage> storage;
+};
+
+struct Engine::RandomStream::State {
+  Variable variable;
+  kernels::RandomStream stream;
+  int64_t next = 0;  // element
+};
+
+void Engine::Variable::expect_written(std::string_view what) const {
+  if (!under_way || std::find(under_way->writes.begin(), under_way->writes.end(), state_) == under_way->writes.end())
+    throw Error(ErrorCode::invalid_argument, std::string(what) + " is used outside of an operation that writes its variable");
+}
+
+Engine::Scratch Engine::scratch() {
+  std::lock_guard lock(impl_->mutex);
+  const auto count = static_cast<size_t>(std::max(1, impl_->options.num_scratch_spaces));
+  const size_t index = impl_->next_scratch++ % count;
+  if (index >= impl_->scratch.size()) {
+    Scratch made;
+    made.state_ = std::make_shared<Scratch::State>();
+    made.state_->variable = variable();
+    made.state_->allocator = impl_->options.allocator;
+    impl_->scratch.push_back(std::move(made));
+  }
+  return impl_->scratch[index];
+}
+
+const Engine::Variable& Engine::Scratch::variable() const { return state_->variable; }
+
+std::byte* Engine::Scratch::get(size_t size_bytes) const {
+  state_->variable.expect_written("a scratch space");
+  if (!state_->storage || state_->storage->size_bytes() < size_bytes) {
+    const AllocationContext own{state_->allocator, nullptr};
+    AllocationScope scope(state_->allocator ? &own : nullptr, MemoryClass::scratch);
+    state_->storage.reset();
+    state_->storage = Storage::allocate(size_bytes);
+  }
+  return state_->storage->data();
+}
+
+size_t Engine::Scratch::capacity_bytes() const {
+  state_->variable.expect_written("a scratch space");
+  return state_->storage ? state_->storage->size_bytes() : 0;
+}
+
+Engine::RandomStream Engine::random_stream(uint64_t seed) {
+  RandomStream made;
+  made.state_ = std::make_shared<RandomStream::State>();
+  made.state_->variable = variable();
+  made.state_->stream.key = seed;
+  return made;
+}
+
+const Engine::Variable& Engine::RandomStream::variable() const { return state_->variable; }
+
+void Engine::RandomStream::uniform(std::span<double> values) const {
+  state_->variable.expect_written("a random stream");
+  state_->stream.fill_uniform(state_->next, values.data(), static_cast<int64_t>(values.size()));
+  state_->next += align_up(static_cast<int64_t>(values.size()), int64_t{2});  // numbers come in pairs
+}
+
+void Engine::RandomStream::normal(std::span<double> values) const {
+  state_->variable.expect_written("a random stream");
+  state_->stream.fill_normal(state_->next, values.data(), static_cast<int64_t>(values.size()));
+  state_->next += align_up(static_cast<int64_t>(values.size()), int64_t{2});
+}
+
+void Engine::RandomStream::seed(uint64_t seed) const {
+  state_->variable.expect_written("a random stream");
+  state_->stream.key = seed;
+  state_->next = 0;
 }
 
 void Engine::push(Operation operation, std::span<const Variable> reads, std::span<const Variable> writes, int priority) {

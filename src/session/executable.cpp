@@ -125,6 +125,8 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
                            .shared = job != nullptr,
                            .observable = observable,
                            .memory = &memory,
+                           .pieces_in_place = !devices.any(),
+                           .share_weights = options.share_weights && !options.allocator && !devices.any(),
                            .release_packed = keep_constants || devices.any() ? nullptr : graph.get()});  // a device copies from the graph
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;

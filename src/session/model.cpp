@@ -88,6 +88,7 @@ Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Model Model::load(const std::string& path, const LoadOptions& options) {
   onnx::ReadOptions read;
   read.use_mmap = options.use_mmap;
+  read.share = options.share_weights;
   read.external_files = options.external_files;
   return make(onnx::parse_model_file(path, read), path);
 }
@@ -95,6 +96,7 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
 Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {
   onnx::ReadOptions read;
   read.use_mmap = options.use_mmap;
+  read.share = options.share_weights;
   read.external_files = options.external_files;
   return make(onnx::parse_model_bytes(bytes, nullptr, model_dir, read), {});
 }

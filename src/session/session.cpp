@@ -236,7 +236,7 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
 
 Session::Session(const Model& model, const SessionOptions& options) : impl_(std::make_shared<Impl>(model, options)) {}
 Session::Session(const std::string& path, const SessionOptions& options)
-    : Session(Model::load(path, {.use_mmap = options.use_mmap}), options) {}
+    : Session(Model::load(path, {.use_mmap = options.use_mmap, .share_weights = options.share_weights}), options) {}
 Session::~Session() {
   if (impl_) impl_->in_flight.close(-1);
 }
@@ -275,6 +275,18 @@ MemoryReport Session::memory() const {
     for (size_t b = 0; b < plan->sizes.size(); ++b) {
       buffers.push_back({plan->sizes[b], program.buffers()[b].first, program.buffers()[b].last + 1});
       report.arena_sum_bytes += align_up(plan->sizes[b], Storage::kAlignment);
+    }
+    std::vector<int32_t> touched;
+    for (const exec::Instruction& instruction : program.instructions()) {
+      touched.assign(1, instruction.scratch_buffer);
+      for (int32_t operand : program.operands(instruction))
+        touched.push_back(operand < 0 ? -1 : program.slots()[static_cast<size_t>(operand)].buffer);
+      std::sort(touched.begin(), touched.end());
+      touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+      size_t bytes = 0;
+      for (int32_t buffer : touched)
+        if (buffer >= 0) bytes += align_up(plan->sizes[static_cast<size_t>(buffer)], Storage::kAlignment);
+      report.largest_node_bytes = std::max(report.largest_node_bytes, bytes);
     }
     report.arena_in_order_bytes = memory::best_fit_in_order_bytes(buffers, Storage::kAlignment);
   }

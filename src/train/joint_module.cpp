@@ -57,7 +57,7 @@ struct JointModule::Impl {
     }
     train::finish(graph, outputs, true);
     runner = std::make_unique<Runner>(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states},
-                                      exec::ProgramOptions{.parallel = devices.any()});
+                                      exec::ProgramOptions{.parallel = devices.any(), .pieces_in_place = !devices.any()});
     if (devices.any()) devices.read_groups(*model.impl().import());
   }
 

@@ -16,7 +16,8 @@ class Runner {
  public:
   /// @param kept  tensors by input name; the rest of the inputs are fed.
   /// @param options  of the program.
-  Runner(std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept, const exec::ProgramOptions& options = {});
+  Runner(std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept,
+         const exec::ProgramOptions& options = {.pieces_in_place = true});
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels, const Datum& learning_rate) const;

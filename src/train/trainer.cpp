@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstring>
+#include <numeric>
 #include <optional>
 
+#include "core/allocation.h"
 #include "core/thread_pool.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "session/memory_gate.h"
 #include "sharing/turn.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
@@ -17,17 +21,30 @@
 namespace treadle::train {
 namespace {
 
+constexpr std::string_view kAllParameters = "treadle.parameters";
+
 std::string momentum_name(const std::string& parameter) { return parameter + "/momentum"; }
 
 }  // namespace
 
 struct Trainer::Impl {
   Impl(const Model& source, const TrainerOptions& trainer_options) : model(source), options(trainer_options) {
+    AllocationScope scope(&memory, MemoryClass::weights);
+    if (options.memory_limit_bytes > 0) {
+      memory.account->set_limit(options.memory_limit_bytes);
+      gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
+    }
     pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
     job = options.job ? options.job : environment_job();
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     rate = Tensor::scalar(static_cast<float>(options.learning_rate));
     make_step();
+  }
+
+  // Arenas that no run uses.
+  void trim() const {
+    for (const std::optional<Runner>* runner : {&step, &gradients, &inference, &loss})
+      if (*runner) (*runner)->program().frames().trim();
   }
 
   Selection selection() const { return {options.parameters, options.frozen}; }
@@ -62,27 +79,29 @@ struct Trainer::Impl {
     Graph& graph = *made.graph;
     const ValueId learning_rate = graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{}));
     const ValueId one = graph.add_constant("one", Tensor::scalar<int64_t>(1));
+    parameters = copy_initializers(model, made.parameters);
+    for (const auto& [name, tensor] : parameters) momentum.emplace(name, zeros(tensor.shape()));
+    NamedTensors kept = parameters;  // by the names of inputs and outputs
+    for (const auto& [name, tensor] : momentum) kept.emplace(momentum_name(name), tensor);
     std::vector<std::pair<std::string, ValueId>> outputs{{"loss", loss}};
     std::vector<std::string> states;
     for (const TrainingGraph::State& state : made.states) {
       outputs.emplace_back(state.name, state.updated);
       states.push_back(state.name);
     }
-    for (size_t i = 0; i < made.parameters.size(); ++i) {
-      auto [parameter, velocity] = add_update(graph, made.parameters[i], grads[i], learning_rate, one);
-      outputs.emplace_back(made.parameters[i], parameter);
-      outputs.emplace_back(momentum_name(made.parameters[i]), velocity);
+    auto update = [&](const std::string& name, ValueId gradient) {
+      auto [parameter, velocity] = add_update(graph, name, gradient, learning_rate, one);
+      outputs.emplace_back(name, parameter);
+      outputs.emplace_back(momentum_name(name), velocity);
+    };
+    if (options.fused_update && !made.parameters.empty()) {
+      kept = lay_side_by_side(made.parameters);
+      update(std::string(kAllParameters), join(graph, made.parameters, grads));
+    } else {
+      for (size_t i = 0; i < made.parameters.size(); ++i) update(made.parameters[i], grads[i]);
     }
     trained = made.parameters;
-    parameters = copy_initializers(model, made.parameters);
     this->states = copy_initializers(model, states);
-    NamedTensors velocities;
-    for (const auto& [name, tensor] : parameters) {
-      Tensor zero(tensor.dtype(), tensor.shape());
-      std::fill_n(zero.data<float>(), zero.num_elements(), 0.0F);
-      momentum.emplace(name, zero);
-      velocities.emplace(momentum_name(name), zero);
-    }
     train::finish(graph, outputs, true);
     // An update writes over the parameter, so whoever reads that must have run before: updates go last.
     for (size_t k = 0; k < graph.outputs.size(); ++k) {
@@ -91,20 +110,84 @@ struct Trainer::Impl {
         graph.move_before(value.producer, kNoNode);
     }
     for (const auto& [name, id] : outputs) {
-      if (auto found = parameters.find(name); found != parameters.end())
+      if (auto found = kept.find(name); found != kept.end())
         bound.emplace_back(found->second);
       else if (auto state = this->states.find(name); state != this->states.end())
         bound.emplace_back(state->second);
-      else if (auto velocity = velocities.find(name); velocity != velocities.end())
-        bound.emplace_back(velocity->second);
       else
         bound.emplace_back();
     }
-    step.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &this->states, &velocities});
+    step.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&kept, &this->states});
+  }
+
+  static Tensor zeros(const Shape& shape) {
+    Tensor made(DType::float32, shape);
+    std::fill_n(made.data<float>(), made.num_elements(), 0.0F);
+    return made;
+  }
+
+  /// Moves parameters and momentum into one tensor each, of which those by name are views. @return the two, by the names of their inputs.
+  NamedTensors lay_side_by_side(const std::vector<std::string>& names) {
+    int64_t total = 0;
+    for (const std::string& name : names) total += parameters.at(name).num_elements();
+    Tensor all(DType::float32, Shape{total}), velocity = zeros(Shape{total});
+    size_t offset = 0;
+    for (const std::string& name : names) {
+      Tensor& parameter = parameters.at(name);
+      const Tensor view(DType::float32, parameter.shape(), all.storage(), offset);
+      if (parameter.num_elements() > 0) std::memcpy(view.raw(), parameter.raw(), parameter.size_bytes());
+      parameter = view;
+      momentum.at(name) = Tensor(DType::float32, view.shape(), velocity.storage(), offset);
+      offset += view.size_bytes();
+    }
+    return {{std::string(kAllParameters), all}, {momentum_name(std::string(kAllParameters)), velocity}};
+  }
+
+  /// One input in place of all parameters, which are pieces of it; their gradients are joined. Neither costs a copy: the executor has
+  /// pieces lie where they belong. @return the gradient of all.
+  static ValueId join(Graph& graph, const std::vector<std::string>& names, std::span<const ValueId> grads) {
+    std::vector<int64_t> sizes;
+    for (const std::string& name : names) sizes.push_back(graph.type(graph.find_value(name)).static_shape().num_elements());
+    const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    const ValueId all = graph.add_input(std::string(kAllParameters), Type::tensor(DType::float32, SymbolicShape{Dim(total)}));
+    const NodeId first = graph.first();
+    auto add = [&](NodeSpec spec, NodeId before) {
+      const NodeId id = graph.add_node(std::move(spec));
+      infer_node(graph, id);
+      if (before != kNoNode) graph.move_before(id, before);
+      return id;
+    };
+    auto ints = [&](const std::string& name, const std::vector<int64_t>& values) {
+      return graph.add_constant(graph.unique_name(name), Tensor::vector<int64_t>(values));
+    };
+    const NodeId split = add({.op_type = "Split",
+                              .inputs = {all, ints("sizes", sizes)},
+                              .attributes = {{"axis", int64_t{0}}},
+                              .name = "parameters/split",
+                              .num_outputs = static_cast<int>(names.size())},
+                             first);
+    const ValueId flat = ints("flat", {-1});
+    std::vector<ValueId> flattened;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const ValueId parameter = graph.find_value(names[i]);
+      const Shape shape = graph.type(parameter).static_shape();
+      const NodeId shaped = add({.op_type = "Reshape",
+                                 .inputs = {graph.node(split).outputs[i], ints("shape", {shape.dims().begin(), shape.dims().end()})},
+                                 .name = names[i] + "/shaped"},
+                                first);
+      graph.replace_uses(parameter, graph.node(shaped).outputs[0]);
+      std::erase(graph.inputs, parameter);
+      const NodeId line = add({.op_type = "Reshape", .inputs = {grads[i], flat}, .name = names[i] + "/gradient"}, kNoNode);
+      flattened.push_back(graph.node(line).outputs[0]);
+    }
+    const NodeId joined =
+        add({.op_type = "Concat", .inputs = flattened, .attributes = {{"axis", int64_t{0}}}, .name = "gradients/joined"}, kNoNode);
+    return graph.node(joined).outputs[0];
   }
 
   Runner& make_gradients() {
     if (!gradients) {
+      AllocationScope scope(&memory, MemoryClass::weights);
       ValueId loss;
       TrainingGraph made = with_loss(true, {trained, {}}, loss);
       const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
@@ -118,6 +201,7 @@ struct Trainer::Impl {
 
   Runner& make_inference(std::optional<Runner>& runner, bool only_loss) {
     if (!runner) {
+      AllocationScope scope(&memory, MemoryClass::weights);
       TrainingGraph made;
       std::vector<std::pair<std::string, ValueId>> outputs;
       if (only_loss) {
@@ -141,13 +225,23 @@ struct Trainer::Impl {
     control.pool = pool->num_threads() > 1 ? pool.get() : nullptr;
     control.run_id = num_steps;
     control.job = job ? job->state().get() : nullptr;
+    control.memory = &memory;
+    std::optional<MemoryGate::Pass> pass;
+    if (gate) control.pass = &pass.emplace(*gate, /*waits=*/true);
     sharing::RunScope shared(control.job, pool->num_threads());
-    exec::run(runner.program(), arranged, outputs, control, bound_outputs);
+    {
+      AllocationScope scope(&memory, MemoryClass::activations);
+      exec::run(runner.program(), arranged, outputs, control, bound_outputs);
+    }
+    for (size_t k = 0; k < outputs.size(); ++k)  // what is bound stays with the trainer
+      if (outputs[k].is_tensor() && (k >= bound_outputs.size() || !bound_outputs[k].defined())) hand_over(outputs[k].tensor().storage());
     return outputs;
   }
 
   Model model;
   TrainerOptions options;
+  AllocationContext memory{nullptr, std::make_shared<MemoryAccount>("the trainer")};  // of all that it allocates
+  std::unique_ptr<MemoryGate> gate;                                                   // null: no limit
   std::shared_ptr<ThreadPool> pool;
   std::shared_ptr<Job> job;  // null: none
   std::vector<std::string> output_names, trained;
@@ -191,6 +285,12 @@ double Trainer::learning_rate() const { return impl_->options.learning_rate; }
 void Trainer::set_learning_rate(double rate) {
   impl_->options.learning_rate = rate;
   *impl_->rate.data<float>() = static_cast<float>(rate);
+}
+
+MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
+void Trainer::set_memory_limit(size_t limit_bytes) {
+  if (!impl_->gate) throw Error(ErrorCode::invalid_argument, "the trainer was made without a memory limit");
+  impl_->gate->set_limit(limit_bytes);
 }
 
 void Trainer::save(const std::string& path, const Metadata& metadata) const {

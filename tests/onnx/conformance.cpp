@@ -78,7 +78,7 @@ std::string run_case(const fs::path& folder, bool optimize, const std::string& w
     else
       passes::canonicalise(*graph);
     verify(*graph);
-    exec::Program program(graph, {.parallel = where == "sim" || where == "several"});
+    exec::Program program(graph, {.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"});
     std::unique_ptr<exec::DeviceExecutor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
     for (int set = 0; fs::exists(folder / ("test_data_set_" + std::to_string(set))); ++set) {

@@ -70,3 +70,26 @@ def test_runs_of_sessions_are_ordered():
         never.result(30)
     with pytest.raises(treadle.Error):
         engine.wait_for(result)
+
+
+def test_scratch_space_and_random_streams_are_resources():
+    drawn = []
+    for naive in (True, False):
+        engine = treadle.Engine(naive=naive)
+        scratch, stream = engine.scratch(), engine.random_stream(seed=7)
+        numbers = []
+
+        def work(count, scratch=scratch, stream=stream, numbers=numbers):
+            space = scratch.get(8 * count).view(np.float64)
+            space[:] = stream.uniform(count)
+            numbers.extend(space)
+            numbers.extend(stream.normal(2))
+
+        for count in (3, 10, 1):
+            engine.push(lambda count=count: work(count), writes=[scratch.variable, stream.variable])
+        engine.wait_all()
+        with pytest.raises(treadle.Error, match="writes its variable"):
+            stream.uniform(1)
+        drawn.append(numbers)
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == len(drawn[0]) == 20

@@ -72,3 +72,119 @@ def test_plan_names_the_line_it_cannot_read(program, tmp_path, text, message):
     run = subprocess.run([program, "plan", table], capture_output=True, text=True)
     assert run.returncode == 1
     assert message in run.stderr
+
+
+def product_model():
+    """y = x w: one matrix of 64 KB."""
+    onnx = pytest.importorskip("onnx")
+    w = onnx.numpy_helper.from_array(np.random.default_rng(3).standard_normal((128, 128)).astype(np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 128])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 128])],
+        [w],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_sessions_of_one_process_hold_weights_once():
+    model, x = product_model(), np.ones((3, 128), np.float32)
+    alone = treadle.SessionOptions()
+    alone.share_weights = False
+    expected = treadle.InferenceSession(model, alone).run(None, {"x": x})[0]
+    first = treadle.InferenceSession(model)
+    one = treadle.memory.shared_weights()
+    second = treadle.InferenceSession(model)
+    two = treadle.memory.shared_weights()
+    assert one["packed_bytes"] >= 128 * 128 * 4
+    assert (two["packed_bytes"], two["constant_bytes"]) == (one["packed_bytes"], one["constant_bytes"])
+    assert two["hits"] > one["hits"]
+    del first
+    np.testing.assert_array_equal(second.run(None, {"x": x})[0], expected)
+    del second
+    assert treadle.memory.shared_weights()["num_packed"] == one["num_packed"] - 1
+
+
+class Source:
+    """Memory from NumPy, aligned to 64 bytes."""
+
+    def __init__(self):
+        self.blocks = {}
+        self.fails = False
+        self.freed = 0
+
+    def allocate(self, size_bytes):
+        if self.fails:
+            return None
+        block = np.empty(size_bytes + 64, np.uint8)
+        address = (block.ctypes.data + 63) // 64 * 64
+        self.blocks[address] = block
+        return address
+
+    def free(self, address, size_bytes):
+        assert self.blocks[address].nbytes == size_bytes + 64
+        del self.blocks[address]
+        self.freed += 1
+
+
+def test_a_callers_allocator_gives_a_session_its_memory():
+    source = Source()
+    allocator = treadle.memory.Allocator(source.allocate, source.free, name="numpy")
+    options = treadle.SessionOptions()
+    options.allocator = allocator
+    assert options.allocator == "numpy"
+    session = treadle.InferenceSession(product_model(), options)
+    x = np.ones((3, 128), np.float32)
+    expected = treadle.InferenceSession(product_model()).run(None, {"x": x})[0]
+    result = session.run(None, {"x": x})[0]
+    np.testing.assert_array_equal(result, expected)
+    statistics = allocator.statistics()
+    assert statistics["packed"]["bytes"] >= 128 * 128 * 4
+    assert any(address <= result.ctypes.data < address + block.nbytes for address, block in source.blocks.items())
+    source.fails = True
+    with pytest.raises(treadle.Error, match="cannot allocate"):
+        session.run(None, {"x": np.ones((1000, 128), np.float32)})
+    source.fails = False
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    del session
+    np.testing.assert_array_equal(result, expected)
+    del result
+    assert not source.blocks and source.freed == allocator.statistics()["total"]["num_allocations"]
+
+
+def test_a_callers_allocator_gives_one_output_its_memory():
+    source = Source()
+    options = treadle.RunOptions()
+    options.output_allocators = {"y": treadle.memory.Allocator(source.allocate, source.free)}
+    session = treadle.InferenceSession(product_model())
+    result = session.run(None, {"x": np.ones((3, 128), np.float32)}, options)[0]
+    assert len(source.blocks) == 1
+    del result
+    assert not source.blocks
+
+
+def test_what_an_allocator_raises_ends_the_run():
+    def broken(size_bytes):
+        raise KeyError("no memory here")
+
+    options = treadle.RunOptions()
+    options.output_allocators = {"y": treadle.memory.Allocator(broken, lambda address, size_bytes: None, name="broken")}
+    session = treadle.InferenceSession(product_model())
+    with pytest.raises(treadle.Error, match="no memory here"):
+        session.run(None, {"x": np.ones((3, 128), np.float32)}, options)
+    options.output_allocators = {"y": treadle.memory.Allocator(lambda size_bytes: 24, lambda address, size_bytes: None)}
+    with pytest.raises(treadle.Error, match="no multiple of 64"):
+        session.run(None, {"x": np.ones((3, 128), np.float32)}, options)
+    with pytest.raises(treadle.Error, match="allocate and free"):
+        treadle.memory.Allocator(None, None)
+
+
+def test_sessions_share_a_named_allocator():
+    pool = treadle.memory.Allocator.named("arena")
+    options = treadle.SessionOptions()
+    options.allocator = pool
+    x = np.ones((3, 128), np.float32)
+    results = [treadle.InferenceSession(product_model(), options).run(None, {"x": x})[0] for _ in range(2)]
+    np.testing.assert_array_equal(*results)
+    assert pool.name == "arena"

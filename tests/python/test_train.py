@@ -171,3 +171,44 @@ def test_committed_model_reaches_its_accuracy(data):
     scores = session.run(None, {"image": data[2]})[0]
     assert np.mean(np.argmax(scores, axis=1) == data[3]) == pytest.approx(stated, abs=1e-3)
     assert stated > 0.97
+
+
+def test_a_memory_limit_and_a_fused_update_keep_the_bits(digits, data):
+    model = digits.build_model(seed=8, channels=(8, 16))
+    images, labels = data[0][:64], data[1][:64]
+    options = {"learning_rate": 0.05, "momentum": 0.9}
+    free = Trainer(model, **options)
+    free.step({"image": images}, labels)
+    use = free.memory_statistics()
+    limit = sum(use[name]["bytes"] for name in ("weights", "packed", "other")) + int(0.7 * use["activations"]["peak_bytes"]) + 8192
+    limited = Trainer(model, memory_limit_bytes=limit, **options)
+    fused = Trainer(model, fused_update=True, **options)
+    for trainer in (limited, fused):
+        trainer.step({"image": images}, labels)
+        for name, array in free.parameters.items():
+            np.testing.assert_array_equal(trainer.parameters[name], array, err_msg=name)
+    assert limited.memory_statistics()["total"]["peak_bytes"] <= limit
+    limited.set_memory_limit(limit // 50)
+    with pytest.raises(Exception, match="at least"):
+        limited.step({"image": images}, labels)
+    with pytest.raises(Exception, match="without a memory limit"):
+        free.set_memory_limit(limit)
+
+
+def test_a_fixed_batch_trains_as_pytorch_does(digits, data):
+    """Where all extents are known the order of nodes is chosen; updates in place must come behind all who read a parameter."""
+    model = digits.build_model(seed=9, channels=(8, 16))
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = 32
+    trainer = Trainer(model, learning_rate=0.05, momentum=0.9)
+    net, names = as_torch(model)
+    net.train()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for step in range(5):
+        images, labels = data[0][32 * step : 32 * step + 32], data[1][32 * step : 32 * step + 32]
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(torch.from_numpy(images)), torch.from_numpy(labels)).backward()
+        optimiser.step()
+        trainer.step({"image": images}, labels)
+    for name, parameter in net.named_parameters():
+        np.testing.assert_allclose(trainer.parameters[names[name]], parameter.detach().numpy(), rtol=0, atol=1e-4, err_msg=name)

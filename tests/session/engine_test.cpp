@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "tests/session/models.h"
@@ -48,6 +50,88 @@ TEST(Engine, RandomOperationsLeaveWhatTheyLeaveInOrder) {
       EXPECT_EQ(engine.num_pending(), 0U);
     }
   }
+}
+
+TEST(Engine, ScratchSpacesBelongToOneOperationAtATime) {
+  for (bool naive : {false, true}) {
+    Engine engine({.naive = naive, .num_threads = 4, .num_scratch_spaces = 2});
+    std::atomic<int> wrong{0};
+    for (int i = 0; i < 200; ++i) {
+      Engine::Scratch scratch = engine.scratch();
+      const size_t size = 64 + static_cast<size_t>(i % 7) * 100;
+      engine.push(
+          [&, scratch, i, size] {
+            std::byte* data = scratch.get(size);
+            wrong += reinterpret_cast<uintptr_t>(data) % Storage::kAlignment != 0 || scratch.capacity_bytes() < size;
+            std::memset(data, i, size);
+            std::this_thread::yield();
+            for (size_t k = 0; k < size; ++k) wrong += data[k] != static_cast<std::byte>(i);
+          },
+          {}, Variables{scratch.variable()});
+    }
+    engine.wait_all();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_THROW(engine.scratch().get(1), Error) << "outside of an operation";
+    Engine::Scratch scratch = engine.scratch();
+    Engine::Variable other = engine.variable();
+    try {
+      engine.push([scratch] { scratch.get(1); }, {}, Variables{other});
+      engine.wait_for(other);
+      ADD_FAILURE() << "an operation that does not write the variable";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("writes its variable"), std::string::npos);
+    }
+  }
+}
+
+TEST(Engine, ScratchComesFromTheAllocatorAndItsFailureSurfaces) {
+  AllocatorCallbacks callbacks;
+  callbacks.allocate = [](size_t size_bytes, MemoryClass memory_class) {
+    return size_bytes > 4096 ? nullptr : plain_allocator()->allocate(size_bytes, memory_class);
+  };
+  callbacks.free = [](void* data, size_t size_bytes, MemoryClass memory_class) { plain_allocator()->free(data, size_bytes, memory_class); };
+  auto allocator = std::make_shared<CallbackAllocator>(std::move(callbacks));
+  {
+    Engine engine({.allocator = allocator});
+    Engine::Scratch scratch = engine.scratch();
+    engine.push([scratch] { scratch.get(4000); }, {}, Variables{scratch.variable()});
+    engine.wait_all();
+    EXPECT_GE(allocator->statistics()[MemoryClass::scratch].bytes, 4000U);
+    engine.push([scratch] { scratch.get(5000); }, {}, Variables{scratch.variable()});
+    EXPECT_THROW(engine.wait_all(), Error);
+    engine.push([scratch] { scratch.get(100); }, {}, Variables{scratch.variable()});
+    engine.wait_all();
+  }
+  EXPECT_EQ(allocator->statistics().total.bytes, 0U);
+}
+
+// The numbers depend on the order of pushing alone: against a naive engine.
+TEST(Engine, RandomStreamsGiveTheSameNumbersWhateverTheThreads) {
+  std::vector<std::vector<double>> all;
+  for (int threads : {0, 1, 4}) {
+    Engine engine({.naive = threads == 0, .num_threads = threads});
+    Engine::RandomStream a = engine.random_stream(7), b = engine.random_stream(8);
+    std::vector<std::vector<double>> taken(60);
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const Engine::RandomStream& stream = i % 3 == 0 ? b : a;
+      engine.push(
+          [&taken, stream, i] {
+            if (i == 40) stream.seed(9);
+            taken[i].resize(1 + i % 5);
+            i % 2 == 0 ? stream.uniform(taken[i]) : stream.normal(taken[i]);
+          },
+          {}, Variables{stream.variable()}, static_cast<int>(i % 4));
+    }
+    engine.wait_all();
+    std::vector<double> joined;
+    for (const auto& numbers : taken) joined.insert(joined.end(), numbers.begin(), numbers.end());
+    all.push_back(joined);
+    EXPECT_THROW(a.uniform(joined), Error);
+  }
+  EXPECT_EQ(all[0], all[1]);
+  EXPECT_EQ(all[0], all[2]);
+  std::set<double> different(all[0].begin(), all[0].end());
+  EXPECT_EQ(different.size(), all[0].size());
 }
 
 TEST(Engine, ReadersRunAtOnceAndWritersAlone) {

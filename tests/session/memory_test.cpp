@@ -216,6 +216,64 @@ TEST(SessionMemory, ARunFollowsALimitThatChangesUnderWay) {
   }
 }
 
+// Six branches of three nodes each, from one value to one sum.
+ModelBuilder six_branches() {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1}).output("y", {-1});
+  std::string sum;
+  for (int i = 0; i < 6; ++i) {
+    const std::string n = std::to_string(i);
+    std::string last = "x";
+    for (int k = 0; k < 3; ++k) {
+      const std::string next = "b" + n + "_" + std::to_string(k);
+      b.node("Step", {last}, {next}, "", "test.fault");
+      onnx::AttributeDef id;
+      id.name = "id";
+      id.type = onnx::AttributeType::i;
+      id.i = 3 * i + k;
+      b.last_node().attributes.push_back(std::move(id));
+      last = next;
+    }
+    const std::string next = i == 5 ? "y" : "s" + n;
+    if (i == 0)
+      b.node("Mul", {last, "b0_0"}, {next});
+    else
+      b.node("Add", {sum, last}, {next});
+    sum = next;
+  }
+  return b;
+}
+
+TEST(SessionMemory, AParallelRunFollowsALimitThatChangesUnderWay) {
+  const std::vector<float> expected = run_for(Session(six_branches().model(), as_written()));
+  SessionOptions options = as_written();
+  options.execution_mode = ExecutionMode::parallel;
+  options.intra_op_num_threads = 4;
+  options.memory_limit_bytes = 40 * kValueBytes;
+  int went_below = 0;
+  for (size_t values : {4, 6, 100}) {
+    for (int at = 0; at < 18; ++at) {
+      auto measuring = std::make_shared<MeasuringAllocator>();
+      options.allocator = measuring;
+      Session session(six_branches().model(), options);
+      const size_t limit = values * kValueBytes;
+      set_fault(at, [&] { session.set_memory_limit(limit); });
+      EXPECT_EQ(run_for(session), expected) << values << " values from node " << at;
+      set_fault(-1, {});
+      if (values < 10) went_below += measuring->live() <= limit;
+      EXPECT_EQ(run_for(session), expected) << "the next run has the limit from its beginning";
+      if (values < 10) {
+        measuring->reset();
+        run_for(session);
+        EXPECT_LE(measuring->peak(), limit + kValueBytes);
+      }
+    }
+  }
+  EXPECT_GT(went_below, 20) << "arenas that the limit does not hold were given up";
+}
+
 TEST(SessionMemory, PartialRunsKeepToTheLimitAcrossAYield) {
   Session unlimited(there_and_back(/*yields=*/true).model(), as_written());
   SessionOptions options = as_written();

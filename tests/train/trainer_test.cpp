@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "onnx/serialize.h"
@@ -60,14 +61,14 @@ onnx::ValueInfoDef tensor_info(const char* name, std::vector<int64_t> extents) {
 }
 
 // Two classes of images: bright left halves and bright right halves.
-Model tiny_network() {
+Model tiny_network(int64_t batch = -1) {
   onnx::ModelDef model;
   model.ir_version = 8;
   model.opset_imports.push_back({"", 17});
   onnx::GraphDef& graph = model.graph;
   graph.name = "tiny";
-  graph.inputs.push_back(tensor_info("image", {-1, 1, 6, 6}));
-  graph.outputs.push_back(tensor_info("scores", {-1, 2}));
+  graph.inputs.push_back(tensor_info("image", {batch, 1, 6, 6}));
+  graph.outputs.push_back(tensor_info("scores", {batch, 2}));
   add_tensor(graph, "conv.weight", {4, 1, 3, 3}, -0.5F, 0.5F);
   add_tensor(graph, "conv.bias", {4}, -0.1F, 0.1F);
   add_tensor(graph, "bn.scale", {4}, 0.9F, 1.1F);
@@ -189,6 +190,115 @@ TEST(Trainer, MeanSquaredErrorFitsALine) {
   double last = first;
   for (int i = 0; i < 60; ++i) last = trainer.step(batch.feeds, targets);
   EXPECT_LT(last, 0.1 * first);
+}
+
+// Images of 3 x 16 x 16 through six convolutions: most of its activations wait for the backward pass.
+Model deep_network(int64_t batch) {
+  onnx::ModelDef model;
+  model.ir_version = 8;
+  model.opset_imports.push_back({"", 17});
+  onnx::GraphDef& graph = model.graph;
+  graph.name = "deep";
+  graph.inputs.push_back(tensor_info("image", {batch, 3, 16, 16}));
+  graph.outputs.push_back(tensor_info("scores", {batch, 8}));
+  std::string last = "image";
+  for (int i = 0; i < 6; ++i) {
+    const std::string n = std::to_string(i);
+    add_tensor(graph, ("w" + n).c_str(), {8, i == 0 ? 3 : 8, 3, 3}, -0.3F, 0.3F);
+    std::vector<onnx::AttributeDef> attributes;
+    attributes.push_back(ints("pads", {1, 1, 1, 1}));
+    graph.nodes.push_back(node("Conv", {last, "w" + n}, ("c" + n).c_str(), std::move(attributes)));
+    graph.nodes.push_back(node("Relu", {"c" + n}, ("r" + n).c_str()));
+    last = "r" + n;
+  }
+  graph.nodes.push_back(node("GlobalAveragePool", {last}, "pooled"));
+  graph.nodes.push_back(node("Flatten", {"pooled"}, "scores"));
+  const std::string bytes = onnx::serialize_model(model);
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+struct Images {
+  Feeds feeds;
+  Tensor labels;
+};
+Images random_images(int64_t n) {
+  std::mt19937 generator(9);
+  std::normal_distribution<float> normal;
+  Tensor images(DType::float32, {n, 3, 16, 16}), labels(DType::int64, {n});
+  for (float& x : images.span<float>()) x = normal(generator);
+  for (int64_t i = 0; i < n; ++i) labels.data<int64_t>()[i] = i % 8;
+  return {{{"image", images}}, labels};
+}
+
+void expect_same_parameters(const Trainer& a, const Trainer& b) {
+  for (const auto& [name, tensor] : a.parameters())
+    EXPECT_EQ(std::memcmp(tensor.raw(), b.parameters().at(name).raw(), tensor.size_bytes()), 0) << name;
+}
+
+// Where all extents are known the nodes' order is chosen; updates in place must stay behind whoever reads the parameter.
+TEST(Trainer, AFixedBatchTrainsAsAnOpenOne) {
+  for (auto* make : {+[](int64_t batch) { return tiny_network(batch); }, +[](int64_t batch) { return deep_network(batch); }}) {
+    Trainer fixed(make(8), {.learning_rate = 0.1, .momentum = 0.9}), open(make(-1), {.learning_rate = 0.1, .momentum = 0.9});
+    const bool tiny = fixed.parameters().contains("fc.bias");
+    for (uint32_t step = 0; step < 4; ++step) {
+      const Batch batch = make_batch(8, step);
+      const Images images = random_images(8);
+      const Feeds& feeds = tiny ? batch.feeds : images.feeds;
+      const Tensor& labels = tiny ? batch.labels : images.labels;
+      EXPECT_EQ(fixed.step(feeds, labels), open.step(feeds, labels));
+    }
+    expect_same_parameters(fixed, open);
+  }
+}
+
+TEST(Trainer, AFusedUpdateGivesTheSameBits) {
+  for (int64_t size : {8, -1}) {
+    const TrainerOptions apart{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
+    TrainerOptions together = apart;
+    together.fused_update = true;
+    Trainer one(tiny_network(size), together), many(tiny_network(size), apart);
+    for (uint32_t step = 0; step < 4; ++step) {
+      const Batch batch = make_batch(8, step);
+      EXPECT_EQ(one.step(batch.feeds, batch.labels), many.step(batch.feeds, batch.labels));
+      EXPECT_EQ(one.evaluate(batch.feeds, batch.labels), many.evaluate(batch.feeds, batch.labels));
+    }
+    expect_same_parameters(one, many);
+    for (const auto& [name, tensor] : many.momentum())
+      EXPECT_EQ(std::memcmp(tensor.raw(), one.momentum().at(name).raw(), tensor.size_bytes()), 0) << name;
+    const std::string text = one.to_text();
+    size_t updates = 0;
+    for (size_t at = text.find("Momentum("); at != std::string::npos; at = text.find("Momentum(", at + 1)) ++updates;
+    EXPECT_LE(updates, 1U) << text;
+    // Written between steps, as apart.
+    one.parameters().at("fc.bias").data<float>()[0] = 3;
+    many.parameters().at("fc.bias").data<float>()[0] = 3;
+    const Batch batch = make_batch(8, 9);
+    EXPECT_EQ(one.step(batch.feeds, batch.labels), many.step(batch.feeds, batch.labels));
+    EXPECT_EQ(one.to_bytes(), many.to_bytes());
+  }
+}
+
+TEST(Trainer, KeepsToAMemoryLimitWithTheSameBits) {
+  const Images images = random_images(8);
+  for (int64_t batch : {8, -1}) {
+    Trainer free(deep_network(batch), {.learning_rate = 0.1, .momentum = 0.9});
+    for (int i = 0; i < 3; ++i) free.step(images.feeds, images.labels);
+    const MemoryStatistics unlimited = free.memory_statistics();
+    const size_t standing =
+        unlimited[MemoryClass::weights].bytes + unlimited[MemoryClass::packed].bytes + unlimited[MemoryClass::other].bytes;
+    const size_t limit = standing + 3 * unlimited[MemoryClass::activations].peak_bytes / 5 + 4096;
+    Trainer limited(deep_network(batch), {.learning_rate = 0.1, .momentum = 0.9, .memory_limit_bytes = limit});
+    for (int i = 0; i < 3; ++i) limited.step(images.feeds, images.labels);
+    expect_same_parameters(limited, free);
+    EXPECT_LE(limited.memory_statistics().total.peak_bytes, limit);
+    limited.set_memory_limit(standing + 4096);
+    EXPECT_THROW(limited.step(images.feeds, images.labels), Error);
+    limited.set_memory_limit(2 * unlimited.total.peak_bytes);
+    limited.step(images.feeds, images.labels);
+    free.step(images.feeds, images.labels);
+    expect_same_parameters(limited, free);
+    EXPECT_THROW(free.set_memory_limit(limit), Error);
+  }
 }
 
 TEST(JointModule, GradientsOfAnOutsideLossEqualTheTrainers) {

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""What a second session, and a second process, of the same model cost in memory and time.
+
+    PYTHONPATH=build/python/python bench/shared_weights.py MODEL.onnx... [--bytes]
+
+Every figure is from processes of its own: resident memory that no other process shares (USS, from smaps_rollup), before and after a session
+was made and run once. `own` is a second session with share_weights off. A second process shares the mapped pages of the file only, as far as anybody
+still has them: its packed copies are its own. `--bytes`: sessions are made of the file's bytes instead of its path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+
+def private_bytes() -> int:
+    """Of this process, in megabytes."""
+    with open("/proc/self/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
+
+
+def open_one(path: str, as_bytes: bool, share: bool):
+    import treadle
+
+    options = treadle.SessionOptions()
+    options.share_weights = share
+    options.intra_op_num_threads = 1
+    start = time.perf_counter()
+    source = open(path, "rb").read() if as_bytes else path
+    session = treadle.InferenceSession(source, options)
+    del source
+    random = np.random.default_rng(0)
+    feeds = {}
+    for info in session.get_inputs():
+        shape = [extent if isinstance(extent, int) else 8 for extent in info.shape]
+        feeds[info.name] = random.standard_normal(shape).astype(np.float32) if info.type == "tensor(float)" else np.zeros(shape, np.int64)
+    session.run(None, feeds)
+    return session, time.perf_counter() - start
+
+
+def child(path: str, as_bytes: bool, share: bool) -> None:
+    import treadle
+
+    treadle.memory.shared_weights()
+    before = private_bytes()
+    first, first_seconds = open_one(path, as_bytes, share)
+    one = private_bytes()
+    second, second_seconds = open_one(path, as_bytes, share)
+    two = private_bytes()
+    packed = first.memory_statistics()["packed"]["bytes"]
+    print(json.dumps({"first": one - before, "second": two - one, "packed": packed, "first_ms": first_seconds * 1e3, "second_ms": second_seconds * 1e3,
+                      "shared": treadle.memory.shared_weights()}), flush=True)
+    sys.stdin.readline()
+
+
+def measure(path: str, as_bytes: bool, share: bool, beside: bool = False) -> dict:
+    command = [sys.executable, __file__, "--child", path, *(["--bytes"] if as_bytes else []), *([] if share else ["--own"])]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)]
+    result = json.loads(processes[0].stdout.readline())
+    if beside:  # a second process while the first one lives
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        result["process"] = json.loads(processes[1].stdout.readline())["first"]
+    for process in processes:
+        process.communicate("\n")
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--bytes", action="store_true")
+    parser.add_argument("--own", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return child(arguments.models[0], arguments.bytes, not arguments.own)
+    print("| model | packed, MB | first session, MB | second, own, MB | second, shared, MB | second process, MB | second, own / shared, ms |")
+    print("|---|---|---|---|---|---|---|")
+    for path in arguments.models:
+        own, shared = measure(path, arguments.bytes, False), measure(path, arguments.bytes, True, beside=True)
+        name = path.rsplit("/", 1)[-1].removesuffix(".onnx")
+        print(f"| {name} | {shared['packed'] / 1e6:.1f} | {shared['first'] / 1e6:.1f} | {own['second'] / 1e6:.1f} | {shared['second'] / 1e6:.1f} | "
+              f"{shared['process'] / 1e6:.1f} | {own['second_ms']:.1f} / {shared['second_ms']:.1f} |", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

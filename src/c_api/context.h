@@ -1,0 +1,19 @@
+// What a caller hands in with its callbacks.
+#pragma once
+
+namespace treadle::c_api {
+
+/// Let go of with the last function that holds it.
+struct CallbackContext {
+  void* context = nullptr;
+  void (*release)(void* context) = nullptr;  ///< set once nothing can fail any more; may stay null
+
+  CallbackContext() = default;
+  CallbackContext(const CallbackContext&) = delete;
+  CallbackContext& operator=(const CallbackContext&) = delete;
+  ~CallbackContext() {
+    if (release) release(context);
+  }
+};
+
+}  // namespace treadle::c_api

@@ -1,0 +1,40 @@
+// Concatenations whose inputs are written straight into their output, and splits whose outputs are views of their input.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "exec/parallel_plan.h"
+#include "exec/program.h"
+
+namespace treadle::exec {
+
+/// Per slot: it lies in the bytes of `base` (-1: it has bytes of its own), behind as many bytes as the operands `preceding` have.
+struct Places {
+  struct Operands {
+    uint32_t first = 0, count = 0;  ///< of Program::operands()
+  };
+  explicit Places(size_t num_slots) : base(num_slots, -1), preceding(num_slots) {}
+  std::vector<int32_t> base;
+  std::vector<Operands> preceding;
+};
+
+/// True if all that the node joins or splits lies one after the other in memory: no axis before its own has more than one row, and elements
+/// are whole bytes.
+bool joins_contiguously(const Graph& graph, const Node& node);
+
+/// Moves values that a Concat reads into the Concat's output, and makes views of Concats whose inputs lie one after the other already, from
+/// the last one to the first: of Concats that have an input in common (a dense block) the last one gets it, and the others become views of
+/// what it has so far. The nodes stay and copy what did not come to lie in place. A value moves if everything that touches its bytes has
+/// been settled by then: whatever writes them runs before the Concat, and whoever reads them does so before the output is written over in
+/// place.
+/// @param slots    with the roots of views and of outputs written over their inputs; changed.
+/// @param elided   instructions that will not run.
+/// @param order    of instructions that may run at once; null: they run one after the other.
+/// @param allowed  whether a Concat may take its inputs.
+void place_in_outputs(const Program& program, std::span<Slot> slots, Places& places, const std::vector<bool>& elided,
+                      const Reachability* order, const std::function<bool(size_t instruction)>& allowed);
+
+}  // namespace treadle::exec

@@ -1,0 +1,247 @@
+// Concats whose inputs lie in their output, and Splits whose outputs lie in their input, against programs where every value has bytes of
+// its own.
+#include "exec/pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "core/thread_pool.h"
+#include "exec/frame.h"
+#include "tests/exec/graphs.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using exec::Program;
+using exec::ProgramOptions;
+using testing::GraphBuilder;
+
+constexpr ProgramOptions kPieces{.pieces_in_place = true}, kApart{.reuse_memory = false}, kCopies{};
+
+Tensor numbers(const Shape& shape, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  Tensor x(DType::float32, shape);
+  for (float& value : x.span<float>()) value = uniform(random);
+  return x;
+}
+
+std::vector<Datum> run(const Program& program, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {
+  std::vector<Datum> outputs(program.output_slots().size());
+  exec::run(program, feeds, outputs, control);
+  return outputs;
+}
+
+void expect_same_bits(const std::vector<Datum>& a, const std::vector<Datum>& b, const std::string& what = {}) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].tensor().shape(), b[i].tensor().shape()) << what;
+    EXPECT_EQ(std::memcmp(a[i].tensor().raw(), b[i].tensor().raw(), a[i].tensor().size_bytes()), 0) << "output " << i << ' ' << what;
+  }
+}
+
+size_t arena_of(const Program& program) { return program.bindings().latest_plan()->arena_bytes; }
+
+// The number of values that lie in others.
+size_t num_parts(const Program& program) { return program.parts().size(); }
+
+TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4, 256});
+  ValueId joined = b.node("Concat", {b.node("Tanh", {x}), b.node("Exp", {x}), b.node("Abs", {x})}, {{"axis", int64_t{0}}});
+  b.output(b.node("ReduceSum", {b.node("MatMul", {joined, b.constant("w", numbers({256, 4}, 1))})}, {{"keepdims", int64_t{0}}}));
+  auto graph = b.finish();
+  Program pieces(graph, kPieces), copies(graph, kCopies), apart(graph, kApart);
+  const std::vector<Datum> feeds{numbers({4, 256}, 2)};
+  expect_same_bits(run(pieces, feeds), run(apart, feeds));
+  run(copies, feeds);
+  EXPECT_EQ(num_parts(pieces), 3U);
+  EXPECT_EQ(num_parts(copies), 0U);
+  // Three inputs and the output, against the output alone.
+  EXPECT_GE(arena_of(copies), arena_of(pieces) + 3 * 4 * 256 * sizeof(float) - 1024) << "but for scratch";
+}
+
+TEST(Pieces, OutputsOfTheGraphAreWrittenPieceByPiece) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});
+  b.output(b.node("Concat", {b.node("Tanh", {x}), x, b.node("Exp", {x})}, {{"axis", int64_t{0}}}));
+  auto graph = b.finish();
+  Program pieces(graph, kPieces), apart(graph, kApart);
+  for (int64_t n : {1, 7, 30, 5, 0, 64}) {
+    const std::vector<Datum> feeds{numbers({n, 8}, 3)};
+    expect_same_bits(run(pieces, feeds), run(apart, feeds));
+  }
+  EXPECT_EQ(arena_of(pieces), 0U) << "nothing is left that is not the output's";
+}
+
+TEST(Pieces, AnOutputThatIsBoundToAFeedIsWrittenLast) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4, 8});
+  ValueId half = b.nodes("Split", {x}, 2, {{"axis", int64_t{0}}, {"num_outputs", int64_t{2}}})[1];
+  b.output(b.node("Concat", {b.node("Exp", {half}), b.node("Tanh", {half})}, {{"axis", int64_t{0}}}));
+  auto graph = b.finish();
+  Program pieces(graph, kPieces);
+  const Tensor x0 = numbers({4, 8}, 8);
+  const std::vector<Datum> expected = run(Program(graph, kApart), {x0});
+  const Tensor both = x0.clone();
+  std::vector<Datum> outputs(1);
+  const std::vector<Datum> feeds{both}, bound{both};
+  exec::run(pieces, feeds, outputs, {}, bound);
+  expect_same_bits(outputs, expected);
+  EXPECT_EQ(outputs[0].tensor().raw(), both.raw());
+}
+
+TEST(Pieces, ASplitsOutputsAreViewsOfItsInput) {
+  for (bool of_feed : {false, true}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", DType::float32, {b.symbol("n"), 16});
+    auto parts = b.nodes("Split", {of_feed ? x : b.node("Tanh", {x})}, 3, {{"axis", int64_t{0}}, {"num_outputs", int64_t{3}}});
+    b.output(b.node("Exp", {parts[2]}));
+    b.output(b.node("Sub", {b.node("Neg", {parts[0]}), parts[1]}));
+    auto graph = b.finish();
+    Program pieces(graph, kPieces), apart(graph, kApart);
+    for (int64_t n : {3, 9, 30, 6}) {
+      const std::vector<Datum> feeds{numbers({n, 16}, 4)};
+      const Tensor before = feeds[0].tensor().clone();
+      expect_same_bits(run(pieces, feeds), run(apart, feeds));
+      EXPECT_EQ(std::memcmp(before.raw(), feeds[0].tensor().raw(), before.size_bytes()), 0) << "a feed was written to";
+    }
+    EXPECT_GE(num_parts(pieces), 3U);
+  }
+}
+
+// Every layer reads all that the layers before it made: x0; x0 x1; x0 x1 x2 …
+std::shared_ptr<Graph> dense_block(int layers, bool cumulative) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {1, 4, 16, 16});
+  std::vector<ValueId> made{b.node("Tanh", {x})};
+  ValueId joined = made[0];
+  for (int i = 0; i < layers; ++i) {
+    const int64_t channels = 4 * (i + 1);
+    ValueId w = b.constant("w" + std::to_string(i), numbers({4, channels, 1, 1}, static_cast<uint32_t>(i)));
+    ValueId fresh = b.node("Relu", {b.node("Conv", {joined, w})});
+    made.push_back(fresh);
+    joined = cumulative ? b.node("Concat", {joined, fresh}, {{"axis", int64_t{1}}}) : b.node("Concat", made, {{"axis", int64_t{1}}});
+  }
+  b.output(b.node("GlobalAveragePool", {joined}));
+  return b.finish();
+}
+
+TEST(Pieces, ADenseBlockHoldsEveryLayerOnce) {
+  for (bool cumulative : {false, true}) {
+    auto graph = dense_block(6, cumulative);
+    Program pieces(graph, kPieces), copies(graph, kCopies), apart(graph, kApart);
+    const std::vector<Datum> feeds{numbers({1, 4, 16, 16}, 5)};
+    expect_same_bits(run(pieces, feeds), run(apart, feeds));
+    run(copies, feeds);
+    EXPECT_LT(arena_of(pieces), arena_of(copies));
+    EXPECT_GE(num_parts(pieces), 7U);
+  }
+}
+
+TEST(Pieces, AValueThatIsNeededAfterTheOutputIsWrittenOverStaysApart) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {2, 8});
+  ValueId a = b.node("Tanh", {x}), joined = b.node("Concat", {a, b.node("Exp", {x})}, {{"axis", int64_t{0}}});
+  ValueId changed = b.node("Relu", {b.node("Neg", {joined})});  // in place, one after the other
+  b.output(b.node("MatMul", {changed, b.node("Transpose", {a}, {{"perm", std::vector<int64_t>{1, 0}}})}));
+  auto graph = b.finish();
+  const std::vector<Datum> feeds{numbers({2, 8}, 6)};
+  expect_same_bits(run(Program(graph, kPieces), feeds), run(Program(graph, kApart), feeds));
+}
+
+TEST(Pieces, AxesThatAreNotContiguousAreCopied) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {3, 4});
+  b.output(b.node("Neg", {b.node("Concat", {b.node("Tanh", {x}), b.node("Exp", {x})}, {{"axis", int64_t{1}}})}));
+  auto graph = b.finish();
+  Program pieces(graph, kPieces);
+  const std::vector<Datum> feeds{numbers({3, 4}, 7)};
+  expect_same_bits(run(pieces, feeds), run(Program(graph, kApart), feeds));
+  EXPECT_EQ(num_parts(pieces), 0U);
+}
+
+// Concats of Concats, Splits of what was joined, updates in place, views, values read again much later, and several outputs.
+std::shared_ptr<Graph> random_graph(uint32_t seed) {
+  std::mt19937 random(seed);
+  auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  GraphBuilder b;
+  const bool symbolic = seed % 2 == 0;
+  const Dim n = symbolic ? b.symbol("n") : Dim(6);
+  std::vector<ValueId> values;
+  for (int i = 0; i < 2; ++i) values.push_back(b.input("x" + std::to_string(i), DType::float32, {n, 8}));
+  ValueId half = b.constant("half", Tensor::scalar(0.5F));
+  auto rows = [&](ValueId value) { return (*b.graph().type(value).shape)[0]; };
+  for (int i = 0; i < 40; ++i) {
+    ValueId x = values[below(values.size())];
+    ValueId y = below(3) == 0 ? x : values[below(values.size())];
+    switch (below(9)) {
+      case 0:
+      case 1: {
+        std::vector<ValueId> inputs{x};
+        for (size_t k = 0; k <= below(3); ++k) inputs.push_back(values[below(values.size())]);
+        values.push_back(b.node("Concat", inputs, {{"axis", int64_t{0}}}));
+        break;
+      }
+      case 2: {
+        auto parts = b.nodes("Split", {x}, 2, {{"axis", int64_t{0}}, {"num_outputs", int64_t{2}}});
+        values.insert(values.end(), parts.begin(), parts.end());
+        break;
+      }
+      case 3: values.push_back(b.node("Tanh", {x})); break;
+      case 4: values.push_back(b.node("Relu", {b.node("Sub", {x, half})})); break;
+      case 5: values.push_back(b.node("Neg", {b.node("Mul", {x, half})})); break;
+      case 6: values.push_back(rows(x) == rows(y) ? b.node("Sub", {x, y}) : b.node("Abs", {x})); break;
+      case 7: {
+        ValueId flat = b.node("Reshape", {x, b.ints("f" + std::to_string(i), {-1})});
+        values.push_back(b.node("Reshape", {b.node("Add", {flat, half}), b.ints("r" + std::to_string(i), {-1, 8})}));
+        break;
+      }
+      default: values.push_back(b.node("Sub", {x, b.node("ReduceMean", {y})})); break;  // reads all of another value, maybe a part of x
+    }
+    // Sizes that double with every Concat would grow without bound.
+    if (const auto& d = rows(values.back()); d.is_const() && d.value() > 200) values.pop_back();
+    if (symbolic && values.size() > 14) values.erase(values.begin() + 2, values.begin() + 4);
+  }
+  std::set<ValueId> outputs{values.back()};
+  for (int i = 0; i < 3; ++i) outputs.insert(values[2 + below(values.size() - 2)]);
+  for (ValueId value : outputs) b.output(value, "o" + std::to_string(index_of(value)));
+  return b.finish();
+}
+
+TEST(Pieces, RandomGraphsGiveTheSameBits) {
+  ThreadPool pool(4);
+  exec::RunControl control;
+  control.pool = &pool;
+  size_t parts = 0;
+  for (uint32_t seed = 0; seed < 120; ++seed) {
+    auto graph = random_graph(seed);
+    Program apart(graph, kApart), pieces(graph, kPieces);
+    Program parallel(graph, {.parallel = true, .always_parallel = true, .pieces_in_place = true});
+    parts += num_parts(pieces);
+    for (int64_t n : {6, 7, 20, 1}) {
+      if (seed % 2 == 1 && n != 6) continue;
+      const std::vector<Datum> feeds{numbers({n, 8}, seed), numbers({n, 8}, seed + 1000)};
+      std::vector<Datum> expected;
+      try {
+        expected = run(apart, feeds);
+      } catch (const Error&) {
+        continue;  // a Split of one row into two parts
+      }
+      const std::string what = "seed " + std::to_string(seed) + ", n = " + std::to_string(n);
+      expect_same_bits(run(pieces, feeds), expected, what);
+      for (int threads : {0, 2}) {
+        control.inter_op_threads = threads;
+        expect_same_bits(run(parallel, feeds, control), expected, what + ", parallel");
+      }
+    }
+  }
+  EXPECT_GT(parts, 500U);
+}
+
+}  // namespace
+}  // namespace treadle
