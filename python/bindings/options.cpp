@@ -192,6 +192,7 @@ void register_options(nb::module_& module) {
           "thread_pool", [](const PySessionOptions& options) { return pool_object(options.thread_pool); },
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
           "A ThreadPool in place of the shared one.")
+      .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Runs take numbers too small to be normal for zero.")
       .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
       .def_rw("share_weights", &PySessionOptions::share_weights,

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/cpu_info.h"
+#include "core/float_mode.h"
 #include "core/fork_mutex.h"
 #include "core/futex.h"
 
@@ -351,9 +352,19 @@ void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
   if (n <= 0) return;
   grain = std::clamp<int64_t>(grain, 1, n);
   const int64_t num_chunks = (n - 1) / grain + 1;
-  if (num_chunks > 1 && impl_->num_threads > 1 && thread_limit > 1 && impl_->ready() &&
-      impl_->run_shared(n, grain, num_chunks, body, context))
-    return;
+  if (num_chunks > 1 && impl_->num_threads > 1 && thread_limit > 1 && impl_->ready()) {
+    // The workers compute as the caller does.
+    struct Job {
+      Body body;
+      void* context;
+    } job{body, context};
+    const bool flushes = DenormalsAsZero::is_on();
+    Body flushed = [](void* to, int64_t begin, int64_t end) {
+      DenormalsAsZero mode;
+      static_cast<Job*>(to)->body(static_cast<Job*>(to)->context, begin, end);
+    };
+    if (impl_->run_shared(n, grain, num_chunks, flushes ? flushed : body, flushes ? static_cast<void*>(&job) : context)) return;
+  }
   for (int64_t chunk = 0; chunk < num_chunks; ++chunk) body(context, chunk * grain, chunk + 1 < num_chunks ? (chunk + 1) * grain : n);
 }
 

@@ -74,6 +74,7 @@ struct RunControl {
   int max_threads = 0;                        ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
   int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
   sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
+  bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   bool watched() const { return recorder || observer || deadline || caller; }

@@ -9,10 +9,12 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/allocation.h"
+#include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/budget.h"
@@ -160,6 +162,8 @@ class ParallelRun final : public TaskSource {
     AllocationScope scope(control_.memory, MemoryClass::activations);
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
+    std::optional<DenormalsAsZero> mode;
+    if (control_.denormals_as_zero) mode.emplace();
     while (!failed_.load(std::memory_order_relaxed)) {
       if (limited_ && (interrupted_.load(std::memory_order_relaxed) || limit_changed())) {
         interrupted_.store(true);

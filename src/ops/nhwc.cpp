@@ -121,9 +121,10 @@ class Packed final : public PackedState {
       kernels::nhwc_pack(p, method, reinterpret_cast<const float*>(weights_.raw()), fresh.data<float>());
       form = std::move(fresh);
       drop_mapped_pages(weights_.raw(), weights_.size_bytes());
-      if (!forms_[static_cast<size_t>(NhwcMethod::winograd)].defined()) weights_ = Tensor();
+      if (!forms_[static_cast<size_t>(NhwcMethod::winograd4)].defined() && !forms_[static_cast<size_t>(NhwcMethod::winograd2)].defined())
+        weights_ = Tensor();
     }
-    return {form.data<float>(), method == NhwcMethod::winograd ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
+    return {form.data<float>(), kernels::is_winograd(method) ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
   }
   const float* transposed(const ConvParams& p) const {
     std::lock_guard lock(mutex_);
@@ -160,7 +161,7 @@ class Packed final : public PackedState {
 
   mutable Tensor weights_;
   mutable std::mutex mutex_;
-  mutable Tensor forms_[3];
+  mutable Tensor forms_[kernels::kNhwcMethods];
 };
 
 struct ConstantWeights {

@@ -3,6 +3,7 @@
 #include <exception>
 #include <new>
 
+#include "core/float_mode.h"
 #include "session/deadline.h"
 #include "session/session_impl.h"
 #include "sharing/turn.h"
@@ -70,6 +71,8 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
     AllocationScope scope(&session->memory, MemoryClass::activations);
     const exec::RunControl& control = frame->control();
     sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
+    std::optional<DenormalsAsZero> mode;
+    if (control.denormals_as_zero) mode.emplace();
     try {
       return frame->advance(stop);
     } catch (const std::bad_alloc&) {

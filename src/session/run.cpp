@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "core/float_mode.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
 #include "session/observe.h"
@@ -23,6 +24,7 @@ exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   control.intra_op_threads = intra_limit;
   if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
   control.inter_op_threads = inter_limit;
+  control.denormals_as_zero = options.set_denormal_as_zero;
   if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight.closing();
@@ -119,6 +121,8 @@ void Session::Impl::compute(const Executable& executable, std::span<const Datum>
   try {
     RecordScope record(run_control.recorder, run_record, RecordKind::run);
     std::optional<ParallelLimit> limit;
+    std::optional<DenormalsAsZero> mode;
+    if (run_control.denormals_as_zero) mode.emplace();
     if (run_control.intra_op_threads > 0) limit.emplace(run_control.intra_op_threads);
     if (executable.placed)
       executable.placed->run(feeds, results, run_control, bound);

@@ -5,7 +5,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/session/models.h"
 #include "treadle/error.h"
+#include "treadle/session.h"
 
 namespace treadle {
 namespace {
@@ -25,6 +27,35 @@ TEST(Options, EveryOptionThatATextCanSetTakesItsDefault) {
     if (!info.set || text.empty() || text == "unlimited") continue;
     set_option(options, info.name, text);
     EXPECT_EQ(info.get(options), text) << info.name;
+  }
+}
+
+TEST(Options, DenormalsAreZeroInRunsOnly) {
+  constexpr int64_t kCount = 1 << 20;  // shared by the threads
+  constexpr float kSmall = 1e-40F;
+  testing::ModelBuilder model;
+  model.input("x", {kCount}).output("y", {kCount}).output("z", {kCount});
+  model.node("Add", {"x", "x"}, {"y"}).node("Add", {"y", "x"}, {"z"});
+  Tensor x(DType::float32, Shape{kCount});
+  for (float& value : x.span<float>()) value = kSmall;
+  for (int threads : {1, 3}) {
+    for (ExecutionMode mode : {ExecutionMode::sequential, ExecutionMode::parallel}) {
+      for (const char* on : {"0", "1"}) {
+        SessionOptions options;
+        options.intra_op_num_threads = threads;
+        options.execution_mode = mode;
+        set_option(options, "set_denormal_as_zero", on);
+        Session session(model.model(), options);
+        const std::vector<Datum> outputs = session.run({{"x", x}});
+        for (int i : {0, 1}) {
+          const float expected = *on == '1' ? 0 : static_cast<float>(i + 2) * kSmall;
+          for (float value : outputs[static_cast<size_t>(i)].tensor().span<float>()) ASSERT_EQ(value, expected);
+        }
+        volatile float mine = kSmall;
+        mine = mine + mine;
+        EXPECT_GT(mine, 0) << "the caller's mode has changed";
+      }
+    }
   }
 }
 

@@ -287,20 +287,22 @@ Clamp clamp_of(const ConvEpilogue& e) {
 
 NhwcMethod nhwc_method(const ConvParams& p) {
   if (is_depthwise(p)) return NhwcMethod::depthwise;
-  return winograd_fits(p) ? NhwcMethod::winograd : NhwcMethod::direct;
+  const int out = winograd_choice(p);
+  return out == 4 ? NhwcMethod::winograd4 : out == 2 ? NhwcMethod::winograd2 : NhwcMethod::direct;
 }
 
 std::vector<NhwcMethod> nhwc_methods(const ConvParams& p) {
   std::vector<NhwcMethod> methods{NhwcMethod::direct};
   if (is_depthwise(p)) methods.push_back(NhwcMethod::depthwise);
-  if (winograd_applies(p)) methods.push_back(NhwcMethod::winograd);
+  if (winograd_applies(p)) methods.insert(methods.end(), {NhwcMethod::winograd4, NhwcMethod::winograd2});
   return methods;
 }
 
 std::string_view nhwc_method_name(NhwcMethod method) {
   switch (method) {
     case NhwcMethod::depthwise: return "depthwise";
-    case NhwcMethod::winograd: return "F(4,3)";
+    case NhwcMethod::winograd4: return "F(4,3)";
+    case NhwcMethod::winograd2: return "F(2,3)";
     case NhwcMethod::direct: return "direct";
   }
   return "";
@@ -309,7 +311,8 @@ std::string_view nhwc_method_name(NhwcMethod method) {
 int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
   switch (method) {
     case NhwcMethod::depthwise: return p.C * p.window.kernel_size();
-    case NhwcMethod::winograd: return winograd_weights_size(p);
+    case NhwcMethod::winograd4: return winograd_weights_size(p, 4);
+    case NhwcMethod::winograd2: return winograd_weights_size(p, 2);
     case NhwcMethod::direct: return p.group * packed_b_size<float>(depth_of(p), p.M / p.group);
   }
   return 0;
@@ -391,7 +394,8 @@ void pack_direct(const ConvParams& p, const float* weights, float* packed) {
 
 void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
   switch (method) {
-    case NhwcMethod::winograd: return winograd_pack(p, weights, packed);
+    case NhwcMethod::winograd4: return winograd_pack(p, 4, weights, packed);
+    case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed);
     case NhwcMethod::direct: return pack_direct(p, weights, packed);
     case NhwcMethod::depthwise:
       return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });
@@ -404,7 +408,7 @@ void nhwc_unpack(const ConvParams& p, NhwcMethod method, const float* packed, fl
 
 size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {
   if (p.N <= 0 || p.window.out_size() <= 0) return 0;
-  if (method == NhwcMethod::winograd) return winograd_scratch_bytes(p, max_threads);
+  if (is_winograd(method)) return winograd_scratch_bytes(p, method == NhwcMethod::winograd4 ? 4 : 2, max_threads);
   const Source source(p.window);
   return method == NhwcMethod::direct && source.copied ? aligned_bytes<float>(source.pixels() * p.C) : 0;
 }
@@ -414,7 +418,8 @@ void nhwc_conv(const ConvParams& p, NhwcMethod method, const float* x, const flo
   if (p.N <= 0 || p.M <= 0 || p.window.out_size() <= 0) return;
   switch (method) {
     case NhwcMethod::depthwise: return depthwise(p, x, packed, y, epilogue, pool);
-    case NhwcMethod::winograd: return winograd(p, x, weights, packed, y, epilogue, scratch, max_threads, pool);
+    case NhwcMethod::winograd4: return winograd(p, 4, x, weights, packed, y, epilogue, scratch, max_threads, pool);
+    case NhwcMethod::winograd2: return winograd(p, 2, x, weights, packed, y, epilogue, scratch, max_threads, pool);
     case NhwcMethod::direct: return direct(p, x, packed, y, epilogue, static_cast<float*>(scratch), pool);
   }
 }

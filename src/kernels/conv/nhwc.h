@@ -21,7 +21,10 @@ struct Clamp {
 };
 Clamp clamp_of(const ConvEpilogue& epilogue);
 
-enum class NhwcMethod : uint8_t { depthwise, winograd, direct };
+enum class NhwcMethod : uint8_t { depthwise, winograd4, winograd2, direct };
+inline constexpr int kNhwcMethods = 4;
+/// Whether the original weights are read, too.
+inline bool is_winograd(NhwcMethod method) { return method == NhwcMethod::winograd4 || method == NhwcMethod::winograd2; }
 
 /// The way that is estimated to be the fastest; depends on the extents of the image.
 NhwcMethod nhwc_method(const ConvParams& params);
@@ -35,7 +38,7 @@ int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
 /// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
 /// @param weights  at any address: they are read bytewise
 void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed);
-/// The weights that nhwc_pack read. @param method  not winograd, whose transform rounds.
+/// The weights that nhwc_pack read. @param method  none of winograd's, whose transforms round.
 void nhwc_unpack(const ConvParams& params, NhwcMethod method, const float* packed, float* weights);
 
 size_t nhwc_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads);

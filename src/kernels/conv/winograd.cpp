@@ -12,19 +12,19 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPoints = 36;
-constexpr int64_t kTilesPerBlock = 32;    // transformed tiles of one block stay in L2
-constexpr int64_t kTilesInOneBlock = 49;  // so few are done at once: each block reads all weights
-constexpr int64_t kLongestSum = 128;      // channels that one chain of sums adds up: the rounding of longer ones is most of the error
-constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
+constexpr int64_t kPointsPerBlock = 32 * 36;    // of transformed tiles, which stay in L2
+constexpr int64_t kPointsInOneBlock = 49 * 36;  // so few are done at once: each block reads all weights
+constexpr int64_t kLongestSum = 128;            // channels that one chain of sums adds up: the rounding of longer ones is most of the error
+constexpr int64_t kEnoughBlocks = 6;            // from here on a thread takes whole blocks; before, all threads share each block
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// The tiles of one image, cut into blocks of whole tile rows; of several images where one has few. A block's input with its border is dead
 /// when the products are written: they share a buffer.
 struct Plan {
-  int64_t C, M;        // rounded up to vectors
-  int64_t high, wide;  // tiles
+  int64_t out, points;  // outputs of a tile's side, matrices
+  int64_t C, M;         // rounded up to vectors
+  int64_t high, wide;   // tiles
   int64_t rows_per_block, images_per_block;
   int64_t blocks;              // of one image
   int64_t items;               // blocks of all images
@@ -32,25 +32,26 @@ struct Plan {
   int64_t v_matrix, m_matrix;  // floats from matrix to matrix: one cache line more than needed, as powers of two would share cache sets
   size_t first_bytes, second_bytes, slot_bytes;
 
-  explicit Plan(const ConvParams& p) {
+  Plan(const ConvParams& p, int outputs) : out(outputs), points((out + 2) * (out + 2)) {
     const Window& w = p.window;
+    const int64_t tiles_per_block = kPointsPerBlock / points, tiles_in_one_block = kPointsInOneBlock / points;
     C = round_up(p.C, kWinogradLanes);
     M = round_up(p.M, kWinogradLanes);
-    high = (w.out[1] + 3) / 4;
-    wide = (w.out[2] + 3) / 4;
-    rows_per_block = high * wide <= kTilesInOneBlock ? high : std::clamp<int64_t>(kTilesPerBlock / wide, 1, high);
+    high = (w.out[1] + out - 1) / out;
+    wide = (w.out[2] + out - 1) / out;
+    rows_per_block = high * wide <= tiles_in_one_block ? high : std::clamp<int64_t>(tiles_per_block / wide, 1, high);
     blocks = (high + rows_per_block - 1) / rows_per_block;
     rows_per_block = (high + blocks - 1) / blocks;
     images_per_block =
-        blocks == 1 ? std::clamp<int64_t>(kTilesPerBlock / std::max<int64_t>(1, high * wide), 1, std::max<int64_t>(1, p.N)) : 1;
+        blocks == 1 ? std::clamp<int64_t>(tiles_per_block / std::max<int64_t>(1, high * wide), 1, std::max<int64_t>(1, p.N)) : 1;
     items = blocks * ((p.N + images_per_block - 1) / images_per_block);
-    x_row = (wide * 4 + 2) * C;
-    x_image = (rows_per_block * 4 + 2) * x_row;
+    x_row = (wide * out + 2) * C;
+    x_image = (rows_per_block * out + 2) * x_row;
     const int64_t tiles = images_per_block * rows_per_block * wide;
     v_matrix = tiles * C + kWinogradLanes;
     m_matrix = tiles * M + kWinogradLanes;
-    first_bytes = aligned_bytes<float>(std::max(images_per_block * x_image, kPoints * m_matrix));
-    second_bytes = aligned_bytes<float>(kPoints * v_matrix);
+    first_bytes = aligned_bytes<float>(std::max(images_per_block * x_image, points * m_matrix));
+    second_bytes = aligned_bytes<float>(points * v_matrix);
     slot_bytes = first_bytes + second_bytes + aligned_bytes<uint8_t>(tiles);
   }
   bool by_block() const { return items >= kEnoughBlocks; }
@@ -81,19 +82,19 @@ struct Block {
   uint8_t* finite() const { return reinterpret_cast<uint8_t*>(scratch + plan.first_bytes + plan.second_bytes); }
   int64_t tiles_of_image() const { return tile_rows * plan.wide; }
   int64_t tiles() const { return images * tiles_of_image(); }
-  int64_t output_rows() const { return std::min(tile_rows * 4, p.window.out[1] - first_row * 4); }
+  int64_t output_rows() const { return std::min(tile_rows * plan.out, p.window.out[1] - first_row * plan.out); }
 
   /// Rows of the input with zeros all around, channels rounded up to vectors.
   void gather() const {
     const Window& w = p.window;
-    const int64_t pixels = plan.wide * 4 + 2, left = w.pad_begin[2];
+    const int64_t pixels = plan.wide * plan.out + 2, left = w.pad_begin[2];
     const int64_t inside = std::clamp<int64_t>(w.in[2], 0, pixels - left);
-    const int64_t rows = tile_rows * 4 + 2;
+    const int64_t rows = tile_rows * plan.out + 2;
     parallel_for(pool, images * rows, 4, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t n = item / rows, r = item % rows;
         float* row = first() + n * plan.x_image + r * plan.x_row;
-        const int64_t ih = first_row * 4 + r - w.pad_begin[1];
+        const int64_t ih = first_row * plan.out + r - w.pad_begin[1];
         if (ih < 0 || ih >= w.in[1]) {
           std::fill(row, row + plan.x_row, 0.0f);
           continue;
@@ -116,7 +117,7 @@ struct Block {
 
   void products() const {
     const Parts parts(p.C);
-    parallel_for(pool, kPoints, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
       for (int64_t point = begin; point < end; ++point) {
         float* sums = first() + point * plan.m_matrix;
         const float* weights_of_point = packed + point * point_size(p);
@@ -151,10 +152,10 @@ struct Block {
     for (int64_t tile = 0; tile < tiles(); ++tile) {
       if (finite()[tile] != 0) continue;
       const int64_t n = image + tile / tiles_of_image(), place = tile % tiles_of_image();
-      const int64_t h0 = (first_row + place / plan.wide) * 4, w0 = place % plan.wide * 4;
+      const int64_t h0 = (first_row + place / plan.wide) * plan.out, w0 = place % plan.wide * plan.out;
       for (int64_t m = 0; m < p.M; ++m) {
-        for (int64_t oh = h0; oh < std::min(h0 + 4, w.out[1]); ++oh) {
-          for (int64_t ow = w0; ow < std::min(w0 + 4, w.out[2]); ++ow) {
+        for (int64_t oh = h0; oh < std::min(h0 + plan.out, w.out[1]); ++oh) {
+          for (int64_t ow = w0; ow < std::min(w0 + plan.out, w.out[2]); ++ow) {
             const int64_t at = ((n * w.out[1] + oh) * w.out[2] + ow) * p.M + m;
             float value = direct(n, m, oh, ow) + (epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f);
             if (epilogue.residual != nullptr) value += epilogue.residual[at];
@@ -176,19 +177,20 @@ struct Block {
 
   void run() const {
     const Clamp clamp = clamp_of(epilogue);
-    const int64_t image_floats = p.window.out_size() * p.M, offset = image * image_floats + first_row * 4 * p.window.out[2] * p.M;
+    const int64_t image_floats = p.window.out_size() * p.M, offset = image * image_floats + first_row * plan.out * p.window.out[2] * p.M;
     const int64_t each = tiles_of_image();
     gather();
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
       each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
-        winograd_input(begin, end, plan.wide, plan.C, first() + n * plan.x_image, plan.x_row, second() + n * each * plan.C, plan.v_matrix);
+        winograd_input(static_cast<int>(plan.out), begin, end, plan.wide, plan.C, first() + n * plan.x_image, plan.x_row,
+                       second() + n * each * plan.C, plan.v_matrix);
       });
     });
     products();
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
       each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
         const int64_t at = offset + n * image_floats;
-        winograd_output(begin, end,
+        winograd_output(static_cast<int>(plan.out), begin, end,
                         {.tiles_wide = plan.wide,
                          .m = first() + n * each * plan.M,
                          .m_matrix = plan.m_matrix,
@@ -224,43 +226,49 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-bool winograd_fits(const ConvParams& p) {
-  if (!winograd_applies(p)) return false;
+int winograd_choice(const ConvParams& p) {
+  if (!winograd_applies(p)) return 0;
   // Microseconds on one core, from measured rates: products near the peak, transforms bound by L2, weights by L3 or, when they do not fit
-  // there, by memory. The direct way loses a tenth to im2col, and what the last vector of a small image leaves empty.
-  const Plan plan(p);
-  const double tiles = static_cast<double>(p.N * plan.high * plan.wide), C = static_cast<double>(p.C), M = static_cast<double>(p.M);
-  const double out = static_cast<double>(p.N * p.window.out_size());
-  const double weight_bytes = 36 * C * M * 4, direct_bytes = 9 * C * M * 4;
-  auto stream = [](double bytes) { return bytes / (bytes < 16e6 ? 60e3 : 25e3); };
-  const double winograd_us = 2 * 36 * tiles * C * M / 220e3 + tiles * (C + M) * 36 * 4 * 2 / 60e3 + stream(weight_bytes);
-  const double direct_us = 2 * 9 * out * C * M / 190e3 + stream(direct_bytes);
-  return winograd_us < direct_us;
+  // there, by memory, for the most part beside the products. The direct way loses to windows that are not whole tiles.
+  const double C = static_cast<double>(p.C), M = static_cast<double>(p.M), out = static_cast<double>(p.N * p.window.out_size());
+  auto with_weights = [&](double products_us, double matrices) {
+    const double bytes = matrices * C * M * 4, stream_us = bytes / (bytes < 16e6 ? 60e3 : 25e3);
+    return std::max(products_us, stream_us) + 0.5 * std::min(products_us, stream_us);
+  };
+  int best = 0;
+  double least = with_weights(2 * 9 * out * C * M / 210e3, 9);
+  for (int side : {2, 4}) {
+    const Plan plan(p, side);
+    const double tiles = static_cast<double>(p.N * plan.high * plan.wide), points = static_cast<double>(plan.points);
+    const double us = with_weights(2 * points * tiles * C * M / 220e3, points) + tiles * (C + M) * points * 4 * 2 / 60e3;
+    if (us < least) least = us, best = side;
+  }
+  return best;
 }
 
-int64_t winograd_weights_size(const ConvParams& p) { return kPoints * point_size(p); }
+int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) * (out + 2) * point_size(p); }
 
-void winograd_pack(const ConvParams& p, const float* weights, float* packed) {
+void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed) {
   const Panels panels(p.M, panel_shape<float>());
   const Parts parts(p.C);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
     for (int64_t part = 0; part < parts.count; ++part) {
       const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-      winograd_weights(weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
+      winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
                        packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
     }
   }
 }
 
-size_t winograd_scratch_bytes(const ConvParams& p, int max_threads) {
-  const Plan plan(p);
+size_t winograd_scratch_bytes(const ConvParams& p, int out, int max_threads) {
+  const Plan plan(p, out);
   return plan.slot_bytes * static_cast<size_t>(plan.by_block() ? ScratchSlots::count(max_threads, plan.items) : 1);
 }
 
-void winograd(const ConvParams& p, const float* x, const float* weights, const float* packed, float* y, const ConvEpilogue& epilogue,
-              void* scratch, int max_threads, ThreadPool* pool) {
-  const Plan plan(p);
+void winograd(const ConvParams& p, int out, const float* x, const float* weights, const float* packed, float* y,
+              const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool) {
+  const Plan plan(p, out);
   auto run = [&](int64_t item, std::byte* memory, ThreadPool* threads) {
     const int64_t first_row = item % plan.blocks * plan.rows_per_block, image = item / plan.blocks * plan.images_per_block;
     const Block block{.p = p,

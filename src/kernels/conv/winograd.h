@@ -1,4 +1,5 @@
-// 3x3 convolutions with channels innermost by Winograd's F(4x4, 3x3): 36 products instead of 144 for a tile of 16 outputs.
+// 3x3 convolutions with channels innermost by Winograd's F(4x4, 3x3): 36 products instead of 144 for a tile of 16 outputs; and by F(2x2,
+// 3x3), 16 instead of 36 for 4, whose weights grow less: better where images are small and weights many.
 //
 // The points are 0, +-1/sqrt 2, +-sqrt 2 and infinity, with which the result is as exact as a plain float32 sum (2e-6 of the largest
 // output: sums over channels are cut into parts); with the usual +-1, +-2 it is four times worse. Lavin and Gray 2015, arXiv:1509.09308;
@@ -14,20 +15,21 @@ namespace treadle::kernels {
 
 /// Whether it applies: 3x3, stride 1, no dilation, one group, two axes, some channels.
 bool winograd_applies(const ConvParams& params);
-/// Whether it applies and is estimated to be the fastest way.
-bool winograd_fits(const ConvParams& params);
+/// The outputs of a tile's side, 4 or 2, with which it is estimated to be the fastest way; 0 if it is not, or does not apply.
+int winograd_choice(const ConvParams& params);
 
-int64_t winograd_weights_size(const ConvParams& params);
+/// `out`, here and below: 4 or 2.
+int64_t winograd_weights_size(const ConvParams& params, int out);
 /// @param weights  at any address: they are read bytewise
 /// @param packed  winograd_weights_size floats, aligned to 64 bytes
-void winograd_pack(const ConvParams& params, const float* weights, float* packed);
+void winograd_pack(const ConvParams& params, int out, const float* weights, float* packed);
 
-size_t winograd_scratch_bytes(const ConvParams& params, int max_threads);
+size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads);
 
 /// x[N, high, wide, C], y[N, high, wide, M].
 /// @param weights  the original ones [M, C, 3, 3] too, at any address: a tile whose result is not finite is computed again directly, as the
 ///                 transforms turn an infinity into NaN for its whole neighbourhood.
-void winograd(const ConvParams& params, const float* x, const float* weights, const float* packed, float* y, const ConvEpilogue& epilogue,
-              void* scratch, int max_threads, ThreadPool* pool);
+void winograd(const ConvParams& params, int out, const float* x, const float* weights, const float* packed, float* y,
+              const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
 
 }  // namespace treadle::kernels

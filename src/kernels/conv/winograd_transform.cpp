@@ -18,46 +18,70 @@ using V = hn::Vec<D>;
 
 constexpr float kRootHalf = 0.70710678118654752f, kRootTwo = 1.4142135623730950f;
 
+// F(4x4, 3x3) and F(2x2, 3x3) are told apart by kOut, the outputs of a tile's side; its inputs are two more.
+
 // B^T d: the values at the six points of the polynomials that vanish at the other finite ones; even and odd parts serve two points each.
-HWY_INLINE void input_line(D d, const V (&x)[6], V (&v)[6]) {
-  const V minus_half = hn::Set(d, -0.5f), minus_two = hn::Set(d, -2.0f), minus_five_halves = hn::Set(d, -2.5f);
-  const V even1 = hn::MulAdd(x[2], minus_two, x[4]), odd1 = hn::Mul(hn::Set(d, kRootHalf), hn::MulAdd(x[1], minus_two, x[3]));
-  const V even2 = hn::MulAdd(x[2], minus_half, x[4]), odd2 = hn::Mul(hn::Set(d, kRootTwo), hn::MulAdd(x[1], minus_half, x[3]));
-  v[0] = hn::Add(hn::MulAdd(x[2], minus_five_halves, x[0]), x[4]);
-  v[1] = hn::Add(even1, odd1);
-  v[2] = hn::Sub(even1, odd1);
-  v[3] = hn::Add(even2, odd2);
-  v[4] = hn::Sub(even2, odd2);
-  v[5] = hn::Add(hn::MulAdd(x[3], minus_five_halves, x[1]), x[5]);
+template <int kOut>
+HWY_INLINE void input_line(D d, const V (&x)[kOut + 2], V (&v)[kOut + 2]) {
+  if constexpr (kOut == 2) {
+    v[0] = hn::Sub(x[0], x[2]);
+    v[1] = hn::Add(x[1], x[2]);
+    v[2] = hn::Sub(x[2], x[1]);
+    v[3] = hn::Sub(x[1], x[3]);
+  } else {
+    const V minus_half = hn::Set(d, -0.5f), minus_two = hn::Set(d, -2.0f), minus_five_halves = hn::Set(d, -2.5f);
+    const V even1 = hn::MulAdd(x[2], minus_two, x[4]), odd1 = hn::Mul(hn::Set(d, kRootHalf), hn::MulAdd(x[1], minus_two, x[3]));
+    const V even2 = hn::MulAdd(x[2], minus_half, x[4]), odd2 = hn::Mul(hn::Set(d, kRootTwo), hn::MulAdd(x[1], minus_half, x[3]));
+    v[0] = hn::Add(hn::MulAdd(x[2], minus_five_halves, x[0]), x[4]);
+    v[1] = hn::Add(even1, odd1);
+    v[2] = hn::Sub(even1, odd1);
+    v[3] = hn::Add(even2, odd2);
+    v[4] = hn::Sub(even2, odd2);
+    v[5] = hn::Add(hn::MulAdd(x[3], minus_five_halves, x[1]), x[5]);
+  }
 }
 
 // A^T m
-HWY_INLINE void output_line(D d, const V (&m)[6], V (&y)[4]) {
-  const V sum1 = hn::Add(m[1], m[2]), difference1 = hn::Sub(m[1], m[2]), sum2 = hn::Add(m[3], m[4]), difference2 = hn::Sub(m[3], m[4]);
-  y[0] = hn::Add(hn::Add(m[0], sum1), sum2);
-  y[1] = hn::MulAdd(difference2, hn::Set(d, kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf)));
-  y[2] = hn::MulAdd(sum2, hn::Set(d, 2.0f), hn::Mul(sum1, hn::Set(d, 0.5f)));
-  y[3] = hn::Add(hn::MulAdd(difference2, hn::Set(d, 2 * kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf / 2))), m[5]);
+template <int kOut>
+HWY_INLINE void output_line(D d, const V (&m)[kOut + 2], V (&y)[kOut]) {
+  if constexpr (kOut == 2) {
+    y[0] = hn::Add(hn::Add(m[0], m[1]), m[2]);
+    y[1] = hn::Sub(hn::Sub(m[1], m[2]), m[3]);
+  } else {
+    const V sum1 = hn::Add(m[1], m[2]), difference1 = hn::Sub(m[1], m[2]), sum2 = hn::Add(m[3], m[4]), difference2 = hn::Sub(m[3], m[4]);
+    y[0] = hn::Add(hn::Add(m[0], sum1), sum2);
+    y[1] = hn::MulAdd(difference2, hn::Set(d, kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf)));
+    y[2] = hn::MulAdd(sum2, hn::Set(d, 2.0f), hn::Mul(sum1, hn::Set(d, 0.5f)));
+    y[3] = hn::Add(hn::MulAdd(difference2, hn::Set(d, 2 * kRootTwo), hn::Mul(difference1, hn::Set(d, kRootHalf / 2))), m[5]);
+  }
 }
 
 // G g: row j of G holds 1, a, a^2 at point a, over the product of a's distances to the other finite points.
-template <class DD, class VD = hn::Vec<DD>>
-HWY_INLINE void weight_line(DD d, VD g0, VD g1, VD g2, VD (&u)[6]) {
-  const VD odd1 = hn::Mul(g1, hn::Set(d, 1.4142135623730951 / 3)), odd2 = hn::Mul(g1, hn::Set(d, 1.4142135623730951 / 6));
-  const VD even1 = hn::NegMulAdd(g2, hn::Set(d, 1.0 / 3), hn::Mul(g0, hn::Set(d, -2.0 / 3)));
-  const VD even2 = hn::MulAdd(g2, hn::Set(d, 1.0 / 3), hn::Mul(g0, hn::Set(d, 1.0 / 6)));
-  u[0] = g0;
-  u[1] = hn::Sub(even1, odd1);
-  u[2] = hn::Add(even1, odd1);
-  u[3] = hn::Add(even2, odd2);
-  u[4] = hn::Sub(even2, odd2);
-  u[5] = g2;
+template <int kOut, class DD, class VD = hn::Vec<DD>>
+HWY_INLINE void weight_line(DD d, VD g0, VD g1, VD g2, VD (&u)[kOut + 2]) {
+  if constexpr (kOut == 2) {
+    const VD half = hn::Set(d, 0.5), even = hn::Mul(half, hn::Add(g0, g2)), odd = hn::Mul(half, g1);
+    u[0] = g0;
+    u[1] = hn::Add(even, odd);
+    u[2] = hn::Sub(even, odd);
+    u[3] = g2;
+  } else {
+    const VD odd1 = hn::Mul(g1, hn::Set(d, 1.4142135623730951 / 3)), odd2 = hn::Mul(g1, hn::Set(d, 1.4142135623730951 / 6));
+    const VD even1 = hn::NegMulAdd(g2, hn::Set(d, 1.0 / 3), hn::Mul(g0, hn::Set(d, -2.0 / 3)));
+    const VD even2 = hn::MulAdd(g2, hn::Set(d, 1.0 / 3), hn::Mul(g0, hn::Set(d, 1.0 / 6)));
+    u[0] = g0;
+    u[1] = hn::Sub(even1, odd1);
+    u[2] = hn::Add(even1, odd1);
+    u[3] = hn::Add(even2, odd2);
+    u[4] = hn::Sub(even2, odd2);
+    u[5] = g2;
+  }
 }
 
-}  // namespace
-
+template <int kOut>
 void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
                   int64_t packed_matrix) {
+  constexpr int kIn = kOut + 2;
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> narrow;
   using VD = hn::Vec<decltype(d)>;
@@ -77,22 +101,22 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
       for (int64_t c = 0; c < block; ++c) {
         for (int64_t n = 0; n < columns; n += lanes) {
           float* to = packed + (c0 + c) * width + n0 + n;
-          VD t[6][3];
+          VD t[kIn][3];
 #pragma GCC unroll 3
           for (int j = 0; j < 3; ++j) {
-            VD g[3], column[6];
+            VD g[3], column[kIn];
 #pragma GCC unroll 3
             for (int i = 0; i < 3; ++i) g[i] = hn::PromoteTo(d, hn::LoadU(narrow, taps + (c * 9 + i * 3 + j) * kMaxWidth + n));
-            weight_line(d, g[0], g[1], g[2], column);
+            weight_line<kOut>(d, g[0], g[1], g[2], column);
 #pragma GCC unroll 6
-            for (int i = 0; i < 6; ++i) t[i][j] = column[i];
+            for (int i = 0; i < kIn; ++i) t[i][j] = column[i];
           }
 #pragma GCC unroll 6
-          for (int i = 0; i < 6; ++i) {
-            VD row[6];
-            weight_line(d, t[i][0], t[i][1], t[i][2], row);
+          for (int i = 0; i < kIn; ++i) {
+            VD row[kIn];
+            weight_line<kOut>(d, t[i][0], t[i][1], t[i][2], row);
 #pragma GCC unroll 6
-            for (int j = 0; j < 6; ++j) hn::StoreU(hn::DemoteTo(narrow, row[j]), narrow, to + (i * 6 + j) * packed_matrix);
+            for (int j = 0; j < kIn; ++j) hn::StoreU(hn::DemoteTo(narrow, row[j]), narrow, to + (i * kIn + j) * packed_matrix);
           }
         }
       }
@@ -100,67 +124,71 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   }
 }
 
+template <int kOut>
 void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                  int64_t v_matrix) {
+  constexpr int kIn = kOut + 2;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t tile = begin; tile < end; ++tile) {
-    const float* corner = x + tile / tiles_wide * 4 * x_row + tile % tiles_wide * 4 * channels;
+    const float* corner = x + tile / tiles_wide * kOut * x_row + tile % tiles_wide * kOut * channels;
     float* to = v + tile * channels;
     for (int64_t c = 0; c < channels; c += lanes) {
-      V t[6][6];  // columns transformed
+      V t[kIn][kIn];  // columns transformed
 #pragma GCC unroll 6
-      for (int j = 0; j < 6; ++j) {
-        V column[6], out[6];
+      for (int j = 0; j < kIn; ++j) {
+        V column[kIn], out[kIn];
 #pragma GCC unroll 6
-        for (int i = 0; i < 6; ++i) column[i] = hn::LoadU(d, corner + i * x_row + j * channels + c);
-        input_line(d, column, out);
+        for (int i = 0; i < kIn; ++i) column[i] = hn::LoadU(d, corner + i * x_row + j * channels + c);
+        input_line<kOut>(d, column, out);
 #pragma GCC unroll 6
-        for (int i = 0; i < 6; ++i) t[i][j] = out[i];
+        for (int i = 0; i < kIn; ++i) t[i][j] = out[i];
       }
 #pragma GCC unroll 6
-      for (int i = 0; i < 6; ++i) {
-        V out[6];
-        input_line(d, t[i], out);
+      for (int i = 0; i < kIn; ++i) {
+        V out[kIn];
+        input_line<kOut>(d, t[i], out);
 #pragma GCC unroll 6
-        for (int j = 0; j < 6; ++j) hn::StoreU(out[j], d, to + (i * 6 + j) * v_matrix + c);
+        for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * v_matrix + c);
       }
     }
   }
 }
 
+template <int kOut>
 void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
+  constexpr int kIn = kOut + 2;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V bottom = hn::Set(d, o.low), top = hn::Set(d, o.high), zero = hn::Zero(d);
   for (int64_t tile = begin; tile < end; ++tile) {
     const float* from = o.m + tile * o.m_row;
-    const int64_t row = tile / o.tiles_wide * 4, column = tile % o.tiles_wide * 4;
-    const int64_t rows = o.rows - row < 4 ? o.rows - row : 4, columns = o.columns - column < 4 ? o.columns - column : 4;
+    const int64_t row = tile / o.tiles_wide * kOut, column = tile % o.tiles_wide * kOut;
+    const int64_t rows = std::min<int64_t>(o.rows - row, kOut), columns = std::min<int64_t>(o.columns - column, kOut);
     const int64_t corner = (row * o.columns + column) * o.channels;
     V check = zero;  // 0 * y, summed: NaN as soon as one y is not finite
     for (int64_t c = 0; c < o.channels; c += lanes) {
       const bool cut = o.channels - c < lanes;
       const auto mask = hn::FirstN(d, static_cast<size_t>(cut ? o.channels - c : lanes));
       const V shift = o.bias != nullptr ? hn::MaskedLoad(mask, d, o.bias + c) : zero;
-      V t[4][6];
+      V t[kOut][kIn];
 #pragma GCC unroll 6
-      for (int j = 0; j < 6; ++j) {
-        V line[6], out[4];
+      for (int j = 0; j < kIn; ++j) {
+        V line[kIn], out[kOut];
 #pragma GCC unroll 6
-        for (int i = 0; i < 6; ++i) line[i] = hn::LoadU(d, from + (i * 6 + j) * o.m_matrix + c);
-        output_line(d, line, out);
+        for (int i = 0; i < kIn; ++i) line[i] = hn::LoadU(d, from + (i * kIn + j) * o.m_matrix + c);
+        output_line<kOut>(d, line, out);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) t[i][j] = out[i];
+        for (int i = 0; i < kOut; ++i) t[i][j] = out[i];
       }
       V bad = zero;
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kOut; ++i) {
         if (i >= rows) break;
-        V out[4];
-        output_line(d, t[i], out);
+        V out[kOut];
+        output_line<kOut>(d, t[i], out);
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < kOut; ++j) {
           if (j >= columns) break;
           bad = hn::MulAdd(out[j], zero, bad);
           const int64_t at = corner + (i * o.columns + j) * o.channels + c;
@@ -181,25 +209,41 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
   }
 }
 
+}  // namespace
+
+void weights_here(int out, const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
+                  int64_t packed_matrix) {
+  (out == 2 ? weight_tiles<2> : weight_tiles<4>)(weights, filter_floats, channels, filters, width, packed, packed_matrix);
+}
+void input_here(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
+                int64_t v_matrix) {
+  (out == 2 ? input_tiles<2> : input_tiles<4>)(begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
+}
+void output_here(int out, int64_t begin, int64_t end, const WinogradOutput& o) {
+  (out == 2 ? output_tiles<2> : output_tiles<4>)(begin, end, o);
+}
+
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace treadle::kernels {
 
-HWY_EXPORT(weight_tiles);
-HWY_EXPORT(input_tiles);
-HWY_EXPORT(output_tiles);
+HWY_EXPORT(weights_here);
+HWY_EXPORT(input_here);
+HWY_EXPORT(output_here);
 
-void winograd_weights(const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
+void winograd_weights(int out, const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
                       int64_t packed_matrix) {
-  HWY_DYNAMIC_DISPATCH(weight_tiles)(weights, filter_floats, channels, filters, width, packed, packed_matrix);
+  HWY_DYNAMIC_DISPATCH(weights_here)(out, weights, filter_floats, channels, filters, width, packed, packed_matrix);
 }
-void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
+void winograd_input(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                     int64_t v_matrix) {
-  HWY_DYNAMIC_DISPATCH(input_tiles)(begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
+  HWY_DYNAMIC_DISPATCH(input_here)(out, begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
 }
-void winograd_output(int64_t begin, int64_t end, const WinogradOutput& output) { HWY_DYNAMIC_DISPATCH(output_tiles)(begin, end, output); }
+void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& output) {
+  HWY_DYNAMIC_DISPATCH(output_here)(out, begin, end, output);
+}
 
 }  // namespace treadle::kernels
 #endif

@@ -1,4 +1,5 @@
-// The transforms of F(4x4, 3x3) on blocks of tiles, channels innermost.
+// The transforms of F(4x4, 3x3) and F(2x2, 3x3) on blocks of tiles, channels innermost. `out`, 4 or 2: outputs of a tile's side; a tile has
+// (out + 2)^2 points, a matrix for each.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +11,22 @@ inline constexpr int64_t kWinogradLanes = 16;
 
 /// Tiles [begin, end) of a block of `tiles_wide` tiles a row.
 /// @param x  the block's input with its border: rows of `x_row` floats, pixels of `channels` floats (a multiple of kWinogradLanes)
-/// @param v  36 matrices `v_matrix` floats apart, rows (tiles) of `channels` floats
-void winograd_input(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
+/// @param v  (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `channels` floats
+void winograd_input(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                     int64_t v_matrix);
 
 /// G g G^T, computed in double, of `channels` channels of the filters of one panel of packed weights.
 /// @param weights  of the first filter, its first channel, at any address: filters `filter_floats` floats apart, 9 floats a channel
 /// @param filters  of the panel; the columns up to its `width` become zero
-/// @param packed   36 matrices `packed_matrix` floats apart, rows (channels) of `width` floats, a multiple of the packing's vectors
-void winograd_weights(const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
+/// @param packed   (out + 2)^2 matrices `packed_matrix` floats apart, rows (channels) of `width` floats, a multiple of the packing's
+/// vectors
+void winograd_weights(int out, const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
                       int64_t packed_matrix);
 
 /// A block's way out: y = clamp(A^T m A + bias + residual).
 struct WinogradOutput {
   int64_t tiles_wide;
-  const float* m;           ///< 36 matrices `m_matrix` floats apart, rows (tiles) of `m_row` floats
+  const float* m;           ///< (out + 2)^2 matrices `m_matrix` floats apart, rows (tiles) of `m_row` floats
   int64_t m_matrix, m_row;  ///< m_row: a multiple of kWinogradLanes, at least `channels`
   int64_t rows, columns;    ///< of the block's output; tiles may stand out
   int64_t channels;
@@ -35,6 +37,6 @@ struct WinogradOutput {
   uint8_t* finite;  ///< per tile: whether all its results are
 };
 /// Tiles [begin, end).
-void winograd_output(int64_t begin, int64_t end, const WinogradOutput& output);
+void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& output);
 
 }  // namespace treadle::kernels

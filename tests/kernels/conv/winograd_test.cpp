@@ -35,8 +35,8 @@ std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t ch
 }
 
 struct Packed {
-  explicit Packed(const ConvParams& p, const std::vector<float>& weights) : data(winograd_weights_size(p)) {
-    winograd_pack(p, weights.data(), data.data());
+  Packed(const ConvParams& p, int out, const std::vector<float>& weights) : data(winograd_weights_size(p, out)) {
+    winograd_pack(p, out, weights.data(), data.data());
   }
   std::vector<float> data;
 };
@@ -45,6 +45,7 @@ TEST(Winograd, EqualsTheReferenceAsExactlyAsAPlainSum) {
   Random random(91);
   for (int round = 0; round < 60; ++round) {
     const bool small = random.coin();
+    const int out = round % 2 == 0 ? 4 : 2;
     const ConvParams p = params_3x3(small ? random.integer(1, 40) : random.integer(1, 2), random.integer(1, 40), random.integer(1, 40),
                                     random.integer(3, small ? 9 : 40), random.integer(3, small ? 9 : 40), random.integer(0, 2),
                                     random.integer(0, 2), random.integer(0, 2), random.integer(0, 2));
@@ -63,16 +64,16 @@ TEST(Winograd, EqualsTheReferenceAsExactlyAsAPlainSum) {
       if (e.activation == Unary::relu) expected[i] = std::max(expected[i], 0.0);
       largest = std::max(largest, std::abs(expected[i]));
     }
-    const Packed packed(p, weights);
+    const Packed packed(p, out, weights);
     const auto inner = channels_last(x, p.N, p.C), added = channels_last(residual, p.N, p.M);
     expected = channels_last(expected, p.N, p.M);
     if (e.residual) e.residual = added.data();
     std::vector<float> first;
     for (int threads : {1, 3}) {
       ThreadPool pool(threads);
-      std::vector<char> scratch(winograd_scratch_bytes(p, threads) + 64);
+      std::vector<char> scratch(winograd_scratch_bytes(p, out, threads) + 64);
       std::vector<float> y(y_size, 77);
-      winograd(p, inner.data(), weights.data(), packed.data.data(), y.data(), e, scratch.data(), threads, &pool);
+      winograd(p, out, inner.data(), weights.data(), packed.data.data(), y.data(), e, scratch.data(), threads, &pool);
       if (first.empty()) first = y;
       ASSERT_EQ(first, y) << "other bits with " << threads << " threads";
       for (int64_t i = 0; i < y_size; ++i) ASSERT_NEAR(y[i], expected[i], 3e-6 * largest);
@@ -83,63 +84,68 @@ TEST(Winograd, EqualsTheReferenceAsExactlyAsAPlainSum) {
 // Chains of 512 sums alone would be off by 2e-6 of the largest output here.
 TEST(Winograd, ManyChannelsAreAddedUpInParts) {
   Random random(93);
-  for (int64_t channels : {129, 300, 512}) {
-    const ConvParams p = params_3x3(1, channels, 20, 12, 12, 1, 1, 1, 1);
-    auto x = random.vector(p.C * p.window.in_size());
-    for (float& value : x) value = std::max(value, 0.0F);
-    const auto weights = random.vector(p.M * p.C * 9);
-    auto expected = channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M);
-    double largest = 1;
-    for (double value : expected) largest = std::max(largest, std::abs(value));
-    const Packed packed(p, weights);
-    std::vector<char> scratch(winograd_scratch_bytes(p, 1) + 64);
-    std::vector<float> y(expected.size());
-    const auto inner = channels_last(x, p.N, p.C);
-    winograd(p, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
-    double worst = 0;
-    for (size_t i = 0; i < y.size(); ++i) worst = std::max(worst, std::abs(y[i] - expected[i]) / largest);
-    EXPECT_LT(worst, 1.5e-6) << channels;
-  }
+  for (int64_t channels : {129, 300, 512})
+    for (int out : {4, 2}) {
+      const ConvParams p = params_3x3(1, channels, 20, 12, 12, 1, 1, 1, 1);
+      auto x = random.vector(p.C * p.window.in_size());
+      for (float& value : x) value = std::max(value, 0.0F);
+      const auto weights = random.vector(p.M * p.C * 9);
+      auto expected = channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M);
+      double largest = 1;
+      for (double value : expected) largest = std::max(largest, std::abs(value));
+      const Packed packed(p, out, weights);
+      std::vector<char> scratch(winograd_scratch_bytes(p, out, 1) + 64);
+      std::vector<float> y(expected.size());
+      const auto inner = channels_last(x, p.N, p.C);
+      winograd(p, out, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
+      double worst = 0;
+      for (size_t i = 0; i < y.size(); ++i) worst = std::max(worst, std::abs(y[i] - expected[i]) / largest);
+      EXPECT_LT(worst, 1.5e-6) << channels;
+    }
 }
 
 TEST(Winograd, InfinityAndNaNStayWhereTheyBelong) {
-  Random random(92);
-  const ConvParams p = params_3x3(1, 20, 18, 12, 13, 1, 1, 1, 1);
-  auto x = random.vector(p.C * p.window.in_size());
-  auto weights = random.vector(p.M * p.C * 9);
-  x[5 * 13 + 6] = INFINITY;
-  x[3 * 12 * 13 + 11 * 13 + 12] = NAN;
-  const Packed packed(p, weights);
-  std::vector<char> scratch(winograd_scratch_bytes(p, 1) + 64);
-  std::vector<float> y(p.M * p.window.out_size());
-  const auto inner = channels_last(x, p.N, p.C);
-  winograd(p, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
-  test::expect_near(y, channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M), 2e-5);
+  for (int out : {4, 2}) {
+    Random random(92);
+    const ConvParams p = params_3x3(1, 20, 18, 12, 13, 1, 1, 1, 1);
+    auto x = random.vector(p.C * p.window.in_size());
+    auto weights = random.vector(p.M * p.C * 9);
+    x[5 * 13 + 6] = INFINITY;
+    x[3 * 12 * 13 + 11 * 13 + 12] = NAN;
+    const Packed packed(p, out, weights);
+    std::vector<char> scratch(winograd_scratch_bytes(p, out, 1) + 64);
+    std::vector<float> y(p.M * p.window.out_size());
+    const auto inner = channels_last(x, p.N, p.C);
+    winograd(p, out, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
+    test::expect_near(y, channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M), 2e-5);
+  }
 }
 
 TEST(Winograd, OneOfManySmallImagesMayHoldAnInfinity) {
-  Random random(95);
-  const ConvParams p = params_3x3(20, 17, 18, 7, 5, 1, 1, 1, 1);
-  auto x = random.vector(p.N * p.C * p.window.in_size());
-  const auto weights = random.vector(p.M * p.C * 9);
-  x[(13 * 17 + 4) * 35 + 20] = -INFINITY;
-  const Packed packed(p, weights);
-  std::vector<char> scratch(winograd_scratch_bytes(p, 1) + 64);
-  std::vector<float> y(p.N * p.M * p.window.out_size());
-  const auto inner = channels_last(x, p.N, p.C);
-  winograd(p, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
-  test::expect_near(y, channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M), 2e-5);
+  for (int out : {4, 2}) {
+    Random random(95);
+    const ConvParams p = params_3x3(20, 17, 18, 7, 5, 1, 1, 1, 1);
+    auto x = random.vector(p.N * p.C * p.window.in_size());
+    const auto weights = random.vector(p.M * p.C * 9);
+    x[(13 * 17 + 4) * 35 + 20] = -INFINITY;
+    const Packed packed(p, out, weights);
+    std::vector<char> scratch(winograd_scratch_bytes(p, out, 1) + 64);
+    std::vector<float> y(p.N * p.M * p.window.out_size());
+    const auto inner = channels_last(x, p.N, p.C);
+    winograd(p, out, inner.data(), weights.data(), packed.data.data(), y.data(), {}, scratch.data(), 1, nullptr);
+    test::expect_near(y, channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M), 2e-5);
+  }
 }
 
 TEST(Winograd, IsChosenForLargeMapsAndNotForOtherWindows) {
-  EXPECT_TRUE(winograd_fits(params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1)));
-  EXPECT_FALSE(winograd_fits(params_3x3(1, 3, 64, 224, 224, 1, 1, 1, 1)));
+  EXPECT_EQ(4, winograd_choice(params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1)));
+  EXPECT_EQ(0, winograd_choice(params_3x3(1, 3, 64, 224, 224, 1, 1, 1, 1)));
   ConvParams p = params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1);
   p.window.stride[1] = 2;
-  EXPECT_FALSE(winograd_fits(p));
+  EXPECT_EQ(0, winograd_choice(p));
   p = params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1);
   p.window.dilation[2] = 2;
-  EXPECT_FALSE(winograd_fits(p));
+  EXPECT_EQ(0, winograd_choice(p));
 }
 
 TEST(TransposePlane, MovesEveryElementAndNoOther) {
