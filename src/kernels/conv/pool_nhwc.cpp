@@ -64,9 +64,14 @@ HWY_INLINE void pixel(const Window& w, int64_t C, const Place& p, const float* x
 template <NhwcPool kKind>
 void row_of(const Window& w, int64_t C, bool include_pad, const float* x, int64_t oh, float* y) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
-  const int64_t high = pool_elements(w, 1, oh, include_pad);
+  const int64_t high = pool_elements(w, 1, oh, include_pad), reach = (w.kernel[2] - 1) * w.dilation[2];
+  const Taps down = taps_inside(w, 1, oh);
   for (int64_t ow = 0; ow < w.out[2]; ++ow, y += C) {
-    const Place p{taps_inside(w, 1, oh), taps_inside(w, 2, ow), static_cast<float>(high * pool_elements(w, 2, ow, include_pad))};
+    // Few windows stand out of the image; the others' taps need no division.
+    const int64_t start = ow * w.stride[2] - w.pad_begin[2];
+    const bool inside = start >= 0 && start + reach < w.in[2];
+    const Place p{down, inside ? Taps{0, w.kernel[2], start} : taps_inside(w, 2, ow),
+                  static_cast<float>(high * (inside ? w.kernel[2] : pool_elements(w, 2, ow, include_pad)))};
     int64_t c = 0;
     for (; c + 4 * lanes <= C; c += 4 * lanes) pixel<kKind, 4>(w, C, p, x, c, lanes, y);
     for (; c + lanes <= C; c += lanes) pixel<kKind, 1>(w, C, p, x, c, lanes, y);
