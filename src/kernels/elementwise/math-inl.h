@@ -15,14 +15,10 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// exp(x), at most 1 ulp of error; saturates to 0 and infinity, keeps subnormal results, NaN stays NaN.
+/// exp(x) = the result times 2^n.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp(D d, V x) {
-  const hn::RebindToSigned<D> di;
-  // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range. Max and Min return the second if
-  // unordered.
-  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.5f), x));
-  const V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+HWY_INLINE V exp_mantissa(D d, V x, V& n) {
+  n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
   V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts: the first has zeros at its end, so n * it is exact
   r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
   V p = hn::Set(d, 0.0013814467059326511f);
@@ -30,7 +26,18 @@ HWY_INLINE V exp(D d, V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.041668394210893869f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.16666520107819589f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.49999993412501566f));
-  p = hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
+  return hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
+}
+
+/// exp(x), at most 1 ulp of error; saturates to 0 and infinity, keeps subnormal results, NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range. Max and Min return the second if
+  // unordered.
+  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.5f), x));
+  V n;
+  const V p = exp_mantissa(d, x, n);
   // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers.
   const auto in = hn::ConvertTo(di, n);
   const auto half = hn::ShiftRight<1>(in);
@@ -40,11 +47,21 @@ HWY_INLINE V exp(D d, V x) {
   return hn::Mul(hn::Mul(p, scale1), scale2);
 }
 
+/// 1 + exp(x). What exp is below 2^-126 does not show in the sum, and 2^n for the largest n is infinity: one factor will do.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V one_plus_exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -87.0f), x));
+  V n;
+  const V p = exp_mantissa(d, x, n);
+  const V scale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+  return hn::MulAdd(p, scale, hn::Set(d, 1.0f));
+}
+
 /// 1 / (1 + exp(-x)), 2 ulp.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
-  const V one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, exp(d, hn::Neg(x))));
+  return hn::Div(hn::Set(d, 1.0f), one_plus_exp(d, hn::Neg(x)));
 }
 
 /// tanh(x), 2.5e-7 of relative error.

@@ -57,7 +57,7 @@ TREADLE_UNARY(Softsign, hn::Div(x, hn::Add(ONE, hn::Abs(x))));
 TREADLE_UNARY(Affine, hn::MulAdd(a, x, b));
 TREADLE_UNARY(Gelu, gelu(d, x));
 TREADLE_UNARY(GeluTanh, gelu_tanh(d, x));
-TREADLE_UNARY(Silu, hn::Div(x, hn::Add(ONE, exp(d, hn::Neg(hn::Mul(a, x))))));
+TREADLE_UNARY(Silu, hn::Div(x, one_plus_exp(d, hn::Neg(hn::Mul(a, x)))));
 TREADLE_UNARY(HardSwish, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))));
 TREADLE_UNARY(ScaledHardSwish,
               hn::MulAdd(a, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))), b));
