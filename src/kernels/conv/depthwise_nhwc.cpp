@@ -20,18 +20,19 @@ struct Row {
   int64_t step;                   // floats from one output's pixel to the next one's
   int64_t taps_down, taps_along;  // that are inside the image
   int64_t weights_row;            // floats from one row of weights to the next
+  int64_t begin, end;             // channels
   int64_t before_wrap, wrap;      // taps down before the ring begins again, and floats back to there
   const float *bias, *residual;
   float low, high;
 };
 
-// kOutputs neighbours times kVectors vectors of channels. `cut`: the last vector has channels beyond C.
+// kOutputs neighbours times kVectors vectors of channels. `cut`: the last vector has channels beyond the end.
 template <int kOutputs, int kVectors, bool kCut>
 HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t c, const float* residual,
                         float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes, r.C - c - (kVectors - 1) * lanes)));
+  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes, r.end - c - (kVectors - 1) * lanes)));
   auto load = [&](const float* from, int v) {
     if constexpr (kCut) {
       if (v == kVectors - 1) return hn::MaskedLoad(mask, d, from + v * lanes);
@@ -72,10 +73,10 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
 template <int kOutputs, int kVectors>
 HWY_NOINLINE void all_channels(const Row& r, const float* x, const float* w, const float* residual, float* y) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
-  int64_t c = 0;
-  for (; c + kVectors * lanes <= r.C; c += kVectors * lanes) outputs<kOutputs, kVectors, false>(r, x, w, c, residual, y);
-  for (; c + lanes <= r.C; c += lanes) outputs<kOutputs, 1, false>(r, x, w, c, residual, y);
-  if (c < r.C) outputs<kOutputs, 1, true>(r, x, w, c, residual, y);
+  int64_t c = r.begin;
+  for (; c + kVectors * lanes <= r.end; c += kVectors * lanes) outputs<kOutputs, kVectors, false>(r, x, w, c, residual, y);
+  for (; c + lanes <= r.end; c += lanes) outputs<kOutputs, 1, false>(r, x, w, c, residual, y);
+  if (c < r.end) outputs<kOutputs, 1, true>(r, x, w, c, residual, y);
 }
 
 #if HWY_MAX_BYTES >= 64
@@ -95,7 +96,7 @@ HWY_INLINE void some(int64_t count, const Row& r, const float* x, const float* w
 }  // namespace
 
 void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual, float low,
-                   float high, int64_t oh, float* y) {
+                   float high, int64_t oh, int64_t begin, int64_t end, float* y) {
   const Taps down = taps_inside(w, 1, oh);
   const int64_t row_floats = w.in[2] * C, rows = std::max<int64_t>(1, x.count), slot = (down.start + down.first * w.dilation[1]) % rows;
   Row r{.C = C,
@@ -105,6 +106,8 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
         .taps_down = down.last - down.first,
         .taps_along = 0,
         .weights_row = w.kernel[2] * C,
+        .begin = begin,
+        .end = end,
         .before_wrap = (rows - slot + w.dilation[1] - 1) / w.dilation[1],
         .wrap = rows * row_floats,
         .bias = bias,
@@ -141,8 +144,8 @@ namespace treadle::kernels {
 HWY_EXPORT(depthwise_row);
 
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
-                        float low, float high, int64_t oh, float* y) {
-  HWY_DYNAMIC_DISPATCH(depthwise_row)(window, C, x, weights, bias, residual, low, high, oh, y);
+                        float low, float high, int64_t oh, int64_t begin, int64_t end, float* y) {
+  HWY_DYNAMIC_DISPATCH(depthwise_row)(window, C, x, weights, bias, residual, low, high, oh, begin, end, y);
 }
 
 }  // namespace treadle::kernels

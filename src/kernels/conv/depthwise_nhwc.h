@@ -14,11 +14,11 @@ struct RowRing {
   int64_t count;
 };
 
-/// One output row: y[ow * C + c] = clamp(bias[c] + sum over taps of x * weights[tap * C + c] + residual).
+/// Channels [begin, end) of one output row: y[ow * C + c] = clamp(bias[c] + sum over taps of x * weights[tap * C + c] + residual).
 /// @param window  kernel[0] is 1
 /// @param oh  the row
 /// @param y, residual  the row itself; bias and residual may be null
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
-                        float low, float high, int64_t oh, float* y);
+                        float low, float high, int64_t oh, int64_t begin, int64_t end, float* y);
 
 }  // namespace treadle::kernels

@@ -19,6 +19,8 @@ namespace {
 constexpr int64_t kBlockFloats = 48 * 1024;   // of the image, that a block of rows reads: with a panel of weights it stays in L2
 constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are blocks to share
 constexpr int64_t kEnoughItems = 8;           // keep the threads busy
+constexpr int64_t kBandFloats = 64 * 1024;    // of a depthwise convolution's output, that stay in L2 for the activation
+constexpr int64_t kLargeWindow = 25;          // taps of a depthwise convolution, from which on L1 has room for fewer channels
 constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
 constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
 constexpr int64_t kMaxPieceRows = 192;        // pixels whose places are listed on the stack
@@ -253,17 +255,37 @@ void direct(const ConvParams& p, const float* x, const float* packed, float* y, 
   }
 }
 
+/// Rows in bands, channels in groups where there are few bands: an item is a band of a group. Within it, blocks of channels pass one after
+/// the other, so that the rows that windows share, and the weights, stay in L1.
 void depthwise(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
   const Window& w = p.window;
   const Clamp clamp = clamp_of(e);
   const int64_t row = w.out[2] * p.C;
-  parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, row * w.kernel_size())),
+  const int64_t band_rows = std::clamp<int64_t>(kBandFloats / std::max<int64_t>(1, row), 1, w.out[1]),
+                bands = divide_up(w.out[1], band_rows);
+  const int64_t block = w.kernel_size() >= kLargeWindow ? 128 : 256, blocks = divide_up(p.C, block),
+                groups = std::clamp<int64_t>(kEnoughItems / (p.N * bands), 1, blocks);
+  const int64_t macs = band_rows * row * w.kernel_size() / groups;
+  parallel_for(pool, p.N * bands * groups, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)),
                [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r) {
-                   float* to = y + r * row;
-                   depthwise_nhwc_row(w, p.C, {x + r / w.out[1] * w.in_size() * p.C, w.in[1]}, packed, e.bias,
-                                      e.residual != nullptr ? e.residual + r * row : nullptr, clamp.low, clamp.high, r % w.out[1], to);
-                   if (!clamp.complete) unary_f32(e.activation, e.a, e.b, to, to, row);
+                 for (int64_t item = begin; item < end; ++item) {
+                   const int64_t image = item / groups / bands, band = item / groups % bands, group = item % groups;
+                   const int64_t first = blocks * group / groups * block, last = std::min(p.C, blocks * (group + 1) / groups * block);
+                   const int64_t first_row = w.out[1] * band / bands, last_row = w.out[1] * (band + 1) / bands;
+                   const RowRing rows{x + image * w.in_size() * p.C, w.in[1]};
+                   float* to = y + image * w.out[1] * row;
+                   for (int64_t c = first; c < last; c += block) {
+                     for (int64_t r = first_row; r < last_row; ++r)
+                       depthwise_nhwc_row(w, p.C, rows, packed, e.bias, e.residual != nullptr ? e.residual + (to - y) + r * row : nullptr,
+                                          clamp.low, clamp.high, r, c, std::min(last, c + block), to + r * row);
+                   }
+                   if (clamp.complete) continue;
+                   if (groups == 1) {
+                     unary_f32(e.activation, e.a, e.b, to + first_row * row, to + first_row * row, (last_row - first_row) * row);
+                   } else {
+                     for (int64_t pixel = first_row * w.out[2]; pixel < last_row * w.out[2]; ++pixel)
+                       unary_f32(e.activation, e.a, e.b, to + pixel * p.C + first, to + pixel * p.C + first, last - first);
+                   }
                  }
                });
 }

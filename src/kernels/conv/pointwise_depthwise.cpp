@@ -92,7 +92,7 @@ void pointwise_depthwise(const PointwiseDepthwise& p, const float* x, const Conv
         for (int64_t r = oh; r < step_end; ++r) {
           const int64_t at = (image * w.out[1] + r) * row;
           depthwise_nhwc_row(w, C, {ring, plan.ring_rows}, depthwise.packed, e.bias, e.residual != nullptr ? e.residual + at : nullptr,
-                             clamp.low, clamp.high, r, y + at);
+                             clamp.low, clamp.high, r, 0, C, y + at);
           if (!clamp.complete) unary_f32(e.activation, e.a, e.b, y + at, y + at, row);
         }
       }

@@ -28,9 +28,9 @@ struct Taps {
 };
 inline Taps taps_inside(const Window& w, int axis, int64_t o) {
   const int64_t start = o * w.stride[axis] - w.pad_begin[axis], d = w.dilation[axis];
-  const int64_t first = start >= 0 ? 0 : (-start + d - 1) / d;
+  const int64_t first = start >= 0 ? 0 : d == 1 ? -start : (-start + d - 1) / d;  // divisions are slow
   const int64_t room = w.in[axis] - start;
-  const int64_t last = room <= 0 ? 0 : (room + d - 1) / d;
+  const int64_t last = room <= 0 ? 0 : d == 1 ? room : (room + d - 1) / d;
   const int64_t end = last < w.kernel[axis] ? last : w.kernel[axis];
   return {first < end ? first : end, end, start};
 }
@@ -41,9 +41,9 @@ struct Outputs {
 };
 inline Outputs outputs_inside(const Window& w, int axis, int64_t k) {
   const int64_t shift = k * w.dilation[axis] - w.pad_begin[axis], s = w.stride[axis];
-  int64_t first = shift >= 0 ? 0 : (-shift + s - 1) / s;
+  int64_t first = shift >= 0 ? 0 : s == 1 ? -shift : (-shift + s - 1) / s;
   const int64_t room = w.in[axis] - shift;
-  int64_t last = room <= 0 ? 0 : (room + s - 1) / s;
+  int64_t last = room <= 0 ? 0 : s == 1 ? room : (room + s - 1) / s;
   if (last > w.out[axis]) last = w.out[axis];
   if (first > last) first = last;
   return {first, last};
