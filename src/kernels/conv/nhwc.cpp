@@ -255,8 +255,8 @@ void direct(const ConvParams& p, const float* x, const float* packed, float* y, 
   }
 }
 
-/// Rows in bands, channels in groups where there are few bands: an item is a band of a group. Within it, blocks of channels pass one after
-/// the other, so that the rows that windows share, and the weights, stay in L1.
+/// Rows in bands, channels in groups where there are few bands and several threads (no output depends on another): an item is a band of a
+/// group. Within it, blocks of channels pass one after the other, so that the rows that windows share, and the weights, stay in L1.
 void depthwise(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
   const Window& w = p.window;
   const Clamp clamp = clamp_of(e);
@@ -264,7 +264,7 @@ void depthwise(const ConvParams& p, const float* x, const float* packed, float* 
   const int64_t band_rows = std::clamp<int64_t>(kBandFloats / std::max<int64_t>(1, row), 1, w.out[1]),
                 bands = divide_up(w.out[1], band_rows);
   const int64_t block = w.kernel_size() >= kLargeWindow ? 128 : 256, blocks = divide_up(p.C, block),
-                groups = std::clamp<int64_t>(kEnoughItems / (p.N * bands), 1, blocks);
+                groups = pool == nullptr ? 1 : std::clamp<int64_t>(kEnoughItems / (p.N * bands), 1, blocks);
   const int64_t macs = band_rows * row * w.kernel_size() / groups;
   parallel_for(pool, p.N * bands * groups, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)),
                [&](int64_t begin, int64_t end) {
