@@ -177,7 +177,7 @@ def test_what_an_allocator_raises_ends_the_run():
     with pytest.raises(treadle.Error, match="no multiple of 64"):
         session.run(None, {"x": np.ones((3, 128), np.float32)}, options)
     with pytest.raises(treadle.Error, match="allocate and free"):
-        treadle.memory.Allocator(None, None)
+        treadle.memory.Allocator(1, 2)
 
 
 def test_sessions_share_a_named_allocator():
