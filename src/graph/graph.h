@@ -2,13 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -180,9 +182,15 @@ class Graph {
   std::vector<Slot> nodes_;
   NodeId first_ = kNoNode, last_ = kNoNode;
   size_t num_alive_ = 0;
-  std::map<std::string, ValueId, std::less<>> by_name_;
-  std::set<std::string, std::less<>> node_names_;
-  std::map<std::string, uint64_t, std::less<>> name_counters_;
+  struct NameHash {  // names are looked up without making strings of them
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>{}(name); }
+  };
+  template <typename T>
+  using ByName = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
+  ByName<ValueId> by_name_;
+  std::unordered_set<std::string, NameHash, std::equal_to<>> node_names_;
+  ByName<uint64_t> name_counters_;
 };
 
 /// `Conv node "layer1/conv" (ai.onnx, opset 17)`
