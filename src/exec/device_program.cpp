@@ -267,7 +267,7 @@ class DeviceRun {
 
 DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job)
     : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {
-  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *stream_, *job);
+  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *job);
 }
 DeviceProgram::~DeviceProgram() = default;
 

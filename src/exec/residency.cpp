@@ -1,11 +1,22 @@
 #include "exec/residency.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace treadle::exec {
+namespace {
 
-Residency::Residency(const Program& program, Device& device, Stream& stream, sharing::JobState& job)
-    : program_(program), device_(device), stream_(stream), job_(job), units_(program.num_buffers() + program.slots().size()) {
+// How many nodes ahead constants are fetched: enough for the largest to come while nodes of some ten microseconds run.
+constexpr size_t kFetchAhead = 16;
+
+}  // namespace
+
+Residency::Residency(const Program& program, Device& device, sharing::JobState& job)
+    : program_(program),
+      device_(device),
+      bus_(device.create_stream("bus")),
+      job_(job),
+      units_(program.num_buffers() + program.slots().size()) {
   uses_.resize(units_.size());
   const auto instructions = program_.instructions();
   of_instruction_.resize(instructions.size());
@@ -61,17 +72,57 @@ bool Residency::reserve(size_t size_bytes) {
 void Residency::transfer(size_t size_bytes) {
   sharing::JobSlot& slot = job_.slot();
   const uint64_t start = sharing::now_ns();
-  stream_.transfer(size_bytes);
-  stream_.synchronize();
+  bus_->transfer(size_bytes);
+  bus_->synchronize();
   slot.moving_ns.fetch_add(sharing::now_ns() - start, std::memory_order_relaxed);
   slot.moved_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
   slot.moves.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Residency::await_arrival(Unit& unit) {
+  if (!unit.arrival) return;
+  const uint64_t start = sharing::now_ns();
+  std::exchange(unit.arrival, nullptr)->synchronize();
+  job_.slot().moving_ns.fetch_add(sharing::now_ns() - start, std::memory_order_relaxed);
+}
+
+void Residency::take_in(size_t index) {
+  units_[index].resident = true;
+  job_.slot().host_bytes.fetch_sub(units_[index].size_bytes);
+}
+
+// Nothing moves out for what is fetched ahead, and what the nodes before its own will allocate has room beside it.
+void Residency::fetch_ahead(size_t position) {
+  size_t others = 0;
+  const size_t end = std::min(position + 1 + kFetchAhead, of_instruction_.size());
+  for (size_t next = position + 1; next < end; ++next) {
+    for (int32_t u : of_instruction_[next]) {
+      const auto index = static_cast<size_t>(u);
+      Unit& unit = units_[index];
+      if (unit.live && unit.resident) continue;
+      if (!unit.live || !unit.lasting) {
+        others += index < program_.num_buffers() ? binding_->offsets().sizes[index] : unit.size_bytes;
+        continue;
+      }
+      if (unit.size_bytes == 0) continue;
+      if (!reserve(unit.size_bytes + others)) return;
+      device_.unreserve(others);
+      job_.slot().device_bytes.fetch_sub(others);
+      unit.arrival = device_.create_event();
+      bus_->transfer(unit.size_bytes);
+      bus_->record(*unit.arrival);
+      job_.slot().moved_bytes.fetch_add(unit.size_bytes, std::memory_order_relaxed);
+      job_.slot().moves.fetch_add(1, std::memory_order_relaxed);
+      take_in(index);
+    }
+  }
 }
 
 void Residency::move_out(size_t index) {
   Unit& unit = units_[index];
   if (unit.written && !unit.on_host) transfer(unit.size_bytes);
   unit.resident = false;
+  unit.arrival = nullptr;
   unit.on_host = true;
   device_.unreserve(unit.size_bytes);
   job_.slot().device_bytes.fetch_sub(unit.size_bytes);
@@ -148,11 +199,11 @@ void Residency::before(size_t position) {
       unit = {.size_bytes = binding_->offsets().sizes[index], .live = true};
       job_.slot().host_bytes.fetch_add(unit.size_bytes);
     }
+    await_arrival(unit);
     if (unit.resident || unit.size_bytes == 0) continue;
     if (make_room(index, position)) {
       if (unit.written) transfer(unit.size_bytes);
-      unit.resident = true;
-      job_.slot().host_bytes.fetch_sub(unit.size_bytes);
+      take_in(index);
     } else {
       transfer(unit.size_bytes);  // the node reads or writes it over the bus
     }
@@ -162,6 +213,7 @@ void Residency::before(size_t position) {
   uint64_t peak = slot.peak_bytes.load();
   while (held > peak && !slot.peak_bytes.compare_exchange_weak(peak, held)) {
   }
+  fetch_ahead(position);
 }
 
 void Residency::after(size_t position) {

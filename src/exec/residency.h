@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,11 +18,12 @@ namespace treadle::exec {
 /// it, if there is room, or room can be made by moving out values that are used later than they are; what stays out is read and written
 /// over the bus. When every value is used next is known from the program, once for all budgets, so that a new limit holds from the next
 /// node on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the planner's buffers, constants, feeds and
-/// held values. Addresses do not change: the device's address space spans both memories.
+/// held values. Constants that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses
+/// do not change: the device's address space spans both memories.
 class Residency final : public sharing::MemoryWatch::Client {
  public:
   /// @param job  whose limit counts besides the device's own size.
-  Residency(const Program& program, Device& device, Stream& stream, sharing::JobState& job);
+  Residency(const Program& program, Device& device, sharing::JobState& job);
   ~Residency() override;
 
   /// A run begins. The caller holds the program's lock: one run at a time.
@@ -38,11 +40,12 @@ class Residency final : public sharing::MemoryWatch::Client {
  private:
   struct Unit {
     size_t size_bytes = 0;
-    bool live = false;      // has memory
-    bool resident = false;  // in the device's
-    bool written = false;   // has contents
-    bool on_host = false;   // the host has the same contents: moving out costs nothing
-    bool lasting = false;   // a constant: stays from run to run
+    bool live = false;               // has memory
+    bool resident = false;           // in the device's
+    bool written = false;            // has contents
+    bool on_host = false;            // the host has the same contents: moving out costs nothing
+    bool lasting = false;            // a constant: stays from run to run
+    std::shared_ptr<Event> arrival;  // of what comes over the bus while other nodes run; null: it is here
   };
 
   size_t unit_of(int32_t slot) const;
@@ -53,11 +56,14 @@ class Residency final : public sharing::MemoryWatch::Client {
   void move_out(size_t unit);
   void drop(size_t unit);
   void transfer(size_t size_bytes);
+  void await_arrival(Unit& unit);
+  void fetch_ahead(size_t position);
+  void take_in(size_t unit);
   uint64_t limit() const;
 
   const Program& program_;
   Device& device_;
-  Stream& stream_;
+  std::unique_ptr<Stream> bus_;
   sharing::JobState& job_;
   const Binding* binding_ = nullptr;
   std::mutex mutex_;                                  // against limit_changed(), which comes from another thread

@@ -12,6 +12,7 @@ namespace {
 using testing::chain;
 using testing::chain_input;
 using testing::eventually;
+using testing::ModelBuilder;
 using testing::values_of;
 
 const std::map<std::string, Datum>& feeds() {
@@ -60,6 +61,37 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
   const uint64_t before = job->status().moved_bytes;
   EXPECT_EQ(values_of(session.run(feeds())[0]), expected);
   EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // the feed
+}
+
+// What is fetched ahead of its node moves nothing out: no more comes over the bus than must.
+TEST(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
+  constexpr int64_t kExtent = 96, kFeedBytes = 64 * kExtent * 4, kWeightBytes = kExtent * kExtent * 4;
+  ModelBuilder b;
+  b.input("x", {64, kExtent}).output("y", {64, kExtent});
+  std::string last = "x";
+  for (int i = 0; i < 8; ++i) {
+    const std::string next = i + 1 < 8 ? "h" + std::to_string(i) : "y", weight = "w" + std::to_string(i);
+    Tensor values(DType::float32, Shape{kExtent, kExtent});
+    for (int64_t k = 0; k < kExtent * kExtent; ++k) values.data<float>()[k] = static_cast<float>((k * 7 + 3 + i) % 19 - 9) / 64.0F;
+    b.constant(weight, values).node("MatMul", {last, weight}, {next});
+    last = next;
+  }
+  const Model model = b.model();
+  const auto expected = values_of(Session(model).run(feeds())[0]);
+  auto job = std::make_shared<Job>(JobOptions{.name = "weights"});
+  Session session(model, on_sim(job));
+  for (int i = 0; i < 2; ++i) session.run(feeds());
+  const uint64_t needed = job->status().peak_bytes;
+  ASSERT_GE(needed, static_cast<uint64_t>(8 * kWeightBytes + 2 * kFeedBytes));
+  for (const uint64_t missing : {1U, 2U, 4U}) {
+    job->set_memory_limit(needed - missing * kWeightBytes);
+    session.run(feeds());
+    const uint64_t before = job->status().moved_bytes;
+    EXPECT_EQ(values_of(session.run(feeds())[0]), expected) << missing;
+    const uint64_t moved = job->status().moved_bytes - before;
+    EXPECT_GE(moved, kFeedBytes + missing * kWeightBytes) << missing;
+    EXPECT_LE(moved, kFeedBytes + (missing + 2) * kWeightBytes) << missing;
+  }
 }
 
 TEST(JobMemory, AnIdleJobGivesUpWhatANewLimitTakes) {

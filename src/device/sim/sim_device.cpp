@@ -1,5 +1,7 @@
 #include "device/sim/sim_device.h"
 
+#include <sys/prctl.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -153,10 +155,12 @@ class SimStream final : public Stream {
   void transfer(size_t size_bytes) override {
     if (bus_bytes_per_second_ <= 0) return;
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
-    // Sleeping takes tens of microseconds longer than asked for, as much as many a transfer.
+    // A bus takes no core's time: the thread sleeps, but for the end, as sleeping takes some microseconds longer than asked for.
     issue([time] {
       const auto end = std::chrono::steady_clock::now() + time;
-      if (time > std::chrono::milliseconds(1)) std::this_thread::sleep_for(time - std::chrono::milliseconds(1));
+      constexpr auto kOversleep = std::chrono::microseconds(20);
+      prctl(PR_SET_TIMERSLACK, 1);
+      if (time > kOversleep) std::this_thread::sleep_for(time - kOversleep);
       while (std::chrono::steady_clock::now() < end) cpu_relax();
     });
   }
