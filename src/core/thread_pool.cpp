@@ -17,6 +17,7 @@
 #include <limits>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/cpu_info.h"
@@ -38,9 +39,11 @@ constexpr uint32_t kOwnerSleeps = 1U << 31;                // in `users`
 constexpr auto kSpinTime = std::chrono::microseconds(60);  // about twice what waking a sleeper takes
 constexpr int kSpinsPerClockRead = 64;
 
-struct FirstError {
-  std::atomic<bool> taken{false};
-  std::exception_ptr error;
+// On the caller's stack.
+struct Owner {
+  std::atomic<bool> has_error{false};
+  std::exception_ptr error;  // the first one
+  LoopBreak* loop_break = nullptr;
 };
 
 // All that a participant touches is on one cache line.
@@ -53,7 +56,7 @@ struct alignas(64) Slot {
   int64_t n = 0, grain = 0, num_chunks = 0;
   void (*body)(void*, int64_t, int64_t) = nullptr;
   void* context = nullptr;
-  FirstError* first_error = nullptr;  // on the caller's stack
+  Owner* owner = nullptr;
 };
 static_assert(sizeof(Slot) == 64);
 
@@ -67,6 +70,8 @@ unsigned preferred_slot() {
 }
 
 thread_local int thread_limit = std::numeric_limits<int>::max();
+thread_local LoopBreak* loop_break_of_thread = nullptr;
+thread_local ThreadPool* counted_in = nullptr;  // the pool that the thread's run counts in
 
 // Calls `done` until it is true, for kSpinTime at most; returns what it said last.
 template <typename Done>
@@ -108,6 +113,31 @@ struct SignalsBlocked {};
 ParallelLimit::ParallelLimit(int max_threads) : before_(thread_limit) { thread_limit = std::min(before_, std::max(1, max_threads)); }
 ParallelLimit::~ParallelLimit() { thread_limit = before_; }
 
+LoopBreakScope::LoopBreakScope(LoopBreak* loop_break) : before_(std::exchange(loop_break_of_thread, loop_break)) {}
+LoopBreakScope::~LoopBreakScope() { loop_break_of_thread = before_; }
+LoopBreak* LoopBreakScope::current() noexcept { return loop_break_of_thread; }
+
+PoolCaller::PoolCaller(ThreadPool* pool) : pool_(counted_in ? nullptr : pool) {
+  if (!pool_) return;
+  counted_in = pool_;
+  pool_->count_callers(1);
+}
+
+PoolCaller::~PoolCaller() {
+  if (!pool_) return;
+  pool_->count_callers(-1);
+  counted_in = nullptr;
+}
+
+PoolCaller::Away::Away() : pool_(std::exchange(counted_in, nullptr)) {
+  if (pool_) pool_->count_callers(-1);
+}
+
+PoolCaller::Away::~Away() {
+  if (pool_) pool_->count_callers(1);
+  counted_in = pool_;
+}
+
 struct ThreadPool::Impl {
   // What idle workers watch, apart from what callers of regions that are under way write.
   alignas(64) std::atomic<uint64_t> open_slots{0};
@@ -115,6 +145,8 @@ struct ThreadPool::Impl {
   std::atomic<uint32_t> wakeups{0};       // the word that workers sleep on
   std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
+  alignas(64) std::atomic<int> callers{0};                      // PoolCallers that live
+  std::atomic<uint32_t> callers_generation{fork_generation()};  // fork_generation() that they are counted in
   alignas(64) std::array<Slot, kNumSlots> slots;
   alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // fork_generation() for which the workers run
   int num_threads = 1;
@@ -126,11 +158,15 @@ struct ThreadPool::Impl {
   void start(uint32_t current);
   void stop();
   void work(unsigned index);
+  // Threads that may take part beside the one that asks.
+  int helpers() const { return num_threads - std::max(1, callers.load(std::memory_order_relaxed)); }
   uint64_t open_loops() const { return open_slots.load() & ~source_slots.load(std::memory_order_relaxed); }
   int take_slot();
   void help(unsigned slot_index, bool loops_only = false);
-  void run_chunks(Slot& slot, unsigned slot_index);
-  bool run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context);
+  void run_chunks(Slot& slot, unsigned slot_index, bool owns);
+  void rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break);
+  void call_helpers(const Slot& slot, unsigned slot_index);
+  bool run_shared(int64_t n, int64_t grain, int64_t num_chunks, int max_helpers, Body body, void* context);
   void open(unsigned slot_index);
   void hide(unsigned slot_index) { open_slots.fetch_and(~(uint64_t{1} << slot_index)); }  // no more helpers are wanted
   static void await_users(Slot& slot);
@@ -208,36 +244,52 @@ void ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
       if (others + 1U == slot.max_helpers) hide(slot_index);
       int before = thread_limit;
       if (slot.limited) thread_limit = 1;
-      run_chunks(slot, slot_index);
+      run_chunks(slot, slot_index, /*owns=*/false);
       thread_limit = before;
     }
   if (slot.users.fetch_sub(1) == (kOwnerSleeps | 1U)) futex_wake(slot.users);
 }
 
-void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index) {
+void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   const int64_t num_chunks = slot.num_chunks, grain = slot.grain, n = slot.n;
+  LoopBreak* const loop_break = slot.owner->loop_break;
   for (;;) {
+    const bool rests = loop_break && loop_break->wanted();
+    if (rests && !owns) return hide(slot_index);
     int64_t chunk = slot.next.fetch_add(1);
     if (chunk >= num_chunks) return;
     bool last = chunk == num_chunks - 1;
     if (last) hide(slot_index);
     try {
+      if (rests) [[unlikely]]
+        rest(slot, slot_index, *loop_break);
       slot.body(slot.context, chunk * grain, last ? n : (chunk + 1) * grain);
     } catch (...) {
-      if (!slot.first_error->taken.exchange(true)) slot.first_error->error = std::current_exception();
+      if (!slot.owner->has_error.exchange(true)) slot.owner->error = std::current_exception();
       if (slot.next.exchange(num_chunks) < num_chunks) hide(slot_index);  // nobody claims the rest
     }
     if (last) return;
   }
 }
 
+// Helpers have left, or will when their chunks end; afterwards they are called again.
+void ThreadPool::Impl::rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break) {
+  hide(slot_index);
+  loop_break.take();
+  if (slot.next.load(std::memory_order_relaxed) < slot.num_chunks) call_helpers(slot, slot_index);
+}
+
 void ThreadPool::Impl::open(unsigned slot_index) {
   slots[slot_index].next.store(0, std::memory_order_release);
+  call_helpers(slots[slot_index], slot_index);
+}
+
+void ThreadPool::Impl::call_helpers(const Slot& slot, unsigned slot_index) {
   open_slots.fetch_or(uint64_t{1} << slot_index);
   int asleep = sleepers.load();
   if (asleep == 0) return;
   wakeups.fetch_add(1);
-  futex_wake(wakeups, std::min<int>(asleep, slots[slot_index].max_helpers));
+  futex_wake(wakeups, std::min<int>(asleep, slot.max_helpers));
 }
 
 void ThreadPool::Impl::await_users(Slot& slot) {
@@ -257,34 +309,35 @@ int ThreadPool::Impl::take_slot() {
 }
 
 // False if there is no free slot.
-bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, Body body, void* context) {
+bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, int max_helpers, Body body, void* context) {
   const int taken = take_slot();
   if (taken < 0) return false;
   const auto index = static_cast<unsigned>(taken);
   Slot& slot = slots[index];
-  FirstError first_error;
+  Owner owner;
+  owner.loop_break = loop_break_of_thread;
   const int limit_before = thread_limit;
   slot.limited = limit_before < num_threads;
-  slot.max_helpers = static_cast<uint16_t>(std::min<int64_t>(std::min(num_threads, limit_before) - 1, num_chunks - 1));
+  slot.max_helpers = static_cast<uint16_t>(std::min({int64_t{max_helpers}, int64_t{limit_before} - 1, num_chunks - 1}));
   slot.n = n;
   slot.grain = grain;
   slot.num_chunks = num_chunks;
   slot.body = body;
   slot.context = context;
-  slot.first_error = &first_error;
+  slot.owner = &owner;
   if (slot.limited) thread_limit = 1;
   open(index);
-  run_chunks(slot, index);
+  run_chunks(slot, index, /*owns=*/true);
   thread_limit = limit_before;
   slot.next.exchange(kClosed);
   await_users(slot);
   slot.owned.store(false, std::memory_order_release);
-  if (first_error.taken.load(std::memory_order_relaxed)) std::rethrow_exception(first_error.error);
+  if (owner.has_error.load(std::memory_order_relaxed)) std::rethrow_exception(owner.error);
   return true;
 }
 
 bool ThreadPool::attach(TaskSource& source) {
-  if (impl_->num_threads == 1 || !impl_->ready()) return false;
+  if (impl_->helpers() <= 0 || !impl_->ready()) return false;
   source.slot_ = impl_->take_slot();
   if (source.slot_ < 0) return false;
   Slot& slot = impl_->slots[static_cast<size_t>(source.slot_)];
@@ -342,6 +395,14 @@ ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const noexcept { return impl_->num_threads; }
 
+void ThreadPool::count_callers(int difference) {
+  // The threads that were counted before a fork are not in the child.
+  const uint32_t current = fork_generation();
+  if (impl_->callers_generation.load(std::memory_order_relaxed) != current && impl_->callers_generation.exchange(current) != current)
+    impl_->callers = 0;
+  impl_->callers.fetch_add(difference, std::memory_order_relaxed);
+}
+
 const std::shared_ptr<ThreadPool>& ThreadPool::shared() {
   // Never destroyed: threads of the program may still run sessions while static objects go.
   static const auto& pool = *new std::shared_ptr<ThreadPool>(std::make_shared<ThreadPool>(0));
@@ -352,7 +413,8 @@ void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
   if (n <= 0) return;
   grain = std::clamp<int64_t>(grain, 1, n);
   const int64_t num_chunks = (n - 1) / grain + 1;
-  if (num_chunks > 1 && impl_->num_threads > 1 && thread_limit > 1 && impl_->ready()) {
+  const int helpers = num_chunks > 1 && thread_limit > 1 ? impl_->helpers() : 0;
+  if (helpers > 0 && impl_->ready()) {
     // The workers compute as the caller does.
     struct Job {
       Body body;
@@ -363,9 +425,13 @@ void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
       DenormalsAsZero mode;
       static_cast<Job*>(to)->body(static_cast<Job*>(to)->context, begin, end);
     };
-    if (impl_->run_shared(n, grain, num_chunks, flushes ? flushed : body, flushes ? static_cast<void*>(&job) : context)) return;
+    if (impl_->run_shared(n, grain, num_chunks, helpers, flushes ? flushed : body, flushes ? static_cast<void*>(&job) : context)) return;
   }
-  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) body(context, chunk * grain, chunk + 1 < num_chunks ? (chunk + 1) * grain : n);
+  LoopBreak* loop_break = num_chunks > 1 ? loop_break_of_thread : nullptr;
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    if (loop_break && loop_break->wanted()) loop_break->take();
+    body(context, chunk * grain, chunk + 1 < num_chunks ? (chunk + 1) * grain : n);
+  }
 }
 
 }  // namespace treadle

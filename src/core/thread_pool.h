@@ -23,6 +23,33 @@ class TaskSource {
   int slot_ = -1;
 };
 
+/// What a thread does between the chunks of its loops, if it is told to: gives way to somebody, inside a node that takes long. Helpers then
+/// leave the loop, so that only its owner waits.
+class LoopBreak {
+ public:
+  virtual bool wanted() const noexcept = 0;
+  virtual void take() = 0;  ///< waits; what it throws ends the loop
+
+ protected:
+  LoopBreak() = default;
+  ~LoopBreak() = default;
+};
+
+/// While it lives, `loop_break` is asked between the chunks of loops that this thread begins. No lock may be held that whom it waits for
+/// may want. Null: none.
+class LoopBreakScope {
+ public:
+  explicit LoopBreakScope(LoopBreak* loop_break);
+  ~LoopBreakScope();
+  LoopBreakScope(const LoopBreakScope&) = delete;
+  LoopBreakScope& operator=(const LoopBreakScope&) = delete;
+  /// Of the calling thread.
+  static LoopBreak* current() noexcept;
+
+ private:
+  LoopBreak* before_;
+};
+
 class ThreadPool {
  public:
   /// @param num_threads  including the caller; 1 starts no thread; 0 takes the number of usable CPUs (affinity and cgroup quota).
@@ -60,8 +87,36 @@ class ThreadPool {
  private:
   using Body = void (*)(void* context, int64_t begin, int64_t end);
   void run(int64_t n, int64_t grain, Body body, void* context);
+  friend class PoolCaller;
+  void count_callers(int difference);
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+/// A run under way on the thread that made it. With n of them, loops get n - 1 helpers fewer: a pool has as many threads as there are CPUs,
+/// so that a helper beside that many busy callers would take its chunk, lose its CPU, and be waited for. From as many callers on as the
+/// pool has threads, each computes alone. On one thread, those inside of the first count as one.
+class PoolCaller {
+ public:
+  explicit PoolCaller(ThreadPool* pool);
+  ~PoolCaller();
+  PoolCaller(const PoolCaller&) = delete;
+  PoolCaller& operator=(const PoolCaller&) = delete;
+
+  /// While it lives, the thread's run does not count: it sleeps.
+  class Away {
+   public:
+    Away();
+    ~Away();
+    Away(const Away&) = delete;
+    Away& operator=(const Away&) = delete;
+
+   private:
+    ThreadPool* pool_;
+  };
+
+ private:
+  ThreadPool* pool_;  // null: does not count
 };
 
 /// While it lives, loops that this thread begins use at most `max_threads` threads of any pool, this one included. A loop nested in
@@ -83,7 +138,12 @@ void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, Fn&& fn) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
   if (pool && n > grain && pool->num_threads() > 1) return pool->parallel_for(n, grain, fn);
-  for (int64_t begin = 0; begin < n; begin = grain < n - begin ? begin + grain : n) fn(begin, grain < n - begin ? begin + grain : n);
+  LoopBreak* loop_break = n > grain ? LoopBreakScope::current() : nullptr;
+  for (int64_t begin = 0; begin < n; begin = grain < n - begin ? begin + grain : n) {
+    if (loop_break && loop_break->wanted()) [[unlikely]]
+      loop_break->take();
+    fn(begin, grain < n - begin ? begin + grain : n);
+  }
 }
 
 }  // namespace treadle

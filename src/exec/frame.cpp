@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 
 #include "core/allocation.h"
 #include "core/large_memory.h"
@@ -367,8 +368,11 @@ bool Frame::advance(size_t stop) {
         return false;
       }
       control_.check();
-      if (turn.has_duty()) [[unlikely]]
+      std::optional<LoopBreakScope> breaks;
+      if (turn.has_duty()) [[unlikely]] {
         turn.before_node(binding_->hint(pc_));
+        if (!instruction.dynamic && !watched) breaks.emplace(turn.within_node());
+      }
       if (limited) [[unlikely]]
         move_values();
       if (cache_ && !cache_->empty()) [[unlikely]]
@@ -389,8 +393,11 @@ bool Frame::advance(size_t stop) {
 void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn) {
   try {
     control_.check();
-    if (turn.has_duty()) [[unlikely]]
+    std::optional<LoopBreakScope> breaks;
+    if (turn.has_duty()) [[unlikely]] {
       turn.before_node(binding_->hint(index));
+      if (!instruction.dynamic && !control_.watched()) breaks.emplace(turn.within_node());
+    }
     if (!instruction.dynamic && !control_.watched()) [[likely]] {
       execute(instruction, evaluator);
       return;

@@ -70,6 +70,7 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
   bool advance_here(size_t stop) {
     AllocationScope scope(&session->memory, MemoryClass::activations);
     const exec::RunControl& control = frame->control();
+    PoolCaller caller(control.pool);
     sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
     std::optional<DenormalsAsZero> mode;
     if (control.denormals_as_zero) mode.emplace();

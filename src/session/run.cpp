@@ -117,6 +117,7 @@ void Session::Impl::compute(const Executable& executable, std::span<const Datum>
   std::optional<MemoryGate::Pass> pass;
   exec::RunControl own = run_control;
   if (gate) own.pass = &pass.emplace(*gate, /*waits=*/true);
+  PoolCaller caller(run_control.pool);
   sharing::RunScope shared(run_control.job, run_control.pool ? run_control.pool->num_threads() : 1);
   try {
     RecordScope record(run_control.recorder, run_record, RecordKind::run);

@@ -13,6 +13,7 @@
 
 #include "core/futex.h"
 #include "core/recorder.h"
+#include "core/thread_pool.h"
 #include "treadle/error.h"
 
 namespace treadle::sharing {
@@ -21,6 +22,7 @@ namespace {
 constexpr int64_t kLookNs = 2'000'000;            // how often a wait looks whether the run was cancelled
 constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly the system's own time; less is owed on
 constexpr int64_t kMostCreditNs = 1'000'000'000;  // of sleeping too long
+constexpr int64_t kSettleNs = 100'000;            // how long no guaranteed job has had work before others go on
 constexpr uint64_t kSweepNs = 50'000'000;         // how often who gives way looks whether those it waits for are alive
 
 // The name as status shows it and as `name=…` lines can carry it.
@@ -208,6 +210,7 @@ void Turn::account(uint64_t now) {
 }
 
 void Turn::act(const NodeHint& hint) {
+  state_.hint = hint;
   JobSlot& slot = *state_.slot;
   uint32_t word = slot.word.load(std::memory_order_acquire);
   if (slot.granted.load(std::memory_order_relaxed) < kFullShare && !coordinator_is_there(state_.job->page())) {
@@ -219,7 +222,7 @@ void Turn::act(const NodeHint& hint) {
   else if (state_.boundary_ns != 0)
     account(now_ns());
   if ((word & kSuspended) != 0) wait_suspended();
-  if ((word & kGivesWay) != 0) give_way(hint);
+  if ((word & kGivesWay) != 0) give_way();
   if ((word & kThrottled) != 0) {
     if (state_.owed_ns >= kShortestIdleNs) sleep_off(now_ns());
     state_.boundary_ns = now_ns();
@@ -235,6 +238,7 @@ void Turn::away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait) {
   const int index = state.job->index();
   const uint32_t name = state.recorder ? state.recorder->intern(what) : 0;
   const uint64_t start = now_ns(), start_ticks = state.recorder ? read_ticks() : 0;
+  PoolCaller::Away not_counted;
   end_work(page, *state.slot, index);
   struct Back {
     State& state;
@@ -275,27 +279,40 @@ void Turn::wait_suspended() {
   });
 }
 
-void Turn::give_way(const NodeHint& hint) {
+bool Turn::must_give_way() const noexcept {
+  const Page& page = state_.job->page();
+  const NodeHint& hint = state_.hint;
+  if (page.guaranteed_running.load() == 0) return false;
+  const Beside beside = page.beside.load(std::memory_order_relaxed);
+  if (beside == Beside::none || !coordinator_is_there(page)) return true;
+  const uint64_t longest = page.max_beside_ns.load(std::memory_order_relaxed);
+  if (longest != 0 && (hint.estimated_ns == 0 || hint.estimated_ns > longest)) return true;
+  if (beside == Beside::any) return false;
+  if (hint.bound == Bound::unknown) return true;
+  if (beside == Beside::compute_bound) return hint.bound != Bound::compute;
+  const auto others = static_cast<Bound>(page.guaranteed_bound.load(std::memory_order_relaxed));
+  return others == Bound::unknown || others == hint.bound;
+}
+
+void Turn::give_way() {
   Page& page = state_.job->page();
-  auto must = [&] {
-    if (page.guaranteed_running.load() == 0) return false;
-    const Beside beside = page.beside.load(std::memory_order_relaxed);
-    if (beside == Beside::none || !coordinator_is_there(page)) return true;
-    const uint64_t longest = page.max_beside_ns.load(std::memory_order_relaxed);
-    if (longest != 0 && (hint.estimated_ns == 0 || hint.estimated_ns > longest)) return true;
-    if (beside == Beside::any) return false;
-    if (hint.bound == Bound::unknown) return true;
-    if (beside == Beside::compute_bound) return hint.bound != Bound::compute;
-    const auto others = static_cast<Bound>(page.guaranteed_bound.load(std::memory_order_relaxed));
-    return others == Bound::unknown || others == hint.bound;
-  };
-  if (!must()) return;
+  if (!must_give_way()) return;
   away("gives way", state_.slot->gave_way_ns, [&] {
     uint64_t next_sweep = now_ns() + kSweepNs;
-    while (must() && (state_.slot->word.load() & kGivesWay) != 0) {
+    // A client that sends one request after the other leaves gaps of microseconds: a node begun in one holds up the request behind it.
+    bool settled = false;
+    while (!settled && (state_.slot->word.load() & kGivesWay) != 0) {
       page.waiting.fetch_add(1);
       const uint32_t released = page.released.load();
-      if (must()) futex_wait_shared(page.released, released, kLookNs);
+      if (must_give_way()) {
+        futex_wait_shared(page.released, released, kLookNs);
+      } else if (page.guaranteed_running.load() != 0) {
+        settled = true;  // the policy lets this node run beside it
+      } else {
+        const uint64_t start = now_ns();
+        futex_wait_shared(page.released, released, kSettleNs);
+        settled = !must_give_way() && page.released.load() == released && now_ns() - start >= static_cast<uint64_t>(kSettleNs);
+      }
       page.waiting.fetch_sub(1);
       state_.interruption.check(state_.interruption.context);
       if (now_ns() < next_sweep) continue;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/fork_mutex.h"
+#include "core/thread_pool.h"
 #include "sharing/job_table.h"
 
 namespace treadle {
@@ -66,11 +67,12 @@ class RunScope {
  private:
   JobState* job_;
   uint64_t start_ns_ = 0;
-  int policy_before_ = -1;  // the thread's scheduling policy, if it was changed
+  int policy_before_ = -1;              // the thread's scheduling policy, if it was changed
+  LoopBreakScope outer_runs_{nullptr};  // a run inside a node of another does not give way for that one
 };
 
 /// A thread's way through the nodes of a run. The bodies of control flow go on with the turn of their node, if they run on its thread.
-class Turn {
+class Turn final : LoopBreak {
  public:
   /// @param recorder  gets the idle slots; may be null.
   Turn(JobState* job, Recorder* recorder, Interruption interruption) {
@@ -90,6 +92,8 @@ class Turn {
     if (has_duty()) [[unlikely]]
       current_->act(hint);
   }
+  /// For the time of the node: an opportunistic job gives way between the chunks of its loops as well. Null if it need not.
+  LoopBreak* within_node() { return (word_->load(std::memory_order_relaxed) & kGivesWay) != 0 ? current_ : nullptr; }
 
  private:
   struct State {
@@ -100,6 +104,7 @@ class Turn {
     uint64_t boundary_ns = 0;  // when the node under way began, if it counts as busy
     int64_t owed_ns = 0;
     uint32_t seen = 0;  // the word that the account is kept for; 0: there is none yet
+    NodeHint hint;      // of the node under way
   };
 
   void begin(JobState* job, Recorder* recorder, Interruption interruption);
@@ -109,7 +114,10 @@ class Turn {
   void account(uint64_t now);
   void sleep_off(uint64_t now);
   void wait_suspended();
-  void give_way(const NodeHint& hint);
+  bool wanted() const noexcept override { return (state_.slot->word.load(std::memory_order_relaxed) & kGivesWay) != 0 && must_give_way(); }
+  void take() override { give_way(); }
+  bool must_give_way() const noexcept;
+  void give_way();
   template <typename Wait>
   void away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait);
 

@@ -228,6 +228,7 @@ struct Trainer::Impl {
     control.memory = &memory;
     std::optional<MemoryGate::Pass> pass;
     if (gate) control.pass = &pass.emplace(*gate, /*waits=*/true);
+    PoolCaller caller(pool.get());
     sharing::RunScope shared(control.job, pool->num_threads());
     {
       AllocationScope scope(&memory, MemoryClass::activations);

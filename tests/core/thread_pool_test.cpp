@@ -210,6 +210,73 @@ TEST(ThreadPool, ALimitHoldsForNestedLoopsToo) {
   }
 }
 
+TEST(ThreadPool, FromAsManyCallersOnAsThereAreThreadsEachComputesAlone) {
+  ThreadPool pool(3);
+  auto threads_of_a_loop = [&] {
+    std::mutex mutex;
+    std::set<std::thread::id> seen;
+    pool.parallel_for(64, 1, [&](int64_t, int64_t) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      std::lock_guard lock(mutex);
+      seen.insert(std::this_thread::get_id());
+    });
+    return seen;
+  };
+  const std::set<std::thread::id> alone{std::this_thread::get_id()};
+  PoolCaller first(&pool), inside(&pool);  // one and the same
+  EXPECT_GT(threads_of_a_loop().size(), 1U);
+  std::atomic<int> in{0};
+  std::atomic<bool> leave{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i)
+    others.emplace_back([&] {
+      PoolCaller caller(&pool);
+      ++in;
+      while (!leave) std::this_thread::yield();
+      PoolCaller::Away away;
+      --in;
+      while (leave) std::this_thread::yield();
+    });
+  while (in < 2) std::this_thread::yield();
+  EXPECT_EQ(threads_of_a_loop(), alone);
+  leave = true;
+  while (in > 0) std::this_thread::yield();
+  EXPECT_GT(threads_of_a_loop().size(), 1U);
+  leave = false;
+  for (std::thread& other : others) other.join();
+}
+
+TEST(ThreadPool, ALoopRestsBetweenItsChunks) {
+  struct Rest final : LoopBreak {
+    std::thread::id owner = std::this_thread::get_id();
+    std::atomic<int> done{0}, rests{0};
+    bool wanted() const noexcept override { return done >= 10 && rests == 0; }
+    void take() override {
+      EXPECT_EQ(std::this_thread::get_id(), owner);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ++rests;
+    }
+  };
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    Rest rest;
+    LoopBreakScope scope(&rest);
+    parallel_for(&pool, 100, 1, [&](int64_t, int64_t) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      ++rest.done;
+    });
+    EXPECT_EQ(rest.done, 100);
+    EXPECT_EQ(rest.rests, 1);
+  }
+  struct Refusal final : LoopBreak {
+    bool wanted() const noexcept override { return true; }
+    void take() override { throw std::runtime_error("the run is cancelled"); }
+  } refusal;
+  ThreadPool pool(2);
+  LoopBreakScope scope(&refusal);
+  EXPECT_THROW(pool.parallel_for(10, 1, [](int64_t, int64_t) {}), std::runtime_error);
+}
+
 TEST(ThreadPool, AForkedChildComputesWithItsOwnWorkers) {
   if (!kChildMayStartThreads) GTEST_SKIP() << "a child of a program under the thread sanitizer may not start threads";
   ThreadPool pool(3);

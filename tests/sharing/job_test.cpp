@@ -5,12 +5,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <future>
 #include <limits>
 #include <thread>
 
+#include "core/thread_pool.h"
 #include "sharing/job_table.h"
 #include "sharing/turn.h"
 #include "tests/onnx/wire_builder.h"
@@ -184,6 +187,33 @@ TEST(Jobs, SuspendedRunsAreCancelledAndTimeOut) {
   job->resume();
   session.run(feeds);
   EXPECT_EQ(job->status().running, 0U);
+}
+
+TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
+  Job guaranteed(JobOptions{.name = "first"}), opportunistic(JobOptions{.name = "second", .job_class = JobClass::opportunistic});
+  ThreadPool pool(2);
+  constexpr int kChunks = 400;
+  std::atomic<int> done{0};
+  std::thread node([&] {
+    sharing::Turn turn(opportunistic.state().get(), nullptr, {});
+    turn.before_node({});
+    LoopBreakScope breaks(turn.within_node());
+    pool.parallel_for(kChunks, 1, [&](int64_t, int64_t) {
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+      ++done;
+    });
+  });
+  EXPECT_TRUE(eventually([&] { return done > 3; }));
+  {
+    sharing::Turn run(guaranteed.state().get(), nullptr, {});
+    EXPECT_TRUE(eventually([&] { return opportunistic.status().active == 0; }));
+    const int before = done;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_LE(done, before + 1);  // the helper ends the chunk that it had
+    EXPECT_LT(done, kChunks);
+  }
+  node.join();
+  EXPECT_EQ(done, kChunks);
 }
 
 TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
