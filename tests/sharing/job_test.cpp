@@ -191,11 +191,12 @@ TEST(Jobs, SuspendedRunsAreCancelledAndTimeOut) {
 
 TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   Job guaranteed(JobOptions{.name = "first"}), opportunistic(JobOptions{.name = "second", .job_class = JobClass::opportunistic});
+  const sharing::Interruption none{[](const void*) {}, nullptr};
   ThreadPool pool(2);
   constexpr int kChunks = 400;
   std::atomic<int> done{0};
   std::thread node([&] {
-    sharing::Turn turn(opportunistic.state().get(), nullptr, {});
+    sharing::Turn turn(opportunistic.state().get(), nullptr, none);
     turn.before_node({});
     LoopBreakScope breaks(turn.within_node());
     pool.parallel_for(kChunks, 1, [&](int64_t, int64_t) {
@@ -205,7 +206,7 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   });
   EXPECT_TRUE(eventually([&] { return done > 3; }));
   {
-    sharing::Turn run(guaranteed.state().get(), nullptr, {});
+    sharing::Turn run(guaranteed.state().get(), nullptr, none);
     EXPECT_TRUE(eventually([&] { return opportunistic.status().active == 0; }));
     const int before = done;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
