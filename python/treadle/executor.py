@@ -46,14 +46,14 @@ def _to_storage(value: Any, storage: str) -> Any:
 def _to_dense(value: Any) -> np.ndarray:
     if not isinstance(value, SparseTensor):
         return np.asarray(value)
-    values = value.values()
-    dense = np.zeros(tuple(value.dense_shape()), values.dtype)
+    values = np.asarray(value.values())
+    dense = np.zeros(_shape(value), values.dtype)
     if value.storage == "csr":
         view = value.as_csrc_view()
-        offsets = view.outer().reshape(-1)
-        dense[np.repeat(np.arange(dense.shape[0]), np.diff(offsets)), view.inner().reshape(-1)] = values
+        offsets, columns = (np.asarray(part).reshape(-1) for part in (view.outer(), view.inner()))
+        dense[np.repeat(np.arange(dense.shape[0]), np.diff(offsets)), columns] = values
         return dense
-    indices = value.as_coo_view().indices()
+    indices = np.asarray(value.as_coo_view().indices())
     if value.storage == "row_sparse":
         dense[indices] = values
     elif indices.ndim == 1:
@@ -64,7 +64,7 @@ def _to_dense(value: Any) -> np.ndarray:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(value.dense_shape()) if isinstance(value, SparseTensor) else tuple(np.shape(value))
+    return tuple(np.asarray(value.dense_shape()).tolist()) if isinstance(value, SparseTensor) else tuple(np.shape(value))
 
 
 def _bytes_of(model: Any) -> bytes:
@@ -294,8 +294,10 @@ class Executor:
             for arrays in (args, grads):
                 if name not in arrays:
                     continue
-                if isinstance(arrays[name], SparseTensor):  # nothing to share
-                    arrays[name] = _to_storage(np.zeros(shapes[name], arrays[name].values().dtype), self._core.devices.storage[name])
+                stored: Any = arrays[name]
+                if isinstance(stored, SparseTensor):  # nothing to share
+                    dtype = np.asarray(stored.values()).dtype
+                    arrays[name] = _to_storage(np.zeros(shapes[name], dtype), self._core.devices.storage[name])
                     continue
                 old, size = arrays[name], int(np.prod(shapes[name]))
                 if size <= old.size:
@@ -347,7 +349,7 @@ def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_stat
     storage = core.devices.storage
     bound = {name: _to_storage(args[name], storage.get(name, "default")) for name in names}
     bound = {name: value if isinstance(value, SparseTensor) else np.asarray(value) for name, value in bound.items()}
-    dense = {name: value.values() if isinstance(value, SparseTensor) else value for name, value in bound.items()}  # for dtypes
+    dense = {name: np.asarray(value.values()) if isinstance(value, SparseTensor) else value for name, value in bound.items()}  # for dtypes
     if isinstance(grad_req, str):
         requests = dict.fromkeys([*core.float_inputs, *core.parameters], grad_req)
     else:
