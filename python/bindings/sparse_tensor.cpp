@@ -73,14 +73,16 @@ SparseTensor rows_from_arrays(nb::handle dense_shape, nb::handle values, nb::han
   bool fits = rows.rank() >= 1 && rows.rank() == sparse.dense_shape.rank() && sparse.indices.shape() == Shape{rows[0]};
   for (int axis = 1; fits && axis < rows.rank(); ++axis) fits = rows[axis] == sparse.dense_shape[axis];
   if (!fits)
-    refuse("rows are " + describe(sparse.values) + ", indices " + describe(sparse.indices) + ", of a tensor " + to_string(sparse.dense_shape));
+    refuse("rows are " + describe(sparse.values) + ", indices " + describe(sparse.indices) + ", of a tensor " +
+           to_string(sparse.dense_shape));
   check_range(sparse.indices, sparse.dense_shape[0], "indices");
   return sparse;
 }
 
 std::string storage_of(const SparseTensor& self) {
   if (self.format == SparseTensor::Format::csr) return "csr";
-  const bool rows = self.indices.shape().rank() == 1 && self.dense_shape.rank() > 1 && self.values.shape().rank() == self.dense_shape.rank();
+  const bool rows =
+      self.indices.shape().rank() == 1 && self.dense_shape.rank() > 1 && self.values.shape().rank() == self.dense_shape.rank();
   return rows ? "row_sparse" : "coo";
 }
 
