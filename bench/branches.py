@@ -1,4 +1,4 @@
-"""Four independent branches at once against one after the other, here and in ONNX Runtime; and 8 threads that share one session.
+"""Four independent branches at once against one after the other, here and in ONNX Runtime.
 
     python bench/branches.py [--rounds 7]
 
@@ -7,7 +7,6 @@ Engines take turns in every round; the median of the rounds is printed. Two mode
 """
 
 import argparse
-import concurrent.futures
 import statistics
 import time
 
@@ -93,39 +92,8 @@ def branches(rounds):
         print("  treadle's bits are", "the same" if all(np.array_equal(results[0], other) for other in results) else "DIFFERENT")
 
 
-def clients(rounds):
-    """8 threads, each with a run under way at all times."""
-    for kind in ("elementwise", "products"):
-        content, x = model(kind)
-        sessions = {
-            "treadle": session(treadle, content, False),
-            "onnxruntime, default": session(onnxruntime, content, False),
-            "onnxruntime, 1 thread": session(onnxruntime, content, False, (1, 1)),
-        }
-        rates, tails = {name: [] for name in sessions}, {name: [] for name in sessions}
-
-        def work(made, end):
-            latencies = []
-            while (start := time.perf_counter()) < end:
-                made.run(None, {"x": x})
-                latencies.append(time.perf_counter() - start)
-            return latencies
-
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for _ in range(rounds):
-                for name, made in sessions.items():
-                    end = time.perf_counter() + 1.0
-                    latencies = sum((future.result() for future in [pool.submit(work, made, end) for _ in range(8)]), [])
-                    rates[name].append(len(latencies))
-                    tails[name].append(np.quantile(latencies, 0.99))
-        print("8 clients,", kind)
-        for name in sessions:
-            print(f"  {name:38s} {statistics.median(rates[name]):7.0f} runs/s  p99 {1e3 * statistics.median(tails[name]):7.2f} ms")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     branches(arguments.rounds)
-    clients(min(arguments.rounds, 5))
