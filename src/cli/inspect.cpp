@@ -20,7 +20,7 @@
 namespace treadle::cli {
 namespace {
 
-struct Options {
+struct InspectOptions {
   std::string model, stage;
   bool json = false, graph = false;
   InputOptions inputs;
@@ -106,7 +106,7 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
   return list;
 }
 
-int inspect(const Options& options) {
+int inspect(const InspectOptions& options) {
   Model model = Model::load(options.model);
   if (!options.stage.empty()) {
     if (options.stage == "onnx")
@@ -187,7 +187,7 @@ int inspect(const Options& options) {
 }  // namespace
 
 Command add_inspect(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
   app.add_flag("--json", options->json, "Print JSON");

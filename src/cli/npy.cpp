@@ -14,7 +14,7 @@
 namespace treadle::cli {
 namespace {
 
-[[noreturn]] void broken(const std::string& where, std::string_view what) {
+[[noreturn]] void bad_npy(const std::string& where, std::string_view what) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, what));
 }
 
@@ -48,18 +48,18 @@ void append_utf8(std::string& text, uint32_t code) {
 // The header is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (1, 3), }.
 std::string field(const std::string& header, const std::string& key, const std::string& where) {
   size_t at = header.find("'" + key + "'");
-  if (at == std::string::npos) broken(where, "the header has no " + key);
+  if (at == std::string::npos) bad_npy(where, "the header has no " + key);
   at = header.find(':', at);
-  if (at == std::string::npos) broken(where, "the header is cut off");
+  if (at == std::string::npos) bad_npy(where, "the header is cut off");
   at = header.find_first_not_of(' ', at + 1);
   size_t end = at == std::string::npos ? at : header[at] == '(' ? header.find(')', at) : header.find_first_of(",}", at);
-  if (end == std::string::npos) broken(where, "the header is cut off");
+  if (end == std::string::npos) bad_npy(where, "the header is cut off");
   return header.substr(at, end - at);
 }
 
 Tensor parse_strings(std::string_view data, const Shape& shape, size_t width, const std::string& where) {
   Tensor tensor(DType::string, shape);
-  if (data.size() / (width ? width * 4 : 1) < static_cast<size_t>(tensor.num_elements()) && width) broken(where, "the file is cut off");
+  if (data.size() / (width ? width * 4 : 1) < static_cast<size_t>(tensor.num_elements()) && width) bad_npy(where, "the file is cut off");
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {
     std::string& text = tensor.data<std::string>()[i];
     for (size_t k = 0; k < width; ++k) {
@@ -73,7 +73,7 @@ Tensor parse_strings(std::string_view data, const Shape& shape, size_t width, co
 }
 
 Tensor parse_npy(std::string_view bytes, const std::string& where) {
-  if (bytes.size() < 12 || bytes.substr(0, 6) != "\x93NUMPY") broken(where, "not a .npy file");
+  if (bytes.size() < 12 || bytes.substr(0, 6) != "\x93NUMPY") bad_npy(where, "not a .npy file");
   size_t length, start;
   if (bytes[6] == 1) {
     uint16_t value;
@@ -84,7 +84,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
     std::memcpy(&value, bytes.data() + 8, 4);
     length = value, start = 12;
   }
-  if (length > bytes.size() - start) broken(where, "the header is cut off");
+  if (length > bytes.size() - start) bad_npy(where, "the header is cut off");
   std::string header(bytes.substr(start, length));
   std::string_view data = bytes.substr(start + length);
   std::string descr = field(header, "descr", where), extents = field(header, "shape", where);
@@ -98,15 +98,15 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
     at = digits + used;
   }
   if (field(header, "fortran_order", where) == "True" && shape.rank() > 1)
-    broken(where, "Fortran order is not supported; save a C-contiguous array");
+    bad_npy(where, "Fortran order is not supported; save a C-contiguous array");
   if (descr.size() > 2 && descr[1] == 'U') return parse_strings(data, shape, std::stoul(descr.substr(2)), where);
-  if (descr.empty() || descr[0] == '>') broken(where, "big-endian data is not supported");
+  if (descr.empty() || descr[0] == '>') bad_npy(where, "big-endian data is not supported");
   auto known =
       std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrEntry& entry) { return descr.substr(1) == entry.descr; });
-  if (known == std::end(kDescrs)) broken(where, "the dtype " + descr + " is not supported");
+  if (known == std::end(kDescrs)) bad_npy(where, "the dtype " + descr + " is not supported");
   Tensor tensor(known->dtype, shape);
   if (data.size() < tensor.size_bytes())
-    broken(where, fmt::format("{} needs {} bytes, the file has {}", describe(tensor), tensor.size_bytes(), data.size()));
+    bad_npy(where, fmt::format("{} needs {} bytes, the file has {}", describe(tensor), tensor.size_bytes(), data.size()));
   std::memcpy(tensor.raw(), data.data(), tensor.size_bytes());
   return tensor;
 }
@@ -121,20 +121,20 @@ std::string inflate_entry(std::string_view compressed, size_t size, const std::s
   stream.avail_out = static_cast<uInt>(out.size());
   int result = inflate(&stream, Z_FINISH);
   inflateEnd(&stream);
-  if (result != Z_STREAM_END || stream.total_out != size) broken(where, "an entry of the archive is damaged");
+  if (result != Z_STREAM_END || stream.total_out != size) bad_npy(where, "an entry of the archive is damaged");
   return out;
 }
 
 template <typename T>
 T read_at(std::string_view bytes, size_t offset, const std::string& where) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) broken(where, "the archive is cut off");
+  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) bad_npy(where, "the archive is cut off");
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
 }
 
 std::string_view slice(std::string_view bytes, size_t offset, size_t length, const std::string& where) {
-  if (offset > bytes.size() || bytes.size() - offset < length) broken(where, "the archive is cut off");
+  if (offset > bytes.size() || bytes.size() - offset < length) bad_npy(where, "the archive is cut off");
   return bytes.substr(offset, length);
 }
 
@@ -151,18 +151,18 @@ std::map<std::string, Tensor> read_npz(const std::string& path) {
   auto file = read_file(path);
   std::string_view bytes = contents(file);
   size_t end = bytes.rfind("PK\x05\x06");
-  if (end == std::string_view::npos) broken(path, "not a .npz file");
+  if (end == std::string_view::npos) bad_npy(path, "not a .npz file");
   auto count = read_at<uint16_t>(bytes, end + 10, path);
   size_t at = read_at<uint32_t>(bytes, end + 16, path);
   std::map<std::string, Tensor> tensors;
   for (int i = 0; i < count; ++i) {
-    if (read_at<uint32_t>(bytes, at, path) != 0x02014b50) broken(path, "the archive's directory is damaged");
+    if (read_at<uint32_t>(bytes, at, path) != 0x02014b50) bad_npy(path, "the archive's directory is damaged");
     auto method = read_at<uint16_t>(bytes, at + 10, path);
     size_t compressed = read_at<uint32_t>(bytes, at + 20, path), size = read_at<uint32_t>(bytes, at + 24, path);
     size_t name_length = read_at<uint16_t>(bytes, at + 28, path), extra = read_at<uint16_t>(bytes, at + 30, path),
            comment = read_at<uint16_t>(bytes, at + 32, path);
     size_t local = read_at<uint32_t>(bytes, at + 42, path);
-    if (compressed == UINT32_MAX || size == UINT32_MAX || local == UINT32_MAX) broken(path, "archives beyond 4 GiB are not supported");
+    if (compressed == UINT32_MAX || size == UINT32_MAX || local == UINT32_MAX) bad_npy(path, "archives beyond 4 GiB are not supported");
     std::string name(slice(bytes, at + 46, name_length, path));
     at += 46 + name_length + extra + comment;
     size_t data = local + 30 + read_at<uint16_t>(bytes, local + 26, path) + read_at<uint16_t>(bytes, local + 28, path);
@@ -175,7 +175,7 @@ std::map<std::string, Tensor> read_npz(const std::string& path) {
     else if (method == 8)
       tensors.emplace(name, parse_npy(inflate_entry(packed, size, where), where));
     else
-      broken(where, "an unknown compression");
+      bad_npy(where, "an unknown compression");
   }
   return tensors;
 }

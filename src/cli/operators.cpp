@@ -13,7 +13,7 @@
 namespace treadle::cli {
 namespace {
 
-struct Options {
+struct OperatorsOptions {
   bool json = false;
   std::string domain;
 };
@@ -43,7 +43,7 @@ std::string_view realisation_of(const OpDef& op) {
   return op.decompose ? "kernel, or decomposed" : "kernel";
 }
 
-int list_operators(const Options& options) {
+int list_operators(const OperatorsOptions& options) {
   auto list = nlohmann::json::array();
   for (const OpDef& op : all_ops()) {
     if (!options.domain.empty() && options.domain != domain_of(op)) continue;
@@ -67,7 +67,7 @@ int list_operators(const Options& options) {
 }  // namespace
 
 Command add_operators(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<OperatorsOptions>();
   app.add_option("--domain", options->domain, "Only this domain: ai.onnx, ai.onnx.ml, com.microsoft ...");
   app.add_flag("--json", options->json, "Print JSON");
   app.footer("Each line: domain, operator, opset versions with a meaning of their own, how it is computed, dtypes of its kernels.");

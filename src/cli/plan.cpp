@@ -15,7 +15,7 @@
 namespace treadle::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string input, output;
   memory::SearchOptions search{.alignment = 1, .time_limit_seconds = 60};
 };
@@ -74,7 +74,7 @@ Table read_table(const std::string& path) {
   return table;
 }
 
-int plan(const Options& options) {
+int plan(const PlanOptions& options) {
   const Table table = read_table(options.input);
   const auto start = std::chrono::steady_clock::now();
   const memory::ArenaPlan arena = memory::plan_arena_exactly(table.buffers, options.search);
@@ -101,7 +101,7 @@ int plan(const Options& options) {
 }  // namespace
 
 Command add_plan(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   app.add_option("file", options->input, "CSV with the columns lower, upper (a half-open life) and size")->required();
   app.add_option("--capacity", options->search.capacity_bytes, "Bytes; any plan that fits will do. 0: the smallest arena")
       ->capture_default_str();

@@ -16,7 +16,7 @@
 namespace treadle::cli {
 namespace {
 
-struct Options {
+struct RunArguments {
   std::string model, output_folder, labels, profile;
   std::vector<std::string> outputs;
   InputOptions inputs;
@@ -45,7 +45,7 @@ std::string file_name_of(std::string name) {
   return name;
 }
 
-int run(Options& options) {
+int run(RunArguments& options) {
   options.session.enable_profiling = !options.profile.empty();
   Session session(options.model, options.session);
   std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
@@ -74,7 +74,7 @@ int run(Options& options) {
 }  // namespace
 
 Command add_run(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunArguments>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);

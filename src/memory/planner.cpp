@@ -11,7 +11,7 @@
 namespace treadle::memory {
 namespace {
 
-using Order = std::vector<uint32_t>;
+using BufferOrder = std::vector<uint32_t>;
 
 // A buffer as the placement sees it: sizes are multiples of the alignment.
 struct Item {
@@ -88,7 +88,7 @@ class Planner {
   }
 
   // Places everything in this order; true if the arena became the smallest so far. Gives up once it cannot.
-  bool try_order(const Order& order, Fit fit, std::string_view strategy) {
+  bool try_order(const BufferOrder& order, Fit fit, std::string_view strategy) {
     placement_.clear();
     // A fixed block may begin and end anywhere; the others see it widened to the alignment.
     for (const FixedBlock& block : fixed_) {
@@ -115,15 +115,15 @@ class Planner {
   bool done() const { return best_.size_bytes == best_.lower_bound_bytes || placement_.work() > kWorkLimit; }
 
   template <typename Before>
-  Order sorted(Before&& before) const {
-    Order order(items_.size());
+  BufferOrder sorted(Before&& before) const {
+    BufferOrder order(items_.size());
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return before(items_[a], items_[b]); });
     return order;
   }
 
   void try_portfolio() {
-    auto both = [&](const Order& order, std::string_view first_name, std::string_view best_name) {
+    auto both = [&](const BufferOrder& order, std::string_view first_name, std::string_view best_name) {
       if (best_.size_bytes == std::numeric_limits<size_t>::max() || !done()) try_order(order, Fit::first, first_name);
       if (!done()) try_order(order, Fit::best, best_name);
     };
@@ -141,7 +141,7 @@ class Planner {
   }
 
   // Steps by the bytes alive in them, the fullest first; within a step the largest buffers first.
-  Order by_breadth() const {
+  BufferOrder by_breadth() const {
     std::vector<std::pair<int32_t, int64_t>> changes;
     for (const Item& item : items_) {
       changes.emplace_back(item.first, static_cast<int64_t>(item.size));
@@ -187,7 +187,7 @@ class Planner {
     }
     constexpr int kPatience = 25;  // rounds without a better arena
     std::vector<double> rank(items_.size());
-    Order order;
+    BufferOrder order;
     uint64_t random = 0x9E3779B97F4A7C15U;  // a fixed seed: plans are reproducible
     auto restart = [&] {
       order = best_order_;
@@ -216,7 +216,7 @@ class Planner {
   std::vector<size_t> offsets_;  // of the order under trial, by item
   size_t height_ = 0;
   ArenaPlan best_;
-  Order best_order_;
+  BufferOrder best_order_;
   Fit best_fit_ = Fit::first;
 };
 
@@ -254,7 +254,7 @@ ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bo
 }
 
 size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment) {
-  Order order(buffers.size());
+  BufferOrder order(buffers.size());
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return buffers[a].first < buffers[b].first; });
   Placement placement;

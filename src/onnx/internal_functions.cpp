@@ -40,9 +40,9 @@ AttributeDef attribute(std::string name, const Tensor& value) {
 }
 
 /// Writes a body node by node.
-class Body {
+class FunctionBody {
  public:
-  Body(const Graph& graph, const Node& node, std::span<const std::string> inputs, std::span<const std::string> outputs)
+  FunctionBody(const Graph& graph, const Node& node, std::span<const std::string> inputs, std::span<const std::string> outputs)
       : graph_(graph), node_(node), inputs_(inputs), outputs_(outputs) {}
 
   const Node& node() const { return node_; }
@@ -116,13 +116,13 @@ class Body {
 
 struct InternalFunction {
   std::string_view op_type;
-  void (*write)(Body&);
+  void (*write)(FunctionBody&);
   int (*opset)(const Node&);
 };
 int any_opset(const Node&) { return 1; }
 
 // A Yield hands its inputs to whoever runs the graph and takes values back; where nobody does, the values pass through.
-void write_yield(Body& b) {
+void write_yield(FunctionBody& b) {
   for (size_t i = 0; i < b.num_outputs(); ++i) {
     if (i >= b.num_inputs())
       throw Error(ErrorCode::not_implemented, "a Yield that takes more values back than it hands out cannot be written");
@@ -138,7 +138,7 @@ int activation_opset(const Node& node) {
   return name == "HardSwish" ? 14 : 1;
 }
 
-std::string write_activation(Body& b, const std::string& x) {
+std::string write_activation(FunctionBody& b, const std::string& x) {
   const Attributes& attributes = b.node().attributes;
   const std::string name(attributes.get_string("activation"));
   const float alpha = attributes.get_float("activation_alpha"), beta = attributes.get_float("activation_beta");
@@ -150,7 +150,7 @@ std::string write_activation(Body& b, const std::string& x) {
   return b.op(name, {x});
 }
 
-void write_fused_matmul(Body& b) {
+void write_fused_matmul(FunctionBody& b) {
   std::string weights = b.in(1);
   if (b.node().attributes.get_int("transB") != 0) weights = b.op("Transpose", {weights}, attribute("perm", std::vector<int64_t>{1, 0}));
   std::string y = b.op("MatMul", {b.in(0), weights});
@@ -160,7 +160,7 @@ void write_fused_matmul(Body& b) {
 }
 
 // The operand as [batch, heads, length, size].
-std::string heads_first(Body& b, size_t i, std::string_view layout_name, std::string_view part_name) {
+std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name, std::string_view part_name) {
   const Attributes& attributes = b.node().attributes;
   const int64_t layout = attributes.get_int(layout_name);
   std::string x = b.in(i);
@@ -170,7 +170,7 @@ std::string heads_first(Body& b, size_t i, std::string_view layout_name, std::st
 
 // x [batch, kv_heads, length, size] with each head repeated as often as queries share it: Q's heads over x's, known only in a run. A
 // Reshape of Q to [batch, kv_heads, shared, length, size] lets MatMul broadcast instead.
-void write_fused_attention(Body& b) {
+void write_fused_attention(FunctionBody& b) {
   const Attributes& attributes = b.node().attributes;
   const std::string q = heads_first(b, 0, "q_layout", "q_part"), k = heads_first(b, 1, "k_layout", "k_part"),
                     v = heads_first(b, 2, "v_layout", "v_part");
@@ -211,7 +211,7 @@ int elementwise_opset(const Node& node) {
   return opset;
 }
 
-std::string write_step(Body& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
+std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
   const std::string& op = step.op_type;
   if (op == "ToFloat") return b.op("Cast", operands, attribute("to", static_cast<int64_t>(DType::float32)));
   if (op == "ToBool") return b.op("Cast", operands, attribute("to", static_cast<int64_t>(DType::boolean)));
@@ -234,7 +234,7 @@ std::string write_step(Body& b, const ElementwiseStep& step, const std::vector<s
               attribute(step.attributes[1].first, step.attributes[1].second));
 }
 
-void write_fused_elementwise(Body& b) {
+void write_fused_elementwise(FunctionBody& b) {
   std::vector<std::string> values;
   for (size_t i = 0; i < b.num_inputs(); ++i) values.push_back(b.in(i));
   for (const std::string& text : b.node().attributes.get_strings("steps")) {
@@ -246,7 +246,7 @@ void write_fused_elementwise(Body& b) {
   b.give(0, values.back());
 }
 
-void write_quantized_matmul(Body& b) {
+void write_quantized_matmul(FunctionBody& b) {
   auto codes = [&](size_t i) {  // less the zero point, as float32, in which they are exact
     std::string x = b.op("Cast", {b.in(i)}, attribute("to", static_cast<int64_t>(DType::float32)));
     if (!b.has(i + 2)) return x;
@@ -258,12 +258,12 @@ void write_quantized_matmul(Body& b) {
 
 // Operators with channels innermost: those of ONNX between two Transposes.
 
-std::string channels_first(Body& b, size_t i) {
+std::string channels_first(FunctionBody& b, size_t i) {
   std::vector<int64_t> perm{0, b.rank(i) - 1};
   for (int64_t axis = 1; axis + 1 < b.rank(i); ++axis) perm.push_back(axis);
   return b.op("Transpose", {b.in(i)}, attribute("perm", std::move(perm)));
 }
-std::string channels_last(Body& b, const std::string& y) {
+std::string channels_last(FunctionBody& b, const std::string& y) {
   std::vector<int64_t> perm{0};
   for (int64_t axis = 2; axis < b.rank(0); ++axis) perm.push_back(axis);
   perm.push_back(1);
@@ -299,7 +299,7 @@ int layout_opset(const Node& node) {
   const LayoutActivation* activation = layout_activation(node);
   return activation ? activation->opset : 1;
 }
-std::string write_layout_activation(Body& b, const std::string& x) {
+std::string write_layout_activation(FunctionBody& b, const std::string& x) {
   const Attributes& attributes = b.node().attributes;
   const float alpha = attributes.get_float("alpha"), beta = attributes.get_float("beta");
   const LayoutActivation* activation = layout_activation(b.node());
@@ -310,7 +310,7 @@ std::string write_layout_activation(Body& b, const std::string& x) {
   return b.op_with(activation->op_type, {x}, std::move(list));
 }
 
-void write_nhwc_conv(Body& b) {
+void write_nhwc_conv(FunctionBody& b) {
   std::string y = b.op_with("Conv", {channels_first(b, 0), b.in(1), b.in(2)},
                             b.own({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}));
   y = channels_last(b, y);
@@ -319,34 +319,34 @@ void write_nhwc_conv(Body& b) {
 }
 
 // Only windows that do not overlap come here: the stride is the extent of the window.
-void write_nhwc_conv_transpose(Body& b) {
+void write_nhwc_conv_transpose(FunctionBody& b) {
   const Shape kernel = b.shape(1);
   std::vector<int64_t> strides(kernel.begin() + 2, kernel.end());
   const std::string y = b.op("ConvTranspose", {channels_first(b, 0), b.in(1), b.in(2)}, attribute("strides", std::move(strides)));
   b.give(0, write_layout_activation(b, channels_last(b, y)));
 }
 
-void write_nhwc_pool(Body& b, std::string_view op_type) {
+void write_nhwc_pool(FunctionBody& b, std::string_view op_type) {
   const std::string y = b.op_with(op_type, {channels_first(b, 0)},
                                   b.own({"auto_pad", "dilations", "kernel_shape", "pads", "strides", "ceil_mode", "count_include_pad"}));
   b.give(0, channels_last(b, y));
 }
-void write_nhwc_max_pool(Body& b) { write_nhwc_pool(b, "MaxPool"); }
-void write_nhwc_average_pool(Body& b) { write_nhwc_pool(b, "AveragePool"); }
+void write_nhwc_max_pool(FunctionBody& b) { write_nhwc_pool(b, "MaxPool"); }
+void write_nhwc_average_pool(FunctionBody& b) { write_nhwc_pool(b, "AveragePool"); }
 // Dilated windows came to AveragePool with opset 19; 0 and 1 are what all opsets do.
 int average_pool_opset(const Node& node) {
   const std::vector<int64_t>& dilations = node.attributes.get_ints("dilations");
   return dilations.empty() ? 1 : 19;
 }
 
-void write_nhwc_global_average_pool(Body& b) {
+void write_nhwc_global_average_pool(FunctionBody& b) {
   std::vector<int64_t> axes;
   for (int64_t axis = 1; axis + 1 < b.rank(0); ++axis) axes.push_back(axis);
   b.give(0, b.op("ReduceMean", {b.in(0), b.ints(std::move(axes))}, attribute("keepdims", b.node().attributes.get_int("keepdims", 1))));
 }
 int reduce_mean_opset(const Node&) { return 18; }  // axes as an input
 
-void write_nhwc_affine(Body& b) {
+void write_nhwc_affine(FunctionBody& b) {
   const std::string y = b.op("Add", {b.op("Mul", {b.in(0), b.in(1)}), b.in(2)});
   b.give(0, write_layout_activation(b, y));
 }
@@ -385,7 +385,7 @@ std::string internal_function_variant(const Graph& graph, const Node& node) {
 
 std::vector<NodeDef> internal_function(const Graph& graph, const Node& node, std::span<const std::string> inputs,
                                        std::span<const std::string> outputs) {
-  Body body(graph, node, inputs, outputs);
+  FunctionBody body(graph, node, inputs, outputs);
   function_of(node).write(body);
   return body.take();
 }

@@ -12,11 +12,8 @@
 namespace treadle::passes {
 namespace {
 
-using Perm = std::vector<int64_t>;
 constexpr std::string_view kLayouts[] = {"q_layout", "k_layout", "v_layout"};
 constexpr std::string_view kParts[] = {"q_part", "k_part", "v_part"};
-
-bool has_perm(const Node* node, const Perm& perm) { return node && node->is("Transpose") && node->attributes.get_ints("perm") == perm; }
 
 struct PartOf {
   ValueId value = kNoValue;

@@ -12,10 +12,6 @@
 namespace treadle::passes {
 namespace {
 
-using Perm = std::vector<int64_t>;
-
-bool has_perm(const Node* node, const Perm& perm) { return node && node->is("Transpose") && node->attributes.get_ints("perm") == perm; }
-
 bool is_float_of_rank_4(const Graph& graph, ValueId id) {
   const Type& type = graph.type(id);
   return type.is_tensor() && type.dtype == DType::float32 && type.has_rank() && type.rank() == 4;
@@ -93,7 +89,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
   if (has_perm(node, {0, 1, 3, 2})) return node->inputs[0];
   if (has_perm(node, {0, 2, 3, 1}))
     return patch.add(
-        {.op_type = "Transpose", .inputs = {node->inputs[0]}, .attributes = {{"perm", Perm{0, 2, 1, 3}}}, .name = name + "/k"});
+        {.op_type = "Transpose", .inputs = {node->inputs[0]}, .attributes = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}}, .name = name + "/k"});
   // Through rank 3, as torch's decomposition of scaled dot product attention has it.
   if (!node || !is_view(*node)) return kNoValue;
   const Node* turned = producer_of(graph, node->inputs[0]);

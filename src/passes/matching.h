@@ -18,6 +18,10 @@ std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId id
 /// True if every element equals `number`, and the sign of a zero is `negative_zero`'s. False for no elements, for more than a few thousand
 /// (nobody writes a million ones, and looking would read the weights), and for dtypes other than float16/32/64 and the integers.
 bool all_elements_are(const Tensor& tensor, double number, bool negative_zero = false);
+/// True for a Transpose with this `perm`; false for null.
+inline bool has_perm(const Node* node, const std::vector<int64_t>& perm) {
+  return node && node->is("Transpose") && node->attributes.get_ints("perm") == perm;
+}
 /// Reshape, Flatten, Squeeze, Unsqueeze: the elements of input 0, in their order, under another shape.
 bool is_view(const Node& node);
 

@@ -193,14 +193,15 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   Job guaranteed(JobOptions{.name = "first"}), opportunistic(JobOptions{.name = "second", .job_class = JobClass::opportunistic});
   const sharing::Interruption none{[](const void*) {}, nullptr};
   ThreadPool pool(2);
-  constexpr int kChunks = 400;
+  constexpr int kChunks = 20'000;
   std::atomic<int> done{0};
+  std::atomic<bool> hurries{false};
   std::thread node([&] {
     sharing::Turn turn(opportunistic.state().get(), nullptr, none);
     turn.before_node({});
     LoopBreakScope breaks(turn.within_node());
     pool.parallel_for(kChunks, 1, [&](int64_t, int64_t) {
-      std::this_thread::sleep_for(std::chrono::microseconds(500));
+      if (!hurries) std::this_thread::sleep_for(std::chrono::microseconds(500));
       ++done;
     });
   });
@@ -212,6 +213,7 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_LE(done, before + 1);  // the helper ends the chunk that it had
     EXPECT_LT(done, kChunks);
+    hurries = true;
   }
   node.join();
   EXPECT_EQ(done, kChunks);

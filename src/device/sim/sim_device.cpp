@@ -159,7 +159,6 @@ class SimStream final : public Stream {
     issue([time] {
       const auto end = std::chrono::steady_clock::now() + time;
       constexpr auto kOversleep = std::chrono::microseconds(20);
-      prctl(PR_SET_TIMERSLACK, 1);
       if (time > kOversleep) std::this_thread::sleep_for(time - kOversleep);
       while (std::chrono::steady_clock::now() < end) cpu_relax();
     });
@@ -232,6 +231,7 @@ class SimStream final : public Stream {
 
   void loop() {
     on_stream_thread = true;
+    prctl(PR_SET_TIMERSLACK, 1);  // ns: transfers sleep for microseconds
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return (!queue_.empty() && !paused_) || (queue_.empty() && closing_); });
