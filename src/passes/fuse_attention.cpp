@@ -88,8 +88,10 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
   const Node* node = producer_of(graph, id);
   if (has_perm(node, {0, 1, 3, 2})) return node->inputs[0];
   if (has_perm(node, {0, 2, 3, 1}))
-    return patch.add(
-        {.op_type = "Transpose", .inputs = {node->inputs[0]}, .attributes = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}}, .name = name + "/k"});
+    return patch.add({.op_type = "Transpose",
+                      .inputs = {node->inputs[0]},
+                      .attributes = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}},
+                      .name = name + "/k"});
   // Through rank 3, as torch's decomposition of scaled dot product attention has it.
   if (!node || !is_view(*node)) return kNoValue;
   const Node* turned = producer_of(graph, node->inputs[0]);
