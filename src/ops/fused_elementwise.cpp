@@ -69,6 +69,8 @@ constexpr UnaryOperator kUnary[] = {
     {"Exp", ChainOp::unary, Unary::exp},
     {"Log", ChainOp::unary, Unary::log},
     {"Erf", ChainOp::unary, Unary::erf},
+    {"Sin", ChainOp::unary, Unary::sin},
+    {"Cos", ChainOp::unary, Unary::cos},
     {"Sqrt", ChainOp::unary, Unary::sqrt},
     {"Reciprocal", ChainOp::unary, Unary::reciprocal},
     {"Abs", ChainOp::unary, Unary::abs},

@@ -9,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include <cmath>
 #include <limits>
 
 HWY_BEFORE_NAMESPACE();
@@ -141,6 +142,51 @@ HWY_INLINE V log(D d, V x) {
   y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), y);
   // Below zero and NaN: x >= 0 is false for both.
   return hn::IfThenElse(hn::Ge(x, zero), y, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
+}
+
+/// What the sine and the cosine are computed from: x = n * pi / 2 + r with |r| <= pi / 4. pi / 2 comes in four parts, the first three of 12
+/// bits, so that n * part is exact without fused operations too; kMaxReducedAngle keeps n below 2^12.
+constexpr float kMaxReducedAngle = 6400.0f;
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V reduce_angle(D d, V x, V& n) {
+  n = hn::Round(hn::Mul(x, hn::Set(d, 0.636619772367581343f)));
+  V r = hn::NegMulAdd(n, hn::Set(d, 1.5703125f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, 4.837512969970703e-4f), r);
+  r = hn::NegMulAdd(n, hn::Set(d, 7.549533620476723e-8f), r);
+  return hn::NegMulAdd(n, hn::Set(d, 2.5633440682570896e-12f), r);
+}
+
+/// sin(x + quarter_turns * pi / 2), 2 ulp. Angles beyond kMaxReducedAngle are the C library's.
+template <int kQuarterTurns, class D, class V = hn::Vec<D>>
+HWY_INLINE V sine(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  V n;
+  const V r = reduce_angle(d, x, n);
+  const V t = hn::Mul(r, r);
+  V s = hn::Set(d, -1.9517235341481864e-4f);
+  s = hn::MulAdd(s, t, hn::Set(d, 8.332177996635437e-3f));
+  s = hn::MulAdd(s, t, hn::Set(d, -0.16666655242443085f));
+  s = hn::MulAdd(hn::Mul(s, t), r, r);
+  V c = hn::Set(d, 2.4433082217001356e-5f);
+  c = hn::MulAdd(c, t, hn::Set(d, -1.3887315290048718e-3f));
+  c = hn::MulAdd(c, t, hn::Set(d, 0.04166664555668831f));
+  c = hn::MulAdd(hn::Mul(c, t), t, hn::NegMulAdd(t, hn::Set(d, 0.5f), hn::Set(d, 1.0f)));
+  const auto quadrant = hn::Add(hn::ConvertTo(di, n), hn::Set(di, kQuarterTurns));
+  const auto odd = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(di, 1)));
+  const V sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(quadrant, hn::Set(di, 2))));
+  V y = hn::Xor(hn::IfThenElse(odd, c, s), sign);
+  // A sine of -0 is -0: n * part subtracts +0 from it.
+  if constexpr (kQuarterTurns == 0) y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y);
+  const auto far = hn::Not(hn::Le(hn::Abs(x), hn::Set(d, kMaxReducedAngle)));  // NaN too
+  if (!hn::AllFalse(d, far)) {
+    HWY_ALIGN float angles[hn::MaxLanes(d)], values[hn::MaxLanes(d)];
+    hn::Store(x, d, angles);
+    hn::Store(y, d, values);
+    for (size_t i = 0; i < hn::Lanes(d); ++i)
+      if (!(std::fabs(angles[i]) <= kMaxReducedAngle)) values[i] = kQuarterTurns == 0 ? std::sin(angles[i]) : std::cos(angles[i]);
+    y = hn::Load(d, values);
+  }
+  return y;
 }
 
 /// log(1 + x) for x >= 0, 2 ulp: the rounding of 1 + x is undone by a quotient.

@@ -71,6 +71,8 @@ TREADLE_UNARY(Rsqrt, hn::Div(ONE, hn::Sqrt(x)));
 TREADLE_UNARY(Abs, hn::Abs(x));
 TREADLE_UNARY(Neg, hn::Neg(x));
 TREADLE_UNARY(Square, hn::Mul(x, x));
+TREADLE_UNARY(Sin, sine<0>(d, x));
+TREADLE_UNARY(Cos, sine<1>(d, x));
 #undef ONE
 #undef ZERO
 #undef TREADLE_UNARY
@@ -128,6 +130,8 @@ void unary_loop(Unary op, float a, float b, const float* src, float* dst, int64_
     case Unary::abs: return map<Abs>(src, dst, n, a, b);
     case Unary::neg: return map<Neg>(src, dst, n, a, b);
     case Unary::square: return map<Square>(src, dst, n, a, b);
+    case Unary::sin: return map<Sin>(src, dst, n, a, b);
+    case Unary::cos: return map<Cos>(src, dst, n, a, b);
   }
 }
 

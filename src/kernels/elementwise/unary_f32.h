@@ -39,6 +39,8 @@ enum class Unary : uint8_t {
   neg,
   square,
   scaled_hard_swish,  // a hard_swish(x) + b
+  sin,                // 2 ulp
+  cos,                // 2 ulp
 };
 
 /// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.

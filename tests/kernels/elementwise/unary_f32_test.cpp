@@ -59,6 +59,11 @@ const std::vector<Case>& cases() {
       {Unary::rsqrt, 0, 0, [](double x) { return 1 / std::sqrt(x); }, 0.1, 100, 1.2e-7},
       {Unary::abs, 0, 0, [](double x) { return std::abs(x); }, -5, 5, 0},
       {Unary::neg, 0, 0, [](double x) { return -x; }, -5, 5, 0},
+      {Unary::sin, 0, 0, [](double x) { return std::sin(x); }, -10, 10, 1.6e-7},
+      {Unary::cos, 0, 0, [](double x) { return std::cos(x); }, -10, 10, 1.6e-7},
+      {Unary::sin, 0, 0, [](double x) { return std::sin(x); }, -6500, 6500, 1.6e-7},
+      {Unary::cos, 0, 0, [](double x) { return std::cos(x); }, -6500, 6500, 1.6e-7},
+      {Unary::sin, 0, 0, [](double x) { return std::sin(x); }, -1e30, 1e30, 1.6e-7},
       {Unary::square, 0, 0, [](double x) { return x * x; }, -5, 5, 6e-8},
   };
   return all;
@@ -106,12 +111,32 @@ TEST(UnaryF32, NaNStaysNaN) {
   }
 }
 
+TEST(UnaryF32, SinesNextToMultiplesOfPiOverTwoKeepTheirRelativeError) {
+  std::vector<float> x, y;
+  for (int n = 0; n < 4000; ++n)
+    for (const float sign : {1.0f, -1.0f}) {
+      const auto nearest = static_cast<float>(sign * n * M_PI_2);
+      for (const float v : {nearest, std::nextafter(nearest, kInf), std::nextafter(nearest, -kInf)}) x.push_back(v);
+    }
+  y.resize(x.size());
+  for (const bool cosine : {false, true}) {
+    unary_f32(cosine ? Unary::cos : Unary::sin, 0, 0, x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double truth = cosine ? std::cos(double(x[i])) : std::sin(double(x[i]));
+      ASSERT_LE(std::abs(double(y[i]) - truth), 1.6e-7 * std::abs(truth)) << (cosine ? "cos" : "sin") << " at " << x[i];
+    }
+  }
+}
+
 TEST(UnaryF32, ExtremeArgumentsGiveTheLimits) {
   auto at = [](Unary op, float x) {
     float y;
     unary_f32(op, 1, 1, &x, &y, 1);
     return y;
   };
+  EXPECT_TRUE(std::isnan(at(Unary::sin, kInf)));
+  EXPECT_TRUE(std::isnan(at(Unary::cos, -kInf)));
+  EXPECT_TRUE(std::signbit(at(Unary::sin, -0.0f)));
   EXPECT_EQ(at(Unary::exp, kInf), kInf);
   EXPECT_EQ(at(Unary::exp, 89.5f), kInf);
   EXPECT_EQ(at(Unary::exp, -kInf), 0);
