@@ -27,7 +27,7 @@ namespace treadle::sharing {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
-constexpr const char* kFileName = "/jobs-1";  // another layout gets another name: versions of the library do not disturb each other
+constexpr const char* kFileName = "/jobs-2";  // another layout gets another name: versions of the library do not disturb each other
 constexpr int kCoordinatorByte = kMaxJobs;
 
 // Locks of a process's own do not conflict with its claims: it must know which slots it holds.
@@ -159,11 +159,7 @@ void JobTable::clear(int index) {
   slot.state = SlotState::free;
   slot.id = 0;
   slot.running = slot.active = 0;
-  const uint64_t bit = uint64_t{1} << index;
-  if (page_->guaranteed_running.fetch_and(~bit) == bit) {
-    page_->released.fetch_add(1);
-    futex_wake_shared(page_->released);
-  }
+  end_guaranteed(*page_, index);
 }
 
 int JobTable::claim() {
@@ -324,6 +320,13 @@ uint32_t share_from_percent(double percent) {
   return static_cast<uint32_t>(std::lround(percent * 100));
 }
 
+void end_guaranteed(Page& page, int index) {
+  const uint64_t bit = uint64_t{1} << index;
+  if ((page.guaranteed_running.load() & bit) == 0) return;
+  page.guaranteed_ended_ns.store(now_ns());  // before the bit goes: who sees no bit is to see the time as well
+  page.guaranteed_running.fetch_and(~bit);
+}
+
 void apply(Page& page, int index, const JobChange& change) {
   JobSlot& slot = page.slots[index];
   if (change.job_class && *change.job_class != JobClass::guaranteed && *change.job_class != JobClass::opportunistic)
@@ -336,13 +339,10 @@ void apply(Page& page, int index, const JobChange& change) {
   }
   if (change.job_class) {
     slot.job_class = static_cast<uint32_t>(*change.job_class);
-    const uint64_t bit = uint64_t{1} << index;
-    if (*change.job_class == JobClass::guaranteed) {
-      if (slot.active.load() != 0) page.guaranteed_running.fetch_or(bit);
-    } else if (page.guaranteed_running.fetch_and(~bit) == bit) {
-      page.released.fetch_add(1);
-      futex_wake_shared(page.released);
-    }
+    if (*change.job_class != JobClass::guaranteed)
+      end_guaranteed(page, index);
+    else if (slot.active.load() != 0)
+      page.guaranteed_running.fetch_or(uint64_t{1} << index);
   }
   refresh(slot);
 }

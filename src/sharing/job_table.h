@@ -63,8 +63,7 @@ struct JobSlot {
 struct Page {
   char magic[8];
   alignas(64) std::atomic<uint64_t> guaranteed_running;  // a bit per slot
-  alignas(64) std::atomic<uint32_t> released;            // changes when the last of them ends: what jobs that give way sleep on
-  std::atomic<uint32_t> waiting;                         // threads that do; may be too high after a kill, never too low
+  std::atomic<uint64_t> guaranteed_ended_ns;             // when one of them had no run any more
   alignas(64) std::atomic<Beside> beside;
   std::atomic<uint32_t> guaranteed_bound;  // Bound of the node that a guaranteed job began last
   std::atomic<uint64_t> max_beside_ns;     // longer nodes never run beside a guaranteed job; 0: any
@@ -131,6 +130,8 @@ void make_sharing_folder(const std::string& folder);
 JobStatus status_of(const JobSlot& slot);
 /// @throws Error(invalid_argument)
 void apply(Page& page, int slot, const JobChange& change);
+/// The slot's job has no guaranteed run under way any more.
+void end_guaranteed(Page& page, int slot);
 uint32_t share_from_percent(double percent);
 
 }  // namespace treadle::sharing

@@ -23,6 +23,7 @@ constexpr int64_t kLookNs = 2'000'000;            // how often a wait looks whet
 constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly the system's own time; less is owed on
 constexpr int64_t kMostCreditNs = 1'000'000'000;  // of sleeping too long
 constexpr int64_t kSettleNs = 100'000;            // how long no guaranteed job has had work before others go on
+constexpr int64_t kLongestLookNs = 1'000'000;     // between two looks at whether guaranteed jobs have work
 constexpr uint64_t kSweepNs = 50'000'000;         // how often who gives way looks whether those it waits for are alive
 
 // The name as status shows it and as `name=…` lines can carry it.
@@ -64,16 +65,9 @@ void begin_work(Page& page, JobSlot& slot, int index) {
 
 void end_work(Page& page, JobSlot& slot, int index) {
   if (slot.active.fetch_sub(1) != 1) return;
-  const uint64_t bit = uint64_t{1} << index;
-  if ((page.guaranteed_running.load() & bit) == 0) return;
-  const bool last = page.guaranteed_running.fetch_and(~bit) == bit;
-  if (slot.active.load() != 0 && static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed) {
-    page.guaranteed_running.fetch_or(bit);  // another thread has begun in between
-    return;
-  }
-  if (!last) return;
-  page.released.fetch_add(1);
-  if (page.waiting.load() != 0) futex_wake_shared(page.released);
+  end_guaranteed(page, index);
+  if (slot.active.load() != 0 && static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed)
+    page.guaranteed_running.fetch_or(uint64_t{1} << index);  // another thread has begun in between
 }
 
 bool coordinator_is_there(const Page& page) {
@@ -298,26 +292,23 @@ void Turn::give_way() {
   Page& page = state_.job->page();
   if (!must_give_way()) return;
   away("gives way", state_.slot->gave_way_ns, [&] {
-    uint64_t next_sweep = now_ns() + kSweepNs;
-    // A client that sends one request after the other leaves gaps of microseconds: a node begun in one holds up the request behind it.
-    bool settled = false;
-    while (!settled && (state_.slot->word.load() & kGivesWay) != 0) {
-      page.waiting.fetch_add(1);
-      const uint32_t released = page.released.load();
-      if (must_give_way()) {
-        futex_wait_shared(page.released, released, kLookNs);
-      } else if (page.guaranteed_running.load() != 0) {
-        settled = true;  // the policy lets this node run beside it
-      } else {
-        const uint64_t start = now_ns();
-        futex_wait_shared(page.released, released, kSettleNs);
-        settled = !must_give_way() && page.released.load() == released && now_ns() - start >= static_cast<uint64_t>(kSettleNs);
-      }
-      page.waiting.fetch_sub(1);
+    const uint64_t start = now_ns();
+    uint64_t next_sweep = start + kSweepNs;
+    // Nobody wakes this thread: a guaranteed job would pay for the call at the end of every run, and again when the woken thread takes its
+    // core. A client that sends one request after the other leaves gaps of microseconds; a node begun in one holds up the request behind
+    // it.
+    for (uint32_t word; ((word = state_.slot->word.load()) & kGivesWay) != 0;) {
+      const bool runs = page.guaranteed_running.load() != 0;
+      if (runs && !must_give_way()) break;  // the policy lets this node run beside it
+      const uint64_t now = now_ns(), ended = page.guaranteed_ended_ns.load();
+      const int64_t quiet = runs || ended > now ? 0 : static_cast<int64_t>(now - ended);
+      if (quiet >= kSettleNs) break;
+      const int64_t rest = runs ? std::clamp(static_cast<int64_t>(now - start) / 4, kSettleNs, kLongestLookNs) : kSettleNs - quiet;
+      futex_wait_shared(state_.slot->word, word, rest);
       state_.interruption.check(state_.interruption.context);
-      if (now_ns() < next_sweep) continue;
+      if (now < next_sweep) continue;
       JobTable::get().sweep();
-      next_sweep = now_ns() + kSweepNs;
+      next_sweep = now + kSweepNs;
     }
   });
 }
