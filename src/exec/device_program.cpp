@@ -4,6 +4,7 @@
 
 #include "exec/host_call.h"
 #include "exec/residency.h"
+#include "exec/trace_marks.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "sharing/turn.h"
@@ -166,6 +167,7 @@ class DeviceRun {
           if (slot >= 0 && placement(slot) == Placement::constant) value(slot);  // copied at its first use
         owner_.residency_->before(position);
       }
+      const NodeMark mark(*instruction.node);
       if (instruction.dynamic)
         execute_dynamic(instruction);
       else

@@ -14,6 +14,7 @@
 #include "exec/dynamic.h"
 #include "exec/parallel.h"
 #include "exec/parallel_plan.h"
+#include "exec/trace_marks.h"
 #include "graph/op_def.h"
 #include "memory/spill_file.h"
 #include "sharing/turn.h"
@@ -298,6 +299,7 @@ sharing::Interruption RunControl::interruption() const {
 }
 
 inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
+  const NodeMark mark(*instruction.node);
   if (!instruction.dynamic) [[likely]] {
     const size_t offset = budget_ ? budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())]
                                   : binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];

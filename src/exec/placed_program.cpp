@@ -12,6 +12,7 @@
 #include "core/checked.h"
 #include "core/recorder.h"
 #include "exec/host_call.h"
+#include "exec/trace_marks.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -286,7 +287,10 @@ class PlacedRun {
         control_.check();
         if (control_.caller) control_.caller->under_way = instruction.node;
         const uint64_t start = control_.recorder ? read_ticks() : 0;
-        body();
+        {
+          const NodeMark mark(*instruction.node);
+          body();
+        }
         if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
       } catch (Error& error) {
         error.add_context(fmt::format("{}, while running on {}", describe(*instruction.node), device(where).name()));

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "core/float_mode.h"
+#include "exec/trace_marks.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
 #include "session/observe.h"
@@ -121,6 +122,7 @@ void Session::Impl::compute(const Executable& executable, std::span<const Datum>
   sharing::RunScope shared(run_control.job, run_control.pool ? run_control.pool->num_threads() : 1);
   try {
     RecordScope record(run_control.recorder, run_record, RecordKind::run);
+    const exec::RunMark mark(run_control.run_id);
     std::optional<ParallelLimit> limit;
     std::optional<DenormalsAsZero> mode;
     if (run_control.denormals_as_zero) mode.emplace();
