@@ -16,10 +16,20 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// exp(x) = the result times 2^n.
+/// The integer nearest to x * factor, as a float and in the low bits of `bits`: adding 1.5 * 2^23 leaves no room for a fraction. `bias` is
+/// added to the bits only. |x * factor| < 2^22.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_mantissa(D d, V x, V& n) {
-  n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::RebindToSigned<D>>& bits) {
+  const V magic = hn::Set(d, 12582912.0f + static_cast<float>(bias));
+  const V shifted = hn::MulAdd(x, hn::Set(d, factor), magic);
+  bits = hn::BitCast(hn::RebindToSigned<D>(), shifted);
+  return hn::Sub(shifted, magic);
+}
+
+/// exp(x) = the result times 2^n, with n + 127 in the low bits of `bits`.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
+  const V n = nearest_integer(d, x, 1.44269504088896341f, 127, bits);
   V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts: the first has zeros at its end, so n * it is exact
   r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
   V p = hn::Set(d, 0.0013814467059326511f);
@@ -37,26 +47,23 @@ HWY_INLINE V exp(D d, V x) {
   // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range. Max and Min return the second if
   // unordered.
   x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.5f), x));
-  V n;
-  const V p = exp_mantissa(d, x, n);
-  // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers.
-  const auto in = hn::ConvertTo(di, n);
-  const auto half = hn::ShiftRight<1>(in);
-  const auto bias = hn::Set(di, 127);
-  const V scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
-  const V scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(in, half), bias)));
+  hn::Vec<decltype(di)> bits;
+  const V p = exp_mantissa(d, x, bits);
+  // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers. Behind the magic number's own bits, 0x4b400000, there is n + 127.
+  const auto n = hn::Sub(bits, hn::Set(di, 0x4b400000 + 127));
+  const auto half = hn::ShiftRight<1>(n);
+  const V scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, hn::Set(di, 127))));
+  const V scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Sub(bits, half)));
   return hn::Mul(hn::Mul(p, scale1), scale2);
 }
 
 /// 1 + exp(x). What exp is below 2^-126 does not show in the sum, and 2^n for the largest n is infinity: one factor will do.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V one_plus_exp(D d, V x) {
-  const hn::RebindToSigned<D> di;
   x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -87.0f), x));
-  V n;
-  const V p = exp_mantissa(d, x, n);
-  const V scale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
-  return hn::MulAdd(p, scale, hn::Set(d, 1.0f));
+  hn::Vec<hn::RebindToSigned<D>> bits;
+  const V p = exp_mantissa(d, x, bits);
+  return hn::MulAdd(p, hn::BitCast(d, hn::ShiftLeft<23>(bits)), hn::Set(d, 1.0f));
 }
 
 /// 1 / (1 + exp(-x)), 2 ulp.
@@ -144,12 +151,12 @@ HWY_INLINE V log(D d, V x) {
   return hn::IfThenElse(hn::Ge(x, zero), y, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
 }
 
-/// What the sine and the cosine are computed from: x = n * pi / 2 + r with |r| <= pi / 4. pi / 2 comes in four parts, the first three of 12
-/// bits, so that n * part is exact without fused operations too; kMaxReducedAngle keeps n below 2^12.
+/// What the sine and the cosine are computed from: x = n * pi / 2 + r with |r| <= pi / 4, n in the low bits of `bits`. pi / 2 comes in four
+/// parts, the first three of 12 bits, so that n * part is exact without fused operations too; kMaxReducedAngle keeps n below 2^12.
 constexpr float kMaxReducedAngle = 6400.0f;
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V reduce_angle(D d, V x, V& n) {
-  n = hn::Round(hn::Mul(x, hn::Set(d, 0.636619772367581343f)));
+HWY_INLINE V reduce_angle(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
+  const V n = nearest_integer(d, x, 0.636619772367581343f, 0, bits);
   V r = hn::NegMulAdd(n, hn::Set(d, 1.5703125f), x);
   r = hn::NegMulAdd(n, hn::Set(d, 4.837512969970703e-4f), r);
   r = hn::NegMulAdd(n, hn::Set(d, 7.549533620476723e-8f), r);
@@ -160,8 +167,8 @@ HWY_INLINE V reduce_angle(D d, V x, V& n) {
 template <int kQuarterTurns, class D, class V = hn::Vec<D>>
 HWY_INLINE V sine(D d, V x) {
   const hn::RebindToSigned<D> di;
-  V n;
-  const V r = reduce_angle(d, x, n);
+  hn::Vec<decltype(di)> bits;
+  const V r = reduce_angle(d, x, bits);
   const V t = hn::Mul(r, r);
   V s = hn::Set(d, -1.9517235341481864e-4f);
   s = hn::MulAdd(s, t, hn::Set(d, 8.332177996635437e-3f));
@@ -171,7 +178,7 @@ HWY_INLINE V sine(D d, V x) {
   c = hn::MulAdd(c, t, hn::Set(d, -1.3887315290048718e-3f));
   c = hn::MulAdd(c, t, hn::Set(d, 0.04166664555668831f));
   c = hn::MulAdd(hn::Mul(c, t), t, hn::NegMulAdd(t, hn::Set(d, 0.5f), hn::Set(d, 1.0f)));
-  const auto quadrant = hn::Add(hn::ConvertTo(di, n), hn::Set(di, kQuarterTurns));
+  const auto quadrant = hn::Add(bits, hn::Set(di, kQuarterTurns));
   const auto odd = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(di, 1)));
   const V sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(quadrant, hn::Set(di, 2))));
   V y = hn::Xor(hn::IfThenElse(odd, c, s), sign);
