@@ -12,6 +12,7 @@
 #include "graph/op_def.h"
 #include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
+#include "kernels/conv/scaled_pointwise.h"
 #include "ops/activation_names.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
@@ -204,6 +205,51 @@ struct NhwcConv : ConstantWeights {
   }
 };
 
+void infer_scaled_pointwise(InferContext& c) {
+  for (int input : {0, 1, 2})
+    if (!c.has_rank(input) || c.rank(input) != 4) throw Error(ErrorCode::invalid_argument, "X, scale and W are of rank 4");
+  SymbolicShape out = c.shape(0);
+  out.back() = c.shape(2)[0];
+  c.set_output(0, DType::float32, std::move(out));
+}
+
+Cost scaled_pointwise_cost(const ShapeContext& c) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {2 * outputs * static_cast<double>(c.shape(2)[1]), c.size_bytes(0) + c.size_bytes(2) + 4 * outputs};
+}
+
+struct NhwcScaledPointwise {
+  static constexpr uint32_t packs = 1U << 2;
+  ConvParams params;
+  ConvEpilogue epilogue;
+  const float* packed;
+
+  static std::string declines(const CreateContext& c) { return c.stored(2) ? "" : "W is not constant"; }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<Packed>(c.stored(2)->contiguous()); }
+  static NhwcScaledPointwise bind(BindContext& c) {
+    NhwcScaledPointwise k;
+    const Shape &x = c.shape(0), &w = c.shape(2);
+    ConvParams& p = k.params;
+    p.N = x[0], p.C = x[3], p.M = w[0];
+    check_equal(w[1], p.C, "channels of W and of X");
+    check_equal(w[2] * w[3], 1, "W's window and one");
+    check_equal(c.num_elements(1), p.N * p.C, "factors of the scale, and X's images times channels");
+    if (c.has_input(3)) check_equal(c.num_elements(3), p.M, "B and the filters of W");
+    if (c.has_input(4)) check_equal(c.num_elements(4), c.output_shape(0).num_elements(), "elements of the residual and of Y");
+    p.window = kernels::make_window(inner(x), inner(x), spatial(w), spatial(w), {}, {});
+    k.epilogue = bind_epilogue(c);
+    k.packed = c.packed<Packed>().conv(p, NhwcMethod::direct).packed;
+    c.request_scratch(kernels::scaled_pointwise_scratch_bytes(p));
+    return k;
+  }
+  void run(RunContext& c) const {
+    ConvEpilogue e = epilogue;
+    e.bias = c.in<float>(3);
+    e.residual = c.in<float>(4);
+    kernels::scaled_pointwise(params, c.in<float>(0), c.in<float>(1), packed, c.out<float>(0), e, c.scratch<void>(), c.pool());
+  }
+};
+
 // The two convolutions' weights, packed at once: how does not depend on the image.
 class PackedPair final : public PackedState {
  public:
@@ -362,6 +408,19 @@ std::vector<OpDef> nhwc_ops() {
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = {kernel<NhwcConv>("nhwc", DType::float32)}},
+          {.name = "NhwcScaledPointwise",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32},
+                      {"scale", kFloat32},
+                      {"W", kFloat32},
+                      {"B", kFloat32, "", Presence::optional},
+                      {"residual", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = activation,
+           .infer = infer_scaled_pointwise,
+           .cost = scaled_pointwise_cost,
+           .kernels = {kernel<NhwcScaledPointwise>("nhwc", DType::float32)}},
           {.name = "NhwcPointwiseDepthwise",
            .domain = "treadle",
            .since = {1},

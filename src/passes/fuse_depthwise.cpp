@@ -11,16 +11,6 @@ namespace {
 
 constexpr int64_t kLargeImage = 128 * 1024;  // floats: half of a usual L2
 
-bool is_pointwise(const Graph& graph, const Node& node) {
-  if (!node.is("NhwcConv", "treadle") || node.has_input(3) || node.attributes.get_int("group", 1) != 1) return false;
-  const Type& w = graph.type(node.inputs[1]);
-  const Ints strides = node.attributes.get_ints("strides"), pads = node.attributes.get_ints("pads");
-  auto all = [](const Ints& values, int64_t value) {
-    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
-  };
-  return w.has_rank() && w.rank() == 4 && (*w.shape)[2] == Dim(1) && (*w.shape)[3] == Dim(1) && all(strides, 1) && all(pads, 0);
-}
-
 bool is_depthwise(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle")) return false;
   const Type& w = graph.type(node.inputs[1]);
@@ -49,8 +39,8 @@ int64_t fuse_depthwise(Graph& graph, int64_t limit) {
     const Node& depthwise = graph.node(id);
     const ValueId between = depthwise.inputs[0];
     const NodeId producer = graph.value(between).producer;
-    if (producer == kNoNode || !is_used_once(graph, between) || !is_pointwise(graph, graph.node(producer)) ||
-        !is_large(graph.type(between)))
+    if (producer == kNoNode || !is_used_once(graph, between) || !is_plain_pointwise(graph, graph.node(producer)) ||
+        graph.node(producer).has_input(3) || !is_large(graph.type(between)))
       continue;
     const Node& pointwise = graph.node(producer);
     NodeSpec spec{.op_type = "NhwcPointwiseDepthwise", .attributes = depthwise.attributes, .domain = "treadle"};

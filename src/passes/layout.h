@@ -15,6 +15,11 @@ int64_t assign_layout(Graph& graph, int64_t limit);
 /// NhwcConv and the like take over the activation and the sum that follow them.
 int64_t fuse_conv(Graph& graph, int64_t limit);
 
+/// Pointwise convolutions of images whose channels are scaled take the scaling over, after fuse_conv.
+int64_t fuse_scale(Graph& graph, int64_t limit);
+/// A 1x1 NhwcConv with strides of 1 and no pads, in one group.
+bool is_plain_pointwise(const Graph& graph, const Node& node);
+
 /// Pointwise convolutions and the depthwise ones that read them become one operator, after fuse_conv.
 int64_t fuse_depthwise(Graph& graph, int64_t limit);
 

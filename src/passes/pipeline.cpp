@@ -83,6 +83,8 @@ constexpr WholeGraphPass kLayout[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return assign_layout(graph, limit); }},
     {{"fuse-conv", "NhwcConv + Add + activation -> NhwcConv", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
+    {{"fuse-scale", "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_scale(graph, limit); }},
     {{"fuse-depthwise", "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };

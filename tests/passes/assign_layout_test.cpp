@@ -191,6 +191,48 @@ TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
   EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
 }
 
+/// A squeeze-and-excite block: x times a gate per channel, and a convolution of that.
+ValueId excited(GraphBuilder& b, ValueId x, int64_t channels, const std::string& name, int64_t kernel = 1) {
+  ValueId mean = b.op(name + "mean", "GlobalAveragePool", {x});
+  ValueId squeezed = b.op(name + "relu", "Relu", {b.op(name + "squeeze", "Conv", {mean, b.weights(name + "a", {3, channels, 1, 1})})});
+  ValueId gate = b.op(name + "gate", "Sigmoid", {b.op(name + "excite", "Conv", {squeezed, b.weights(name + "b", {channels, 3, 1, 1})})});
+  return b.op(name + "project", "Conv",
+              {b.op(name + "scaled", "Mul", {gate, x}), b.weights(name + "p", {4, channels, kernel, kernel}), b.weights(name + "c", {4})});
+}
+
+TEST(FuseScale, APointwiseConvolutionTakesTheScalingOfItsChannels) {
+  GraphBuilder b;
+  ValueId x = b.op("first", "Conv", {b.input("x", {b.symbol("n"), 5, b.symbol("h"), 6}), b.weights("w", {9, 5, 1, 1})});
+  b.output(b.op("y", "Relu", {excited(b, x, 9, "")}));
+  auto graph = b.take();
+  std::unique_ptr<Graph> original = graph->clone();
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  EXPECT_EQ(passes::fuse_scale(*graph, INT64_MAX), 1);
+  verify(*graph);
+  infer(*graph);
+  EXPECT_EQ(count(*graph, "Mul"), 0);
+  EXPECT_EQ(count(*graph, "NhwcScaledPointwise", "treadle"), 1);
+  std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
+                     after = testing::run_graph(*graph, feeds);
+  EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
+}
+
+TEST(FuseScale, LeavesLargerWindowsProductsThatOthersReadAndFactorsOfOtherShapes) {
+  GraphBuilder b;
+  ValueId x = b.op("first", "Conv", {b.input("x", {2, 5, 7, 6}), b.weights("w", {9, 5, 1, 1})});
+  b.output(excited(b, x, 9, "large", 3));
+  b.output(excited(b, x, 9, "read"));
+  ValueId rows = b.op("rows", "Mul", {x, b.op("mean", "ReduceMean", {x, b.ints("axes", {3})})});
+  b.output(b.op("last", "Conv", {rows, b.weights("v", {3, 9, 1, 1})}));
+  auto graph = b.take();
+  for (NodeId id : graph->order())
+    if (graph->node(id).name == "readscaled") graph->outputs.push_back(graph->node(id).outputs[0]);
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  EXPECT_EQ(passes::fuse_scale(*graph, INT64_MAX), 0);
+}
+
 TEST(FuseDepthwise, LeavesSmallImagesAndThoseThatOthersRead) {
   GraphBuilder b;
   ValueId x = b.input("x", {1, 5, 12, 12}), large = b.input("large", {1, 5, 120, 120});

@@ -1,0 +1,90 @@
+#include "kernels/conv/scaled_pointwise.h"
+
+#include <algorithm>
+
+#include "kernels/conv/nhwc.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/scratch_slots.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/conv/scaled_pointwise.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows of `width` floats, a multiple of the packed weights' vectors, each times its own number.
+void scale_rows(const float* from, const float* scale, int64_t rows, int64_t width, float* to) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t k = 0; k < rows; ++k, from += width, to += width) {
+    const auto s = hn::Set(d, scale[k]);
+    for (int64_t i = 0; i < width; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, from + i), s), d, to + i);
+  }
+}
+
+// Rows of `channels` floats, all times the same ones.
+void scale_channels(const float* from, const float* scale, int64_t rows, int64_t channels, float* to) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < rows; ++r, from += channels, to += channels) {
+    int64_t i = 0;
+    for (; i + lanes <= channels; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, from + i), hn::LoadU(d, scale + i)), d, to + i);
+    for (; i < channels; ++i) to[i] = from[i] * scale[i];
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+namespace {
+
+HWY_EXPORT(scale_rows);
+HWY_EXPORT(scale_channels);
+
+constexpr int64_t kGrainFloats = 16 * 1024;
+
+bool scales_weights(const ConvParams& p) { return packed_b_size<float>(p.C, p.M) <= p.window.out_size() * p.C; }
+
+}  // namespace
+
+size_t scaled_pointwise_scratch_bytes(const ConvParams& p) {
+  if (p.N <= 0 || p.M <= 0) return 0;
+  return aligned_bytes<float>(scales_weights(p) ? packed_b_size<float>(p.C, p.M) : p.window.out_size() * p.C);
+}
+
+void scaled_pointwise(const ConvParams& p, const float* x, const float* scale, const float* packed, float* y, const ConvEpilogue& epilogue,
+                      void* scratch, ThreadPool* pool) {
+  auto* scaled = static_cast<float*>(scratch);
+  const int64_t pixels = p.window.out_size();
+  ConvParams one = p;
+  one.N = 1;
+  for (int64_t image = 0; image < p.N; ++image, x += pixels * p.C, y += pixels * p.M, scale += p.C) {
+    ConvEpilogue e = epilogue;
+    if (e.residual != nullptr) e.residual += image * pixels * p.M;
+    if (scales_weights(p)) {
+      const Panels panels(p.M, panel_shape<float>());
+      parallel_for(pool, panels.count, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, p.C * 64)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t panel = begin; panel < end; ++panel) {
+                       const int64_t at = p.C * panels.first_column(panel);
+                       HWY_DYNAMIC_DISPATCH(scale_rows)(packed + at, scale, p.C, panels.width_vectors(panel) * panels.lanes, scaled + at);
+                     }
+                   });
+      nhwc_conv(one, NhwcMethod::direct, x, nullptr, scaled, y, e, nullptr, 1, pool);
+    } else {
+      parallel_for(pool, pixels, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, p.C)), [&](int64_t begin, int64_t end) {
+        HWY_DYNAMIC_DISPATCH(scale_channels)(x + begin * p.C, scale, end - begin, p.C, scaled + begin * p.C);
+      });
+      nhwc_conv(one, NhwcMethod::direct, scaled, nullptr, packed, y, e, nullptr, 1, pool);
+    }
+  }
+}
+
+}  // namespace treadle::kernels
+#endif
