@@ -227,7 +227,7 @@ TEST(FuseScale, LeavesLargerWindowsProductsThatOthersReadAndFactorsOfOtherShapes
   b.output(b.op("last", "Conv", {rows, b.weights("v", {3, 9, 1, 1})}));
   auto graph = b.take();
   for (NodeId id : graph->order())
-    if (graph->node(id).name == "readscaled") graph->outputs.push_back(graph->node(id).outputs[0]);
+    if (graph->node(id).name == "readscaled_node") graph->outputs.push_back(graph->node(id).outputs[0]);
   everything(*graph);
   fuse_conv(*graph, INT64_MAX);
   EXPECT_EQ(passes::fuse_scale(*graph, INT64_MAX), 0);
