@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "onnx/export.h"
 #include "onnx/import.h"
@@ -47,9 +48,15 @@ int64_t opset_for(const QuantizeOptions& o) {
 /// What is quantised: the file's nodes, or the simplified graph in an opset that has the operators.
 onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   onnx::ModelDef base = quantization::copy_of(model.impl().def);
+  // Old exporters list every weight among the inputs, so that it could be fed: here they are constants. Before IR 4 the list has no meaning.
+  if (base.ir_version >= 4) {
+    std::set<std::string> initialized;
+    for (const onnx::TensorDef& tensor : base.graph.initializers) initialized.insert(tensor.name);
+    std::erase_if(base.graph.inputs, [&](const onnx::ValueInfoDef& input) { return initialized.contains(input.name); });
+  }
   const bool simplify = o.preprocess || o.mode == QuantizeMode::qdq;
   if (!simplify && Editor(base).opset("") >= opset_for(o)) return base;
-  std::unique_ptr<Graph> graph = model.impl().import();
+  std::unique_ptr<Graph> graph = onnx::import_graph(base);
   onnx::upgrade(*graph);
   if (simplify) {
     // Operators that other runtimes lack are not made.
@@ -59,10 +66,10 @@ onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
                  .layout = false,
                  .widen = false});
   }
-  base = onnx::export_model(*graph, &model.impl().def);
-  if (Editor(base).opset("") < opset_for(o))
-    base = onnx::export_model(*graph, &model.impl().def, {.opset = static_cast<int>(opset_for(o))});
-  return base;
+  onnx::ModelDef exported = onnx::export_model(*graph, &base);
+  if (Editor(exported).opset("") < opset_for(o))
+    exported = onnx::export_model(*graph, &base, {.opset = static_cast<int>(opset_for(o))});
+  return exported;
 }
 
 size_t weight_bytes(const onnx::ModelDef& def) {
