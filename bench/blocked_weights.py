@@ -72,7 +72,8 @@ def decoder(layers, width, hidden, vocabulary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, value in (("threads", 1), ("layers", 8), ("width", 1024), ("hidden", 2816), ("vocabulary", 8000), ("tokens", 1), ("rounds", 15)):
+    defaults = {"threads": 1, "layers": 8, "width": 1024, "hidden": 2816, "vocabulary": 8000, "tokens": 1, "rounds": 15}
+    for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--block", type=int, default=32)
     parser.add_argument("--bits", type=int, default=4)

@@ -107,8 +107,9 @@ def main():
             medians = [statistics.median(column) * 1000 for column in zip(*times)]
             gain, ratio = statistics.median(t[0] / t[1] for t in times), statistics.median(t[2] / t[1] for t in times)
             label = mode + "".join(f" {key} {value}" for key, value in options.items())
+            size = f"{report.bytes_before / 1e6:.2f} → {report.bytes_after / 1e6:.2f}"
             print(
-                f"| {name} | {label} | {report.bytes_before / 1e6:.2f} → {report.bytes_after / 1e6:.2f} | {errors[0]:.1f} | {errors[1]:.1f} "
+                f"| {name} | {label} | {size} | {errors[0]:.1f} | {errors[1]:.1f} "
                 f"| {medians[0]:.3f} | {medians[1]:.3f} | {medians[2]:.3f} | {gain:.2f} | {ratio:.2f} |",
                 flush=True,
             )

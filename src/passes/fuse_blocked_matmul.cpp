@@ -33,6 +33,7 @@ class FuseBlockedMatMul final : public Rule {
     if (axis < 0) axis += 2;
     const Shape extents = codes.static_shape(), have = scales.static_shape();
     if (block > 0) {
+      if (block > (int64_t{1} << 30)) return std::nullopt;  // beside it, extents still add up
       Shape wanted = extents;
       wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
       if (axis != inner || block % 8 != 0 || have != wanted) return std::nullopt;
@@ -40,6 +41,10 @@ class FuseBlockedMatMul final : public Rule {
       return std::nullopt;
     }
     if (extents.num_elements() == 0) return std::nullopt;
+    if (weights->has_input(2)) {
+      const Type& zeros = graph.type(weights->inputs[2]);
+      if (!zeros.is_static() || zeros.static_shape() != have || zeros.dtype != codes.dtype) return std::nullopt;
+    }
     std::vector<ValueId> inputs{node.inputs[0], weights->inputs[0], weights->inputs[1]};
     if (weights->has_input(2)) inputs.push_back(weights->inputs[2]);
     Patch patch;

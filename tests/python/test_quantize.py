@@ -70,14 +70,16 @@ def convolutions(opset=13):
         node("Flatten", ["mean_of_all"], ["flat"]),
         node("Gemm", ["flat", "w6", "b6"], ["y"], name="classifier", transB=1),
     ]
-    vectors = [numpy_helper.from_array(RANDOM.standard_normal(n).astype(np.float32), name) for n, name in ((16, "b1"), (32, "b5"), (10, "b6"))]
+    biases = {"b1": 16, "b5": 32, "b6": 10}
+    vectors = [numpy_helper.from_array(RANDOM.standard_normal(n).astype(np.float32), name) for name, n in biases.items()]
     matrices = [weights("w1", 16, 3, 3, 3), weights("w2", 16, 16, 3, 3), weights("wd", 16, 1, 3, 3), weights("w3", 8, 16, 1, 1)]
     matrices += [weights("w4", 8, 16, 3, 3), weights("w5", 32, 16, 1, 1), weights("w6", 10, 32)]
     return make(nodes, [("x", ["n", 3, 32, 32])], [("y", ["n", 10])], matrices + vectors + norm + [low, high], opset)
 
 
 def sqnr(expected, actual):
-    return 10 * np.log10(np.mean(np.square(expected, dtype=np.float64)) / max(np.mean(np.square(expected - actual, dtype=np.float64)), 1e-30))
+    noise = np.mean(np.square(expected - actual, dtype=np.float64))
+    return 10 * np.log10(np.mean(np.square(expected, dtype=np.float64)) / max(noise, 1e-30))
 
 
 def run(data, x, ort=None):

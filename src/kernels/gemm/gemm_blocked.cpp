@@ -110,13 +110,24 @@ struct BlockedTile {
   }
 };
 
+/// As many columns side by side as the registers hold with two sums each.
+template <int kRows, int kBits>
+void blocked_tile(const BlockedJob& job, int64_t row) {
+  constexpr int kWide = kRows <= 2 ? 4 : 2, kNarrow = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  BlockedTile<kRows, HWY_TARGET <= HWY_AVX3 ? kWide : kNarrow, kBits>::columns(job, row);
+}
+
+/// Rows in tiles of at most six, as even as can be: a tile of one row costs nearly as much as one of three.
 template <int kBits>
 void blocked_rows_of(const BlockedJob& job) {
-  constexpr int kFew = 4, kMany = HWY_TARGET <= HWY_AVX3 ? 2 : 1;
-  int64_t row = 0;
-  for (; row + 6 <= job.rows; row += 6) BlockedTile<6, kMany, kBits>::columns(job, row);
-  for (; row + 3 <= job.rows; row += 3) BlockedTile<3, kMany, kBits>::columns(job, row);
-  for (; row < job.rows; ++row) BlockedTile<1, kFew, kBits>::columns(job, row);
+  constexpr void (*kTiles[])(const BlockedJob&, int64_t) = {blocked_tile<1, kBits>, blocked_tile<2, kBits>, blocked_tile<3, kBits>,
+                                                            blocked_tile<4, kBits>, blocked_tile<5, kBits>, blocked_tile<6, kBits>};
+  int64_t tiles = (job.rows + 5) / 6;
+  for (int64_t row = 0; row < job.rows; --tiles) {
+    const int64_t rows = (job.rows - row + tiles - 1) / tiles;
+    kTiles[rows - 1](job, row);
+    row += rows;
+  }
 }
 
 void blocked_rows(const BlockedJob& job) { job.B.shape.bits == 4 ? blocked_rows_of<4>(job) : blocked_rows_of<8>(job); }

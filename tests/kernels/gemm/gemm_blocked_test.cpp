@@ -1,16 +1,33 @@
 #include "kernels/gemm/gemm_blocked.h"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
 namespace treadle::kernels {
 namespace {
 
+/// Lets the kernels of one instruction set run, if this machine has it.
+class ChosenSet {
+ public:
+  explicit ChosenSet(int64_t target) { hwy::GetChosenTarget().Update(target & hwy::SupportedTargets()); }
+  ~ChosenSet() { hwy::GetChosenTarget().Update(hwy::SupportedTargets()); }
+};
+
+class GemmBlockedSets : public ::testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    if ((GetParam() & hwy::SupportedTargets()) == 0) GTEST_SKIP() << "this machine lacks " << hwy::TargetName(GetParam());
+  }
+};
+
 // Against a sum in double over sizes that are no multiple of any tile.
-TEST(GemmBlocked, IsTheProductWithTheWeightsThatTheCodesStandFor) {
+TEST_P(GemmBlockedSets, IsTheProductWithTheWeightsThatTheCodesStandFor) {
+  const ChosenSet chosen(GetParam());
   std::mt19937 generator(7);
   std::normal_distribution<float> normal;
   for (int round = 0; round < 80; ++round) {
@@ -56,6 +73,8 @@ TEST(GemmBlocked, IsTheProductWithTheWeightsThatTheCodesStandFor) {
     ASSERT_EQ(alone, y) << "the same bits for any number of threads";
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, GemmBlockedSets, ::testing::Values(HWY_AVX3, HWY_AVX2, HWY_STATIC_TARGET));
 
 TEST(GemmBlocked, KeepsNanAndInfOfTheActivationsInTheirRows) {
   BlockedShape s;
