@@ -110,7 +110,8 @@ void register_quantize(nb::module_& module) {
   nb::class_<PyQuantizeResult>(module, "QuantizeResult", "The quantised model, and what was done.")
       .def_ro("model", &PyQuantizeResult::model)
       .def_ro("report", &PyQuantizeResult::report);
-  module.def("_quantize", &quantize_model, "model"_a, "options"_a, "next_sample"_a.none());
+  module.def("quantize_model", &quantize_model, "model"_a, "options"_a, "next_sample"_a.none(),
+             "What treadle.quantize calls; `next_sample` gives a dict by the names of the inputs, None at the end.");
 }
 
 }  // namespace treadle::python

@@ -20,7 +20,7 @@ from typing import Any, Literal, Union
 
 import numpy as np
 
-from ._treadle import Model, QuantizedNode, QuantizedOutput, QuantizeOptions, QuantizeReport, QuantizeResult, _quantize
+from ._treadle import Model, QuantizedNode, QuantizedOutput, QuantizeOptions, QuantizeReport, QuantizeResult, quantize_model
 
 __all__ = [
     "QuantizeOptions",
@@ -73,7 +73,7 @@ def _run(model: Path | Model, samples: Samples | None, output: Path | None, opti
     for name, value in options.items():
         setattr(chosen, name, list(value) if isinstance(value, (list, tuple)) else value)
     loaded = model if isinstance(model, Model) else Model.load(os.fspath(model))
-    result = _quantize(loaded, chosen, _source(samples))
+    result = quantize_model(loaded, chosen, _source(samples))
     if output is not None:
         result.model.save(os.fspath(output))
     return result
