@@ -48,7 +48,8 @@ int64_t opset_for(const QuantizeOptions& o) {
 /// What is quantised: the file's nodes, or the simplified graph in an opset that has the operators.
 onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   onnx::ModelDef base = quantization::copy_of(model.impl().def);
-  // Old exporters list every weight among the inputs, so that it could be fed: here they are constants. Before IR 4 the list has no meaning.
+  // Old exporters list every weight among the inputs, so that it could be fed: here they are constants. Before IR 4 the list has no
+  // meaning.
   if (base.ir_version >= 4) {
     std::set<std::string> initialized;
     for (const onnx::TensorDef& tensor : base.graph.initializers) initialized.insert(tensor.name);
@@ -67,8 +68,7 @@ onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
                  .widen = false});
   }
   onnx::ModelDef exported = onnx::export_model(*graph, &base);
-  if (Editor(exported).opset("") < opset_for(o))
-    exported = onnx::export_model(*graph, &base, {.opset = static_cast<int>(opset_for(o))});
+  if (Editor(exported).opset("") < opset_for(o)) exported = onnx::export_model(*graph, &base, {.opset = static_cast<int>(opset_for(o))});
   return exported;
 }
 

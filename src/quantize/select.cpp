@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "quantize/plan.h"
 #include "session/pattern.h"
@@ -13,6 +15,17 @@ bool is_standard(const onnx::NodeDef& node) { return node.domain.empty() || node
 
 bool any_matches(const std::vector<std::string>& patterns, const std::string& name) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
+/// Weights in a file may lie at any address.
+bool all_finite(const Tensor& tensor) {
+  const Tensor weights = tensor.contiguous();
+  for (int64_t i = 0; i < weights.num_elements(); ++i) {
+    float value = 0;
+    std::memcpy(&value, weights.raw() + i * static_cast<int64_t>(sizeof(float)), sizeof(float));
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
 }
 
 /// Why a node stays float; empty if it need not.
@@ -32,6 +45,7 @@ std::string reason_against(const Plan& plan, const onnx::NodeDef& node, const st
   // A float convolution between others costs more than its weights: codes become floats and codes again.
   const int64_t least = node.op_type == "Conv" ? 1 : std::max<int64_t>(1, options.min_weight_elements);
   if (weights->num_elements() < least) return fmt::format("its weights are {} numbers only", weights->num_elements());
+  if (!all_finite(*weights)) return "its weights are not finite";
   if (node.op_type == "Gemm") {
     if (int_attribute(node, "transA", 0) != 0) return "transA is set";
     const bool has_c = node.inputs.size() > 2 && !node.inputs[2].empty();

@@ -246,6 +246,7 @@ void StaticPlan::add_weights(const onnx::NodeDef& node, size_t report, std::vect
   // The bias in units of the sums. One that does not fit stays float.
   const Tensor* bias = editor.constant(node.inputs[2]);
   if (!bias || bias->dtype() != DType::float32) return;
+  if (stored.scales.num_elements() != 1 && bias->num_elements() != stored.scales.num_elements()) return;
   const Tensor values = bias->contiguous().clone();
   const float x_scale = editor.constant(coded_[place_.at(node.inputs[0])].scale)->data<float>()[0];
   Tensor codes(DType::int32, values.shape()), scales(DType::float32, stored.scales.shape());

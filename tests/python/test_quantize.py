@@ -241,6 +241,25 @@ def test_what_is_not_touched_stays_as_it_is(tmp_path):
     assert all(kept[node.name] == node for node in model.graph.node if node.name in ("second", "third", "fourth"))
 
 
+def test_weights_that_are_not_finite_stay_float(tmp_path):
+    model = products()
+    bad = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    bad[3, 4] = np.inf
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(bad, "w1"))
+    report = quantize.weights(load(model, tmp_path)).report
+    assert [(node.name, node.quantized) for node in report.nodes][::3] == [("first", False), ("fourth", False)]
+    assert report.nodes[0].reason == "its weights are not finite"
+
+
+def test_weights_among_the_inputs_become_constants(tmp_path):
+    model = products()
+    weight = model.graph.initializer[0]
+    model.graph.input.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, list(weight.dims)))
+    result = quantize.dynamic(load(model, tmp_path))
+    assert all(node.quantized for node in result.report.nodes)
+    assert [info.name for info in result.model.inputs] == ["x"] and not result.model.overridable_initializers
+
+
 def test_wrong_calls_say_what_is_wrong(tmp_path):
     path = load(convolutions(), tmp_path)
     with pytest.raises(treadle.Error, match="calibration samples"):
