@@ -20,4 +20,5 @@ NB_MODULE(_treadle, module) {
   register_stateful_run(module);
   register_train(module);
   register_plugin(module);
+  register_quantize(module);
 }

@@ -9,7 +9,7 @@ outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
 
 from __future__ import annotations
 
-from . import errors, hooks, memory
+from . import errors, hooks, memory, quantize
 from ._treadle import (
     CacheStatistics,
     CancelToken,
@@ -173,6 +173,7 @@ __all__ = [
     "load_plugin",
     "preload_dlls",
     "print_debug_info",
+    "quantize",
     "register_execution_provider_library",
     "register_operator",
     "set_default_logger_severity",

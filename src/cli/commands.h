@@ -17,6 +17,7 @@ Command add_inspect(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_optimize(CLI::App& app);
+Command add_quantize(CLI::App& app);
 Command add_compare(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_options(CLI::App& app);

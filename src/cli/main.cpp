@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   add("check", "List everything in a model that this build cannot run; exit status 1 if there is anything", add_check);
   add("bench", "Measure latency, throughput, load time and memory", add_bench);
   add("optimize", "Write the optimised model as ONNX", add_optimize);
+  add("quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize);
   add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);
   add("plan", "Place buffers with lifetimes in one arena: a CSV file in, offsets out", add_plan);
   add("jobs", "List the jobs of this machine that share it, or change one", add_jobs);

@@ -149,13 +149,14 @@ const Tensor& constant_bytes(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
-/// `rows` rows of `columns` codes of `bits` bits, which the model pads to whole bytes, as ONNX packs them: without padding.
-Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t bits, std::string_view name) {
-  int64_t row_bytes = ceil_div(checked_mul(columns, bits), 8), needed = checked_mul(rows, row_bytes);
+/// `rows` rows of `columns` codes of `bits` bits, which the model pads to `padded` codes and whole bytes, as ONNX packs them: without
+/// padding.
+Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padded, int64_t bits, std::string_view name) {
+  int64_t row_bytes = ceil_div(checked_mul(padded, bits), 8), needed = checked_mul(rows, row_bytes);
   if (bytes.num_elements() != needed)
     throw Error(ErrorCode::invalid_model, fmt::format("{} has {} bytes, expected {}", name, bytes.num_elements(), needed));
   DType dtype = packed_dtype(bits);
-  if (columns * bits % 8 == 0)
+  if (columns == padded && columns * bits % 8 == 0)
     return Tensor(dtype, Shape{rows, columns}, bytes.storage(), static_cast<size_t>(bytes.raw() - bytes.storage()->data()));
   Tensor packed(dtype, Shape{rows, columns});
   std::memset(packed.raw(), 0, packed.size_bytes());
@@ -180,19 +181,18 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
   if (K < 1 || N < 1 || block < 1) throw Error(ErrorCode::invalid_model, fmt::format("K = {}, N = {}, block_size = {}", K, N, block));
   if (d.has(4)) throw Error(ErrorCode::not_implemented, "g_idx is not implemented");
   int64_t blocks = ceil_div(K, block), padded = checked_mul(blocks, block);
-  ValueId codes = d.constant(repacked(constant_bytes(d, 1, "B"), N, padded, bits, "B"));
+  ValueId codes = d.constant(repacked(constant_bytes(d, 1, "B"), N, K, padded, bits, "B"));
   ValueId scales = d.op("Reshape", {d.in(2), d.ints({N, blocks})}), zero_points;
   if (d.has(3)) {
     if (d.type(d.in(3)).dtype != DType::uint8)
       throw Error(ErrorCode::not_implemented, "zero points that are not packed bytes are not implemented");
-    zero_points = d.constant(repacked(constant_bytes(d, 3, "zero_points"), N, blocks, bits, "zero_points"));
+    zero_points = d.constant(repacked(constant_bytes(d, 3, "zero_points"), N, blocks, blocks, bits, "zero_points"));
   } else {
     Tensor middle(packed_dtype(bits), Shape{N, blocks});
     std::memset(middle.raw(), bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA, middle.size_bytes());
     zero_points = d.constant(std::move(middle));
   }
   ValueId weights = dequantized(d, codes, scales, zero_points, {{"axis", int64_t{1}}, {"block_size", block}});
-  if (padded != K) weights = d.op("Slice", {weights, d.ints({0}), d.ints({K}), d.ints({1})});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
   if (d.has(5)) y = d.op("Add", {y, d.in(5)});
   d.give(0, y);

@@ -7,6 +7,7 @@
 
 namespace treadle::ops {
 
+std::vector<OpDef> blocked_matmul_ops();
 std::vector<OpDef> fused_attention_ops();
 std::vector<OpDef> fused_elementwise_ops();
 std::vector<OpDef> fused_matmul_ops();

@@ -42,7 +42,8 @@ constexpr WholeGraphPass kBefore[] = {
      [](Graph& graph, FoldBudget& budget, int64_t limit) { return compute_in_float32(graph, budget, limit); }},
 };
 // Takes DequantizeLinear away, which other runtimes look for.
-constexpr std::string_view kQuantizedMatMul = "fuse-quantized-matmul", kQuantizedConv = "fuse-quantized-conv";
+constexpr std::string_view kQuantizedMatMul = "fuse-quantized-matmul", kQuantizedConv = "fuse-quantized-conv",
+                           kBlockedMatMul = "fuse-blocked-matmul";
 constexpr RulePass kRules[] = {
     {{"remove-identity", "Identity(x) -> x", false}, remove_identity},
     {{"remove-dropout", "Dropout(x) -> x outside of training", true}, remove_dropout},
@@ -64,6 +65,7 @@ constexpr RulePass kRules[] = {
     {{kQuantizedMatMul, "products of dequantised operands -> QuantizedMatMul, outside of training", true}, fuse_quantized_matmul},
     {{kQuantizedConv, "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training", true},
      fuse_quantized_conv},
+    {{kBlockedMatMul, "products with dequantised weights -> BlockedMatMul, outside of training", true}, fuse_blocked_matmul},
     {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
@@ -138,7 +140,7 @@ class Pipeline {
 
   bool is_active(const PassInfo& info) const {
     if (info.inference_only && options_.training) return false;
-    if (options_.keep_quantisation && info.name == kQuantizedMatMul) return false;
+    if (options_.keep_quantisation && (info.name == kQuantizedMatMul || info.name == kBlockedMatMul)) return false;
     if (!options_.layout && info.name == kQuantizedConv) return false;  // its QLinearConv is for the layout pass
     if (!options_.widen && info.name == kComputeInFloat32) return false;
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();

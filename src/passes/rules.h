@@ -26,5 +26,6 @@ std::unique_ptr<Rule> attention_layouts();
 std::unique_ptr<Rule> fuse_into_matmul();
 std::unique_ptr<Rule> fuse_quantized_matmul();
 std::unique_ptr<Rule> fuse_quantized_conv();
+std::unique_ptr<Rule> fuse_blocked_matmul();
 
 }  // namespace treadle::passes

@@ -35,7 +35,9 @@ std::string type_text(const onnx::TypeDef& def) {
   }
 }
 
-Model make(onnx::ModelDef def, std::string path) {
+}  // namespace
+
+Model make_model(onnx::ModelDef def, std::string path) {
   auto impl = std::make_shared<Model::Impl>();
   ModelMetadata& metadata = impl->metadata;
   metadata.producer_name = def.producer_name;
@@ -63,8 +65,6 @@ Model make(onnx::ModelDef def, std::string path) {
   return Model(std::move(impl));
 }
 
-}  // namespace
-
 ValueInfo to_value_info(const onnx::ValueInfoDef& def) {
   ValueInfo info;
   info.name = def.name;
@@ -90,7 +90,7 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
   read.external_files = options.external_files;
-  return make(onnx::parse_model_file(path, read), path);
+  return make_model(onnx::parse_model_file(path, read), path);
 }
 
 Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {
@@ -98,7 +98,7 @@ Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& mod
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
   read.external_files = options.external_files;
-  return make(onnx::parse_model_bytes(bytes, nullptr, model_dir, read), {});
+  return make_model(onnx::parse_model_bytes(bytes, nullptr, model_dir, read), {});
 }
 
 std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "graph/graph.h"
 #include "onnx/model_def.h"
@@ -18,6 +19,9 @@ struct Model::Impl {
   /// The graph as written, freshly imported.
   std::unique_ptr<Graph> import() const;
 };
+
+/// @param path  of the file it comes from; may be empty.
+Model make_model(onnx::ModelDef def, std::string path);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

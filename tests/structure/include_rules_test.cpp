@@ -29,8 +29,9 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"device", {"core", "memory", "profile"}},
     {"session", {"exec", "passes", "onnx", "autodiff", "device", "plugin"}},
     {"train", {"session"}},
+    {"quantize", {"session"}},
     {"c_api", {"session", "train"}},
-    {"cli", {"session", "train", "c_api"}},
+    {"cli", {"session", "train", "c_api", "quantize"}},
 };
 
 std::set<std::string> closure(const std::string& folder) {

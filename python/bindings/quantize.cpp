@@ -1,0 +1,117 @@
+// quantize: a model of float32 into one of 8- or 4-bit numbers; treadle/quantize.py has the modes as functions.
+#include "treadle/quantize.h"
+
+#include "bindings.h"
+#include "datum.h"
+
+namespace treadle::python {
+namespace {
+
+struct PyQuantizeResult {
+  Model model;
+  QuantizeReport report;
+};
+
+/// The samples that a Python callable gives, None at the end.
+CalibrationSource source_of(const Model& model, const nb::object& next) {
+  if (next.is_none()) return {};
+  std::map<std::string, std::string> types;
+  for (const ValueInfo& input : model.inputs()) types[input.name] = input.type;
+  return [next = keep(next), types = std::move(types)](std::map<std::string, Datum>& feeds) {
+    nb::gil_scoped_acquire acquire;
+    nb::object sample = (*next)();
+    if (sample.is_none()) return false;
+    for (auto [key, value] : nb::cast<nb::dict>(sample)) {
+      const std::string name = string_from_python(key);
+      auto type = types.find(name);
+      if (type == types.end()) throw Error(ErrorCode::invalid_argument, "the model has no input \"" + name + "\", which a sample has");
+      feeds[name] = datum_from_python(value, type->second, nullptr);
+    }
+    return true;
+  };
+}
+
+PyQuantizeResult quantize_model(const Model& model, const QuantizeOptions& options, const nb::object& next) {
+  CalibrationSource source = source_of(model, next);
+  nb::gil_scoped_release release;
+  QuantizeResult result = quantize(model, options, source);
+  return {std::move(result.model), std::move(result.report)};
+}
+
+template <typename Enum>
+Enum named(const std::map<std::string, Enum>& names, const std::string& name, const char* what) {
+  auto found = names.find(name);
+  if (found != names.end()) return found->second;
+  std::string text = std::string(what) + " is \"" + name + "\"; possible are";
+  for (const auto& [known, value] : names) text += " " + known;
+  throw Error(ErrorCode::invalid_argument, text);
+}
+
+const std::map<std::string, QuantizeMode> kModes{
+    {"dynamic", QuantizeMode::dynamic}, {"qdq", QuantizeMode::qdq}, {"weights", QuantizeMode::weights}};
+const std::map<std::string, CalibrationMethod> kMethods{
+    {"minmax", CalibrationMethod::minmax}, {"percentile", CalibrationMethod::percentile}, {"entropy", CalibrationMethod::entropy}};
+const std::map<std::string, WeightFormat> kFormats{{"qdq", WeightFormat::qdq}, {"matmul_nbits", WeightFormat::matmul_nbits}};
+
+}  // namespace
+
+void register_quantize(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<QuantizedNode>(module, "QuantizedNode", "One operator that the mode could quantise.")
+      .def_ro("name", &QuantizedNode::name)
+      .def_ro("op_type", &QuantizedNode::op_type)
+      .def_ro("output", &QuantizedNode::output)
+      .def_ro("quantized", &QuantizedNode::quantized)
+      .def_ro("reason", &QuantizedNode::reason, "Why it stayed float.")
+      .def_ro("weight_sqnr_db", &QuantizedNode::weight_sqnr_db, "10 log10(signal / noise) of its weights; NaN where it stayed float.")
+      .def_ro("output_sqnr_db", &QuantizedNode::output_sqnr_db,
+              "The same of its output against the float model's, with what all nodes before it did; NaN without samples.");
+  nb::class_<QuantizedOutput>(module, "QuantizedOutput", "An output of the model, compared with the float model's.")
+      .def_ro("name", &QuantizedOutput::name)
+      .def_ro("sqnr_db", &QuantizedOutput::sqnr_db)
+      .def_ro("largest_difference", &QuantizedOutput::largest_difference)
+      .def_ro("largest_value", &QuantizedOutput::largest_value);
+  nb::class_<QuantizeReport>(module, "QuantizeReport")
+      .def_ro("nodes", &QuantizeReport::nodes)
+      .def_ro("outputs", &QuantizeReport::outputs)
+      .def_ro("bytes_before", &QuantizeReport::bytes_before, "Of the weights.")
+      .def_ro("bytes_after", &QuantizeReport::bytes_after)
+      .def_ro("calibration_samples", &QuantizeReport::calibration_samples)
+      .def_ro("compared_samples", &QuantizeReport::compared_samples)
+      .def("__str__", &QuantizeReport::to_text);
+  nb::class_<QuantizeOptions>(module, "QuantizeOptions", "treadle.quantize makes these.")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "mode", [](const QuantizeOptions& o) { return static_cast<int>(o.mode); },
+          [](QuantizeOptions& o, const std::string& name) { o.mode = named(kModes, name, "mode"); })
+      .def_prop_rw(
+          "method", [](const QuantizeOptions& o) { return static_cast<int>(o.method); },
+          [](QuantizeOptions& o, const std::string& name) { o.method = named(kMethods, name, "method"); })
+      .def_prop_rw(
+          "format", [](const QuantizeOptions& o) { return static_cast<int>(o.format); },
+          [](QuantizeOptions& o, const std::string& name) { o.format = named(kFormats, name, "format"); })
+      .def_prop_rw(
+          "activation_dtype", [](const QuantizeOptions& o) { return std::string(name_of(o.activation_dtype)); },
+          [](QuantizeOptions& o, const std::string& name) { o.activation_dtype = dtype_from_name(name); })
+      .def_rw("op_types", &QuantizeOptions::op_types)
+      .def_rw("include", &QuantizeOptions::include)
+      .def_rw("exclude", &QuantizeOptions::exclude)
+      .def_rw("skip_first", &QuantizeOptions::skip_first)
+      .def_rw("skip_last", &QuantizeOptions::skip_last)
+      .def_rw("min_weight_elements", &QuantizeOptions::min_weight_elements)
+      .def_rw("per_channel", &QuantizeOptions::per_channel)
+      .def_rw("reduce_range", &QuantizeOptions::reduce_range)
+      .def_rw("percentile", &QuantizeOptions::percentile)
+      .def_rw("weight_bits", &QuantizeOptions::weight_bits)
+      .def_rw("block_size", &QuantizeOptions::block_size)
+      .def_rw("symmetric", &QuantizeOptions::symmetric)
+      .def_rw("preprocess", &QuantizeOptions::preprocess)
+      .def_rw("compared_samples", &QuantizeOptions::compared_samples);
+  nb::class_<PyQuantizeResult>(module, "QuantizeResult", "The quantised model, and what was done.")
+      .def_ro("model", &PyQuantizeResult::model)
+      .def_ro("report", &PyQuantizeResult::report);
+  module.def("quantize_model", &quantize_model, "model"_a, "options"_a, "next_sample"_a.none(),
+             "What treadle.quantize calls; `next_sample` gives a dict by the names of the inputs, None at the end.");
+}
+
+}  // namespace treadle::python

@@ -1,0 +1,169 @@
+// treadle quantize
+#include "treadle/quantize.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "onnx/serialize.h"
+#include "session/model.h"
+#include "treadle/error.h"
+
+namespace treadle::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct QuantizeArguments {
+  std::string model, output, mode = "dynamic", method = "minmax", format = "matmul_nbits", activations = "uint8";
+  std::vector<std::string> data, include, exclude, op_types;
+  int64_t random_samples = 0;
+  bool verify = false, asymmetric = false, per_tensor = false, quiet = false;
+  InputOptions inputs;
+  QuantizeOptions options;
+};
+
+/// The files of the arguments and folders, one sample each, in order of their names.
+std::vector<std::string> sample_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (!fs::is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    const size_t begin = files.size();
+    for (const auto& entry : fs::directory_iterator(path)) {
+      std::string extension = entry.path().extension().string();
+      std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
+      static const std::vector<std::string> kKnown{".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".wav"};
+      if (entry.is_regular_file() && std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end())
+        files.push_back(entry.path().string());
+    }
+    if (files.size() == begin)
+      throw Error(ErrorCode::not_found, fmt::format("the folder \"{}\" holds no .npz, .npy, .pb, picture or .wav", path));
+    std::sort(files.begin() + static_cast<int64_t>(begin), files.end());
+  }
+  return files;
+}
+
+double median_ms(const Session& session, const std::map<std::string, Datum>& feeds) {
+  std::vector<double> times;
+  session.run(feeds);
+  for (int i = 0; i < 15; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    session.run(feeds);
+    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(times.begin(), times.begin() + 7, times.end());
+  return times[7];
+}
+
+// Protobuf ends at 2 GiB: larger weights go to a file beside the model.
+void save(const Model& model, const std::string& path, size_t bytes) {
+  onnx::WriteOptions write;
+  if (bytes > size_t{1900} << 20) write.external_data_file = fs::path(path).filename().string() + ".data";
+  onnx::write_model_file(model.impl().def, path, write);
+}
+
+int run_quantize(QuantizeArguments& a) {
+  static const std::map<std::string, QuantizeMode> kModes{
+      {"dynamic", QuantizeMode::dynamic}, {"qdq", QuantizeMode::qdq}, {"weights", QuantizeMode::weights}};
+  static const std::map<std::string, CalibrationMethod> kMethods{
+      {"minmax", CalibrationMethod::minmax}, {"percentile", CalibrationMethod::percentile}, {"entropy", CalibrationMethod::entropy}};
+  QuantizeOptions& o = a.options;
+  o.mode = kModes.at(a.mode), o.method = kMethods.at(a.method);
+  o.format = a.format == "qdq" ? WeightFormat::qdq : WeightFormat::matmul_nbits;
+  o.activation_dtype = dtype_from_name(a.activations);
+  o.include = a.include, o.exclude = a.exclude, o.op_types = a.op_types;
+  o.symmetric = !a.asymmetric, o.per_channel = !a.per_tensor;
+  const Model model = Model::load(a.model);
+  const std::vector<std::string> files = sample_files(a.data);
+  if (a.verify && files.empty() && a.random_samples == 0) a.random_samples = 1;
+  const int64_t count = static_cast<int64_t>(files.size()) + a.random_samples;
+  if (o.mode == QuantizeMode::qdq && count == 0)
+    throw Error(ErrorCode::invalid_argument,
+                "mode qdq needs values that the inputs take in use: --data FILE or FOLDER, or --random 8 to try the command");
+  auto sample = [&](int64_t i) {
+    InputOptions inputs = a.inputs;
+    inputs.seed += static_cast<uint64_t>(i);
+    if (i < static_cast<int64_t>(files.size())) inputs.files = {files[static_cast<size_t>(i)]};
+    return make_feeds(model.inputs(), inputs);
+  };
+  int64_t next = 0;
+  const QuantizeResult result = quantize(model, o, [&](std::map<std::string, Datum>& feeds) {
+    if (next == count) return false;
+    feeds = sample(next++);
+    return true;
+  });
+  save(result.model, a.output, result.report.bytes_after);
+  if (!a.quiet) std::fputs(result.report.to_text().c_str(), stdout);
+  if (a.verify) {
+    const Session before(model), after(Model::load(a.output));
+    const auto feeds = sample(0);
+    const double slow = median_ms(before, feeds), fast = median_ms(after, feeds);
+    fmt::print("median of 15 runs: {:.3f} ms before, {:.3f} ms after, {:.2f} times as fast\n", slow, fast, slow / fast);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_quantize(CLI::App& app) {
+  auto a = std::make_shared<QuantizeArguments>();
+  QuantizeOptions& o = a->options;
+  app.footer(
+      "Which mode?\n"
+      "  dynamic   transformers and other products, no data needed: weights take a quarter of the bytes\n"
+      "  qdq       convolution networks, and products too: needs some 20 to 200 samples of what the model sees in use\n"
+      "  weights   decoders, which wait for their weights: 4 bits take an eighth of the bytes, activations stay exact\n"
+      "Examples:\n"
+      "  treadle quantize bert.onnx -o bert_int8.onnx --verify\n"
+      "  treadle quantize resnet.onnx -o resnet_int8.onnx --mode qdq --data pictures/ --method percentile\n"
+      "  treadle quantize decoder.onnx -o decoder_int4.onnx --mode weights --bits 4 --block 32 --exclude '*lm_head*'\n"
+      "The table names each node with 10 log10(signal / noise): of its weights, and of its output against the float model. 40 dB is 1 % "
+      "of\n"
+      "the signal. Where one node spoils the rest, --exclude its name. docs/quantize.md has sizes, accuracy and speed of real models.");
+  app.add_option("model", a->model, "ONNX file")->required();
+  app.add_option("-o,--output", a->output, "File to write")->required();
+  app.add_option("--mode", a->mode)->check(CLI::IsMember({"dynamic", "qdq", "weights"}))->capture_default_str();
+  auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
+    app.add_option(name, values, text)->allow_extra_args(false)->take_all();
+  };
+  list("--data", a->data, "Samples: a .npz (its names are inputs'), .npy, .pb, picture or .wav, one each, or a folder; may be repeated");
+  app.add_option("--random", a->random_samples, "So many random samples; inputs that files leave out are random as well")
+      ->check(CLI::NonNegativeNumber);
+  list("--dim", a->inputs.dimensions, "SYMBOL=EXTENT for random inputs");
+  app.add_option("--seed", a->inputs.seed, "Of random inputs")->capture_default_str();
+  list("--include", a->include, "Only nodes whose names match this pattern (* and ?); may be repeated");
+  list("--exclude", a->exclude, "No node whose name matches; may be repeated");
+  list("--op", a->op_types, "Only this operator: MatMul, Gemm, Conv; may be repeated");
+  app.add_option("--skip-first", o.skip_first, "So many of the nodes stay float")->capture_default_str();
+  app.add_option("--skip-last", o.skip_last, "So many of the nodes stay float")->capture_default_str();
+  app.add_option("--min-weights", o.min_weight_elements, "Products with fewer weights stay float")->capture_default_str();
+  app.add_flag("--per-tensor", a->per_tensor, "dynamic, qdq: one scale for each weight instead of one for each channel");
+  app.add_flag("--reduce-range", o.reduce_range, "dynamic, qdq: 7-bit weights, for AVX2 machines on which others' products saturate");
+  app.add_option("--activations", a->activations, "qdq: dtype")->check(CLI::IsMember({"uint8", "int8"}))->capture_default_str();
+  app.add_option("--method", a->method, "qdq: how ranges follow from the samples")
+      ->check(CLI::IsMember({"minmax", "percentile", "entropy"}))
+      ->capture_default_str();
+  app.add_option("--percentile", o.percentile, "qdq: of the values stay inside the range")->capture_default_str();
+  app.add_option("--bits", o.weight_bits, "weights: 4 or 8")->capture_default_str();
+  app.add_option("--block", o.block_size, "weights: so many share a scale: 16, 32, 64, 128, 256")->capture_default_str();
+  app.add_flag("--asymmetric", a->asymmetric, "weights: a zero point for each block");
+  app.add_option("--format", a->format, "weights: com.microsoft's MatMulNBits, or ONNX's DequantizeLinear (opset 21)")
+      ->check(CLI::IsMember({"matmul_nbits", "qdq"}))
+      ->capture_default_str();
+  app.add_flag("--preprocess", o.preprocess, "Simplify the graph first; always so in mode qdq");
+  app.add_option("--compared", o.compared_samples, "So many samples are run through both models; 0: none")->capture_default_str();
+  app.add_flag("--verify", a->verify, "Compare both models, on random inputs if there are no samples, and measure them");
+  app.add_flag("-q,--quiet", a->quiet, "No table");
+  return [a] { return run_quantize(*a); };
+}
+
+}  // namespace treadle::cli

@@ -1,0 +1,64 @@
+// MatMul(x, DequantizeLinear(codes)), or with a Transpose between them -> BlockedMatMul(x, codes): weights stay in 4 or 8 bits, where
+// folding would make floats of them. Blocks lie along the inner dimension; without blocks there is one scale for all, or one for each
+// column. Sums of a block are scaled once, so that a result rounds otherwise than the product of rounded weights.
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+class FuseBlockedMatMul final : public Rule {
+ public:
+  std::string_view name() const override { return "fuse-blocked-matmul"; }
+  bool inference_only() const override { return true; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (!node.is("MatMul") || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    const Type& a = graph.type(node.inputs[0]);
+    if (!a.has_rank() || a.rank() < 2 || graph.constant_tensor(node.inputs[0])) return std::nullopt;
+    // Two operands of bytes are another operator's.
+    const Node* left = producer_of(graph, node.inputs[0]);
+    if (left && left->is("DequantizeLinear")) return std::nullopt;
+    const Node* weights = producer_of(graph, node.inputs[1]);
+    const bool transposed = has_perm(weights, {1, 0});
+    if (transposed) weights = producer_of(graph, weights->inputs[0]);
+    if (!weights || !weights->is("DequantizeLinear")) return std::nullopt;
+    const Type &codes = graph.type(weights->inputs[0]), &scales = graph.type(weights->inputs[1]);
+    const bool is_code =
+        codes.dtype == DType::int4 || codes.dtype == DType::uint4 || codes.dtype == DType::int8 || codes.dtype == DType::uint8;
+    if (!is_code || !codes.is_static() || codes.rank() != 2 || !scales.is_static() || scales.dtype != DType::float32) return std::nullopt;
+    for (ValueId input : weights->inputs)
+      if (input != kNoValue && !graph.constant_tensor(input)) return std::nullopt;
+    const int64_t inner = transposed ? 1 : 0, block = weights->attributes.get_int("block_size");
+    int64_t axis = weights->attributes.get_int("axis", 1);
+    if (axis < 0) axis += 2;
+    const Shape extents = codes.static_shape(), have = scales.static_shape();
+    if (block > 0) {
+      if (block > (int64_t{1} << 30)) return std::nullopt;  // beside it, extents still add up
+      Shape wanted = extents;
+      wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
+      if (axis != inner || block % 8 != 0 || have != wanted) return std::nullopt;
+    } else if (have.num_elements() != 1 && (axis == inner || have != Shape{extents[static_cast<int>(axis)]})) {
+      return std::nullopt;
+    }
+    if (extents.num_elements() == 0) return std::nullopt;
+    if (weights->has_input(2)) {
+      const Type& zeros = graph.type(weights->inputs[2]);
+      if (!zeros.is_static() || zeros.static_shape() != have || zeros.dtype != codes.dtype) return std::nullopt;
+    }
+    std::vector<ValueId> inputs{node.inputs[0], weights->inputs[0], weights->inputs[1]};
+    if (weights->has_input(2)) inputs.push_back(weights->inputs[2]);
+    Patch patch;
+    patch.replace(node.outputs[0], patch.add({.op_type = "BlockedMatMul",
+                                              .inputs = std::move(inputs),
+                                              .attributes = {{"axis", inner}, {"block_size", block}},
+                                              .domain = "treadle",
+                                              .name = node.name}));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> fuse_blocked_matmul() { return std::make_unique<FuseBlockedMatMul>(); }
+
+}  // namespace treadle::passes
