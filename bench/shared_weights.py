@@ -5,7 +5,8 @@
 
 Every figure is from processes of its own: resident memory that no other process shares (USS, from smaps_rollup), before and after a session
 was made and run once. `own` is a second session with share_weights off. A second process shares the mapped pages of the file only, as far as anybody
-still has them: its packed copies are its own. `--bytes`: sessions are made of the file's bytes instead of its path.
+still has them: its packed copies are its own; with a cache of compiled models (`cached`) packed weights are a file's pages as well. `--bytes`: sessions are
+made of the file's bytes instead of its path.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
 
 
 def private_bytes() -> int:
-    """Of this process, in megabytes."""
+    """Of this process."""
     with open("/proc/self/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
 
 
-def open_one(path: str, as_bytes: bool, share: bool):
+def open_one(path: str, as_bytes: bool, share: bool, cache_dir: str = ""):
     import treadle
 
     options = treadle.SessionOptions()
     options.share_weights = share
+    options.cache_dir = cache_dir
     options.intra_op_num_threads = 1
     start = time.perf_counter()
     source = open(path, "rb").read() if as_bytes else path
@@ -44,14 +47,14 @@ def open_one(path: str, as_bytes: bool, share: bool):
     return session, time.perf_counter() - start
 
 
-def child(path: str, as_bytes: bool, share: bool) -> None:
+def child(path: str, as_bytes: bool, share: bool, cache_dir: str) -> None:
     import treadle
 
     treadle.memory.shared_weights()
     before = private_bytes()
-    first, first_seconds = open_one(path, as_bytes, share)
+    first, first_seconds = open_one(path, as_bytes, share, cache_dir)
     one = private_bytes()
-    second, second_seconds = open_one(path, as_bytes, share)
+    second, second_seconds = open_one(path, as_bytes, share, cache_dir)
     two = private_bytes()
     packed = first.memory_statistics()["packed"]["bytes"]
     print(json.dumps({"first": one - before, "second": two - one, "packed": packed, "first_ms": first_seconds * 1e3, "second_ms": second_seconds * 1e3,
@@ -59,8 +62,10 @@ def child(path: str, as_bytes: bool, share: bool) -> None:
     sys.stdin.readline()
 
 
-def measure(path: str, as_bytes: bool, share: bool, beside: bool = False) -> dict:
+def measure(path: str, as_bytes: bool, share: bool, beside: bool = False, cache_dir: str = "") -> dict:
     command = [sys.executable, __file__, "--child", path, *(["--bytes"] if as_bytes else []), *([] if share else ["--own"])]
+    if cache_dir:
+        command += ["--cache", cache_dir]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)]
     result = json.loads(processes[0].stdout.readline())
     if beside:  # a second process while the first one lives
@@ -76,17 +81,22 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--bytes", action="store_true")
     parser.add_argument("--own", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", default="", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        return child(arguments.models[0], arguments.bytes, not arguments.own)
-    print("| model | packed, MB | first session, MB | second, own, MB | second, shared, MB | second process, MB | second, own / shared, ms |")
-    print("|---|---|---|---|---|---|---|")
+        return child(arguments.models[0], arguments.bytes, not arguments.own, arguments.cache)
+    print("| model | packed, MB | first session, MB | second, own, MB | second, shared, MB | second process, MB | cached: first process, second one, MB | second, own / shared, ms |")
+    print("|---|---|---|---|---|---|---|---|")
     for path in arguments.models:
         own, shared = measure(path, arguments.bytes, False), measure(path, arguments.bytes, True, beside=True)
+        with tempfile.TemporaryDirectory() as folder:
+            if not arguments.bytes:
+                measure(path, False, True, cache_dir=folder)  # writes the file
+            cached = measure(path, arguments.bytes, True, beside=True, cache_dir="" if arguments.bytes else folder)
         name = path.rsplit("/", 1)[-1].removesuffix(".onnx")
         print(f"| {name} | {shared['packed'] / 1e6:.1f} | {shared['first'] / 1e6:.1f} | {own['second'] / 1e6:.1f} | {shared['second'] / 1e6:.1f} | "
-              f"{shared['process'] / 1e6:.1f} | {own['second_ms']:.1f} / {shared['second_ms']:.1f} |", flush=True)
+              f"{shared['process'] / 1e6:.1f} | {cached['first'] / 1e6:.1f}, {cached['process'] / 1e6:.1f} | {own['second_ms']:.1f} / {shared['second_ms']:.1f} |", flush=True)
     return None
 
 

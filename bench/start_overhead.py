@@ -3,6 +3,7 @@
 
     python bench/start_overhead.py [--models FOLDER] [--large] [--memory]
 
+`cached` is Treadle with `cache_dir` set and the model's file in it already (docs/compiled-models.md): optimised and packed before, mapped now.
 `--large` adds a transformer encoder of BERT-base's size (438 MB of random float32 weights, made for the occasion in a temporary folder).
 `--memory` runs every model twice in a process of its own and prints the peak resident memory over what the interpreter, NumPy and the inputs
 take, next to 1.1 x weights + activations + 20 MB. The activations are those of the session's account with its scratch: the planned arena, and
@@ -113,11 +114,15 @@ def read_feeds(path, session=None):
     return {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in feeds.items()}
 
 
-def make_session(runtime, path):
-    if runtime == "treadle":
+def make_session(runtime, path, cache_dir=""):
+    if runtime in ("treadle", "cached"):
         import treadle
 
-        return treadle.InferenceSession(path)
+        if runtime == "treadle":
+            return treadle.InferenceSession(path)
+        options = treadle.SessionOptions()
+        options.cache_dir = cache_dir
+        return treadle.InferenceSession(path, options)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -125,10 +130,10 @@ def make_session(runtime, path):
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def start(runtime, path, feeds, steady_seconds):
+def start(runtime, path, feeds, steady_seconds, cache_dir):
     """(creation, first run, steady run) in ms."""
     t0 = time.perf_counter()
-    session = make_session(runtime, path)
+    session = make_session(runtime, path, cache_dir)
     t1 = time.perf_counter()
     session.run(None, feeds)
     t2 = time.perf_counter()
@@ -140,21 +145,25 @@ def start(runtime, path, feeds, steady_seconds):
     return np.array([t1 - t0, t2 - t1, float(np.median(times))]) * 1e3
 
 
-def compare(name, path, feeds, repeats):
-    rows = {"treadle": [], "onnxruntime": []}
+RUNTIMES = ("treadle", "cached", "onnxruntime")
+
+
+def compare(name, path, feeds, repeats, cache_dir):
+    rows = {runtime: [] for runtime in RUNTIMES}
     for _ in range(repeats):
         for runtime, taken in rows.items():
-            taken.append(start(runtime, path, feeds, steady_seconds=0.05))
+            taken.append(start(runtime, path, feeds, steady_seconds=0.05, cache_dir=cache_dir))
     medians = {runtime: np.median(taken, axis=0) for runtime, taken in rows.items()}
     overhead = {runtime: float(np.median([t[0] + t[1] - t[2] for t in taken])) for runtime, taken in rows.items()}
-    ours, theirs = medians["treadle"], medians["onnxruntime"]
-    ratio = overhead["treadle"] / overhead["onnxruntime"]
+    ratios = overhead["treadle"] / overhead["onnxruntime"], overhead["cached"] / overhead["onnxruntime"]
     print(
-        f"{name:34} {ours[0]:8.2f} {ours[1]:8.2f} {ours[2]:8.2f} | {theirs[0]:8.2f} {theirs[1]:8.2f} {theirs[2]:8.2f} |"
-        f" {overhead['treadle']:8.2f} {overhead['onnxruntime']:8.2f}  {ratio:5.2f}",
+        f"{name:34}"
+        + "".join(f" {m[0]:8.2f} {m[1]:8.2f} {m[2]:8.2f} |" for m in medians.values())
+        + "".join(f" {overhead[runtime]:8.2f}" for runtime in RUNTIMES)
+        + f"  {ratios[0]:5.2f} {ratios[1]:6.3f}",
         flush=True,
     )
-    return ratio
+    return ratios
 
 
 def resident_mb(field):
@@ -213,15 +222,17 @@ def main():
             good = [memory_of(*model) for model in models]
             print(f"{sum(good)} of {len(good)} within 1.1 x weights + activations + 20 MB")
             return None
-        print(f"{'':34} {'treadle, ms':>26} | {'onnxruntime, ms':>26} | {'start overhead, ms':>24}")
-        print(f"{'':34}" + f" {'create':>8} {'first':>8} {'steady':>8} |" * 2 + f" {'treadle':>8} {'ort':>8}  ratio")
+        print(f"{'':34}" + "".join(f" {runtime + ', ms':>26} |" for runtime in RUNTIMES) + f" {'start overhead, ms, and ratios to ort':>42}")
+        print(f"{'':34}" + f" {'create':>8} {'first':>8} {'steady':>8} |" * 3 + f" {'treadle':>8} {'cached':>8} {'ort':>8}  ratio cached")
         ratios = []
         for name, path, feeds_path in models:
             feeds = read_feeds(feeds_path)
-            for runtime in ("treadle", "onnxruntime"):  # what a process pays once
-                make_session(runtime, path).run(None, feeds)
-            ratios.append(compare(name, path, feeds, options.repeats))
-        print(f"start overhead of treadle over onnxruntime's: median {np.median(ratios):.2f}, worst {max(ratios):.2f}")
+            for runtime in RUNTIMES:  # what a process pays once; the cache is filled
+                make_session(runtime, path, scratch).run(None, feeds)
+            ratios.append(compare(name, path, feeds, options.repeats, scratch))
+        for column, what in enumerate(("without a cache", "with one")):
+            values = [ratio[column] for ratio in ratios]
+            print(f"start overhead of treadle over onnxruntime's, {what}: median {np.median(values):.3f}, worst {max(values):.3f}")
     return None
 
 

@@ -63,8 +63,12 @@ struct TREADLE_API SessionOptions {
   bool use_mmap = true;                           ///< where the session loads the model itself
   /// Weights and packed weights that another session of the process holds as well, byte for byte, are held once. Without an allocator only.
   bool share_weights = true;
-  bool strict_symbols = true;         ///< false: the same symbol may have different values in different inputs
-  bool set_denormal_as_zero = false;  ///< runs take numbers too small to be normal for zero, on the host
+  /// Folder of compiled models (docs/compiled-models.md): what optimising and packing made is kept there, and the next session of the same
+  /// model, options, library and processor maps it instead. Empty: none.
+  std::string cache_dir;
+  std::string compiled_model_filepath;  ///< where to write the compiled model (docs/compiled-models.md); empty: nowhere
+  bool strict_symbols = true;           ///< false: the same symbol may have different values in different inputs
+  bool set_denormal_as_zero = false;    ///< runs take numbers too small to be normal for zero, on the host
   bool enable_profiling = false;
   std::string profile_file_prefix = "treadle_profile_";
   std::string optimized_model_filepath;                     ///< where to write the optimised model; empty: nowhere

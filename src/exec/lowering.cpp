@@ -168,12 +168,13 @@ class Lowering {
         AllocationScope scope(options_.memory, MemoryClass::packed);  // the thread is one of the pool's
         const Node& node = *task.instruction->node;
         try {
-          create(*task.instruction, task.foreign_bytes);
+          const bool restored = restore(*task.instruction, task.foreign_bytes);
+          if (!restored) create(*task.instruction, task.foreign_bytes);
           for (size_t k = 0; k < node.inputs.size() && k < 32; ++k) {
             if ((task.instruction->kernel->packs >> k & 1U) == 0) continue;
             const Tensor* constant = graph_.stored_tensor(node.inputs[k]);
             if (!constant) continue;
-            drop_mapped_pages(constant->raw(), constant->size_bytes());
+            if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // else they are the packed form's own
             if (!readers.empty() && --readers[static_cast<size_t>(slot_of(node.inputs[k]))] == 0)
               options_.release_packed->value(node.inputs[k]).constant = Datum();
           }
@@ -196,6 +197,21 @@ class Lowering {
     if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
   }
 
+  // From the file of a compiled model, if it has the node's state.
+  bool restore(Instruction& instruction, size_t& foreign_bytes) const {
+    if (!options_.restored) return false;
+    auto stored = options_.restored->find(instruction.node);
+    if (stored == options_.restored->end()) return false;
+    const KernelDef& kernel = *instruction.kernel;
+    const CreateContext context(graph_, *instruction.node);
+    if (kernel.restore && kernel.name == stored->second.kernel) instruction.packed = kernel.restore(context, stored->second.parts);
+    if (!instruction.packed)
+      throw Error(ErrorCode::invalid_model,
+                  fmt::format("what the compiled model has for the kernel \"{}\" does not fit it", stored->second.kernel));
+    foreign_bytes = instruction.packed->size_bytes();
+    return true;
+  }
+
   // What is bound in the run packs in the run, where its allocations are the run's: such nodes keep a state of their own.
   void create(Instruction& instruction, size_t& foreign_bytes) const {
     if (options_.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph_, *instruction.node, *instruction.kernel);
@@ -215,7 +231,8 @@ class Lowering {
       const auto operands = p_.operands(instruction);
       for (size_t k = 0; k < operands.size(); ++k) {
         if (operands[k] < 0) continue;
-        const bool packs = instruction.kernel && instruction.kernel->create && k < 32 && instruction.kernel->packs >> k & 1U;
+        bool packs = instruction.kernel && instruction.kernel->create && k < 32 && instruction.kernel->packs >> k & 1U;
+        if (options_.keep_for_file) packs = packs && instruction.kernel->restore;
         // What is bound in the run asks for the shape of the value, which the constant has.
         readers[static_cast<size_t>(slot(operands[k]).root)] += packs && !instruction.dynamic ? 1 : kNever;
       }

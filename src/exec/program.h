@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "exec/extents.h"
@@ -70,6 +71,12 @@ struct Instruction {
   std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
 };
 
+/// What a kernel of this name made for a node, in the blocks of PackedState::parts().
+struct StoredState {
+  std::string kernel;
+  std::vector<PackedPart> parts;
+};
+
 struct ProgramOptions {
   bool reuse_memory = true;      ///< false: every value has bytes of its own (to debug)
   ThreadPool* pool = nullptr;    ///< packs weights; null: the caller does
@@ -83,6 +90,11 @@ struct ProgramOptions {
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
   Graph* release_packed = nullptr;
+  /// With release_packed: constants stay that a file of the compiled program would need, as some reader's state cannot be restored.
+  bool keep_for_file = false;
+  /// Blocks from a compiled model's file, by node, bodies included: its state is restored from them instead of created.
+  /// @throws Error(invalid_model) out of the program's constructor if a node's do not fit it.
+  const std::unordered_map<const Node*, StoredState>* restored = nullptr;
 };
 
 class Program {

@@ -79,10 +79,18 @@ class CreateContext {
   mutable std::map<int, Tensor> aligned_;
 };
 
+/// A block of plain elements of a PackedState, as a compiled model's file keeps it. `id` tells the state's blocks apart.
+struct PackedPart {
+  int32_t id = 0;
+  Tensor tensor;
+};
+
 /// What `create` made for a node: packed weights and the like. Shared by all bindings.
 struct PackedState {
   virtual ~PackedState() = default;
   virtual size_t size_bytes() const { return 0; }  // memory beyond the weights themselves
+  /// All of it as blocks that KernelDef::restore makes an equal state of. Empty: it can only be created again.
+  virtual std::vector<PackedPart> parts() const { return {}; }
 };
 
 /// For `bind`: shapes are known. Must not allocate.
@@ -182,6 +190,9 @@ struct KernelDef {
   /// Empty if the kernel takes the node, else the reason why not.
   std::string (*declines)(const CreateContext&) = nullptr;
   std::unique_ptr<PackedState> (*create)(const CreateContext&) = nullptr;
+  /// The same state from the blocks that PackedState::parts() gave, used in place. They come from a file and may be anything: null if they
+  /// do not have the sizes that the node's types ask for. Of the constants that `packs` names only types and shapes are there.
+  std::unique_ptr<PackedState> (*restore)(const CreateContext&, std::span<const PackedPart>) = nullptr;
   void (*bind)(void* state, BindContext&) = nullptr;
   void (*run)(const void* state, RunContext&) = nullptr;
 };
@@ -192,6 +203,7 @@ struct KernelDef {
 /// and, if it wants,
 ///   static std::string declines(const CreateContext&);
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);
+///   static std::unique_ptr<PackedState> restore(const CreateContext&, std::span<const PackedPart>);
 ///   static constexpr bool allocates = true;
 ///   static constexpr uint32_t packs = 1U << 1;  // input 1
 ///   static constexpr bool shares_packed = true;  // implied by packs
@@ -211,6 +223,7 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   if constexpr (requires { K::shares_packed; }) def.shares_packed = K::shares_packed;
   if constexpr (requires(const CreateContext& c) { K::declines(c); }) def.declines = &K::declines;
   if constexpr (requires(const CreateContext& c) { K::create(c); }) def.create = &K::create;
+  if constexpr (requires(const CreateContext& c) { K::restore(c, std::span<const PackedPart>{}); }) def.restore = &K::restore;
   def.bind = [](void* state, BindContext& c) { new (state) K(K::bind(c)); };
   def.run = [](const void* state, RunContext& c) { static_cast<const K*>(state)->run(c); };
   return def;

@@ -9,6 +9,7 @@
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm.h"
 #include "ops/movement.h"
+#include "ops/packed_parts.h"
 #include "ops/product.h"
 #include "ops/treadle_domain.h"
 #include "treadle/error.h"
@@ -66,7 +67,11 @@ Cost cost(const ShapeContext& c) {
 
 struct PackedWeights final : PackedState {
   kernels::OwnedPackedB<float> b;
-  size_t size_bytes() const override { return b.storage ? b.storage->size_bytes() : 0; }
+  size_t size_bytes() const override { return static_cast<size_t>(count()) * sizeof(float); }
+  std::vector<PackedPart> parts() const override { return {packed_part(0, b.view.data, count(), b.storage)}; }
+
+ private:
+  int64_t count() const { return kernels::packed_b_size<float>(b.view.K, b.view.N); }
 };
 
 struct FusedMatMul {
@@ -88,6 +93,13 @@ struct FusedMatMul {
     const int64_t rows = weights.shape()[0], columns = weights.shape()[1];
     state->b = kernels::pack_b(weights.data<float>(), transposed ? columns : rows, transposed ? rows : columns, columns, transposed);
     return state;
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    const Shape& b = c.stored(kB)->shape();
+    auto state = std::make_unique<PackedWeights>();
+    state->b = packed_b_of<float>(parts, 0, b[transposed ? 1 : 0], b[transposed ? 0 : 1]);
+    return state->b.storage ? std::move(state) : nullptr;
   }
   static FusedMatMul bind(BindContext& c) {
     const Shape& a = c.shape(kA);

@@ -10,6 +10,7 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
+#include "ops/packed_parts.h"
 #include "ops/product.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
@@ -52,7 +53,16 @@ Cost gemm_cost(const ShapeContext& c) { return product_cost(c, c.shape(0)[c.get_
 template <typename C>
 struct PackedWeights final : PackedState {
   kernels::OwnedPackedB<C> b;
-  size_t size_bytes() const override { return b.storage ? b.storage->size_bytes() : 0; }
+  size_t size_bytes() const override { return count() * sizeof(C); }
+  std::vector<PackedPart> parts() const override { return {packed_part(0, b.view.data, static_cast<int64_t>(count()), b.storage)}; }
+  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, int64_t K, int64_t N) {
+    auto state = std::make_unique<PackedWeights>();
+    state->b = packed_b_of<C>(parts, 0, K, N);
+    return state->b.storage ? std::move(state) : nullptr;
+  }
+
+ private:
+  size_t count() const { return b.storage ? static_cast<size_t>(kernels::packed_b_size<C>(b.view.K, b.view.N)) : 0; }
 };
 
 /// Rows are copied bytewise and may stand at any address; the transposed form and the 16-bit types are read element by element.
@@ -95,6 +105,10 @@ struct MatMulPacked {
     const Tensor& b = to_pack<T>(c, 1, false);
     const int rank = b.shape().rank();
     return pack_constant<T>(b, rank == 1 ? b.shape()[0] : b.shape()[rank - 2], rank == 1 ? 1 : b.shape().back(), false);
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const Shape& b = c.stored(1)->shape();
+    return PackedWeights<C>::restore(parts, b.rank() == 1 ? b[0] : b[b.rank() - 2], b.rank() == 1 ? 1 : b.back());
   }
   static MatMulPacked bind(BindContext& c) {
     MatMulPacked k{Product::of(c.shape(0), c.shape(1)), {}, {}};
@@ -223,6 +237,14 @@ struct GemmKernel {
     const bool transposed = c.attributes().get_int("transB") != 0;
     const Tensor& weights = to_pack<T>(c, 1, transposed);
     return pack_constant<T>(weights, weights.shape()[transposed ? 1 : 0], weights.shape()[transposed ? 0 : 1], transposed);
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts)
+    requires kPacked
+  {
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    const Shape& b = c.stored(1)->shape();
+    if (b.rank() != 2) return nullptr;
+    return PackedWeights<C>::restore(parts, b[transposed ? 1 : 0], b[transposed ? 0 : 1]);
   }
   static GemmKernel bind(BindContext& c) {
     GemmKernel k{GemmPlan::of(c), {}, {}, {}, {}, 0, c.max_threads()};

@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "core/checked.h"
 #include "core/file.h"
 #include "core/large_memory.h"
 #include "graph/infer.h"
@@ -16,6 +17,7 @@
 #include "ops/activation_names.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/nhwc_packed.h"
 #include "ops/window.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"
@@ -102,74 +104,24 @@ ConvEpilogue bind_epilogue(const ShapeContext& c, const std::string& prefix = ""
   return e;
 }
 
-/// The packed forms of a node's weights, each made when an image first asks for it. Which one that is depends on the image's extents.
-/// The weights themselves are let go as soon as they can be had from a packed form.
-class Packed final : public PackedState {
- public:
-  /// @param weights  may stand at any address
-  explicit Packed(Tensor weights) : weights_(std::move(weights)) {}
-
-  struct Form {
-    const float* packed;
-    const float* weights;  ///< of a convolution by Winograd's way, at any address; null otherwise
-  };
-  Form conv(const ConvParams& p, NhwcMethod method) const {
-    std::lock_guard lock(mutex_);
-    Tensor& form = forms_[static_cast<size_t>(method)];
-    if (!form.defined()) {
-      restore(p);
-      Tensor fresh = room(kernels::nhwc_packed_size(p, method));
-      kernels::nhwc_pack(p, method, reinterpret_cast<const float*>(weights_.raw()), fresh.data<float>());
-      form = std::move(fresh);
-      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
-      if (!forms_[static_cast<size_t>(NhwcMethod::winograd4)].defined() && !forms_[static_cast<size_t>(NhwcMethod::winograd2)].defined())
-        weights_ = Tensor();
-    }
-    return {form.data<float>(), kernels::is_winograd(method) ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
-  }
-  const float* transposed(const ConvParams& p) const {
-    std::lock_guard lock(mutex_);
-    Tensor& form = forms_[0];
-    if (!form.defined()) {
-      Tensor fresh = room(kernels::nhwc_transposed_packed_size(p));
-      const Tensor aligned = is_aligned(weights_) ? weights_ : weights_.clone();
-      kernels::nhwc_transposed_pack(p, aligned.data<float>(), fresh.data<float>());
-      form = std::move(fresh);
-      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
-      weights_ = Tensor();
-    }
-    return form.data<float>();
-  }
-  size_t size_bytes() const override {
-    std::lock_guard lock(mutex_);
-    size_t bytes = 0;
-    for (const Tensor& form : forms_) bytes += form.defined() ? form.size_bytes() : 0;
-    return bytes;
-  }
-
- private:
-  static Tensor room(int64_t size) {
-    return Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
-  }
-  // The weights of a convolution, should they have been let go.
-  void restore(const ConvParams& p) const {
-    if (weights_.defined()) return;
-    const NhwcMethod from = forms_[static_cast<size_t>(NhwcMethod::direct)].defined() ? NhwcMethod::direct : NhwcMethod::depthwise;
-    Tensor fresh = room(p.M * (p.C / p.group) * p.window.kernel_size());
-    kernels::nhwc_unpack(p, from, forms_[static_cast<size_t>(from)].data<float>(), fresh.data<float>());
-    weights_ = std::move(fresh);
-  }
-
-  mutable Tensor weights_;
-  mutable std::mutex mutex_;
-  mutable Tensor forms_[kernels::kNhwcMethods];
-};
-
 struct ConstantWeights {
   static constexpr uint32_t packs = 1U << 1;
   static std::string declines(const CreateContext& c) { return c.stored(1) ? "" : "W is not constant"; }
-  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<Packed>(c.stored(1)->contiguous()); }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(1)->contiguous()); }
 };
+
+// The sizes of a convolution's packed forms do not depend on its image.
+std::unique_ptr<PackedState> restore_conv(const Shape& w, int64_t group, std::span<const PackedPart> parts) {
+  if (w.rank() < 3 || w.rank() > 4 || group < 1 || w[0] % group != 0) return nullptr;
+  ConvParams p;
+  p.group = group, p.M = w[0], p.C = checked_mul(w[1], group);
+  for (int i = 2; i < w.rank(); ++i) p.window.kernel[i - 1] = w[i];
+  // A depthwise form is as large as the weights of such a convolution only.
+  const bool depthwise = p.group == p.C && p.group == p.M;
+  return NhwcPacked::restore(parts, w, [&](NhwcMethod method) {
+    return method == NhwcMethod::depthwise && !depthwise ? int64_t{-1} : kernels::nhwc_packed_size(p, method);
+  });
+}
 
 struct NhwcConv : ConstantWeights {
   ConvParams params;
@@ -178,6 +130,9 @@ struct NhwcConv : ConstantWeights {
   const float *weights, *packed;
   int max_threads;
 
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    return restore_conv(c.stored(1)->shape(), c.attributes().get_int("group", 1), parts);
+  }
   static NhwcConv bind(BindContext& c) {
     NhwcConv k;
     const Shape &x = c.shape(0), &w = c.shape(1);
@@ -191,7 +146,7 @@ struct NhwcConv : ConstantWeights {
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p);
     k.max_threads = c.max_threads();
-    const Packed::Form form = c.packed<Packed>().conv(p, k.method);
+    const NhwcPacked::Form form = c.packed<NhwcPacked>().conv(p, k.method);
     k.weights = form.weights;
     k.packed = form.packed;
     c.request_scratch(kernels::nhwc_scratch_bytes(p, k.method, k.max_threads));
@@ -225,7 +180,10 @@ struct NhwcScaledPointwise {
   const float* packed;
 
   static std::string declines(const CreateContext& c) { return c.stored(2) ? "" : "W is not constant"; }
-  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<Packed>(c.stored(2)->contiguous()); }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(2)->contiguous()); }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    return restore_conv(c.stored(2)->shape(), 1, parts);
+  }
   static NhwcScaledPointwise bind(BindContext& c) {
     NhwcScaledPointwise k;
     const Shape &x = c.shape(0), &w = c.shape(2);
@@ -238,7 +196,7 @@ struct NhwcScaledPointwise {
     if (c.has_input(4)) check_equal(c.num_elements(4), c.output_shape(0).num_elements(), "elements of the residual and of Y");
     p.window = kernels::make_window(inner(x), inner(x), spatial(w), spatial(w), {}, {});
     k.epilogue = bind_epilogue(c);
-    k.packed = c.packed<Packed>().conv(p, NhwcMethod::direct).packed;
+    k.packed = c.packed<NhwcPacked>().conv(p, NhwcMethod::direct).packed;
     c.request_scratch(kernels::scaled_pointwise_scratch_bytes(p));
     return k;
   }
@@ -248,18 +206,6 @@ struct NhwcScaledPointwise {
     e.residual = c.in<float>(4);
     kernels::scaled_pointwise(params, c.in<float>(0), c.in<float>(1), packed, c.out<float>(0), e, c.scratch<void>(), c.pool());
   }
-};
-
-// The two convolutions' weights, packed at once: how does not depend on the image.
-class PackedPair final : public PackedState {
- public:
-  PackedPair(Tensor pointwise, Tensor depthwise) : pointwise_(std::move(pointwise)), depthwise_(std::move(depthwise)) {}
-  const float* pointwise() const { return pointwise_.data<float>(); }
-  const float* depthwise() const { return depthwise_.data<float>(); }
-  size_t size_bytes() const override { return pointwise_.size_bytes() + depthwise_.size_bytes(); }
-
- private:
-  Tensor pointwise_, depthwise_;
 };
 
 struct NhwcPointwiseDepthwise {
@@ -278,10 +224,21 @@ struct NhwcPointwiseDepthwise {
       drop_mapped_pages(weights.raw(), weights.size_bytes());
       return packed;
     };
+    const auto [first, second] = weight_params(c);
+    return std::make_unique<NhwcPackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
+  }
+  // As far as their packed forms depend on them.
+  static std::pair<ConvParams, ConvParams> weight_params(const CreateContext& c) {
     const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
     ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};
     second.window.kernel[1] = d[2], second.window.kernel[2] = d[3];
-    return std::make_unique<PackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
+    return {first, second};
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    if (c.stored(1)->shape().rank() != 4 || c.stored(3)->shape().rank() != 4) return nullptr;
+    const auto [first, second] = weight_params(c);
+    return NhwcPackedPair::restore(parts, kernels::nhwc_packed_size(first, NhwcMethod::direct),
+                                   kernels::nhwc_packed_size(second, NhwcMethod::depthwise));
   }
   static NhwcPointwiseDepthwise bind(BindContext& c) {
     NhwcPointwiseDepthwise k;
@@ -300,7 +257,7 @@ struct NhwcPointwiseDepthwise {
     k.params.max_threads = c.max_threads();
     k.pointwise = bind_epilogue(c, "inner_");
     k.depthwise = bind_epilogue(c);
-    const auto& packed = c.packed<PackedPair>();
+    const auto& packed = c.packed<NhwcPackedPair>();
     k.pointwise_weights = packed.pointwise(), k.depthwise_weights = packed.depthwise();
     c.request_scratch(kernels::pointwise_depthwise_scratch_bytes(k.params));
     return k;
@@ -318,6 +275,16 @@ struct NhwcConvTranspose : ConstantWeights {
   ConvEpilogue epilogue;
   const float* packed;
 
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const Shape& w = c.stored(1)->shape();
+    if (w.rank() < 3 || w.rank() > 4) return nullptr;
+    ConvParams p;
+    p.C = w[0], p.M = w[1];
+    for (int i = 2; i < w.rank(); ++i) p.window.kernel[i - 1] = w[i];
+    return NhwcPacked::restore(parts, w, [&](NhwcMethod method) {
+      return method == NhwcPacked::kTransposed ? kernels::nhwc_transposed_packed_size(p) : int64_t{-1};
+    });
+  }
   static NhwcConvTranspose bind(BindContext& c) {
     NhwcConvTranspose k;
     const Shape &x = c.shape(0), &w = c.shape(1);
@@ -327,7 +294,7 @@ struct NhwcConvTranspose : ConstantWeights {
     if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
     p.window = kernels::make_window(inner(c.output_shape(0)), inner(x), spatial(w), spatial(w), {}, {});
     k.epilogue = bind_epilogue(c);
-    k.packed = c.packed<Packed>().transposed(p);
+    k.packed = c.packed<NhwcPacked>().transposed(p);
     return k;
   }
   void run(RunContext& c) const {

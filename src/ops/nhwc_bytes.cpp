@@ -11,6 +11,7 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/packed_parts.h"
 #include "ops/widen.h"
 #include "ops/window.h"
 #include "treadle/error.h"
@@ -50,12 +51,6 @@ Cost conv_cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(kWeights) + kResultBytes * outputs};
 }
 
-struct Packed final : PackedState {
-  std::vector<int8_t> weights;
-  std::vector<int32_t> sums;
-  size_t size_bytes() const override { return weights.size() + sums.size() * sizeof(int32_t); }
-};
-
 int32_t byte_at(const void* data, bool is_signed) {
   if (data == nullptr) return 0;
   return is_signed ? int32_t{*static_cast<const int8_t*>(data)} : int32_t{*static_cast<const uint8_t*>(data)};
@@ -82,12 +77,15 @@ struct ByteWeights {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const kernels::ConvParams p = params_of(c);
     const Tensor w = c.stored(kWeights)->contiguous();
-    auto state = std::make_unique<Packed>();
-    state->weights.resize(static_cast<size_t>(kernels::nhwc_bytes_packed_size(p)));
-    state->sums.resize(static_cast<size_t>(p.M));
-    kernels::nhwc_bytes_pack(p, reinterpret_cast<const int8_t*>(w.raw()), state->weights.data(), state->sums.data());
+    auto state = std::make_unique<BytesWithSums>();
+    state->allocate(kernels::nhwc_bytes_packed_size(p), p.M);
+    kernels::nhwc_bytes_pack(p, reinterpret_cast<const int8_t*>(w.raw()), state->weights.data<int8_t>(), state->sums.data<int32_t>());
     drop_mapped_pages(w.raw(), w.size_bytes());
     return state;
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const kernels::ConvParams p = params_of(c);
+    return BytesWithSums::restore(parts, kernels::nhwc_bytes_packed_size(p), p.M);
   }
   static kernels::ConvParams bind_params(const BindContext& c) {
     const Shape &x = c.shape(0), &w = c.shape(kWeights);
@@ -131,9 +129,9 @@ struct NhwcQLinearConv : ByteWeights<3> {
     conv.x = c.in<void>(0), conv.x_signed = x_signed, conv.x_zero = byte_at(c.in<void>(2), x_signed);
     conv.y_signed = y_signed, conv.y_zero = byte_at(c.in<void>(7), y_signed);
     conv.scales = factors, conv.bias = c.in<int32_t>(8), conv.table = c.in<uint8_t>(9);
-    const Packed& packed = c.packed<Packed>();
-    kernels::nhwc_bytes(params, conv, packed.weights.data(), packed.sums.data(), c.out<void>(0), scratch_at(c, work), max_threads,
-                        c.pool());
+    const auto& packed = c.packed<BytesWithSums>();
+    kernels::nhwc_bytes(params, conv, packed.weights.data<int8_t>(), packed.sums.data<int32_t>(), c.out<void>(0), scratch_at(c, work),
+                        max_threads, c.pool());
   }
 };
 
@@ -156,8 +154,9 @@ struct NhwcConvInteger : ByteWeights<1> {
     kernels::ByteConv conv;
     conv.x = c.in<void>(0), conv.x_signed = x_signed, conv.x_zero = byte_at(c.in<void>(2), x_signed);
     conv.sums_only = true;
-    const Packed& packed = c.packed<Packed>();
-    kernels::nhwc_bytes(params, conv, packed.weights.data(), packed.sums.data(), c.out<void>(0), c.scratch<void>(), max_threads, c.pool());
+    const auto& packed = c.packed<BytesWithSums>();
+    kernels::nhwc_bytes(params, conv, packed.weights.data<int8_t>(), packed.sums.data<int32_t>(), c.out<void>(0), c.scratch<void>(),
+                        max_threads, c.pool());
   }
 };
 

@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bytes.h"
+#include "ops/packed_parts.h"
 #include "ops/product.h"
 #include "ops/treadle_domain.h"
 #include "ops/widen.h"
@@ -25,12 +26,6 @@ Cost cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
 }
 
-struct PackedWeights final : PackedState {
-  std::vector<int8_t> data;
-  std::vector<int32_t> sums;
-  size_t size_bytes() const override { return data.size() + sums.size() * sizeof(int32_t); }
-};
-
 int32_t byte_at(const void* data, bool is_signed, int64_t i) {
   return is_signed ? int32_t{static_cast<const int8_t*>(data)[i]} : int32_t{static_cast<const uint8_t*>(data)[i]};
 }
@@ -42,20 +37,24 @@ struct QuantizedMatMul {
   static constexpr bool shares_packed = true;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    auto state = std::make_unique<PackedWeights>();
+    auto state = std::make_unique<BytesWithSums>();
     const Tensor* constant = c.constant(kB);
     if (!constant || constant->shape().rank() != 2 || constant->num_elements() == 0) return state;
     const Tensor b = constant->contiguous();
     const int64_t K = b.shape()[0], N = b.shape()[1];
-    state->data.resize(static_cast<size_t>(kernels::packed_bytes_b_size(K, N)));
-    state->sums.resize(static_cast<size_t>(N));
-    kernels::pack_bytes_b(b.raw(), b.dtype() == DType::int8, K, N, N, state->data.data(), state->sums.data());
+    state->allocate(kernels::packed_bytes_b_size(K, N), N);
+    kernels::pack_bytes_b(b.raw(), b.dtype() == DType::int8, K, N, N, state->weights.data<int8_t>(), state->sums.data<int32_t>());
     drop_mapped_pages(b.raw(), b.size_bytes());
     return state;
   }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const Tensor* b = c.stored(kB);
+    if (!b || b->shape().rank() != 2) return nullptr;
+    return BytesWithSums::restore(parts, kernels::packed_bytes_b_size(b->shape()[0], b->shape()[1]), b->shape()[1]);
+  }
   static QuantizedMatMul bind(BindContext& c) {
     QuantizedMatMul k{};
-    k.packed = !c.packed<PackedWeights>().data.empty();
+    k.packed = !c.packed<BytesWithSums>().empty();
     k.product = Product::of(c.shape(kA), c.shape(kB), k.packed);
     const kernels::GemmShape& s = k.product.shape;
     k.a_signed = c.dtype(kA) == DType::int8, k.b_signed = c.dtype(kB) == DType::int8;
@@ -94,8 +93,9 @@ struct QuantizedMatMul {
     p.a_signed = a_signed, p.b_signed = b_signed, p.scales = scale;
     p.a_zero = c.in<void>(kAZero) ? byte_at(c.in<void>(kAZero), a_signed, 0) : 0;
     p.b_zeros = has_b_zero ? zero : nullptr;
-    const PackedWeights& weights = c.packed<PackedWeights>();
-    kernels::PackedBytesB b{s.K, s.N, weights.data.data(), weights.sums.data()};
+    const auto& weights = c.packed<BytesWithSums>();
+    kernels::PackedBytesB b{s.K, s.N, nullptr, nullptr};
+    if (packed) b = {s.K, s.N, weights.weights.data<int8_t>(), weights.sums.data<int32_t>()};
     int64_t packed_at = -1;
     for (int64_t i = 0; i < kernels::num_products(product.batch); ++i) {
       const kernels::BatchOffsets o = kernels::offsets_of(product.batch, i);

@@ -15,6 +15,7 @@
 #include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/movement.h"
+#include "ops/packed_parts.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
@@ -147,8 +148,11 @@ Cost rnn_cost(const ShapeContext& c) {
 
 /// Constant weights, packed once. Empty if one of them is not constant.
 struct PackedRnn final : PackedState {
-  std::shared_ptr<Storage> storage;
-  size_t size_bytes() const override { return storage ? storage->size_bytes() : 0; }
+  Tensor weights;
+  size_t size_bytes() const override { return weights.defined() ? weights.size_bytes() : 0; }
+  std::vector<PackedPart> parts() const override {
+    return weights.defined() ? std::vector<PackedPart>{{0, weights}} : std::vector<PackedPart>{};
+  }
 };
 
 /// An operand as floats: in place, or converted in scratch. float64 is computed in float32, too.
@@ -200,11 +204,23 @@ struct Recurrent {
       }
     }
     const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
-    state->storage = allocate_large(static_cast<size_t>(kernels::packed_rnn_size(params)) * sizeof(float));
-    kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, reinterpret_cast<float*>(state->storage->data()));
+    const int64_t size = kernels::packed_rnn_size(params);
+    state->weights = Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
+    kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, state->weights.data<float>());
     for (const Tensor& tensor : dense) {
       if (tensor.num_elements() > 0) drop_mapped_pages(tensor.raw(), tensor.size_bytes());
     }
+    return state;
+  }
+
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    for (int i : {kW, kR, kB, kP})
+      if (i < kNumInputs && c.has_input(i) && (!c.stored(i) || c.stored(i)->num_elements() == 0)) return nullptr;
+    const RnnParams params = make_params(kKind, c.attributes(), c.stored(kW)->shape(), c.stored(kR)->shape());
+    const Tensor* found = find_part(parts, 0, DType::float32);
+    if (!found || found->num_elements() != kernels::packed_rnn_size(params)) return nullptr;
+    auto state = std::make_unique<PackedRnn>();
+    state->weights = *found;
     return state;
   }
 
@@ -216,7 +232,7 @@ struct Recurrent {
     check_equal(x[2], k.params.input, "features of X and W");
     check_sizes(c, k.params);
     ScratchLayout layout;
-    k.packed = c.packed<PackedRnn>().storage != nullptr;
+    k.packed = c.packed<PackedRnn>().weights.defined();
     for (int i = 0; i < kNumInputs; ++i) {
       k.present[i] = c.has_input(i);
       const bool is_weight = i == kW || i == kR || i == kB || i == kP;
@@ -251,7 +267,7 @@ struct Recurrent {
   void run(RunContext& c) const {
     const float* filters;
     if (packed) {
-      filters = reinterpret_cast<const float*>(c.packed<PackedRnn>().storage->data());
+      filters = c.packed<PackedRnn>().weights.data<float>();
     } else {
       auto* room = reinterpret_cast<float*>(scratch_at(c, weights));
       kernels::pack_rnn(params, {input(c, kW), input(c, kR), input(c, kB), input(c, kP)}, room);

@@ -114,20 +114,22 @@ bool has_all_constants(const Graph& graph) {
 
 }  // namespace
 
-std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, bool keep_constants, bool observable) const {
+std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const {
   auto made = std::make_shared<Executable>();
   made->graph = graph;
   made->program = std::make_unique<exec::Program>(
-      graph,
-      exec::ProgramOptions{.reuse_memory = options.reuse_memory,
-                           .pool = pool.get(),
-                           .parallel = parallel || devices.any(),  // streams run beside each other
-                           .shared = job != nullptr,
-                           .observable = observable,
-                           .memory = &memory,
-                           .pieces_in_place = !devices.any(),
-                           .share_weights = options.share_weights && !options.allocator && !devices.any(),
-                           .release_packed = keep_constants || devices.any() ? nullptr : graph.get()});  // a device copies from the graph
+      graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory,
+                                  .pool = pool.get(),
+                                  .parallel = parallel || devices.any(),  // streams run beside each other
+                                  .shared = job != nullptr,
+                                  .observable = finishing.observable,
+                                  .memory = &memory,
+                                  .pieces_in_place = !devices.any(),
+                                  .share_weights = options.share_weights && !options.allocator && !devices.any(),
+                                  // a device copies from the graph
+                                  .release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get(),
+                                  .keep_for_file = finishing.for_file,
+                                  .restored = finishing.restored});
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
@@ -178,7 +180,7 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
   }
   remove_dead_nodes(*graph);
   std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });
-  auto made = finish(std::move(graph), request.all_constants || monitor, /*observable=*/monitor != nullptr);
+  auto made = finish(std::move(graph), {.keep_constants = request.all_constants || monitor, .observable = monitor != nullptr});
   made->num_fetched = num_fetched;
   if (monitor) {
     made->watched.resize(made->program->slots().size());

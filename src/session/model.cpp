@@ -10,6 +10,7 @@
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
+#include "session/compile_cache.h"
 #include "session/support.h"
 #include "treadle/error.h"
 
@@ -81,11 +82,19 @@ ValueInfo to_value_info(const onnx::ValueInfoDef& def) {
   return info;
 }
 
-std::unique_ptr<Graph> Model::Impl::import() const { return onnx::import_graph(def); }
+std::unique_ptr<Graph> Model::Impl::import() const {
+  if (compiled)
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("\"{}\" is a compiled model: its graph is optimised for its inputs and outputs; what asks for the graph as "
+                            "written (other fed or fetched values, monitors, devices, training, files) needs the ONNX model",
+                            path));
+  return onnx::import_graph(def);
+}
 
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Model Model::load(const std::string& path, const LoadOptions& options) {
+  if (compiled::is_compiled(path)) return Model(open_compiled(path));
   onnx::ReadOptions read;
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
@@ -117,7 +126,7 @@ std::string Model::to_text(bool optimised) const {
 }
 
 void Model::save(const std::string& path, bool optimised, int opset) const {
-  if (!optimised) return onnx::write_model_file(impl_->def, path);
+  if (!optimised && !impl_->compiled) return onnx::write_model_file(impl_->def, path);
   std::unique_ptr<Graph> graph = impl_->import();
   onnx::upgrade(*graph);
   passes::optimize(*graph, {.keep_quantisation = true, .layout = false, .widen = false});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "compiled/file.h"
 #include "graph/graph.h"
 #include "onnx/model_def.h"
 #include "treadle/model.h"
@@ -15,8 +16,9 @@ struct Model::Impl {
   ModelMetadata metadata;
   std::vector<ValueInfo> inputs, outputs, overridable;
   std::string path;
+  std::shared_ptr<const compiled::File> compiled;  // instead of `def`, which is empty then
 
-  /// The graph as written, freshly imported.
+  /// The graph as written, freshly imported. @throws Error(not_implemented) for a compiled model, which has it no more.
   std::unique_ptr<Graph> import() const;
 };
 

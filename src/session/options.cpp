@@ -140,6 +140,13 @@ const OptionInfo kTable[] = {
      [](Options& o, Text v) { o.profile_file_prefix = v; }},
     {"optimized_model_filepath", "", "", "path", "where the optimised model is written, as ONNX; empty: nowhere",
      [](const Options& o) { return o.optimized_model_filepath; }, [](Options& o, Text v) { o.optimized_model_filepath = v; }},
+    {"cache_dir", "", "treadle.cache_dir", "path",
+     "folder of compiled models: what optimising and packing made is kept there, and later sessions map it (docs/compiled-models.md); "
+     "empty: "
+     "none",
+     [](const Options& o) { return o.cache_dir; }, [](Options& o, Text v) { o.cache_dir = v; }},
+    {"compiled_model_filepath", "", "", "path", "where the compiled model is written; empty: nowhere",
+     [](const Options& o) { return o.compiled_model_filepath; }, [](Options& o, Text v) { o.compiled_model_filepath = v; }},
     {"disabled_passes", "", "optimization.disable_specified_optimizers", "names, separated by \";\"",
      "passes of the graph optimiser to leave out", [](const Options& o) { return fmt::format("{}", fmt::join(o.disabled_passes, ";")); },
      [](Options& o, Text v) { add_names(o.disabled_passes, v); }},

@@ -196,13 +196,11 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
     onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
   }
   if (devices.any()) devices.read_groups(*model.impl().import());
-  std::unique_ptr<Graph> graph = prepare();
-  const CompiledSubgraphs compiled = optimise(*graph);
   if (options.enable_profiling) {
     recorder = std::make_unique<Recorder>();
     run_record = recorder->intern("run");
   }
-  auto made = finish(std::move(graph), /*keep_constants=*/false);
+  auto made = make_main();
   if (recorder) {
     recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
     profiling = true;

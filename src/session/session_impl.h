@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "compiled/file.h"
 #include "core/allocation.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
@@ -77,8 +78,19 @@ struct Session::Impl {
   /// @param for_monitor  nodes stay where a monitor sees them: backends get none.
   /// @return what the backends compiled; must live until the program is made.
   CompiledSubgraphs optimise(Graph& graph, bool for_file = false, bool for_monitor = false) const;
-  /// @param keep_constants  false: those that nobody but their packed copies needs are let go.
-  std::shared_ptr<Executable> finish(std::shared_ptr<Graph> graph, bool keep_constants, bool observable = false) const;
+  struct FinishOptions {
+    bool keep_constants = false;  ///< false: those that nobody but their packed copies needs are let go
+    bool observable = false;
+    bool for_file = false;                             ///< constants stay that a file of the program would need
+    const compiled::StoredStates* restored = nullptr;  ///< what a file has packed
+  };
+  std::shared_ptr<Executable> finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const;
+  /// The main program: from the model's own file or the cache, if it is there, or made and, where the options ask for it, written.
+  std::shared_ptr<Executable> make_main() const;
+  std::shared_ptr<Executable> load_main(const compiled::File& file) const;
+  void write_main(const Executable& made, const std::string& path, const std::string& key) const;
+  /// What a session has to say that is no error.
+  void warn(const std::string& text) const;
   std::shared_ptr<const Monitor> current_monitor() const;
 
   Model model;

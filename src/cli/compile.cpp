@@ -1,0 +1,66 @@
+// treadle compile
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "compiled/file.h"
+#include "treadle/error.h"
+
+namespace treadle::cli {
+namespace {
+
+struct CompileOptions {
+  std::string model, output;
+  SessionOptions session;
+  bool verify = false;
+};
+
+double megabytes(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+int verify(const CompileOptions& options) {
+  const compiled::File file(options.model);
+  file.verify();
+  // The program checks what no checksum can: that the packed weights are those that the kernels of this machine expect.
+  Session session(options.model, options.session);
+  fmt::print("{}: {:.1f} MB in {} blocks, all as they were written; {}\n", options.model, megabytes(file.size_bytes()), file.num_blocks(),
+             compiled::machine_identity());
+  return 0;
+}
+
+int compile(const CompileOptions& options) {
+  if (options.verify) return verify(options);
+  SessionOptions session = options.session;
+  session.compiled_model_filepath = options.output;
+  if (session.compiled_model_filepath.empty())
+    session.compiled_model_filepath = std::filesystem::path(options.model).replace_extension(".treadle").string();
+  Session made(options.model, session);
+  fmt::print("{}: {:.1f} MB\n", session.compiled_model_filepath, megabytes(std::filesystem::file_size(session.compiled_model_filepath)));
+  return 0;
+}
+
+}  // namespace
+
+Command add_compile(CLI::App& app) {
+  auto options = std::make_shared<CompileOptions>();
+  app.description(
+      "Compile a model: the optimised graph, folded constants and packed weights in one file, which sessions map instead of making\n"
+      "them anew. Wherever an ONNX file is taken to be run, the compiled one is, too; results are the same bits.\n"
+      "  treadle compile model.onnx                      # model.treadle\n"
+      "  treadle compile model.onnx -o fast.treadle --option free_dimension_overrides=batch=8\n"
+      "  treadle compile --verify fast.treadle           # reads every byte; exit status 1 if one was changed\n"
+      "  treadle run fast.treadle\n"
+      "The file is good for this version of the library and processors with the same instruction sets; sessions refuse it elsewhere.\n"
+      "It holds the weights: the ONNX file is needed only to fetch other values than the outputs, to train, or to compile again.\n"
+      "SessionOptions.cache_dir keeps such files by itself (docs/compiled-models.md).");
+  app.add_option("model", options->model, "ONNX file; with --verify the compiled one")->required();
+  app.add_option("-o,--output", options->output, "File to write; by default the model's name with .treadle");
+  app.add_flag("--verify", options->verify,
+               "Check a compiled model: every block against its checksum, and that a session can be made of it");
+  add_session_options(app, options->session);
+  return [options] { return compile(*options); };
+}
+
+}  // namespace treadle::cli

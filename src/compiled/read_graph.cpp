@@ -1,0 +1,316 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compiled/graph_stream.h"
+#include "core/checked.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+
+namespace treadle::compiled {
+namespace {
+
+constexpr uint32_t kAbsent = UINT32_MAX;
+constexpr int kMaxDepth = 64;  // of bodies in bodies, and of types in types
+constexpr DType kLastDType{kNumDTypes - 1};
+
+class GraphReader {
+ public:
+  GraphReader(Reader& in, std::span<const Tensor> blocks, LoadedGraph& loaded) : in_(in), blocks_(blocks), loaded_(loaded) {}
+
+  // Interned in the order in which they were made, every expression gets the index it had; operands come before what is made of them.
+  std::shared_ptr<SymbolTable> symbols() {
+    table_ = std::make_shared<SymbolTable>();
+    const size_t count = in_.count(36);
+    for (size_t i = 0; i < count; ++i) {
+      Expr expr{in_.pick(Expr::Kind::broadcast), in_.flag(), 0, table_.get(), in_.text(), {}, {}, {}};
+      const size_t num_terms = in_.count(16);
+      for (size_t t = 0; t < num_terms; ++t) {
+        Expr::Term term{in_.get<int64_t>(), {}};
+        const size_t num_factors = in_.count(4);
+        for (size_t f = 0; f < num_factors; ++f) term.factors.push_back(expression(in_.get<int32_t>()));
+        expr.terms.push_back(std::move(term));
+      }
+      expr.a = dim();
+      expr.b = dim();
+      const bool is_symbol = expr.kind == Expr::Kind::symbol, is_sum = expr.kind == Expr::Kind::sum;
+      const bool has_operands = !expr.a.is_const() || !expr.b.is_const();
+      if (is_symbol == expr.symbol.empty() || is_sum == expr.terms.empty() || (!is_symbol && !is_sum) != has_operands)
+        Reader::fail("an extent is no expression");
+      // Symbols with a name of the model are found by it; the others were made during inference and equal none.
+      const bool named = is_symbol && !expr.data_dependent && expr.symbol.find('#') == std::string::npos;
+      const Dim made = named ? table_->symbol(expr.symbol) : Dim(table_->intern(std::move(expr)));
+      if (static_cast<size_t>(made.expr()->index) != i) Reader::fail("an extent is there twice");
+    }
+    return table_;
+  }
+
+  std::unique_ptr<Graph> graph(int depth = 0) {
+    if (depth > kMaxDepth) Reader::fail("bodies lie in bodies too deep");
+    auto made = std::make_unique<Graph>(table_);
+    made->name = in_.text();
+    for (size_t i = in_.count(12); i > 0; --i) {
+      std::string domain = in_.text();
+      made->opsets[domain] = in_.get<int>();
+    }
+    made->metadata = pairs();
+    const size_t num_values = in_.count(14);
+    std::vector<bool> available(num_values);
+    std::vector<ValueId> let_go;
+    for (size_t i = 0; i < num_values; ++i) {
+      const ValueId id = value(*made, let_go);
+      if (index_of(id) != i) Reader::fail("values are not in order");
+      available[i] = made->value(id).is_constant();
+    }
+    made->inputs = values(*made);
+    for (ValueId input : made->inputs) {
+      if (input == kNoValue || made->value(input).kind != Value::Kind::input || available[index_of(input)])
+        Reader::fail("an input is none, or one twice");
+      available[index_of(input)] = true;
+    }
+    made->overridable_initializers = values(*made);
+    for (ValueId initializer : made->overridable_initializers)
+      if (initializer == kNoValue || !made->value(initializer).is_constant()) Reader::fail("an initializer is none");
+    for (size_t i = in_.count(60); i > 0; --i) node(*made, available, depth);
+    made->outputs = values(*made);
+    for (ValueId output : made->outputs)
+      if (output == kNoValue || !available[index_of(output)]) Reader::fail("an output is never made");
+    for (size_t i = in_.count(8); i > 0; --i) made->output_names.push_back(in_.text());
+    for (size_t i = in_.count(5); i > 0; --i) made->declared_outputs.push_back(type());
+    if (made->output_names.size() > made->outputs.size() || made->declared_outputs.size() > made->outputs.size() ||
+        (depth == 0 && made->output_names.size() != made->outputs.size()))
+      Reader::fail("outputs and their names differ in number");
+    for (ValueId id : let_go) stand_in(*made, id);
+    return made;
+  }
+
+ private:
+  const Expr* expression(int64_t index) const {
+    if (index < 0 || static_cast<size_t>(index) >= table_->size()) Reader::fail("an extent is made of unknown ones");
+    return &(*table_)[static_cast<size_t>(index)];
+  }
+  Dim dim() {
+    const bool symbolic = in_.flag();
+    const auto number = in_.get<int64_t>();
+    return symbolic ? Dim(expression(number)) : Dim(number);
+  }
+
+  Type type(int depth = 0) {
+    if (depth > kMaxDepth) Reader::fail("a type is too deep");
+    Type made;
+    made.kind = in_.pick(Type::Kind::map);
+    made.dtype = in_.pick(kLastDType);
+    made.key_dtype = in_.pick(kLastDType);
+    if (in_.flag()) {
+      made.shape.emplace();
+      for (size_t i = in_.count(9); i > 0; --i) {
+        made.shape->push_back(dim());
+        if (made.shape->back().is_const() && made.shape->back().value() < 0) Reader::fail("an extent is negative");
+      }
+    }
+    if (in_.flag()) made.element = std::make_shared<const Type>(type(depth + 1));
+    return made;
+  }
+
+  std::vector<std::pair<std::string, std::string>> pairs() {
+    std::vector<std::pair<std::string, std::string>> made;
+    for (size_t i = in_.count(16); i > 0; --i) {
+      std::string key = in_.text();
+      made.emplace_back(std::move(key), in_.text());
+    }
+    return made;
+  }
+
+  std::vector<ValueId> values(const Graph& graph) {
+    std::vector<ValueId> made;
+    for (size_t i = in_.count(4); i > 0; --i) {
+      const auto number = in_.get<uint32_t>();
+      if (number != kAbsent && number >= graph.num_values()) Reader::fail("a value is named that does not exist");
+      made.push_back(number == kAbsent ? kNoValue : ValueId{number});
+    }
+    return made;
+  }
+
+  Tensor tensor() {
+    const DType dtype = in_.pick(kLastDType);
+    std::vector<int64_t> extents;
+    int64_t num_elements = 1;
+    bool empty = false;
+    for (size_t i = in_.count(8); i > 0; --i) {
+      extents.push_back(in_.get<int64_t>());
+      if (extents.back() < 0) Reader::fail("an extent is negative");
+      empty |= extents.back() == 0;
+    }
+    if (!empty)
+      for (int64_t extent : extents) num_elements = checked_mul(num_elements, extent);
+    const Shape shape{std::span<const int64_t>(extents)};
+    if (dtype == DType::undefined) Reader::fail("a tensor has no type");
+    if (dtype == DType::string) {
+      if (!empty && static_cast<uint64_t>(num_elements) > in_.count_left() / 8) Reader::fail("it counts more strings than it holds");
+      Tensor made(dtype, shape);
+      for (std::string& element : made.span<std::string>()) element = in_.text();
+      return made;
+    }
+    const auto block = in_.get<uint64_t>();
+    if (block >= blocks_.size()) Reader::fail("a tensor's elements are nowhere");
+    const Tensor& memory = blocks_[block];
+    if (size_bytes(dtype, empty ? 0 : num_elements) != memory.size_bytes()) Reader::fail("a tensor has another size than its elements");
+    return empty ? Tensor(dtype, shape) : Tensor(dtype, shape, memory.storage(), offset_of(memory));
+  }
+  static size_t offset_of(const Tensor& memory) { return static_cast<size_t>(memory.raw() - memory.storage()->data()); }
+
+  Datum datum() { return in_.flag() ? Datum(tensor()) : Datum(); }
+
+  ValueId value(Graph& graph, std::vector<ValueId>& let_go) {
+    std::string name = in_.text();
+    const auto kind = in_.pick(Value::Kind::constant);
+    Type read = type();
+    const ValueId id = graph.add_value(name, std::move(read), kind);
+    Value& made = graph.value(id);
+    if (made.name != name) Reader::fail(fmt::format("two values are called \"{}\"", name));
+    if (kind != Value::Kind::constant) return id;
+    made.constant = datum();
+    if (made.constant.defined())
+      made.type = Type::of(made.constant);
+    else
+      let_go.push_back(id);
+    return id;
+  }
+
+  template <typename T>
+  T item() {
+    if constexpr (std::is_arithmetic_v<T>) {
+      return in_.get<T>();
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return in_.text();
+    } else if constexpr (std::is_same_v<T, Datum>) {
+      return datum();
+    } else if constexpr (std::is_same_v<T, Type>) {
+      return type();
+    } else {
+      T made;
+      for (size_t i = in_.count(); i > 0; --i) made.push_back(item<typename T::value_type>());
+      return made;
+    }
+  }
+  template <size_t I = 0>
+  Attribute attribute(uint8_t index) {
+    if constexpr (I == std::variant_size_v<Attribute>) {
+      Reader::fail("an attribute is of no kind");
+    } else {
+      if (index != I) return attribute<I + 1>(index);
+      return item<std::variant_alternative_t<I, Attribute>>();
+    }
+  }
+
+  void node(Graph& graph, std::vector<bool>& available, int depth) {
+    Node made;
+    made.name = in_.text();
+    made.op_type = in_.text();
+    made.domain = in_.text();
+    made.overload = in_.text();
+    made.version = in_.get<int>();
+    made.op = find_op(made.domain, made.op_type);
+    if (!made.op) Reader::fail(fmt::format("the operator {}.{} does not exist", made.domain, made.op_type));
+    if (made.version != (made.op->since.empty() ? 1 : made.op->since.back()))
+      Reader::fail(fmt::format("the node {} is of an older operator set", made.name));
+    for (size_t i = in_.count(10); i > 0; --i) {
+      std::string name = in_.text();
+      made.attributes.set(name, attribute(in_.get<uint8_t>()));
+    }
+    for (size_t i = in_.count(8); i > 0; --i) made.sources.push_back(in_.text());
+    made.metadata = pairs();
+    made.inputs = values(graph);
+    for (ValueId input : made.inputs)
+      if (input != kNoValue && !available[index_of(input)]) Reader::fail(fmt::format("the node {} reads what nothing has made", made.name));
+    made.num_formal_inputs = in_.get<int>();
+    if (made.num_formal_inputs < 0 || static_cast<size_t>(made.num_formal_inputs) > made.inputs.size())
+      Reader::fail(fmt::format("the node {} has fewer operands than it says", made.name));
+    made.outputs = values(graph);
+    for (ValueId output : made.outputs) {
+      if (output == kNoValue) continue;
+      if (graph.value(output).kind != Value::Kind::computed || available[index_of(output)])
+        Reader::fail(fmt::format("the node {} makes what is there already", made.name));
+      available[index_of(output)] = true;
+    }
+    const size_t num_captured = made.inputs.size() - static_cast<size_t>(made.num_formal_inputs);
+    for (size_t i = in_.count(60); i > 0; --i) made.bodies.push_back(body(num_captured, depth));
+    if (num_captured > 0 && made.bodies.empty()) Reader::fail(fmt::format("the node {} has operands for no body", made.name));
+    exec::StoredState state = this->state();
+    const NodeId id = graph.append(std::move(made));
+    if (!state.parts.empty()) loaded_.states.emplace(&graph.node(id), std::move(state));
+  }
+
+  // The captures are the last inputs of a body.
+  Body body(size_t num_captured, int depth) {
+    Body made;
+    made.attribute = in_.text();
+    made.graph = graph(depth + 1);
+    for (size_t i = in_.count(8); i > 0; --i) {
+      const auto inside = in_.get<uint32_t>();
+      const auto position = in_.get<int>();
+      if (inside >= made.graph->num_values() || position < 0 || static_cast<size_t>(position) >= num_captured)
+        Reader::fail("a body reads what its node does not have");
+      made.captures.emplace_back(ValueId{inside}, position);
+    }
+    const std::vector<ValueId>& inputs = made.graph->inputs;
+    if (made.captures.size() > inputs.size()) Reader::fail("a body has more captures than inputs");
+    for (size_t i = 0; i < made.captures.size(); ++i)
+      if (inputs[inputs.size() - made.captures.size() + i] != made.captures[i].first) Reader::fail("a capture is no input of its body");
+    return made;
+  }
+
+  exec::StoredState state() {
+    exec::StoredState made;
+    const size_t count = in_.count(20);
+    if (count == 0) return made;
+    made.kernel = in_.text();
+    for (size_t i = 0; i < count; ++i) {
+      const auto id = in_.get<int32_t>();
+      made.parts.push_back({id, tensor()});
+    }
+    return made;
+  }
+
+  // A constant that all of its readers have packed: kernels ask for its type and shape only, until lowering takes it out of the graph. Its
+  // elements are those of a packed form, which is at least as large.
+  void stand_in(Graph& graph, ValueId id) {
+    Value& value = graph.value(id);
+    if (value.type.kind != Type::Kind::tensor || !value.type.is_static() || value.type.dtype == DType::undefined ||
+        value.type.dtype == DType::string)
+      Reader::fail(fmt::format("the constant \"{}\" has no extents", value.name));
+    int64_t num_elements = 1;
+    for (const Dim& extent : *value.type.shape) num_elements = checked_mul(num_elements, extent.value());
+    const size_t needed = size_bytes(value.type.dtype, num_elements);
+    if (needed == 0) return void(value.constant = Tensor(value.type.dtype, value.type.static_shape()));
+    loaded_.stand_ins.emplace_back(&graph, id);
+    for (const Use& use : value.uses) {
+      auto found = loaded_.states.find(&graph.node(use.node));
+      if (found == loaded_.states.end()) continue;
+      for (const PackedPart& part : found->second.parts) {
+        if (part.tensor.size_bytes() < needed) continue;
+        value.constant = Tensor(value.type.dtype, value.type.static_shape(), part.tensor.storage(), offset_of(part.tensor));
+        return;
+      }
+    }
+    Reader::fail(fmt::format("the constant \"{}\" is not there", value.name));
+  }
+
+  Reader& in_;
+  std::span<const Tensor> blocks_;
+  LoadedGraph& loaded_;
+  std::shared_ptr<SymbolTable> table_;
+};
+
+}  // namespace
+
+LoadedGraph read_graph(Reader& in, std::span<const Tensor> blocks) {
+  LoadedGraph loaded;
+  GraphReader reader(in, blocks, loaded);
+  reader.symbols();
+  loaded.graph = reader.graph();
+  infer(*loaded.graph);
+  return loaded;
+}
+
+}  // namespace treadle::compiled

@@ -1,0 +1,89 @@
+// The bytes of a compiled model's description: written one after the other, read back with every length checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "treadle/error.h"
+
+namespace treadle::compiled {
+
+class Writer {
+ public:
+  template <typename T>
+    requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void put(T value) {
+    const size_t at = bytes_.size();
+    bytes_.resize(at + sizeof(T));
+    std::memcpy(bytes_.data() + at, &value, sizeof(T));
+  }
+  void count(size_t value) { put(static_cast<uint64_t>(value)); }
+  void text(std::string_view value) {
+    count(value.size());
+    const auto* data = reinterpret_cast<const std::byte*>(value.data());
+    bytes_.insert(bytes_.end(), data, data + value.size());
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// Whatever is not as a Writer leaves it is Error(invalid_model).
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  T get() {
+    T value;
+    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  bool flag() {
+    const auto value = get<uint8_t>();
+    if (value > 1) fail("a flag is neither 0 nor 1");
+    return value != 0;
+  }
+  /// An enumerator from 0 to `last`, which have no gaps.
+  template <typename E>
+  E pick(E last) {
+    const auto value = get<std::underlying_type_t<E>>();
+    if (value < 0 || value > static_cast<std::underlying_type_t<E>>(last)) fail("a number stands for nothing");
+    return static_cast<E>(value);
+  }
+  /// How many elements follow, each of which takes at least `least_bytes`: never more than the rest of the description has room for.
+  size_t count(size_t least_bytes = 1) {
+    const auto value = get<uint64_t>();
+    if (value > (bytes_.size() - at_) / least_bytes) fail("it counts more elements than it holds");
+    return static_cast<size_t>(value);
+  }
+  std::string text() {
+    const auto bytes = take(count());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  size_t count_left() const { return bytes_.size() - at_; }
+  bool at_end() const { return at_ == bytes_.size(); }
+
+  [[noreturn]] static void fail(std::string_view what) {
+    throw Error(ErrorCode::invalid_model, "the compiled model is damaged: " + std::string(what));
+  }
+
+ private:
+  std::span<const std::byte> take(size_t size) {
+    if (size > bytes_.size() - at_) fail("its description ends early");
+    at_ += size;
+    return bytes_.subspan(at_ - size, size);
+  }
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+};
+
+}  // namespace treadle::compiled

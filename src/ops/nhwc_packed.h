@@ -1,0 +1,134 @@
+// What convolutions with channels innermost and constant weights have packed.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/file.h"
+#include "core/large_memory.h"
+#include "graph/kernel.h"
+#include "kernels/conv/nhwc.h"
+#include "ops/packed_parts.h"
+
+namespace treadle::ops {
+
+/// The packed forms of a node's weights, each made when an image first asks for it. Which one that is depends on the image's extents.
+/// The weights themselves are let go as soon as they can be had from a packed form.
+class NhwcPacked final : public PackedState {
+ public:
+  /// @param weights  may stand at any address
+  explicit NhwcPacked(Tensor weights) : weights_(std::move(weights)) {}
+
+  /// Of its one form; convolutions have one for each method.
+  static constexpr auto kTransposed = kernels::NhwcMethod{0};
+
+  struct Form {
+    const float* packed;
+    const float* weights;  ///< of a convolution by Winograd's way, at any address; null otherwise
+  };
+  Form conv(const kernels::ConvParams& p, kernels::NhwcMethod method) const {
+    std::lock_guard lock(mutex_);
+    Tensor& form = forms_[static_cast<size_t>(method)];
+    if (!form.defined()) {
+      restore(p);
+      Tensor fresh = room(kernels::nhwc_packed_size(p, method));
+      kernels::nhwc_pack(p, method, reinterpret_cast<const float*>(weights_.raw()), fresh.data<float>());
+      form = std::move(fresh);
+      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
+      if (!forms_[static_cast<size_t>(kernels::NhwcMethod::winograd4)].defined() &&
+          !forms_[static_cast<size_t>(kernels::NhwcMethod::winograd2)].defined())
+        weights_ = Tensor();
+    }
+    return {form.data<float>(), kernels::is_winograd(method) ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
+  }
+  const float* transposed(const kernels::ConvParams& p) const {
+    std::lock_guard lock(mutex_);
+    Tensor& form = forms_[static_cast<size_t>(kTransposed)];
+    if (!form.defined()) {
+      Tensor fresh = room(kernels::nhwc_transposed_packed_size(p));
+      const Tensor aligned = is_aligned(weights_) ? weights_ : weights_.clone();
+      kernels::nhwc_transposed_pack(p, aligned.data<float>(), fresh.data<float>());
+      form = std::move(fresh);
+      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
+      weights_ = Tensor();
+    }
+    return form.data<float>();
+  }
+  std::vector<PackedPart> parts() const override {
+    std::lock_guard lock(mutex_);
+    std::vector<PackedPart> parts;
+    if (weights_.defined()) parts.push_back({kWeights, weights_});
+    for (int32_t method = 0; method < kernels::kNhwcMethods; ++method)
+      if (forms_[method].defined()) parts.push_back({method, forms_[method]});
+    return parts;
+  }
+  /// @param shape    of the weights
+  /// @param size_of  floats of the form for a method; -1 if there is none.
+  template <typename SizeOf>
+  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, const Shape& shape, SizeOf size_of) {
+    auto state = std::make_unique<NhwcPacked>(Tensor());
+    for (const PackedPart& part : parts) {
+      const Tensor* found = find_part(parts, part.id, DType::float32);
+      if (!found || part.id < 0 || part.id > kWeights) return nullptr;
+      if (part.id == kWeights && found->num_elements() == shape.num_elements())
+        state->weights_ = *found;
+      else if (part.id < kWeights && found->num_elements() == size_of(static_cast<kernels::NhwcMethod>(part.id)))
+        state->forms_[part.id] = *found;
+      else
+        return nullptr;
+    }
+    // What every other form can be made of.
+    const bool whole = state->weights_.defined() || state->forms_[static_cast<size_t>(kernels::NhwcMethod::direct)].defined() ||
+                       state->forms_[static_cast<size_t>(kernels::NhwcMethod::depthwise)].defined();
+    return whole ? std::move(state) : nullptr;
+  }
+  size_t size_bytes() const override {
+    std::lock_guard lock(mutex_);
+    size_t bytes = 0;
+    for (const Tensor& form : forms_) bytes += form.defined() ? form.size_bytes() : 0;
+    return bytes;
+  }
+
+ private:
+  static constexpr int32_t kWeights = kernels::kNhwcMethods;
+  static Tensor room(int64_t size) {
+    return Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
+  }
+  // The weights of a convolution, should they have been let go.
+  void restore(const kernels::ConvParams& p) const {
+    if (weights_.defined()) return;
+    const kernels::NhwcMethod from =
+        forms_[static_cast<size_t>(kernels::NhwcMethod::direct)].defined() ? kernels::NhwcMethod::direct : kernels::NhwcMethod::depthwise;
+    Tensor fresh = room(p.M * (p.C / p.group) * p.window.kernel_size());
+    kernels::nhwc_unpack(p, from, forms_[static_cast<size_t>(from)].data<float>(), fresh.data<float>());
+    weights_ = std::move(fresh);
+  }
+
+  mutable Tensor weights_;
+  mutable std::mutex mutex_;
+  mutable Tensor forms_[kernels::kNhwcMethods];
+};
+
+/// The two convolutions' weights, packed at once: how does not depend on the image.
+class NhwcPackedPair final : public PackedState {
+ public:
+  NhwcPackedPair(Tensor pointwise, Tensor depthwise) : pointwise_(std::move(pointwise)), depthwise_(std::move(depthwise)) {}
+  const float* pointwise() const { return pointwise_.data<float>(); }
+  const float* depthwise() const { return depthwise_.data<float>(); }
+  std::vector<PackedPart> parts() const override { return {{0, pointwise_}, {1, depthwise_}}; }
+  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, int64_t pointwise_size, int64_t depthwise_size) {
+    const Tensor *pointwise = find_part(parts, 0, DType::float32), *depthwise = find_part(parts, 1, DType::float32);
+    if (!pointwise || !depthwise || pointwise->num_elements() != pointwise_size || depthwise->num_elements() != depthwise_size)
+      return nullptr;
+    return std::make_unique<NhwcPackedPair>(*pointwise, *depthwise);
+  }
+  size_t size_bytes() const override { return pointwise_.size_bytes() + depthwise_.size_bytes(); }
+
+ private:
+  Tensor pointwise_, depthwise_;
+};
+
+}  // namespace treadle::ops

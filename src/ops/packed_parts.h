@@ -1,0 +1,62 @@
+// Blocks of packed states for the files of compiled models.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "graph/kernel.h"
+#include "kernels/gemm/gemm.h"
+
+namespace treadle::ops {
+
+/// `count` elements in memory that `storage` holds.
+template <typename T>
+PackedPart packed_part(int32_t id, const T* data, int64_t count, const std::shared_ptr<Storage>& storage) {
+  const auto offset = static_cast<size_t>(reinterpret_cast<const std::byte*>(data) - storage->data());
+  return {id, Tensor(dtype_of<T>, Shape{count}, storage, offset)};
+}
+
+/// The block of this number, if it has this type and lies where vectors are read. Null otherwise.
+inline const Tensor* find_part(std::span<const PackedPart> parts, int32_t id, DType dtype) {
+  for (const PackedPart& part : parts)
+    if (part.id == id && part.tensor.dtype() == dtype && part.tensor.is_contiguous() &&
+        reinterpret_cast<uintptr_t>(part.tensor.raw()) % Storage::kAlignment == 0)
+      return &part.tensor;
+  return nullptr;
+}
+
+/// What pack_b() made for K and N on such a machine, in a block of a file. Without storage if it has another size.
+template <typename T>
+kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t id, int64_t K, int64_t N) {
+  const Tensor* found = find_part(parts, id, dtype_of<T>);
+  if (!found || found->num_elements() != kernels::packed_b_size<T>(K, N)) return {};
+  return {{K, N, found->data<T>()}, found->storage()};
+}
+
+/// Packed weights of bytes, and the sums of their columns or filters. Without elements where weights are not constant.
+struct BytesWithSums final : PackedState {
+  Tensor weights, sums;
+
+  bool empty() const { return !weights.defined(); }
+  size_t size_bytes() const override { return empty() ? 0 : weights.size_bytes() + sums.size_bytes(); }
+  std::vector<PackedPart> parts() const override {
+    return empty() ? std::vector<PackedPart>{} : std::vector<PackedPart>{{0, weights}, {1, sums}};
+  }
+  /// The packers leave gaps.
+  void allocate(int64_t num_bytes, int64_t num_sums) {
+    weights = Tensor(DType::int8, Shape{num_bytes});
+    std::memset(weights.raw(), 0, weights.size_bytes());
+    sums = Tensor(DType::int32, Shape{num_sums});
+  }
+  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, int64_t num_bytes, int64_t num_sums) {
+    const Tensor *bytes = find_part(parts, 0, DType::int8), *found = find_part(parts, 1, DType::int32);
+    if (!bytes || !found || bytes->num_elements() != num_bytes || found->num_elements() != num_sums) return nullptr;
+    auto state = std::make_unique<BytesWithSums>();
+    state->weights = *bytes, state->sums = *found;
+    return state;
+  }
+};
+
+}  // namespace treadle::ops

@@ -1,0 +1,184 @@
+#include "session/compile_cache.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/file.h"
+#include "core/sha1.h"
+#include "core/thread_pool.h"
+#include "exec/binding.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+constexpr size_t kLargeInitializer = 16'384;  // bytes, from which place and time of the file stand for the elements
+
+// Two builds of one version may optimise and pack differently: the file that this code was loaded from tells them apart.
+std::string library_identity() {
+  static const std::string identity = [] {
+    Dl_info info{};
+    struct stat file {};
+    if (::dladdr(reinterpret_cast<const void*>(&library_identity), &info) == 0 || !info.dli_fname) return std::string("unknown");
+    if (::stat(info.dli_fname, &file) != 0 && ::stat("/proc/self/exe", &file) != 0) return std::string("unknown");
+    return fmt::format("{} {}.{}", file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
+  }();
+  return identity;
+}
+
+std::string text_of(const FileRange& range) {
+  return fmt::format("file {} of {} bytes at {}: {} bytes from {}\n", range.inode, range.file_bytes, range.modified_ns, range.size_bytes,
+                     range.offset);
+}
+
+void write_infos(compiled::Writer& out, const std::vector<ValueInfo>& infos) {
+  out.count(infos.size());
+  for (const ValueInfo& info : infos) {
+    out.text(info.name);
+    out.text(info.type);
+    out.put(info.dtype);
+    out.put<uint8_t>(info.has_rank);
+    out.count(info.shape.size());
+    for (const auto& extent : info.shape) {
+      const auto* number = std::get_if<int64_t>(&extent);
+      out.put<uint8_t>(number != nullptr);
+      if (number)
+        out.put(*number);
+      else
+        out.text(std::get<std::string>(extent));
+    }
+  }
+}
+
+std::vector<ValueInfo> read_infos(compiled::Reader& in) {
+  std::vector<ValueInfo> infos(in.count(26));
+  for (ValueInfo& info : infos) {
+    info.name = in.text();
+    info.type = in.text();
+    info.dtype = in.pick(DType{kNumDTypes - 1});
+    info.has_rank = in.flag();
+    for (size_t i = in.count(9); i > 0; --i) {
+      if (in.flag())
+        info.shape.emplace_back(in.get<int64_t>());
+      else
+        info.shape.emplace_back(in.text());
+    }
+  }
+  return infos;
+}
+
+// The texts of the metadata, in a fixed order.
+template <typename M>
+auto texts_of(M& metadata) {
+  return std::array{&metadata.producer_name,     &metadata.producer_version, &metadata.graph_name,
+                    &metadata.graph_description, &metadata.domain,           &metadata.description};
+}
+
+}  // namespace
+
+std::string compiling_declines(const SessionOptions& options) {
+  if (options.mode == SessionMode::training) return "it is for training";
+  if (options.allocator) return "its weights come from an allocator of its own";
+  if (!options.initializers.empty()) return "initializers are replaced";
+  if (options.config.contains("treadle.backends")) return "subgraphs go to backends";
+  if ((!options.device.empty() && options.device != "cpu") || !options.group2ctx.empty() || !options.argument_devices.empty())
+    return "nodes run on devices other than the host";
+  return {};
+}
+
+std::string graph_options(const SessionOptions& options) {
+  std::string text =
+      fmt::format("disable_all={}\nstrict_symbols={}\nmax_patches={}\n",
+                  options.graph_optimization_level == GraphOptimizationLevel::disable_all, options.strict_symbols, options.max_patches);
+  for (const std::string& pass : options.disabled_passes) text += fmt::format("without {}\n", pass);
+  for (const auto& [symbol, extent] : options.free_dimension_overrides) text += fmt::format("{}={}\n", symbol, extent);
+  for (const auto& [denotation, extent] : options.denotation_overrides) text += fmt::format("denotation {}={}\n", denotation, extent);
+  if (auto storage = options.config.find("treadle.storage"); storage != options.config.end()) text += "storage " + storage->second + "\n";
+  return text;
+}
+
+CacheKey cache_key(const Model::Impl& model, const SessionOptions& options) {
+  std::error_code ignored;
+  std::string place = std::filesystem::canonical(model.path, ignored).string();
+  std::string text = fmt::format("{}\n{}\n{}\n{}", compiled::machine_identity(), library_identity(), graph_options(options), place);
+  const std::shared_ptr<Storage> file = map_file(model.path);
+  const auto whole = mapped_range(file->data(), file->size_bytes());
+  if (whole) text += text_of(*whole);
+  std::vector<std::pair<size_t, size_t>> large;  // of the model's own file: [begin, end)
+  for (const onnx::TensorDef& initializer : model.def.graph.initializers) {
+    const Tensor& value = initializer.value;
+    if (!value.defined() || value.dtype() == DType::string) continue;
+    const auto range = mapped_range(value.raw(), value.size_bytes());
+    if (range && whole && range->inode == whole->inode && range->device == whole->device) {
+      if (range->size_bytes >= kLargeInitializer && range->offset + range->size_bytes <= file->size_bytes())
+        large.emplace_back(range->offset, range->offset + range->size_bytes);
+    } else if (range) {
+      text += text_of(*range);
+    } else if (initializer.is_external) {
+      text += sha1({value.raw(), value.size_bytes()});
+    }
+  }
+  std::sort(large.begin(), large.end());
+  large.emplace_back(file->size_bytes(), file->size_bytes());
+  for (size_t at = 0; const auto& [begin, end] : large) {
+    if (begin > at) text += sha1({file->data() + at, begin - at});
+    at = std::max(at, end);
+  }
+  CacheKey key;
+  key.digest = sha1({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  key.path = (std::filesystem::path(options.cache_dir) / (key.digest + ".treadle")).string();
+  return key;
+}
+
+std::vector<std::byte> encode_interface(const Model::Impl& model) {
+  compiled::Writer out;
+  for (const auto* infos : {&model.inputs, &model.outputs, &model.overridable}) write_infos(out, *infos);
+  const ModelMetadata& metadata = model.metadata;
+  for (const std::string* text : texts_of(metadata)) out.text(*text);
+  out.put(metadata.version);
+  out.put(metadata.ir_version);
+  out.count(metadata.opsets.size());
+  for (const auto& [domain, version] : metadata.opsets) out.text(domain), out.put(version);
+  out.count(metadata.custom.size());
+  for (const auto& [key, text] : metadata.custom) out.text(key), out.text(text);
+  return out.bytes();
+}
+
+std::shared_ptr<Model::Impl> open_compiled(const std::string& path) {
+  auto model = std::make_shared<Model::Impl>();
+  model->compiled = std::make_shared<const compiled::File>(path);
+  model->path = path;
+  compiled::Reader in(model->compiled->interface());
+  for (auto* infos : {&model->inputs, &model->outputs, &model->overridable}) *infos = read_infos(in);
+  ModelMetadata& metadata = model->metadata;
+  for (std::string* text : texts_of(metadata)) *text = in.text();
+  metadata.version = in.get<int64_t>();
+  metadata.ir_version = in.get<int64_t>();
+  for (size_t i = in.count(12); i > 0; --i) {
+    const std::string domain = in.text();
+    metadata.opsets[domain] = in.get<int>();
+  }
+  for (size_t i = in.count(16); i > 0; --i) {
+    const std::string key = in.text();
+    metadata.custom[key] = in.text();
+  }
+  if (!in.at_end()) compiled::Reader::fail("its interface is too long");
+  return model;
+}
+
+void pack_for_file(const exec::Program& program, ThreadPool* pool) {
+  try {
+    exec::Binding binding(program);
+    const std::vector<int64_t> ones(program.graph().symbols().size(), 1);
+    binding.bind(ones, pool ? pool->num_threads() : 1, /*bucketed=*/false, pool);
+  } catch (const Error&) {
+    // Extents of 1 need not make sense: the file then has the weights as they are, and the first run packs them.
+  }
+}
+
+}  // namespace treadle

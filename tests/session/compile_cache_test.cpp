@@ -1,0 +1,318 @@
+// Compiled models: files of their own, and the folder that a session keeps.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <thread>
+
+#include "compiled/checksum.h"
+#include "compiled/file.h"
+#include "tests/session/models.h"
+#include "treadle/error.h"
+#include "treadle/session.h"
+
+namespace treadle::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CompiledModel : public ::testing::Test {
+ protected:
+  CompiledModel() {
+    std::string pattern = (fs::temp_directory_path() / "treadle-compiled-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+    folder = pattern;
+    options.cache_dir = folder / "cache";
+    options.on_warning = [this](const std::string& text) { warnings.push_back(text); };
+    options.on_pass = [this](std::string_view, const std::string&, int64_t) { ++num_passes; };
+  }
+  ~CompiledModel() override { fs::remove_all(folder); }
+
+  std::vector<fs::path> cached() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder / "cache")) files.push_back(entry.path());
+    return files;
+  }
+
+  fs::path folder;
+  SessionOptions options;
+  std::vector<std::string> warnings;
+  int num_passes = 0;
+};
+
+Tensor numbers(const Shape& shape, int64_t seed) {
+  Tensor w(DType::float32, shape);
+  for (int64_t i = 0; i < w.num_elements(); ++i) w.data<float>()[i] = static_cast<float>((i * 7 + seed * 13) % 31 - 15) / 16;
+  return w;
+}
+
+// Everything that packs: products, an LSTM, convolutions (Winograd's, pointwise, depthwise) of images of any batch; what is folded; a body.
+ModelBuilder model(int64_t seed = 1) {
+  ModelBuilder b;
+  b.input("image", {-1, 16, 12, 12}).input("x", {-1, 48}).input("steps", {5, 2, 8});
+  b.output("y", {-1, 32, 12, 12}).output("p", {-1, 40}).output("h", {5, 1, 2, 16}).output("s", {3});
+  b.constant("w3", numbers(Shape{32, 16, 3, 3}, seed)).constant("w1", numbers(Shape{32, 32, 1, 1}, seed + 1));
+  b.constant("wd", numbers(Shape{32, 1, 3, 3}, seed + 2)).constant("bias", numbers(Shape{32}, seed + 3));
+  auto with_pads = [&](int64_t group) {
+    for (const auto& [name, values] : {std::pair{"pads", std::vector<int64_t>{1, 1, 1, 1}}, {"kernel_shape", {3, 3}}}) {
+      onnx::AttributeDef attribute;
+      attribute.name = name, attribute.type = onnx::AttributeType::ints, attribute.ints = values;
+      b.last_node().attributes.push_back(std::move(attribute));
+    }
+    onnx::AttributeDef attribute;
+    attribute.name = "group", attribute.type = onnx::AttributeType::i, attribute.i = group;
+    b.last_node().attributes.push_back(std::move(attribute));
+  };
+  b.node("Conv", {"image", "w3", "bias"}, {"c3"}), with_pads(1);
+  b.node("Relu", {"c3"}, {"r3"}).node("Conv", {"r3", "w1"}, {"c1"}).node("Relu", {"c1"}, {"r1"});
+  b.node("Conv", {"r1", "wd"}, {"y"}), with_pads(32);
+  b.constant("a", numbers(Shape{48, 64}, seed + 4)).constant("b", numbers(Shape{64, 40}, seed + 5));
+  b.constant("c", numbers(Shape{64}, seed + 6)).constant("half", Tensor::scalar(0.5F));
+  b.node("Mul", {"b", "half"}, {"folded"}).node("MatMul", {"x", "a"}, {"xa"}).node("Add", {"xa", "c"}, {"xac"});
+  b.node("Tanh", {"xac"}, {"t"}).node("MatMul", {"t", "folded"}, {"p"});
+  b.constant("W", numbers(Shape{1, 64, 8}, seed + 7)).constant("R", numbers(Shape{1, 64, 16}, seed + 8));
+  b.node("LSTM", {"steps", "W", "R"}, {"h"});
+  onnx::AttributeDef hidden;
+  hidden.name = "hidden_size", hidden.type = onnx::AttributeType::i, hidden.i = 16;
+  b.last_node().attributes.push_back(std::move(hidden));
+  b.constant("three", Tensor::vector<float>(std::vector<float>{1, 2, 3})).node("Identity", {"three"}, {"s"});
+  return b;
+}
+
+std::map<std::string, Datum> feeds_of(int64_t batch = 1) {
+  return {{"image", numbers(Shape{batch, 16, 12, 12}, 50)}, {"x", numbers(Shape{batch, 48}, 51)}, {"steps", numbers(Shape{5, 2, 8}, 52)}};
+}
+
+// The outputs' bytes.
+std::string bits(const Session& session, int64_t batch = 1) {
+  std::string all;
+  for (const Datum& output : session.run(feeds_of(batch))) {
+    const Tensor tensor = output.tensor().contiguous();
+    all.append(reinterpret_cast<const char*>(tensor.raw()), tensor.size_bytes());
+  }
+  return all;
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+void overwrite(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
+
+// Puts right what the header says of a description that was changed: who wants to harm can do that, too.
+void mend_checksums(std::string& file) {
+  uint64_t description_bytes = 0;
+  std::memcpy(&description_bytes, file.data() + 24, 8);
+  if (description_bytes > file.size() - 64) return;
+  const auto* data = reinterpret_cast<const std::byte*>(file.data());
+  uint64_t sum = compiled::checksum({data + 64, description_bytes});
+  std::memcpy(file.data() + 40, &sum, 8);
+  sum = compiled::checksum({data, 56});
+  std::memcpy(file.data() + 56, &sum, 8);
+}
+
+TEST_F(CompiledModel, RunsToTheSameBits) {
+  model().model().save(folder / "m.onnx");
+  const Session plain(folder / "m.onnx");
+  options.cache_dir.clear();
+  options.compiled_model_filepath = folder / "m.treadle";
+  const Session writing(folder / "m.onnx", options);
+  const Session compiled(folder / "m.treadle");
+  for (int64_t batch : {1, 3, 2}) {
+    EXPECT_EQ(bits(writing, batch), bits(plain, batch)) << batch;
+    EXPECT_EQ(bits(compiled, batch), bits(plain, batch)) << batch;
+  }
+  EXPECT_EQ(compiled.to_text("optimised"), plain.to_text("optimised"));
+  EXPECT_EQ(compiled.inputs().size(), 3U);
+  EXPECT_EQ(compiled.outputs()[1].name, "p");
+  EXPECT_EQ(std::get<std::string>(compiled.inputs()[1].shape[0]), "n");
+  EXPECT_EQ(compiled.memory().weight_bytes, plain.memory().weight_bytes);
+  EXPECT_TRUE(warnings.empty());
+}
+
+TEST_F(CompiledModel, IsNeitherOptimisedNorPackedAgain) {
+  model().model().save(folder / "m.onnx");
+  options.cache_dir.clear();
+  options.compiled_model_filepath = folder / "m.treadle";
+  const Session writing(folder / "m.onnx", options);
+  EXPECT_GT(num_passes, 0);
+  num_passes = 0;
+  SessionOptions reading;
+  reading.on_pass = options.on_pass;
+  const Session compiled(folder / "m.treadle", reading);
+  bits(compiled);
+  EXPECT_EQ(num_passes, 0);
+  const std::string text = compiled.to_text("planned");
+  EXPECT_EQ(text, writing.to_text("planned"));
+}
+
+TEST_F(CompiledModel, ComesFromTheCacheTheSecondTime) {
+  model().model().save(folder / "m.onnx");
+  const Session first(folder / "m.onnx", options);
+  ASSERT_EQ(cached().size(), 1U);
+  const auto written = fs::last_write_time(cached()[0]);
+  EXPECT_GT(num_passes, 0);
+  num_passes = 0;
+  const Session second(folder / "m.onnx", options);
+  EXPECT_EQ(num_passes, 0);
+  EXPECT_EQ(bits(second, 2), bits(Session(folder / "m.onnx"), 2));
+  EXPECT_EQ(fs::last_write_time(cached()[0]), written);
+  EXPECT_TRUE(warnings.empty());
+  // The model is there to make other programs of.
+  EXPECT_EQ(second.run(feeds_of(), std::vector<std::string>{"xa"}).size(), 1U);
+}
+
+TEST_F(CompiledModel, ChangedFilesAndOptionsHaveOthersInTheCache) {
+  model().model().save(folder / "m.onnx");
+  const Session first(folder / "m.onnx", options);
+  const std::string before = bits(first);
+  model(2).model().save(folder / "m.onnx");
+  const Session changed(folder / "m.onnx", options);
+  EXPECT_EQ(cached().size(), 2U);
+  EXPECT_EQ(bits(changed), bits(Session(folder / "m.onnx")));
+  EXPECT_NE(bits(changed), before);
+  options.disabled_passes = {"fuse-conv"};
+  const Session other(folder / "m.onnx", options);
+  EXPECT_EQ(cached().size(), 3U);
+}
+
+TEST_F(CompiledModel, IsLeftAloneWhereItsOptionsCannotBeKept) {
+  model().model().save(folder / "m.onnx");
+  options.initializers["half"] = Tensor::scalar(2.0F);
+  const Session replaced(folder / "m.onnx", options);
+  EXPECT_FALSE(fs::exists(folder / "cache"));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("initializers are replaced"), std::string::npos) << warnings[0];
+}
+
+TEST_F(CompiledModel, TellsWhatItCannotDo) {
+  model().model().save(folder / "m.onnx");
+  SessionOptions writing;
+  writing.compiled_model_filepath = folder / "m.treadle";
+  const Session made(folder / "m.onnx", writing);
+  const Session compiled(folder / "m.treadle");
+  try {
+    compiled.run(feeds_of(), std::vector<std::string>{"xa"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_implemented);
+    EXPECT_NE(std::string(error.what()).find("needs the ONNX model"), std::string::npos) << error.what();
+  }
+  SessionOptions others;
+  others.disabled_passes = {"fuse-conv"};
+  EXPECT_THROW(Session(folder / "m.treadle", others), Error);
+  // Of another version.
+  std::string bytes = contents(folder / "m.treadle");
+  const size_t at = bytes.find("treadle ", 64);
+  bytes[at + 8] = '9';
+  mend_checksums(bytes);
+  overwrite(folder / "m.treadle", bytes);
+  try {
+    Session(folder / "m.treadle");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("compile it again"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CompiledModel, CheckFindsEveryChangedByte) {
+  model().model().save(folder / "m.onnx");
+  SessionOptions writing;
+  writing.compiled_model_filepath = folder / "m.treadle";
+  const Session made(folder / "m.onnx", writing);
+  compiled::File(folder / "m.treadle").verify();
+  const std::string bytes = contents(folder / "m.treadle");
+  // The last block is a whole one: its end is the file's.
+  for (size_t at : {size_t{0}, size_t{9}, size_t{30}, size_t{70}, size_t{700}, bytes.size() - 1, bytes.size() - 100}) {
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ 4);
+    overwrite(folder / "m.treadle", changed);
+    EXPECT_THROW(compiled::File(folder / "m.treadle").verify(), Error) << at;
+  }
+  for (size_t size : {size_t{0}, size_t{8}, size_t{63}, size_t{64}, size_t{1000}, bytes.size() - 1}) {
+    overwrite(folder / "m.treadle", bytes.substr(0, size));
+    EXPECT_THROW(Session(folder / "m.treadle"), Error) << size;
+  }
+}
+
+// A file of somebody who means harm: every check but the last is passed. What is made of it may compute nonsense, but keeps to its memory.
+TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
+  model().model().save(folder / "m.onnx");
+  SessionOptions writing;
+  writing.compiled_model_filepath = folder / "m.treadle";
+  const Session made(folder / "m.onnx", writing);
+  const std::string bytes = contents(folder / "m.treadle");
+  uint64_t description_bytes = 0;
+  std::memcpy(&description_bytes, bytes.data() + 24, 8);
+  std::mt19937_64 random(7);
+  SessionOptions reading;
+  reading.intra_op_num_threads = 1;
+  int refused = 0;
+  constexpr int kTrials = 1500;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::string changed = bytes;
+    for (uint64_t i = 0; i <= random() % 3; ++i) {
+      char& byte = changed[64 + random() % description_bytes];
+      const char values[] = {0, 1, '\x7f', '\xff', static_cast<char>(byte ^ 1), static_cast<char>(byte + 1), static_cast<char>(random())};
+      byte = values[random() % std::size(values)];
+    }
+    if (trial % 50 == 0) {  // a description that ends early
+      const uint64_t less = random() % description_bytes;
+      std::memcpy(changed.data() + 24, &less, 8);
+    }
+    mend_checksums(changed);
+    overwrite(folder / "changed.treadle", changed);
+    try {
+      Session session((folder / "changed.treadle").string(), reading);
+      session.run(feeds_of());
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, kTrials / 10);
+}
+
+TEST_F(CompiledModel, DamagedOnesInTheCacheAreMadeAnew) {
+  model().model().save(folder / "m.onnx");
+  const std::string truth = bits(Session(folder / "m.onnx"));
+  { const Session first(folder / "m.onnx", options); }
+  const fs::path file = cached().at(0);
+  const std::string bytes = contents(file);
+  for (const std::string& damaged :
+       {bytes.substr(0, 1000), std::string("nothing"), std::string(), bytes.substr(0, 64) + bytes.substr(65)}) {
+    warnings.clear();
+    overwrite(file, damaged);
+    EXPECT_EQ(bits(Session(folder / "m.onnx", options)), truth);
+    EXPECT_EQ(warnings.size(), 1U);
+    EXPECT_EQ(contents(file), bytes) << "written again";
+  }
+}
+
+TEST_F(CompiledModel, IsWrittenByManyAtOnce) {
+  model().model().save(folder / "m.onnx");
+  const std::string truth = bits(Session(folder / "m.onnx"));
+  SessionOptions quiet;
+  quiet.cache_dir = options.cache_dir;
+  quiet.intra_op_num_threads = 1;
+  std::vector<std::string> results(6);
+  std::vector<std::thread> threads;
+  for (std::string& result : results) threads.emplace_back([&] { result = bits(Session((folder / "m.onnx").string(), quiet)); });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& result : results) EXPECT_EQ(result, truth);
+  EXPECT_EQ(cached().size(), 1U) << "no temporary file is left";
+  compiled::File(cached()[0]).verify();
+}
+
+TEST_F(CompiledModel, CannotBeKeptInAFolderThatIsNone) {
+  model().model().save(folder / "m.onnx");
+  overwrite(folder / "cache", "a file");
+  EXPECT_EQ(bits(Session(folder / "m.onnx", options)), bits(Session(folder / "m.onnx")));
+  EXPECT_EQ(warnings.size(), 1U);
+}
+
+}  // namespace
+}  // namespace treadle::testing
