@@ -70,7 +70,7 @@ class GraphWriter {
         const Body& body = written.bodies[b];
         out_.text(body.attribute);
         this->program(*instruction->bodies[b]);
-        std::vector<std::pair<uint32_t, int>> captures;
+        out_.count(body.captures.size());
         const std::vector<ValueId> inner = kept_values(*body.graph);
         for (const auto& [inside, position] : body.captures) {
           auto at = std::lower_bound(inner.begin(), inner.end(), inside);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -206,6 +207,7 @@ struct Recurrent {
     const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
     const int64_t size = kernels::packed_rnn_size(params);
     state->weights = Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
+    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // gaps between the parts: a file is to be the same every time
     kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, state->weights.data<float>());
     for (const Tensor& tensor : dense) {
       if (tensor.num_elements() > 0) drop_mapped_pages(tensor.raw(), tensor.size_bytes());

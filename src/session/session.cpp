@@ -213,7 +213,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
 }
 
 void Session::Impl::explain(const Executable& failed, std::span<const Datum> feeds, const Error& error) const {
-  if (!error.context().empty() || error.code() != ErrorCode::invalid_argument) throw error;
+  if (!error.context().empty() || error.code() != ErrorCode::invalid_argument || model.impl().compiled) throw error;
   std::vector<std::string> overridden;
   for (const std::string& name : failed.input_names)
     if (std::find(main->input_names.begin(), main->input_names.end(), name) == main->input_names.end()) overridden.push_back(name);
