@@ -3,10 +3,11 @@
 
     PYTHONPATH=build/python/python bench/shared_weights.py MODEL.onnx... [--bytes]
 
-Every figure is from processes of its own: resident memory that no other process shares (USS, from smaps_rollup), before and after a session
-was made and run once. `own` is a second session with share_weights off. A second process shares the mapped pages of the file only, as far as anybody
-still has them: its packed copies are its own; with a cache of compiled models (`cached`) packed weights are a file's pages as well. `--bytes`: sessions are
-made of the file's bytes instead of its path.
+Every figure is from processes of its own, before and after a session was made and run once: of sessions, memory that the process has
+written to (Private_Dirty in smaps_rollup), as pages of a mapped file are the system's to take back; of processes, all that no other process
+shares (USS). `own` is a second session with share_weights off. A second process shares the mapped pages of the file only, as far as anybody
+still has them: its packed copies are its own; with a cache of compiled models (`cached`) packed weights are a file's pages as well.
+`--bytes`: sessions are made of the file's bytes instead of its path.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import time
 import numpy as np
 
 
-def private_bytes() -> int:
-    """Of this process."""
+def private_bytes(field: str = "Private_Dirty") -> int:
+    """Of this process; with "Private_", also unwritten pages of files that it alone has mapped."""
     with open("/proc/self/smaps_rollup") as file:
-        return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
+        return sum(int(line.split()[1]) for line in file if line.startswith(field)) * 1024
 
 
 def open_one(path: str, as_bytes: bool, share: bool, cache_dir: str = ""):
@@ -51,14 +52,15 @@ def child(path: str, as_bytes: bool, share: bool, cache_dir: str) -> None:
     import treadle
 
     treadle.memory.shared_weights()
-    before = private_bytes()
+    before, before_all = private_bytes(), private_bytes("Private_")
     first, first_seconds = open_one(path, as_bytes, share, cache_dir)
-    one = private_bytes()
+    one, one_all = private_bytes(), private_bytes("Private_")
     second, second_seconds = open_one(path, as_bytes, share, cache_dir)
     two = private_bytes()
     packed = first.memory_statistics()["packed"]["bytes"]
-    print(json.dumps({"first": one - before, "second": two - one, "packed": packed, "first_ms": first_seconds * 1e3, "second_ms": second_seconds * 1e3,
-                      "shared": treadle.memory.shared_weights()}), flush=True)
+    result = {"first": one - before, "process": one_all - before_all, "second": two - one, "packed": packed}
+    result |= {"first_ms": first_seconds * 1e3, "second_ms": second_seconds * 1e3, "shared": treadle.memory.shared_weights()}
+    print(json.dumps(result), flush=True)
     sys.stdin.readline()
 
 
@@ -70,7 +72,7 @@ def measure(path: str, as_bytes: bool, share: bool, beside: bool = False, cache_
     result = json.loads(processes[0].stdout.readline())
     if beside:  # a second process while the first one lives
         processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        result["process"] = json.loads(processes[1].stdout.readline())["first"]
+        result["beside"] = json.loads(processes[1].stdout.readline())["process"]
     for process in processes:
         process.communicate("\n")
     return result
@@ -86,8 +88,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         return child(arguments.models[0], arguments.bytes, not arguments.own, arguments.cache)
-    print("| model | packed, MB | first session, MB | second, own, MB | second, shared, MB | second process, MB | cached: first process, second one, MB | second, own / shared, ms |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = "model", "packed, MB", "first session, MB", "second, own, MB", "second, shared, MB", "second process, MB"
+    heads += "cached: sessions, MB", "cached: second process, MB", "second, own / shared, ms"
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for path in arguments.models:
         own, shared = measure(path, arguments.bytes, False), measure(path, arguments.bytes, True, beside=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -95,8 +98,10 @@ def main() -> None:
                 measure(path, False, True, cache_dir=folder)  # writes the file
             cached = measure(path, arguments.bytes, True, beside=True, cache_dir="" if arguments.bytes else folder)
         name = path.rsplit("/", 1)[-1].removesuffix(".onnx")
-        print(f"| {name} | {shared['packed'] / 1e6:.1f} | {shared['first'] / 1e6:.1f} | {own['second'] / 1e6:.1f} | {shared['second'] / 1e6:.1f} | "
-              f"{shared['process'] / 1e6:.1f} | {cached['first'] / 1e6:.1f}, {cached['process'] / 1e6:.1f} | {own['second_ms']:.1f} / {shared['second_ms']:.1f} |", flush=True)
+        sizes = [shared["packed"], shared["first"], own["second"], shared["second"], shared["beside"]]
+        cells = [name, *(f"{size / 1e6:.1f}" for size in sizes), f"{cached['first'] / 1e6:.1f}, {cached['second'] / 1e6:.1f}"]
+        cells += [f"{cached['beside'] / 1e6:.1f}", f"{own['second_ms']:.1f} / {shared['second_ms']:.1f}"]
+        print("| " + " | ".join(cells) + " |", flush=True)
     return None
 
 

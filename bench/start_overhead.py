@@ -3,11 +3,14 @@
 
     python bench/start_overhead.py [--models FOLDER] [--large] [--memory]
 
-`cached` is Treadle with `cache_dir` set and the model's file in it already (docs/compiled-models.md): optimised and packed before, mapped now.
+`cached` is Treadle with `cache_dir` set and the model's file in it already (docs/compiled-models.md): optimised and packed before, mapped
+now.
 `--large` adds a transformer encoder of BERT-base's size (438 MB of random float32 weights, made for the occasion in a temporary folder).
+`--cpu` counts the time of all threads on processors instead of what passes: for machines that others use as well.
 `--memory` runs every model twice in a process of its own and prints the peak resident memory over what the interpreter, NumPy and the inputs
-take, next to 1.1 x weights + activations + 20 MB. The activations are those of the session's account with its scratch: the planned arena, and
-the most that was alive of what no plan can hold, values whose sizes depend on the data. FOLDER has a manifest.json, models/ and refs/.
+take, next to 1.1 x weights + activations + 20 MB, and the peaks of a session that writes a compiled model and of one that maps it. The
+activations are those of the session's account with its scratch: the planned arena, and the most that was alive of what no plan can hold,
+values whose sizes depend on the data. FOLDER has a manifest.json, models/ and refs/.
 """
 
 import argparse
@@ -130,29 +133,29 @@ def make_session(runtime, path, cache_dir=""):
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def start(runtime, path, feeds, steady_seconds, cache_dir):
+def start(runtime, path, feeds, steady_seconds, cache_dir, clock):
     """(creation, first run, steady run) in ms."""
-    t0 = time.perf_counter()
+    t0 = clock()
     session = make_session(runtime, path, cache_dir)
-    t1 = time.perf_counter()
+    t1 = clock()
     session.run(None, feeds)
-    t2 = time.perf_counter()
+    t2 = clock()
     times, begin = [], time.perf_counter()
     while len(times) < 5 or (time.perf_counter() - begin < steady_seconds and len(times) < 50):
-        t = time.perf_counter()
+        t = clock()
         session.run(None, feeds)
-        times.append(time.perf_counter() - t)
+        times.append(clock() - t)
     return np.array([t1 - t0, t2 - t1, float(np.median(times))]) * 1e3
 
 
 RUNTIMES = ("treadle", "cached", "onnxruntime")
 
 
-def compare(name, path, feeds, repeats, cache_dir):
+def compare(name, path, feeds, repeats, cache_dir, clock):
     rows = {runtime: [] for runtime in RUNTIMES}
     for _ in range(repeats):
         for runtime, taken in rows.items():
-            taken.append(start(runtime, path, feeds, steady_seconds=0.05, cache_dir=cache_dir))
+            taken.append(start(runtime, path, feeds, steady_seconds=0.05, cache_dir=cache_dir, clock=clock))
     medians = {runtime: np.median(taken, axis=0) for runtime, taken in rows.items()}
     overhead = {runtime: float(np.median([t[0] + t[1] - t[2] for t in taken])) for runtime, taken in rows.items()}
     ratios = overhead["treadle"] / overhead["onnxruntime"], overhead["cached"] / overhead["onnxruntime"]
@@ -170,32 +173,34 @@ def resident_mb(field):
     return int(re.search(rf"{field}:\s+(\d+)", pathlib.Path("/proc/self/status").read_text()).group(1)) / 1024
 
 
-def measure_memory(runtime, path, feeds_path):
+def measure_memory(runtime, path, feeds_path, cache_dir):
     """In a process of its own: peak over what was there before the runtime was imported."""
     feeds = read_feeds(feeds_path)
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident_mb("VmRSS")
-    session = make_session(runtime, path)
+    session = make_session(runtime, path, cache_dir)
     for _ in range(2):
         session.run(None, feeds)
     result = {"peak": resident_mb("VmHWM") - before}
-    if runtime == "treadle":
+    if runtime != "onnxruntime":
         classes = session.memory_statistics()
         activations = classes["activations"]["peak_bytes"] + classes["scratch"]["peak_bytes"]
         result |= {"weights": session.memory().weight_bytes / 2**20, "activations": activations / 2**20}
     print(json.dumps(result))
 
 
-def memory_of(name, path, feeds_path):
-    results = []
-    for runtime in ("treadle", "onnxruntime"):
-        done = subprocess.run([sys.executable, __file__, "--child", runtime, path, feeds_path], capture_output=True, text=True, check=True)
-        results.append(json.loads(done.stdout.splitlines()[-1]))
-    ours, theirs = results
+def memory_of(name, path, feeds_path, cache_dir):
+    results = {}
+    for runtime in ("treadle", "onnxruntime", "writing", "cached"):  # the third finds no file in the cache, and writes it
+        command = [sys.executable, __file__, "--child", runtime.replace("writing", "cached"), path, feeds_path, cache_dir]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        results[runtime] = json.loads(done.stdout.splitlines()[-1])
+    ours, theirs = results["treadle"], results["onnxruntime"]
     allowed = 1.1 * ours["weights"] + ours["activations"] + 20
     note = "" if ours["peak"] <= allowed else "  OVER"
+    note = f" {results['writing']['peak']:8.1f} {results['cached']['peak']:8.1f}{note}"
     print(
-        f"{name:34} {ours['peak']:8.1f} {allowed:8.1f} {ours['weights']:8.1f} {ours['activations']:11.1f} {theirs['peak']:10.1f}{note}",
+        f"{name:34} {ours['peak']:8.1f} {allowed:8.1f} {ours['weights']:8.1f} {ours['activations']:11.1f} {theirs['peak']:11.1f}{note}",
         flush=True,
     )
     return ours["peak"] <= allowed
@@ -207,8 +212,9 @@ def main():
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="processor time")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of times")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         return measure_memory(*options.child)
@@ -218,18 +224,21 @@ def main():
         if folder and not (options.large and not options.only):
             models += [m for m in shared_models(folder) if options.only in m[0]]
         if options.memory:
-            print(f"{'peak memory, MB':34} {'peak':>8} {'allowed':>8} {'weights':>8} {'activations':>11} {'onnxruntime':>10}")
-            good = [memory_of(*model) for model in models]
+            columns = {"peak": 8, "allowed": 8, "weights": 8, "activations": 11, "onnxruntime": 11, "writing": 8, "cached": 8}
+            print(f"{'peak memory, MB':34}" + "".join(f" {name:>{width}}" for name, width in columns.items()))
+            good = [memory_of(*model, scratch) for model in models]
             print(f"{sum(good)} of {len(good)} within 1.1 x weights + activations + 20 MB")
             return None
-        print(f"{'':34}" + "".join(f" {runtime + ', ms':>26} |" for runtime in RUNTIMES) + f" {'start overhead, ms, and ratios to ort':>42}")
+        heads = "".join(f" {runtime + ', ms':>26} |" for runtime in RUNTIMES)
+        print(f"{'':34}{heads} {'start overhead, ms, and ratios to ort':>42}")
         print(f"{'':34}" + f" {'create':>8} {'first':>8} {'steady':>8} |" * 3 + f" {'treadle':>8} {'cached':>8} {'ort':>8}  ratio cached")
         ratios = []
         for name, path, feeds_path in models:
             feeds = read_feeds(feeds_path)
             for runtime in RUNTIMES:  # what a process pays once; the cache is filled
                 make_session(runtime, path, scratch).run(None, feeds)
-            ratios.append(compare(name, path, feeds, options.repeats, scratch))
+            clock = time.process_time if options.cpu else time.perf_counter
+            ratios.append(compare(name, path, feeds, options.repeats, scratch, clock))
         for column, what in enumerate(("without a cache", "with one")):
             values = [ratio[column] for ratio in ratios]
             print(f"start overhead of treadle over onnxruntime's, {what}: median {np.median(values):.3f}, worst {max(values):.3f}")

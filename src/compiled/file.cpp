@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "core/cpu_info.h"
 #include "core/file.h"
+#include "kernels/gemm/gemm.h"
 #include "treadle/session.h"
 
 namespace treadle::compiled {
@@ -43,7 +44,9 @@ std::string machine_identity() {
   add(f.avx2, "avx2"), add(f.avx512, "avx512"), add(f.avx512_vnni, "avx512_vnni"), add(f.avx512_bf16, "avx512_bf16");
   add(f.avx512_fp16, "avx512_fp16"), add(f.avx_vnni, "avx_vnni"), add(f.amx_bf16, "amx_bf16"), add(f.amx_int8, "amx_int8");
   add(f.neon, "neon");
-  return fmt::format("treadle {}, format {}, processor with{}", version(), kFormat, features.empty() ? " no extension" : features);
+  // A build may leave out instruction sets that the processor has; panels are as wide as its vectors.
+  return fmt::format("treadle {}, format {}, vectors of {}, processor with{}", version(), kFormat, kernels::packed_b_size<float>(1, 1),
+                     features.empty() ? " no extension" : features);
 }
 
 bool is_compiled(const std::string& path) {
