@@ -4,7 +4,7 @@
     PYTHONPATH=build/python/python bench/shared_weights.py MODEL.onnx... [--bytes]
 
 Every figure is from processes of its own, before and after a session was made and run once: of sessions, memory that the process has
-written to (Private_Dirty in smaps_rollup), as pages of a mapped file are the system's to take back; of processes, all that no other process
+written to (Anonymous in smaps_rollup), as pages of a mapped file are the system's to take back; of processes, all that no other process
 shares (USS). `own` is a second session with share_weights off. A second process shares the mapped pages of the file only, as far as anybody
 still has them: its packed copies are its own; with a cache of compiled models (`cached`) packed weights are a file's pages as well.
 `--bytes`: sessions are made of the file's bytes instead of its path.
@@ -22,7 +22,7 @@ import time
 import numpy as np
 
 
-def private_bytes(field: str = "Private_Dirty") -> int:
+def private_bytes(field: str = "Anonymous") -> int:
     """Of this process; with "Private_", also unwritten pages of files that it alone has mapped."""
     with open("/proc/self/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith(field)) * 1024
