@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "compiled/graph_stream.h"
 #include "core/checked.h"
@@ -58,7 +59,7 @@ class GraphReader {
     std::vector<bool> available(num_values);
     std::vector<ValueId> let_go;
     for (size_t i = 0; i < num_values; ++i) {
-      const ValueId id = value(*made, let_go);
+      const ValueId id = value(*made, let_go, depth);
       if (index_of(id) != i) Reader::fail("values are not in order");
       available[i] = made->value(id).is_constant();
     }
@@ -84,7 +85,26 @@ class GraphReader {
     return made;
   }
 
+  /// Gives values that inference could not tell anything of the kind and the element type that they had; extents come out in the run.
+  /// @return whether there were any.
+  bool apply_hints() {
+    bool applied = false;
+    for (Hint& hint : hints_) {
+      Type& type = hint.graph->value(hint.value).type;
+      if (hint.type.kind == Type::Kind::unknown || (type.kind != Type::Kind::unknown && type.dtype != DType::undefined)) continue;
+      if (type.kind != Type::Kind::unknown && (type.kind != hint.type.kind || hint.type.dtype == DType::undefined)) continue;
+      type = Type{hint.type.kind, hint.type.dtype, hint.type.key_dtype, std::nullopt, hint.type.element};
+      applied = true;
+    }
+    return applied;
+  }
+
  private:
+  struct Hint {
+    Graph* graph;
+    ValueId value;
+    Type type;
+  };
   const Expr* expression(int64_t index) const {
     if (index < 0 || static_cast<size_t>(index) >= table_->size()) Reader::fail("an extent is made of unknown ones");
     return &(*table_)[static_cast<size_t>(index)];
@@ -161,13 +181,17 @@ class GraphReader {
 
   Datum datum() { return in_.flag() ? Datum(tensor()) : Datum(); }
 
-  ValueId value(Graph& graph, std::vector<ValueId>& let_go) {
+  // A type that inference does not confirm would be memory of the wrong size: only the model's inputs, which runs compare with what is fed,
+  // and constants have theirs from the file.
+  ValueId value(Graph& graph, std::vector<ValueId>& let_go, int depth) {
     std::string name = in_.text();
     const auto kind = in_.pick(Value::Kind::constant);
     Type read = type();
     const ValueId id = graph.add_value(name, std::move(read), kind);
     Value& made = graph.value(id);
     if (made.name != name) Reader::fail(fmt::format("two values are called \"{}\"", name));
+    if (kind == Value::Kind::computed || (kind == Value::Kind::input && depth > 0))
+      hints_.push_back({&graph, id, std::exchange(made.type, {})});
     if (kind != Value::Kind::constant) return id;
     made.constant = datum();
     if (made.constant.defined())
@@ -300,6 +324,7 @@ class GraphReader {
   std::span<const Tensor> blocks_;
   LoadedGraph& loaded_;
   std::shared_ptr<SymbolTable> table_;
+  std::vector<Hint> hints_;
 };
 
 }  // namespace
@@ -310,6 +335,7 @@ LoadedGraph read_graph(Reader& in, std::span<const Tensor> blocks) {
   reader.symbols();
   loaded.graph = reader.graph();
   infer(*loaded.graph);
+  if (reader.apply_hints()) infer(*loaded.graph);
   return loaded;
 }
 

@@ -31,7 +31,7 @@ std::string library_identity() {
   return identity;
 }
 
-std::string text_of(const FileRange& range) {
+std::string range_text(const FileRange& range) {
   return fmt::format("file {} of {} bytes at {}: {} bytes from {}\n", range.inode, range.file_bytes, range.modified_ns, range.size_bytes,
                      range.offset);
 }
@@ -108,7 +108,7 @@ CacheKey cache_key(const Model::Impl& model, const SessionOptions& options) {
   std::string text = fmt::format("{}\n{}\n{}\n{}", compiled::machine_identity(), library_identity(), graph_options(options), place);
   const std::shared_ptr<Storage> file = map_file(model.path);
   const auto whole = mapped_range(file->data(), file->size_bytes());
-  if (whole) text += text_of(*whole);
+  if (whole) text += range_text(*whole);
   std::vector<std::pair<size_t, size_t>> large;  // of the model's own file: [begin, end)
   for (const onnx::TensorDef& initializer : model.def.graph.initializers) {
     const Tensor& value = initializer.value;
@@ -118,7 +118,7 @@ CacheKey cache_key(const Model::Impl& model, const SessionOptions& options) {
       if (range->size_bytes >= kLargeInitializer && range->offset + range->size_bytes <= file->size_bytes())
         large.emplace_back(range->offset, range->offset + range->size_bytes);
     } else if (range) {
-      text += text_of(*range);
+      text += range_text(*range);
     } else if (initializer.is_external) {
       text += sha1({value.raw(), value.size_bytes()});
     }
