@@ -239,6 +239,22 @@ TEST_F(CompiledModel, CheckFindsEveryChangedByte) {
   }
 }
 
+// The first extent of y, the symbol n, becomes the number 0: memory for nothing, where three images are written.
+TEST_F(CompiledModel, TypesInItsDescriptionAreInferredAgain) {
+  model().model().save(folder / "m.onnx");
+  SessionOptions writing;
+  writing.compiled_model_filepath = folder / "m.treadle";
+  const Session made(folder / "m.onnx", writing);
+  std::string bytes = contents(folder / "m.treadle");
+  const char record[] = {1, 0, 0, 0, 0, 0, 0, 0, 'y', 0, 1, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 1};  // name, kind, type, rank, "is symbolic"
+  const size_t at = bytes.find(std::string(record, sizeof(record)));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + sizeof(record) - 1] = 0;
+  mend_checksums(bytes);
+  overwrite(folder / "m.treadle", bytes);
+  EXPECT_TRUE(bits(Session(folder / "m.treadle"), 3) == bits(Session(folder / "m.onnx"), 3));
+}
+
 // A file of somebody who means harm: every check but the last is passed. What is made of it may compute nonsense, but keeps to its memory.
 TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
   model().model().save(folder / "m.onnx");
