@@ -47,9 +47,10 @@ std::shared_ptr<Executable> Session::Impl::make_main() const {
   }
 
   bool caching = !options.cache_dir.empty();
-  if (caching && (!reason.empty() || model.impl().path.empty())) {
+  if (caching && (!reason.empty() || !model.impl().as_read)) {
     caching = false;
-    warn(fmt::format("the session does not use the cache of compiled models: {}", reason.empty() ? "the model is in memory" : reason));
+    warn(fmt::format("the session does not use the cache of compiled models: {}",
+                     reason.empty() ? "the model is in memory, not a file" : reason));
   }
   if (!compiled_path.empty() && !reason.empty())
     throw Error(ErrorCode::not_implemented, fmt::format("\"{}\" cannot be written: {}", compiled_path, reason));

@@ -38,7 +38,7 @@ std::string type_text(const onnx::TypeDef& def) {
 
 }  // namespace
 
-Model make_model(onnx::ModelDef def, std::string path) {
+Model make_model(onnx::ModelDef def, std::string path, bool as_read) {
   auto impl = std::make_shared<Model::Impl>();
   ModelMetadata& metadata = impl->metadata;
   metadata.producer_name = def.producer_name;
@@ -62,6 +62,7 @@ Model make_model(onnx::ModelDef def, std::string path) {
   }
   for (const auto& output : def.graph.outputs) impl->outputs.push_back(to_value_info(output));
   impl->path = std::move(path);
+  impl->as_read = as_read;
   impl->def = std::move(def);
   return Model(std::move(impl));
 }
@@ -99,7 +100,7 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
   read.external_files = options.external_files;
-  return make_model(onnx::parse_model_file(path, read), path);
+  return make_model(onnx::parse_model_file(path, read), path, /*as_read=*/true);
 }
 
 Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {

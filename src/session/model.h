@@ -16,14 +16,16 @@ struct Model::Impl {
   ModelMetadata metadata;
   std::vector<ValueInfo> inputs, outputs, overridable;
   std::string path;
+  bool as_read = false;                            // `def` is all that the file at `path` says; false for one that was changed in memory
   std::shared_ptr<const compiled::File> compiled;  // instead of `def`, which is empty then
 
   /// The graph as written, freshly imported. @throws Error(not_implemented) for a compiled model, which has it no more.
   std::unique_ptr<Graph> import() const;
 };
 
-/// @param path  of the file it comes from; may be empty.
-Model make_model(onnx::ModelDef def, std::string path);
+/// @param path     of the file it comes from; may be empty.
+/// @param as_read  as Model::Impl
+Model make_model(onnx::ModelDef def, std::string path, bool as_read = false);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 
