@@ -197,6 +197,10 @@ void register_options(nb::module_& module) {
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
       .def_rw("share_weights", &PySessionOptions::share_weights,
               "Weights and packed weights that other sessions of the process have as well are held once.")
+      .def_rw("precision", &PySessionOptions::precision,
+              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"int8_weights\", or \";\"-separated "
+              "entries "
+              "PATTERN=PRECISION; see docs/precision.md.")
       .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
       .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
       .def_rw("config", &PySessionOptions::config)

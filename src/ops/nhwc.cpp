@@ -10,12 +10,14 @@
 #include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/conv/nhwc_bf16.h"
 #include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "kernels/conv/scaled_pointwise.h"
 #include "ops/activation_names.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/precision.h"
 #include "ops/window.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"
@@ -127,6 +129,18 @@ class Packed final : public PackedState {
     }
     return {form.data<float>(), kernels::is_winograd(method) ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
   }
+  const uint32_t* conv_bf16(const ConvParams& p, kernels::Bf16Form form) const {
+    std::lock_guard lock(mutex_);
+    if (!bf16_.defined()) {
+      restore(p);
+      bf16_ = room(kernels::nhwc_bf16_packed_size(p, form));
+      kernels::nhwc_bf16_pack(p, form, reinterpret_cast<const float*>(weights_.raw()), reinterpret_cast<uint32_t*>(bf16_.data<float>()));
+      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
+      // An image of other extents may go by Winograd's way.
+      if (kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
+    }
+    return reinterpret_cast<const uint32_t*>(bf16_.data<float>());
+  }
   const float* transposed(const ConvParams& p) const {
     std::lock_guard lock(mutex_);
     Tensor& form = forms_[0];
@@ -142,7 +156,7 @@ class Packed final : public PackedState {
   }
   size_t size_bytes() const override {
     std::lock_guard lock(mutex_);
-    size_t bytes = 0;
+    size_t bytes = bf16_.defined() ? bf16_.size_bytes() : 0;
     for (const Tensor& form : forms_) bytes += form.defined() ? form.size_bytes() : 0;
     return bytes;
   }
@@ -163,6 +177,7 @@ class Packed final : public PackedState {
   mutable Tensor weights_;
   mutable std::mutex mutex_;
   mutable Tensor forms_[kernels::kNhwcMethods];
+  mutable Tensor bf16_;  // words of two numbers
 };
 
 struct ConstantWeights {
@@ -175,7 +190,9 @@ struct NhwcConv : ConstantWeights {
   ConvParams params;
   ConvEpilogue epilogue;
   NhwcMethod method;
-  const float *weights, *packed;
+  const float *weights = nullptr, *packed = nullptr;
+  const uint32_t* packed_bf16 = nullptr;  // in place of both
+  kernels::Bf16Form form = kernels::Bf16Form::one;
   int max_threads;
 
   static NhwcConv bind(BindContext& c) {
@@ -191,6 +208,13 @@ struct NhwcConv : ConstantWeights {
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p);
     k.max_threads = c.max_threads();
+    // Winograd's way saves more products than bfloat16 makes faster, and depthwise convolutions wait for memory.
+    if (const auto form = bf16_form(c.node().attributes); form && k.method == NhwcMethod::direct && kernels::nhwc_bf16_fits(p)) {
+      k.form = *form;
+      k.packed_bf16 = c.packed<Packed>().conv_bf16(p, k.form);
+      c.request_scratch(kernels::nhwc_bf16_scratch_bytes(p, k.form));
+      return k;
+    }
     const Packed::Form form = c.packed<Packed>().conv(p, k.method);
     k.weights = form.weights;
     k.packed = form.packed;
@@ -201,6 +225,8 @@ struct NhwcConv : ConstantWeights {
     ConvEpilogue e = epilogue;
     e.bias = c.in<float>(2);
     e.residual = c.in<float>(3);
+    if (packed_bf16 != nullptr)
+      return kernels::nhwc_bf16_conv(params, form, c.in<float>(0), packed_bf16, c.out<float>(0), e, c.scratch<void>(), c.pool());
     kernels::nhwc_conv(params, method, c.in<float>(0), weights, packed, c.out<float>(0), e, c.scratch<void>(), max_threads, c.pool());
   }
 };
@@ -404,7 +430,7 @@ std::vector<OpDef> nhwc_ops() {
            .inputs =
                {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = joined(joined(window, activation), {{"group", int64_t{1}}}),
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}}, {kPrecision, std::string_view("")}}),
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = {kernel<NhwcConv>("nhwc", DType::float32)}},
