@@ -10,6 +10,7 @@
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_bf16.h"
+#include "kernels/gemm/gemm_int8_weights.h"
 #include "ops/movement.h"
 #include "ops/precision.h"
 #include "ops/product.h"
@@ -167,6 +168,32 @@ struct FusedMatMulBf16 : Plan {
   }
 };
 
+struct PackedInt8 final : PackedState {
+  kernels::PackedInt8Weights b;
+  std::shared_ptr<Storage> data, scales;
+  size_t size_bytes() const override { return data->size_bytes() + scales->size_bytes(); }
+};
+
+struct FusedMatMulInt8 : Plan {
+  static std::string declines(const CreateContext& c) {
+    if (c.attributes().get_string(kPrecision) != name_of(Precision::int8_weights)) return "its precision is not int8_weights";
+    return Plan::declines(c);
+  }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Weights w = Weights::of(c);
+    auto state = std::make_unique<PackedInt8>();
+    state->data = allocate_large(static_cast<size_t>(kernels::packed_int8_size(w.K, w.N)));
+    state->scales = allocate_large(static_cast<size_t>(kernels::packed_int8_scales(w.N)) * sizeof(float));
+    state->b = kernels::pack_int8_weights(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed,
+                                          reinterpret_cast<int8_t*>(state->data->data()), reinterpret_cast<float*>(state->scales->data()));
+    return state;
+  }
+  static FusedMatMulInt8 bind(BindContext& c) { return {Plan::of(c)}; }
+  void run(RunContext& c) const {
+    kernels::gemm_int8_weights(M, c.in<float>(kA), K, c.packed<PackedInt8>().b, c.out<float>(0), N, epilogue(c), c.pool());
+  }
+};
+
 }  // namespace
 
 std::vector<OpDef> fused_matmul_ops() {
@@ -188,7 +215,8 @@ std::vector<OpDef> fused_matmul_ops() {
            .cost = cost,
            // Each element of the residual is read where, and before, the sum is written.
            .alias = {may_reuse(0, kResidual)},
-           .kernels = {kernel<FusedMatMulBf16>("packed bfloat16", DType::float32), kernel<FusedMatMul>("packed", DType::float32)}}};
+           .kernels = {kernel<FusedMatMulBf16>("packed bfloat16", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
+                       kernel<FusedMatMul>("packed", DType::float32)}}};
 }
 
 }  // namespace treadle::ops
