@@ -1,4 +1,5 @@
-// MatMul, Gemm, FusedMatMul and NhwcConv by constant weights -> the same with an attribute `precision`, by the names of nodes.
+// MatMul, Gemm, FusedMatMul and NhwcConv by constant weights, and FusedAttention -> the same with an attribute `precision`, by the names
+// of nodes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +24,7 @@ class AssignPrecision final : public Rule {
     if (node.outputs.empty() || !node.attributes.get_string(ops::kPrecision).empty()) return std::nullopt;
     const ops::Precision precision = rules_.of(node);
     if (precision == ops::Precision::float32) return std::nullopt;
-    if (node.is("NhwcConv", "treadle")) return convolution(node, precision);
+    if (node.is("NhwcConv", "treadle") || node.is("FusedAttention", "treadle")) return same_operator(node, precision);
     std::optional<ProductParts> parts = product_parts(graph, node);
     if (!parts) return std::nullopt;
     parts->attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));
@@ -31,7 +32,8 @@ class AssignPrecision final : public Rule {
   }
 
  private:
-  static std::optional<Patch> convolution(const Node& node, ops::Precision precision) {
+  // Their weights are not kept in 8 bits, or they have none.
+  static std::optional<Patch> same_operator(const Node& node, ops::Precision precision) {
     if (precision == ops::Precision::int8_weights) return std::nullopt;
     NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain, .name = node.name};
     spec.attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));

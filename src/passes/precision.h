@@ -32,8 +32,8 @@ class PrecisionRules {
   std::vector<Entry> entries_;
 };
 
-/// Products by constant weights and convolutions with channels innermost get the precision that the rules say. To be run last: products
-/// become FusedMatMul, whether or not anything is behind them. Returns how many nodes are no longer computed in float32.
+/// Products by constant weights, convolutions with channels innermost and fused attention get the precision that the rules say. To be run
+/// last: products become FusedMatMul, whether or not anything is behind them. Returns how many nodes are no longer computed in float32.
 int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit);
 
 }  // namespace treadle::passes

@@ -52,6 +52,18 @@ TEST(AssignPrecision, ConvolutionsWithChannelsInnermostKeepTheirEpilogue) {
   EXPECT_NE(testing::changed(*graph, assign("bfloat16"), 1, 0.02).find("precision=\"bfloat16\""), std::string::npos);
 }
 
+TEST(AssignPrecision, ProductsOfFusedAttentionAreComputedInThePrecision) {
+  for (const auto& [precision, tolerance] : {std::pair{"bfloat16", 0.02}, std::pair{"bfloat16x3", 3e-5}}) {
+    for (int64_t queries : {3, 37}) {
+      GraphBuilder b;
+      ValueId q = b.input("q", {2, 4, queries, 24}), k = b.input("k", {2, 2, 41, 24}), v = b.input("v", {2, 2, 41, 19});
+      b.output(b.node("y", "FusedAttention", {q, k, v}, {{"scale", 0.2F}}, 1, "treadle")[0]);
+      auto graph = b.take();
+      testing::changed(*graph, assign(precision), 1, tolerance);
+    }
+  }
+}
+
 TEST(AssignPrecision, TheLastPatternThatMatchesANodeOrWhatItStandsForCounts) {
   const auto rules = PrecisionRules::parse("bfloat16;/head/*=float32;;*out*=bfloat16x3");
   Node node;

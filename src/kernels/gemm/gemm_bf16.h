@@ -44,4 +44,11 @@ size_t gemm_bf16_scratch_bytes(int64_t M, int64_t K, Bf16Form form);
 void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, float* C, int64_t ldc, const Epilogue<float>& epilogue,
                void* scratch, ThreadPool* pool, bool emulated = false);
 
+/// One product whose B is not packed beforehand, on the calling thread. `shape.batch` is not looked at.
+/// @pre shape.a_col == 1
+/// @param scratch  gemm_bf16_unpacked_scratch_bytes(shape, form), aligned to 64 bytes
+void gemm_bf16_unpacked(const GemmShape& shape, const float* A, const float* B, float* C, const Epilogue<float>& epilogue, Bf16Form form,
+                        void* scratch);
+size_t gemm_bf16_unpacked_scratch_bytes(const GemmShape& shape, Bf16Form form);
+
 }  // namespace treadle::kernels
