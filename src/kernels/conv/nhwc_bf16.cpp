@@ -159,7 +159,7 @@ void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, ui
   for (int64_t group = 0; group < p.group; ++group) {
     for (int64_t panel = 0; panel < panels.count; ++panel) {
       const int64_t width = panels.width_vectors(panel) * panels.lanes;
-      for (int64_t term = 0; term < terms_of(form); ++term, packed += K / 2 * width) pair_rows(rows, K, width, term == 1, packed);
+      for (int64_t term = 0; term < terms_of(form); ++term, packed += K / 2 * width) pair_rows(rows, width, K, width, term == 1, packed);
       rows += K * width;
     }
   }

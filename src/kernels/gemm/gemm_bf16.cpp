@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/gemm/tile_bf16.h"
+#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -28,12 +29,26 @@ void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t b
   }
 }
 
-// A panel of B, by way of floats. With three terms it has the upper, lower and upper parts below each other, which meet A's upper, upper
-// and lower ones.
-void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, Bf16Form form, float* wide,
+// A panel of B. With three terms it has the upper, lower and upper parts below each other, which meet A's upper, upper and lower ones.
+// @param room  wide_floats(K, width) floats
+int64_t wide_floats(int64_t K, int64_t width) { return 2 * pairs_of(K) * width; }
+void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, Bf16Form form, float* room,
                 uint32_t* dst) {
-  pack_b(B, K, columns, ldb, transposed, wide);
-  for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs_of(K) * width) pair_rows(wide, K, width, term == 1, dst);
+  const int64_t pairs = pairs_of(K);
+  if (!transposed) {
+    const float* rows = B;
+    if (columns < width) pack_b(B, K, columns, ldb, false, room), rows = room, ldb = width;
+    for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) pair_rows(rows, ldb, K, width, term == 1, dst);
+    return;
+  }
+  // Columns of B are contiguous: rounded, a pair is a word, and words are moved like floats.
+  auto* narrow = reinterpret_cast<uint16_t*>(room);
+  round_rows(B, ldb, K, form, 0, columns, narrow);
+  const int64_t words = pairs * (form == Bf16Form::three ? 2 : 1);
+  for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) {
+    transpose_plane(columns, pairs, reinterpret_cast<const uint32_t*>(room) + (term == 1 ? pairs : 0), words, dst, width);
+    for (int64_t k = 0; k < pairs; ++k) std::fill(dst + k * width + columns, dst + (k + 1) * width, 0U);
+  }
 }
 
 struct APlaces {
@@ -73,7 +88,7 @@ PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool tra
     std::vector<float> wide;
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-      wide.resize(static_cast<size_t>(K * width));
+      wide.resize(static_cast<size_t>(wide_floats(K, width)));
       pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, N - n0), width, ldb, transposed, form, wide.data(), data + rows * n0);
     }
   };
@@ -113,7 +128,7 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
 size_t gemm_bf16_unpacked_scratch_bytes(const GemmShape& s, Bf16Form form) {
   const PanelShape shape = panel_shape<float>();
   const int64_t width = shape.lanes * shape.max_vectors;
-  return gemm_bf16_scratch_bytes(s.M, s.K, form) + aligned_bytes<float>(s.K * width) +
+  return gemm_bf16_scratch_bytes(s.M, s.K, form) + aligned_bytes<float>(wide_floats(s.K, width)) +
          aligned_bytes<uint32_t>(pairs_of(s.K) * terms_of(form) * width);
 }
 

@@ -148,12 +148,14 @@ void to_bf16_here(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   auto narrow = [&](V x) HWY_ATTR { return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded(x))); };
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  while (i + lanes <= n) {
     const V x = hn::LoadU(d, src + i);
     hn::StoreU(narrow(x), d16, dst + i);
     if (rest != nullptr) hn::StoreU(narrow(rest_of(x)), d16, rest + i);
+    i += lanes;
+    if (i < n && i + lanes > n) i = n - lanes;  // some of the last vector once more
   }
-  if (i == n) return;
+  if (i >= n) return;
   HWY_ALIGN float last[hn::MaxLanes(d)] = {};
   HWY_ALIGN uint16_t narrowed[hn::MaxLanes(d)];
   std::copy(src + i, src + n, last);
@@ -165,14 +167,14 @@ void to_bf16_here(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
   std::copy(narrowed, narrowed + (n - i), rest + i);
 }
 
-void pair_rows_here(const float* rows, int64_t K, int64_t width, bool rest, uint32_t* dst) {
+void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
   const D d;
   const DU du;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t k = 0; k < K; k += 2) {
     for (int64_t n = 0; n < width; n += lanes) {
-      V even = hn::LoadU(d, rows + k * width + n);
-      V odd = k + 1 < K ? hn::LoadU(d, rows + (k + 1) * width + n) : hn::Zero(d);
+      V even = hn::LoadU(d, rows + k * ld + n);
+      V odd = k + 1 < K ? hn::LoadU(d, rows + (k + 1) * ld + n) : hn::Zero(d);
       if (rest) even = rest_of(even), odd = rest_of(odd);
       hn::StoreU(hn::Or(hn::ShiftRight<16>(rounded(even)), odd_of(rounded(odd))), du, dst + k / 2 * width + n);
     }
@@ -189,7 +191,9 @@ void bf16_tile_here(const Bf16Tile& job) {
 }
 bool has_pairs_here() { return kHasPairs && cpu_info().features.avx512_bf16; }
 void to_bf16_for(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { to_bf16_here(src, n, dst, rest); }
-void pair_rows_for(const float* rows, int64_t K, int64_t width, bool rest, uint32_t* dst) { pair_rows_here(rows, K, width, rest, dst); }
+void pair_rows_for(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
+  pair_rows_here(rows, ld, K, width, rest, dst);
+}
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -215,8 +219,8 @@ void bf16_tile(const Bf16Tile& job) {
 
 void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { HWY_DYNAMIC_DISPATCH(to_bf16_for)(src, n, dst, rest); }
 
-void pair_rows(const float* rows, int64_t K, int64_t width, bool rest, uint32_t* dst) {
-  HWY_DYNAMIC_DISPATCH(pair_rows_for)(rows, K, width, rest, dst);
+void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
+  HWY_DYNAMIC_DISPATCH(pair_rows_for)(rows, ld, K, width, rest, dst);
 }
 
 void run_bf16_tile(const Bf16Tile& job) {

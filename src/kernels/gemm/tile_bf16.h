@@ -37,8 +37,8 @@ void run_bf16_tile(const Bf16Tile& job);
 /// sum of the two has 16 bits of mantissa. Numbers that are not finite, or become so, leave zero.
 void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest);
 
-/// Rows of float32 as rows of pairs: K x width floats become (K + 1) / 2 x width words, a missing last row is zero.
+/// Rows of float32, ld apart, as rows of pairs: K x width floats become (K + 1) / 2 x width words, a missing last row is zero.
 /// @param rest  take what rounding leaves, as to_bf16 does, in place of the rounded numbers
-void pair_rows(const float* rows, int64_t K, int64_t width, bool rest, uint32_t* dst);
+void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst);
 
 }  // namespace treadle::kernels
