@@ -136,8 +136,8 @@ class Packed final : public PackedState {
       bf16_ = room(kernels::nhwc_bf16_packed_size(p, form));
       kernels::nhwc_bf16_pack(p, form, reinterpret_cast<const float*>(weights_.raw()), reinterpret_cast<uint32_t*>(bf16_.data<float>()));
       drop_mapped_pages(weights_.raw(), weights_.size_bytes());
-      // An image of other extents may go by Winograd's way.
-      if (kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
+      // With three products, an image of other extents may go by Winograd's way.
+      if (form == kernels::Bf16Form::one || kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
     }
     return reinterpret_cast<const uint32_t*>(bf16_.data<float>());
   }
@@ -208,16 +208,18 @@ struct NhwcConv : ConstantWeights {
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p);
     k.max_threads = c.max_threads();
-    // Winograd's way saves more products than bfloat16 makes faster, and depthwise convolutions wait for memory.
-    if (const auto form = bf16_form(c.node().attributes); form && k.method == NhwcMethod::direct && kernels::nhwc_bf16_fits(p)) {
+    // One bfloat16 product is faster than Winograd's way in float32, three are not; depthwise convolutions wait for memory.
+    const auto form = bf16_form(c.node().attributes);
+    const bool is_faster = form && (*form == kernels::Bf16Form::one ? k.method != NhwcMethod::depthwise : k.method == NhwcMethod::direct);
+    if (is_faster && kernels::nhwc_bf16_fits(p)) {
       k.form = *form;
       k.packed_bf16 = c.packed<Packed>().conv_bf16(p, k.form);
       c.request_scratch(kernels::nhwc_bf16_scratch_bytes(p, k.form));
       return k;
     }
-    const Packed::Form form = c.packed<Packed>().conv(p, k.method);
-    k.weights = form.weights;
-    k.packed = form.packed;
+    const Packed::Form packed = c.packed<Packed>().conv(p, k.method);
+    k.weights = packed.weights;
+    k.packed = packed.packed;
     c.request_scratch(kernels::nhwc_scratch_bytes(p, k.method, k.max_threads));
     return k;
   }

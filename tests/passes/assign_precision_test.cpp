@@ -23,12 +23,12 @@ TEST(AssignPrecision, ProductsByConstantWeightsBecomeFusedOnesOfThePrecision) {
   auto graph = b.take();
   EXPECT_EQ(testing::changed(*graph, assign("bfloat16"), 2, 0.02), R"(graph g(%x f32[n,5,70]) {
   %w = constant f32[70,33] {...}
-  %shape = constant i64[2] {-1, 33}
+  %shape = constant i64[2] {-1,33}
   %v = constant f32[9,33] {...}
   %c = constant f32[9] {...}
   %product f32[n,5,33] = treadle.FusedMatMul(%x, %w) {precision="bfloat16"}
   %flat f32[5*n,33] = Reshape(%product, %shape)
-  %y f32[5*n,9] = treadle.FusedMatMul(%flat, %v, %c) {precision="bfloat16", transB=1}
+  %y f32[5*n,9] = treadle.FusedMatMul(%flat, %v, %c) {transB=1, precision="bfloat16"}
   return %y
 }
 )");
