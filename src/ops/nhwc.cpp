@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-
 #include "core/file.h"
 #include "core/large_memory.h"
 #include "graph/infer.h"
