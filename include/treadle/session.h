@@ -51,6 +51,10 @@ struct TREADLE_API SessionOptions {
   std::shared_ptr<ThreadPool> thread_pool;              ///< in place of the shared one; the numbers above cap what a run takes of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
+  /// Arithmetic of products by constant weights and of convolutions: "float32" (also if empty), "bfloat16", "bfloat16x3", "int8_weights",
+  /// or entries separated by ";", of which PATTERN=PRECISION holds for nodes of such names and the last that matches counts. Inference
+  /// only; without graph optimisations it has no effect. docs/precision.md says what each costs and gives.
+  std::string precision;
   bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
   std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
   /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over

@@ -200,6 +200,10 @@ void register_options(nb::module_& module) {
       .def_rw("cache_dir", &PySessionOptions::cache_dir,
               "Folder of compiled models, which later sessions of the same model map; \"\": none.")
       .def_rw("compiled_model_filepath", &PySessionOptions::compiled_model_filepath, "Where the compiled model is written; \"\": nowhere.")
+      .def_rw("precision", &PySessionOptions::precision,
+              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"int8_weights\", or \";\"-separated "
+              "entries "
+              "PATTERN=PRECISION; see docs/precision.md.")
       .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
       .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
       .def_rw("config", &PySessionOptions::config)

@@ -103,9 +103,9 @@ void Frame::ready_pointers() {
     const Slot& slot = slots[static_cast<size_t>(operands[k])];
     if (slot.placement == Placement::arena) {
       if (slot.buffer < 0) continue;
-      pointers_[k] =
-          arena_->data() + (budget_ ? budget_->operand_offsets[k]
-                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]));
+      const size_t offset = budget_ ? budget_->operand_offsets[k]
+                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]);
+      if (offset != BudgetedPlan::kNowhere) pointers_[k] = arena_->data() + offset;
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {

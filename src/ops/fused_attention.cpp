@@ -10,6 +10,7 @@
 #include "kernels/attention/attention.h"
 #include "ops/checks.h"
 #include "ops/movement.h"
+#include "ops/precision.h"
 #include "ops/treadle_domain.h"
 #include "treadle/error.h"
 
@@ -93,6 +94,7 @@ struct FusedAttention {
     const int64_t row = p.v_head_size;
     p.y = layout_of(c.node().attributes, "y_layout", 1) == 0 ? kernels::HeadStrides{p.q_heads * p.q_length * row, p.q_length * row, row}
                                                              : kernels::HeadStrides{p.q_heads * p.q_length * row, row, p.q_heads * row};
+    p.bf16 = bf16_form(c.node().attributes);
     a.q = q.offset, a.k = k.offset, a.v = v.offset;
     p.scale = static_cast<double>(c.get_float("scale", 1));
     p.empty_rows = c.get_int("nan_to_zero") != 0 ? kernels::EmptyRows::zero_for_nan : kernels::EmptyRows::formula;
@@ -150,7 +152,8 @@ std::vector<OpDef> fused_attention_ops() {
                           {"y_layout", int64_t{0}},
                           {"q_part", int64_t{0}},
                           {"k_part", int64_t{0}},
-                          {"v_part", int64_t{0}}},
+                          {"v_part", int64_t{0}},
+                          {kPrecision, std::string_view("")}},
            .infer = infer,
            .cost = cost,
            .kernels = {kernel<FusedAttention>("tiles", DType::float32)}}};

@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_bf16.h"
+#include "kernels/gemm/gemm_int8_weights.h"
 #include "ops/movement.h"
 #include "ops/packed_parts.h"
+#include "ops/precision.h"
 #include "ops/product.h"
 #include "ops/treadle_domain.h"
 #include "treadle/error.h"
@@ -65,16 +69,8 @@ Cost cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
 }
 
-struct PackedWeights final : PackedState {
-  kernels::OwnedPackedB<float> b;
-  size_t size_bytes() const override { return static_cast<size_t>(count()) * sizeof(float); }
-  std::vector<PackedPart> parts() const override { return {packed_part(0, b.view.data, count(), b.storage)}; }
-
- private:
-  int64_t count() const { return kernels::packed_b_size<float>(b.view.K, b.view.N); }
-};
-
-struct FusedMatMul {
+/// What the kernels have in common: extents and the epilogue.
+struct Plan {
   static constexpr uint32_t packs = 1U << kB;
   int64_t M, K, N, bias_step;
   Unary activation;
@@ -86,26 +82,10 @@ struct FusedMatMul {
     if (weights->shape().rank() != 2) return "B is not a matrix";
     return {};
   }
-  static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    const Tensor weights = c.constant(kB)->contiguous();
-    auto state = std::make_unique<PackedWeights>();
-    const bool transposed = c.attributes().get_int("transB") != 0;
-    const int64_t rows = weights.shape()[0], columns = weights.shape()[1];
-    state->b = kernels::pack_b(weights.data<float>(), transposed ? columns : rows, transposed ? rows : columns, columns, transposed);
-    return state;
-  }
-  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
-    const bool transposed = c.attributes().get_int("transB") != 0;
-    const Shape& b = c.stored(kB)->shape();
-    auto state = std::make_unique<PackedWeights>();
-    state->b = packed_b_of<float>(parts, 0, b[transposed ? 1 : 0], b[transposed ? 0 : 1]);
-    return state->b.storage ? std::move(state) : nullptr;
-  }
-  static FusedMatMul bind(BindContext& c) {
+  static Plan of(const BindContext& c) {
     const Shape& a = c.shape(kA);
     const bool transposed = c.get_int("transB") != 0;
-    FusedMatMul k{
-        a.product(0, a.rank() - 1), a.back(), c.shape(kB)[transposed ? 0 : 1], 0, activation_of(c.get_string("activation")), 0, 0};
+    Plan k{a.product(0, a.rank() - 1), a.back(), c.shape(kB)[transposed ? 0 : 1], 0, activation_of(c.get_string("activation")), 0, 0};
     check_equal(k.K, c.shape(kB)[transposed ? 1 : 0], "columns of A and rows of B");
     if (c.has_input(kBias)) {
       const int64_t count = c.num_elements(kBias);
@@ -117,12 +97,112 @@ struct FusedMatMul {
     k.a = c.get_float("activation_alpha"), k.b = c.get_float("activation_beta");
     return k;
   }
-  void run(RunContext& c) const {
+  kernels::Epilogue<float> epilogue(RunContext& c) const {
     kernels::Epilogue<float> e;
     e.bias = c.in<float>(kBias), e.bias_col = bias_step;
     e.residual = c.in<float>(kResidual), e.residual_row = N;
     e.activation = activation, e.a = a, e.b = b;
-    kernels::gemm<float>(M, {c.in<float>(kA), K, 1}, c.packed<PackedWeights>().b.view, c.out<float>(0), N, e, c.pool());
+    return e;
+  }
+};
+
+/// The constant weights as a matrix of K x N, which may be stored transposed.
+struct Weights {
+  Tensor tensor;
+  bool transposed;
+  int64_t K, N, ldb;
+
+  static Weights of(const CreateContext& c) {
+    Tensor tensor = c.constant(kB)->contiguous();
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    const int64_t rows = tensor.shape()[0], columns = tensor.shape()[1];
+    return {std::move(tensor), transposed, transposed ? columns : rows, transposed ? rows : columns, columns};
+  }
+};
+
+struct PackedWeights final : PackedState {
+  kernels::OwnedPackedB<float> b;
+  size_t size_bytes() const override { return static_cast<size_t>(count()) * sizeof(float); }
+  std::vector<PackedPart> parts() const override { return {packed_part(0, b.view.data, count(), b.storage)}; }
+
+ private:
+  int64_t count() const { return kernels::packed_b_size<float>(b.view.K, b.view.N); }
+};
+
+struct FusedMatMul : Plan {
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Weights w = Weights::of(c);
+    auto state = std::make_unique<PackedWeights>();
+    state->b = kernels::pack_b(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed);
+    return state;
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    const Shape& b = c.stored(kB)->shape();
+    auto state = std::make_unique<PackedWeights>();
+    state->b = packed_b_of<float>(parts, 0, b[transposed ? 1 : 0], b[transposed ? 0 : 1]);
+    return state->b.storage ? std::move(state) : nullptr;
+  }
+  static FusedMatMul bind(BindContext& c) { return {Plan::of(c)}; }
+  void run(RunContext& c) const {
+    kernels::gemm<float>(M, {c.in<float>(kA), K, 1}, c.packed<PackedWeights>().b.view, c.out<float>(0), N, epilogue(c), c.pool());
+  }
+};
+
+struct PackedBf16Weights final : PackedState {
+  kernels::PackedBf16 b;
+  std::shared_ptr<Storage> storage;
+  size_t size_bytes() const override { return storage ? storage->size_bytes() : 0; }
+};
+
+struct FusedMatMulBf16 : Plan {
+  static std::string declines(const CreateContext& c) {
+    if (!bf16_form(c.attributes())) return "its precision is not bfloat16";
+    return Plan::declines(c);
+  }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Weights w = Weights::of(c);
+    const kernels::Bf16Form form = *bf16_form(c.attributes());
+    auto state = std::make_unique<PackedBf16Weights>();
+    state->storage = allocate_large(static_cast<size_t>(kernels::packed_bf16_size(w.K, w.N, form)) * sizeof(uint32_t));
+    state->b = kernels::pack_bf16(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed, form,
+                                  reinterpret_cast<uint32_t*>(state->storage->data()));
+    return state;
+  }
+  static FusedMatMulBf16 bind(BindContext& c) {
+    FusedMatMulBf16 k{Plan::of(c)};
+    c.request_scratch(kernels::gemm_bf16_scratch_bytes(k.M, k.K, c.packed<PackedBf16Weights>().b.form));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::gemm_bf16(M, c.in<float>(kA), K, c.packed<PackedBf16Weights>().b, c.out<float>(0), N, epilogue(c), c.scratch<void>(),
+                       c.pool());
+  }
+};
+
+struct PackedInt8 final : PackedState {
+  kernels::PackedInt8Weights b;
+  std::shared_ptr<Storage> data, scales;
+  size_t size_bytes() const override { return data->size_bytes() + scales->size_bytes(); }
+};
+
+struct FusedMatMulInt8 : Plan {
+  static std::string declines(const CreateContext& c) {
+    if (c.attributes().get_string(kPrecision) != name_of(Precision::int8_weights)) return "its precision is not int8_weights";
+    return Plan::declines(c);
+  }
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Weights w = Weights::of(c);
+    auto state = std::make_unique<PackedInt8>();
+    state->data = allocate_large(static_cast<size_t>(kernels::packed_int8_size(w.K, w.N)));
+    state->scales = allocate_large(static_cast<size_t>(kernels::packed_int8_scales(w.N)) * sizeof(float));
+    state->b = kernels::pack_int8_weights(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed,
+                                          reinterpret_cast<int8_t*>(state->data->data()), reinterpret_cast<float*>(state->scales->data()));
+    return state;
+  }
+  static FusedMatMulInt8 bind(BindContext& c) { return {Plan::of(c)}; }
+  void run(RunContext& c) const {
+    kernels::gemm_int8_weights(M, c.in<float>(kA), K, c.packed<PackedInt8>().b, c.out<float>(0), N, epilogue(c), c.pool());
   }
 };
 
@@ -130,21 +210,25 @@ struct FusedMatMul {
 
 std::vector<OpDef> fused_matmul_ops() {
   constexpr TypeSet kFloat{DType::float32};
-  return {
-      {.name = "FusedMatMul",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"A", kFloat, "T"},
-                  {"B", kFloat, "T"},
-                  {"bias", kFloat, "T", Presence::optional},
-                  {"residual", kFloat, "T", Presence::optional}},
-       .outputs = {{"Y", kFloat, "T"}},
-       .attributes = {{"transB", int64_t{0}}, {"activation", std::string_view("")}, {"activation_alpha", 0.0F}, {"activation_beta", 0.0F}},
-       .infer = infer,
-       .cost = cost,
-       // Each element of the residual is read where, and before, the sum is written.
-       .alias = {may_reuse(0, kResidual)},
-       .kernels = {kernel<FusedMatMul>("packed", DType::float32)}}};
+  return {{.name = "FusedMatMul",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"A", kFloat, "T"},
+                      {"B", kFloat, "T"},
+                      {"bias", kFloat, "T", Presence::optional},
+                      {"residual", kFloat, "T", Presence::optional}},
+           .outputs = {{"Y", kFloat, "T"}},
+           .attributes = {{"transB", int64_t{0}},
+                          {"activation", std::string_view("")},
+                          {"activation_alpha", 0.0F},
+                          {"activation_beta", 0.0F},
+                          {kPrecision, std::string_view("")}},
+           .infer = infer,
+           .cost = cost,
+           // Each element of the residual is read where, and before, the sum is written.
+           .alias = {may_reuse(0, kResidual)},
+           .kernels = {kernel<FusedMatMulBf16>("packed bfloat16", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
+                       kernel<FusedMatMul>("packed", DType::float32)}}};
 }
 
 }  // namespace treadle::ops

@@ -4,13 +4,12 @@
 
 #include <fmt/format.h>
 
-#include <mutex>
-
 #include "core/checked.h"
 #include "core/file.h"
 #include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/conv/nhwc_bf16.h"
 #include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "kernels/conv/scaled_pointwise.h"
@@ -18,6 +17,7 @@
 #include "ops/checks.h"
 #include "ops/convolution.h"
 #include "ops/nhwc_packed.h"
+#include "ops/precision.h"
 #include "ops/window.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"
@@ -118,23 +118,23 @@ std::unique_ptr<PackedState> restore_conv(const Shape& w, int64_t group, std::sp
   for (int i = 2; i < w.rank(); ++i) p.window.kernel[i - 1] = w[i];
   // A depthwise form is as large as the weights of such a convolution only.
   const bool depthwise = p.group == p.C && p.group == p.M;
-  return NhwcPacked::restore(parts, w, [&](NhwcMethod method) {
+  auto size_of = [&](NhwcMethod method) {
     return method == NhwcMethod::depthwise && !depthwise ? int64_t{-1} : kernels::nhwc_packed_size(p, method);
-  });
+  };
+  return NhwcPacked::restore(parts, w, size_of);
 }
 
-struct NhwcConv : ConstantWeights {
+struct Convolution : ConstantWeights {
   ConvParams params;
   ConvEpilogue epilogue;
   NhwcMethod method;
-  const float *weights, *packed;
+  const float *weights = nullptr, *packed = nullptr;
+  const uint32_t* packed_bf16 = nullptr;  // in place of both
+  kernels::Bf16Form form = kernels::Bf16Form::one;
   int max_threads;
 
-  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
-    return restore_conv(c.stored(1)->shape(), c.attributes().get_int("group", 1), parts);
-  }
-  static NhwcConv bind(BindContext& c) {
-    NhwcConv k;
+  static Convolution bind(BindContext& c) {
+    Convolution k;
     const Shape &x = c.shape(0), &w = c.shape(1);
     ConvParams& p = k.params;
     p.N = x[0], p.C = x[x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
@@ -146,9 +146,18 @@ struct NhwcConv : ConstantWeights {
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p);
     k.max_threads = c.max_threads();
-    const NhwcPacked::Form form = c.packed<NhwcPacked>().conv(p, k.method);
-    k.weights = form.weights;
-    k.packed = form.packed;
+    // One bfloat16 product is faster than Winograd's way in float32, three are not; depthwise convolutions wait for memory.
+    const auto form = bf16_form(c.node().attributes);
+    const bool is_faster = form && (*form == kernels::Bf16Form::one ? k.method != NhwcMethod::depthwise : k.method == NhwcMethod::direct);
+    if (is_faster && kernels::nhwc_bf16_fits(p)) {
+      k.form = *form;
+      k.packed_bf16 = c.packed<NhwcPacked>().conv_bf16(p, k.form);
+      c.request_scratch(kernels::nhwc_bf16_scratch_bytes(p, k.form));
+      return k;
+    }
+    const NhwcPacked::Form packed = c.packed<NhwcPacked>().conv(p, k.method);
+    k.weights = packed.weights;
+    k.packed = packed.packed;
     c.request_scratch(kernels::nhwc_scratch_bytes(p, k.method, k.max_threads));
     return k;
   }
@@ -156,8 +165,25 @@ struct NhwcConv : ConstantWeights {
     ConvEpilogue e = epilogue;
     e.bias = c.in<float>(2);
     e.residual = c.in<float>(3);
+    if (packed_bf16 != nullptr)
+      return kernels::nhwc_bf16_conv(params, form, c.in<float>(0), packed_bf16, c.out<float>(0), e, c.scratch<void>(), c.pool());
     kernels::nhwc_conv(params, method, c.in<float>(0), weights, packed, c.out<float>(0), e, c.scratch<void>(), max_threads, c.pool());
   }
+};
+
+struct NhwcConv : Convolution {
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    return restore_conv(c.stored(1)->shape(), c.attributes().get_int("group", 1), parts);
+  }
+  static NhwcConv bind(BindContext& c) { return {Convolution::bind(c)}; }
+};
+
+// Not restored from a compiled model's file: its weights in bfloat16 are smaller than those that stand in for the original ones there.
+struct NhwcConvBf16 : Convolution {
+  static std::string declines(const CreateContext& c) {
+    return bf16_form(c.attributes()) ? ConstantWeights::declines(c) : "its precision is not bfloat16";
+  }
+  static NhwcConvBf16 bind(BindContext& c) { return {Convolution::bind(c)}; }
 };
 
 void infer_scaled_pointwise(InferContext& c) {
@@ -371,10 +397,10 @@ std::vector<OpDef> nhwc_ops() {
            .inputs =
                {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = joined(joined(window, activation), {{"group", int64_t{1}}}),
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}}, {kPrecision, std::string_view("")}}),
            .infer = infer_conv,
            .cost = conv_cost,
-           .kernels = {kernel<NhwcConv>("nhwc", DType::float32)}},
+           .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32)}},
           {.name = "NhwcScaledPointwise",
            .domain = "treadle",
            .since = {1},

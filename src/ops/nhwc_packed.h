@@ -11,6 +11,7 @@
 #include "core/large_memory.h"
 #include "graph/kernel.h"
 #include "kernels/conv/nhwc.h"
+#include "kernels/conv/nhwc_bf16.h"
 #include "ops/packed_parts.h"
 
 namespace treadle::ops {
@@ -44,6 +45,18 @@ class NhwcPacked final : public PackedState {
     }
     return {form.data<float>(), kernels::is_winograd(method) ? reinterpret_cast<const float*>(weights_.raw()) : nullptr};
   }
+  const uint32_t* conv_bf16(const kernels::ConvParams& p, kernels::Bf16Form form) const {
+    std::lock_guard lock(mutex_);
+    if (!bf16_.defined()) {
+      restore(p);
+      bf16_ = room(kernels::nhwc_bf16_packed_size(p, form));
+      kernels::nhwc_bf16_pack(p, form, reinterpret_cast<const float*>(weights_.raw()), reinterpret_cast<uint32_t*>(bf16_.data<float>()));
+      drop_mapped_pages(weights_.raw(), weights_.size_bytes());
+      // With three products, an image of other extents may go by Winograd's way.
+      if (form == kernels::Bf16Form::one || kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
+    }
+    return reinterpret_cast<const uint32_t*>(bf16_.data<float>());
+  }
   const float* transposed(const kernels::ConvParams& p) const {
     std::lock_guard lock(mutex_);
     Tensor& form = forms_[static_cast<size_t>(kTransposed)];
@@ -57,6 +70,7 @@ class NhwcPacked final : public PackedState {
     }
     return form.data<float>();
   }
+  /// Without the form in bfloat16: kernels that ask for it are not restored.
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
     std::vector<PackedPart> parts;
@@ -87,7 +101,7 @@ class NhwcPacked final : public PackedState {
   }
   size_t size_bytes() const override {
     std::lock_guard lock(mutex_);
-    size_t bytes = 0;
+    size_t bytes = bf16_.defined() ? bf16_.size_bytes() : 0;
     for (const Tensor& form : forms_) bytes += form.defined() ? form.size_bytes() : 0;
     return bytes;
   }
@@ -110,6 +124,7 @@ class NhwcPacked final : public PackedState {
   mutable Tensor weights_;
   mutable std::mutex mutex_;
   mutable Tensor forms_[kernels::kNhwcMethods];
+  mutable Tensor bf16_;  // words of two numbers
 };
 
 /// The two convolutions' weights, packed at once: how does not depend on the image.

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <numeric>
+#include <utility>
 
 #include "core/dispatch.h"
 #include "graph/infer.h"
@@ -39,8 +41,11 @@ void infer_pad(InferContext& c) {
   if (pads->size() != 2 * count)
     throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} axes", pads->size(), count));
   SymbolicShape out = c.shape(0);
+  std::array<bool, kMaxRank> seen{};
   for (size_t i = 0; i < count; ++i) {
-    Dim& extent = out[static_cast<size_t>(normalise_axis((*axes)[i], rank, "axes"))];
+    const auto axis = static_cast<size_t>(normalise_axis((*axes)[i], rank, "axes"));
+    if (std::exchange(seen[axis], true)) throw Error(ErrorCode::invalid_argument, fmt::format("axes names axis {} twice", (*axes)[i]));
+    Dim& extent = out[axis];
     const Dim padded = extent + (*pads)[i] + (*pads)[i + count];
     if (padded.is_const() && padded.value() < 0)
       throw Error(ErrorCode::invalid_argument,

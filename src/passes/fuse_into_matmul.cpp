@@ -3,25 +3,15 @@
 //
 // The sums are formed in the order of the graph, so that the results are the same bits. Only where the operator in between is read once,
 // and never where the addend stretches the product.
-#include <array>
+#include <limits>
 
 #include "graph/op_def.h"
 #include "passes/matching.h"
+#include "passes/product_parts.h"
 #include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
-
-/// A MatMul, Gemm or FusedMatMul as the parts of a FusedMatMul.
-struct ProductParts {
-  std::array<ValueId, 4> inputs{kNoValue, kNoValue, kNoValue, kNoValue};
-  Attributes attributes;
-  int64_t columns = 0;
-
-  bool has_bias() const { return inputs[2] != kNoValue; }
-  bool has_residual() const { return inputs[3] != kNoValue; }
-  bool has_activation() const { return !attributes.get_string("activation").empty(); }
-};
 
 bool is_float(const Graph& graph, ValueId id) {
   return id != kNoValue && graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32;
@@ -37,27 +27,7 @@ bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
 
 std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
   const Node* node = producer_of(graph, value);
-  if (!node || !is_used_once(graph, value)) return std::nullopt;
-  const bool fused = node->is("FusedMatMul", "treadle"), gemm = node->is("Gemm");
-  if (!fused && !gemm && !node->is("MatMul")) return std::nullopt;
-  const Tensor* weights = graph.constant_tensor(node->inputs[1]);
-  if (!weights || weights->dtype() != DType::float32 || weights->shape().rank() != 2 || weights->num_elements() == 0) return std::nullopt;
-  const Type& a = graph.type(node->inputs[0]);
-  if (!a.has_rank() || a.rank() < 1) return std::nullopt;
-  ProductParts parts;
-  if (fused) {
-    parts.attributes = node->attributes;
-  } else if (gemm) {
-    if (node->attributes.get_int("transA") != 0 || node->attributes.get_float("alpha", 1) != 1 ||
-        node->attributes.get_float("beta", 1) != 1)
-      return std::nullopt;
-    if (node->attributes.get_int("transB") != 0) parts.attributes.set("transB", int64_t{1});
-  }
-  parts.columns = weights->shape()[parts.attributes.get_int("transB") != 0 ? 0 : 1];
-  for (size_t i = 0; i < parts.inputs.size(); ++i)
-    if (node->has_input(i)) parts.inputs[i] = node->inputs[i];
-  if (gemm && parts.has_bias() && !is_row(graph, parts.inputs[2], parts.columns, 2)) return std::nullopt;
-  return parts;
+  return node && is_used_once(graph, value) ? product_parts(graph, *node) : std::nullopt;
 }
 
 /// Takes the activation over into the attributes; false if the node is none that a product can end in.
@@ -107,7 +77,7 @@ class FuseIntoMatMul final : public Rule {
     std::optional<ProductParts> parts = product_of(graph, node.inputs[0]);
     if (!parts || parts->has_activation()) return std::nullopt;
     for (const auto& [key, value] : activation) parts->attributes.set(key, value);
-    return fused(node, *parts);
+    return fused_product(node, *parts);
   }
 
  private:
@@ -122,30 +92,51 @@ class FuseIntoMatMul final : public Rule {
         continue;
       if (!parts->has_bias() && is_row(graph, other, parts->columns, out.rank())) {
         parts->inputs[2] = other;
-        return fused(node, *parts);
+        return fused_product(node, *parts);
       }
       if (graph.same_type_and_shape(other, node.outputs[0])) {
         parts->inputs[3] = other;
-        return fused(node, *parts);
+        return fused_product(node, *parts);
       }
     }
     return std::nullopt;
   }
-
-  static Patch fused(const Node& node, const ProductParts& parts) {
-    Patch patch;
-    std::vector<ValueId> inputs(parts.inputs.begin(), parts.inputs.end());
-    while (inputs.back() == kNoValue) inputs.pop_back();
-    patch.replace(node.outputs[0], patch.add({.op_type = "FusedMatMul",
-                                              .inputs = std::move(inputs),
-                                              .attributes = parts.attributes,
-                                              .domain = "treadle",
-                                              .name = node.name}));
-    return patch;
-  }
 };
 
 }  // namespace
+
+std::optional<ProductParts> product_parts(const Graph& graph, const Node& node) {
+  const bool fused = node.is("FusedMatMul", "treadle"), gemm = node.is("Gemm");
+  if (!fused && !gemm && !node.is("MatMul")) return std::nullopt;
+  const Tensor* weights = graph.constant_tensor(node.inputs[1]);
+  if (!weights || weights->dtype() != DType::float32 || weights->shape().rank() != 2 || weights->num_elements() == 0) return std::nullopt;
+  const Type& a = graph.type(node.inputs[0]);
+  if (!a.has_rank() || a.rank() < 1) return std::nullopt;
+  ProductParts parts;
+  if (fused) {
+    parts.attributes = node.attributes;
+  } else if (gemm) {
+    if (node.attributes.get_int("transA") != 0 || node.attributes.get_float("alpha", 1) != 1 || node.attributes.get_float("beta", 1) != 1)
+      return std::nullopt;
+    if (node.attributes.get_int("transB") != 0) parts.attributes.set("transB", int64_t{1});
+  }
+  parts.columns = weights->shape()[parts.attributes.get_int("transB") != 0 ? 0 : 1];
+  for (size_t i = 0; i < parts.inputs.size(); ++i)
+    if (node.has_input(i)) parts.inputs[i] = node.inputs[i];
+  if (gemm && parts.has_bias() && !is_row(graph, parts.inputs[2], parts.columns, 2)) return std::nullopt;
+  return parts;
+}
+
+Patch fused_product(const Node& node, const ProductParts& parts) {
+  Patch patch;
+  std::vector<ValueId> inputs(parts.inputs.begin(), parts.inputs.end());
+  while (inputs.back() == kNoValue) inputs.pop_back();
+  patch.replace(
+      node.outputs[0],
+      patch.add(
+          {.op_type = "FusedMatMul", .inputs = std::move(inputs), .attributes = parts.attributes, .domain = "treadle", .name = node.name}));
+  return patch;
+}
 
 std::unique_ptr<Rule> fuse_into_matmul() { return std::make_unique<FuseIntoMatMul>(); }
 

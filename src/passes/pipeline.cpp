@@ -95,6 +95,9 @@ constexpr WholeGraphPass kLast[] = {
      [](Graph& graph, FoldBudget& budget, int64_t limit) { return fuse_elementwise(graph, limit, budget.keep_quantisation); }},
 };
 
+constexpr PassInfo kAssignPrecision{"assign-precision",
+                                    "products and convolutions to be computed in less than float32, where the session asks", true};
+
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
@@ -121,6 +124,8 @@ class Pipeline {
     for (const RulePass& pass : kFusions) apply(pass);
     if (options_.layout) settle_layout();
     for (const WholeGraphPass& pass : kLast) apply(pass);
+    if (!options_.precision.empty() && is_active(kAssignPrecision))
+      timed(kAssignPrecision, [&] { return assign_precision(graph_, options_.precision, left_); });
     release_unused_constants(graph_);
   }
 
@@ -194,6 +199,7 @@ std::vector<PassInfo> list_passes() {
   for (const RulePass& pass : kFusions) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLayout) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
+  list.push_back(kAssignPrecision);
   return list;
 }
 

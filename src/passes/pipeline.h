@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "passes/precision.h"
 
 namespace treadle::passes {
 
@@ -24,6 +25,8 @@ struct PipelineOptions {
   bool layout = true;
   /// 16-bit floats are computed in float32, from converted constants. Not for a file, which would be twice as large.
   bool widen = true;
+  /// Faster arithmetic than float32 for some products and convolutions. Not for a file.
+  PrecisionRules precision;
   /// Called once, when the graph is simplified but still of ONNX's operators: what it takes out is not fused any more.
   std::function<void(Graph&)> before_fusion;
   /// One line for every pass that changed something: name, what it did, microseconds.

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/pattern.h"
 #include "quantize/plan.h"
-#include "session/pattern.h"
 #include "treadle/error.h"
 
 namespace treadle::quantization {

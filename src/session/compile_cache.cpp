@@ -95,6 +95,7 @@ std::string graph_options(const SessionOptions& options) {
   std::string text =
       fmt::format("disable_all={}\nstrict_symbols={}\nmax_patches={}\n",
                   options.graph_optimization_level == GraphOptimizationLevel::disable_all, options.strict_symbols, options.max_patches);
+  if (!options.precision.empty()) text += fmt::format("precision={}\n", options.precision);
   for (const std::string& pass : options.disabled_passes) text += fmt::format("without {}\n", pass);
   for (const auto& [symbol, extent] : options.free_dimension_overrides) text += fmt::format("{}={}\n", symbol, extent);
   for (const auto& [denotation, extent] : options.denotation_overrides) text += fmt::format("denotation {}={}\n", denotation, extent);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "graph/patch.h"
-#include "session/pattern.h"
+#include "core/pattern.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 

@@ -11,7 +11,7 @@
 
 #include "core/file.h"
 #include "onnx/serialize.h"
-#include "session/pattern.h"
+#include "core/pattern.h"
 #include "treadle/error.h"
 
 #if defined(__linux__)

@@ -5,6 +5,7 @@
 
 #include <charconv>
 
+#include "passes/precision.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -96,6 +97,13 @@ const OptionInfo kTable[] = {
      [](Options& o, Text v) {
        if (v != "training" && v != "inference") throw_value(v, "inference or training");
        o.mode = v == "training" ? SessionMode::training : SessionMode::inference;
+     }},
+    {"precision", "", "treadle.precision", "float32, bfloat16, bfloat16x3, int8_weights; PATTERN=PRECISION, separated by \";\"",
+     "arithmetic of products by constant weights and of convolutions, for all nodes or by pattern of their names (docs/precision.md)",
+     [](const Options& o) { return o.precision.empty() ? std::string("float32") : o.precision; },
+     [](Options& o, Text v) {
+       passes::PrecisionRules::parse(v);
+       o.precision = v;
      }},
     {"device", "", "treadle.device", "cpu, sim, sim:NAME",
      "where nodes run that nothing else places; sim is a simulated accelerator, which checks every access",

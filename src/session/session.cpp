@@ -150,6 +150,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
   pipeline.layout = pipeline.widen = !for_file;
+  if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   if (has_backends) pipeline.before_fusion = partition;
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;

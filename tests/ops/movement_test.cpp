@@ -157,6 +157,10 @@ TEST(Pad, RepeatsReflectionsAndTiles) {
   EXPECT_EQ(values<float>(wrapped), (std::vector<float>{3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 6, 4, 5, 6, 4, 5, 6, 4, 5, 6, 4, 5}));
 }
 
+TEST(Pad, OfAnAxisThatIsNamedTwiceIsAnError) {
+  EXPECT_EQ(error_of({"Pad", 19, {counting({2, 3}), ints({1, 1, 0, 0}), Tensor(), ints({1, -1})}}), "axes names axis -1 twice");
+}
+
 TEST(Pad, OfStringsAndPackedIntegers) {
   auto y = run_op({"Pad", 19, {strings({2}, {"a", "b"}), ints({1, -1}), strings({}, {"-"})}})[0];
   EXPECT_EQ(values<std::string>(y), (std::vector<std::string>{"-", "a"}));

@@ -180,6 +180,20 @@ TEST_F(CompiledModel, ChangedFilesAndOptionsHaveOthersInTheCache) {
   EXPECT_EQ(cached().size(), 3U);
 }
 
+TEST_F(CompiledModel, KeepsThePrecisionItWasCompiledFor) {
+  model().model().save(folder / "m.onnx");
+  const std::string exact = bits(Session(folder / "m.onnx", options), 2);
+  for (const char* precision : {"bfloat16", "bfloat16x3", "int8_weights"}) {
+    SessionOptions plain;
+    plain.precision = options.precision = precision;
+    const std::string expected = bits(Session(folder / "m.onnx", plain), 2);
+    EXPECT_TRUE(expected != exact) << precision;
+    for (int time : {1, 2}) EXPECT_TRUE(bits(Session(folder / "m.onnx", options), 2) == expected) << precision << ", session " << time;
+  }
+  EXPECT_EQ(cached().size(), 4U);
+  EXPECT_TRUE(warnings.empty());
+}
+
 TEST_F(CompiledModel, IsLeftAloneWhereItsOptionsCannotBeKept) {
   model().model().save(folder / "m.onnx");
   options.initializers["half"] = Tensor::scalar(2.0F);

@@ -12,7 +12,7 @@
 
 #include "core/logging.h"
 #include "onnx/parse.h"
-#include "session/pattern.h"
+#include "core/pattern.h"
 #include "tests/session/models.h"
 #include "treadle/treadle.hpp"
 

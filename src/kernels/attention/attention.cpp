@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/attention/rows.h"
 #include "kernels/elementwise/unary_f32.h"
@@ -14,6 +15,7 @@ namespace {
 
 // Scores of one tile: at most this many elements, unless a single row has more.
 constexpr int64_t kTileElements = 64 * 1024;
+constexpr int64_t kFewRows = 4;  // that do not pay for rounding and packing keys and values
 
 int64_t tile_rows(const AttentionParams& p) {
   return std::clamp<int64_t>(kTileElements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
@@ -34,9 +36,26 @@ GemmShape values_shape(const AttentionParams& p, int64_t rows) {
 }
 
 template <typename T>
-size_t gemm_bytes(const AttentionParams& p) {
-  return std::max(gemm_scratch_bytes<T>(scores_shape(p, tile_rows(p)), 1), gemm_scratch_bytes<T>(values_shape(p, tile_rows(p)), 1));
+size_t product_bytes(const AttentionParams& p, const GemmShape& s) {
+  // The last tile may have few rows where the others have many.
+  const size_t bytes = gemm_scratch_bytes<T>(s, 1);
+  GemmShape few = s;
+  few.M = std::min(s.M, kFewRows);
+  return p.bf16 ? std::max({bytes, gemm_scratch_bytes<T>(few, 1), gemm_bf16_unpacked_scratch_bytes(s, *p.bf16)}) : bytes;
 }
+template <typename T>
+size_t gemm_bytes(const AttentionParams& p) {
+  return std::max(product_bytes<T>(p, scores_shape(p, tile_rows(p))), product_bytes<T>(p, values_shape(p, tile_rows(p))));
+}
+
+template <typename T>
+void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, void* work) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.bf16 && s.M > kFewRows) return gemm_bf16_unpacked(s, A, B, C, epilogue, *p.bf16, work);
+  }
+  gemm_batched<T>(s, {}, A, B, C, epilogue, work, 1, nullptr);
+}
+
 template <typename T>
 size_t slot_bytes(const AttentionParams& p) {
   return aligned_bytes<T>(tile_rows(p) * p.kv_length) + aligned_bytes<char>(static_cast<int64_t>(gemm_bytes<T>(p)));
@@ -108,8 +127,8 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   const int64_t kv_head = h / (p.q_heads / p.kv_heads), count = rows * p.kv_length;
   Epilogue<T> scaled;
   scaled.alpha = static_cast<T>(p.scale);
-  gemm_batched<T>(scores_shape(p, rows), {}, data.q + b * p.q.batch + h * p.q.head + first * p.q.row,
-                  data.k + b * p.k.batch + kv_head * p.k.head, scores, scaled, work, 1, nullptr);
+  multiply<T>(p, scores_shape(p, rows), data.q + b * p.q.batch + h * p.q.head + first * p.q.row,
+              data.k + b * p.k.batch + kv_head * p.k.head, scores, scaled, work);
   T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + first) * p.kv_length : nullptr;
   auto show = [&](AttentionScores kind) {
     if (shown && data.scores_kind == kind) std::copy_n(scores, count, shown);
@@ -126,8 +145,8 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   show(AttentionScores::biased);
   for (int64_t r = 0; r < rows; ++r) softmax_row(scores + r * p.kv_length, p.kv_length, p.empty_rows);
   show(AttentionScores::probabilities);
-  gemm_batched<T>(values_shape(p, rows), {}, scores, data.v + b * p.v.batch + kv_head * p.v.head,
-                  data.y + b * p.y.batch + h * p.y.head + first * p.y.row, {}, work, 1, nullptr);
+  multiply<T>(p, values_shape(p, rows), scores, data.v + b * p.v.batch + kv_head * p.v.head,
+              data.y + b * p.y.batch + h * p.y.head + first * p.y.row, {}, work);
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "core/thread_pool.h"
+#include "kernels/gemm/gemm_bf16.h"
 
 namespace treadle::kernels {
 
@@ -36,6 +38,8 @@ struct AttentionParams {
   EmptyRows empty_rows = EmptyRows::zero;
   double masked = -std::numeric_limits<double>::infinity();  ///< a score that `keep` masks
   bool keeps = true;                                         ///< what `keep` says of a key that counts
+  /// The two products are computed in bfloat16, for float and more than a few queries; the softmax is not.
+  std::optional<Bf16Form> bf16;
   int64_t mask_batch = 0, mask_head = 0, mask_row = 0, mask_column = 0, mask_length = 0;
 };
 

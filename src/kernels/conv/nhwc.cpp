@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/conv/depthwise_nhwc.h"
+#include "kernels/conv/nhwc_direct.h"
 #include "kernels/conv/nhwc_tile.h"
 #include "kernels/conv/winograd.h"
 #include "kernels/gemm/gemm.h"
@@ -16,64 +17,14 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kBlockFloats = 48 * 1024;   // of the image, that a block of rows reads: with a panel of weights it stays in L2
-constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are blocks to share
-constexpr int64_t kEnoughItems = 8;           // keep the threads busy
+using namespace direct;  // NOLINT(google-build-using-namespace): names of this subject
+
 constexpr int64_t kBandFloats = 64 * 1024;    // of a depthwise convolution's output, that stay in L2 for the activation
 constexpr int64_t kLargeWindow = 25;          // taps of a depthwise convolution, from which on L1 has room for fewer channels
 constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
 constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
-constexpr int64_t kMaxPieceRows = 192;        // pixels whose places are listed on the stack
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kMaxSegments = 128;  // a list on the stack
-constexpr int64_t kPackedTaps = 64;    // of each filter, that are packed together: the lines that they are written to stay in L1
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-bool is_padded(const Window& w) {
-  for (int i = 0; i < 3; ++i) {
-    if (w.pad_begin[i] != 0 || (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1 > w.in[i]) return true;
-  }
-  return false;
-}
-
-bool is_flat(const Window& w) { return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w); }
-
-/// The image that the direct way reads: padded if need be.
-struct Source {
-  int64_t extent[3];
-  bool copied;
-  explicit Source(const Window& w) : copied(is_padded(w)) {
-    for (int i = 0; i < 3; ++i) {
-      const int64_t reach = (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1;
-      extent[i] = copied ? std::max(reach, w.in[i] + w.pad_begin[i]) : w.in[i];
-    }
-  }
-  int64_t pixels() const { return extent[0] * extent[1] * extent[2]; }
-};
-
-/// The runs of contiguous floats that a window is made of.
-struct Segments {
-  int64_t count, length;
-  bool whole_rows;  // a row of the window, all channels, is one run
-  explicit Segments(const ConvParams& p) {
-    const Window& w = p.window;
-    whole_rows = p.group == 1 && (w.dilation[2] == 1 || w.kernel[2] == 1);
-    count = w.kernel[0] * w.kernel[1] * (whole_rows ? 1 : w.kernel[2]);
-    length = p.C / p.group * (whole_rows ? w.kernel[2] : 1);
-  }
-  void offsets(const ConvParams& p, const Source& source, int64_t* to) const {
-    const Window& w = p.window;
-    for (int64_t d = 0; d < w.kernel[0]; ++d) {
-      for (int64_t h = 0; h < w.kernel[1]; ++h) {
-        for (int64_t i = 0; i < (whole_rows ? 1 : w.kernel[2]); ++i)
-          *to++ = (((d * w.dilation[0]) * source.extent[1] + h * w.dilation[1]) * source.extent[2] + i * w.dilation[2]) * p.C;
-      }
-    }
-  }
-};
-
-int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
+constexpr int64_t kPackedTaps = 64;  // of each filter, that are packed together: the lines that they are written to stay in L1
 
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
   const Window& w = p.window;
@@ -97,39 +48,6 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
                });
 }
 
-/// How the direct way cuts its work: lines of outputs (a line's pixels are evenly spaced in the image) in blocks, times groups, times
-/// ranges of panels. Depends on sizes only.
-struct DirectPlan {
-  int64_t lines, line;  // per image
-  int64_t block_lines, blocks;
-  Panels panels;
-  int64_t panel_ranges, panels_per_range;
-
-  explicit DirectPlan(const ConvParams& p) : panels(p.M / p.group, panel_shape<float>()) {
-    const Window& w = p.window;
-    lines = w.out[0] * w.out[1];
-    line = w.out[2];
-    // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
-    const bool flat = is_flat(w);
-    const int64_t pixel_floats = p.C / p.group * w.stride[1] * w.stride[2];
-    int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), 24, kMaxBlockRows);
-    if (flat) {
-      const int64_t pixels = w.out_size();
-      lines = std::max<int64_t>(1, divide_up(pixels, rows));
-      line = divide_up(pixels, lines);
-      block_lines = 1;
-      lines = divide_up(pixels, line);
-    } else {
-      block_lines = std::clamp<int64_t>(rows / std::max<int64_t>(1, line), 1, lines);
-    }
-    blocks = divide_up(lines, block_lines);
-    const int64_t items = blocks * p.N * p.group;
-    panel_ranges = items >= kEnoughItems ? 1 : std::min(panels.count, divide_up(kEnoughItems, items));
-    panels_per_range = divide_up(panels.count, panel_ranges);
-    panel_ranges = divide_up(panels.count, panels_per_range);
-  }
-};
-
 /// The depth of a convolution in parts of nearly equal length, runs of whole segments or pieces of one segment: a part of a panel stays in
 /// L2 while all pixels of a block pass, beside the part that is fetched meanwhile.
 struct DepthParts {
@@ -151,20 +69,8 @@ struct DepthParts {
   }
 };
 
-/// Where the windows of outputs [begin, end) start in the source, in floats.
-void pixel_offsets(const ConvParams& p, const Source& source, int64_t begin, int64_t end, int64_t* to) {
-  const Window& w = p.window;
-  int64_t ow = begin % w.out[2], oh = begin / w.out[2] % w.out[1], od = begin / w.out[2] / w.out[1];
-  for (int64_t i = begin; i < end; ++i) {
-    *to++ = (((od * w.stride[0]) * source.extent[1] + oh * w.stride[1]) * source.extent[2] + ow * w.stride[2]) * p.C;
-    if (++ow < w.out[2]) continue;
-    ow = 0;
-    if (++oh < w.out[1]) continue;
-    oh = 0, ++od;
-  }
-}
-
-void direct(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded, ThreadPool* pool) {
+void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
+                       ThreadPool* pool) {
   const Window& w = p.window;
   const Source source(w);
   const Segments segments(p);
@@ -442,7 +348,7 @@ void nhwc_conv(const ConvParams& p, NhwcMethod method, const float* x, const flo
     case NhwcMethod::depthwise: return depthwise(p, x, packed, y, epilogue, pool);
     case NhwcMethod::winograd4: return winograd(p, 4, x, weights, packed, y, epilogue, scratch, max_threads, pool);
     case NhwcMethod::winograd2: return winograd(p, 2, x, weights, packed, y, epilogue, scratch, max_threads, pool);
-    case NhwcMethod::direct: return direct(p, x, packed, y, epilogue, static_cast<float*>(scratch), pool);
+    case NhwcMethod::direct: return convolve_directly(p, x, packed, y, epilogue, static_cast<float*>(scratch), pool);
   }
 }
 

@@ -1,0 +1,113 @@
+// How a convolution with channels innermost reads the image in place: what the float32 and the bfloat16 way have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/conv/conv.h"
+#include "kernels/gemm/tile.h"
+
+namespace treadle::kernels::direct {
+
+inline constexpr int64_t kBlockFloats = 48 * 1024;  // of the image, that a block of rows reads: with a panel of weights it stays in L2
+inline constexpr int64_t kMaxBlockRows = 192;       // and no more, so that there are blocks to share
+inline constexpr int64_t kEnoughItems = 8;          // keep the threads busy
+inline constexpr int64_t kMaxPieceRows = 192;       // pixels whose places are listed on the stack
+inline constexpr int64_t kMaxSegments = 128;        // a list on the stack
+
+inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+inline bool is_padded(const Window& w) {
+  for (int i = 0; i < 3; ++i) {
+    if (w.pad_begin[i] != 0 || (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1 > w.in[i]) return true;
+  }
+  return false;
+}
+
+inline bool is_flat(const Window& w) {
+  return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
+}
+
+/// The image that the direct way reads: padded if need be.
+struct Source {
+  int64_t extent[3];
+  bool copied;
+  explicit Source(const Window& w) : copied(is_padded(w)) {
+    for (int i = 0; i < 3; ++i) {
+      const int64_t reach = (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1;
+      extent[i] = copied ? std::max(reach, w.in[i] + w.pad_begin[i]) : w.in[i];
+    }
+  }
+  int64_t pixels() const { return extent[0] * extent[1] * extent[2]; }
+};
+
+/// The runs of contiguous floats that a window is made of.
+struct Segments {
+  int64_t count, length;
+  bool whole_rows;  // a row of the window, all channels, is one run
+  explicit Segments(const ConvParams& p) {
+    const Window& w = p.window;
+    whole_rows = p.group == 1 && (w.dilation[2] == 1 || w.kernel[2] == 1);
+    count = w.kernel[0] * w.kernel[1] * (whole_rows ? 1 : w.kernel[2]);
+    length = p.C / p.group * (whole_rows ? w.kernel[2] : 1);
+  }
+  void offsets(const ConvParams& p, const Source& source, int64_t* to) const {
+    const Window& w = p.window;
+    for (int64_t d = 0; d < w.kernel[0]; ++d) {
+      for (int64_t h = 0; h < w.kernel[1]; ++h) {
+        for (int64_t i = 0; i < (whole_rows ? 1 : w.kernel[2]); ++i)
+          *to++ = (((d * w.dilation[0]) * source.extent[1] + h * w.dilation[1]) * source.extent[2] + i * w.dilation[2]) * p.C;
+      }
+    }
+  }
+};
+
+inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
+
+/// How the direct way cuts its work: lines of outputs (a line's pixels are evenly spaced in the image) in blocks, times groups, times
+/// ranges of panels. Depends on sizes only.
+struct DirectPlan {
+  int64_t lines, line;  // per image
+  int64_t block_lines, blocks;
+  Panels panels;
+  int64_t panel_ranges, panels_per_range;
+
+  explicit DirectPlan(const ConvParams& p) : panels(p.M / p.group, panel_shape<float>()) {
+    const Window& w = p.window;
+    lines = w.out[0] * w.out[1];
+    line = w.out[2];
+    // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
+    const bool flat = is_flat(w);
+    const int64_t pixel_floats = p.C / p.group * w.stride[1] * w.stride[2];
+    int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), 24, kMaxBlockRows);
+    if (flat) {
+      const int64_t pixels = w.out_size();
+      lines = std::max<int64_t>(1, divide_up(pixels, rows));
+      line = divide_up(pixels, lines);
+      block_lines = 1;
+      lines = divide_up(pixels, line);
+    } else {
+      block_lines = std::clamp<int64_t>(rows / std::max<int64_t>(1, line), 1, lines);
+    }
+    blocks = divide_up(lines, block_lines);
+    const int64_t items = blocks * p.N * p.group;
+    panel_ranges = items >= kEnoughItems ? 1 : std::min(panels.count, divide_up(kEnoughItems, items));
+    panels_per_range = divide_up(panels.count, panel_ranges);
+    panel_ranges = divide_up(panels.count, panels_per_range);
+  }
+};
+
+/// Where the windows of outputs [begin, end) start in the source, in floats.
+inline void pixel_offsets(const ConvParams& p, const Source& source, int64_t begin, int64_t end, int64_t* to) {
+  const Window& w = p.window;
+  int64_t ow = begin % w.out[2], oh = begin / w.out[2] % w.out[1], od = begin / w.out[2] / w.out[1];
+  for (int64_t i = begin; i < end; ++i) {
+    *to++ = (((od * w.stride[0]) * source.extent[1] + oh * w.stride[1]) * source.extent[2] + ow * w.stride[2]) * p.C;
+    if (++ow < w.out[2]) continue;
+    ow = 0;
+    if (++oh < w.out[1]) continue;
+    oh = 0, ++od;
+  }
+}
+
+}  // namespace treadle::kernels::direct

@@ -1,0 +1,160 @@
+#include "kernels/gemm/gemm_bf16.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/gemm/tile_bf16.h"
+#include "kernels/movement/transpose_plane.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the block of C stays in L1
+constexpr int64_t kMinMacsPerChunk = 200'000;  // about 2 us of work
+constexpr int64_t kMinConverted = 16'384;      // elements that are worth a chunk
+
+int64_t pairs_of(int64_t K) { return (K + 1) / 2; }
+int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
+
+// Rows [begin, end) of A, rounded: each as its upper part, then, with three terms, the lower one; of even length.
+void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t begin, int64_t end, uint16_t* to) {
+  const int64_t length = 2 * pairs_of(K), row = length * (form == Bf16Form::three ? 2 : 1);
+  for (int64_t m = begin; m < end; ++m) {
+    uint16_t *hi = to + m * row, *lo = form == Bf16Form::three ? hi + length : nullptr;
+    to_bf16(A + m * lda, K, hi, lo);
+    if (K == length) continue;
+    hi[K] = 0;
+    if (lo != nullptr) lo[K] = 0;
+  }
+}
+
+// A panel of B. With three terms it has the upper, lower and upper parts below each other, which meet A's upper, upper and lower ones.
+// @param room  wide_floats(K, width) floats
+int64_t wide_floats(int64_t K, int64_t width) { return 2 * pairs_of(K) * width; }
+void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, Bf16Form form, float* room,
+                uint32_t* dst) {
+  const int64_t pairs = pairs_of(K);
+  if (!transposed) {
+    const float* rows = B;
+    if (columns < width) pack_b(B, K, columns, ldb, false, room), rows = room, ldb = width;
+    for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) pair_rows(rows, ldb, K, width, term == 1, dst);
+    return;
+  }
+  // Columns of B are contiguous: rounded, a pair is a word, and words are moved like floats.
+  auto* narrow = reinterpret_cast<uint16_t*>(room);
+  round_rows(B, ldb, K, form, 0, columns, narrow);
+  const int64_t words = pairs * (form == Bf16Form::three ? 2 : 1);
+  for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) {
+    transpose_plane(columns, pairs, reinterpret_cast<const uint32_t*>(room) + (term == 1 ? pairs : 0), words, dst, width);
+    for (int64_t k = 0; k < pairs; ++k) std::fill(dst + k * width + columns, dst + (k + 1) * width, 0U);
+  }
+}
+
+struct APlaces {
+  int64_t offsets[3];
+  explicit APlaces(int64_t K) : offsets{0, 0, 2 * pairs_of(K)} {}
+};
+
+// One panel times all rows of A; B, the rows of C and the epilogue are the caller's to say.
+Bf16Tile job_for(const uint16_t* A, int64_t K, Bf16Form form, const APlaces& places, const Panels& panels, int64_t panel, float* C,
+                 int64_t ldc, const Epilogue<float>& epilogue) {
+  const int64_t n0 = panels.first_column(panel), length = 2 * pairs_of(K);
+  Bf16Tile job{.A = A,
+               .a_row = length * (form == Bf16Form::three ? 2 : 1),
+               .pixels = nullptr,
+               .segments = places.offsets,
+               .num_segments = terms_of(form),
+               .length = length,
+               .B = nullptr,
+               .to = {}};
+  job.to.vectors = panels.width_vectors(panel);
+  job.to.C = C + n0, job.to.ldc = ldc;
+  job.to.first_column = n0, job.to.columns = std::min(job.to.vectors * panels.lanes, panels.N - n0);
+  job.to.epilogue = &epilogue;
+  return job;
+}
+
+}  // namespace
+
+int64_t packed_bf16_size(int64_t K, int64_t N, Bf16Form form) {
+  return pairs_of(K) * terms_of(form) * Panels(N, panel_shape<float>()).padded_columns();
+}
+
+PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, Bf16Form form, uint32_t* data, ThreadPool* pool) {
+  const Panels panels(N, panel_shape<float>());
+  const int64_t rows = pairs_of(K) * terms_of(form);
+  auto pack_panels = [&](int64_t begin, int64_t end) {
+    std::vector<float> wide;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+      wide.resize(static_cast<size_t>(wide_floats(K, width)));
+      pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, N - n0), width, ldb, transposed, form, wide.data(), data + rows * n0);
+    }
+  };
+  if (K > 0) parallel_for(pool, panels.count, std::max<int64_t>(1, 4096 / K), pack_panels);
+  return {K, N, form, data};
+}
+
+size_t gemm_bf16_scratch_bytes(int64_t M, int64_t K, Bf16Form form) {
+  return aligned_bytes<uint16_t>(M * 2 * pairs_of(K) * (form == Bf16Form::three ? 2 : 1));
+}
+
+void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, float* C, int64_t ldc, const Epilogue<float>& epilogue,
+               void* scratch, ThreadPool* pool, bool emulated) {
+  if (M <= 0 || B.N <= 0) return;
+  const int64_t K = B.K;
+  auto* narrow = static_cast<uint16_t*>(scratch);
+  parallel_for(pool, M, std::max<int64_t>(1, kMinConverted / std::max<int64_t>(1, K)),
+               [&](int64_t begin, int64_t end) { round_rows(A, lda, K, B.form, begin, end, narrow); });
+  const APlaces places(K);
+  const Panels panels(B.N, panel_shape<float>());
+  const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk, width = (panels.vectors + 1) * panels.lanes;
+  const int64_t macs = K * terms_of(B.form) * std::min(M, kRowsPerChunk) * width;
+  parallel_for(pool, panels.count * chunks, std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t item = begin; item < end; ++item) {
+                   const int64_t panel = item / chunks;
+                   Bf16Tile job = job_for(narrow, K, B.form, places, panels, panel, C, ldc, epilogue);
+                   job.B = B.data + pairs_of(K) * terms_of(B.form) * panels.first_column(panel);
+                   job.to.row_begin = M * (item % chunks) / chunks, job.to.row_end = M * (item % chunks + 1) / chunks;
+                   job.to.fetches_ahead = item % chunks == 0;
+                   job.emulated = emulated;
+                   run_bf16_tile(job);
+                 }
+               });
+}
+
+size_t gemm_bf16_unpacked_scratch_bytes(const GemmShape& s, Bf16Form form) {
+  const PanelShape shape = panel_shape<float>();
+  const int64_t width = shape.lanes * shape.max_vectors;
+  return gemm_bf16_scratch_bytes(s.M, s.K, form) + aligned_bytes<float>(wide_floats(s.K, width)) +
+         aligned_bytes<uint32_t>(pairs_of(s.K) * terms_of(form) * width);
+}
+
+void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, float* C, const Epilogue<float>& epilogue, Bf16Form form,
+                        void* scratch) {
+  if (s.M <= 0 || s.N <= 0) return;
+  auto* room = static_cast<std::byte*>(scratch);
+  auto* narrow = reinterpret_cast<uint16_t*>(room);
+  auto* words = reinterpret_cast<uint32_t*>(room += gemm_bf16_scratch_bytes(s.M, s.K, form));
+  const PanelShape shape = panel_shape<float>();
+  auto* wide = reinterpret_cast<float*>(room + aligned_bytes<uint32_t>(pairs_of(s.K) * terms_of(form) * shape.lanes * shape.max_vectors));
+  round_rows(A, s.a_row, s.K, form, 0, s.M, narrow);
+  const APlaces places(s.K);
+  const Panels panels(s.N, shape);
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t n0 = panels.first_column(panel);
+    Bf16Tile job = job_for(narrow, s.K, form, places, panels, panel, C, s.ldc, epilogue);
+    if (s.K > 0)
+      pack_panel(B + n0 * (s.b_transposed ? s.ldb : 1), s.K, job.to.columns, job.to.vectors * panels.lanes, s.ldb, s.b_transposed, form,
+                 wide, words);
+    job.B = words;
+    for (int64_t row = 0; row < s.M; row = job.to.row_end) {
+      job.to.row_begin = row, job.to.row_end = std::min(s.M, row + kRowsPerChunk);
+      run_bf16_tile(job);
+    }
+  }
+}
+
+}  // namespace treadle::kernels

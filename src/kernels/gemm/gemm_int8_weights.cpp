@@ -1,0 +1,205 @@
+#include "kernels/gemm/gemm_int8_weights.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gemm/gemm_int8_weights.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/gemm/tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// dst(k, n) = scales(n) * src(k, n), rows of `width`, which is whole vectors.
+void expand_rows(const int8_t* src, int64_t rows, int64_t width, const float* scales, float* dst) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> d32;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t n = 0; n < width; n += lanes) {
+    const auto scale = hn::LoadU(d, scales + n);
+    for (int64_t k = 0; k < rows; ++k) {
+      const auto q = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, src + k * width + n)));
+      hn::StoreU(hn::Mul(q, scale), d, dst + k * width + n);
+    }
+  }
+}
+
+// A few rows of A times a panel, from the bytes themselves: sums(m, n) = scales(n) * sum over k of A(m, k) B(k, n).
+template <int kRows, int kVectors>
+HWY_NOINLINE void multiply_rows(const float* A, int64_t lda, const int8_t* B, int64_t K, const float* scales, float* sums) {
+  using D = hn::ScalableTag<float>;
+  using V = hn::Vec<D>;
+  const D d;
+  const hn::RebindToSigned<D> d32;
+  const hn::Rebind<int8_t, D> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int kSets = kRows == 1 ? 2 : 1;  // a single row has too few chains to fill the pipeline
+  V sum[kSets * kRows][kVectors];
+#define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+#define TREADLE_EACH_ROW _Pragma("GCC unroll 4") for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+  for (int r = 0; r < kSets * kRows; ++r) TREADLE_EACH_VECTOR sum[r][v] = hn::Zero(d);
+  const auto* HWY_RESTRICT b = B;
+  auto widened = [&](int v) HWY_ATTR { return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, b + v * lanes))); };
+  int64_t k = 0;
+  for (; k + kSets <= K; k += kSets) {
+#pragma GCC unroll 2
+    for (int set = 0; set < kSets; ++set, b += kVectors * lanes) {
+      TREADLE_EACH_VECTOR {
+        const V bv = widened(v);
+        TREADLE_EACH_ROW sum[set * kRows + r][v] = hn::MulAdd(hn::Set(d, A[r * lda + k + set]), bv, sum[set * kRows + r][v]);
+      }
+    }
+  }
+  if (k < K) TREADLE_EACH_VECTOR sum[0][v] = hn::MulAdd(hn::Set(d, A[k]), widened(v), sum[0][v]);
+  TREADLE_EACH_ROW TREADLE_EACH_VECTOR {
+    const V total = kSets == 2 ? hn::Add(sum[0][v], sum[kSets - 1][v]) : sum[r][v];
+    hn::StoreU(hn::Mul(total, hn::LoadU(d, scales + v * lanes)), d, sums + (r * kVectors + v) * lanes);
+  }
+#undef TREADLE_EACH_ROW
+#undef TREADLE_EACH_VECTOR
+}
+
+template <int kRows>
+void multiply_panel(int64_t vectors, const float* A, int64_t lda, const int8_t* B, int64_t K, const float* scales, float* sums) {
+  switch (vectors) {
+    case 1: return multiply_rows<kRows, 1>(A, lda, B, K, scales, sums);
+    case 2: return multiply_rows<kRows, 2>(A, lda, B, K, scales, sums);
+    case 3: return multiply_rows<kRows, 3>(A, lda, B, K, scales, sums);
+    default: return multiply_rows<kRows, 4>(A, lda, B, K, scales, sums);
+  }
+}
+
+void multiply_few_rows(int64_t rows, int64_t vectors, const float* A, int64_t lda, const int8_t* B, int64_t K, const float* scales,
+                       float* sums) {
+  switch (rows) {
+    case 1: return multiply_panel<1>(vectors, A, lda, B, K, scales, sums);
+    case 2: return multiply_panel<2>(vectors, A, lda, B, K, scales, sums);
+    case 3: return multiply_panel<3>(vectors, A, lda, B, K, scales, sums);
+    default: return multiply_panel<4>(vectors, A, lda, B, K, scales, sums);
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(expand_rows);
+HWY_EXPORT(multiply_few_rows);
+
+namespace {
+
+constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the block of C stays in L1
+constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
+constexpr int64_t kBlockFloats = 96 * 64;      // of expanded weights, which stay in L1
+constexpr int64_t kFewRows = 4, kMaxPanel = 64;
+constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
+
+// One panel times at most kFewRows rows, which read it once.
+void panel_few_rows(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, const Panels& panels, int64_t panel, float* C,
+                    int64_t ldc, const Epilogue<float>& e) {
+  alignas(64) float sums[kFewRows * kMaxPanel];
+  const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel), width = vectors * panels.lanes;
+  HWY_DYNAMIC_DISPATCH(multiply_few_rows)(M, vectors, A, lda, B.data + B.K * n0, B.K, B.scales + n0, sums);
+  const int64_t columns = std::min(width, B.N - n0);
+  for (int64_t m = 0; m < M; ++m) {
+    float* c = C + m * ldc + n0;
+    for (int64_t n = 0; n < columns; ++n) {
+      float value = sums[m * width + n];
+      if (e.bias != nullptr) value += e.beta * e.bias[m * e.bias_row + (n0 + n) * e.bias_col];
+      if (e.residual != nullptr) value += e.residual[m * e.residual_row + n0 + n];
+      c[n] = value;
+    }
+    if (e.activation != Unary::none) unary_f32(e.activation, e.a, e.b, c, c, columns);
+  }
+}
+
+// One panel times rows [begin, end) of A, a block of K at a time; C holds the sum in between.
+void panel_rows(int64_t begin, int64_t end, const float* A, int64_t lda, const PackedInt8Weights& B, const Panels& panels, int64_t panel,
+                float* C, int64_t ldc, const Epilogue<float>& e) {
+  alignas(64) float block[kBlockFloats];
+  const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel), width = vectors * panels.lanes;
+  const int64_t depth = std::max<int64_t>(1, kBlockFloats / width), blocks = std::max<int64_t>(1, (B.K + depth - 1) / depth);
+  Epilogue<float> own = e;
+  own.bias = nullptr;
+  own.activation = Unary::none;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t k0 = B.K * i / blocks, k1 = B.K * (i + 1) / blocks;
+    if (k1 > k0) HWY_DYNAMIC_DISPATCH(expand_rows)(B.data + B.K * n0 + k0 * width, k1 - k0, width, B.scales + n0, block);
+    if (i + 1 == blocks) own.bias = e.bias, own.activation = e.activation;
+    run_tile<float>({.A = A + k0,
+                     .a_row = lda,
+                     .a_col = 1,
+                     .B = block,
+                     .b_row = width,
+                     .vectors = vectors,
+                     .C = C + n0,
+                     .ldc = ldc,
+                     .K = k1 - k0,
+                     .row_begin = begin,
+                     .row_end = end,
+                     .first_column = n0,
+                     .columns = std::min(width, B.N - n0),
+                     .epilogue = &own});
+    own.residual = C;
+    own.residual_row = ldc;
+  }
+}
+
+}  // namespace
+
+int64_t packed_int8_scales(int64_t N) { return Panels(N, panel_shape<float>()).padded_columns(); }
+int64_t packed_int8_size(int64_t K, int64_t N) { return K * packed_int8_scales(N); }
+
+PackedInt8Weights pack_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, int8_t* data, float* scales) {
+  const Panels panels(N, panel_shape<float>());
+  const int64_t row = transposed ? 1 : ldb, column = transposed ? ldb : 1;
+  std::fill_n(scales, panels.padded_columns(), 0.0F);
+  for (int64_t k = 0; k < K; ++k) {
+    for (int64_t n = 0; n < N; ++n) {
+      const float size = std::abs(B[k * row + n * column]);
+      if (!std::isfinite(size)) scales[n] = kNan;
+      if (size > scales[n]) scales[n] = size;  // no number is larger than NaN
+    }
+  }
+  for (int64_t n = 0; n < N; ++n) scales[n] /= kLargest;
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+    for (int64_t k = 0; k < K; ++k) {
+      int8_t* to = data + K * n0 + k * width;
+      for (int64_t n = 0; n < width; ++n) {
+        const bool exists = n0 + n < N && scales[n0 + n] > 0;
+        const float q = exists ? std::nearbyint(B[k * row + (n0 + n) * column] / scales[n0 + n]) : 0;
+        to[n] = static_cast<int8_t>(q >= -kLargest && q <= kLargest ? q : 0);
+      }
+    }
+  }
+  return {K, N, data, scales};
+}
+
+void gemm_int8_weights(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, float* C, int64_t ldc,
+                       const Epilogue<float>& epilogue, ThreadPool* pool) {
+  if (M <= 0 || B.N <= 0) return;
+  const Panels panels(B.N, panel_shape<float>());
+  const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk;
+  const int64_t macs = std::max<int64_t>(1, B.K * std::min(M, kRowsPerChunk) * (panels.vectors + 1) * panels.lanes);
+  parallel_for(pool, panels.count * chunks, std::max<int64_t>(1, kMinMacsPerChunk / macs), [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item)
+      if (M <= kFewRows) {
+        panel_few_rows(M, A, lda, B, panels, item, C, ldc, epilogue);
+      } else {
+        panel_rows(M * (item % chunks) / chunks, M * (item % chunks + 1) / chunks, A, lda, B, panels, item / chunks, C, ldc, epilogue);
+      }
+  });
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,266 @@
+#include "kernels/gemm/tile_bf16.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gemm/tile_bf16.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu_info.h"
+#include "core/float_types.h"
+#include "kernels/elementwise/unary_f32.h"
+#include "kernels/gemm/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using DU = hn::ScalableTag<uint32_t>;
+using V = hn::Vec<D>;
+using VU = hn::Vec<DU>;
+
+#if HWY_TARGET == HWY_AVX3
+// sum += the two products of each pair. Written as an instruction because this file's functions are compiled for AVX-512 without bfloat16,
+// which Highway knows no target for; only called where the processor has it.
+HWY_INLINE V add_pairs(V sum, VU a, VU b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+  return sum;
+}
+#else
+HWY_INLINE V add_pairs(V sum, VU, VU) { return sum; }
+#endif
+constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3;
+
+#define TREADLE_EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r)
+#define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+
+HWY_INLINE uint32_t pair_at(const uint16_t* p) {
+  uint32_t pair;
+  std::memcpy(&pair, p, sizeof pair);
+  return pair;
+}
+HWY_INLINE VU odd_of(VU pairs) { return hn::And(pairs, hn::Set(DU(), 0xFFFF0000U)); }
+
+// kApart: rows lie where job.pixels says, else job.a_row apart from A, which belongs to `row`.
+template <bool kPairs, int kRows, int kVectors, bool kApart>
+HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row, [[maybe_unused]] int64_t ahead) {
+  const D d;
+  const DU du;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), a_row = job.a_row, length = job.length;
+  V sum[kRows][kVectors];
+  TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Zero(d);
+  const uint32_t* HWY_RESTRICT b = job.B;
+  for (int64_t s = 0; s < job.num_segments; ++s) {
+    const uint16_t* HWY_RESTRICT first = A + job.segments[s];
+    [[maybe_unused]] const uint16_t* a[kRows];
+    if constexpr (kApart) {
+      TREADLE_EACH_ROW a[r] = first + job.pixels[row + r];
+    }
+    for (int64_t k = 0; k < length; k += 2) {
+      // As the float32 kernels do: a line of what is read next for each row of the panel. Fetching never faults.
+      if constexpr (kVectors > 2)
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(ahead)), 0, 2);
+      auto pair = [&](int r) HWY_ATTR { return pair_at(kApart ? a[r] + k : first + r * a_row + k); };
+      if constexpr (kPairs) {
+        VU bv[kVectors];
+        TREADLE_EACH_VECTOR bv[v] = hn::LoadU(du, b + v * lanes);
+        TREADLE_EACH_ROW {
+          const VU av = hn::Set(du, pair(r));
+          TREADLE_EACH_VECTOR sum[r][v] = add_pairs(sum[r][v], av, bv[v]);
+        }
+      } else {
+        V bv[kVectors];
+        TREADLE_EACH_VECTOR bv[v] = hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(du, b + v * lanes)));
+        TREADLE_EACH_ROW {
+          const V av = hn::BitCast(d, hn::Set(du, pair(r) << 16));
+          TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        }
+        TREADLE_EACH_VECTOR bv[v] = hn::BitCast(d, odd_of(hn::LoadU(du, b + v * lanes)));
+        TREADLE_EACH_ROW {
+          const V av = hn::BitCast(d, hn::Set(du, pair(r) & 0xFFFF0000U));
+          TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        }
+      }
+      b += kVectors * lanes;
+    }
+  }
+  finish<float, kRows, kVectors>(d, sum, job.to, row);
+}
+#undef TREADLE_EACH_ROW
+#undef TREADLE_EACH_VECTOR
+
+template <bool kPairs, int kVectors, bool kApart, int kRows = max_rows(kVectors)>
+HWY_INLINE void bf16_rows_of(int64_t rows, const Bf16Tile& job, const uint16_t* A, int64_t row, int64_t ahead) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return bf16_rows_of<kPairs, kVectors, kApart, kRows - 1>(rows, job, A, row, ahead);
+  }
+  bf16_rows<kPairs, kRows, kVectors, kApart>(job, A, row, ahead);
+}
+
+// Even blocks: 7 rows are 4 + 3, never 6 + 1.
+template <bool kPairs, int kVectors, bool kApart>
+void bf16_blocks(const Bf16Tile& job) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  const int64_t rows = job.to.row_end - job.to.row_begin, blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
+  int64_t row = job.to.row_begin;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
+    // Each of the first tiles fetches one vector of every row.
+    const bool fetches = job.to.fetches_ahead && block < kVectors;
+    const int64_t ahead = fetches ? (job.num_segments * (job.length / 2) * kVectors + block) * lanes : 0;
+    bf16_rows_of<kPairs, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row,
+                                           ahead * static_cast<int64_t>(sizeof(uint32_t)));
+    row += count;
+  }
+}
+
+template <bool kPairs, int kVectors = kMaxVectors>
+void bf16_any(const Bf16Tile& job) {
+  if constexpr (kVectors > 1) {
+    if (job.to.vectors < kVectors) return bf16_any<kPairs, kVectors - 1>(job);
+  }
+  return job.pixels != nullptr ? bf16_blocks<kPairs, kVectors, true>(job) : bf16_blocks<kPairs, kVectors, false>(job);
+}
+
+// The nearest bfloat16 in the upper half of each word; what is in the lower half is not cleared.
+HWY_INLINE VU rounded(V x) {
+  const DU du;
+  const VU bits = hn::BitCast(du, x), odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
+  const VU up = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFU)));
+  // A NaN must not round to infinity.
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(bits, hn::Set(du, 0x400000U)), up);
+}
+
+HWY_INLINE V rest_of(V x) {
+  const D d;
+  const V near = hn::BitCast(d, odd_of(rounded(x)));
+  const V rest = hn::Sub(x, near);
+  return hn::IfThenElseZero(hn::IsFinite(near), rest);
+}
+
+void to_bf16_here(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
+  const D d;
+  const hn::Rebind<uint16_t, D> d16;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto narrow = [&](V x) HWY_ATTR { return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded(x))); };
+  int64_t i = 0;
+  while (i + lanes <= n) {
+    const V x = hn::LoadU(d, src + i);
+    hn::StoreU(narrow(x), d16, dst + i);
+    if (rest != nullptr) hn::StoreU(narrow(rest_of(x)), d16, rest + i);
+    i += lanes;
+    if (i < n && i + lanes > n) i = n - lanes;  // some of the last vector once more
+  }
+  if (i >= n) return;
+  HWY_ALIGN float last[hn::MaxLanes(d)] = {};
+  HWY_ALIGN uint16_t narrowed[hn::MaxLanes(d)];
+  std::copy(src + i, src + n, last);
+  const V x = hn::Load(d, last);
+  hn::StoreU(narrow(x), d16, narrowed);
+  std::copy(narrowed, narrowed + (n - i), dst + i);
+  if (rest == nullptr) return;
+  hn::StoreU(narrow(rest_of(x)), d16, narrowed);
+  std::copy(narrowed, narrowed + (n - i), rest + i);
+}
+
+void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
+  const D d;
+  const DU du;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t k = 0; k < K; k += 2) {
+    for (int64_t n = 0; n < width; n += lanes) {
+      V even = hn::LoadU(d, rows + k * ld + n);
+      V odd = k + 1 < K ? hn::LoadU(d, rows + (k + 1) * ld + n) : hn::Zero(d);
+      if (rest) even = rest_of(even), odd = rest_of(odd);
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(rounded(even)), odd_of(rounded(odd))), du, dst + k / 2 * width + n);
+    }
+  }
+}
+
+}  // namespace
+
+void bf16_tile_here(const Bf16Tile& job) {
+  if constexpr (kHasPairs) {
+    if (!job.emulated && cpu_info().features.avx512_bf16) return bf16_any<true>(job);
+  }
+  bf16_any<false>(job);
+}
+bool has_pairs_here() { return kHasPairs && cpu_info().features.avx512_bf16; }
+void to_bf16_for(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { to_bf16_here(src, n, dst, rest); }
+void pair_rows_for(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
+  pair_rows_here(rows, ld, K, width, rest, dst);
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(bf16_tile_here);
+HWY_EXPORT(has_pairs_here);
+HWY_EXPORT(to_bf16_for);
+HWY_EXPORT(pair_rows_for);
+
+namespace {
+constexpr int64_t kPanelBytes = 384 * 1024;  // of a panel that stays in L2 (1 MB) beside the rows that pass over it
+constexpr int64_t kFewRows = 4;              // that read a panel once
+}  // namespace
+
+bool has_bf16_products() { return HWY_DYNAMIC_DISPATCH(has_pairs_here)(); }
+
+void bf16_tile(const Bf16Tile& job) {
+  if (job.to.row_end > job.to.row_begin) HWY_DYNAMIC_DISPATCH(bf16_tile_here)(job);
+}
+
+void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { HWY_DYNAMIC_DISPATCH(to_bf16_for)(src, n, dst, rest); }
+
+void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
+  HWY_DYNAMIC_DISPATCH(pair_rows_for)(rows, ld, K, width, rest, dst);
+}
+
+void run_bf16_tile(const Bf16Tile& job) {
+  const Epilogue<float>& e = *job.to.epilogue;
+  const int64_t width = job.to.vectors * panel_shape<float>().lanes, pairs = job.length / 2;
+  const int64_t depth = std::max<int64_t>(1, kPanelBytes / (width * static_cast<int64_t>(sizeof(uint32_t))));
+  const bool whole = job.num_segments * pairs <= depth + depth / 2 || job.to.row_end - job.to.row_begin <= kFewRows;
+  if (whole) {
+    bf16_tile(job);
+  } else {
+    // Runs of whole segments, or pieces of one: C holds the sum in between.
+    const int64_t pieces = pairs <= depth + depth / 2 ? 1 : (pairs + depth - 1) / depth;
+    const int64_t each = pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, pairs));
+    Epilogue<float> own = e;
+    own.bias = nullptr;
+    own.activation = Unary::none;
+    Bf16Tile part = job;
+    part.to.epilogue = &own;
+    for (int64_t s = 0; s < job.num_segments; s += each) {
+      for (int64_t piece = 0; piece < pieces; ++piece) {
+        const int64_t begin = pairs * piece / pieces, end = pairs * (piece + 1) / pieces;
+        const bool is_last = s + each >= job.num_segments && piece + 1 == pieces;
+        if (is_last) own.bias = e.bias, own.activation = e.activation;
+        part.A = job.A + 2 * begin;
+        part.segments = job.segments + s;
+        part.num_segments = std::min(each, job.num_segments - s);
+        part.length = 2 * (end - begin);
+        bf16_tile(part);
+        part.B += part.num_segments * (end - begin) * width;
+        own.residual = job.to.C - job.to.first_column;
+        own.residual_row = job.to.ldc;
+      }
+    }
+  }
+  if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip) return;
+  for (int64_t m = job.to.row_begin; m < job.to.row_end; ++m) {
+    float* c = job.to.C + m * job.to.ldc;
+    unary_f32(e.activation, e.a, e.b, c, c, job.to.columns);
+  }
+}
+
+}  // namespace treadle::kernels
+#endif

@@ -1,0 +1,44 @@
+// The micro-kernel of products whose operands are bfloat16 and whose sums are float32: a few rows of a matrix, or pixels of an image, times
+// a panel of weights.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gemm/tile.h"
+
+namespace treadle::kernels {
+
+/// C(r, n) = f(alpha sum over s, k of A[pixel(r) + segments[s] + k] * B(s * length + k, n) + beta bias + residual)
+struct Bf16Tile {
+  const uint16_t* A;        ///< bits of bfloat16
+  int64_t a_row;            ///< pixel(r) = r * a_row, unless there are
+  const int64_t* pixels;    ///< their places, in elements from A; or null
+  const int64_t* segments;  ///< where a row's runs begin, in elements from the row
+  int64_t num_segments;
+  int64_t length;     ///< of a run; even
+  const uint32_t* B;  ///< the panel: a row for each two of k, a word for each column, the even k in its lower half
+  /// vectors, C, ldc, rows, columns and the epilogue, as of a float32 product; its A, B and K are not looked at.
+  TileJob<float> to;
+  bool emulated = false;  ///< do without the processor's bfloat16 products
+};
+
+/// Whether the processor has products of bfloat16 pairs (AVX512-BF16). Elsewhere, and where a tile asks for it, operands are widened to
+/// float32 and multiplied there: each product is exact either way, but sums are rounded differently, and the processor's products take
+/// denormal operands and results for zero.
+bool has_bf16_products();
+
+/// Every element is one sum in the order of its segments, whatever `rows` is; activations other than none, relu and clip are left out.
+void bf16_tile(const Bf16Tile& job);
+
+/// bf16_tile in parts of the depth, so that a part of the panel stays in L2 while all rows pass, then the activation.
+void run_bf16_tile(const Bf16Tile& job);
+
+/// Rounds to the nearest bfloat16, ties to even; NaN stays NaN. If `rest` is given, it gets what is left of each number, rounded too: the
+/// sum of the two has 16 bits of mantissa. Numbers that are not finite, or become so, leave zero.
+void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest);
+
+/// Rows of float32, ld apart, as rows of pairs: K x width floats become (K + 1) / 2 x width words, a missing last row is zero.
+/// @param rest  take what rounding leaves, as to_bf16 does, in place of the rounded numbers
+void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst);
+
+}  // namespace treadle::kernels

@@ -1,0 +1,36 @@
+// The arithmetic that a product or convolution may be computed in, which the optimiser writes into the attribute `precision` of operators
+// of the treadle domain.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "graph/attributes.h"
+#include "graph/op_def.h"
+#include "kernels/gemm/gemm_bf16.h"
+
+namespace treadle::ops {
+
+enum class Precision : uint8_t { float32, bfloat16, bfloat16x3, int8_weights };
+inline constexpr std::array<std::string_view, 4> kPrecisionNames{"float32", "bfloat16", "bfloat16x3", "int8_weights"};
+
+inline std::string_view name_of(Precision precision) { return kPrecisionNames[static_cast<size_t>(precision)]; }
+inline std::optional<Precision> precision_named(std::string_view name) {
+  for (size_t i = 0; i < kPrecisionNames.size(); ++i)
+    if (kPrecisionNames[i] == name) return static_cast<Precision>(i);
+  return std::nullopt;
+}
+
+/// Empty: float32.
+inline constexpr std::string_view kPrecision = "precision";
+
+/// How operands are represented, if the node is to be computed in bfloat16.
+inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
+  const std::string_view name = attributes.get_string(kPrecision);
+  if (name == name_of(Precision::bfloat16)) return kernels::Bf16Form::one;
+  if (name == name_of(Precision::bfloat16x3)) return kernels::Bf16Form::three;
+  return std::nullopt;
+}
+
+}  // namespace treadle::ops

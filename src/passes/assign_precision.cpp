@@ -1,0 +1,88 @@
+// MatMul, Gemm, FusedMatMul and NhwcConv by constant weights, and FusedAttention -> the same with an attribute `precision`, by the names
+// of nodes.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/pattern.h"
+#include "graph/patch.h"
+#include "passes/precision.h"
+#include "passes/product_parts.h"
+#include "treadle/error.h"
+
+namespace treadle::passes {
+namespace {
+
+class AssignPrecision final : public Rule {
+ public:
+  explicit AssignPrecision(const PrecisionRules& rules) : rules_(rules) {}
+  std::string_view name() const override { return "assign-precision"; }
+  bool inference_only() const override { return true; }
+
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (node.outputs.empty() || !node.attributes.get_string(ops::kPrecision).empty()) return std::nullopt;
+    const ops::Precision precision = rules_.of(node);
+    if (precision == ops::Precision::float32) return std::nullopt;
+    if (node.is("NhwcConv", "treadle") || node.is("FusedAttention", "treadle")) return same_operator(node, precision);
+    std::optional<ProductParts> parts = product_parts(graph, node);
+    if (!parts) return std::nullopt;
+    parts->attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));
+    return fused_product(node, *parts);
+  }
+
+ private:
+  // Their weights are not kept in 8 bits, or they have none.
+  static std::optional<Patch> same_operator(const Node& node, ops::Precision precision) {
+    if (precision == ops::Precision::int8_weights) return std::nullopt;
+    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain, .name = node.name};
+    spec.attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));
+    Patch patch;
+    patch.replace(node.outputs[0], patch.add(std::move(spec)));
+    return patch;
+  }
+
+  const PrecisionRules& rules_;
+};
+
+}  // namespace
+
+PrecisionRules PrecisionRules::parse(std::string_view text) {
+  PrecisionRules rules;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(';', begin), text.size());
+    const std::string_view entry = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (entry.empty()) continue;
+    const size_t equals = entry.rfind('=');  // names of nodes may have one, precisions have none
+    const std::string_view name = equals == std::string_view::npos ? entry : entry.substr(equals + 1);
+    const std::optional<ops::Precision> precision = ops::precision_named(name);
+    if (!precision || equals == 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("\"{}\" is given, PRECISION or PATTERN=PRECISION is expected, a precision being {}", entry,
+                              fmt::join(ops::kPrecisionNames, ", ")));
+    rules.entries_.push_back({equals == std::string_view::npos ? "*" : std::string(entry.substr(0, equals)), *precision});
+  }
+  return rules;
+}
+
+bool PrecisionRules::empty() const {
+  return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.precision == ops::Precision::float32; });
+}
+
+ops::Precision PrecisionRules::of(const Node& node) const {
+  ops::Precision precision = ops::Precision::float32;
+  for (const Entry& entry : entries_) {
+    const bool is_meant = matches(entry.pattern, node.name) || std::any_of(node.sources.begin(), node.sources.end(),
+                                                                           [&](const auto& name) { return matches(entry.pattern, name); });
+    if (is_meant) precision = entry.precision;
+  }
+  return precision;
+}
+
+int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit) {
+  std::unique_ptr<Rule> list[] = {std::make_unique<AssignPrecision>(rules)};
+  return apply_rules(graph, list, {.max_patches = limit});
+}
+
+}  // namespace treadle::passes

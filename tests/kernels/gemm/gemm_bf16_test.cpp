@@ -1,0 +1,152 @@
+#include "kernels/gemm/gemm_bf16.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/gemm/tile_bf16.h"
+#include "tests/kernels/bf16_reference.h"
+#include "tests/kernels/random.h"
+
+namespace treadle::kernels {
+namespace {
+
+using test::nearest_bf16;
+using test::Random;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Packed {
+  std::vector<uint32_t> words;
+  PackedBf16 view;
+  Packed(const std::vector<float>& B, int64_t K, int64_t N, int64_t ldb, bool transposed, Bf16Form form)
+      : words(static_cast<size_t>(packed_bf16_size(K, N, form))), view(pack_bf16(B.data(), K, N, ldb, transposed, form, words.data())) {}
+};
+
+std::vector<float> multiply(int64_t M, const std::vector<float>& A, int64_t lda, const PackedBf16& B, int64_t ldc, const Epilogue<float>& e,
+                            bool emulated, int threads, const std::vector<float>& before) {
+  ThreadPool pool(threads);
+  std::vector<char> scratch(gemm_bf16_scratch_bytes(M, B.K, B.form) + 64);
+  std::vector<float> C = before;
+  gemm_bf16(M, A.data(), lda, B, C.data(), ldc, e, scratch.data(), &pool, emulated);
+  return C;
+}
+
+// The processor's products and the emulated ones, against double, of the operands as they are rounded: what is left is float32 sums.
+void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
+  Random random(form == Bf16Form::one ? 71 : 72);
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t M = random.integer(1, round % 10 == 0 ? 220 : 20), N = random.integer(1, 150),
+                  K = random.integer(0, round % 7 == 0 ? longest : 70);
+    const bool transposed = random.coin();
+    const int64_t lda = K + random.integer(0, 3), ldb = (transposed ? K : N) + random.integer(0, 3), ldc = N + random.integer(0, 3);
+    auto A = random.vector(M * lda), B = random.vector((transposed ? N : K) * ldb);
+    const auto bias = random.vector(N), residual = random.vector(M * ldc);
+    Epilogue<float> e;
+    if (random.coin()) e.bias = bias.data();
+    if (random.coin()) e.residual = residual.data(), e.residual_row = ldc;
+    const Unary activations[] = {Unary::none, Unary::relu, Unary::clip, Unary::tanh};
+    e.activation = activations[random.integer(0, 3)], e.a = -0.25F, e.b = 0.75F;
+    const Packed packed(B, K, N, ldb, transposed, form);
+    const auto a = form == Bf16Form::one ? nearest_bf16(A) : A, b = form == Bf16Form::one ? nearest_bf16(B) : B;
+    std::vector<double> expected(static_cast<size_t>(M * ldc), 123), size(expected.size(), 1);
+    for (int64_t m = 0; m < M; ++m) {
+      for (int64_t n = 0; n < N; ++n) {
+        double sum = 0, magnitude = 1;
+        for (int64_t k = 0; k < K; ++k) {
+          const double product = double{a[m * lda + k]} * double{transposed ? b[n * ldb + k] : b[k * ldb + n]};
+          sum += product, magnitude += std::abs(product);
+        }
+        if (e.bias) sum += bias[n];
+        if (e.residual) sum += residual[m * ldc + n];
+        if (e.activation == Unary::relu) sum = std::max(sum, 0.0);
+        if (e.activation == Unary::clip) sum = std::min(std::max(sum, -0.25), 0.75);
+        if (e.activation == Unary::tanh) sum = std::tanh(sum);
+        expected[m * ldc + n] = sum, size[m * ldc + n] = magnitude;
+      }
+    }
+    // Of hi + lo, lo lo is missing, and what their rounding leaves: some 2^-16 of each product.
+    const double tolerance = form == Bf16Form::one ? 1e-6 : 4e-5;
+    for (bool emulated : {false, true}) {
+      const std::vector<float> before(expected.size(), 123);
+      const auto C = multiply(M, A, lda, packed.view, ldc, e, emulated, 1, before);
+      for (size_t i = 0; i < C.size(); ++i)
+        ASSERT_NEAR(C[i], expected[i], tolerance * size[i]) << i << " of " << M << " " << N << " " << K << (emulated ? " emulated" : "");
+      ASSERT_EQ(C, multiply(M, A, lda, packed.view, ldc, e, emulated, 3, before)) << "other bits with 3 threads";
+    }
+  }
+}
+
+TEST(GemmBf16, MultipliesRoundedOperandsAndSumsInFloat32) { products_equal_the_definition(Bf16Form::one, 120, 3000); }
+TEST(GemmBf16, ThreeProductsOfSplitOperandsAreNearlyExact) { products_equal_the_definition(Bf16Form::three, 80, 3000); }
+
+TEST(GemmBf16, DeepPanelsAreSummedInParts) {
+  Random random(73);
+  for (Bf16Form form : {Bf16Form::one, Bf16Form::three}) {
+    const int64_t M = 13, N = 70, K = 9001;
+    const auto A = random.vector(M * K), B = random.vector(K * N), residual = random.vector(M * N);
+    Epilogue<float> e;
+    e.activation = Unary::relu;
+    const Packed packed(B, K, N, N, false, form);
+    const auto a = form == Bf16Form::one ? nearest_bf16(A) : A, b = form == Bf16Form::one ? nearest_bf16(B) : B;
+    for (bool emulated : {false, true}) {
+      e.residual = residual.data(), e.residual_row = N;
+      const auto C = multiply(M, A, K, packed.view, N, e, emulated, 1, std::vector<float>(M * N, 5));
+      for (int64_t i = 0; i < M * N; ++i) {
+        double sum = residual[i];
+        for (int64_t k = 0; k < K; ++k) sum += double{a[i / N * K + k]} * b[k * N + i % N];
+        ASSERT_NEAR(C[i], std::max(sum, 0.0), 2e-3) << i;
+      }
+    }
+  }
+}
+
+TEST(GemmBf16, RoundsTiesToEvenAndKeepsNanAndInfinity) {
+  const float largest = std::numeric_limits<float>::max(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> values = {1.0F,       1.00390625F, 1.01171875F, -3.14159F, 0.0F, -0.0F, 1e-30F, largest, -largest,  kInfinity,
+                                     -kInfinity, nan,         65504.0F,    3.3e38F,   0.1F, 7e-5F, 2.5F,   1e10F,   12345.678F};
+  std::vector<uint16_t> bits(values.size()), rest(values.size());
+  to_bf16(values.data(), static_cast<int64_t>(values.size()), bits.data(), rest.data());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float hi = std::bit_cast<float>(uint32_t{bits[i]} << 16), lo = std::bit_cast<float>(uint32_t{rest[i]} << 16);
+    if (std::isnan(values[i])) {
+      EXPECT_TRUE(std::isnan(hi));
+    } else if (std::isinf(values[i]) || std::abs(values[i]) == largest) {
+      EXPECT_EQ(hi, std::copysign(kInfinity, values[i])) << "the nearest bfloat16 of the largest float is infinity";
+    } else {
+      EXPECT_EQ(hi, nearest_bf16(values[i])) << values[i];
+      EXPECT_NEAR(hi + lo, values[i], std::abs(values[i]) * 0x1p-16F);
+    }
+    if (!std::isfinite(hi)) {
+      EXPECT_EQ(lo, 0);
+    }
+  }
+}
+
+TEST(GemmBf16, NanAndInfinityArriveWhereTheDefinitionHasThem) {
+  const int64_t M = 7, N = 33, K = 21;
+  Random random(74);
+  auto A = random.vector(M * K, 0.5, 1), B = random.vector(K * N, 0.5, 1);
+  A[2 * K + 20] = kInfinity, A[4 * K] = std::numeric_limits<float>::quiet_NaN();
+  for (Bf16Form form : {Bf16Form::one, Bf16Form::three}) {
+    const Packed packed(B, K, N, N, false, form);
+    for (bool emulated : {false, true}) {
+      const auto C = multiply(M, A, K, packed.view, N, {}, emulated, 1, std::vector<float>(M * N));
+      for (int64_t i = 0; i < M * N; ++i) {
+        if (i / N == 4) {
+          EXPECT_TRUE(std::isnan(C[i]));
+        } else if (i / N == 2) {
+          EXPECT_TRUE(form == Bf16Form::one ? C[i] == kInfinity : !std::isfinite(C[i]));
+        } else {
+          EXPECT_TRUE(std::isfinite(C[i]));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels

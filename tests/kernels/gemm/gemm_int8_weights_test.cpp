@@ -1,0 +1,88 @@
+#include "kernels/gemm/gemm_int8_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/random.h"
+
+namespace treadle::kernels {
+namespace {
+
+using test::Random;
+
+struct Packed {
+  std::vector<int8_t> data;
+  std::vector<float> scales;
+  PackedInt8Weights view;
+  Packed(const std::vector<float>& B, int64_t K, int64_t N, int64_t ldb, bool transposed)
+      : data(static_cast<size_t>(packed_int8_size(K, N))),
+        scales(static_cast<size_t>(packed_int8_scales(N))),
+        view(pack_int8_weights(B.data(), K, N, ldb, transposed, data.data(), scales.data())) {}
+};
+
+// Against double, of weights rounded to multiples of a 127th of their column's largest: what is left is float32 sums.
+TEST(GemmInt8Weights, MultipliesByRoundedWeights) {
+  Random random(91);
+  for (int round = 0; round < 120; ++round) {
+    const int64_t M = random.integer(1, round % 10 == 0 ? 220 : 9), N = random.integer(1, 150),
+                  K = random.integer(0, round % 7 == 0 ? 900 : 70);
+    const bool transposed = random.coin();
+    const int64_t lda = K + random.integer(0, 3), ldb = (transposed ? K : N) + random.integer(0, 3), ldc = N + random.integer(0, 3);
+    const auto A = random.vector(M * lda), B = random.vector((transposed ? N : K) * ldb), bias = random.vector(N),
+               residual = random.vector(M * ldc);
+    auto weight = [&](int64_t k, int64_t n) { return B[transposed ? n * ldb + k : k * ldb + n]; };
+    Epilogue<float> e;
+    if (random.coin()) e.bias = bias.data();
+    if (random.coin()) e.residual = residual.data(), e.residual_row = ldc;
+    if (random.coin()) e.activation = random.coin() ? Unary::relu : Unary::tanh;
+    std::vector<float> expected(static_cast<size_t>(M * ldc), 123);
+    for (int64_t n = 0; n < N; ++n) {
+      float largest = 0;
+      for (int64_t k = 0; k < K; ++k) largest = std::max(largest, std::abs(weight(k, n)));
+      const float step = largest / 127;
+      for (int64_t m = 0; m < M; ++m) {
+        double sum = e.bias ? bias[n] : 0;
+        for (int64_t k = 0; k < K && step > 0; ++k) sum += double{A[m * lda + k]} * step * std::nearbyint(weight(k, n) / step);
+        if (e.residual) sum += residual[m * ldc + n];
+        expected[m * ldc + n] = static_cast<float>(e.activation == Unary::relu   ? std::max(sum, 0.0)
+                                                   : e.activation == Unary::tanh ? std::tanh(sum)
+                                                                                 : sum);
+      }
+    }
+    const Packed packed(B, K, N, ldb, transposed);
+    std::vector<float> first;
+    for (int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      std::vector<float> C(expected.size(), 123);
+      gemm_int8_weights(M, A.data(), lda, packed.view, C.data(), ldc, e, &pool);
+      test::expect_near(C, expected, 3e-6 * std::sqrt(static_cast<double>(K) + 1));
+      if (first.empty()) first = C;
+      ASSERT_EQ(first, C) << "other bits with 3 threads";
+    }
+  }
+}
+
+TEST(GemmInt8Weights, ColumnsOfZerosGiveZeroAndThoseWithoutANumberNan) {
+  const int64_t M = 2, N = 20, K = 5;
+  Random random(92);
+  const auto A = random.vector(M * K);
+  auto B = random.vector(K * N);
+  for (int64_t k = 0; k < K; ++k) B[k * N + 3] = 0;
+  B[2 * N + 7] = std::numeric_limits<float>::quiet_NaN(), B[19] = -std::numeric_limits<float>::infinity();
+  const Packed packed(B, K, N, N, false);
+  std::vector<float> C(M * N);
+  gemm_int8_weights(M, A.data(), K, packed.view, C.data(), N, {}, nullptr);
+  for (int64_t i = 0; i < M * N; ++i) {
+    if (i % N == 3) {
+      EXPECT_EQ(C[i], 0);
+    }
+    EXPECT_EQ(std::isnan(C[i]), i % N == 7 || i % N == 19) << i;
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels

@@ -1,0 +1,103 @@
+#include "passes/layout.h"
+#include "passes/precision.h"
+#include "tests/passes/pass_test.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using ops::Precision;
+using passes::PrecisionRules;
+using testing::GraphBuilder;
+
+std::function<int64_t(Graph&)> assign(const char* text) {
+  return [text](Graph& graph) { return passes::assign_precision(graph, PrecisionRules::parse(text), INT64_MAX); };
+}
+
+TEST(AssignPrecision, ProductsByConstantWeightsBecomeFusedOnesOfThePrecision) {
+  GraphBuilder b;
+  ValueId product = b.op("product", "MatMul", {b.input("x", {b.symbol("n"), 5, 70}), b.weights("w", Shape{70, 33})});
+  b.output(b.op("y", "Gemm",
+                {b.op("flat", "Reshape", {product, b.ints("shape", {-1, 33})}), b.weights("v", Shape{9, 33}), b.weights("c", Shape{9})},
+                {{"transB", int64_t{1}}}));
+  auto graph = b.take();
+  EXPECT_EQ(testing::changed(*graph, assign("bfloat16"), 2, 0.02), R"(graph g(%x f32[n,5,70]) {
+  %w = constant f32[70,33] {...}
+  %shape = constant i64[2] {-1,33}
+  %v = constant f32[9,33] {...}
+  %c = constant f32[9] {...}
+  %product f32[n,5,33] = treadle.FusedMatMul(%x, %w) {precision="bfloat16"}
+  %flat f32[5*n,33] = Reshape(%product, %shape)
+  %y f32[5*n,9] = treadle.FusedMatMul(%flat, %v, %c) {transB=1, precision="bfloat16"}
+  return %y
+}
+)");
+}
+
+TEST(AssignPrecision, ThreeProductsAreNearlyAsExactAsFloat32) {
+  GraphBuilder b;
+  b.output(b.op("y", "MatMul", {b.input("x", {5, 700}), b.weights("w", Shape{700, 33})}));
+  auto graph = b.take();
+  testing::changed(*graph, assign("bfloat16x3"), 1, 3e-5);
+}
+
+TEST(AssignPrecision, ConvolutionsWithChannelsInnermostKeepTheirEpilogue) {
+  GraphBuilder b;
+  ValueId conv = b.op("conv", "Conv", {b.input("x", {2, 16, 9, 11}), b.weights("w", Shape{24, 16, 1, 1}), b.weights("bias", Shape{24})});
+  b.output(b.op("y", "Relu", {conv}));
+  auto graph = b.take();
+  passes::assign_layout(*graph, INT64_MAX);
+  passes::fuse_conv(*graph, INT64_MAX);
+  infer(*graph);
+  EXPECT_NE(testing::changed(*graph, assign("bfloat16"), 1, 0.02).find("precision=\"bfloat16\""), std::string::npos);
+}
+
+TEST(AssignPrecision, ProductsOfFusedAttentionAreComputedInThePrecision) {
+  for (const auto& [precision, tolerance] : {std::pair{"bfloat16", 0.02}, std::pair{"bfloat16x3", 3e-5}}) {
+    for (int64_t queries : {3, 37}) {
+      GraphBuilder b;
+      ValueId q = b.input("q", {2, 4, queries, 24}), k = b.input("k", {2, 2, 41, 24}), v = b.input("v", {2, 2, 41, 19});
+      b.output(b.node("y", "FusedAttention", {q, k, v}, {{"scale", 0.2F}}, 1, "treadle")[0]);
+      auto graph = b.take();
+      testing::changed(*graph, assign(precision), 1, tolerance);
+    }
+  }
+}
+
+TEST(AssignPrecision, TheLastPatternThatMatchesANodeOrWhatItStandsForCounts) {
+  const auto rules = PrecisionRules::parse("bfloat16;/head/*=float32;;*out*=bfloat16x3");
+  Node node;
+  node.name = "/body/MatMul";
+  EXPECT_EQ(rules.of(node), Precision::bfloat16);
+  node.sources = {"/head/MatMul"};
+  EXPECT_EQ(rules.of(node), Precision::float32);
+  node.sources.push_back("/head/out/Add");
+  EXPECT_EQ(rules.of(node), Precision::bfloat16x3);
+  EXPECT_FALSE(rules.empty());
+  EXPECT_TRUE(PrecisionRules::parse("").empty());
+  EXPECT_TRUE(PrecisionRules::parse("float32;x=float32").empty());
+}
+
+TEST(AssignPrecision, LeavesWhatIsToStayAndWhatItCannotTake) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {6, 8}), w = b.weights("w", Shape{8, 9});
+  b.output(b.op("kept", "MatMul", {x, w}));
+  b.output(b.op("scaled", "Gemm", {x, w}, {{"alpha", 2.0F}}));
+  b.output(b.op("computed", "MatMul", {x, b.input("v", {8, 3})}));
+  auto graph = b.take();
+  testing::expect_unchanged(*graph, assign("bfloat16;kept*=float32"));
+}
+
+TEST(AssignPrecision, SaysWhatIsWrongWithARule) {
+  for (const char* text : {"half", "bfloat16;x=fp8", "=bfloat16", "a=b="}) {
+    try {
+      PrecisionRules::parse(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("float32, bfloat16, bfloat16x3"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treadle

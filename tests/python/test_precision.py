@@ -1,0 +1,72 @@
+"""The option `precision`: what is computed in less than float32, and how far that is from float32."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import treadle
+from treadle import errors
+
+WEIGHTS = np.random.default_rng(1).standard_normal((200, 70)).astype(np.float32)
+FILTERS = np.random.default_rng(2).standard_normal((24, 16, 1, 1)).astype(np.float32)
+
+
+def product_model():
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="/first/MatMul"), helper.make_node("Relu", ["a"], ["y"], name="/first/Relu")]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 200), ("y", 70)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(WEIGHTS, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def conv_model():
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="/conv/Conv")]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size, 9, 7]) for name, size in (("x", 16), ("y", 24)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(FILTERS, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def run(model, x, precision, threads=1):
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads, options.precision = threads, precision
+    return treadle.InferenceSession(model, options).run(None, {"x": x})[0]
+
+
+def error(got, exact):
+    return float(np.abs(got - exact).max() / np.abs(exact).max())
+
+
+@pytest.mark.parametrize(("precision", "least", "most"), [("float32", 0, 1e-6), ("bfloat16", 1e-4, 8e-3), ("bfloat16x3", 0, 2e-5), ("int8_weights", 1e-4, 2e-2)])
+@pytest.mark.parametrize("rows", [1, 37])
+def test_a_product_has_the_error_of_its_precision(precision, least, most, rows):
+    x = np.random.default_rng(3).standard_normal((rows, 200)).astype(np.float32)
+    exact = np.maximum(x.astype(np.float64) @ WEIGHTS, 0)
+    got = run(product_model(), x, precision)
+    assert least <= error(got, exact) <= most
+    assert np.array_equal(got, run(product_model(), x, precision, threads=2))
+
+
+@pytest.mark.parametrize(("precision", "least", "most"), [("bfloat16", 1e-4, 8e-3), ("bfloat16x3", 0, 2e-5), ("int8_weights", 0, 1e-6)])
+def test_a_convolution_has_the_error_of_its_precision(precision, least, most):
+    x = np.random.default_rng(4).standard_normal((1, 16, 9, 7)).astype(np.float32)
+    exact = np.einsum("oc,nchw->nohw", FILTERS[:, :, 0, 0].astype(np.float64), x)
+    assert least <= error(run(conv_model(), x, precision), exact) <= most
+
+
+def test_patterns_choose_nodes_and_the_last_one_counts():
+    x = np.random.default_rng(5).standard_normal((5, 200)).astype(np.float32)
+    results = {text: run(product_model(), x, text) for text in ("float32", "bfloat16", "/first/*=bfloat16", "bfloat16;*MatMul=float32;*Relu=float32", "/second/*=bfloat16")}
+    assert np.array_equal(results["/first/*=bfloat16"], results["bfloat16"])
+    assert not np.array_equal(results["bfloat16"], results["float32"])
+    assert np.array_equal(results["bfloat16;*MatMul=float32;*Relu=float32"], results["float32"])
+    assert np.array_equal(results["/second/*=bfloat16"], results["float32"])
+
+
+def test_a_config_entry_sets_the_option():
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("treadle.precision", "bfloat16")
+    assert options.precision == "bfloat16"
+
+
+def test_a_wrong_precision_is_an_error_that_lists_the_right_ones():
+    with pytest.raises(errors.InvalidArgument, match="float32, bfloat16, bfloat16x3, int8_weights"):
+        run(product_model(), np.zeros((1, 200), np.float32), "half")
