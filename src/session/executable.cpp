@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "graph/patch.h"
 #include "core/pattern.h"
+#include "graph/patch.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "core/file.h"
-#include "onnx/serialize.h"
 #include "core/pattern.h"
+#include "onnx/serialize.h"
 #include "treadle/error.h"
 
 #if defined(__linux__)

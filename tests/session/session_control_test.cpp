@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "core/logging.h"
-#include "onnx/parse.h"
 #include "core/pattern.h"
+#include "onnx/parse.h"
 #include "tests/session/models.h"
 #include "treadle/treadle.hpp"
 

@@ -1,8 +1,8 @@
 // Products by weights that are kept in 8 bits: C = f(A B + beta bias + residual), with B(k, n) = scale(n) q(k, n), q from -127 to 127.
 //
-// Only the weights are rounded, to the nearest multiple of a 127th of their column's largest. Up to four rows of A are multiplied by the bytes
-// as they are read, a quarter of float32's; for more rows, a block of a panel at a time becomes float32, in L1, and meets all rows there,
-// which takes float32's time.
+// Only the weights are rounded, to the nearest multiple of a 127th of their column's largest. Up to four rows of A are multiplied by the
+// bytes as they are read, a quarter of float32's; for more rows, a block of a panel at a time becomes float32, in L1, and meets all rows
+// there, which takes float32's time.
 #pragma once
 
 #include <cstddef>
