@@ -112,9 +112,10 @@ struct Weights {
   bool transposed;
   int64_t K, N, ldb;
 
-  static Weights of(const CreateContext& c) {
-    Tensor tensor = c.constant(kB)->contiguous();
+  /// @param bytewise  rows that are not transposed may stand at any address
+  static Weights of(const CreateContext& c, bool bytewise = false) {
     const bool transposed = c.attributes().get_int("transB") != 0;
+    Tensor tensor = (bytewise && !transposed ? c.stored(kB) : c.constant(kB))->contiguous();
     const int64_t rows = tensor.shape()[0], columns = tensor.shape()[1];
     return {std::move(tensor), transposed, transposed ? columns : rows, transposed ? rows : columns, columns};
   }
@@ -131,7 +132,7 @@ struct PackedWeights final : PackedState {
 
 struct FusedMatMul : Plan {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    const Weights w = Weights::of(c);
+    const Weights w = Weights::of(c, /*bytewise=*/true);
     auto state = std::make_unique<PackedWeights>();
     state->b = kernels::pack_b(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed);
     return state;

@@ -108,7 +108,7 @@ class FuseIntoMatMul final : public Rule {
 std::optional<ProductParts> product_parts(const Graph& graph, const Node& node) {
   const bool fused = node.is("FusedMatMul", "treadle"), gemm = node.is("Gemm");
   if (!fused && !gemm && !node.is("MatMul")) return std::nullopt;
-  const Tensor* weights = graph.constant_tensor(node.inputs[1]);
+  const Tensor* weights = graph.stored_tensor(node.inputs[1]);
   if (!weights || weights->dtype() != DType::float32 || weights->shape().rank() != 2 || weights->num_elements() == 0) return std::nullopt;
   const Type& a = graph.type(node.inputs[0]);
   if (!a.has_rank() || a.rank() < 1) return std::nullopt;
