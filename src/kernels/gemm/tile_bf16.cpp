@@ -26,12 +26,12 @@ using VU = hn::Vec<DU>;
 #if HWY_TARGET == HWY_AVX3
 // sum += the two products of each pair. Written as an instruction because this file's functions are compiled for AVX-512 without bfloat16,
 // which Highway knows no target for; only called where the processor has it.
-HWY_INLINE V add_pairs(V sum, VU a, VU b) {
+[[maybe_unused]] HWY_INLINE V add_pairs(V sum, VU a, VU b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
   return sum;
 }
 #else
-HWY_INLINE V add_pairs(V sum, VU, VU) { return sum; }
+[[maybe_unused]] HWY_INLINE V add_pairs(V sum, VU, VU) { return sum; }
 #endif
 constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3;
 
