@@ -73,7 +73,7 @@ def shared(name: str, folder: Path) -> tuple[Path, dict, list]:
     return path, feeds, [outputs[n] for n in names]
 
 
-def make_runner(engine: str, path: Path, feeds: dict, threads: int):
+def make_runner(engine: str, path: Path, feeds: dict, threads: int, openvino_precision: str = "f32"):
     """A function that runs the model once and returns the outputs."""
     if engine in ("treadle", "onnxruntime"):
         module = __import__(engine)
@@ -86,7 +86,7 @@ def make_runner(engine: str, path: Path, feeds: dict, threads: int):
     core = openvino.Core()
     model = core.read_model(str(path))
     model.reshape({key: value.shape for key, value in feeds.items()})
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": openvino_precision, "NUM_STREAMS": 1}
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     inputs = {key: openvino.Tensor(np.ascontiguousarray(value)) for key, value in feeds.items()}
 

@@ -73,29 +73,12 @@ def make_session(path: Path, feeds: dict, precision: str):
     return lambda: session.run(None, feeds)
 
 
-def make_openvino(path: Path, feeds: dict):
-    import openvino
-
-    core = openvino.Core()
-    model = core.read_model(str(path))
-    model.reshape({key: value.shape for key, value in feeds.items()})
-    settings = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16", "NUM_STREAMS": 1}
-    request = core.compile_model(model, "CPU", settings).create_infer_request()
-    inputs = {key: openvino.Tensor(np.ascontiguousarray(value)) for key, value in feeds.items()}
-
-    def run():
-        request.infer(inputs, share_inputs=True)
-        return [request.get_output_tensor(i).data for i in range(len(model.outputs))]
-
-    return run
-
-
 def measure(name: str, args) -> dict:
     """{way: (error, ms)} for float32, each precision, and OpenVINO's bfloat16 if asked for."""
     path, feeds, exact = load(name, args)
     runs = {precision: make_session(path, feeds, precision) for precision in ["float32", *args.precisions]}
     if args.openvino:
-        runs["OpenVINO bf16"] = make_openvino(path, feeds)
+        runs["OpenVINO bf16"] = models.make_runner("openvino", path, feeds, threads=1, openvino_precision="bf16")
     errors = {way: models.error(run(), exact) for way, run in runs.items()}
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     times = {way: [] for way in runs}

@@ -52,19 +52,7 @@ int64_t fuse_depthwise(Graph& graph, int64_t limit) {
     spec.attributes.set("inner_activation", std::string(pointwise.attributes.get_string("activation", "none")));
     spec.attributes.set("inner_alpha", pointwise.attributes.get_float("alpha", 0.0F));
     spec.attributes.set("inner_beta", pointwise.attributes.get_float("beta", 0.0F));
-    std::vector<std::string> sources = pointwise.sources;
-    sources.insert(sources.end(), depthwise.sources.begin(), depthwise.sources.end());
-    const ValueId out = depthwise.outputs[0];
-    const std::string name = graph.value(out).name;
-    const NodeId made = graph.add_node(std::move(spec), id);
-    graph.node(made).sources = std::move(sources);
-    const ValueId result = graph.node(made).outputs[0];
-    graph.value(result).type = graph.type(out);
-    graph.replace_uses(out, result);
-    graph.remove_node(id);
-    graph.remove_node(producer);
-    graph.rename_value(out, name + "/fused");
-    graph.rename_value(result, name);
+    replace_pair(graph, producer, id, std::move(spec));
     ++count;
   }
   return count;

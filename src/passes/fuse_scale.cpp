@@ -18,6 +18,23 @@ bool is_plain_pointwise(const Graph& graph, const Node& node) {
   return w.has_rank() && w.rank() == 4 && (*w.shape)[2] == Dim(1) && (*w.shape)[3] == Dim(1) && all(strides, 1) && all(pads, 0);
 }
 
+void replace_pair(Graph& graph, NodeId first, NodeId last, NodeSpec spec) {
+  std::vector<std::string> sources = graph.node(first).sources;
+  const Node& replaced = graph.node(last);
+  sources.insert(sources.end(), replaced.sources.begin(), replaced.sources.end());
+  const ValueId out = replaced.outputs[0];
+  const std::string name = graph.value(out).name;
+  const NodeId made = graph.add_node(std::move(spec), last);
+  graph.node(made).sources = std::move(sources);
+  const ValueId result = graph.node(made).outputs[0];
+  graph.value(result).type = graph.type(out);
+  graph.replace_uses(out, result);
+  graph.remove_node(last);
+  graph.remove_node(first);
+  graph.rename_value(out, name + "/fused");
+  graph.rename_value(result, name);
+}
+
 namespace {
 
 /// s of [N, 1, 1, C] for x of [N, H, W, C].
@@ -47,19 +64,7 @@ int64_t fuse_scale(Graph& graph, int64_t limit) {
     spec.name = conv.name;
     spec.inputs = {mul->inputs[second ? 0 : 1], mul->inputs[second ? 1 : 0]};
     spec.inputs.insert(spec.inputs.end(), conv.inputs.begin() + 1, conv.inputs.end());
-    std::vector<std::string> sources = mul->sources;
-    sources.insert(sources.end(), conv.sources.begin(), conv.sources.end());
-    const ValueId out = conv.outputs[0];
-    const std::string name = graph.value(out).name;
-    const NodeId scale = graph.value(product).producer, made = graph.add_node(std::move(spec), id);
-    graph.node(made).sources = std::move(sources);
-    const ValueId result = graph.node(made).outputs[0];
-    graph.value(result).type = graph.type(out);
-    graph.replace_uses(out, result);
-    graph.remove_node(id);
-    graph.remove_node(scale);
-    graph.rename_value(out, name + "/fused");
-    graph.rename_value(result, name);
+    replace_pair(graph, graph.value(product).producer, id, std::move(spec));
     ++count;
   }
   return count;

@@ -15,6 +15,10 @@ int64_t assign_layout(Graph& graph, int64_t limit);
 /// NhwcConv and the like take over the activation and the sum that follow them.
 int64_t fuse_conv(Graph& graph, int64_t limit);
 
+/// Puts a node of `spec` in the place of `last` and of `first`, whose only output only `last` reads; it has the name of last's output and
+/// the sources of both.
+void replace_pair(Graph& graph, NodeId first, NodeId last, NodeSpec spec);
+
 /// Pointwise convolutions of images whose channels are scaled take the scaling over, after fuse_conv.
 int64_t fuse_scale(Graph& graph, int64_t limit);
 /// A 1x1 NhwcConv with strides of 1 and no pads, in one group.
