@@ -149,7 +149,8 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
       const ByteTile tile{rows + first * lda, lda, B.data + panel * quads * 4 * kPanel, quads, sums, last - first};
       fast ? byte_tile_avx512vnni(tile) : byte_tile_plain(tile);
       for (int64_t m = first; m < last; ++m) HWY_DYNAMIC_DISPATCH(scale_row)
-      (sums + (m - first) * kPanel, offsets + n0, has_b_zero ? zeros + n0 : nullptr, has_b_zero ? row_sums[m] : 0, p.scales + n0, columns, y + m * N + n0);
+      (sums + (m - first) * kPanel, offsets + n0, has_b_zero ? zeros + n0 : nullptr, has_b_zero ? row_sums[m] : 0, p.scales + n0, columns,
+       y + m * N + n0);
     }
   });
 }

@@ -97,7 +97,8 @@ PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const in
     // An axis without pads and the one before it are one, if that has no pads either, or if there is nothing to find inside the pads.
     const int at = plan.rank - 1;
     const bool whole = before[i] == 0 && after[i] == 0;
-    if (whole && at >= 0 && (mode == PadMode::constant || dims[i] == 1 || (plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at]))) {
+    if (whole && at >= 0 &&
+        (mode == PadMode::constant || dims[i] == 1 || (plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at]))) {
       plan.in_dims[at] = checked_mul(plan.in_dims[at], dims[i]);
       plan.out_dims[at] = checked_mul(plan.out_dims[at], dims[i]);
       plan.before[at] = checked_mul(plan.before[at], dims[i]);
