@@ -1,9 +1,11 @@
 // What one more node costs: chains of elementwise nodes on 8 floats, optimiser off; (1,010 nodes - 10 nodes) / 1,000.
-// And what one more set of extents costs: binding a chain whose length grows.
+// And what one more set of extents costs: binding a chain whose length grows; what a stop at a Yield and the resumption cost; and finding
+// what was prepared for a run of other outputs than the model's.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,10 +17,12 @@ using namespace treadle;
 
 namespace {
 
-Model chain(int num_nodes, bool dynamic) {
+// @param yields  whether every second node is a Yield
+Model chain(int num_nodes, bool dynamic, bool yields = false) {
   onnx::ModelDef model;
   model.ir_version = 10;
   model.opset_imports.push_back({"", 21});
+  if (yields) model.opset_imports.push_back({"treadle", 1});
   auto value = [&](const std::string& name) {
     onnx::ValueInfoDef info;
     info.name = name;
@@ -43,6 +47,11 @@ Model chain(int num_nodes, bool dynamic) {
     node.op_type = i % 2 ? "Mul" : "Add";
     node.inputs = {"v" + std::to_string(i), "one"};
     node.outputs = {"v" + std::to_string(i + 1)};
+    if (yields && i % 2) {
+      node.op_type = "Yield";
+      node.domain = "treadle";
+      node.inputs.pop_back();
+    }
     model.graph.nodes.push_back(std::move(node));
   }
   model.graph.outputs.push_back(value("v" + std::to_string(num_nodes)));
@@ -61,11 +70,15 @@ double median_ns(const std::function<void()>& run, int rounds, int repeats) {
   return times[times.size() / 2];
 }
 
-double run_ns(int num_nodes) {
+SessionOptions plain_options() {
   SessionOptions options;
   options.intra_op_num_threads = 1;
   options.graph_optimization_level = GraphOptimizationLevel::disable_all;
-  Session session(chain(num_nodes, false), options);
+  return options;
+}
+
+double run_ns(int num_nodes) {
+  Session session(chain(num_nodes, false), plain_options());
   IoBinding binding(session);
   binding.bind_input("v0", Tensor(DType::float32, {8}));
   binding.bind_output("v" + std::to_string(num_nodes), Tensor(DType::float32, {8}));
@@ -74,10 +87,7 @@ double run_ns(int num_nodes) {
 }
 
 double bind_ns(int num_nodes) {
-  SessionOptions options;
-  options.intra_op_num_threads = 1;
-  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
-  Session session(chain(num_nodes, true), options);
+  Session session(chain(num_nodes, true), plain_options());
   IoBinding binding(session);
   Tensor memory(DType::float32, {2048});
   std::string output = "v" + std::to_string(num_nodes);
@@ -94,10 +104,37 @@ double bind_ns(int num_nodes) {
   return changing - steady;
 }
 
+// A whole run with so many stops, nothing looked at in between.
+double stopping_ns(int num_yields) {
+  Session session(chain(2 * num_yields + 1, false, true), plain_options());
+  const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
+  const Datum handed_in = Tensor(DType::float32, {8});
+  return median_ns(
+      [&] {
+        PartialRun run = session.partial_run(feeds);
+        run.advance();
+        while (!run.finished()) run.resume({&handed_in, 1});
+      },
+      15, 200);
+}
+
+// A run that names its outputs, over one that takes the model's: the same node, and the name of an inner value to find the other program
+// by.
+double lookup_ns() {
+  Session session(chain(2, false), plain_options());
+  const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
+  const std::string inner[] = {"v1"};
+  const double named = median_ns([&] { session.run(feeds, inner); }, 31, 2000);
+  Session shorter(chain(1, false), plain_options());
+  return named - median_ns([&] { shorter.run(feeds); }, 31, 2000);
+}
+
 }  // namespace
 
 int main() {
   std::printf("dispatch: %.1f ns a node\n", (run_ns(1010) - run_ns(10)) / 1000);
   std::printf("bind, a new extent in a known bucket: %.1f ns a node\n", (bind_ns(1010) - bind_ns(10)) / 1000);
+  std::printf("a stop at a Yield, one node and the resumption: %.0f ns\n", (stopping_ns(210) - stopping_ns(10)) / 200);
+  std::printf("finding the program of a run with other outputs: %.0f ns\n", lookup_ns());
   return 0;
 }
