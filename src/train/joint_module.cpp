@@ -18,7 +18,7 @@
 namespace treadle::train {
 
 struct JointModule::Impl {
-  Impl(const Model& source, const JointOptions& options) : model(source), devices(session_options(options)) {
+  Impl(const Model& source, const JointOptions& options) : model(with_own_statistics(source)), devices(session_options(options)) {
     pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
     TrainingGraph made = make_training_graph(model, {options.parameters, options.frozen}, true);
     Graph& graph = *made.graph;

@@ -28,7 +28,7 @@ std::string momentum_name(const std::string& parameter) { return parameter + "/m
 }  // namespace
 
 struct Trainer::Impl {
-  Impl(const Model& source, const TrainerOptions& trainer_options) : model(source), options(trainer_options) {
+  Impl(const Model& source, const TrainerOptions& trainer_options) : model(with_own_statistics(source)), options(trainer_options) {
     AllocationScope scope(&memory, MemoryClass::weights);
     if (options.memory_limit_bytes > 0) {
       memory.account->set_limit(options.memory_limit_bytes);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "autodiff/gradient.h"
 #include "graph/infer.h"
@@ -61,6 +62,18 @@ void switch_to_training(TrainingGraph& training) {
       graph.node(id).attributes.set("training_mode", int64_t{1});
       for (size_t i : {1U, 2U}) {
         const std::string name = graph.value(graph.node(id).inputs[i + 2]).name;
+        if (graph.value(graph.node(id).inputs[i + 2]).kind != Value::Kind::input)
+          throw Error(
+              ErrorCode::invalid_argument,
+              fmt::format("BatchNormalization node \"{}\": its running statistics \"{}\" are no float32 initializer of the model, so "
+                          "that training has nowhere to keep them",
+                          graph.node(id).name, name));
+        if (std::any_of(training.states.begin(), training.states.end(), [&](const auto& state) { return state.name == name; }))
+          throw Error(
+              ErrorCode::not_implemented,
+              fmt::format("BatchNormalization node \"{}\": its running statistics \"{}\" are another node's, too; training keeps those "
+                          "of one node each",
+                          graph.node(id).name, name));
         const ValueId updated = add_output(graph, id, i, name + "/updated");
         training.states.push_back({name, updated});
       }
@@ -81,10 +94,14 @@ const onnx::TensorDef* find_initializer(const Model& model, const std::string& n
   return found == initializers.end() ? nullptr : &*found;
 }
 
-onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
-  // The structs own each other and have no copies: the encoded form is one.
+// The structs own each other and have no copies: the encoded form is one.
+onnx::ModelDef copy_of(const Model& model) {
   const std::string bytes = onnx::serialize_model(model.impl().def);
-  onnx::ModelDef def = onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+}
+
+onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
+  onnx::ModelDef def = copy_of(model);
   for (onnx::TensorDef& initializer : def.graph.initializers)
     for (const NamedTensors* named : values)
       if (auto found = named->find(initializer.name); found != named->end()) initializer.value = found->second;
@@ -95,7 +112,39 @@ onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const
   return def;
 }
 
+// Running statistics that an Identity takes from elsewhere, by the Identity's place among the nodes.
+std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
+  std::set<std::string> statistics;
+  for (const onnx::NodeDef& node : graph.nodes)
+    if (node.op_type == "BatchNormalization" && node.domain.empty())
+      for (size_t i = 3; i < node.inputs.size(); ++i) statistics.insert(node.inputs[i]);
+  std::set<size_t> found;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const onnx::NodeDef& node = graph.nodes[i];
+    if (node.op_type == "Identity" && node.domain.empty() && node.inputs.size() == 1 && node.outputs.size() == 1 &&
+        statistics.contains(node.outputs[0]))
+      found.insert(i);
+  }
+  return found;
+}
+
 }  // namespace
+
+Model with_own_statistics(const Model& model) {
+  std::set<size_t> copied = copied_statistics(model.impl().def.graph);
+  std::erase_if(copied, [&](size_t i) { return !find_initializer(model, model.impl().def.graph.nodes[i].inputs[0]); });
+  if (copied.empty()) return model;
+  onnx::ModelDef def = copy_of(model);
+  for (size_t i : copied) {
+    onnx::TensorDef own;
+    const onnx::TensorDef& source = *find_initializer(model, def.graph.nodes[i].inputs[0]);
+    own.name = def.graph.nodes[i].outputs[0], own.dtype = source.dtype, own.shape = source.shape, own.value = source.value;
+    def.graph.initializers.push_back(std::move(own));
+  }
+  for (size_t i : std::views::reverse(copied)) def.graph.nodes.erase(def.graph.nodes.begin() + static_cast<std::ptrdiff_t>(i));
+  const std::string bytes = onnx::serialize_model(def);
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
 
 ValueId find_output(const Graph& graph, const std::string& name) {
   if (name.empty() && !graph.outputs.empty()) return graph.outputs[0];

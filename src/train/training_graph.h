@@ -34,6 +34,10 @@ struct TrainingGraph {
   ValueId value(std::string_view name) const { return graph->find_value(name); }
 };
 
+/// The model with an initializer for every running statistic that it takes from another one through an Identity: PyTorch's exporter writes
+/// equal initial values once, which for parameters that are trained would tie what is none of each other's business.
+Model with_own_statistics(const Model& model);
+
 /// Imports and upgrades. Floating-point initializers become inputs: those selected are parameters, BatchNormalization's running statistics
 /// are states.
 /// @param training  BatchNormalization and Dropout train.

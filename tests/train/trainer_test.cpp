@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "onnx/serialize.h"
@@ -61,7 +62,8 @@ onnx::ValueInfoDef tensor_info(const char* name, std::vector<int64_t> extents) {
 }
 
 // Two classes of images: bright left halves and bright right halves.
-Model tiny_network(int64_t batch = -1) {
+using Edit = std::function<void(onnx::GraphDef&)>;
+Model tiny_network(int64_t batch = -1, const Edit& edit = {}) {
   onnx::ModelDef model;
   model.ir_version = 8;
   model.opset_imports.push_back({"", 17});
@@ -92,6 +94,7 @@ Model tiny_network(int64_t batch = -1) {
   }());
   graph.nodes.push_back(node("Flatten", {"pooled"}, "flat"));
   graph.nodes.push_back(node("Gemm", {"flat", "fc.weight", "fc.bias"}, "scores"));
+  if (edit) edit(graph);
   const std::string bytes = onnx::serialize_model(model);
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
@@ -109,6 +112,39 @@ Batch make_batch(int64_t n, uint32_t seed) {
     for (int64_t k = 0; k < 36; ++k) images.data<float>()[i * 36 + k] = noise(generator) + ((k % 6 < 3) == (i % 2 == 0) ? 1.0F : 0.0F);
   }
   return {{{"image", images}}, labels};
+}
+
+// As PyTorch's exporter writes parameters that are equal when they are written.
+TEST(Trainer, RunningStatisticsBehindAnIdentityAreANodesOwn) {
+  const Model copied = tiny_network(-1, [](onnx::GraphDef& graph) {
+    std::erase_if(graph.initializers, [](const auto& def) { return def.name == "bn.mean"; });
+    add_tensor(graph, "zeros", {4}, 0, 0);
+    graph.nodes.insert(graph.nodes.begin(), node("Identity", {"zeros"}, "bn.mean"));
+  });
+  Trainer trainer(copied, {.learning_rate = 0.1, .momentum = 0.9}), expected(tiny_network(), {.learning_rate = 0.1, .momentum = 0.9});
+  for (uint32_t i = 1; i < 4; ++i) {
+    const Batch batch = make_batch(16, i);
+    EXPECT_EQ(trainer.step(batch.feeds, batch.labels), expected.step(batch.feeds, batch.labels));
+  }
+  ASSERT_EQ(trainer.states().size(), 2U);
+  for (const auto& [name, state] : expected.states())
+    for (int64_t c = 0; c < 4; ++c) EXPECT_EQ(trainer.states().at(name).data<float>()[c], state.data<float>()[c]) << name;
+  EXPECT_NE(trainer.states().at("bn.mean").data<float>()[0], 0.0F);
+}
+
+TEST(Trainer, RunningStatisticsThatNothingCanKeepAreAnError) {
+  const Model computed = tiny_network(-1, [](onnx::GraphDef& graph) {
+    graph.nodes.insert(graph.nodes.begin(), node("Abs", {"bn.mean"}, "mean"));
+    for (onnx::NodeDef& def : graph.nodes)
+      if (def.op_type == "BatchNormalization") def.inputs[3] = "mean";
+  });
+  const Model shared = tiny_network(-1, [](onnx::GraphDef& graph) {
+    for (onnx::NodeDef& def : graph.nodes)
+      if (def.op_type == "Relu") def.inputs[0] = "again";
+    graph.nodes.insert(graph.nodes.begin() + 2,
+                       node("BatchNormalization", {"normal", "bn.scale", "bn.bias", "bn.mean", "bn.var"}, "again"));
+  });
+  for (const Model& model : {computed, shared}) EXPECT_THROW(Trainer(model, {}), Error);
 }
 
 TEST(Trainer, LossFallsAndTheSavedModelClassifies) {
