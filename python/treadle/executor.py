@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from . import _treadle
-from ._treadle import SessionOptions, SparseTensor
+from ._treadle import NodeArg, SessionOptions, SparseTensor
+from .errors import Error
 from .partial_run import PartialRun
 from .session import InferenceSession
 from .train import JointModule, JointRun
@@ -89,6 +90,22 @@ def _by_name(values: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
+def _determined_shapes(inputs: Sequence[NodeArg], given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs that follow from those given, by the symbols that they share; without the inputs whose do not."""
+    extents: dict[Any, int] = {}
+    for info in inputs:
+        pairs = zip(info.shape, given.get(info.name, ()), strict=False)
+        extents.update((symbol, extent) for symbol, extent in pairs if isinstance(symbol, str))  # None: an extent without a name
+    shapes = {}
+    for info in inputs:
+        shape = [extent if isinstance(extent, int) else extents.get(extent) for extent in info.shape]
+        if info.name in given:
+            shapes[info.name] = tuple(given[info.name])
+        elif None not in shape:
+            shapes[info.name] = tuple(extent for extent in shape if extent is not None)
+    return shapes
+
+
 @dataclass(frozen=True)
 class _Devices:
     """Where the nodes of an executor run."""
@@ -122,10 +139,15 @@ class _Core:
         self.session = InferenceSession(self.model, devices.apply(options))
         self.joint: JointModule | None = None
         # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
-        probe = JointModule(self.model)
+        self.parameters: dict[str, np.ndarray] = {}
+        self.states: dict[str, np.ndarray] = {}
+        try:
+            probe = JointModule(self.model)
+            self.parameters = {name: array.copy() for name, array in probe.parameters.items()}
+            self.states = {name: array.copy() for name, array in probe.states.items()}
+        except Error:  # nothing to train, or an operator without a gradient: forward(is_train=True) will say so
+            pass
         self.input_names = [info.name for info in self.session.get_inputs()]
-        self.parameters = {name: array.copy() for name, array in probe.parameters.items()}
-        self.states = {name: array.copy() for name, array in probe.states.items()}
         self.float_inputs = [info.name for info in self.session.get_inputs() if info.type == "tensor(float)"]
 
     def differentiable(self) -> JointModule:
@@ -278,18 +300,25 @@ class Executor:
     def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Sequence[int]) -> Executor:
         """An executor for inputs of other shapes, which shares parameters, states, and as much memory of the inputs as there is.
 
-        :param partial_shaping: inputs that are not named may keep their shapes though others change.
+        Inputs that are not named have the shape that follows from the symbols they share with those that are.
+
+        :param partial_shaping: inputs that are not named may change; those whose shape does not follow keep theirs.
         :param allow_up_sizing: new memory may be made for inputs that grow.
-        :raises ValueError: an input is not named, or grows, without leave.
+        :raises ValueError: an input that is not named changes or cannot be told, or one grows, without leave.
         """
         args, grads = dict(self.arg_dict), dict(self.grad_dict)
         unknown = sorted(set(shapes) - set(self._core.input_names))
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no input; the inputs are {', '.join(self._core.input_names)}")
+        determined = _determined_shapes(self._core.session.get_inputs(), shapes)
         for name in self._core.input_names:
-            if name not in shapes:
-                if not partial_shaping:
+            old_shape, shape = _shape(self.arg_dict[name]), determined.get(name)
+            if name not in shapes and not partial_shaping:
+                if shape is None:
                     raise ValueError(f"the shape of {name!r} is not given, and partial_shaping is off")
+                if shape != old_shape:
+                    raise ValueError(f"{name!r} would change from {old_shape} to {shape}, and partial_shaping is off")
+            if shape is None or (name not in shapes and shape == old_shape):
                 continue
             for arrays in (args, grads):
                 if name not in arrays:
@@ -297,15 +326,15 @@ class Executor:
                 stored: Any = arrays[name]
                 if isinstance(stored, SparseTensor):  # nothing to share
                     dtype = np.asarray(stored.values()).dtype
-                    arrays[name] = _to_storage(np.zeros(shapes[name], dtype), self._core.devices.storage[name])
+                    arrays[name] = _to_storage(np.zeros(shape, dtype), self._core.devices.storage[name])
                     continue
-                old, size = arrays[name], int(np.prod(shapes[name]))
+                old, size = arrays[name], int(np.prod(shape))
                 if size <= old.size:
-                    arrays[name] = old.reshape(-1)[:size].reshape(shapes[name])
+                    arrays[name] = old.reshape(-1)[:size].reshape(shape)
                 elif allow_up_sizing:
-                    arrays[name] = np.zeros(shapes[name], old.dtype)
+                    arrays[name] = np.zeros(shape, old.dtype)
                 else:
-                    raise ValueError(f"{name!r} grows from {old.shape} to {tuple(shapes[name])}, and allow_up_sizing is off")
+                    raise ValueError(f"{name!r} grows from {old.shape} to {shape}, and allow_up_sizing is off")
         return Executor(self._core, args, grads, self._requests, self.aux_dict)
 
     def copy_params_from(
@@ -323,7 +352,8 @@ class Executor:
 
     def set_monitor_callback(self, callback: Callable[[str, Any], None] | None, monitor_all: bool = False) -> None:
         """Calls `callback(name, array)` with every output of a node in forward() passes that are not for training; with `monitor_all` with
-        inputs of nodes, too. Values that the graph optimiser would have removed are computed for it."""
+        inputs of nodes, too. Values that the graph optimiser would have removed are computed for it.
+        """
         if callback is None:
             self._core.session.set_monitor(None)
         else:
@@ -428,7 +458,9 @@ def simple_bind(
     argument_devices: Mapping[str, str] | None = None,
     **shapes: Sequence[int],
 ) -> Executor:
-    """As bind(), with arrays made for inputs of these shapes (zeros); parameters have the model's values.
+    """As bind(), with arrays made for inputs of these shapes (zeros), or of those that follow from the symbols they share.
+
+    Parameters have the model's values.
 
     :param dtypes: of inputs, by name; the model's by default.
     :param storage, device, group2ctx, argument_devices: as in bind().
@@ -437,9 +469,10 @@ def simple_bind(
     session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
     args = {}
+    determined = _determined_shapes(session.get_inputs(), shapes)
     for info in session.get_inputs():
-        shape = shapes[info.name] if info.name in shapes else [extent for extent in info.shape if isinstance(extent, int)]
-        if len(shape) != len(info.shape):
+        shape = determined.get(info.name)
+        if shape is None or len(shape) != len(info.shape):
             raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
         dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
         args[info.name] = np.zeros(shape, dtype)
