@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import networks as nets
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-OPSETS = (("", 17), ("treadle", 1))
+import networks as nets
+
+OPSETS = (("", 20), ("treadle", 1))
 _TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}
 
 
@@ -32,7 +33,7 @@ def model(
     graph = helper.make_graph(nodes, "network", list(inputs), list(outputs), initializers)
     domains = {node.domain for node in nodes}
     opsets = [helper.make_opsetid(*opset) for opset in OPSETS if not opset[0] or opset[0] in domains]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:

@@ -11,9 +11,10 @@ os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # fused nodes would hide values f
 os.environ["MXNET_STORAGE_FALLBACK_LOG_VERBOSE"] = "0"
 
 import mxnet as mx
-import networks as nets
 import numpy as np
 from mxnet.base import _LIB, NDArrayHandle, c_str, check_call, mx_uint
+
+import networks as nets
 from recording import Recording, error_of
 
 record = Recording("mxnet", mx.__version__)
@@ -277,7 +278,14 @@ def record_convolution_network():
         executor.forward(is_train=True, data=nd(nets.CONV_DATA[name]))
         outputs, states = numbers(executor.outputs[0]), all_of(executor.aux_dict)
         executor.backward([nd(nets.CONV_DATA["head"])])
-        steps.append({"outputs": outputs, "states": states, "states_after_backward": all_of(executor.aux_dict), "gradients": all_of(executor.grad_dict)})
+        steps.append(
+            {
+                "outputs": outputs,
+                "states": states,
+                "states_after_backward": all_of(executor.aux_dict),
+                "gradients": all_of(executor.grad_dict),
+            }
+        )
     record.add(
         "convolution_network",
         {**nets.CONV, **nets.CONV_STATES, **nets.CONV_DATA},
@@ -470,7 +478,11 @@ def record_gradients_of_operators():
         value = numbers(executor.outputs[0])
         executor.backward([nd(nets.HEAD)])
         facts[name] = {"y": value, "a": numbers(executor.grad_dict["a"]), "b": numbers(executor.grad_dict["b"])}
-    record.add("gradients_of_operators", {"points": nets.POINTS, "positive": nets.POSITIVE, "other": nets.OTHER, "head": nets.HEAD}, operators=facts)
+    record.add(
+        "gradients_of_operators",
+        {"points": nets.POINTS, "positive": nets.POSITIVE, "other": nets.OTHER, "head": nets.HEAD},
+        operators=facts,
+    )
     ties = np.zeros((1, 1, 4, 4), np.float32)
     ties[0, 0, 1, 1:3] = 1
     facts = {}

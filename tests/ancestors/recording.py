@@ -7,8 +7,9 @@ import pathlib
 import platform
 from typing import Any
 
-import networks
 import numpy as np
+
+import networks
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "recorded"
 
@@ -33,7 +34,13 @@ class Recording:
 
     def __init__(self, ancestor: str, version: str) -> None:
         self._ancestor = ancestor
-        self._head = {"ancestor": ancestor, "version": version, "python": platform.python_version(), "numpy": np.__version__, "seed": networks.SEED}
+        self._head = {
+            "ancestor": ancestor,
+            "version": version,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "seed": networks.SEED,
+        }
         self._scenarios: dict[str, dict[str, Any]] = {}
 
     def add(self, scenario: str, inputs: dict[str, np.ndarray] | None = None, **facts: Any) -> None:
