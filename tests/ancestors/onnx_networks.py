@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from operator_cases import Case
 
 import networks as nets
 
@@ -72,3 +73,14 @@ def function(op: str, operands: Mapping[str, np.ndarray], constants: Sequence[An
     weights = {name: array for name, array in operands.items()}
     weights.update({f"constant_{i}": np.asarray(constant) for i, constant in enumerate(constants)})
     return model([node(op, list(weights), ["y"], **attributes)], [], [value("y", next(iter(operands.values())).shape)], weights)
+
+
+def operator(case: Case) -> bytes:
+    """A case's operator over parameters; outputs of any shape, "y0" and on."""
+    first = {f"first_{i}": np.asarray(constant) for i, constant in enumerate(case.first)}
+    last = {f"constant_{i}": np.asarray(constant) for i, constant in enumerate(case.constants)}
+    weights = {**first, **case.operands, **last}
+    outputs = [f"y{i}" for i in range(case.outputs)]
+    shapeless = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    unread = [f"unread{i}" for i in range(case.unread)]
+    return model([node(case.op, list(weights), [*outputs, *unread], **case.attributes)], [], shapeless, weights)

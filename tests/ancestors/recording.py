@@ -25,7 +25,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _plain(value.item())
     if isinstance(value, float):
-        return float(f"{value:.8g}")
+        return float(f"{value:.7g}")
     return value
 
 

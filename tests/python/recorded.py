@@ -11,8 +11,9 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "ancestors"))  # the networks, whi
 
 import networks
 import onnx_networks
+import operator_cases
 
-__all__ = ["Recorded", "close", "networks", "onnx_networks"]
+__all__ = ["Recorded", "close", "networks", "onnx_networks", "operator_cases"]
 
 
 class Recorded:
