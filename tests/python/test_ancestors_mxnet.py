@@ -408,7 +408,7 @@ def operands_of(name, facts):
 
 # Operators that Treadle has no gradient rule for (docs/operators.md): they compute, and training names them.
 WITHOUT_GRADIENT = {"Softsign", "Selu", "ReduceMax"}
-# Where a derivative jumps: position, Treadle's gradient, MXNet's. ONNX's formulas have x >= 0 in the linear part, and Treadle takes that side.
+# Where a derivative jumps: position, Treadle's gradient, MXNet's. ONNX's formulas count x = 0 to the linear part, and so does Treadle.
 KINKS = {"Elu.a": [(3, 0.5, 0.35)], "LeakyRelu.a": [(3, 0.5, 0.05)]}  # 1 and alpha, times the head gradient
 
 

@@ -83,7 +83,7 @@ def test_several_outputs():
 
 # Without a gradient rule here: docs/operators.md. Those without one in ONNX Runtime are empty in the recording.
 WITHOUT_GRADIENT = {"Pad"}
-# Where a derivative jumps (at 0, or where two operands are equal): positions, and the shares of the head gradient here and there, by operand.
+# Where a derivative jumps (at 0, or where operands are equal): positions, and the shares of the head gradient here and there, by operand.
 # Of equal operands the first has the whole gradient here, as in MXNet, and each has a half in ONNX Runtime.
 KINKS = {
     "LeakyRelu": ([3], {"a": (1, 0.1)}),
