@@ -62,6 +62,17 @@ def test_gradients_are_written_added_or_left_alone():
         treadle.simple_bind(linear(), "sometimes", x=(4, 3))
 
 
+def test_inputs_without_a_gradient_are_left_out_of_the_backward_pass():
+    """One that the outputs do not depend on has none; asked for null, it does not stand in the way of the others."""
+    model = onnx.load_from_string(linear())
+    model.graph.input.append(small.tensor("beside", [2]))
+    executor = treadle.simple_bind(model, {"x": "null", "w": "write", "b": "write"}, x=(4, 3))
+    executor.forward(is_train=True, x=X)
+    executor.backward(G)
+    assert set(executor.grad_dict) == {"w", "b"}
+    np.testing.assert_allclose(executor.grad_dict["w"], X.T @ G, rtol=1e-4)
+
+
 def test_reshaping_shares_memory():
     executor = treadle.simple_bind(linear(), x=(4, 3))
     executor.arg_dict["x"][:] = X
