@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from operator_cases import Case
+from random_graphs import RandomGraph
 
 import networks as nets
+from operator_cases import Case
 
 OPSETS = (("", 20), ("treadle", 1))
 _TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}
@@ -84,3 +85,36 @@ def operator(case: Case) -> bytes:
     shapeless = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
     unread = [f"unread{i}" for i in range(case.unread)]
     return model([node(case.op, list(weights), [*outputs, *unread], **case.attributes)], [], shapeless, weights)
+
+
+_RANDOM = {
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "relu": "Relu",
+    "negative": "Neg",
+    "sine": "Sin",
+    "transpose": "Transpose",
+    "softmax": "Softmax",
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "product": "MatMul",
+}
+
+
+def random_model(graph: RandomGraph) -> bytes:
+    """The outputs of a random graph, its parameters as initializers."""
+    constants = {"half": np.float32(0.5), "zero": np.array([0]), "middle": np.array([2]), "end": np.array([4]), "columns": np.array([1])}
+    nodes = []
+    for step in graph.steps:
+        if step.op == "join":
+            nodes.append(node("Slice", [step.operands[0], "middle", "end", "columns"], [f"{step.value}_right"]))
+            nodes.append(node("Slice", [step.operands[1], "zero", "middle", "columns"], [f"{step.value}_left"]))
+            nodes.append(node("Concat", [f"{step.value}_right", f"{step.value}_left"], [step.value], axis=1))
+        elif step.op == "halve":
+            nodes.append(node("Mul", [step.operands[0], "half"], [step.value]))
+        else:
+            nodes.append(node(_RANDOM[step.op], step.operands, [step.value]))
+    inputs = [value(name, [4, 4]) for name in graph.arrays if name[0] == "x"]
+    weights = {name: array for name, array in graph.arrays.items() if name[0] == "p"}
+    return model(nodes, inputs, [value(name, [4, 4]) for name in graph.outputs], {**weights, **constants})

@@ -12,6 +12,7 @@ os.environ["MXNET_STORAGE_FALLBACK_LOG_VERBOSE"] = "0"
 
 import mxnet as mx
 import numpy as np
+import random_graphs
 from mxnet.base import _LIB, NDArrayHandle, c_str, check_call, mx_uint
 
 import networks as nets
@@ -98,6 +99,19 @@ def record_gradient_requests():
         executor.forward(is_train=True)
         executor.backward([nd(nets.MLP_DATA["head"])])
     record.add("gradient_requests", {**nets.MLP, **nets.MLP_DATA}, requests=requests, gradients=all_of(executor.grad_dict))
+
+
+def record_added_gradients_of_a_sum():
+    """a + b, twice: of a sum's operands, the second is given what has been accumulated for the first."""
+    facts = {}
+    for requests in ("write write", "add write", "write add", "add add"):
+        a, b = requests.split()
+        executor = (mx.sym.Variable("a") + mx.sym.Variable("b")).simple_bind(HOST, grad_req={"a": a, "b": b}, a=(2,), b=(2,))
+        for _ in range(2):
+            executor.forward(is_train=True)
+            executor.backward([mx.nd.ones(2)])
+        facts[requests] = [int(numbers(executor.grad_dict[name])[0]) for name in ("a", "b")]
+    record.add("added_gradients_of_a_sum", gradients=facts)
 
 
 def record_order_of_calls():
@@ -496,8 +510,47 @@ def record_gradients_of_operators():
     record.add("pools_with_ties", {"a": ties}, pools=facts)
 
 
+def record_random_graphs():
+    functions = {
+        "tanh": mx.sym.tanh,
+        "sigmoid": mx.sym.sigmoid,
+        "relu": mx.sym.relu,
+        "negative": mx.sym.negative,
+        "sine": mx.sym.sin,
+        "transpose": mx.sym.transpose,
+        "softmax": lambda a: mx.sym.softmax(a, axis=-1),
+        "halve": lambda a: a * 0.5,
+        "add": lambda a, b: a + b,
+        "subtract": lambda a, b: a - b,
+        "multiply": lambda a, b: a * b,
+        "product": mx.sym.dot,
+        "join": lambda a, b: mx.sym.concat(
+            mx.sym.slice_axis(a, axis=1, begin=2, end=4), mx.sym.slice_axis(b, axis=1, begin=0, end=2), dim=1
+        ),
+    }
+    facts = []
+    for seed in range(random_graphs.COUNT):
+        graph = random_graphs.random_graph(seed)
+        values = {name: mx.sym.Variable(name) for name in graph.arrays}
+        for step in graph.steps:
+            values[step.value] = functions[step.op](*(values[name] for name in step.operands))
+        symbol = mx.sym.Group([values[name] for name in graph.outputs])
+        used = symbol.list_arguments()
+        requests = {name: graph.requests[name] for name in used}
+        executor = symbol.simple_bind(HOST, grad_req=requests, **{name: (4, 4) for name in used})
+        put(executor.arg_dict, graph.arrays)
+        executor.forward(is_train=True)
+        outputs = [numbers(output) for output in executor.outputs]
+        executor.backward([nd(head) for head in graph.heads])
+        facts.append(
+            {"outputs": [output.ravel() for output in outputs], "gradients": {n: a.ravel() for n, a in all_of(executor.grad_dict).items()}}
+        )
+    record.add("random_graphs", graphs=facts)
+
+
 record_forward_and_backward()
 record_gradient_requests()
+record_added_gradients_of_a_sum()
 record_order_of_calls()
 record_names_and_shapes()
 record_reshaping()
@@ -511,4 +564,5 @@ record_training()
 record_groups()
 record_storage()
 record_gradients_of_operators()
+record_random_graphs()
 record.write()

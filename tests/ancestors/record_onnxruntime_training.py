@@ -18,13 +18,13 @@ for part in ("amp", "optim"):
 import numpy as np
 import onnx
 import onnxruntime
-import operator_cases
 from onnxruntime.capi import _pybind_state as native
 from onnxruntime.training import artifacts
 from onnxruntime.training.api import CheckpointState, Module, Optimizer
 
 import networks as nets
 import onnx_networks as models
+import operator_cases
 from recording import Recording, error_of
 
 onnxruntime.set_default_logger_severity(4)

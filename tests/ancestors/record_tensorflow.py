@@ -10,6 +10,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # numbers do not depend on the processor
 
 import numpy as np
+import random_graphs
 import tensorflow
 
 import networks as nets
@@ -320,6 +321,41 @@ def record_training():
             )
 
 
+def record_random_graphs():
+    """Any values fed, any fetched: what is needed is computed from what is fed, and missing placeholders are told."""
+    functions = {
+        "tanh": tf.tanh,
+        "sigmoid": tf.sigmoid,
+        "relu": tf.nn.relu,
+        "negative": tf.negative,
+        "sine": tf.sin,
+        "transpose": tf.transpose,
+        "softmax": tf.nn.softmax,
+        "halve": lambda a: a * 0.5,
+        "add": tf.add,
+        "subtract": tf.subtract,
+        "multiply": tf.multiply,
+        "product": tf.matmul,
+        "join": lambda a, b: tf.concat([a[:, 2:], b[:, :2]], axis=1),
+    }
+    facts = []
+    for seed in range(random_graphs.COUNT):
+        graph = random_graphs.random_graph(seed)
+        with tf.Graph().as_default(), tf.Session() as session:
+            values = {
+                name: tf.placeholder(tf.float32, [4, 4], name=name) if name[0] == "x" else tf.constant(array)
+                for name, array in graph.arrays.items()
+            }
+            for step in graph.steps:
+                values[step.value] = functions[step.op](*(values[name] for name in step.operands))
+            feeds = {values[name]: graph.arrays[name] if name in graph.arrays else random_graphs.fed_value(name) for name in graph.fed}
+            try:
+                facts.append([array.ravel() for array in session.run([values[name] for name in graph.fetched], feeds)])
+            except tensorflow.errors.InvalidArgumentError as error:
+                facts.append(next(name for name in ("x0", "x1") if f"placeholder tensor '{name}'" in str(error)))
+    record.add("random_feeds_and_fetches", graphs=facts)
+
+
 record_feeds_and_fetches()
 record_partial_run()
 record_handles()
@@ -330,4 +366,5 @@ record_control_flow()
 record_states()
 record_gradients()
 record_training()
+record_random_graphs()
 record.write()

@@ -12,8 +12,9 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "ancestors"))  # the networks, whi
 import networks
 import onnx_networks
 import operator_cases
+import random_graphs
 
-__all__ = ["Recorded", "close", "networks", "onnx_networks", "operator_cases"]
+__all__ = ["Recorded", "close", "networks", "onnx_networks", "operator_cases", "random_graphs"]
 
 
 class Recorded:

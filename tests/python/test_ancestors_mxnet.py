@@ -11,7 +11,7 @@ import pytest
 import treadle
 from treadle import errors
 
-from recorded import Recorded, close
+from recorded import Recorded, close, random_graphs
 from recorded import networks as nets
 from recorded import onnx_networks as models
 
@@ -52,6 +52,22 @@ def test_gradients_are_written_added_or_left_out():
         executor.forward(is_train=True)
         executor.backward(HEAD)
     close_by_name(executor.grad_dict, facts["gradients"])  # "null": None in MXNet's dictionary, absent here
+
+
+def test_added_gradients_of_a_sum():
+    facts = MXNET("added_gradients_of_a_sum")["gradients"]
+    # A fault of MXNet's: the second operand's gradient is a copy of the first's array, with all that has been added to it before.
+    assert facts == {"write write": [1, 1], "add write": [2, 2], "write add": [1, 2], "add add": [2, 3]}
+    model = models.model(
+        [models.node("Add", ["a", "b"], ["y"])], [], [models.value("y", [2])], {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)}
+    )
+    for requests in facts:
+        a, b = requests.split()
+        executor = treadle.bind(model, {}, grad_req={"a": a, "b": b})
+        for _ in range(2):
+            executor.forward(is_train=True)
+            executor.backward(np.ones(2, np.float32))
+        assert [executor.grad_dict[name].tolist() for name in "ab"] == [[2.0 if request == "add" else 1.0] * 2 for request in (a, b)]
 
 
 def test_backward_belongs_to_one_forward_pass():
@@ -443,6 +459,30 @@ def test_pools_with_ties():
         close(executor.forward(is_train=True)[0], facts["y"])
         executor.backward(np.arange(16, dtype=np.float32).reshape(ties.shape))
         close(executor.grad_dict["a"], facts["a"])  # of equal elements the first has the whole gradient, in both
+
+
+@pytest.mark.parametrize("seed", range(random_graphs.COUNT))
+def test_random_graphs(seed):
+    """Two passes with the requests null, write and add: values that are used often or not at all, several outputs."""
+    facts = MXNET("random_graphs")["graphs"][seed]
+    graph = random_graphs.random_graph(seed)
+    model = models.random_model(graph)
+    if not any(name[0] == "p" for name in graph.used):
+        # MXNet gives the gradients of inputs alone; a joint graph without a parameter is refused, and what is left is inference.
+        outputs = treadle.bind(model, {name: array for name, array in graph.arrays.items() if name[0] == "x"}, grad_req="null").forward()
+        close([output.ravel() for output in outputs], facts["outputs"], atol=1e-5)
+        return
+    requests = {name: request for name, request in graph.requests.items() if name in graph.used}
+    executor = treadle.bind(model, {name: array.copy() for name, array in graph.arrays.items() if name[0] == "x"}, grad_req=requests)
+    for gradient in executor.grad_dict.values():
+        gradient[:] = 1
+    for _ in range(2):
+        executor.forward(is_train=True)
+        executor.backward(graph.heads)
+    close([output.ravel() for output in executor.outputs], facts["outputs"], atol=1e-5)
+    # The recording is of one pass on top of zeros: see test_added_gradients_of_a_sum.
+    expected = {name: 1 + 2 * np.array(gradient) if requests[name] == "add" else gradient for name, gradient in facts["gradients"].items()}
+    close_by_name({name: gradient.ravel() for name, gradient in executor.grad_dict.items()}, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_every_recorded_scenario_is_replayed():

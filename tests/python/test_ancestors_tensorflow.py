@@ -12,7 +12,7 @@ from treadle import errors
 from treadle.train import JointModule, Trainer
 
 import small_models as small
-from recorded import Recorded, close
+from recorded import Recorded, close, random_graphs
 from recorded import networks as nets
 from recorded import onnx_networks as models
 
@@ -336,6 +336,22 @@ def test_training_with_momentum(kind):
     close([trainer.step({"data": batch}, nets.MLP_LABELS) for batch in batches], facts["losses"], rtol=1e-3)
     for name, values in facts["parameters"].items():
         close(trainer.parameters[name], values, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+@pytest.mark.parametrize("seed", range(random_graphs.COUNT))
+def test_random_feeds_and_fetches(seed, level):
+    expected = TF("random_feeds_and_fetches")["graphs"][seed]
+    graph = random_graphs.random_graph(seed)
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = getattr(treadle.GraphOptimizationLevel, level)
+    session = treadle.InferenceSession(models.random_model(graph), options)
+    feeds = {name: graph.arrays[name] if name in graph.arrays else random_graphs.fed_value(name) for name in graph.fed}
+    if isinstance(expected, str):  # the placeholder that TensorFlow missed
+        with pytest.raises((ValueError, errors.InvalidArgument), match=expected):
+            session.run(graph.fetched, feeds)
+        return
+    close([array.ravel() for array in session.run(graph.fetched, feeds)], expected, atol=1e-5)
 
 
 def test_every_recorded_scenario_is_replayed():
