@@ -167,10 +167,13 @@ TEST_P(SimDeviceTest, MemoryFreedUnderWorkIsReportedWithoutACrash) {
 }
 
 TEST_P(SimDeviceTest, WorkMayHoldTheLastReferenceToItsMemory) {
+  std::promise<void> dropped;  // the host's references: before that, work that was quick would leave the last one to it, which is a race
+  first_->enqueue([waiting = dropped.get_future().share()] { waiting.wait(); }, "wait for the host");
   for (int i = 0; i < 20; ++i) {
     auto a = device_->allocate(64);
     fill(*first_, a, i);
   }
+  dropped.set_value();
   EXPECT_NO_THROW(first_->synchronize());
   EXPECT_EQ(device_->allocated_bytes(), 0U);
 }

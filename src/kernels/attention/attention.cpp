@@ -20,18 +20,20 @@ constexpr int64_t kFewRows = 4;  // that do not pay for rounding and packing key
 int64_t tile_rows(const AttentionParams& p) {
   return std::clamp<int64_t>(kTileElements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
 }
+/// From one row of scores to the next: rows begin where vectors do, as stores across two lines of the cache take twice the time.
+int64_t scores_row(const AttentionParams& p) { return (p.kv_length + 15) / 16 * 16; }
 int64_t num_tiles(const AttentionParams& p) { return (p.q_length + tile_rows(p) - 1) / tile_rows(p); }
 
 GemmShape scores_shape(const AttentionParams& p, int64_t rows) {
   GemmShape s;
   s.M = rows, s.N = p.kv_length, s.K = p.head_size;
-  s.a_row = p.q.row, s.ldb = p.k.row, s.b_transposed = true, s.ldc = p.kv_length;
+  s.a_row = p.q.row, s.ldb = p.k.row, s.b_transposed = true, s.ldc = scores_row(p);
   return s;
 }
 GemmShape values_shape(const AttentionParams& p, int64_t rows) {
   GemmShape s;
   s.M = rows, s.N = p.v_head_size, s.K = p.kv_length;
-  s.a_row = p.kv_length, s.ldb = p.v.row, s.ldc = p.y.row;
+  s.a_row = scores_row(p), s.ldb = p.v.row, s.ldc = p.y.row;
   return s;
 }
 
@@ -58,7 +60,7 @@ void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T*
 
 template <typename T>
 size_t slot_bytes(const AttentionParams& p) {
-  return aligned_bytes<T>(tile_rows(p) * p.kv_length) + aligned_bytes<char>(static_cast<int64_t>(gemm_bytes<T>(p)));
+  return aligned_bytes<T>(tile_rows(p) * scores_row(p)) + aligned_bytes<char>(static_cast<int64_t>(gemm_bytes<T>(p)));
 }
 
 void tanh_row(float* row, int64_t n) { tanh_f32(row, row, n); }
@@ -123,28 +125,31 @@ template <typename T>
 void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t first, int64_t rows,
                     std::byte* scratch) {
   T* scores = reinterpret_cast<T*>(scratch);
-  void* work = scratch + aligned_bytes<T>(tile_rows(p) * p.kv_length);
-  const int64_t kv_head = h / (p.q_heads / p.kv_heads), count = rows * p.kv_length;
+  void* work = scratch + aligned_bytes<T>(tile_rows(p) * scores_row(p));
+  const int64_t kv_head = h / (p.q_heads / p.kv_heads), stride = scores_row(p);
   Epilogue<T> scaled;
   scaled.alpha = static_cast<T>(p.scale);
   multiply<T>(p, scores_shape(p, rows), data.q + b * p.q.batch + h * p.q.head + first * p.q.row,
               data.k + b * p.k.batch + kv_head * p.k.head, scores, scaled, work);
   T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + first) * p.kv_length : nullptr;
-  auto show = [&](AttentionScores kind) {
-    if (shown && data.scores_kind == kind) std::copy_n(scores, count, shown);
-  };
-  show(AttentionScores::raw);
-  if (p.softcap > 0) {
-    const T cap = static_cast<T>(p.softcap);
-    for (int64_t i = 0; i < count; ++i) scores[i] /= cap;
-    tanh_row(scores, count);
-    for (int64_t i = 0; i < count; ++i) scores[i] *= cap;
+  for (int64_t r = 0; r < rows; ++r) {
+    T* row = scores + r * stride;
+    auto show = [&](AttentionScores kind) {
+      if (shown && data.scores_kind == kind) std::copy_n(row, p.kv_length, shown + r * p.kv_length);
+    };
+    show(AttentionScores::raw);
+    if (p.softcap > 0) {
+      const T cap = static_cast<T>(p.softcap);
+      for (int64_t i = 0; i < p.kv_length; ++i) row[i] /= cap;
+      tanh_row(row, p.kv_length);
+      for (int64_t i = 0; i < p.kv_length; ++i) row[i] *= cap;
+    }
+    show(AttentionScores::capped);
+    mask_row(p, data, b, h, first + r, row);
+    show(AttentionScores::biased);
+    softmax_row(row, p.kv_length, p.empty_rows);
+    show(AttentionScores::probabilities);
   }
-  show(AttentionScores::capped);
-  for (int64_t r = 0; r < rows; ++r) mask_row(p, data, b, h, first + r, scores + r * p.kv_length);
-  show(AttentionScores::biased);
-  for (int64_t r = 0; r < rows; ++r) softmax_row(scores + r * p.kv_length, p.kv_length, p.empty_rows);
-  show(AttentionScores::probabilities);
   multiply<T>(p, values_shape(p, rows), scores, data.v + b * p.v.batch + kv_head * p.v.head,
               data.y + b * p.y.batch + h * p.y.head + first * p.y.row, {}, work);
 }

@@ -47,8 +47,16 @@ void add_bias(float* row, const float* bias, int64_t n) {
 }
 
 void mask_by_bools(float* row, const uint8_t* mask, uint8_t keeps, float masked, int64_t n) {
-  // The compiler turns this into a comparison of bytes and a blend.
-  for (int64_t i = 0; i < n; ++i) row[i] = mask[i] == keeps ? row[i] : masked;
+  const D d;
+  const hn::Rebind<uint8_t, D> bytes;
+  const hn::RebindToUnsigned<D> words;
+  const V other = hn::Set(d, masked);
+  const auto kept = hn::Set(words, keeps);
+  auto some = [&](V x, auto flags) { return hn::IfThenElse(hn::RebindMask(d, hn::Eq(hn::PromoteTo(words, flags), kept)), x, other); };
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(some(hn::LoadU(d, row + i), hn::LoadU(bytes, mask + i)), d, row + i);
+  for (; i < n; ++i) row[i] = mask[i] == keeps ? row[i] : masked;
 }
 
 void softmax(float* row, int64_t n, EmptyRows empty) {
@@ -59,7 +67,7 @@ void softmax(float* row, int64_t n, EmptyRows empty) {
   const V largest = hn::MaxOfLanes(d, top);
   V sum = hn::Zero(d);
   each_vector(n, [&](int64_t i, int64_t left) {
-    V e = exp(d, hn::Sub(load(d, row + i, left, kLowest), largest));
+    V e = exp_of_negative(d, hn::Sub(load(d, row + i, left, kLowest), largest));
     if (left < static_cast<int64_t>(hn::Lanes(d))) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(left)), e);
     sum = hn::Add(sum, e);
     store(d, e, row + i, left);

@@ -213,15 +213,29 @@ Fn step_of(const ChainStep& step) {
   return last_step;
 }
 
-// Elements to float32 and back; the compiler has vectors for these.
+// Elements to float32 and back.
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V widened(DF d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V widened(DF d, const int32_t* p) {
+  return hn::ConvertTo(d, hn::LoadU(hn::RebindToSigned<DF>(), p));
+}
+template <class DF, typename T, class V = hn::Vec<DF>>
+HWY_INLINE V widened(DF d, const T* bytes) {
+  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::LoadU(hn::Rebind<T, DF>(), bytes)));
+}
 template <typename T>
 void widen_elements(const void* src, int64_t first, int64_t n, int64_t stride, float* dst) {
   const T* p = static_cast<const T*>(src) + first;
+  int64_t i = 0;
   if (stride == 1) {
-    for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(p[i]);
-  } else {
-    for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(p[i * stride]);
+    const D d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (; i + lanes <= n; i += lanes) hn::StoreU(widened(d, p + i), d, dst + i);
   }
+  for (; i < n; ++i) dst[i] = static_cast<float>(p[i * stride]);
 }
 void read_elements(DType dtype, const void* src, int64_t first, int64_t n, int64_t stride, float* dst) {
   switch (dtype) {
@@ -232,15 +246,24 @@ void read_elements(DType dtype, const void* src, int64_t first, int64_t n, int64
     default: return widen_elements<float>(src, first, n, stride, dst);
   }
 }
+// The numbers are whole and in T's range.
+template <typename T>
+void narrow_elements(const float* src, int64_t n, T* dst) {
+  const D d;
+  const hn::RebindToSigned<D> words;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const hn::Rebind<T, D> bytes;
+    hn::StoreU(hn::DemoteTo(bytes, hn::ConvertTo(words, hn::LoadU(d, src + i))), bytes, dst + i);
+  }
+  for (; i < n; ++i) dst[i] = static_cast<T>(static_cast<int32_t>(src[i]));
+}
 void write_elements(DType dtype, const float* src, int64_t n, void* dst, int64_t first) {
   switch (dtype) {
-    case DType::int8:
-      for (int64_t i = 0; i < n; ++i) static_cast<int8_t*>(dst)[first + i] = static_cast<int8_t>(static_cast<int32_t>(src[i]));
-      return;
+    case DType::int8: return narrow_elements(src, n, static_cast<int8_t*>(dst) + first);
     case DType::uint8:
-    case DType::boolean:
-      for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(dst)[first + i] = static_cast<uint8_t>(static_cast<int32_t>(src[i]));
-      return;
+    case DType::boolean: return narrow_elements(src, n, static_cast<uint8_t*>(dst) + first);
     default: std::copy_n(src, n, static_cast<float*>(dst) + first);
   }
 }

@@ -57,6 +57,14 @@ HWY_INLINE V exp(D d, V x) {
   return hn::Mul(hn::Mul(p, scale1), scale2);
 }
 
+/// exp(x) for x <= 0, at most 1 ulp of error; 0 below -87.33, where the result is no normal number. NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_negative(D d, V x) {
+  hn::Vec<hn::RebindToSigned<D>> bits;
+  const V p = exp_mantissa(d, x, bits);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33f)), hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(bits))));
+}
+
 /// 1 + exp(x). What exp is below 2^-126 does not show in the sum, and 2^n for the largest n is infinity: one factor will do.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V one_plus_exp(D d, V x) {

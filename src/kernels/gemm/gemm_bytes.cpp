@@ -15,29 +15,39 @@
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 
-// The compiler has vectors for these loops on every instruction set.
+namespace hn = hwy::HWY_NAMESPACE;
 
-// y = (sums + offsets - row_sum * b_zeros) * scales
+// y = (sums + offsets - row_sum * b_zeros) * scales, everything wrapping as int32 does; b_zeros may be null.
 void scale_row(const int32_t* sums, const int32_t* offsets, const int32_t* b_zeros, int32_t row_sum, const float* scales, int64_t n,
                float* y) {
-  if (b_zeros) {
-    for (int64_t i = 0; i < n; ++i)
-      y[i] = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(sums[i]) + static_cast<uint32_t>(offsets[i]) -
-                                                     static_cast<uint32_t>(row_sum) * static_cast<uint32_t>(b_zeros[i]))) *
-             scales[i];
-  } else {
-    for (int64_t i = 0; i < n; ++i)
-      y[i] = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(sums[i]) + static_cast<uint32_t>(offsets[i]))) * scales[i];
-  }
+  const hn::ScalableTag<int32_t> d;
+  const hn::RebindToFloat<decltype(d)> df;
+  auto scaled = [&](auto ints, auto floats, int64_t i) {
+    auto sum = hn::Add(hn::LoadU(ints, sums + i), hn::LoadU(ints, offsets + i));
+    if (b_zeros) sum = hn::Sub(sum, hn::Mul(hn::Set(ints, row_sum), hn::LoadU(ints, b_zeros + i)));
+    hn::StoreU(hn::Mul(hn::ConvertTo(floats, sum), hn::LoadU(floats, scales + i)), floats, y + i);
+  };
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) scaled(d, df, i);
+  for (; i < n; ++i) scaled(hn::CappedTag<int32_t, 1>(), hn::CappedTag<float, 1>(), i);
 }
 
-// A row of A as unsigned bytes; returns their sum.
+// dst = src with the bits of `flip` turned over, so that its bytes are unsigned ones; returns their sum.
 int32_t copy_row(const uint8_t* src, int64_t n, uint8_t flip, uint8_t* dst) {
-  uint32_t sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    dst[i] = src[i] ^ flip;
-    sum += dst[i];
+  const hn::ScalableTag<uint8_t> d;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
+  const auto flips = hn::Set(d, flip);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto sums = hn::Zero(d64);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto bytes = hn::Xor(hn::LoadU(d, src + i), flips);
+    sums = hn::Add(sums, hn::SumsOf8(bytes));
+    hn::StoreU(bytes, d, dst + i);
   }
+  auto sum = static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(d64, sums)));
+  for (; i < n; ++i) sum += dst[i] = src[i] ^ flip;
   return static_cast<int32_t>(sum);
 }
 
@@ -118,7 +128,11 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
     zeros[n] = static_cast<int32_t>(b_zero);
     offsets[n] = static_cast<int32_t>(static_cast<uint32_t>(K) * a_zero * b_zero - a_zero * static_cast<uint32_t>(B.sums[n]));
   }
-  parallel_for(pool, M, std::max<int64_t>(1, 65'536 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
+  // Whole groups of four bytes without a sign are read where they are, where nobody needs their sums.
+  const bool in_place = flip == 0 && K == lda && !has_b_zero;
+  const uint8_t* rows = in_place ? static_cast<const uint8_t*>(p.A) : a;
+  const int64_t copied = in_place ? 0 : M;
+  parallel_for(pool, copied, std::max<int64_t>(1, 65'536 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       row_sums[m] = HWY_DYNAMIC_DISPATCH(copy_row)(static_cast<const uint8_t*>(p.A) + m * K, K, flip, a + m * lda);
       std::fill(a + m * lda + K, a + (m + 1) * lda, uint8_t{0});
@@ -132,10 +146,11 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
     for (int64_t item = begin; item < end; ++item) {
       const int64_t panel = item / chunks, n0 = panel * kPanel, columns = std::min(kPanel, N - n0);
       const int64_t first = M * (item % chunks) / chunks, last = M * (item % chunks + 1) / chunks;
-      const ByteTile tile{a + first * lda, lda, B.data + panel * quads * 4 * kPanel, quads, sums, last - first};
+      const ByteTile tile{rows + first * lda, lda, B.data + panel * quads * 4 * kPanel, quads, sums, last - first};
       fast ? byte_tile_avx512vnni(tile) : byte_tile_plain(tile);
       for (int64_t m = first; m < last; ++m) HWY_DYNAMIC_DISPATCH(scale_row)
-      (sums + (m - first) * kPanel, offsets + n0, has_b_zero ? zeros + n0 : nullptr, row_sums[m], p.scales + n0, columns, y + m * N + n0);
+      (sums + (m - first) * kPanel, offsets + n0, has_b_zero ? zeros + n0 : nullptr, has_b_zero ? row_sums[m] : 0, p.scales + n0, columns,
+       y + m * N + n0);
     }
   });
 }

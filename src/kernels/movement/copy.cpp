@@ -1,6 +1,8 @@
 #include "kernels/movement/copy.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 #include "kernels/movement/element.h"
@@ -189,6 +191,40 @@ void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, v
   visit_element(element_bytes, [&]<typename T>() { copy_elements(plan, static_cast<const T*>(src), static_cast<T*>(dst), pool); });
 }
 
+namespace {
+
+// Blocks of kBytes, or of more than that and fewer than twice as many: as two that overlap. The compiler moves these without a call.
+template <size_t kBytes>
+void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
+  if (bytes == kBytes) {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dst_pitch, from + i * src_pitch, kBytes);
+    return;
+  }
+  const size_t second = bytes - kBytes;
+  for (int64_t i = 0; i < count; ++i) {
+    std::array<std::byte, kBytes> head, tail;
+    std::memcpy(head.data(), from + i * src_pitch, kBytes);
+    std::memcpy(tail.data(), from + i * src_pitch + second, kBytes);
+    std::memcpy(to + i * dst_pitch, head.data(), kBytes);
+    std::memcpy(to + i * dst_pitch + second, tail.data(), kBytes);
+  }
+}
+
+void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
+  switch (std::bit_width(bytes)) {
+    case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 2: return copy_small_blocks<2>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 3: return copy_small_blocks<4>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 4: return copy_small_blocks<8>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 5: return copy_small_blocks<16>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 6: return copy_small_blocks<32>(count, bytes, from, src_pitch, to, dst_pitch);
+    default:
+      for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dst_pitch, from + i * src_pitch, bytes);
+  }
+}
+
+}  // namespace
+
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool) {
   if (block_bytes <= 0 || count <= 0) return;
@@ -204,8 +240,8 @@ void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t sr
     return;
   }
   parallel_for(pool, count, std::max<int64_t>(1, kGrainBytes / block_bytes), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::memcpy(to + i * dst_pitch_bytes, from + i * src_pitch_bytes, static_cast<size_t>(block_bytes));
+    copy_some_blocks(end - begin, static_cast<size_t>(block_bytes), from + begin * src_pitch_bytes, src_pitch_bytes,
+                     to + begin * dst_pitch_bytes, dst_pitch_bytes);
   });
 }
 

@@ -20,7 +20,8 @@ int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
     case PadMode::reflect: {
       if (n == 1) return 0;
       const int64_t period = 2 * (n - 1);  // the ends are not repeated
-      at -= floor_div(at, period) * period;
+      if (at < 0) at = -at;
+      if (at >= period) at %= period;
       return at < n ? at : period - at;
     }
   }
@@ -49,16 +50,20 @@ void pad_elements(const PadPlan& plan, const T* src, const T& value, T* dst, Thr
   const int last = plan.rank - 1;
   const int64_t length = plan.out_dims[last], rows = plan.out_size / length;
   parallel_for(pool, rows, std::max<int64_t>(1, 16384 / length), [&](int64_t begin, int64_t end) {
+    int64_t index[kMaxRank] = {};
+    for (int64_t i = last - 1, rest = begin; i >= 0; --i) {
+      index[i] = rest % plan.out_dims[i];
+      rest /= plan.out_dims[i];
+    }
     for (int64_t r = begin; r < end; ++r) {
-      int64_t rest = r, offset = 0, stride = plan.in_dims[last];
+      int64_t offset = 0;
       bool outside = false;
-      for (int i = last - 1; i >= 0; --i) {
-        const int64_t at = source_index(plan.mode, rest % plan.out_dims[i], plan.before[i], plan.in_dims[i]);
-        rest /= plan.out_dims[i];
+      for (int i = 0; i < last; ++i) {
+        const int64_t at = source_index(plan.mode, index[i], plan.before[i], plan.in_dims[i]);
         outside |= at < 0;
-        offset += at * stride;
-        stride *= plan.in_dims[i];
+        offset = (offset + at) * plan.in_dims[i + 1];
       }
+      for (int i = last - 1; i >= 0 && ++index[i] == plan.out_dims[i]; --i) index[i] = 0;
       if (outside) {
         std::fill(dst + r * length, dst + (r + 1) * length, value);
       } else {
@@ -89,12 +94,14 @@ PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const in
     }
     plan.in_size *= dims[i];
     plan.out_size = checked_mul(plan.out_size, out);
-    // Neighbours without pads are one axis.
+    // An axis without pads and the one before it are one, if that has no pads either, or if there is nothing to find inside the pads.
     const int at = plan.rank - 1;
-    const bool merges = before[i] == 0 && after[i] == 0 && at >= 0 && plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at];
-    if (merges) {
-      plan.in_dims[at] *= dims[i];
-      plan.out_dims[at] = plan.in_dims[at];
+    const bool whole = before[i] == 0 && after[i] == 0;
+    if (whole && at >= 0 &&
+        (mode == PadMode::constant || dims[i] == 1 || (plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at]))) {
+      plan.in_dims[at] = checked_mul(plan.in_dims[at], dims[i]);
+      plan.out_dims[at] = checked_mul(plan.out_dims[at], dims[i]);
+      plan.before[at] = checked_mul(plan.before[at], dims[i]);
     } else {
       plan.in_dims[plan.rank] = dims[i];
       plan.out_dims[plan.rank] = out;

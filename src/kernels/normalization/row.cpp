@@ -9,29 +9,43 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
-// sum of (x - shift), or of its square; chains over short blocks, whose totals are joined in double.
+namespace hn = hwy::HWY_NAMESPACE;
+
+// What is left of a row behind its whole vectors; x is read no further than its `left` elements.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_some(D d, const T* x, int64_t left) {
+  return hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(left)), d, x);
+}
+
+// Sum of x - shift, or of its square: four vectors of chains over short blocks, whose totals are joined in double.
 template <bool kSquare, typename T>
 double shifted_sum(const T* x, int64_t n, T shift) {
-  constexpr int64_t kChains = 32, kBlock = 2048;
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kBlock = 2048;
+  const V shifts = hn::Set(d, shift);
+  auto add = [&](V sum, V v) {
+    v = hn::Sub(v, shifts);
+    return kSquare ? hn::MulAdd(v, v, sum) : hn::Add(sum, v);
+  };
   double total = 0;
-  int64_t i = 0;
-  while (n - i >= kChains) {
-    const int64_t end = i + (n - i < kBlock ? n - i : kBlock) / kChains * kChains;
-    T chain[kChains] = {};
-    for (; i < end; i += kChains) {
-      for (int64_t j = 0; j < kChains; ++j) {
-        const T v = x[i + j] - shift;
-        chain[j] += kSquare ? v * v : v;
-      }
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = n - begin < kBlock ? n : begin + kBlock;
+    V a = hn::Zero(d), b = a, c = a, e = a;
+    int64_t i = begin;
+    for (; i + 4 * lanes <= end; i += 4 * lanes) {
+      a = add(a, hn::LoadU(d, x + i));
+      b = add(b, hn::LoadU(d, x + i + lanes));
+      c = add(c, hn::LoadU(d, x + i + 2 * lanes));
+      e = add(e, hn::LoadU(d, x + i + 3 * lanes));
     }
-    for (int64_t half = kChains / 2; half > 0; half /= 2) {
-      for (int64_t j = 0; j < half; ++j) chain[j] += chain[j + half];
+    for (; i + lanes <= end; i += lanes) a = add(a, hn::LoadU(d, x + i));
+    if (i < end) {
+      const auto some = hn::FirstN(d, static_cast<size_t>(end - i));
+      b = hn::IfThenElse(some, add(b, load_some(d, x + i, end - i)), b);
     }
-    total += static_cast<double>(chain[0]);
-  }
-  for (; i < n; ++i) {
-    const T v = x[i] - shift;
-    total += static_cast<double>(kSquare ? v * v : v);
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e)))));
   }
   return total;
 }
@@ -46,22 +60,42 @@ RowStatistics statistics(const T* x, int64_t n) {
   return {mean, shifted_sum<true>(x, n, shift) / count - rest * rest};
 }
 
+// y = fn(x, at), a vector at a time; at(p) is the vector of another row at the same place.
+template <typename T, class Fn>
+HWY_INLINE void map_row(const T* x, int64_t n, T* y, Fn&& fn) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(fn(hn::LoadU(d, x + i), [&](const T* p) { return hn::LoadU(d, p + i); }), d, y + i);
+  if (i == n) return;
+  const int64_t left = n - i;
+  hn::BlendedStore(fn(load_some(d, x + i, left), [&](const T* p) { return load_some(d, p + i, left); }),
+                   hn::FirstN(d, static_cast<size_t>(left)), d, y + i);
+}
+
 template <typename T>
 void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const V means = hn::Set(d, mean), factors = hn::Set(d, factor);
+  auto centred = [&](V v) { return hn::Mul(hn::Sub(v, means), factors); };
   if (scale != nullptr && bias != nullptr) {
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor * scale[i] + bias[i];
+    map_row(x, n, y, [&](V v, auto&& at) { return hn::MulAdd(centred(v), at(scale), at(bias)); });
   } else if (scale != nullptr) {
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor * scale[i];
+    map_row(x, n, y, [&](V v, auto&& at) { return hn::Mul(centred(v), at(scale)); });
   } else if (bias != nullptr) {
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor + bias[i];
+    map_row(x, n, y, [&](V v, auto&& at) { return hn::Add(centred(v), at(bias)); });
   } else {
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * factor;
+    map_row(x, n, y, [&](V v, auto&&) { return centred(v); });
   }
 }
 
 template <typename T>
 void affine(const T* x, int64_t n, T multiplier, T addend, T* y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * multiplier + addend;
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const V multipliers = hn::Set(d, multiplier), addends = hn::Set(d, addend);
+  map_row(x, n, y, [&](V v, auto&&) { return hn::MulAdd(v, multipliers, addends); });
 }
 
 }  // namespace

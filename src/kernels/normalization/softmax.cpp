@@ -42,7 +42,7 @@ HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   const auto mask = hn::FirstN(d, static_cast<size_t>(n));
   const V v = hn::IfThenElse(mask, hn::MaskedLoad(mask, d, x), hn::Set(d, kLowest));
   const V a = hn::Sub(v, hn::MaxOfLanes(d, v));
-  const V e = hn::IfThenElseZero(mask, exp(d, a));
+  const V e = hn::IfThenElseZero(mask, exp_of_negative(d, a));
   const V sum = hn::SumOfLanes(d, e);
   hn::BlendedStore(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), mask, d, y);
 }
@@ -57,7 +57,7 @@ int64_t pairs(int64_t count, const float* x, float* y, bool log_of) {
     hn::LoadInterleaved2(d, x + 2 * i, a, b);
     const V top = max_nan(a, b);
     a = hn::Sub(a, top), b = hn::Sub(b, top);
-    const V ea = exp(d, a), eb = exp(d, b), sum = hn::Add(ea, eb);
+    const V ea = exp_of_negative(d, a), eb = exp_of_negative(d, b), sum = hn::Add(ea, eb);
     if (log_of) {
       const V last = log(d, sum);
       hn::StoreInterleaved2(hn::Sub(a, last), hn::Sub(b, last), d, y + 2 * i);
@@ -84,7 +84,7 @@ void row(int64_t n, const float* x, float* y, bool log_of) {
   V sum0 = hn::Zero(d), sum1 = sum0;
   for (i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
     const V a = hn::Sub(hn::LoadU(d, x + i), top), b = hn::Sub(hn::LoadU(d, x + i + lanes), top);
-    const V ea = exp(d, a), eb = exp(d, b);
+    const V ea = exp_of_negative(d, a), eb = exp_of_negative(d, b);
     sum0 = hn::Add(sum0, ea);
     sum1 = hn::Add(sum1, eb);
     hn::StoreU(log_of ? a : ea, d, y + i);
@@ -92,7 +92,7 @@ void row(int64_t n, const float* x, float* y, bool log_of) {
   }
   for (; i < n; i += lanes) {
     const V a = hn::Sub(load(d, x + i, n - i, kLowest), top);
-    V e = exp(d, a);
+    V e = exp_of_negative(d, a);
     if (n - i < lanes) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(n - i)), e);
     sum0 = hn::Add(sum0, e);
     store(d, log_of ? a : e, y + i, n - i);
@@ -113,7 +113,7 @@ void columns(int64_t n, int64_t inner, int64_t left, const float* x, float* y, b
   V sum = hn::Zero(d);
   for (int64_t i = 0; i < n; ++i) {
     const V a = hn::Sub(load(d, x + i * inner, left, 0.0f), top);
-    const V e = exp(d, a);
+    const V e = exp_of_negative(d, a);
     sum = hn::Add(sum, e);
     store(d, log_of ? a : e, y + i * inner, left);
   }

@@ -125,6 +125,11 @@ FoldTotal<T> fold_run_of(Fold fold, const T* x, int64_t n, int64_t stride, FoldT
 }
 
 template <typename T>
+void fold_rows_of(Fold fold, const T* x, int64_t count, int64_t row_stride, int64_t n, FoldTotal<T>* totals) {
+  for (int64_t i = 0; i < count; ++i) totals[i] = fold_run_of(fold, x + i * row_stride, n, 1, totals[i]);
+}
+
+template <typename T>
 void fold_columns_of(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
   switch (fold) {
     case Fold::sum: return fold_columns<SumOf>(x, rows, row_stride, n, columns);

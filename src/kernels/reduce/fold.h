@@ -18,12 +18,15 @@ using FoldChain = std::conditional_t<std::is_integral_v<T>, std::conditional_t<s
 template <typename T>
 using FoldTotal = std::conditional_t<std::is_integral_v<T>, FoldChain<T>, double>;
 
-/// Outputs that one call of fold_columns takes.
+/// Outputs that one call of fold_columns or fold_rows takes.
 inline constexpr int64_t kFoldColumns = 256;
 
 /// total joined with n elements.
 template <typename T>
 FoldTotal<T> fold_run(Fold fold, const T* x, int64_t n, int64_t stride, FoldTotal<T> total);
+/// totals[i] joined with x[i * row_stride + j] for every j in [0, n), i in [0, count), count <= kFoldColumns.
+template <typename T>
+void fold_rows(Fold fold, const T* x, int64_t count, int64_t row_stride, int64_t n, FoldTotal<T>* totals);
 /// columns[j] joined with x[r * row_stride + j] for every row r, j in [0, n), n <= kFoldColumns.
 template <typename T>
 void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns);

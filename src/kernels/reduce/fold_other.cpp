@@ -8,6 +8,10 @@ namespace treadle::kernels {
     return HWY_NAMESPACE::fold_run_of(fold, x, n, stride, total);                                                \
   }                                                                                                              \
   template <>                                                                                                    \
+  void fold_rows(Fold fold, const T* x, int64_t count, int64_t row_stride, int64_t n, FoldTotal<T>* totals) {    \
+    HWY_NAMESPACE::fold_rows_of(fold, x, count, row_stride, n, totals);                                          \
+  }                                                                                                              \
+  template <>                                                                                                    \
   void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) { \
     HWY_NAMESPACE::fold_columns_of(fold, x, rows, row_stride, n, columns);                                       \
   }

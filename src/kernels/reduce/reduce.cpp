@@ -60,18 +60,22 @@ T store(double value) {
   }
 }
 
+// y[i] = the result of `count` elements whose fold is totals[i]
 template <typename T>
-T finish(Reduce op, FoldTotal<T> total, int64_t count) {
+void finish(Reduce op, const FoldTotal<T>* totals, int64_t n, int64_t count, T* y) {
+  auto each = [&](auto&& fn) {
+    for (int64_t i = 0; i < n; ++i) y[i] = fn(totals[i]);
+  };
   if constexpr (std::is_integral_v<T>) {
-    if (op == Reduce::mean) return count == 0 ? T{0} : static_cast<T>(total / static_cast<FoldTotal<T>>(count));
-    if (op == Reduce::l2) return store<T>(std::sqrt(static_cast<double>(total)));
-    if (op == Reduce::log_sum) return store<T>(std::log(static_cast<double>(total)));
-    return static_cast<T>(total);
+    if (op == Reduce::mean) return each([&](auto t) { return count == 0 ? T{0} : static_cast<T>(t / static_cast<FoldTotal<T>>(count)); });
+    if (op == Reduce::l2) return each([](auto t) { return store<T>(std::sqrt(static_cast<double>(t))); });
+    if (op == Reduce::log_sum) return each([](auto t) { return store<T>(std::log(static_cast<double>(t))); });
+    each([](auto t) { return static_cast<T>(t); });
   } else {
-    if (op == Reduce::mean) return store<T>(total / static_cast<double>(count));
-    if (op == Reduce::l2) return store<T>(std::sqrt(total));
-    if (op == Reduce::log_sum) return store<T>(std::log(total));
-    return store<T>(total);
+    if (op == Reduce::mean) return each([&](double t) { return store<T>(t / static_cast<double>(count)); });
+    if (op == Reduce::l2) return each([](double t) { return store<T>(std::sqrt(t)); });
+    if (op == Reduce::log_sum) return each([](double t) { return store<T>(std::log(t)); });
+    each([](double t) { return store<T>(t); });
   }
 }
 
@@ -127,7 +131,7 @@ void reduce_split(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPoo
       });
       FoldTotal<T> total = partial[0];
       for (int64_t p = 1; p < pieces; ++p) total = join(fold, total, partial[p]);
-      y[first + i] = finish<T>(op, total, plan.reduced.size);
+      finish<T>(op, &total, 1, plan.reduced.size, y + first + i);
     }
   });
 }
@@ -144,7 +148,29 @@ void reduce_columns(Reduce op, const ReducePlan& plan, const T* x, T* y, int64_t
       for_each_run(plan.reduced, 0, plan.reduced.size, [&](int64_t, int64_t rows, const int64_t* from) {
         fold_columns(fold, x + at[0] + j + from[0], rows, plan.reduced.inner_stride(0), count, columns);
       });
-      for (int64_t i = 0; i < count; ++i) y[first + j + i] = finish<T>(op, columns[i], plan.reduced.size);
+      finish<T>(op, columns, count, plan.reduced.size, y + first + j);
+    }
+  });
+}
+
+// Outputs whose inputs lie one behind the other, or wherever `reduced` says.
+template <typename T>
+void reduce_rows(Reduce op, const ReducePlan& plan, const T* x, T* y, int64_t begin, int64_t end) {
+  const Fold fold = fold_of(op);
+  const int64_t stride = plan.kept.inner_stride(0);
+  const bool contiguous = plan.reduced.rank == 1 && plan.reduced.inner_stride(0) == 1;
+  for_each_run(plan.kept, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
+    for (int64_t i = 0; i < n; i += kFoldColumns) {
+      const int64_t count = std::min(kFoldColumns, n - i);
+      const T* start = x + at[0] + i * stride;
+      FoldTotal<T> totals[kFoldColumns];
+      std::fill(totals, totals + count, identity_of<T>(fold));
+      if (contiguous) {
+        fold_rows(fold, start, count, stride, plan.reduced.size, totals);
+      } else {
+        for (int64_t j = 0; j < count; ++j) totals[j] = fold_elements(fold, plan.reduced, start + j * stride, 0, plan.reduced.size);
+      }
+      finish<T>(op, totals, count, plan.reduced.size, y + first + i);
     }
   });
 }
@@ -188,8 +214,12 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
   const int64_t outputs = plan.kept.size, inputs = plan.reduced.size;
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs));
   if (inputs == 0) {  // x may be null: there is no element whose place could be counted from it
-    const T empty =
-        op == Reduce::log_sum_exp ? log_sum_exp(plan.reduced, x) : finish<T>(op, fold_elements(fold_of(op), plan.reduced, x, 0, 0), 0);
+    T empty{};
+    const FoldTotal<T> total = identity_of<T>(fold_of(op));
+    if (op == Reduce::log_sum_exp)
+      empty = log_sum_exp(plan.reduced, x);
+    else
+      finish<T>(op, &total, 1, 0, &empty);
     std::fill_n(y, outputs, empty);
     return;
   }
@@ -205,15 +235,7 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
                         [&](int64_t begin, int64_t end) { reduce_columns(op, plan, x, y, begin, end); });
   }
   if (outputs < 8 && inputs >= 2 * kSplitBlock) return reduce_split(op, plan, x, y, pool);
-  const Fold fold = fold_of(op);
-  parallel_for(pool, outputs, grain, [&](int64_t begin, int64_t end) {
-    for_each_run(plan.kept, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
-      for (int64_t i = 0; i < n; ++i) {
-        const T* start = x + at[0] + i * plan.kept.inner_stride(0);
-        y[first + i] = finish<T>(op, fold_elements(fold, plan.reduced, start, 0, inputs), inputs);
-      }
-    });
-  });
+  parallel_for(pool, outputs, grain, [&](int64_t begin, int64_t end) { reduce_rows(op, plan, x, y, begin, end); });
 }
 
 template <typename T>

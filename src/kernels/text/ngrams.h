@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "treadle/error.h"
@@ -16,6 +17,43 @@ namespace treadle::kernels {
 /// n-grams of `shortest` to `longest` tokens, whose tokens stand 1 to 1 + max_skips places apart (the same distance within an n-gram).
 struct NgramWindow {
   int64_t shortest = 1, longest = 1, max_skips = 0;
+};
+
+/// Numbers keys in the order in which they come. Open addressing: a session with a large vocabulary spent most of its start on the nodes of
+/// a std::unordered_map.
+template <typename Key>
+class Numbering {
+ public:
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+
+  /// Room for that many keys. @pre no key was added
+  void reserve(size_t keys) {
+    keys_.reserve(keys);
+    slots_.assign(std::bit_ceil(2 * keys + 1), kUnknown);
+  }
+  /// @pre fewer keys than reserved were added
+  uint32_t add(const Key& key) {
+    uint32_t& slot = slots_[place(key)];
+    if (slot == kUnknown) {
+      slot = static_cast<uint32_t>(keys_.size());
+      keys_.push_back(key);
+    }
+    return slot;
+  }
+  uint32_t find(const Key& key) const { return slots_.empty() ? kUnknown : slots_[place(key)]; }
+  size_t size() const { return keys_.size(); }
+
+ private:
+  size_t place(const Key& key) const {
+    // Multiplying by an odd number near 2^64 / phi and taking high bits spreads hashes that are the integers themselves.
+    uint64_t spread = uint64_t{std::hash<Key>()(key)} * 0x9e3779b97f4a7c15U;
+    size_t mask = slots_.size() - 1, at = static_cast<size_t>(spread >> 32U) & mask;
+    while (slots_[at] != kUnknown && keys_[slots_[at]] != key) at = (at + 1) & mask;
+    return at;
+  }
+
+  std::vector<Key> keys_;
+  std::vector<uint32_t> slots_;  // a power of two, at most half of them taken
 };
 
 /// A prefix tree of n-grams. @tparam Token  std::string or int64_t.
@@ -29,6 +67,8 @@ class NgramIndex {
   void build(const std::vector<Token>& pool, const std::vector<int64_t>& starts, const std::vector<int64_t>& columns,
              const NgramWindow& window) {
     columns_.assign(1, -1);
+    tokens_ = {};
+    edges_ = {};
     auto size = static_cast<int64_t>(pool.size());
     tokens_.reserve(pool.size());
     edges_.reserve(pool.size());
@@ -45,7 +85,7 @@ class NgramIndex {
           throw Error(ErrorCode::invalid_model, fmt::format("ngram_indexes has {} elements, fewer than there are n-grams", columns.size()));
         if (length < window.shortest || length > window.longest) continue;
         uint32_t node = 0;
-        for (int64_t k = 0; k < length; ++k) node = child_or_new(node, token_or_new(pool[static_cast<size_t>(at + k)]));
+        for (int64_t k = 0; k < length; ++k) node = child_or_new(node, tokens_.add(pool[static_cast<size_t>(at + k)]));
         if (columns_[node] < 0) columns_[node] = columns[ngram];
       }
     }
@@ -55,7 +95,7 @@ class NgramIndex {
   template <typename Given, typename Found>
   void count(const Given* row, int64_t length, const NgramWindow& window, Found found) const {
     std::vector<uint32_t> tokens(static_cast<size_t>(length));
-    for (int64_t i = 0; i < length; ++i) tokens[static_cast<size_t>(i)] = token(row[i]);
+    for (int64_t i = 0; i < length; ++i) tokens[static_cast<size_t>(i)] = tokens_.find(row[i]);
     for (int64_t distance = 1; distance <= window.max_skips + 1 && distance <= std::max<int64_t>(length, 1); ++distance) {
       int64_t shortest = distance == 1 ? window.shortest : std::max<int64_t>(window.shortest, 2);
       if (shortest > window.longest) return;
@@ -72,28 +112,24 @@ class NgramIndex {
   }
 
  private:
-  static constexpr uint32_t kUnknown = UINT32_MAX;
+  static constexpr uint32_t kUnknown = Numbering<Token>::kUnknown;
 
-  uint32_t token_or_new(const Token& token) { return tokens_.try_emplace(token, static_cast<uint32_t>(tokens_.size())).first->second; }
-  uint32_t token(const Token& token) const {
-    auto found = tokens_.find(token);
-    return found == tokens_.end() ? kUnknown : found->second;
-  }
   static uint64_t edge(uint32_t node, uint32_t token) { return uint64_t{node} << 32U | token; }
+  // Node 0 is the root, node n + 1 is where edge n leads.
   uint32_t child_or_new(uint32_t node, uint32_t token) {
-    auto [found, added] = edges_.try_emplace(edge(node, token), static_cast<uint32_t>(columns_.size()));
-    if (added) columns_.push_back(-1);
-    return found->second;
+    uint32_t to = edges_.add(edge(node, token)) + 1;
+    if (to == columns_.size()) columns_.push_back(-1);
+    return to;
   }
   uint32_t child(uint32_t node, uint32_t token) const {
     if (token == kUnknown) return 0;
-    auto found = edges_.find(edge(node, token));
-    return found == edges_.end() ? 0 : found->second;
+    uint32_t found = edges_.find(edge(node, token));
+    return found == kUnknown ? 0 : found + 1;
   }
 
-  std::unordered_map<Token, uint32_t> tokens_;
-  std::unordered_map<uint64_t, uint32_t> edges_;  // node 0 is the root
-  std::vector<int64_t> columns_;                  // of a node; -1 if no n-gram ends there
+  Numbering<Token> tokens_;
+  Numbering<uint64_t> edges_;
+  std::vector<int64_t> columns_;  // of a node; -1 if no n-gram ends there
 };
 
 }  // namespace treadle::kernels

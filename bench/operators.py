@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Single operators against ONNX Runtime: one node a model, one thread, runs interleaved in one process, medians in microseconds.
+
+    python bench/operators.py [--only REGEX] [--seconds 0.15] [--threads 1]
+
+The last column is ONNX Runtime's time over treadle's: above 1 treadle is faster. Both figures hold what a run costs whatever it computes
+(about 3 us through Python). Shapes are those of common networks.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import time
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 22
+
+
+def ints(*values) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def case(op, *shapes, constants=(), label="", **attributes):
+    return op, shapes, tuple(constants), label, attributes
+
+
+def unary(*names):
+    return [case(name, (256, 256)) for name in names]
+
+
+FLOATS = np.array([], np.float32)
+TWICE = np.array([1, 1, 2, 2], np.float32)
+POOL = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+
+CASES = [
+    *(case("ReduceMean", (4096, n), constants=[ints(-1)]) for n in (2, 5, 16, 40, 128, 768)),
+    *(case("ReduceMax", (4096, n), constants=[ints(-1)]) for n in (2, 8, 40, 128)),
+    case("ReduceMean", (16, 64, 128), constants=[ints(1)]),
+    case("ReduceMean", (1, 256, 14, 14), constants=[ints(2, 3)]),
+    case("ReduceSum", (64, 64, 64)),
+    case("ReduceL2", (4096, 128), constants=[ints(-1)]),
+    case("ReduceProd", (4096, 32), constants=[ints(-1)]),
+    case("ReduceLogSumExp", (1024, 128), constants=[ints(-1)]),
+    *(case("LayerNormalization", (rows, n), (n,), (n,)) for rows, n in ((81, 128), (197, 192), (3136, 40), (128, 768))),
+    case("GroupNormalization", (1, 64, 32, 32), (64,), (64,), num_groups=8),
+    case("InstanceNormalization", (1, 64, 64, 64), (64,), (64,)),
+    case("LpNormalization", (1024, 128), axis=-1),
+    case("MeanVarianceNormalization", (1, 64, 32, 32)),
+    case("LRN", (1, 64, 28, 28), size=5),
+    *(case("Softmax", (1024, n)) for n in (5, 16, 81, 197, 512)),
+    case("Softmax", (1, 81, 4096), axis=1),
+    case("LogSoftmax", (1024, 128)),
+    case("Concat", *[(1, 172, 264, 1)] * 8, axis=3),
+    case("Concat", (20000, 3), (20000, 5), axis=1),
+    case("Concat", (4000, 32), (4000, 32), axis=1),
+    case("Concat", (1, 64, 56, 56), (1, 64, 56, 56), axis=1),
+    case("Pad", (1, 32, 56, 56), constants=[ints(0, 0, 1, 1, 0, 0, 1, 1)]),
+    case("Pad", (1, 172, 309, 1), constants=[ints(0, 0, 8, 0, 0, 0, 0, 0)]),
+    case("Pad", (1, 56, 56, 32), constants=[ints(0, 1, 1, 0, 0, 1, 1, 0)]),
+    case("Pad", (1, 3, 224, 224), constants=[ints(0, 0, 10, 10, 0, 0, 10, 10)], mode="reflect"),
+    case("Pad", (1, 32, 56, 56), constants=[ints(0, 0, 2, 2, 0, 0, 2, 2)], mode="edge"),
+    case("Transpose", (1, 128, 12, 64), perm=[0, 2, 1, 3]),
+    case("Transpose", (1, 64, 56, 56), perm=[0, 2, 3, 1]),
+    case("Transpose", (1, 56, 56, 64), perm=[0, 3, 1, 2]),
+    case("Transpose", (1, 224, 224, 3), perm=[0, 3, 1, 2]),
+    case("Transpose", (1, 3, 224, 224), perm=[0, 2, 3, 1]),
+    case("Transpose", (8, 16, 32, 64), perm=[1, 0, 3, 2]),
+    case("Slice", (1, 64, 56, 56), constants=[ints(0, 0), ints(56, 56), ints(2, 3), ints(2, 2)], label="every second"),
+    case("Slice", (1, 64, 56, 56), constants=[ints(8), ints(40), ints(3)]),
+    case("Expand", (1, 64, 1, 56), constants=[ints(1, 64, 56, 56)]),
+    case("Tile", (1, 64, 28, 28), constants=[ints(1, 1, 2, 2)]),
+    case("Gather", (30522, 384), constants=[np.random.default_rng(1).integers(0, 30522, 128)], label="rows"),
+    case("Gather", (4000, 64), constants=[np.arange(0, 64, 2)], axis=1),
+    case("DepthToSpace", (1, 64, 56, 56), blocksize=2),
+    case("Resize", (1, 32, 40, 40), constants=[FLOATS, TWICE], mode="nearest"),
+    case("Resize", (1, 32, 40, 40), constants=[FLOATS, TWICE], mode="linear"),
+    case("Resize", (1, 8, 40, 40), constants=[FLOATS, TWICE], mode="cubic"),
+    case("MaxPool", (1, 64, 56, 56), **POOL),
+    case("AveragePool", (1, 64, 56, 56), **POOL),
+    case("GlobalAveragePool", (1, 256, 14, 14)),
+    case("ArgMax", (1024, 128), axis=-1),
+    case("ArgMax", (1, 21, 64, 64), axis=1),
+    case("TopK", (64, 1000), constants=[ints(10)]),
+    case("CumSum", (256, 256), constants=[np.array(1)]),
+    case("Add", (256, 256), (256,)),
+    case("Add", (256, 256), (256, 1)),
+    case("Add", (256, 256), (256, 256)),
+    case("Add", (256, 256), (1,)),
+    case("Add", (1, 64, 56, 56), (1, 64, 1, 1)),
+    case("Mul", (8, 64, 64), (8, 1, 64)),
+    case("Max", (256, 256), (256, 256)),
+    case("Mod", (256, 256), (256, 256), fmod=1),
+    case("Pow", (256, 256), (256, 256)),
+    case("Pow", (256, 256), constants=[np.array(2, np.float32)], label="squares"),
+    case("Greater", (256, 256), (256, 256)),
+    case("PRelu", (1, 64, 56, 56), (64, 1, 1)),
+    case("Clip", (256, 256), constants=[np.array(0, np.float32), np.array(6, np.float32)]),
+    *unary("Abs", "Acos", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu"),
+    *unary("HardSigmoid", "HardSwish", "Identity", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu"),
+    *unary("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+    case("Einsum", (8, 64, 64), (8, 64, 64), equation="bij,bjk->bik"),
+    case("MatMul", (128, 128), (128, 128)),
+    case("MatMul", (1, 512), (512, 512)),
+    case("Gemm", (64, 256), (256, 256), (256,), transB=1),
+    case("Conv", (1, 64, 400), (64, 64, 3), kernel_shape=[3], pads=[1, 1]),
+    case("Conv", (1, 8, 16, 16, 16), (8, 8, 3, 3, 3), kernel_shape=[3, 3, 3], pads=[1] * 6),
+    case("ConvTranspose", (1, 32, 32, 32), (32, 16, 2, 2), strides=[2, 2], kernel_shape=[2, 2]),
+    case("ConvTranspose", (1, 32, 32, 32), (32, 16, 4, 4), strides=[2, 2], kernel_shape=[4, 4], pads=[1, 1, 1, 1]),
+    case("GridSample", (1, 16, 32, 32), (1, 32, 32, 2)),
+    case("Trilu", (8, 128, 128)),
+]
+
+
+def title(op, shapes, label, attributes) -> str:
+    parts = [op, " ".join("x".join(map(str, s)) for s in shapes), label]
+    parts += [f"{name}={value}" for name, value in attributes.items() if name in ("axis", "mode", "perm")]
+    return " ".join(p for p in parts if p)
+
+
+def build(op, shapes, constants, attributes) -> bytes:
+    names = [f"x{i}" for i in range(len(shapes))]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in zip(names, shapes)]
+    stored = [numpy_helper.from_array(np.asarray(v), f"c{i}") for i, v in enumerate(constants)]
+    outputs = ["y", "y1"][: 2 if op == "TopK" else 1]
+    node = helper.make_node(op, names + [c.name for c in stored], outputs, **attributes)
+    graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info(o) for o in outputs], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10).SerializeToString()
+
+
+def measure(model: bytes, feeds: dict, threads: int, seconds: float) -> list[float]:
+    import onnxruntime
+    import treadle
+
+    sessions = []
+    for library in (treadle, onnxruntime):
+        options = library.SessionOptions()
+        options.intra_op_num_threads = threads
+        sessions.append(library.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
+    times: list[list[float]] = [[], []]
+    for s in sessions:
+        s.run(None, feeds)
+    for _ in range(15):
+        for s, taken in zip(sessions, times):
+            runs, start = 0, time.perf_counter()
+            while time.perf_counter() - start < seconds / 15:
+                s.run(None, feeds)
+                runs += 1
+            taken.append((time.perf_counter() - start) / runs)
+    return [statistics.median(t) * 1e6 for t in times]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="regular expression over the lines' titles")
+    parser.add_argument("--seconds", type=float, default=0.15, help="per engine and operator")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    rng = np.random.default_rng(0)
+    ratios = []
+    for op, shapes, constants, label, attributes in CASES:
+        name = title(op, shapes, label, attributes)
+        if not re.search(args.only, name):
+            continue
+        feeds = {f"x{i}": rng.standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)}
+        try:
+            ours, theirs = measure(build(op, shapes, constants, attributes), feeds, args.threads, args.seconds)
+        except Exception as e:  # an operator that one of them lacks
+            print(f"{name:56s} {str(e).splitlines()[0][:120]}", flush=True)
+            continue
+        ratios.append(theirs / ours)
+        print(f"{name:56s} {ours:9.1f} {theirs:9.1f} {theirs / ours:6.2f}", flush=True)
+    if ratios:
+        print(f"\n{len(ratios)} operators, geometric mean {statistics.geometric_mean(ratios):.2f}, lowest {min(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
