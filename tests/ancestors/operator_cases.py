@@ -1,4 +1,4 @@
-"""Single operators whose gradients ONNX Runtime's gradient graph and Treadle's are compared by: operands, constants and attributes, as ONNX has them."""
+"""Single operators by which ONNX Runtime's gradients and Treadle's are compared: operands, constants and attributes, as ONNX has them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,18 @@ class Case:
 
 _P, _Q = nets.POINTS, nets.OTHER
 _M = nets.normal(100, a=(3, 4), b=(4, 5), c=(3, 5), row=(4,), column=(3, 1), stack=(2, 3, 4), other=(2, 4, 3))
-_I = nets.normal(101, image=(2, 2, 6, 5), kernel=(3, 2, 3, 3), bias=(3,), grouped=(4, 1, 3, 3), depthwise=(2, 1, 3, 3))
+_I = nets.normal(
+    101,
+    image=(2, 2, 6, 5),
+    kernel=(3, 2, 3, 3),
+    bias=(3,),
+    grouped=(4, 1, 3, 3),
+    depthwise=(2, 1, 3, 3),
+    line=(2, 3, 3),
+    volume=(1, 2, 3, 4, 3),
+    cube=(2, 2, 2, 2, 2),
+)
+_LABELS, _LABEL_MAPS = np.array([1, 3, 0], np.int64), np.array([[0, 1, 2, 1], [2, 2, 0, 1]], np.int64)
 
 
 def _ints(*values: int) -> np.ndarray:
@@ -104,5 +115,33 @@ CASES = {
         "AveragePool", {"a": _I["image"]}, attributes={"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
     ),
     "GlobalAveragePool": Case("GlobalAveragePool", {"a": _I["image"]}),
+    "Conv, one axis": Case("Conv", {"a": _M["stack"], "w": _I["line"]}, attributes={"pads": [1, 1]}),
+    "Conv, three axes": Case("Conv", {"a": _I["volume"], "w": _I["cube"]}),
+    "MaxPool, dilations": Case("MaxPool", {"a": _I["image"]}, attributes={"kernel_shape": [2, 2], "dilations": [2, 2]}),
+    "MaxPool, ceil": Case("MaxPool", {"a": _I["image"]}, attributes={"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    "AveragePool, ceil": Case("AveragePool", {"a": _I["image"]}, attributes={"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    "MatMul, a vector on the left": _binary("MatMul", _M["row"], _M["b"]),
+    "MatMul, a batch on the right": _binary("MatMul", _M["a"], _M["other"]),
+    "LayerNormalization over two axes": Case(
+        "LayerNormalization", {"a": _M["stack"], "scale": _M["a"], "bias": _M["a"] + 1}, attributes={"axis": 1}, unread=2
+    ),
+    "ReduceSum of all": Case("ReduceSum", {"a": _M["stack"]}, attributes={"keepdims": 0}),
+    "Concat of three": Case("Concat", {"a": _M["stack"], "b": _M["stack"] * 2, "c": _M["stack"][:, :1]}, attributes={"axis": 1}),
+    "Split, uneven": Case("Split", {"a": _M["b"]}, attributes={"axis": 1, "num_outputs": 2}, outputs=2),
+    "Max, broadcast": _binary("Max", _M["a"], _M["row"]),
+    "Where, broadcast": Case("Where", {"a": _M["a"], "b": _M["row"]}, first=[_M["a"] > 0]),
+    "SoftmaxCrossEntropyLoss": Case("SoftmaxCrossEntropyLoss", {"a": _M["a"]}, [_LABELS], unread=1),
+    "SoftmaxCrossEntropyLoss, sum": Case("SoftmaxCrossEntropyLoss", {"a": _M["a"]}, [_LABELS], {"reduction": "sum"}, unread=1),
+    "SoftmaxCrossEntropyLoss, each": Case("SoftmaxCrossEntropyLoss", {"a": _M["a"]}, [_LABELS], {"reduction": "none"}, unread=1),
+    "SoftmaxCrossEntropyLoss, ignored class": Case("SoftmaxCrossEntropyLoss", {"a": _M["a"]}, [_LABELS], {"ignore_index": 3}, unread=1),
+    "SoftmaxCrossEntropyLoss, weights": Case("SoftmaxCrossEntropyLoss", {"a": _M["a"]}, [_LABELS, np.float32([1, 2, 3, 4])], unread=1),
+    "SoftmaxCrossEntropyLoss, of maps": Case("SoftmaxCrossEntropyLoss", {"a": _M["stack"]}, [_LABEL_MAPS], unread=1),
+    "ReduceL2": Case("ReduceL2", {"a": _M["stack"]}, [_ints(1)]),
+    "ReduceLogSumExp": Case("ReduceLogSumExp", {"a": _M["stack"]}, [_ints(1)]),
+    "Tile": Case("Tile", {"a": _M["a"]}, [_ints(2, 1)]),
+    "GatherND": Case("GatherND", {"a": _M["a"]}, [np.array([[0, 1], [2, 2]], np.int64)]),
+    "GatherElements": Case("GatherElements", {"a": _M["a"]}, [np.array([[0, 1], [2, 2]], np.int64)], {"axis": 1}),
+    "ScatterND": Case("ScatterND", {"a": _M["a"]}, [np.array([[0], [2]], np.int64), np.ones((2, 4), np.float32)]),
+    "Trilu": Case("Trilu", {"a": _M["a"]}),
     "Pad": Case("Pad", {"a": _M["a"]}, [_ints(1, 0, 2, 1)]),
 }

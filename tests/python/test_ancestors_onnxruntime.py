@@ -82,7 +82,7 @@ def test_several_outputs():
 
 
 # Without a gradient rule here: docs/operators.md. Those without one in ONNX Runtime are empty in the recording.
-WITHOUT_GRADIENT = {"Pad"}
+WITHOUT_GRADIENT = {"Pad", "ReduceL2", "ReduceLogSumExp", "Tile", "GatherND", "GatherElements", "ScatterND", "Trilu"}
 # Where a derivative jumps (at 0, or where operands are equal): positions, and the shares of the head gradient here and there, by operand.
 # Of equal operands the first has the whole gradient here, as in MXNet, and each has a half in ONNX Runtime.
 KINKS = {
@@ -123,6 +123,9 @@ def test_gradients_of_operators(name):
             close(expected, ORT("gradients_of_operators")["operators"]["Gelu"]["a"])
             close(got, approximate_gelu_gradient(case.operands["a"]) * heads[0], atol=1e-5)
             return
+        if name == "Where, broadcast" and operand == "b":
+            assert expected.shape == (3, 4)  # ONNX Runtime leaves out the sum over the axis that was broadcast
+            expected = expected.sum(0)
         if name in KINKS:
             positions, (ours, theirs) = KINKS[name][0], KINKS[name][1][operand]
             close(got[positions], ours * heads[0][positions])
