@@ -115,6 +115,12 @@ CASES = {
         "AveragePool", {"a": _I["image"]}, attributes={"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
     ),
     "GlobalAveragePool": Case("GlobalAveragePool", {"a": _I["image"]}),
+    "BatchNormalization": Case(
+        "BatchNormalization",
+        {"a": _I["image"], "scale": _P[:2], "bias": _Q[:2]},
+        [np.float32([0.5, -0.5]), np.float32([1, 2])],
+        {"epsilon": 1e-3},
+    ),
     "Conv, one axis": Case("Conv", {"a": _M["stack"], "w": _I["line"]}, attributes={"pads": [1, 1]}),
     "Conv, three axes": Case("Conv", {"a": _I["volume"], "w": _I["cube"]}),
     "MaxPool, dilations": Case("MaxPool", {"a": _I["image"]}, attributes={"kernel_shape": [2, 2], "dilations": [2, 2]}),

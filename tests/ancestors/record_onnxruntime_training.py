@@ -233,6 +233,21 @@ def record_training():
         )
 
 
+def record_training_of_a_convolution_network():
+    batches = nets.normal(8, batches=(10, 4, 2, 6, 6))["batches"]
+    training = Training(models.convnet(), artifacts.OptimType.SGD, artifacts.LossType.CrossEntropyLoss, 0.05, tuple(nets.CONV_STATES))
+    losses = [training.step(batch, nets.MLP_LABELS) for batch in batches]
+    values = training.parameters()
+    record.add(
+        "training_of_a_convolution_network",
+        {**nets.CONV, **nets.CONV_STATES, "batches": batches},
+        rate=0.05,
+        losses=losses,
+        parameters={name: values[name] for name in nets.CONV},
+        states={name: values[name] for name in nets.CONV_STATES},
+    )
+
+
 def record_gradient_accumulation():
     """Gradients are added until they are reset."""
     batches = nets.chain(20)["batches"]
@@ -254,5 +269,6 @@ record_cache()
 record_several_outputs()
 record_operators()
 record_training()
+record_training_of_a_convolution_network()
 record_gradient_accumulation()
 record.write()

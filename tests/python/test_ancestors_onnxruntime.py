@@ -152,6 +152,15 @@ def test_training_by_gradient_descent(kind, loss):
     close(session.run(None, {"data": DATA})[0], facts["exported_outputs"], rtol=1e-3, atol=1e-4)
 
 
+def test_training_of_a_convolution_network():
+    batches = nets.normal(8, batches=(10, 4, 2, 6, 6))["batches"]
+    facts = ORT("training_of_a_convolution_network", {**nets.CONV, **nets.CONV_STATES, "batches": batches})
+    trainer = Trainer(models.convnet(), learning_rate=facts["rate"])
+    close([trainer.step({"data": batch}, nets.MLP_LABELS) for batch in batches], facts["losses"], rtol=1e-3)
+    close_by_name(trainer.parameters, facts["parameters"], rtol=1e-3, atol=1e-4)
+    close_by_name(trainer.states, facts["states"], rtol=1e-3, atol=1e-4)
+
+
 class AdamW:
     """The AdamWOptimizer of ONNX Runtime's artifacts: epsilon is added before the bias is corrected, and there is no weight decay."""
 
