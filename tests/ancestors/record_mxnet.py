@@ -510,6 +510,26 @@ def record_gradients_of_operators():
     record.add("pools_with_ties", {"a": ties}, pools=facts)
 
 
+def record_gradients_of_inputs():
+    """Of a network without parameters, and of inputs through which no gradient flows."""
+    x, w = mx.sym.Variable("x"), mx.sym.Variable("w")
+    facts = {}
+    for name, symbol in (
+        ("tanh of x", mx.sym.tanh(x)),
+        ("w times sign of x", w * mx.sym.sign(x)),
+        ("x times floor of x", x * mx.sym.floor(x)),
+    ):
+        shapes = {argument: (8,) for argument in symbol.list_arguments()}
+        executor = symbol.simple_bind(HOST, **shapes)
+        put(executor.arg_dict, {"x": nets.POINTS, "w": nets.OTHER})
+        for array in executor.grad_dict.values():
+            array[:] = 9
+        executor.forward(is_train=True)
+        executor.backward([nd(nets.HEAD)])
+        facts[name] = all_of(executor.grad_dict)
+    record.add("gradients_of_inputs", gradients=facts)
+
+
 def record_random_graphs():
     functions = {
         "tanh": mx.sym.tanh,
@@ -564,5 +584,6 @@ record_training()
 record_groups()
 record_storage()
 record_gradients_of_operators()
+record_gradients_of_inputs()
 record_random_graphs()
 record.write()
