@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from random_graphs import RandomGraph
 
 import networks as nets
 from operator_cases import Case
+from random_graphs import RandomGraph
 
 OPSETS = (("", 20), ("treadle", 1))
 _TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}

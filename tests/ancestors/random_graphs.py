@@ -14,7 +14,7 @@ BINARY = ("add", "subtract", "multiply", "product", "join")
 
 @dataclass(frozen=True)
 class Step:
-    """value = op(operands…). "join" is the right half of the first operand beside the left half of the second; "product" is that of matrices."""
+    """value = op(operands…). "join": the right half of the first operand beside the left half of the second; "product": of matrices."""
 
     value: str
     op: str

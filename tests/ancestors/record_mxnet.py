@@ -12,10 +12,10 @@ os.environ["MXNET_STORAGE_FALLBACK_LOG_VERBOSE"] = "0"
 
 import mxnet as mx
 import numpy as np
-import random_graphs
 from mxnet.base import _LIB, NDArrayHandle, c_str, check_call, mx_uint
 
 import networks as nets
+import random_graphs
 from recording import Recording, error_of
 
 record = Recording("mxnet", mx.__version__)

@@ -86,7 +86,7 @@ class Joint:
     def backward(self, state, heads):
         gradients = native.OrtValueVector()
         self._agent.run_backward(vector(heads), gradients, state)
-        return {name.removesuffix("_grad"): array for name, array in zip(self.gradients, arrays(gradients))}
+        return {name.removesuffix("_grad"): array for name, array in zip(self.gradients, arrays(gradients), strict=True)}
 
 
 def record_forward_and_backward():
@@ -218,7 +218,7 @@ def record_training():
     for name, (optimiser, loss, rate, frozen) in kinds.items():
         training = Training(models.mlp(), optimiser, loss, rate, frozen)
         labels = targets if loss == artifacts.LossType.MSELoss else [nets.MLP_LABELS] * len(batches)
-        losses = [training.step(batch, label) for batch, label in zip(batches, labels)]
+        losses = [training.step(batch, label) for batch, label in zip(batches, labels, strict=True)]
         session = training.exported(["fc2_output"])
         record.add(
             f"training_{name}",

@@ -10,10 +10,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # numbers do not depend on the processor
 
 import numpy as np
-import random_graphs
 import tensorflow
 
 import networks as nets
+import random_graphs
 from recording import Recording, error_of
 
 tf = tensorflow.compat.v1
