@@ -137,7 +137,7 @@ class _Core:
         self.model = _bytes_of(model)
         self.devices = devices
         self.session = InferenceSession(self.model, devices.apply(options))
-        self.joint: JointModule | None = None
+        self._joint: dict[tuple[str, ...], JointModule] = {}
         # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
         self.parameters: dict[str, np.ndarray] = {}
         self.states: dict[str, np.ndarray] = {}
@@ -150,16 +150,17 @@ class _Core:
         self.input_names = [info.name for info in self.session.get_inputs()]
         self.float_inputs = [info.name for info in self.session.get_inputs() if info.type == "tensor(float)"]
 
-    def differentiable(self) -> JointModule:
-        if self.joint is None:
-            self.joint = JointModule(
+    def differentiable(self, inputs: tuple[str, ...]) -> JointModule:
+        """The joint graph with the gradients of these inputs, beside those of the parameters."""
+        if inputs not in self._joint:
+            self._joint[inputs] = JointModule(
                 self.model,
-                inputs=self.float_inputs,
+                inputs=inputs,
                 device=self.devices.device,
                 group2ctx=self.devices.group2ctx,
                 argument_devices=self.devices.arguments,
             )
-        return self.joint
+        return self._joint[inputs]
 
 
 class Executor:
@@ -182,6 +183,7 @@ class Executor:
         self.grad_dict = grads
         self.aux_dict = states
         self._requests = requests
+        self._wanted_inputs = tuple(name for name in core.float_inputs if requests.get(name, "null") != "null")
         self._run: JointRun | None = None
         self._partial: JointRun | PartialRun | None = None  # of partial_forward()
         self._steps = self._next_step = 0
@@ -261,7 +263,7 @@ class Executor:
                 self.arg_dict[name] = _to_storage(value, storage)  # stored elements differ in number
 
     def _begin_training(self) -> JointRun:
-        joint = self._core.differentiable()
+        joint = self._core.differentiable(self._wanted_inputs)
         for name, value in self.arg_dict.items():
             if isinstance(value, SparseTensor):
                 _log.warning('"%s" (%s) is made dense for training', name, value.storage)
@@ -272,7 +274,7 @@ class Executor:
         return joint.begin({name: _to_dense(self.arg_dict[name]) for name in self._core.input_names})
 
     def _end_training(self, run: JointRun) -> None:
-        for name, array in self._core.differentiable().states.items():
+        for name, array in self._core.differentiable(self._wanted_inputs).states.items():
             np.copyto(self.aux_dict[name], array)
         self._run = run
         self.outputs = [np.array(output) for output in run.outputs]

@@ -62,6 +62,17 @@ def test_gradients_are_written_added_or_left_alone():
         treadle.simple_bind(linear(), "sometimes", x=(4, 3))
 
 
+def test_inputs_without_a_gradient_are_left_out_of_the_backward_pass():
+    """One that the outputs do not depend on has none; asked for null, it does not stand in the way of the others."""
+    model = onnx.load_from_string(linear())
+    model.graph.input.append(small.tensor("beside", [2]))
+    executor = treadle.simple_bind(model, {"x": "null", "w": "write", "b": "write"}, x=(4, 3))
+    executor.forward(is_train=True, x=X)
+    executor.backward(G)
+    assert set(executor.grad_dict) == {"w", "b"}
+    np.testing.assert_allclose(executor.grad_dict["w"], X.T @ G, rtol=1e-4)
+
+
 def test_reshaping_shares_memory():
     executor = treadle.simple_bind(linear(), x=(4, 3))
     executor.arg_dict["x"][:] = X
@@ -75,6 +86,30 @@ def test_reshaping_shares_memory():
     with pytest.raises(ValueError, match="partial_shaping"):
         executor.reshape()
     assert executor.reshape(partial_shaping=True).forward()[0].shape == (4, 2)
+
+
+def product():
+    """y = x z, whose shapes have a symbol in common; w stands beside them."""
+    return small.model(
+        [small.node("Mul", ["x", "z"], ["p"]), small.node("Mul", ["p", "w"], ["y"])],
+        [small.tensor("x", ["N", 3]), small.tensor("z", ["N", 3]), small.tensor("w", ["M", 1])],
+        [small.tensor("y", ["K", 3])],
+    )
+
+
+def test_inputs_that_are_not_named_follow_by_their_symbols():
+    executor = treadle.simple_bind(product(), "null", x=(4, 3), w=(1, 1))  # nor has this model anything to train
+    assert executor.arg_dict["z"].shape == (4, 3)
+    with pytest.raises(ValueError, match="'z' would change from \\(4, 3\\) to \\(2, 3\\), and partial_shaping is off"):
+        executor.reshape(x=(2, 3), w=(1, 1))
+    with pytest.raises(ValueError, match="the shape of 'w' is not given"):
+        executor.reshape(x=(4, 3))
+    assert executor.reshape(x=(4, 3), w=(1, 1)).arg_dict["z"] is executor.arg_dict["z"]
+    smaller = executor.reshape(partial_shaping=True, x=(2, 3))
+    assert {name: array.shape for name, array in smaller.arg_dict.items()} == {"x": (2, 3), "z": (2, 3), "w": (1, 1)}
+    assert smaller.forward()[0].shape == (2, 3)
+    with pytest.raises(ValueError, match="the shape of 'w' is"):
+        treadle.simple_bind(product(), "null", x=(4, 3))
 
 
 def test_an_executor_shares_the_parameters_of_another():

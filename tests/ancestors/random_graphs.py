@@ -1,0 +1,70 @@
+"""Random graphs of 4 by 4 matrices, told as data: each ancestor builds them with its own interface, Treadle from ONNX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+import networks as nets
+
+UNARY = ("tanh", "sigmoid", "relu", "negative", "sine", "transpose", "softmax", "halve")
+BINARY = ("add", "subtract", "multiply", "product", "join")
+
+
+@dataclass(frozen=True)
+class Step:
+    """value = op(operands…). "join": the right half of the first operand beside the left half of the second; "product": of matrices."""
+
+    value: str
+    op: str
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RandomGraph:
+    """Inputs x0, x1, parameters p0 … p2, steps v0 …; some values are used often, some not at all."""
+
+    arrays: dict[str, np.ndarray]
+    steps: list[Step]
+    outputs: list[str]
+    requests: dict[str, str]  # gradient requests of the arrays
+    heads: list[np.ndarray]
+    fed: list[str]  # what a session is fed, whether it suffices or not
+    fetched: list[str]
+
+    @property
+    def used(self) -> set[str]:
+        """The arrays that the outputs depend on."""
+        needed, operands = set(self.outputs), {step.value: step.operands for step in self.steps}
+        for step in reversed(self.steps):
+            if step.value in needed:
+                needed.update(operands[step.value])
+        return needed & set(self.arrays)
+
+
+def random_graph(seed: int) -> RandomGraph:
+    rng = np.random.RandomState(nets.SEED + 1000 + seed)
+    names = ["x0", "x1", "p0", "p1", "p2"]
+    arrays = {name: rng.standard_normal((4, 4)).astype(np.float32) for name in names}
+    steps: list[Step] = []
+    for i in range(rng.randint(5, 14)):
+        op = (UNARY + BINARY * 2)[rng.randint(len(UNARY) + 2 * len(BINARY))]
+        operands = tuple(names[rng.randint(max(0, len(names) - 7), len(names))] for _ in range(1 if op in UNARY else 2))
+        steps.append(Step(f"v{i}", op, operands))
+        names.append(f"v{i}")
+    values = [step.value for step in steps]
+    outputs = [values[-1], *(value for value in values[:-1] if rng.rand() < 0.2)]
+    requests = {name: ("null", "write", "add")[rng.randint(3)] for name in arrays}
+    heads = [rng.standard_normal((4, 4)).astype(np.float32) for _ in outputs]
+    fed = [name for name in [*arrays, *values] if rng.rand() < (0.9 if name in arrays else 0.15)]
+    fetched = [value for value in values if rng.rand() < 0.4] or [values[-1]]
+    return RandomGraph(arrays, steps, outputs, requests, heads, fed, fetched)
+
+
+def fed_value(name: str) -> np.ndarray:
+    """What a session is fed for a value that it would compute: a number of its own for each."""
+    return np.full((4, 4), 0.25 + 0.125 * int(name[1:]), np.float32)
+
+
+COUNT = 24
