@@ -127,8 +127,12 @@ def inference(folder: Path) -> None:
                 print(f"| {file.stem} | | | {str(error)[:80]} | | |")
                 continue
         limited.set_memory_limit(int(found[1]))
-        same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(limited.run(None, feeds), expected, strict=True)
-                   if isinstance(a, np.ndarray))
+        try:
+            outputs = limited.run(None, feeds)
+        except Exception:  # sizes that come out in the run, or in the body of a Loop or Scan
+            print(f"| {file.stem} | {report.arena_bytes} | {report.largest_node_bytes} | {found[2]}: too little for what is known in the run only | | |")
+            continue
+        same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(outputs, expected, strict=True) if isinstance(a, np.ndarray))
         ratio = int(found[2]) / max(report.largest_node_bytes, 64)
         worst = max(worst, ratio)
         print(f"| {file.stem} | {report.arena_bytes} | {report.largest_node_bytes} | {found[2]} | {ratio:.3f} | {'yes' if same else 'NO'} |", flush=True)

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <ranges>
 
 #include "autodiff/gradient.h"
@@ -112,6 +113,21 @@ onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const
   return def;
 }
 
+// @return the node's first output
+ValueId append(Graph& graph, NodeSpec spec) {
+  const NodeId id = graph.add_node(std::move(spec));
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+
+ValueId zeros_like(Graph& graph, ValueId x) {
+  Tensor zero(graph.type(x).dtype, {1});
+  std::memset(zero.raw(), 0, zero.size_bytes());
+  const std::string name = graph.value(x).name + "/zeros";
+  const ValueId shape = append(graph, {.op_type = "Shape", .inputs = {x}, .name = name + "/shape"});
+  return append(graph, {.op_type = "ConstantOfShape", .inputs = {shape}, .attributes = {{"value", zero}}, .name = name});
+}
+
 // Running statistics that an Identity takes from elsewhere, by the Identity's place among the nodes.
 std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
   std::set<std::string> statistics;
@@ -182,11 +198,6 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
 }
 
 ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels) {
-  auto add = [&](NodeSpec spec) {
-    const NodeId id = graph.add_node(std::move(spec));
-    infer_node(graph, id);
-    return graph.node(id).outputs[0];
-  };
   Type labels_type = graph.type(output);
   if (loss == Loss::softmax_cross_entropy) {
     labels_type.dtype = int32_labels ? DType::int32 : DType::int64;
@@ -194,13 +205,13 @@ ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels) {
     const ValueId labels = graph.add_input(kLabels, labels_type);
     // SoftmaxCrossEntropyLoss, decomposed as the upgrade would.
     const ValueId log_prob =
-        add({.op_type = "LogSoftmax", .inputs = {output}, .attributes = {{"axis", int64_t{1}}}, .name = "loss/log_softmax"});
-    return add({.op_type = "NegativeLogLikelihoodLoss", .inputs = {log_prob, labels}, .name = "loss"});
+        append(graph, {.op_type = "LogSoftmax", .inputs = {output}, .attributes = {{"axis", int64_t{1}}}, .name = "loss/log_softmax"});
+    return append(graph, {.op_type = "NegativeLogLikelihoodLoss", .inputs = {log_prob, labels}, .name = "loss"});
   }
   const ValueId labels = graph.add_input(kLabels, labels_type);
-  const ValueId difference = add({.op_type = "Sub", .inputs = {output, labels}, .name = "loss/difference"});
-  const ValueId square = add({.op_type = "Mul", .inputs = {difference, difference}, .name = "loss/square"});
-  return add({.op_type = "ReduceMean", .inputs = {square}, .attributes = {{"keepdims", int64_t{0}}}, .name = "loss"});
+  const ValueId difference = append(graph, {.op_type = "Sub", .inputs = {output, labels}, .name = "loss/difference"});
+  const ValueId square = append(graph, {.op_type = "Mul", .inputs = {difference, difference}, .name = "loss/square"});
+  return append(graph, {.op_type = "ReduceMean", .inputs = {square}, .attributes = {{"keepdims", int64_t{0}}}, .name = "loss"});
 }
 
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
@@ -226,14 +237,13 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
     value.constant = find_initializer(model, name)->value;
     std::erase(graph.inputs, xs[i]);
   }
-  if (parameters.empty())
+  if (parameters.empty() && more.empty())
     throw Error(ErrorCode::invalid_argument, "the loss depends on no float32 initializer of rank 1 or more: there is nothing to train");
   training.parameters = std::move(parameters);
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
-    if (gradient == kNoValue)
-      throw Error(ErrorCode::invalid_argument, fmt::format("the outputs do not depend on the input \"{}\"", graph.value(more[i]).name));
-    kept.push_back(gradient);
+    // Where nothing flows back, through Sign or because nothing depends on the input, the gradient is zero.
+    kept.push_back(gradient != kNoValue ? gradient : zeros_like(graph, more[i]));
   }
   return kept;
 }

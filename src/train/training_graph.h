@@ -47,7 +47,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
 ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels);
 
 /// Appends the backward pass of `loss` (or of `ys` with gradients `grad_ys`). Parameters without a gradient become constants again.
-/// @return the gradients, one per remaining parameter, then one per value of `more`.
+/// @return the gradients, one per remaining parameter, then one per value of `more`: zeros where nothing flows back to it.
 /// @throws Error(invalid_argument) for a parameter without a gradient that was named explicitly.
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {});

@@ -478,13 +478,11 @@ def test_gradients_through_rounding():
     close(gradients_of_inputs(nodes, {"w": nets.POINTS})["w"], facts["x times floor of x"]["x"])
 
 
-@pytest.mark.xfail(strict=True, reason="a joint graph wants a parameter: see docs/status.md")
 def test_gradients_of_inputs_without_parameters():
     facts = MXNET("gradients_of_inputs")["gradients"]
     close_by_name(gradients_of_inputs([models.node("Tanh", ["x"], ["y"])], {}), facts["tanh of x"])
 
 
-@pytest.mark.xfail(strict=True, reason="a joint graph refuses an input that has no gradient, where zeros are due: see docs/status.md")
 def test_inputs_through_which_no_gradient_flows():
     facts = MXNET("gradients_of_inputs")["gradients"]
     nodes = [models.node("Sign", ["x"], ["s"]), models.node("Mul", ["w", "s"], ["y"])]
