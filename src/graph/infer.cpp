@@ -182,7 +182,9 @@ void check_schema(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < std::max<size_t>(op.inputs.size(), static_cast<size_t>(node.num_formal_inputs)); ++i) {
     const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];
     if (!node.has_input(i)) {
-      if (port.presence == Presence::required) fail(fmt::format("the input {} ({}) is missing", i, port.name));
+      // A list of operands has no gaps, and an operator that takes nothing else wants at least one.
+      const bool wanted = port.presence == Presence::variadic && (i == 0 || static_cast<int>(i) < node.num_formal_inputs);
+      if (wanted || port.presence == Presence::required) fail(fmt::format("the input {} ({}) is missing", i, port.name));
       continue;
     }
     const Type& type = graph.type(node.inputs[i]);

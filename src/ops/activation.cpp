@@ -327,7 +327,10 @@ std::vector<OpDef> activation_ops() {
                                          {"Gelu", gradients::gelu},
                                          {"Softplus", gradients::softplus},
                                          {"Tanh", gradients::tanh},
-                                         {"Clip", gradients::clip}});
+                                         {"Clip", gradients::clip},
+                                         {"Softsign", gradients::softsign},
+                                         {"Selu", gradients::selu},
+                                         {"Celu", gradients::celu}});
 }
 
 }  // namespace treadle::ops

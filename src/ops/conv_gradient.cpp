@@ -109,15 +109,36 @@ OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cos
 
 namespace gradients {
 
+namespace {
+
+// Of the bias: the sum over all but the channels.
+ValueId bias_gradient(GradientContext& g, ValueId dy) {
+  std::vector<int64_t> axes{0};
+  for (int axis = 2; axis < rank_of(g, dy); ++axis) axes.push_back(axis);
+  return g.reduce_sum(dy, std::move(axes), /*keepdims=*/false);
+}
+
+}  // namespace
+
 Result conv(GradientContext& g) {
   const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
   const Attributes attributes = g.attributes();
   Result result{g.op("ConvGradInput", {dy, w, g.shape_of(x)}, attributes, "treadle"),
                 g.op("ConvGradWeights", {dy, x, g.shape_of(w)}, attributes, "treadle")};
-  if (g.input(2) == kNoValue) return result;
-  std::vector<int64_t> axes{0};
-  for (int axis = 2; axis < rank_of(g, dy); ++axis) axes.push_back(axis);
-  result.push_back(g.reduce_sum(dy, std::move(axes), /*keepdims=*/false));
+  if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
+  return result;
+}
+
+// Y is what a convolution with these weights and the input Y would have as its gradient of the input, X standing for its output.
+Result conv_transpose(GradientContext& g) {
+  if (g.attributes().get_string("auto_pad", "NOTSET") != "NOTSET" || !g.attributes().get_ints("output_shape").empty())
+    throw Error(ErrorCode::not_implemented, "a ConvTranspose has a gradient only with pads of its own");
+  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
+  Attributes window;
+  for (const char* name : {"dilations", "group", "kernel_shape", "pads", "strides"})
+    if (const Attribute* value = g.attributes().find(name)) window.set(name, *value);
+  Result result{g.op("Conv", {dy, w}, window), g.op("ConvGradWeights", {x, dy, g.shape_of(w)}, window, "treadle")};
+  if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/conv/conv.h"
 #include "kernels/conv/plain.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -166,22 +167,22 @@ struct ConvTransposeDouble {
 }  // namespace
 
 std::vector<OpDef> conv_transpose_ops() {
-  return {
-      {.name = "ConvTranspose",
-       .since = {1, 11, 22},
-       .inputs = {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
-       .outputs = {{"Y", kFloats, "T"}},
-       .attributes = {{"auto_pad", std::string_view("NOTSET")},
-                      {"dilations"},
-                      {"group", int64_t{1}},
-                      {"kernel_shape"},
-                      {"output_padding"},
-                      {"output_shape"},
-                      {"pads"},
-                      {"strides"}},
-       .infer = infer_conv_transpose,
-       .cost = conv_transpose_cost,
-       .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + std::vector{kernel<ConvTransposeDouble>("plain", DType::float64)}}};
+  return {{.name = "ConvTranspose",
+           .since = {1, 11, 22},
+           .inputs = {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
+           .outputs = {{"Y", kFloats, "T"}},
+           .attributes = {{"auto_pad", std::string_view("NOTSET")},
+                          {"dilations"},
+                          {"group", int64_t{1}},
+                          {"kernel_shape"},
+                          {"output_padding"},
+                          {"output_shape"},
+                          {"pads"},
+                          {"strides"}},
+           .infer = infer_conv_transpose,
+           .cost = conv_transpose_cost,
+           .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + std::vector{kernel<ConvTransposeDouble>("plain", DType::float64)},
+           .gradient = gradients::conv_transpose}};
 }
 
 }  // namespace treadle::ops

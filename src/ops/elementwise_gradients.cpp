@@ -189,4 +189,26 @@ Result log_softmax(GradientContext& g) {
   return {g.sub(dy, g.mul(g.op("Exp", {y}), sum))};
 }
 
+// 1 / (1 + |x|)^2
+Result softsign(GradientContext& g) {
+  const ValueId x = g.input(0), root = g.op("Reciprocal", {g.add(g.op("Abs", {x}), g.scalar(1, x))});
+  return scaled(g, g.mul(root, root));
+}
+
+// gamma where x > 0, else gamma alpha e^x = y + gamma alpha
+Result selu(GradientContext& g) {
+  const ValueId x = g.input(0), y = g.output(0);
+  const double gamma = static_cast<double>(g.attributes().get_float("gamma", 1.05070102F));
+  const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1.67326319F));
+  return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(gamma, x), g.add(y, g.scalar(gamma * alpha, y))}));
+}
+
+// 1 where x > 0, else e^(x / alpha) = y / alpha + 1
+Result celu(GradientContext& g) {
+  const ValueId x = g.input(0), y = g.output(0);
+  const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1));
+  const ValueId power = g.add(g.div(y, g.scalar(alpha, y)), g.scalar(1, y));
+  return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(1, x), power}));
+}
+
 }  // namespace treadle::ops::gradients

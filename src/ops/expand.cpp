@@ -109,6 +109,7 @@ std::vector<OpDef> expand_ops() {
        .infer = infer_tile,
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
+       .gradient = gradients::tile,
        .value_inputs = {1}},
   };
 }

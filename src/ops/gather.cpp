@@ -140,7 +140,8 @@ std::vector<OpDef> gather_ops() {
        .attributes = {{"axis", int64_t{0}}},
        .infer = infer_gather_elements,
        .cost = move_cost,
-       .kernels = {kernel<GatherElements<int64_t>>("plain", DType::int64, 1), kernel<GatherElements<int32_t>>("plain", DType::int32, 1)}},
+       .kernels = {kernel<GatherElements<int64_t>>("plain", DType::int64, 1), kernel<GatherElements<int32_t>>("plain", DType::int32, 1)},
+       .gradient = gradients::gather_elements},
       {.name = "GatherND",
        .since = {11, 12, 13},
        .inputs = {{"data", kWhole, "T"}, {"indices", kInt64}},
@@ -148,7 +149,8 @@ std::vector<OpDef> gather_ops() {
        .attributes = {{"batch_dims", int64_t{0}}},
        .infer = infer_gather_nd,
        .cost = move_cost,
-       .kernels = {kernel<GatherNd>()}},
+       .kernels = {kernel<GatherNd>()},
+       .gradient = gradients::gather_nd},
   };
 }
 

@@ -68,6 +68,9 @@ Result elu(GradientContext& g);
 Result hard_sigmoid(GradientContext& g);
 Result hard_swish(GradientContext& g);
 Result clip(GradientContext& g);
+Result softsign(GradientContext& g);
+Result selu(GradientContext& g);
+Result celu(GradientContext& g);
 Result softmax(GradientContext& g);
 Result log_softmax(GradientContext& g);
 
@@ -79,15 +82,29 @@ Result split(GradientContext& g);
 Result slice(GradientContext& g);
 Result gather(GradientContext& g);
 Result expand(GradientContext& g);
+Result tile(GradientContext& g);
+Result pad(GradientContext& g);
+Result trilu(GradientContext& g);
+Result gather_elements(GradientContext& g);
+Result gather_nd(GradientContext& g);
+Result scatter_elements(GradientContext& g);
+Result scatter_nd(GradientContext& g);
 
 // Reductions and products.
 Result reduce_sum(GradientContext& g);
 Result reduce_mean(GradientContext& g);
+Result reduce_sum_square(GradientContext& g);
+Result reduce_l1(GradientContext& g);
+Result reduce_l2(GradientContext& g);
+Result reduce_log_sum(GradientContext& g);
+Result reduce_log_sum_exp(GradientContext& g);
+Result reduce_extremum(GradientContext& g);
 Result matmul(GradientContext& g);
 Result gemm(GradientContext& g);
 
 // Networks.
 Result conv(GradientContext& g);
+Result conv_transpose(GradientContext& g);
 Result max_pool(GradientContext& g);
 Result average_pool(GradientContext& g);
 Result global_average_pool(GradientContext& g);

@@ -10,10 +10,10 @@
 namespace treadle::ops::gradients {
 namespace {
 
-/// The gradient of a reduction as if it had kept its axes.
-ValueId with_reduced_axes(GradientContext& g) {
-  const ValueId dy = g.grad_output(0), x = g.input(0);
-  if (g.attributes().get_int("keepdims", 1) != 0) return dy;
+/// A reduction's output, or its gradient, as if it had kept its axes.
+ValueId with_reduced_axes(GradientContext& g, ValueId y) {
+  const ValueId x = g.input(0);
+  if (g.attributes().get_int("keepdims", 1) != 0) return y;
   std::vector<int64_t> axes;
   if (g.input(1) != kNoValue) {
     const Tensor* constant = g.graph().constant_tensor(g.input(1));
@@ -21,13 +21,14 @@ ValueId with_reduced_axes(GradientContext& g) {
     axes.assign(constant->data<int64_t>(), constant->data<int64_t>() + constant->num_elements());
   }
   if (axes.empty()) {
-    if (g.attributes().get_int("noop_with_empty_axes", 0) != 0) return dy;
+    if (g.attributes().get_int("noop_with_empty_axes", 0) != 0) return y;
     for (int axis = 0; axis < rank_of(g, x); ++axis) axes.push_back(axis);
   }
   if (std::any_of(axes.begin(), axes.end(), [](int64_t axis) { return axis < 0; }))
     for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, x));
-  return g.op("Unsqueeze", {dy, g.ints(std::move(axes))});
+  return g.op("Unsqueeze", {y, g.ints(std::move(axes))});
 }
+ValueId with_reduced_axes(GradientContext& g) { return with_reduced_axes(g, g.grad_output(0)); }
 
 ValueId as_matrix(GradientContext& g, ValueId x, int64_t columns) { return g.op("Reshape", {x, g.ints({-1, columns})}); }
 
@@ -94,6 +95,91 @@ Result reduce_mean(GradientContext& g) {
   const ValueId count = elements_per_element(g, g.input(0), g.output(0));
   return {expand_like(g, g.div(with_reduced_axes(g), count), g.input(0))};
 }
+
+Result reduce_sum_square(GradientContext& g) {
+  const ValueId x = g.input(0);
+  return {g.mul(g.mul(x, g.scalar(2, x)), with_reduced_axes(g))};
+}
+Result reduce_l1(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
+// x / y; 0 where all of x are.
+Result reduce_l2(GradientContext& g) {
+  const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
+  const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
+  return {g.mul(g.input(0), with_reduced_axes(g, factor))};
+}
+Result reduce_log_sum(GradientContext& g) {
+  return {expand_like(g, with_reduced_axes(g, g.div(g.grad_output(0), g.op("Exp", {g.output(0)}))), g.input(0))};
+}
+Result reduce_log_sum_exp(GradientContext& g) {
+  return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
+}
+// Elements that are equally large share.
+Result reduce_extremum(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId taken =
+      g.op("Cast", {g.op("Equal", {x, with_reduced_axes(g, g.output(0))})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  std::vector<ValueId> inputs{taken};
+  if (g.input(1) != kNoValue) inputs.push_back(g.input(1));
+  const ValueId sharing = g.op("ReduceSum", std::move(inputs),
+                               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", g.attributes().get_int("noop_with_empty_axes", 0)}});
+  return {g.mul(taken, g.div(with_reduced_axes(g), sharing))};
+}
+
+// What was padded is cut off, and what was cut off gets zeros.
+Result pad(GradientContext& g) {
+  if (g.attributes().get_string("mode", "constant") != "constant")
+    throw Error(ErrorCode::not_implemented, "only a Pad with a constant has a gradient");
+  std::vector<ValueId> inputs{g.grad_output(0), g.neg(g.input(1))};
+  if (g.input(3) != kNoValue) inputs.insert(inputs.end(), {kNoValue, g.input(3)});
+  return {g.op("Pad", std::move(inputs))};
+}
+
+// Every axis as two, the repeats and what was repeated.
+Result tile(GradientContext& g) {
+  const int rank = rank_of(g, g.input(0));
+  std::vector<int64_t> repeats;
+  for (int axis = 0; axis < rank; ++axis) repeats.push_back(2 * axis);
+  if (rank == 0) return {g.grad_output(0)};
+  auto as_column = [&](ValueId v) { return g.op("Unsqueeze", {v, g.ints({1})}); };
+  const ValueId pairs = g.op("Concat", {as_column(g.input(1)), as_column(g.shape_of(g.input(0)))}, {{"axis", int64_t{1}}});
+  const ValueId split = g.op("Reshape", {g.grad_output(0), g.op("Reshape", {pairs, g.ints({-1})})}, {{"allowzero", int64_t{1}}});
+  return {g.reduce_sum(split, std::move(repeats), /*keepdims=*/false)};
+}
+
+Result trilu(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0)};
+  if (g.input(1) != kNoValue) inputs.push_back(g.input(1));
+  return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
+}
+
+Result gather_elements(GradientContext& g) {
+  return {g.op("ScatterElements", {zeros_like(g, g.input(0)), g.input(1), g.grad_output(0)},
+               {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
+}
+Result gather_nd(GradientContext& g) {
+  if (g.attributes().get_int("batch_dims", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "only a GatherND without batch_dims has a gradient");
+  return {g.op("ScatterND", {zeros_like(g, g.input(0)), g.input(1), g.grad_output(0)}, {{"reduction", std::string("add")}})};
+}
+
+namespace {
+
+// What the updates replaced had no say in the output; where they were added, both had.
+Result scatter(GradientContext& g, std::string_view scatter, std::string_view gather, const Attributes& attributes) {
+  const std::string_view reduction = g.attributes().get_string("reduction", "none");
+  if (reduction != "none" && reduction != "add")
+    throw Error(ErrorCode::not_implemented, fmt::format("{} with reduction = \"{}\" has no gradient", scatter, reduction));
+  const ValueId dy = g.grad_output(0);
+  const ValueId data = reduction == "add" ? dy : g.op(scatter, {dy, g.input(1), zeros_like(g, g.input(2))}, attributes);
+  return {data, kNoValue, g.op(gather, {dy, g.input(1)}, attributes)};
+}
+
+}  // namespace
+
+Result scatter_elements(GradientContext& g) {
+  return scatter(g, "ScatterElements", "GatherElements", {{"axis", g.attributes().get_int("axis", 0)}});
+}
+Result scatter_nd(GradientContext& g) { return scatter(g, "ScatterND", "GatherND", {}); }
 
 // dA = dY B^T, dB = A^T dY, with vectors as matrices of one row or column, and summed over what was broadcast.
 Result matmul(GradientContext& g) {

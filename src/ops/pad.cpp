@@ -10,6 +10,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -177,6 +178,7 @@ std::vector<OpDef> pad_ops() {
        .infer = infer_pad,
        .cost = move_cost,
        .kernels = {kernel<Pad<bind_plan>>(), kernel<PadByNumber<bind_plan>>("by number")},
+       .gradient = gradients::pad,
        .value_inputs = {1, 3}},
       {.name = "CenterCropPad",
        .since = {18},

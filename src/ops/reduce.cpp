@@ -153,7 +153,15 @@ std::vector<OpDef> reduce_ops() {
       reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
       reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };
-  return with_gradients(std::move(ops), {{"ReduceSum", gradients::reduce_sum}, {"ReduceMean", gradients::reduce_mean}});
+  return with_gradients(std::move(ops), {{"ReduceSum", gradients::reduce_sum},
+                                         {"ReduceMean", gradients::reduce_mean},
+                                         {"ReduceMax", gradients::reduce_extremum},
+                                         {"ReduceMin", gradients::reduce_extremum},
+                                         {"ReduceSumSquare", gradients::reduce_sum_square},
+                                         {"ReduceL1", gradients::reduce_l1},
+                                         {"ReduceL2", gradients::reduce_l2},
+                                         {"ReduceLogSum", gradients::reduce_log_sum},
+                                         {"ReduceLogSumExp", gradients::reduce_log_sum_exp}});
 }
 
 }  // namespace treadle::ops

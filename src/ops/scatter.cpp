@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/gather.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -216,7 +217,8 @@ std::vector<OpDef> scatter_ops() {
        .infer = infer_elements,
        .cost = cost,
        .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<ScatterElements<int64_t>>("plain", DType::int64, 1), kernel<ScatterElements<int32_t>>("plain", DType::int32, 1)}},
+       .kernels = {kernel<ScatterElements<int64_t>>("plain", DType::int64, 1), kernel<ScatterElements<int32_t>>("plain", DType::int32, 1)},
+       .gradient = gradients::scatter_elements},
       {.name = "ScatterND",
        .since = {11, 13, 16, 18},
        .inputs = {{"data", kWhole, "T"}, {"indices", kInt64}, {"updates", kWhole, "T"}},
@@ -225,7 +227,8 @@ std::vector<OpDef> scatter_ops() {
        .infer = infer_nd,
        .cost = cost,
        .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<ScatterNd>()}},
+       .kernels = {kernel<ScatterNd>()},
+       .gradient = gradients::scatter_nd},
       {.name = "TensorScatter",
        .since = {24},
        .inputs = {{"past_cache", kAllTensors, "T"}, {"update", kAllTensors, "T"}, {"write_indices", kInt64, "", Presence::optional}},

@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -111,6 +112,7 @@ std::vector<OpDef> trilu_ops() {
        .cost = move_cost,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<Trilu>()},
+       .gradient = gradients::trilu,
        .value_inputs = {1}},
       {.name = "ReverseSequence",
        .since = {10, 28},

@@ -19,8 +19,8 @@ TEST(ElementwiseGradients, BroadcastOperandsAreSummed) {
 }
 
 TEST(ElementwiseGradients, FunctionsOfOneTensorFollowFiniteDifferences) {
-  for (const char* op :
-       {"Neg", "Exp", "Erf", "Sigmoid", "Tanh", "Gelu", "Softplus", "Swish", "Elu", "Sin", "Cos", "Identity", "HardSigmoid"})
+  for (const char* op : {"Neg", "Exp", "Erf", "Sigmoid", "Tanh", "Gelu", "Softplus", "Swish", "Elu", "Sin", "Cos", "Identity",
+                         "HardSigmoid", "Softsign", "Selu", "Celu"})
     check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, -2, 2)}});
   for (const char* op : {"Log", "Sqrt", "Reciprocal"}) check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, 0.5, 2)}});
 }

@@ -53,6 +53,42 @@ TEST(MovementGradients, SumsAndMeansSpreadOverTheirAxes) {
     }
 }
 
+TEST(MovementGradients, OtherReductionsFollowFiniteDifferences) {
+  for (const char* op : {"ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp", "ReduceLogSum"})
+    for (int64_t keepdims : {0, 1}) {
+      const Attributes attributes{{"keepdims", keepdims}};
+      const Tensor x = doubles({2, 3, 4}, 1, std::string_view(op) == "ReduceLogSum" ? 0.5 : -1, 2);
+      check_gradients({.op_type = op, .inputs = {x, ints({1})}, .attributes = attributes});
+      check_gradients({.op_type = op, .inputs = {x, ints({0, -1})}, .attributes = attributes, .symbolic_batch = true});
+      check_gradients({.op_type = op, .inputs = {x}, .attributes = attributes});
+    }
+}
+
+TEST(MovementGradients, PadsAreCutOffAgainAndTilesSummed) {
+  check_gradients({.op_type = "Pad", .inputs = {doubles({3, 4}, 1), ints({1, -1, 0, 2})}});
+  check_gradients({.op_type = "Pad", .inputs = {doubles({2, 3, 4}, 1), ints({1, 2}), Tensor(), ints({-1})}});
+  check_gradients({.op_type = "Tile", .inputs = {doubles({2, 3}, 1), ints({3, 2})}});
+  check_gradients({.op_type = "Tile", .inputs = {doubles({2, 3}, 1), ints({1, 2})}, .symbolic_batch = true});
+  check_gradients({.op_type = "Trilu", .inputs = {doubles({3, 4}, 1)}});
+  check_gradients({.op_type = "Trilu", .inputs = {doubles({3, 4}, 1), Tensor::scalar<int64_t>(-1)}, .attributes = {{"upper", int64_t{0}}}});
+}
+
+TEST(MovementGradients, ElementsThatWereGatheredTwiceAreSummedAndThoseThatWereReplacedGetNone) {
+  check_gradients({.op_type = "GatherElements",
+                   .inputs = {doubles({3, 4}, 1), indices({2, 4}, {0, 2, 0, 1, 0, -1, 1, 1})},
+                   .attributes = {{"axis", int64_t{0}}}});
+  check_gradients({.op_type = "GatherND", .inputs = {doubles({3, 4}, 1), indices({3, 1}, {2, 0, 2})}});
+  check_gradients({.op_type = "GatherND", .inputs = {doubles({3, 4}, 1), indices({2, 2}, {2, 0, 1, 3})}});
+  for (const char* reduction : {"none", "add"}) {
+    const Attributes attributes{{"reduction", std::string(reduction)}};
+    check_gradients(
+        {.op_type = "ScatterND", .inputs = {doubles({3, 4}, 1), indices({2, 1}, {2, 0}), doubles({2, 4}, 2)}, .attributes = attributes});
+    check_gradients({.op_type = "ScatterElements",
+                     .inputs = {doubles({3, 4}, 1), indices({1, 3}, {2, 0, 1}), doubles({1, 3}, 2)},
+                     .attributes = attributes});
+  }
+}
+
 TEST(MovementGradients, MatMulFollowsFiniteDifferencesForVectorsMatricesAndBatches) {
   check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}});
   check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}, .symbolic_batch = true});

@@ -16,6 +16,23 @@ TEST(NetworkGradients, ConvolutionsFollowFiniteDifferencesInOneToThreeDimensions
                    .attributes = {{"pads", Ints{0, 1, 0, 1, 0, 1}}}});
 }
 
+TEST(NetworkGradients, TransposedConvolutionsFollowFiniteDifferences) {
+  const std::vector<int64_t> twos{2, 2};
+  check_gradients({.op_type = "ConvTranspose",
+                   .inputs = {doubles({2, 3, 3, 4}, 1), doubles({3, 2, 2, 2}, 2), doubles({2}, 3)},
+                   .attributes = {{"strides", twos}}});
+  check_gradients({.op_type = "ConvTranspose",
+                   .inputs = {doubles({1, 4, 3, 3}, 1), doubles({4, 1, 3, 3}, 2)},
+                   .attributes = {{"strides", twos},
+                                  {"pads", std::vector<int64_t>{1, 0, 1, 1}},
+                                  {"group", int64_t{2}},
+                                  {"output_padding", std::vector<int64_t>{1, 0}}}});
+  check_gradients({.op_type = "ConvTranspose",
+                   .inputs = {doubles({2, 2, 5}, 1), doubles({2, 3, 3}, 2)},
+                   .attributes = {{"dilations", std::vector<int64_t>{2}}},
+                   .symbolic_batch = true});
+}
+
 TEST(NetworkGradients, ConvolutionsWithGroupsStridesAndDilationsFollowFiniteDifferences) {
   check_gradients({.op_type = "Conv",
                    .inputs = {doubles({2, 4, 6, 5}, 1), doubles({6, 2, 3, 3}, 2), doubles({6}, 3)},

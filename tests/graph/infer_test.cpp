@@ -164,6 +164,12 @@ TEST(InferErrors, OperandsOfTwoTypes) {
 
 TEST(InferErrors, AMissingInputAndAnUnknownAttribute) {
   EXPECT_NE(error_of([](GraphBuilder& b) { b.op("y", "Add", {b.input("x", {2})}); }).find("the input 1 (B) is missing"), std::string::npos);
+  EXPECT_NE(error_of([](GraphBuilder& b) { b.op("y", "Sum", {}); }).find("the input 0 (data_0) is missing"), std::string::npos);
+  EXPECT_NE(error_of([](GraphBuilder& b) {
+              ValueId x = b.input("x", {2});
+              b.op("y", "Concat", {x, kNoValue, x}, {{"axis", int64_t{0}}});
+            }).find("the input 1 (inputs) is missing"),
+            std::string::npos);
   EXPECT_NE(error_of([](GraphBuilder& b) {
               b.op("y", "Relu", {b.input("x", {2})}, {{"slope", 1.0F}});
             }).find("the attribute \"slope\" is not one of the operator's"),
