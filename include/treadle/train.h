@@ -104,6 +104,7 @@ struct TREADLE_API JointOptions {
   /// As in SessionOptions. The nodes of the backward pass are where those are that they belong to.
   std::string device;
   std::map<std::string, std::string> group2ctx, argument_devices;
+  std::shared_ptr<Job> job;  ///< as in TrainerOptions; a run that waits for its gradients is not under way
 };
 
 /// A model's forward and backward graph with a Yield between: the outputs are handed out, the caller computes a loss and its gradient

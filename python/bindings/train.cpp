@@ -2,10 +2,12 @@
 #include "treadle/train.h"
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include "bindings.h"
 #include "datum.h"
 #include "numpy.h"
+#include "treadle/sharing.h"
 
 namespace treadle::python {
 namespace {
@@ -93,7 +95,7 @@ void register_train(nb::module_& module) {
           "__init__",
           [](Trainer* self, const Model& model, const std::string& output, const std::string& loss, bool int32_labels, double learning_rate,
              double momentum, double weight_decay, bool nesterov, std::vector<std::string> parameters, std::vector<std::string> frozen,
-             int num_threads, bool fused_update, size_t memory_limit_bytes, const std::string& spill_folder) {
+             int num_threads, bool fused_update, size_t memory_limit_bytes, const std::string& spill_folder, std::shared_ptr<Job> job) {
             if (loss != "softmax_cross_entropy" && loss != "mean_squared_error")
               throw Error(ErrorCode::invalid_argument, "loss is \"" + loss + "\"; it must be softmax_cross_entropy or mean_squared_error");
             train::TrainerOptions options;
@@ -110,10 +112,11 @@ void register_train(nb::module_& module) {
             options.fused_update = fused_update;
             options.memory_limit_bytes = memory_limit_bytes;
             options.spill_folder = spill_folder;
+            options.job = std::move(job);
             new (self) Trainer(model, options);
           },
           "model"_a, "output"_a, "loss"_a, "int32_labels"_a, "learning_rate"_a, "momentum"_a, "weight_decay"_a, "nesterov"_a,
-          "parameters"_a, "frozen"_a, "num_threads"_a, "fused_update"_a, "memory_limit_bytes"_a, "spill_folder"_a)
+          "parameters"_a, "frozen"_a, "num_threads"_a, "fused_update"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none())
       .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a)
       .def(
@@ -156,7 +159,7 @@ void register_train(nb::module_& module) {
           "__init__",
           [](JointModule* self, const Model& model, std::vector<std::string> outputs, std::vector<std::string> inputs,
              std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
-             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices) {
+             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job) {
             new (self) JointModule(model, {.outputs = std::move(outputs),
                                            .inputs = std::move(inputs),
                                            .parameters = std::move(parameters),
@@ -164,10 +167,12 @@ void register_train(nb::module_& module) {
                                            .intra_op_num_threads = num_threads,
                                            .device = std::move(device),
                                            .group2ctx = std::move(group2ctx),
-                                           .argument_devices = std::move(argument_devices)});
+                                           .argument_devices = std::move(argument_devices),
+                                           .job = std::move(job)});
           },
           "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a, "device"_a = "",
-          "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>())
+          "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>(),
+          "job"_a.none() = nb::none())
       .def("forward", &forward, "feeds"_a)
       .def("begin", &begin, "feeds"_a)
       .def_prop_ro("output_names", &JointModule::output_names)

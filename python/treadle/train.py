@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _treadle
+from ._treadle import Job
 
 __all__ = ["JointModule", "JointRun", "Trainer"]
 
@@ -54,6 +55,7 @@ class Trainer:
     :param fused_update: parameters, gradients and momentum lie one after the other in memory, and one node updates them all; the same bits.
     :param memory_limit_bytes: of parameters, momentum, and the activations of a step; steps compute values twice or write them to a file (in
         `spill_folder`) to keep to it, with the same bits. 0: none.
+    :param job: the `Job` that steps belong to; None: the environment's, if it names one.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Trainer:
         fused_update: bool = False,
         memory_limit_bytes: int = 0,
         spill_folder: str = "",
+        job: Job | None = None,
     ) -> None:
         self._trainer = _treadle.Trainer(
             _model(model),
@@ -89,6 +92,7 @@ class Trainer:
             fused_update,
             memory_limit_bytes,
             spill_folder,
+            job,
         )
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
@@ -195,6 +199,7 @@ class JointModule:
     :param device: where nodes run that nothing else places: "cpu", "sim" or "sim:NAME".
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
     :param argument_devices: devices of inputs and parameters; nodes that read them follow.
+    :param job: as in `Trainer`; a run that waits for its gradients is not under way.
     """
 
     def __init__(
@@ -209,6 +214,7 @@ class JointModule:
         device: str = "",
         group2ctx: Mapping[str, str] | None = None,
         argument_devices: Mapping[str, str] | None = None,
+        job: Job | None = None,
     ) -> None:
         self._module = _treadle.JointModule(
             _model(model),
@@ -220,6 +226,7 @@ class JointModule:
             device,
             dict(group2ctx or {}),
             dict(argument_devices or {}),
+            job,
         )
 
     def forward(self, feeds: Mapping[str, Any]) -> JointRun:

@@ -10,9 +10,11 @@
 #include "graph/op_def.h"
 #include "session/devices.h"
 #include "session/model.h"
+#include "sharing/turn.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
+#include "treadle/sharing.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -20,6 +22,7 @@ namespace treadle::train {
 struct JointModule::Impl {
   Impl(const Model& source, const JointOptions& options) : model(with_own_statistics(source)), devices(session_options(options)) {
     pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
+    job = options.job ? options.job : environment_job();
     TrainingGraph made = make_training_graph(model, {options.parameters, options.frozen}, true);
     Graph& graph = *made.graph;
     output_names = options.outputs.empty() ? graph.output_names : options.outputs;
@@ -83,8 +86,18 @@ struct JointModule::Impl {
     idle.push_back(std::move(placed));
   }
 
+  sharing::JobState* job_state() const { return job ? job->state().get() : nullptr; }
+  /// fn as a part of a run under way
+  template <typename Fn>
+  void compute(Fn&& fn) const {
+    PoolCaller caller(pool.get());
+    sharing::RunScope shared(job_state(), pool->num_threads());
+    fn();
+  }
+
   Model model;
   std::shared_ptr<ThreadPool> pool;
+  std::shared_ptr<Job> job;  // null: none
   std::vector<std::string> output_names;
   NamedTensors parameters, states;
   std::vector<Datum> bound;
@@ -124,9 +137,11 @@ NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
   JointModule::Impl& module = *impl_->module;
   std::vector<Datum> results(module.runner->graph().outputs.size());
   auto run_backward = [&](auto& run) {
-    run.resume(values);
-    if (!run.advance()) throw Error(ErrorCode::internal, "a second Yield");
-    run.take_outputs(results);
+    module.compute([&] {
+      run.resume(values);
+      if (!run.advance()) throw Error(ErrorCode::internal, "a second Yield");
+      run.take_outputs(results);
+    });
   };
   if (placed) {
     run_backward(*placed);
@@ -153,7 +168,9 @@ size_t JointModule::Run::steps_left() const {
 size_t JointModule::Run::advance_steps(size_t count) {
   if (!impl_->outputs.empty()) return 0;
   auto advance = [&](auto& run) {
-    if (run.advance_steps(count) > 0) return;
+    size_t left = 0;
+    impl_->module->compute([&] { left = run.advance_steps(count); });
+    if (left > 0) return;
     for (const Datum& value : run.yielded()) impl_->outputs.push_back(value.tensor());
   };
   if (impl_->placed)
@@ -169,6 +186,7 @@ JointModule::Run JointModule::begin(const Feeds& feeds) {
   exec::RunControl control;
   control.pool = impl_->pool->num_threads() > 1 ? impl_->pool.get() : nullptr;
   control.run_id = impl_->num_runs++;
+  control.job = impl_->job_state();
   const std::vector<Datum> arranged = impl_->runner->arrange(feeds, {}, {});
   run->placed = impl_->take_placed();
   if (run->placed) {
