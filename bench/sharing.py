@@ -12,8 +12,8 @@ runs a second over those alone (`of idle`: over what the guaranteed job's own ti
 or whose output differs in any bit from the first one's).
 
 --figures measures, in one process: a share of 30 % as busy / (busy + idle), the time from a request to suspend to the end of the node under
-way beside the longest node, limits of the memory of the simulated device (0.6 and 0.8 of what a run needs, over a bus of --bus GB/s), and
-the time that a new limit takes on an idle job.
+way beside the longest node, limits of the memory of the simulated device (0.6 and 0.8 of what a run needs, over a bus of --bus GB/s), the time that a new limit takes on
+an idle job, and what a guaranteed job loses to an opportunistic one on the engine of a simulated device.
 """
 
 from __future__ import annotations
@@ -285,6 +285,66 @@ def figures(arguments: argparse.Namespace) -> None:
         if held > limit:
             changes.append((time.perf_counter() - start) * 1e3)
     print(f"a smaller limit on an idle job: {statistics.median(changes):.3f} ms (median), {max(changes):.3f} (longest of {len(changes)})")
+    on_one_engine(arguments)
+
+
+def on_one_engine(arguments: argparse.Namespace) -> None:
+    """A request every 20 ms on the engine of a simulated device, alone and beside an opportunistic job, in turn."""
+    import treadle
+
+    def session_in(name: str, job_class: str):
+        options = treadle.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.job = treadle.Job(job_class, job_class=job_class)
+        options.add_session_config_entry("treadle.device", "sim:shared")
+        options.add_session_config_entry("treadle.sim.shared_engine", "1")
+        session = treadle.InferenceSession(str(Path(arguments.models) / f"{name}.onnx"), options)
+        return session, feeds_of(session)
+
+    (guaranteed, feeds), (other, other_feeds) = session_in(arguments.guaranteed, "guaranteed"), session_in(arguments.opportunistic, "opportunistic")
+    latencies: dict[str, list[float]] = {"alone": [], "together": []}
+    runs = {"alone": 0, "together": 0}
+    taken = {"alone": 0.0, "together": 0.0}
+    stop = threading.Event()
+
+    def work(mode: str) -> None:
+        start = time.perf_counter()
+        while not stop.is_set():
+            other.run(None, other_feeds)
+            runs[mode] += 1
+        taken[mode] += time.perf_counter() - start
+
+    def requests(seconds: float) -> list[float]:
+        seen, due, end = [], time.perf_counter(), time.perf_counter() + seconds
+        while due < end:
+            time.sleep(max(0.0, due - time.perf_counter()))
+            guaranteed.run(None, feeds)
+            seen.append((time.perf_counter() - due) * 1e3)
+            due += 0.02
+        return seen
+
+    for session, values in ((guaranteed, feeds), (other, other_feeds)):
+        session.run(None, values)
+    for _ in range(4 * arguments.rounds):
+        latencies["alone"] += requests(arguments.seconds / 4)
+        for mode in ("alone", "together"):
+            stop.clear()
+            thread = threading.Thread(target=work, args=(mode,))
+            thread.start()
+            if mode == "together":
+                latencies["together"] += requests(arguments.seconds / 4)
+            else:
+                time.sleep(arguments.seconds / 4)
+            stop.set()
+            thread.join()
+    on_host = treadle.InferenceSession(str(Path(arguments.models) / f"{arguments.opportunistic}.onnx"))
+    ratios = [percentile(latencies["together"], p) / percentile(latencies["alone"], p) for p in (0.5, 0.99)]
+    rates = {mode: runs[mode] / taken[mode] for mode in runs}
+    idle = 1 - statistics.mean(latencies["alone"]) / 20
+    print(f"one engine of a simulated device: p50 {ratios[0]:.3f} and p99 {ratios[1]:.3f} of alone ({len(latencies['alone'])} requests, "
+          f"p99 alone {percentile(latencies['alone'], 0.99) / percentile(latencies['alone'], 0.5):.2f} of its p50); the opportunistic job has "
+          f"{rates['together'] / rates['alone']:.2f} of its runs alone, {rates['together'] / rates['alone'] / idle:.2f} of the idle time; "
+          f"its longest node takes {longest_node_ms(on_host, other_feeds):.2f} ms")
 
 
 def parse_arrivals(text: str) -> tuple[str, float]:

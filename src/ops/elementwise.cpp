@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/checks.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -98,6 +99,7 @@ void upgrade_broadcast_axis(Graph& graph, NodeId id) {
   node.attributes.erase("broadcast");
   node.attributes.erase("axis");
   if (!stretches || !has_axis) return;
+  require_inputs(node, 2);
   const Type& a = graph.type(node.inputs[0]);
   const Type& b = graph.type(node.inputs[1]);
   if (!a.has_rank() || !b.has_rank())

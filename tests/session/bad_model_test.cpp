@@ -111,10 +111,12 @@ TEST(BadModel, OperatorsOfOlderOpsetsWithTooFewInputsAreRefused) {
     const char* op;
     int opset;
     std::vector<std::string> inputs;
+    std::vector<std::string> attributes = {};
   };
   for (const Case& c : {Case{"Tile", 1, {"x"}}, Case{"PRelu", 6, {"x"}}, Case{"Pad", 2, {}}, Case{"Softmax", 11, {}}, Case{"Clip", 6, {}},
-                        Case{"GroupNormalization", 18, {"x"}}, Case{"Resize", 10, {"x"}}})
-    expect_error(model(graph({.nodes = {node(c.op, c.inputs, {"y"})},
+                        Case{"GroupNormalization", 18, {"x"}}, Case{"Resize", 10, {"x"}}, Case{"Sum", 8, {}},
+                        Case{"Add", 6, {"x"}, {int_attribute("broadcast", 1), int_attribute("axis", 1)}}})
+    expect_error(model(graph({.nodes = {node(c.op, c.inputs, {"y"}, c.attributes)},
                               .inputs = {value_info("x", kFloat, {3, 3, 3})},
                               .outputs = {value_info("y", kFloat, {3, 3, 3})}}),
                        {}, c.opset),
