@@ -85,6 +85,7 @@ Result expand(GradientContext& g);
 Result tile(GradientContext& g);
 Result pad(GradientContext& g);
 Result trilu(GradientContext& g);
+Result resize(GradientContext& g);  // also Upsample
 Result gather_elements(GradientContext& g);
 Result gather_nd(GradientContext& g);
 Result scatter_elements(GradientContext& g);

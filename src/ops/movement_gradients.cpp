@@ -146,6 +146,48 @@ Result tile(GradientContext& g) {
   return {g.reduce_sum(split, std::move(repeats), /*keepdims=*/false)};
 }
 
+// Along each axis a resize is a product with a matrix, which is what it makes of the identity.
+Result resize(GradientContext& g) {
+  const ValueId x = g.input(0), scales = g.input(2);
+  if (g.attributes().get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize" ||
+      g.attributes().get_string("keep_aspect_ratio_policy", "stretch") != "stretch")
+    throw Error(ErrorCode::not_implemented, "a Resize with tf_crop_and_resize, or one that keeps the aspect ratio, has no gradient");
+  const Tensor* factors = scales == kNoValue ? nullptr : g.graph().constant_tensor(scales);
+  if (scales != kNoValue && !factors) throw Error(ErrorCode::not_implemented, "the gradient of a Resize needs constant scales");
+  const int rank = rank_of(g, x);
+  std::vector<int64_t> axes = g.attributes().get_ints("axes");
+  if (axes.empty())
+    for (int axis = 0; axis < rank; ++axis) axes.push_back(axis);
+  Attributes attributes = g.attributes();
+  attributes.set("axes", std::vector<int64_t>{0, 1});
+  const SymbolicShape in = *g.type(x).shape, out = *g.type(g.output(0)).shape;  // copies: adding nodes moves the graph's values
+  const DType dtype = g.type(x).dtype;
+  ValueId dx = g.grad_output(0);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<int>(normalise_axis(axes[i], rank, "axes"));
+    const Dim from = in[static_cast<size_t>(axis)], to = out[static_cast<size_t>(axis)];
+    if (from == to && (!factors || factors->data<float>()[i] == 1)) continue;
+    if (!from.is_const() || !to.is_const())
+      throw Error(ErrorCode::not_implemented, fmt::format("the gradient of a Resize needs the extents of axis {}", axis));
+    const ValueId square = g.op("ConstantOfShape", {g.ints({from.value(), from.value()})});
+    const ValueId identity = g.op("EyeLike", {square}, {{"dtype", static_cast<int64_t>(dtype)}});
+    std::vector<ValueId> inputs{identity, kNoValue, kNoValue, g.ints({to.value(), from.value()})};
+    if (factors) inputs = {identity, kNoValue, g.constant(Tensor::vector<float>(std::vector<float>{factors->data<float>()[i], 1}))};
+    const ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // extent of dY x extent of dX
+    if (axis == rank - 1) {
+      dx = g.op("MatMul", {dx, matrix});
+    } else if (axis == rank - 2) {
+      dx = g.op("MatMul", {g.transpose(matrix, {1, 0}), dx});
+    } else {
+      std::vector<int64_t> swapped;
+      for (int a = 0; a < rank; ++a) swapped.push_back(a);
+      std::swap(swapped[static_cast<size_t>(axis)], swapped.back());
+      dx = g.transpose(g.op("MatMul", {g.transpose(dx, swapped), matrix}), swapped);
+    }
+  }
+  return {dx};
+}
+
 Result trilu(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   if (g.input(1) != kNoValue) inputs.push_back(g.input(1));

@@ -13,6 +13,7 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -452,6 +453,7 @@ std::vector<OpDef> resize_ops() {
            std::vector{kernel<ResizeNearest>("nearest")} +
            typed<ResizeFilter, float, double, Float16, BFloat16, uint8_t, int8_t, uint16_t, int16_t, int32_t, uint32_t, int64_t, uint64_t>(
                "filter"),
+       .gradient = gradients::resize,
        .value_inputs = {1, 2, 3}},
       {.name = "Upsample",
        .since = {1, 7, 9, 10},

@@ -73,6 +73,19 @@ TEST(MovementGradients, PadsAreCutOffAgainAndTilesSummed) {
   check_gradients({.op_type = "Trilu", .inputs = {doubles({3, 4}, 1), Tensor::scalar<int64_t>(-1)}, .attributes = {{"upper", int64_t{0}}}});
 }
 
+TEST(MovementGradients, ResizesFollowFiniteDifferencesInEveryMode) {
+  const Tensor twice = Tensor::vector<float>(std::vector<float>{1, 1, 2, 1.5F}), x = doubles({2, 2, 4, 6}, 1);
+  for (const char* mode : {"nearest", "linear", "cubic"})
+    for (const char* coordinates : {"half_pixel", "align_corners", "asymmetric"}) {
+      const Attributes attributes{{"mode", std::string(mode)}, {"coordinate_transformation_mode", std::string(coordinates)}};
+      check_gradients({.op_type = "Resize", .inputs = {x, Tensor(), twice}, .attributes = attributes, .symbolic_batch = true});
+      check_gradients({.op_type = "Resize", .inputs = {x, Tensor(), Tensor(), ints({2, 3, 3, 9})}, .attributes = attributes});
+    }
+  check_gradients({.op_type = "Resize",
+                   .inputs = {x, Tensor(), Tensor(), ints({2, 3})},
+                   .attributes = {{"mode", std::string("linear")}, {"axes", std::vector<int64_t>{-2, -1}}, {"antialias", int64_t{1}}}});
+}
+
 TEST(MovementGradients, ElementsThatWereGatheredTwiceAreSummedAndThoseThatWereReplacedGetNone) {
   check_gradients({.op_type = "GatherElements",
                    .inputs = {doubles({3, 4}, 1), indices({2, 4}, {0, 2, 0, 1, 0, -1, 1, 1})},
