@@ -16,7 +16,7 @@ import time
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 OPSET = 22
 
@@ -25,13 +25,28 @@ def ints(*values) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def case(op, *shapes, constants=(), label="", **attributes):
-    return op, shapes, tuple(constants), label, attributes
+def case(op, *shapes, constants=(), label="", dtypes="float32", **attributes):
+    """`dtypes`: NumPy's names, one for each input, or one for all."""
+    names = dtypes.split()
+    return op, shapes, tuple(constants), label, names * len(shapes) if len(names) == 1 else names, attributes
 
 
 def unary(*names):
     return [case(name, (256, 256)) for name in names]
 
+
+def to(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def random_values(rng, shape, dtype: str) -> np.ndarray:
+    if dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+
+
+CASTS = [("float32", "int64"), ("int64", "float32"), ("float32", "float16"), ("float16", "float32"), ("bool", "float32"), ("float32", "bool")]
+CASTS += [("int64", "int32"), ("int32", "float32"), ("uint8", "float32"), ("float32", "uint8"), ("int64", "bool"), ("bool", "int64")]
 
 FLOATS = np.array([], np.float32)
 TWICE = np.array([1, 1, 2, 2], np.float32)
@@ -113,18 +128,59 @@ CASES = [
     case("ConvTranspose", (1, 32, 32, 32), (32, 16, 4, 4), strides=[2, 2], kernel_shape=[4, 4], pads=[1, 1, 1, 1]),
     case("GridSample", (1, 16, 32, 32), (1, 32, 32, 2)),
     case("Trilu", (8, 128, 128)),
+    # Other types, odd sizes.
+    *(case("Add", (256, 257), (256, 257), dtypes=t) for t in ("int64", "int32", "float16", "float64")),
+    *(case("Mul", (256, 257), (257,), dtypes=t) for t in ("int64", "int32")),
+    case("Div", (256, 257), (1,), dtypes="int64"),
+    case("Max", (256, 257), (256, 257), dtypes="int64"),
+    *(case("Equal", (256, 257), (256, 257), dtypes=t) for t in ("int64", "int32", "float32")),
+    case("Equal", (256, 257), (1,), dtypes="int64"),
+    *(case("Less", (256, 257), (256, 257), dtypes=t) for t in ("int64", "int32")),
+    *(case("Where", (256, 257), (256, 257), (256, 257), dtypes="bool " + t) for t in ("float32 float32", "int64 int64")),
+    case("Where", (256, 257), (1,), (256, 257), dtypes="bool float32 float32"),
+    case("Where", (1, 1, 128, 128), (1,), (1, 12, 128, 128), dtypes="bool float32 float32"),
+    *(case(name, (256, 257), (256, 257), dtypes="bool") for name in ("And", "Or", "Xor")),
+    case("Not", (256, 257), dtypes="bool"),
+    *(case("Cast", (256, 257), dtypes=a, to=to(b)) for a, b in CASTS),
+    *(case(name, (256, 257), dtypes="float16") for name in ("Relu", "Sigmoid", "Exp", "Sqrt")),
+    *(case("ReduceSum", (1024, 127), constants=[ints(-1)], dtypes=t) for t in ("int64", "int32", "float16")),
+    *(case("ReduceMax", (1024, 127), constants=[ints(-1)], dtypes=t) for t in ("int64", "int32", "uint8")),
+    case("ReduceSum", (127, 1025), constants=[ints(0)], dtypes="int64"),
+    *(case("ArgMax", (1024, 127), axis=-1, dtypes=t) for t in ("int64", "int32", "uint8")),
+    case("Gather", (1000, 3), constants=[np.arange(0, 1000, 3)], dtypes="int64"),
+    case("Gather", (4000, 65), constants=[np.arange(0, 64, 2)], axis=1, dtypes="uint8"),
+    case("GatherElements", (256, 257), (256, 100), dtypes="float32 int64", axis=1),
+    case("Concat", (999, 3), (999, 5), axis=1, dtypes="int64"),
+    case("Transpose", (1, 3, 224, 224), perm=[0, 2, 3, 1], dtypes="uint8"),
+    case("Transpose", (1, 224, 224, 3), perm=[0, 3, 1, 2], dtypes="uint8"),
+    case("Transpose", (1, 63, 55, 55), perm=[0, 2, 3, 1], dtypes="float16"),
+    case("Transpose", (511, 257), perm=[1, 0], dtypes="int64"),
+    case("Slice", (1, 65, 57, 57), constants=[ints(1, 1), ints(57, 57), ints(2, 3)], dtypes="uint8"),
+    case("MaxPool", (1, 64, 57, 57), dtypes="uint8", **POOL),
+    case("Softmax", (1024, 127), dtypes="float16"),
+    case("CumSum", (256, 257), constants=[np.array(1)], dtypes="int64"),
+    case("TopK", (64, 1000), constants=[ints(10)], dtypes="int64"),
+    case("NonZero", (256, 257), dtypes="float32"),
+    case("OneHot", (1024,), constants=[np.array(100), np.array([0, 1], np.float32)], dtypes="int64"),
+    case("Range", constants=[np.array(0), np.array(100000), np.array(1)]),
+    case("ScatterElements", (256, 257), (256, 100), (256, 100), dtypes="float32 int64 float32", axis=1),
+    case("Clip", (256, 257), constants=[np.array(0), np.array(6)], dtypes="int64"),
+    case("QuantizeLinear", (1, 64, 57, 57), constants=[np.array(0.1, np.float32), np.array(128, np.uint8)]),
+    case("DequantizeLinear", (1, 64, 57, 57), constants=[np.array(0.1, np.float32), np.array(128, np.uint8)], dtypes="uint8"),
 ]
 
 
-def title(op, shapes, label, attributes) -> str:
+def title(op, shapes, label, dtypes, attributes) -> str:
     parts = [op, " ".join("x".join(map(str, s)) for s in shapes), label]
+    parts += list(dict.fromkeys(d for d in dtypes if d != "float32"))
+    parts += [np.dtype(helper.tensor_dtype_to_np_dtype(v)).name for name, v in attributes.items() if name == "to"]
     parts += [f"{name}={value}" for name, value in attributes.items() if name in ("axis", "mode", "perm")]
     return " ".join(p for p in parts if p)
 
 
-def build(op, shapes, constants, attributes) -> bytes:
+def build(op, shapes, constants, dtypes, attributes) -> bytes:
     names = [f"x{i}" for i in range(len(shapes))]
-    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in zip(names, shapes)]
+    inputs = [helper.make_tensor_value_info(n, to(d), s) for n, d, s in zip(names, dtypes, shapes)]
     stored = [numpy_helper.from_array(np.asarray(v), f"c{i}") for i, v in enumerate(constants)]
     outputs = ["y", "y1"][: 2 if op == "TopK" else 1]
     node = helper.make_node(op, names + [c.name for c in stored], outputs, **attributes)
@@ -162,13 +218,13 @@ def main() -> None:
     args = parser.parse_args()
     rng = np.random.default_rng(0)
     ratios = []
-    for op, shapes, constants, label, attributes in CASES:
-        name = title(op, shapes, label, attributes)
+    for op, shapes, constants, label, dtypes, attributes in CASES:
+        name = title(op, shapes, label, dtypes, attributes)
         if not re.search(args.only, name):
             continue
-        feeds = {f"x{i}": rng.standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)}
+        feeds = {f"x{i}": random_values(rng, s, d) for i, (s, d) in enumerate(zip(shapes, dtypes))}
         try:
-            ours, theirs = measure(build(op, shapes, constants, attributes), feeds, args.threads, args.seconds)
+            ours, theirs = measure(build(op, shapes, constants, dtypes, attributes), feeds, args.threads, args.seconds)
         except Exception as e:  # an operator that one of them lacks
             print(f"{name:56s} {str(e).splitlines()[0][:120]}", flush=True)
             continue

@@ -100,12 +100,14 @@ T integer_power(T base, int64_t exponent) {
   return static_cast<T>(power);
 }
 
+/// Writes out and returns true for the exponents that take no power.
 template <typename T>
-void power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
+bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   using C = compute_type_t<T>;
   auto each = [&](auto fn) {
     TREADLE_ELEMENTWISE_LOOP
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(fn(static_cast<C>(x[i])));
+    return true;
   };
   if (exponent == 2) return each([](C v) { return v * v; });
   if (exponent == 3) return each([](C v) { return v * v * v; });
@@ -113,7 +115,7 @@ void power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   if (exponent == 0.5) return each([](C v) { return std::sqrt(v); });
   if (exponent == -1) return each([](C v) { return C{1} / v; });
   if (exponent == -0.5) return each([](C v) { return C{1} / std::sqrt(v); });
-  each([y = static_cast<C>(exponent)](C v) { return std::pow(v, y); });
+  return false;
 }
 
 // The base decides the result's dtype; the exponent may have any other. It is read in blocks, as double or as int64, so that there is one
@@ -135,12 +137,13 @@ struct Pow {
       const T* x = base + offset[0];
       const E* y = exponents + offset[1];
       if constexpr (!std::is_integral_v<T>)
-        if (step_x == 1 && step_y == 0) return power_by_scalar(x, static_cast<double>(*y), result + at, n);
+        if (step_x == 1 && step_y == 0 && power_by_scalar(x, static_cast<double>(*y), result + at, n)) return;
+      if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>)
+        return kernels::binary_f32(Binary::pow, x, step_x, y, step_y, result + at, n);
       if constexpr (std::is_integral_v<T> && std::is_integral_v<E>) {
         for (int64_t i = 0; i < n; ++i) result[at + i] = integer_power(x[i * step_x], static_cast<int64_t>(y[i * step_y]));
         return;
       }
-      constexpr int64_t kBlock = 128;
       double values[kBlock];
       for (int64_t first = 0; first < n; first += kBlock) {
         int64_t count = std::min(kBlock, n - first);
@@ -150,9 +153,16 @@ struct Pow {
     });
   }
 
+  static constexpr int64_t kBlock = 128;
   [[gnu::noinline]] static void power_block(const T* x, int64_t step, const double* y, T* out, int64_t n) {
-    using C = std::conditional_t<std::is_integral_v<T>, double, compute_type_t<T>>;
-    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(std::pow(static_cast<C>(x[i * step]), static_cast<C>(y[i])));
+    if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>) {
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(std::pow(static_cast<double>(x[i * step]), y[i]));
+    } else {
+      float base[kBlock] = {}, exponent[kBlock] = {};
+      for (int64_t i = 0; i < n; ++i) base[i] = static_cast<float>(x[i * step]), exponent[i] = static_cast<float>(y[i]);
+      kernels::binary_f32(Binary::pow, base, 1, exponent, 1, base, n);
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(base[i]);
+    }
   }
 
   void run(RunContext& c) const {
@@ -201,6 +211,12 @@ OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vecto
           .kernels = std::move(kernels)};
 }
 
+/// Mod of floats has to have fmod set; where it is not, ModFn follows Python.
+struct Fmod : VectorisedBinary<Binary::fmod> {
+  static std::string declines(const CreateContext& c) { return c.node().attributes.get_int("fmod") != 0 ? "" : "fmod is 0"; }
+  static Fmod bind(BindContext& c) { return {{plan_binary(c)}}; }
+};
+
 OpDef mod() {
   return {.name = "Mod",
           .since = {10, 13, 28},
@@ -210,7 +226,7 @@ OpDef mod() {
           .infer = infer_mod,
           .cost = elementwise_cost<10>,
           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
-          .kernels = arithmetic_kernels<ModFn>() + binary_kernels<ModFn, float>()};
+          .kernels = std::vector{kernel<Fmod>("vectors", DType::float32)} + arithmetic_kernels<ModFn>() + binary_kernels<ModFn, float>()};
 }
 
 OpDef pow() {

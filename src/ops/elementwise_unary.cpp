@@ -78,29 +78,18 @@ struct CeilFn {
   }
 };
 
-struct SqrtFn {
-  double operator()(double x) const { return std::sqrt(x); }
-};
+// Of float64; vectors compute the narrower floats.
 struct ReciprocalFn {
   double operator()(double x) const { return 1 / x; }
 };
-struct ExpFn {
-  double operator()(double x) const { return std::exp(x); }
-};
-struct LogFn {
-  double operator()(double x) const { return std::log(x); }
-};
-struct ErfFn {
-  double operator()(double x) const { return std::erf(x); }
-};
-
-#define TREADLE_LIBRARY_FUNCTION(NAME, FUNCTION) \
-  struct NAME {                                  \
-    template <typename T>                        \
-    T operator()(T x) const {                    \
-      return std::FUNCTION(x);                   \
-    }                                            \
+#define TREADLE_LIBRARY_FUNCTION(NAME, FUNCTION)                   \
+  struct NAME {                                                    \
+    double operator()(double x) const { return std::FUNCTION(x); } \
   }
+TREADLE_LIBRARY_FUNCTION(SqrtFn, sqrt);
+TREADLE_LIBRARY_FUNCTION(ExpFn, exp);
+TREADLE_LIBRARY_FUNCTION(LogFn, log);
+TREADLE_LIBRARY_FUNCTION(ErfFn, erf);
 TREADLE_LIBRARY_FUNCTION(SinFn, sin);
 TREADLE_LIBRARY_FUNCTION(CosFn, cos);
 TREADLE_LIBRARY_FUNCTION(TanFn, tan);
@@ -226,15 +215,15 @@ std::vector<OpDef> elementwise_unary_ops() {
       unary<20>("Erf", {9, 13}, kFloats, vectorised_kernels<Unary::erf, ErfFn>()),
       unary<20>("Sin", {7, 22}, kFloats, vectorised_kernels<Unary::sin, SinFn>()),
       unary<20>("Cos", {7, 22}, kFloats, vectorised_kernels<Unary::cos, CosFn>()),
-      unary<20>("Tan", {7, 22}, kFloats, float_kernels<TanFn>()),
-      unary<20>("Asin", {7, 22}, kFloats, float_kernels<AsinFn>()),
-      unary<20>("Acos", {7, 22}, kFloats, float_kernels<AcosFn>()),
-      unary<20>("Atan", {7, 22}, kFloats, float_kernels<AtanFn>()),
-      unary<20>("Sinh", {9, 22}, kFloats, float_kernels<SinhFn>()),
-      unary<20>("Cosh", {9, 22}, kFloats, float_kernels<CoshFn>()),
-      unary<20>("Asinh", {9, 22}, kFloats, float_kernels<AsinhFn>()),
-      unary<20>("Acosh", {9, 22}, kFloats, float_kernels<AcoshFn>()),
-      unary<20>("Atanh", {9, 22}, kFloats, float_kernels<AtanhFn>()),
+      unary<20>("Tan", {7, 22}, kFloats, vectorised_kernels<Unary::tan, TanFn>()),
+      unary<20>("Asin", {7, 22}, kFloats, vectorised_kernels<Unary::asin, AsinFn>()),
+      unary<20>("Acos", {7, 22}, kFloats, vectorised_kernels<Unary::acos, AcosFn>()),
+      unary<20>("Atan", {7, 22}, kFloats, vectorised_kernels<Unary::atan, AtanFn>()),
+      unary<20>("Sinh", {9, 22}, kFloats, vectorised_kernels<Unary::sinh, SinhFn>()),
+      unary<20>("Cosh", {9, 22}, kFloats, vectorised_kernels<Unary::cosh, CoshFn>()),
+      unary<20>("Asinh", {9, 22}, kFloats, vectorised_kernels<Unary::asinh, AsinhFn>()),
+      unary<20>("Acosh", {9, 22}, kFloats, vectorised_kernels<Unary::acosh, AcoshFn>()),
+      unary<20>("Atanh", {9, 22}, kFloats, vectorised_kernels<Unary::atanh, AtanhFn>()),
       unary<1>("Not", {1}, kBool, unary_kernels<NotFn, bool>(), infer_not),
       classification("IsNaN", {9, 13, 20}, classification_kernels<IsNaNFn>()),
       is_inf(),

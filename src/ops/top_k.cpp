@@ -61,6 +61,8 @@ struct TopK {
   size_t slot_bytes;
   bool largest, has_indices;
 
+  static constexpr int64_t kFew = 32;
+
   static TopK bind(BindContext& c) {
     const Shape& in = c.shape(0);
     const int axis = c.axis("axis", -1, in.rank());
@@ -86,13 +88,23 @@ struct TopK {
       auto* items = reinterpret_cast<Item<T>*>(lease.data());
       for (int64_t row = begin; row < end; ++row) {
         const int64_t from = row / inner * extent * inner + row % inner, to = row / inner * k * inner + row % inner;
-        for (int64_t i = 0; i < extent; ++i) items[i] = {static_cast<compute_type_t<T>>(src[from + i * inner]), i};
-        // A heap of k for few, a partition for many.
-        if (k > extent / 8 && k < extent) std::nth_element(items, items + k - 1, items + extent, before);
-        if (k > extent / 8)
+        auto item = [&](int64_t i) { return Item<T>{static_cast<compute_type_t<T>>(src[from + i * inner]), i}; };
+        if (k > kFew) {
+          for (int64_t i = 0; i < extent; ++i) items[i] = item(i);
+          if (k < extent) std::nth_element(items, items + k - 1, items + extent, before);
           std::sort(items, items + k, before);
-        else
-          std::partial_sort(items, items + k, items + extent, before);
+        } else {
+          // The best so far, in order; nearly all others fail the comparison with the worst of them.
+          int64_t have = 0;
+          for (int64_t i = 0; i < extent; ++i) {
+            const Item<T> candidate = item(i);
+            if (have == k && (largest ? candidate.value <= items[k - 1].value : candidate.value >= items[k - 1].value)) continue;
+            if (have == k && !before(candidate, items[k - 1])) continue;  // NaN fails any comparison
+            int64_t place = have < k ? have++ : k - 1;
+            for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
+            items[place] = candidate;
+          }
+        }
         for (int64_t i = 0; i < k; ++i) {
           if (values) values[to + i * inner] = src[from + items[i].index * inner];
           if (indices) indices[to + i * inner] = items[i].index;

@@ -43,8 +43,7 @@ struct Trilu {
           const int64_t diagonal = k > columns ? columns : k < -rows ? -int64_t{1} : row + k;
           const int64_t edge = std::clamp<int64_t>(upper ? diagonal : diagonal + 1, 0, columns);
           const int64_t kept_from = upper ? edge : 0, kept_to = upper ? columns : edge;
-          if (src != dst)
-            for (int64_t i = kept_from; i < kept_to; ++i) Access::copy(dst, first + i, src, first + i);
+          if (src != dst) keep<Access>(dst, src, first + kept_from, first + kept_to);
           clear<Access>(dst, first, first + kept_from);
           clear<Access>(dst, first + kept_to, first + columns);
         }
@@ -53,6 +52,16 @@ struct Trilu {
   }
 
  private:
+  template <typename Access>
+  void keep(void* dst, const void* src, int64_t begin, int64_t end) const {
+    if (dtype == DType::string) {
+      for (int64_t i = begin; i < end; ++i) Access::copy(dst, i, src, i);
+    } else {
+      std::memcpy(static_cast<std::byte*>(dst) + begin * element_bytes(dtype),
+                  static_cast<const std::byte*>(src) + begin * element_bytes(dtype),
+                  static_cast<size_t>((end - begin) * element_bytes(dtype)));
+    }
+  }
   template <typename Access>
   void clear(void* dst, int64_t begin, int64_t end) const {
     if (dtype == DType::string) {

@@ -4,6 +4,7 @@
 
 #include "core/dispatch.h"
 #include "graph/op_def.h"
+#include "kernels/elementwise/choose.h"
 #include "ops/elementwise.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -35,6 +36,13 @@ struct Where {
 
   static Where bind(BindContext& c) { return {plan_broadcast<3>(c, {0, 1, 2}), c.dtype(1)}; }
 
+  // By bits: of a conditional expression compilers make a branch, because the side that is not taken might be no memory to read.
+  template <typename T>
+  static T choose(bool condition, T x, T y) {
+    const T mask = static_cast<T>(T{0} - static_cast<T>(condition));
+    return static_cast<T>((x & mask) | (y & ~mask));
+  }
+
   template <typename T>
   void select(RunContext& c) const {
     const bool* conditions = c.in<bool>(0);
@@ -52,22 +60,24 @@ struct Where {
         for (int64_t i = 0; i < n; ++i) out[at + i] = side[i * step];
         return;
       }
+      if constexpr (std::is_same_v<T, uint32_t>)
+        if (step_c == 1 && step_x <= 1 && step_y <= 1) return kernels::choose(condition, x, step_x, y, step_y, out + at, n);
       if constexpr (std::is_integral_v<T>) {
         if (step_x == 1 && step_y == 1) {
           TREADLE_ELEMENTWISE_LOOP
-          for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? x[i] : y[i];
+          for (int64_t i = 0; i < n; ++i) out[at + i] = choose(condition[i], x[i], y[i]);
           return;
         }
         if (step_x == 0 && step_y == 1) {
           T value = *x;
           TREADLE_ELEMENTWISE_LOOP
-          for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? value : y[i];
+          for (int64_t i = 0; i < n; ++i) out[at + i] = choose(condition[i], value, y[i]);
           return;
         }
         if (step_x == 1 && step_y == 0) {
           T value = *y;
           TREADLE_ELEMENTWISE_LOOP
-          for (int64_t i = 0; i < n; ++i) out[at + i] = condition[i] ? x[i] : value;
+          for (int64_t i = 0; i < n; ++i) out[at + i] = choose(condition[i], x[i], value);
           return;
         }
       }

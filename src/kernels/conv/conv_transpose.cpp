@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/conv/col2im.h"
 #include "kernels/conv/conv.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/scratch_slots.h"
@@ -19,29 +20,6 @@ GemmShape product_of(const ConvParams& p) {
           .b_transposed = false,
           .ldc = columns,
           .batch = 1};
-}
-
-/// plane += the taps of one output channel; columns: [kernel][positions of x].
-void col2im(const Window& w, const float* columns, float* plane) {
-  for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
-    const Outputs depth = outputs_inside(w, 0, kd);
-    for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
-      const Outputs height = outputs_inside(w, 1, kh);
-      for (int64_t kw = 0; kw < w.kernel[2]; ++kw, columns += w.out_size()) {
-        const Outputs width = outputs_inside(w, 2, kw);
-        for (int64_t od = depth.first; od < depth.last; ++od) {
-          const int64_t id = od * w.stride[0] + kd * w.dilation[0] - w.pad_begin[0];
-          for (int64_t oh = height.first; oh < height.last; ++oh) {
-            const int64_t ih = oh * w.stride[1] + kh * w.dilation[1] - w.pad_begin[1];
-            const float* src = columns + (od * w.out[1] + oh) * w.out[2];
-            float* row = plane + (id * w.in[1] + ih) * w.in[2];
-            const int64_t shift = kw * w.dilation[2] - w.pad_begin[2], stride = w.stride[2];
-            for (int64_t ow = width.first; ow < width.last; ++ow) row[ow * stride + shift] += src[ow];
-          }
-        }
-      }
-    }
-  }
 }
 
 }  // namespace
@@ -68,13 +46,9 @@ void conv_transpose(const ConvParams& p, const float* x, const float* weights, f
       for (int64_t row = begin; row < end; ++row) {
         const int64_t m = group * rows + row, offset = (image * p.M + m) * y_size;
         float* plane = y + offset;
-        const float bias = epilogue.bias ? epilogue.bias[m] : 0.0f;
-        if (epilogue.residual != nullptr) {
-          for (int64_t j = 0; j < y_size; ++j) plane[j] = epilogue.residual[offset + j] + bias;
-        } else {
-          std::fill(plane, plane + y_size, bias);
-        }
-        col2im(w, columns + row * kernel * x_size, plane);
+        col2im(w, columns + row * kernel * x_size, epilogue.bias ? epilogue.bias[m] : 0.0f, plane);
+        if (epilogue.residual != nullptr)
+          for (int64_t j = 0; j < y_size; ++j) plane[j] += epilogue.residual[offset + j];
         unary_f32(epilogue.activation, epilogue.a, epilogue.b, plane, plane, y_size);
       }
     });

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/conv/pool_planes.h"
+
 namespace treadle::kernels {
 namespace {
 
@@ -48,48 +50,10 @@ bool is_nan(T value) {
   return false;
 }
 
-// A window is folded over its rows first, which are contiguous, and then along the folded row: a few operations per input instead of one
-// per tap. `buffer` holds the folded row with its border; outputs go by pieces that fit it.
-constexpr int64_t kFoldedRow = 1024;
-
-template <typename T, typename Join>
-void separable_plane(const Window& w, T identity, const T* x, T* y, Join join) {
-  const int64_t s = w.stride[2], reach = (w.kernel[2] - 1) * w.dilation[2] + 1;
-  const int64_t piece = std::max<int64_t>(1, (kFoldedRow - reach) / s + 1);
-  T buffer[kFoldedRow];
-  for (int64_t od = 0; od < w.out[0]; ++od) {
-    const Taps depth = taps_inside(w, 0, od);
-    for (int64_t oh = 0; oh < w.out[1]; ++oh) {
-      const Taps height = taps_inside(w, 1, oh);
-      T* row = y + (od * w.out[1] + oh) * w.out[2];
-      for (int64_t o0 = 0; o0 < w.out[2]; o0 += piece) {
-        const int64_t o1 = std::min(w.out[2], o0 + piece), start = o0 * s - w.pad_begin[2], length = (o1 - o0 - 1) * s + reach;
-        const int64_t first = std::clamp<int64_t>(-start, 0, length), last = std::clamp<int64_t>(w.in[2] - start, first, length);
-        std::fill(buffer, buffer + length, identity);
-        for (int64_t kd = depth.first; kd < depth.last; ++kd) {
-          for (int64_t kh = height.first; kh < height.last; ++kh) {
-            const T* src = x + ((depth.start + kd * w.dilation[0]) * w.in[1] + height.start + kh * w.dilation[1]) * w.in[2] + start;
-            for (int64_t i = first; i < last; ++i) buffer[i] = join(buffer[i], src[i]);
-          }
-        }
-        T* dst = row + o0;
-        for (int64_t i = 0; i < o1 - o0; ++i) dst[i] = buffer[i * s];
-        for (int64_t kw = 1; kw < w.kernel[2]; ++kw) {
-          const T* tap = buffer + kw * w.dilation[2];
-          for (int64_t i = 0; i < o1 - o0; ++i) dst[i] = join(dst[i], tap[i * s]);
-        }
-      }
-    }
-  }
-}
-
-bool folds(const Window& w) { return (w.kernel[2] - 1) * w.dilation[2] + 1 <= kFoldedRow; }
-
 template <typename T>
 void max_plane(const Window& w, const T* x, T* y) {
   const T lowest = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
   auto join = [](T a, T b) { return b > a || is_nan(b) ? b : a; };
-  if (folds(w)) return separable_plane(w, lowest, x, y, join);
   for_each_row(
       w, [&](int64_t row) { std::fill(y + row * w.out[2], y + (row + 1) * w.out[2], lowest); },
       [&](int64_t from, int64_t row, Outputs o) {
@@ -101,8 +65,6 @@ void max_plane(const Window& w, const T* x, T* y) {
 // The sums of windows, before the division.
 template <typename T>
 void sum_plane(const Window& w, const T* x, T* y) {
-  auto join = [](T a, T b) { return a + b; };
-  if (folds(w)) return separable_plane(w, T{0}, x, y, join);
   for_each_row(
       w, [&](int64_t row) { std::fill(y + row * w.out[2], y + (row + 1) * w.out[2], T{0}); },
       [&](int64_t from, int64_t row, Outputs o) {
@@ -159,6 +121,7 @@ int64_t pool_out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t dila
 template <typename T>
 void max_pool(const Window& w, int64_t planes, const T* x, T* y, int64_t* indices, bool column_major, ThreadPool* pool) {
   parallel_for(pool, planes, plane_grain(w), [&](int64_t begin, int64_t end) {
+    if (!indices && fits_pool_planes(w)) return max_planes(w, begin, end, planes, x, y);
     for (int64_t p = begin; p < end; ++p) {
       const T* src = x + p * w.in_size();
       T* dst = y + p * w.out_size();
@@ -174,6 +137,7 @@ void max_pool(const Window& w, int64_t planes, const T* x, T* y, int64_t* indice
 template <typename T>
 void average_pool(const Window& w, int64_t planes, const T* x, T* y, bool count_include_pad, ThreadPool* pool) {
   parallel_for(pool, planes, plane_grain(w), [&](int64_t begin, int64_t end) {
+    if (fits_pool_planes(w)) return average_planes(w, begin, end, planes, count_include_pad, x, y);
     for (int64_t p = begin; p < end; ++p) {
       T* dst = y + p * w.out_size();
       sum_plane(w, x + p * w.in_size(), dst);

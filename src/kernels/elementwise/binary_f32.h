@@ -6,9 +6,21 @@
 
 namespace treadle::kernels {
 
-enum class Binary : uint8_t { add, sub, mul, div, max, min };
+enum class Binary : uint8_t {
+  add,
+  sub,
+  mul,
+  div,
+  max,  // max and min give NaN if either is NaN, as NumPy's do
+  min,
+  pow,   // as the C library's powf; 1 ulp
+  fmod,  // the C library's fmodf: exact, with a's sign
+};
 
-/// dst = a op b. max and min give NaN if either is NaN, as NumPy's do. dst may be an input that is not broadcast.
+/// dst = a op b. dst may be an input that is not broadcast.
 void binary_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool);
+
+/// dst[i] = a[i * stride_a] op b[i * stride_b] for i in [0, n). One thread.
+void binary_f32(Binary op, const float* a, int64_t stride_a, const float* b, int64_t stride_b, float* dst, int64_t n);
 
 }  // namespace treadle::kernels

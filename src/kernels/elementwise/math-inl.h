@@ -40,16 +40,17 @@ HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   return hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
 }
 
-/// exp(x), at most 1 ulp of error; saturates to 0 and infinity, keeps subnormal results, NaN stays NaN.
-template <class D, class V = hn::Vec<D>>
+/// exp(x) 2^kExponent, at most 1 ulp of error; saturates to 0 and infinity, keeps subnormal results, NaN stays NaN. kExponent is 0 or -1.
+template <int kExponent = 0, class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(D d, V x) {
   const hn::RebindToSigned<D> di;
   // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range. Max and Min return the second if
   // unordered.
-  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -104.5f), x));
+  x = hn::Min(hn::Set(d, 90.0f), hn::Max(hn::Set(d, -104.5f), x));
   hn::Vec<decltype(di)> bits;
   const V p = exp_mantissa(d, x, bits);
   // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers. Behind the magic number's own bits, 0x4b400000, there is n + 127.
+  bits = hn::Add(bits, hn::Set(di, kExponent));
   const auto n = hn::Sub(bits, hn::Set(di, 0x4b400000 + 127));
   const auto half = hn::ShiftRight<1>(n);
   const V scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, hn::Set(di, 127))));
@@ -171,6 +172,19 @@ HWY_INLINE V reduce_angle(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   return hn::NegMulAdd(n, hn::Set(d, 2.5633440682570896e-12f), r);
 }
 
+/// y, but fn(x) of the C library where |x| is beyond kMaxReducedAngle or NaN.
+template <class D, class Fn, class V = hn::Vec<D>>
+HWY_INLINE V replace_far(D d, V x, V y, Fn fn) {
+  const auto far = hn::Not(hn::Le(hn::Abs(x), hn::Set(d, kMaxReducedAngle)));
+  if (hn::AllFalse(d, far)) return y;
+  HWY_ALIGN float angles[hn::MaxLanes(d)], values[hn::MaxLanes(d)];
+  hn::Store(x, d, angles);
+  hn::Store(y, d, values);
+  for (size_t i = 0; i < hn::Lanes(d); ++i)
+    if (!(std::fabs(angles[i]) <= kMaxReducedAngle)) values[i] = fn(angles[i]);
+  return hn::Load(d, values);
+}
+
 /// sin(x + quarter_turns * pi / 2), 2 ulp. Angles beyond kMaxReducedAngle are the C library's.
 template <int kQuarterTurns, class D, class V = hn::Vec<D>>
 HWY_INLINE V sine(D d, V x) {
@@ -192,16 +206,127 @@ HWY_INLINE V sine(D d, V x) {
   V y = hn::Xor(hn::IfThenElse(odd, c, s), sign);
   // A sine of -0 is -0: n * part subtracts +0 from it.
   if constexpr (kQuarterTurns == 0) y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y);
-  const auto far = hn::Not(hn::Le(hn::Abs(x), hn::Set(d, kMaxReducedAngle)));  // NaN too
-  if (!hn::AllFalse(d, far)) {
-    HWY_ALIGN float angles[hn::MaxLanes(d)], values[hn::MaxLanes(d)];
-    hn::Store(x, d, angles);
-    hn::Store(y, d, values);
-    for (size_t i = 0; i < hn::Lanes(d); ++i)
-      if (!(std::fabs(angles[i]) <= kMaxReducedAngle)) values[i] = kQuarterTurns == 0 ? std::sin(angles[i]) : std::cos(angles[i]);
-    y = hn::Load(d, values);
+  return replace_far(d, x, y, [](float angle) { return kQuarterTurns == 0 ? std::sin(angle) : std::cos(angle); });
+}
+
+/// x + x t P(t) without its first term: what an odd function with slope 1 adds to x. Coefficients from the highest power down.
+template <class D, size_t kCoefficients, class V = hn::Vec<D>>
+HWY_INLINE V odd_rest(D d, V x, V t, const float (&coefficients)[kCoefficients]) {
+  V p = hn::Set(d, coefficients[0]);
+#pragma GCC unroll 8
+  for (size_t i = 1; i < kCoefficients; ++i) p = hn::MulAdd(p, t, hn::Set(d, coefficients[i]));
+  return hn::Mul(hn::Mul(x, t), p);
+}
+
+/// tan(x), 3 ulp. Angles beyond kMaxReducedAngle are the C library's.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V tan(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  hn::Vec<decltype(di)> bits;
+  const V r = reduce_angle(d, x, bits);
+  const V s = hn::Add(r, odd_rest(d, r, hn::Mul(r, r),
+                                  {0.004381681737409605f, 7.885721167655958e-05f, 0.010844006964899195f, 0.021279118140661146f,
+                                   0.0540604924137018f, 0.1333265842422141f, 0.33333349892616176f}));
+  const auto odd = hn::RebindMask(d, hn::TestBit(bits, hn::Set(di, 1)));
+  const V y = hn::Div(hn::IfThenElse(odd, hn::Set(d, -1.0f), s), hn::IfThenElse(odd, s, hn::Set(d, 1.0f)));
+  // As for the sine, -0 stays -0.
+  return replace_far(d, x, hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y), [](float angle) { return std::tan(angle); });
+}
+
+/// What asin and acos share: asin(v) = v + rest, where v is |x| up to 1/2, and sqrt((1 - |x|) / 2) = sin(acos(|x|) / 2) above. Next to 1
+/// the square root is what keeps the relative error.
+template <class D, class V = hn::Vec<D>>
+struct HalvedArc {
+  hn::Mask<D> halved;
+  V v, rest;
+  HWY_INLINE HalvedArc(D d, V x) {
+    const V magnitude = hn::Abs(x), half = hn::Set(d, 0.5f);
+    halved = hn::Gt(magnitude, half);
+    const V t = hn::IfThenElse(halved, hn::NegMulAdd(magnitude, half, half), hn::Mul(magnitude, magnitude));
+    v = hn::IfThenElse(halved, hn::Sqrt(t), magnitude);
+    rest = odd_rest(d, v, t,
+                    {0.03751648541914961f, 0.014438581125975335f, 0.03180772407442661f, 0.04451695462933818f, 0.07500504186246179f,
+                     0.16666659991284363f});
   }
-  return y;
+};
+constexpr float kHalfPi = 1.57079632679489662f, kHalfPiRest = -4.37113883e-8f;  // pi / 2 less the float
+
+/// asin(x), 2 ulp; NaN outside [-1, 1].
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V asin(D d, V x) {
+  const HalvedArc<D> arc(d, x);
+  const V two = hn::Set(d, 2.0f);
+  // pi / 2 - 2 v is exact, but for what the float pi / 2 lacks.
+  const V turned = hn::Sub(hn::NegMulAdd(two, arc.v, hn::Set(d, kHalfPi)), hn::MulSub(two, arc.rest, hn::Set(d, kHalfPiRest)));
+  return hn::CopySign(hn::IfThenElse(arc.halved, turned, hn::Add(arc.v, arc.rest)), x);
+}
+
+/// acos(x), 2 ulp; NaN outside [-1, 1]: 0, 1 or 2 times pi / 2 less `factor` asin(v), where factor is a power of two.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V acos(D d, V x) {
+  const HalvedArc<D> arc(d, x);
+  const V one = hn::Set(d, 1.0f), sign = hn::CopySignToAbs(one, x);
+  const V factor = hn::IfThenElse(arc.halved, hn::Mul(hn::Set(d, -2.0f), sign), sign);
+  const V turns = hn::IfThenElse(arc.halved, hn::Sub(one, sign), one);
+  return hn::Sub(hn::NegMulAdd(factor, arc.v, hn::Mul(turns, hn::Set(d, kHalfPi))),
+                 hn::MulSub(factor, arc.rest, hn::Mul(turns, hn::Set(d, kHalfPiRest))));
+}
+
+/// atan(x), 2 ulp; beyond 1 by way of 1 / x.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V atan(D d, V x) {
+  const V magnitude = hn::Abs(x), one = hn::Set(d, 1.0f);
+  const auto beyond = hn::Gt(magnitude, one);
+  const V v = hn::Div(hn::IfThenElse(beyond, hn::Set(d, -1.0f), magnitude), hn::IfThenElse(beyond, magnitude, one));
+  V rest = odd_rest(d, v, hn::Mul(v, v),
+                    {-0.0017936243818964881f, 0.010914618400861846f, -0.031177870651166863f, 0.057957619572133204f, -0.08403451899947277f,
+                     0.1095218632470764f, -0.14264241785846485f, 0.19998548294107224f, -0.33333299089451646f});
+  rest = hn::Add(rest, hn::IfThenElseZero(beyond, hn::Set(d, kHalfPiRest)));
+  return hn::CopySign(hn::Add(hn::IfThenElseZero(beyond, hn::Set(d, kHalfPi)), hn::Add(v, rest)), x);
+}
+
+/// sinh(x), 2 ulp. exp(|x|) / 2 is finite wherever the result is.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V sinh(D d, V x) {
+  const V magnitude = hn::Abs(x), e = exp<-1>(d, magnitude);
+  const V far = hn::CopySign(hn::Sub(e, hn::Div(hn::Set(d, 0.25f), e)), x);
+  const V near = hn::Add(
+      x, odd_rest(d, x, hn::Mul(x, x), {2.816951224179692e-06f, 0.00019836159778945255f, 0.008333350058160256f, 0.1666666649756135f}));
+  return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 1.0f)), near, far);
+}
+
+/// cosh(x), 2 ulp.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V cosh(D d, V x) {
+  const V e = exp<-1>(d, hn::Abs(x));
+  return hn::Add(e, hn::Div(hn::Set(d, 0.25f), e));
+}
+
+/// Beyond this x, x^2 + 1 and x^2 - 1 are x^2 by far, and asinh and acosh log(2 x); x^2 would overflow further on.
+constexpr float kFarHyperbolic = 1e10f, kLog2 = 0.693147180559945309f;
+
+/// asinh(x), relative error 2.5e-7.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V asinh(D d, V x) {
+  const V magnitude = hn::Abs(x), square = hn::Mul(magnitude, magnitude);
+  const auto far = hn::Gt(magnitude, hn::Set(d, kFarHyperbolic));
+  const V sum = hn::Add(magnitude, hn::Sqrt(hn::Add(square, hn::Set(d, 1.0f))));
+  const V y = hn::Add(log(d, hn::IfThenElse(far, magnitude, sum)), hn::IfThenElseZero(far, hn::Set(d, kLog2)));
+  const V near = hn::Add(magnitude, odd_rest(d, magnitude, square,
+                                             {0.009167713951916928f, -0.01997998546508785f, 0.030012952710680357f, -0.04461325036012402f,
+                                              0.07499889282210441f, -0.16666665278432824f}));
+  return hn::CopySign(hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.5f)), near, y), x);
+}
+
+/// atanh(x), relative error 2.5e-7; infinite at -1 and 1, NaN beyond.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V atanh(D d, V x) {
+  const V magnitude = hn::Abs(x), one = hn::Set(d, 1.0f), half = hn::Set(d, 0.5f);
+  const V y = hn::Mul(half, log(d, hn::Div(hn::Add(one, magnitude), hn::Sub(one, magnitude))));
+  const V near = hn::Add(x, odd_rest(d, x, hn::Mul(x, x),
+                                     {0.17594246868404356f, 0.024521981454788542f, 0.10282687617798966f, 0.10967182265003049f,
+                                      0.14294853011544878f, 0.19999727539931092f, 0.3333333606480437f}));
+  return hn::IfThenElse(hn::Lt(magnitude, half), near, hn::CopySign(y, x));
 }
 
 /// log(1 + x) for x >= 0, 2 ulp: the rounding of 1 + x is undone by a quotient.
@@ -212,6 +337,17 @@ HWY_INLINE V log1p_positive(D d, V x) {
   const V difference = hn::Sub(u, one);
   const V y = hn::Mul(log(d, u), hn::Div(x, difference));
   return hn::IfThenElse(hn::Eq(difference, hn::Zero(d)), x, y);
+}
+
+/// acosh(x), relative error 2.5e-7; NaN below 1.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V acosh(D d, V x) {
+  const V y = hn::Sub(x, hn::Set(d, 1.0f)), infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  const auto far = hn::Gt(x, hn::Set(d, kFarHyperbolic));
+  const V sum = hn::Add(y, hn::Sqrt(hn::Mul(y, hn::Add(y, hn::Set(d, 2.0f)))));
+  const V z = hn::Add(log1p_positive(d, hn::IfThenElse(far, x, sum)), hn::IfThenElseZero(far, hn::Set(d, kLog2)));
+  const V known = hn::IfThenElse(hn::Eq(x, infinity), infinity, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
+  return hn::IfThenElse(hn::And(hn::Ge(y, hn::Zero(d)), hn::Lt(x, infinity)), z, known);
 }
 
 /// log(1 + exp(x)) without overflow.

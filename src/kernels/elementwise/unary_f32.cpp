@@ -73,6 +73,15 @@ TREADLE_UNARY(Neg, hn::Neg(x));
 TREADLE_UNARY(Square, hn::Mul(x, x));
 TREADLE_UNARY(Sin, sine<0>(d, x));
 TREADLE_UNARY(Cos, sine<1>(d, x));
+TREADLE_UNARY(Tan, tan(d, x));
+TREADLE_UNARY(Asin, asin(d, x));
+TREADLE_UNARY(Acos, acos(d, x));
+TREADLE_UNARY(Atan, atan(d, x));
+TREADLE_UNARY(Sinh, sinh(d, x));
+TREADLE_UNARY(Cosh, cosh(d, x));
+TREADLE_UNARY(Asinh, asinh(d, x));
+TREADLE_UNARY(Acosh, acosh(d, x));
+TREADLE_UNARY(Atanh, atanh(d, x));
 #undef ONE
 #undef ZERO
 #undef TREADLE_UNARY
@@ -132,6 +141,15 @@ void unary_loop(Unary op, float a, float b, const float* src, float* dst, int64_
     case Unary::square: return map<Square>(src, dst, n, a, b);
     case Unary::sin: return map<Sin>(src, dst, n, a, b);
     case Unary::cos: return map<Cos>(src, dst, n, a, b);
+    case Unary::tan: return map<Tan>(src, dst, n, a, b);
+    case Unary::asin: return map<Asin>(src, dst, n, a, b);
+    case Unary::acos: return map<Acos>(src, dst, n, a, b);
+    case Unary::atan: return map<Atan>(src, dst, n, a, b);
+    case Unary::sinh: return map<Sinh>(src, dst, n, a, b);
+    case Unary::cosh: return map<Cosh>(src, dst, n, a, b);
+    case Unary::asinh: return map<Asinh>(src, dst, n, a, b);
+    case Unary::acosh: return map<Acosh>(src, dst, n, a, b);
+    case Unary::atanh: return map<Atanh>(src, dst, n, a, b);
   }
 }
 

@@ -41,6 +41,15 @@ enum class Unary : uint8_t {
   scaled_hard_swish,  // a hard_swish(x) + b
   sin,                // 2 ulp
   cos,                // 2 ulp
+  tan,                // 3 ulp
+  asin,               // 2 ulp
+  acos,               // 2 ulp
+  atan,               // 2 ulp
+  sinh,               // 2 ulp
+  cosh,               // 2 ulp
+  asinh,              // relative error 2.5e-7
+  acosh,              // relative error 2.5e-7
+  atanh,              // relative error 2.5e-7
 };
 
 /// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.

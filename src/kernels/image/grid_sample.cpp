@@ -68,7 +68,8 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place) {
   // A cubic filter looks beyond the border from where it stands, as in PyTorch; the others move inside first.
   if (p.mode != GridMode::cubic) x = axis.pad(x);
   AxisTaps<T> taps;
-  const int64_t floor = static_cast<int64_t>(std::floor(x));
+  int64_t floor = static_cast<int64_t>(x);  // towards zero, and without the call that std::floor is
+  if (x < static_cast<T>(floor)) --floor;
   const T t = x - static_cast<T>(floor);
   auto add = [&](int64_t i, T weight) {
     taps.index[taps.count] = axis.index(i);
@@ -88,41 +89,70 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place) {
   return taps;
 }
 
+/// The inputs that a point takes along all axes, the same for every channel.
+template <typename T>
+struct PointTaps {
+  static constexpr int kMost = kMaxTaps * kMaxTaps * kMaxTaps;
+  int count;
+  int64_t offset[kMost];
+  T weight[kMost];
+};
+
+/// @param place  innermost axis first
+template <typename T>
+void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all) {
+  all.count = 1, all.offset[0] = 0, all.weight[0] = 1;
+  for (int i = 0; i < p.rank; ++i) {
+    const AxisTaps<T> taps = taps_at(p, Axis<T>(p, i), place[p.rank - 1 - i]);
+    int64_t offsets[PointTaps<T>::kMost];
+    T weights[PointTaps<T>::kMost];
+    const int before = all.count;
+    std::copy_n(all.offset, before, offsets);
+    std::copy_n(all.weight, before, weights);
+    all.count = 0;
+    for (int have = 0; have < before; ++have) {
+      for (int k = 0; k < taps.count; ++k) {
+        if (taps.index[k] < 0) continue;
+        all.offset[all.count] = offsets[have] * p.in[i] + taps.index[k];
+        all.weight[all.count++] = weights[have] * taps.weight[k];
+      }
+    }
+  }
+}
+
 }  // namespace
 
 template <typename T>
 void grid_sample(const GridSampleParams& p, const T* x, const T* grid, T* y, ThreadPool* pool) {
   int64_t plane = 1;
   for (int i = 0; i < p.rank; ++i) plane *= p.in[i];
-  const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(1, p.C));
-  parallel_for(pool, p.N * p.points, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t n = at / p.points, point = at % p.points;
-      // All combinations of the axes' taps, once for all channels.
-      int64_t offsets[kMaxTaps * kMaxTaps * kMaxTaps] = {0};
-      T weights[kMaxTaps * kMaxTaps * kMaxTaps] = {1};
-      int count = 1;
-      for (int i = 0; i < p.rank; ++i) {
-        const AxisTaps<T> taps = taps_at(p, Axis<T>(p, i), grid[at * p.rank + p.rank - 1 - i]);
-        int64_t next_offsets[kMaxTaps * kMaxTaps * kMaxTaps];
-        T next_weights[kMaxTaps * kMaxTaps * kMaxTaps];
-        int next = 0;
-        for (int have = 0; have < count; ++have) {
-          for (int k = 0; k < taps.count; ++k) {
-            if (taps.index[k] < 0) continue;
-            next_offsets[next] = offsets[have] * p.in[i] + taps.index[k];
-            next_weights[next++] = weights[have] * taps.weight[k];
-          }
-        }
-        count = next;
-        std::copy_n(next_offsets, count, offsets);
-        std::copy_n(next_weights, count, weights);
+  // A few points at a time, channel by channel: their results lie side by side.
+  constexpr int64_t kPoints = 16;
+  const int64_t blocks = (p.points + kPoints - 1) / kPoints;
+  const int64_t grain = std::max<int64_t>(1, 4096 / kPoints / std::max<int64_t>(1, p.C));
+  parallel_for(pool, p.N * blocks, grain, [&](int64_t begin, int64_t end) {
+    PointTaps<T> points[kPoints];
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t n = block / blocks, first = block % blocks * kPoints, count = std::min(kPoints, p.points - first);
+      bool four = true;  // of two linear axes, and all inside
+      for (int64_t i = 0; i < count; ++i) {
+        taps_of_point(p, grid + (n * p.points + first + i) * p.rank, points[i]);
+        four &= points[i].count == 4;
       }
       for (int64_t c = 0; c < p.C; ++c) {
         const T* src = x + (n * p.C + c) * plane;
-        T sum = 0;
-        for (int k = 0; k < count; ++k) sum += src[offsets[k]] * weights[k];
-        y[(n * p.C + c) * p.points + point] = sum;
+        T* dst = y + (n * p.C + c) * p.points + first;
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t* at = points[i].offset;
+          const T* weight = points[i].weight;
+          T sum = 0;
+          if (four) {
+            for (int k = 0; k < 4; ++k) sum += src[at[k]] * weight[k];
+          } else {
+            for (int k = 0; k < points[i].count; ++k) sum += src[at[k]] * weight[k];
+          }
+          dst[i] = sum;
+        }
       }
     }
   });

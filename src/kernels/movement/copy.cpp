@@ -80,6 +80,10 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
       }
       const int64_t r0 = item % bands * tile, r1 = std::min(rows, r0 + tile);
       if constexpr (sizeof(T) == 1 || sizeof(T) == 4) {
+        if (rows == 3 && src_column == 3) {
+          deinterleave3(columns, src + s, dst + t, dst_row);
+          continue;
+        }
         if (colours) {
           interleave3(r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row);
           continue;
@@ -103,10 +107,85 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   });
 }
 
+// Blocks of kBytes, or of more than that and fewer than twice as many: as two that overlap. The compiler moves these without a call.
+template <size_t kBytes>
+void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
+  if (bytes == kBytes) {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dst_pitch, from + i * src_pitch, kBytes);
+    return;
+  }
+  const size_t second = bytes - kBytes;
+  for (int64_t i = 0; i < count; ++i) {
+    std::array<std::byte, kBytes> head, tail;
+    std::memcpy(head.data(), from + i * src_pitch, kBytes);
+    std::memcpy(tail.data(), from + i * src_pitch + second, kBytes);
+    std::memcpy(to + i * dst_pitch, head.data(), kBytes);
+    std::memcpy(to + i * dst_pitch + second, tail.data(), kBytes);
+  }
+}
+
+constexpr int64_t kSmallBlock = 255;  // bytes of the largest block that copy_some_blocks moves without a call
+void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
+  switch (std::bit_width(bytes)) {
+    case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 2: return copy_small_blocks<2>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 3: return copy_small_blocks<4>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 4: return copy_small_blocks<8>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 5: return copy_small_blocks<16>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 6: return copy_small_blocks<32>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 7: return copy_small_blocks<64>(count, bytes, from, src_pitch, to, dst_pitch);
+    case 8: return copy_small_blocks<128>(count, bytes, from, src_pitch, to, dst_pitch);
+    default:
+      for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dst_pitch, from + i * src_pitch, bytes);
+  }
+}
+
+// Repeats of one block, which a copy of what is there already makes: in ever longer runs, instead of the block's own short ones.
+template <typename T>
+void repeat_block(T* dst, int64_t block, int64_t times) {
+  for (int64_t have = 1; have < times;) {
+    const int64_t more = std::min(have, times - have);
+    std::memcpy(dst + have * block, dst, static_cast<size_t>(more * block) * sizeof(T));
+    have += more;
+  }
+}
+
+// Elements [begin, end) of axis `axis`, and all of the axes behind it.
+template <typename T>
+void copy_repeated(const CopyPlan& plan, int axis, int64_t begin, int64_t end, const T* src, T* dst) {
+  const int64_t from = plan.strides[0][axis], to = plan.strides[1][axis];
+  if (axis == plan.rank - 1) return copy_run(src + begin * from, from, dst + begin * to, to, end - begin);
+  constexpr int64_t kBytes = sizeof(T);
+  if (axis == plan.rank - 2 && plan.inner_stride(0) == 1 && plan.inner() * kBytes <= kSmallBlock) {
+    return copy_some_blocks(end - begin, static_cast<size_t>(plan.inner() * kBytes), reinterpret_cast<const std::byte*>(src + begin * from),
+                            from * kBytes, reinterpret_cast<std::byte*>(dst + begin * to), to * kBytes);
+  }
+  const int64_t computed = from == 0 ? std::min(end, begin + 1) : end;
+  for (int64_t i = begin; i < computed; ++i) copy_repeated(plan, axis + 1, 0, plan.dims[axis + 1], src + i * from, dst + i * to);
+  if (from == 0) repeat_block(dst + begin * to, to, end - begin);
+}
+
+// Expand and Tile: into a contiguous array, with an axis before the last that repeats. A first axis of few elements is left to the copy
+// that shares the work out by elements.
+bool repeats(const CopyPlan& plan) {
+  bool repeated = false;
+  int64_t block = 1;
+  for (int i = plan.rank - 1; i >= 0; --i) {
+    if (plan.strides[1][i] != block) return false;
+    repeated |= plan.strides[0][i] == 0 && i < plan.rank - 1;
+    block *= plan.dims[i];
+  }
+  return repeated && (plan.dims[0] >= 16 || plan.size < kGrainBytes);
+}
+
 template <typename T>
 void copy_elements(const CopyPlan& plan, const T* src, T* dst, ThreadPool* pool) {
   const Plane plane = find_plane(plan);
   if (plane.row >= 0) return copy_plane(plan, plane.row, src, dst, pool);
+  if (repeats(plan)) {
+    const int64_t grain = std::max<int64_t>(1, kGrainBytes / (plan.strides[1][0] * static_cast<int64_t>(sizeof(T))));
+    return parallel_for(pool, plan.dims[0], grain, [&](int64_t begin, int64_t end) { copy_repeated(plan, 0, begin, end, src, dst); });
+  }
   parallel_for(pool, plan.size, kGrainBytes / static_cast<int64_t>(sizeof(T)), [&](int64_t begin, int64_t end) {
     for_each_run(plan, begin, end, [&](int64_t, int64_t n, const int64_t* at) {
       copy_run(src + at[0], plan.inner_stride(0), dst + at[1], plan.inner_stride(1), n);
@@ -190,40 +269,6 @@ void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, v
   if (plan.size == 0) return;
   visit_element(element_bytes, [&]<typename T>() { copy_elements(plan, static_cast<const T*>(src), static_cast<T*>(dst), pool); });
 }
-
-namespace {
-
-// Blocks of kBytes, or of more than that and fewer than twice as many: as two that overlap. The compiler moves these without a call.
-template <size_t kBytes>
-void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
-  if (bytes == kBytes) {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dst_pitch, from + i * src_pitch, kBytes);
-    return;
-  }
-  const size_t second = bytes - kBytes;
-  for (int64_t i = 0; i < count; ++i) {
-    std::array<std::byte, kBytes> head, tail;
-    std::memcpy(head.data(), from + i * src_pitch, kBytes);
-    std::memcpy(tail.data(), from + i * src_pitch + second, kBytes);
-    std::memcpy(to + i * dst_pitch, head.data(), kBytes);
-    std::memcpy(to + i * dst_pitch + second, tail.data(), kBytes);
-  }
-}
-
-void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
-  switch (std::bit_width(bytes)) {
-    case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
-    case 2: return copy_small_blocks<2>(count, bytes, from, src_pitch, to, dst_pitch);
-    case 3: return copy_small_blocks<4>(count, bytes, from, src_pitch, to, dst_pitch);
-    case 4: return copy_small_blocks<8>(count, bytes, from, src_pitch, to, dst_pitch);
-    case 5: return copy_small_blocks<16>(count, bytes, from, src_pitch, to, dst_pitch);
-    case 6: return copy_small_blocks<32>(count, bytes, from, src_pitch, to, dst_pitch);
-    default:
-      for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dst_pitch, from + i * src_pitch, bytes);
-  }
-}
-
-}  // namespace
 
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool) {

@@ -2,6 +2,7 @@
 // error. Index is int32_t or int64_t.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,6 +24,21 @@ inline int64_t checked_index(int64_t index, int64_t extent) {
   return at;
 }
 
+/// The items [begin, end) of gather, whose blocks are single elements: the indices are checked once for all rows.
+template <typename T, typename Index>
+void gather_single(int64_t begin, int64_t end, int64_t extent, const T* src, const Index* indices, int64_t num_indices, T* dst) {
+  for (int64_t i = 0; i < num_indices; ++i) checked_index(static_cast<int64_t>(indices[i]), extent);
+  while (begin < end) {
+    const int64_t first = begin % num_indices, n = std::min(num_indices - first, end - begin);
+    const T* row = src + begin / num_indices * extent;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t index = static_cast<int64_t>(indices[first + i]);
+      dst[begin + i] = row[index < 0 ? index + extent : index];
+    }
+    begin += n;
+  }
+}
+
 /// dst[o, i, :] = src[o, indices[i], :], with `inner_bytes` behind an index: Gather.
 template <typename Index>
 void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src, const Index* indices, int64_t num_indices, void* dst,
@@ -32,6 +48,15 @@ void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src,
   auto* to = static_cast<std::byte*>(dst);
   const int64_t grain = inner_bytes >= 65536 ? 1 : 65536 / inner_bytes;
   parallel_for(pool, outer * num_indices, grain, [&](int64_t begin, int64_t end) {
+    if (end - begin >= num_indices) {
+      auto single = [&]<typename T>(T) {
+        gather_single(begin, end, extent, static_cast<const T*>(src), indices, num_indices, static_cast<T*>(dst));
+      };
+      if (inner_bytes == 1) return single(uint8_t());
+      if (inner_bytes == 2) return single(uint16_t());
+      if (inner_bytes == 4) return single(uint32_t());
+      if (inner_bytes == 8) return single(uint64_t());
+    }
     for (int64_t item = begin; item < end; ++item) {
       const int64_t at = checked_index(static_cast<int64_t>(indices[item % num_indices]), extent);
       const std::byte* block = from + (item / num_indices * extent + at) * inner_bytes;

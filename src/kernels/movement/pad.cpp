@@ -34,15 +34,19 @@ void pad_row(const PadPlan& plan, const T* row, const T& value, T* dst) {
   const int64_t n = plan.in_dims[last], before = plan.before[last], out = plan.out_dims[last];
   // Inside the source the row is copied whole.
   const int64_t begin = std::clamp<int64_t>(before, 0, out), end = std::clamp<int64_t>(before + n, begin, out);
-  for (int64_t i = 0; i < begin; ++i) {
-    const int64_t at = source_index(plan.mode, i, before, n);
-    dst[i] = at < 0 ? value : row[at];
-  }
+  auto fill_pads = [&](int64_t from, int64_t to) {
+    if (plan.mode == PadMode::constant) return std::fill(dst + from, dst + to, value);
+    if (plan.mode == PadMode::edge) return std::fill(dst + from, dst + to, row[from < begin ? 0 : n - 1]);
+    if (plan.mode == PadMode::reflect && from - before > -n && to - before < 2 * n - 1) {  // reflected once: backwards from the border
+      const T* mirrored = from < begin ? row + before : row + 2 * (n - 1) + before;
+      for (int64_t i = from; i < to; ++i) dst[i] = mirrored[-i];
+      return;
+    }
+    for (int64_t i = from; i < to; ++i) dst[i] = row[source_index(plan.mode, i, before, n)];
+  };
+  fill_pads(0, begin);
   if (end > begin) std::memcpy(dst + begin, row + (begin - before), static_cast<size_t>(end - begin) * sizeof(T));
-  for (int64_t i = end; i < out; ++i) {
-    const int64_t at = source_index(plan.mode, i, before, n);
-    dst[i] = at < 0 ? value : row[at];
-  }
+  fill_pads(end, out);
 }
 
 template <typename T>

@@ -112,8 +112,24 @@ HWY_INLINE void interleave(int64_t n, const T* src, int64_t src_stride, T* dst) 
   for (; i < n; ++i)
     for (int64_t c = 0; c < 3; ++c) dst[3 * i + c] = src[c * src_stride + i];
 }
+template <typename T>
+HWY_INLINE void deinterleave(int64_t n, const T* src, T* dst, int64_t dst_stride) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::Vec<decltype(d)> v[3];
+    hn::LoadInterleaved3(d, src + 3 * i, v[0], v[1], v[2]);
+    for (int c = 0; c < 3; ++c) hn::StoreU(v[c], d, dst + c * dst_stride + i);
+  }
+  for (; i < n; ++i)
+    for (int64_t c = 0; c < 3; ++c) dst[c * dst_stride + i] = src[3 * i + c];
+}
 void interleave_words(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst) { interleave(n, src, src_stride, dst); }
 void interleave_bytes(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst) { interleave(n, src, src_stride, dst); }
+
+void deinterleave_words(int64_t n, const uint32_t* src, uint32_t* dst, int64_t dst_stride) { deinterleave(n, src, dst, dst_stride); }
+void deinterleave_bytes(int64_t n, const uint8_t* src, uint8_t* dst, int64_t dst_stride) { deinterleave(n, src, dst, dst_stride); }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -124,6 +140,8 @@ namespace treadle::kernels {
 HWY_EXPORT(transpose_words);
 HWY_EXPORT(interleave_words);
 HWY_EXPORT(interleave_bytes);
+HWY_EXPORT(deinterleave_words);
+HWY_EXPORT(deinterleave_bytes);
 
 void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t src_stride, uint32_t* dst, int64_t dst_stride) {
   HWY_DYNAMIC_DISPATCH(transpose_words)
@@ -135,6 +153,13 @@ void interleave3(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* d
 }
 void interleave3(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst) {
   HWY_DYNAMIC_DISPATCH(interleave_bytes)(n, src, src_stride, dst);
+}
+
+void deinterleave3(int64_t n, const uint32_t* src, uint32_t* dst, int64_t dst_stride) {
+  HWY_DYNAMIC_DISPATCH(deinterleave_words)(n, src, dst, dst_stride);
+}
+void deinterleave3(int64_t n, const uint8_t* src, uint8_t* dst, int64_t dst_stride) {
+  HWY_DYNAMIC_DISPATCH(deinterleave_bytes)(n, src, dst, dst_stride);
 }
 
 }  // namespace treadle::kernels

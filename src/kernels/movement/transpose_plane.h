@@ -12,6 +12,10 @@ void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t
 void interleave3(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst);
 void interleave3(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst);
 
+/// The way back: dst[c * dst_stride + i] = src[3 * i + c].
+void deinterleave3(int64_t n, const uint32_t* src, uint32_t* dst, int64_t dst_stride);
+void deinterleave3(int64_t n, const uint8_t* src, uint8_t* dst, int64_t dst_stride);
+
 inline void transpose_plane(int64_t rows, int64_t columns, const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
   transpose_plane(rows, columns, reinterpret_cast<const uint32_t*>(src), src_stride, reinterpret_cast<uint32_t*>(dst), dst_stride);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/normalization/row.h"
 #include "kernels/reduce/fold.h"
@@ -94,8 +95,30 @@ void lp_normalize(int64_t outer, int64_t length, int64_t inner, int p, const T* 
       const int64_t offset = c / inner * length * inner + c % inner;
       const double sum = fold_run(p == 1 ? Fold::sum_abs : Fold::sum_square, x + offset, length, inner, 0.0);
       const T norm = static_cast<T>(p == 1 ? sum : std::sqrt(sum));
+      if (inner == 1 && norm > std::numeric_limits<T>::min()) {  // whose reciprocal is finite
+        row_normalize(x + offset, length, T{0}, T{1} / norm, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr), y + offset);
+        continue;
+      }
       for (int64_t i = 0; i < length; ++i) y[offset + i * inner] = norm == T{0} ? T{0} : x[offset + i * inner] / norm;
     }
+  });
+}
+
+// What mean_variance_normalize takes one of its groups for, whose elements lie in contiguous runs from x on.
+template <typename T>
+void normalize_runs(const StridedLoop<1>& runs, const T* x, T* y) {
+  const double count = static_cast<double>(runs.size);
+  double sum = 0, squares = 0;
+  for_each_run(runs, 0, runs.size, [&](int64_t, int64_t n, const int64_t* at) { sum = fold_run(Fold::sum, x + at[0], n, 1, sum); });
+  const double mean = sum / count;
+  for_each_run(runs, 0, runs.size, [&](int64_t, int64_t n, const int64_t* at) {
+    const RowStatistics s = row_statistics(x + at[0], n);
+    squares += static_cast<double>(n) * (s.variance + (s.mean - mean) * (s.mean - mean));
+  });
+  const T inverse = static_cast<T>(1 / (std::sqrt(squares / count) + 1e-9));
+  constexpr const T* kNone = nullptr;
+  for_each_run(runs, 0, runs.size, [&](int64_t, int64_t n, const int64_t* at) {
+    row_normalize(x + at[0], n, static_cast<T>(mean), inverse, kNone, kNone, y + at[0]);
   });
 }
 
@@ -107,6 +130,10 @@ void mean_variance_normalize(const ReducePlan& plan, const T* x, T* y, ThreadPoo
     for_each_run(plan.kept, begin, end, [&](int64_t, int64_t n, const int64_t* start) {
       for (int64_t i = 0; i < n; ++i) {
         const int64_t base = start[0] + i * plan.kept.inner_stride(0);
+        if (stride == 1) {
+          normalize_runs(loop, x + base, y + base);
+          continue;
+        }
         double sum = 0, squares = 0;
         for_each_run(loop, 0, loop.size,
                      [&](int64_t, int64_t m, const int64_t* at) { sum = fold_run(Fold::sum, x + base + at[0], m, stride, sum); });

@@ -68,9 +68,8 @@ int64_t pairs(int64_t count, const float* x, float* y, bool log_of) {
   return i;
 }
 
-void row(int64_t n, const float* x, float* y, bool log_of) {
+float largest_of(int64_t n, const float* x) {
   const D d;
-  if (n <= static_cast<int64_t>(hn::Lanes(d))) return short_row(n, x, y, log_of);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V top0 = hn::Set(d, kLowest), top1 = top0;
   int64_t i = 0;
@@ -79,29 +78,70 @@ void row(int64_t n, const float* x, float* y, bool log_of) {
     top1 = hn::Max(top1, hn::LoadU(d, x + i + lanes));
   }
   for (; i < n; i += lanes) top0 = hn::Max(top0, load(d, x + i, n - i, kLowest));
-  // A NaN that Max loses still reaches the sum below through exp, and with it every element.
-  const V top = hn::MaxOfLanes(d, hn::Max(top0, top1));
+  // A NaN that Max loses still reaches the sum of exponentials, and with it every element.
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(top0, top1)));
+}
+
+// The sum of exp(x - top), which are kept in y if kKeep.
+template <bool kKeep>
+float sum_of_exp(int64_t n, const float* x, float top, float* y) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V tops = hn::Set(d, top);
   V sum0 = hn::Zero(d), sum1 = sum0;
-  for (i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
-    const V a = hn::Sub(hn::LoadU(d, x + i), top), b = hn::Sub(hn::LoadU(d, x + i + lanes), top);
-    const V ea = exp_of_negative(d, a), eb = exp_of_negative(d, b);
-    sum0 = hn::Add(sum0, ea);
-    sum1 = hn::Add(sum1, eb);
-    hn::StoreU(log_of ? a : ea, d, y + i);
-    hn::StoreU(log_of ? b : eb, d, y + i + lanes);
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const V a = exp_of_negative(d, hn::Sub(hn::LoadU(d, x + i), tops));
+    const V b = exp_of_negative(d, hn::Sub(hn::LoadU(d, x + i + lanes), tops));
+    sum0 = hn::Add(sum0, a);
+    sum1 = hn::Add(sum1, b);
+    if constexpr (kKeep) hn::StoreU(a, d, y + i), hn::StoreU(b, d, y + i + lanes);
   }
   for (; i < n; i += lanes) {
-    const V a = hn::Sub(load(d, x + i, n - i, kLowest), top);
-    V e = exp_of_negative(d, a);
+    V e = exp_of_negative(d, hn::Sub(load(d, x + i, n - i, kLowest), tops));
     if (n - i < lanes) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(n - i)), e);
     sum0 = hn::Add(sum0, e);
-    store(d, log_of ? a : e, y + i, n - i);
+    if constexpr (kKeep) store(d, e, y + i, n - i);
   }
-  const V sum = hn::SumOfLanes(d, hn::Add(sum0, sum1));
-  const V last = log_of ? log(d, sum) : hn::Div(hn::Set(d, 1.0f), sum);
-  for (i = 0; i < n; i += lanes) {
-    const V v = load(d, y + i, n - i, 0.0f);
-    store(d, log_of ? hn::Sub(v, last) : hn::Mul(v, last), y + i, n - i);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+}
+
+// y = fn(x), a vector at a time.
+template <class Fn>
+HWY_INLINE void map_row(int64_t n, const float* x, float* y, Fn fn) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(fn(hn::LoadU(d, x + i)), d, y + i);
+  if (i < n) store(d, fn(load(d, x + i, n - i, 0.0f)), y + i, n - i);
+}
+
+// Step by step for some rows, as many as stay in the cache: what a row waits for from step to step (the lanes of a maximum and of a sum, a
+// logarithm or a quotient) is hidden behind the other rows.
+template <bool kLog>
+void rows(int64_t count, int64_t n, const float* x, float* y) {
+  const D d;
+  constexpr int64_t kRows = 16, kElements = 4096;
+  HWY_ALIGN float tops[kRows], last[kRows + hn::MaxLanes(D())] = {};
+  const int64_t block = std::clamp<int64_t>(kElements / n, 1, kRows);
+  for (int64_t first = 0; first < count; first += block) {
+    const int64_t some = std::min(block, count - first);
+    const float* from = x + first * n;
+    float* to = y + first * n;
+    for (int64_t r = 0; r < some; ++r) tops[r] = largest_of(n, from + r * n);
+    for (int64_t r = 0; r < some; ++r) last[r] = sum_of_exp<!kLog>(n, from + r * n, tops[r], to + r * n);
+    for (int64_t r = 0; r < some; r += static_cast<int64_t>(hn::Lanes(d))) {
+      const V sum = hn::LoadU(d, last + r);
+      hn::StoreU(kLog ? log(d, sum) : hn::Div(hn::Set(d, 1.0f), sum), d, last + r);
+    }
+    for (int64_t r = 0; r < some; ++r) {
+      const V top = hn::Set(d, tops[r]), end = hn::Set(d, last[r]);
+      if constexpr (kLog) {
+        map_row(n, from + r * n, to + r * n, [&](V v) { return hn::Sub(hn::Sub(v, top), end); });
+      } else {
+        map_row(n, to + r * n, to + r * n, [&](V v) { return hn::Mul(v, end); });
+      }
+    }
   }
 }
 
@@ -129,15 +169,19 @@ void columns(int64_t n, int64_t inner, int64_t left, const float* x, float* y, b
 // Rows (inner == 1), or vectors of columns, numbered [begin, end).
 void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, const float* x, float* y, bool log_of) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
-  const int64_t blocks = inner == 1 ? 1 : (inner + lanes - 1) / lanes;
-  if (inner == 1 && length == 2) begin += pairs(end - begin, x + 2 * begin, y + 2 * begin, log_of);
+  if (inner == 1) {
+    if (length == 2) begin += pairs(end - begin, x + 2 * begin, y + 2 * begin, log_of);
+    if (length > lanes) {
+      const auto all = log_of ? rows<true> : rows<false>;
+      return all(end - begin, length, x + begin * length, y + begin * length);
+    }
+    for (int64_t i = begin; i < end; ++i) short_row(length, x + i * length, y + i * length, log_of);
+    return;
+  }
+  const int64_t blocks = (inner + lanes - 1) / lanes;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t offset = i / blocks * length * inner + i % blocks * lanes;
-    if (inner == 1) {
-      row(length, x + offset, y + offset, log_of);
-    } else {
-      columns(length, inner, inner - i % blocks * lanes, x + offset, y + offset, log_of);
-    }
+    columns(length, inner, inner - i % blocks * lanes, x + offset, y + offset, log_of);
   }
 }
 int64_t softmax_lanes() { return static_cast<int64_t>(hn::Lanes(D())); }

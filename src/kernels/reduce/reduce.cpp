@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/reduce/fold.h"
+#include "kernels/reduce/log_sum_exp.h"
 
 namespace treadle::kernels {
 namespace {
@@ -72,7 +73,10 @@ void finish(Reduce op, const FoldTotal<T>* totals, int64_t n, int64_t count, T* 
     if (op == Reduce::log_sum) return each([](auto t) { return store<T>(std::log(static_cast<double>(t))); });
     each([](auto t) { return static_cast<T>(t); });
   } else {
-    if (op == Reduce::mean) return each([&](double t) { return store<T>(t / static_cast<double>(count)); });
+    if (op == Reduce::mean) {
+      if constexpr (std::is_same_v<T, double>) return each([&](double t) { return t / static_cast<double>(count); });
+      return each([share = 1 / static_cast<double>(count)](double t) { return store<T>(t * share); });  // the narrow types do not notice
+    }
     if (op == Reduce::l2) return each([](double t) { return store<T>(std::sqrt(t)); });
     if (op == Reduce::log_sum) return each([](double t) { return store<T>(std::log(t)); });
     each([](double t) { return store<T>(t); });
@@ -175,14 +179,6 @@ void reduce_rows(Reduce op, const ReducePlan& plan, const T* x, T* y, int64_t be
   });
 }
 
-template <typename T>
-bool better(bool largest, bool select_last, T candidate, T best) {
-  if (best != best) return select_last && candidate != candidate;
-  if (candidate != candidate) return true;
-  if (candidate == best) return select_last;
-  return largest ? candidate > best : candidate < best;
-}
-
 }  // namespace
 
 ReducePlan plan_reduce(std::span<const int64_t> dims, uint32_t reduce_axis) {
@@ -226,6 +222,14 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
   if (op == Reduce::log_sum_exp) {
     return parallel_for(pool, outputs, std::max<int64_t>(1, grain / 8), [&](int64_t begin, int64_t end) {
       for_each_run(plan.kept, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
+        if constexpr (std::is_same_v<T, float>) {
+          const int64_t stride = plan.kept.inner_stride(0);
+          if (plan.reduced.rank == 1 && plan.reduced.inner_stride(0) == 1) {
+            for (int64_t i = 0; i < n; i += kFoldColumns)
+              log_sum_exp_rows(x + at[0] + i * stride, std::min(kFoldColumns, n - i), stride, inputs, y + first + i);
+            return;
+          }
+        }
         for (int64_t i = 0; i < n; ++i) y[first + i] = log_sum_exp(plan.reduced, x + at[0] + i * plan.kept.inner_stride(0));
       });
     });
@@ -238,28 +242,7 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
   parallel_for(pool, outputs, grain, [&](int64_t begin, int64_t end) { reduce_rows(op, plan, x, y, begin, end); });
 }
 
-template <typename T>
-void arg_extreme(bool largest, bool select_last, int64_t outer, int64_t length, int64_t inner, const T* x, int64_t* y, ThreadPool* pool) {
-  if (outer * inner == 0) return;
-  if (length == 0) throw Error(ErrorCode::invalid_argument, "the largest of no elements has no place");
-  parallel_for(pool, outer * inner, std::max<int64_t>(1, kGrain / length), [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o) {
-      const T* column = x + o / inner * length * inner + o % inner;
-      using A = FoldChain<T>;
-      A best = static_cast<A>(column[0]);
-      int64_t place = 0;
-      for (int64_t i = 1; i < length; ++i) {
-        const A candidate = static_cast<A>(column[i * inner]);
-        if (better(largest, select_last, candidate, best)) best = candidate, place = i;
-      }
-      y[o] = place;
-    }
-  });
-}
-
-#define TREADLE_INSTANTIATE(T)                                                \
-  template void reduce(Reduce, const ReducePlan&, const T*, T*, ThreadPool*); \
-  template void arg_extreme(bool, bool, int64_t, int64_t, int64_t, const T*, int64_t*, ThreadPool*);
+#define TREADLE_INSTANTIATE(T) template void reduce(Reduce, const ReducePlan&, const T*, T*, ThreadPool*);
 TREADLE_INSTANTIATE(float)
 TREADLE_INSTANTIATE(double)
 TREADLE_INSTANTIATE(int8_t)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/conv/col2im.h"
 #include "tests/kernels/conv/reference.h"
 #include "treadle/error.h"
 
@@ -148,6 +149,25 @@ TEST(ConvTranspose, IsTheGradientOfTheConvolution) {
     conv_transpose(p, x.data(), weights.data(), y.data(), e, scratch.data(), 2, nullptr);
     test::expect_near(y, expected, 2e-5);
   }
+}
+
+// Rows longer than what is summed at a time, and strides with and without vectors of their own.
+TEST(ConvTranspose, LongRowsOfEveryStride) {
+  Random random(35);
+  for (const int64_t stride : {1, 2, 3, 5})
+    for (const int64_t kernel : {1, 2, 4})
+      for (const int64_t length : {7, 1100, 2300}) {
+        const int64_t out = (length + 2 - kernel) / stride + 1;
+        const int64_t in[] = {length}, outs[] = {out}, kernels[] = {kernel}, strides[] = {stride}, pads[] = {1, 1};
+        const Window w = make_window(in, outs, kernels, strides, pads, {});
+        const auto columns = random.vector(kernel * out);
+        std::vector<float> plane(length, 77), expected(length, 0.5f);
+        test::for_each_tap(w, [&](int64_t o, int64_t k, int64_t i) {
+          if (i >= 0) expected[i] += columns[k * out + o];
+        });
+        col2im(w, columns.data(), 0.5f, plane.data());
+        test::expect_near(plane, expected, 1e-6);
+      }
 }
 
 }  // namespace

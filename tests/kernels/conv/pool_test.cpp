@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -89,6 +90,54 @@ TEST(Pool, NaNWinsAMaximum) {
   max_pool(w, 1, x, y, indices, false, nullptr);
   EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
   EXPECT_EQ(indices[2], 2);
+}
+
+// Rows that pass in several pieces, and strides with and without vectors of their own.
+TEST(Pool, WideRowsOfEveryType) {
+  Random random(42);
+  for (const int64_t width : {1, 17, 33, 1500, 2100})
+    for (const int64_t stride : {1, 2, 3})
+      for (const int64_t kernel : {2, 3, 5}) {
+        const int64_t in[] = {6, width}, pads[] = {1, kernel / 2, 0, kernel / 2}, kernels[] = {3, kernel}, strides[] = {2, stride};
+        const int64_t out[] = {pool_out_extent(6, 3, 2, 1, 1, 0, false),
+                               pool_out_extent(width, kernel, stride, 1, kernel / 2, kernel / 2, true)};
+        if (out[1] == 0) continue;
+        const Window w = make_window(in, out, kernels, strides, pads, {});
+        const int64_t planes = 3, size = planes * w.in_size();
+        const auto bytes = random.integers<int8_t>(size, -128, 127);
+        std::vector<uint8_t> unsigned_bytes(bytes.begin(), bytes.end());
+        std::vector<double> x(bytes.begin(), bytes.end());
+        x[random.integer(0, size - 1)] = NAN;
+        std::vector<int8_t> y1(planes * w.out_size());
+        std::vector<uint8_t> y2(y1.size());
+        std::vector<double> y3(y1.size()), y4(y1.size());
+        max_pool(w, planes, bytes.data(), y1.data(), nullptr, false, nullptr);
+        max_pool(w, planes, unsigned_bytes.data(), y2.data(), nullptr, false, nullptr);
+        max_pool(w, planes, x.data(), y3.data(), nullptr, false, nullptr);
+        average_pool(w, planes, x.data(), y4.data(), false, nullptr);
+        for (int64_t p = 0; p < planes; ++p) {
+          std::vector<int> best(w.out_size(), -1000), best2 = best, inside(w.out_size());
+          std::vector<double> largest(w.out_size(), -INFINITY), sum(w.out_size());
+          for_each_tap(w, [&](int64_t o, int64_t, int64_t i) {
+            if (i < 0) return;
+            i += p * w.in_size();
+            best[o] = std::max<int>(best[o], bytes[i]), best2[o] = std::max<int>(best2[o], unsigned_bytes[i]);
+            largest[o] = std::isnan(x[i]) || std::isnan(largest[o]) ? NAN : std::max(largest[o], x[i]);
+            sum[o] += x[i], ++inside[o];
+          });
+          for (int64_t o = 0; o < w.out_size(); ++o) {
+            const int64_t y = p * w.out_size() + o;
+            ASSERT_EQ(y1[y], best[o]) << width << " " << stride << " " << kernel << " " << o;
+            ASSERT_EQ(y2[y], best2[o]);
+            if (std::isnan(largest[o])) {
+              ASSERT_TRUE(std::isnan(y3[y]) && std::isnan(y4[y]));
+            } else {
+              ASSERT_EQ(y3[y], largest[o]);
+              ASSERT_DOUBLE_EQ(y4[y], sum[o] / inside[o]);
+            }
+          }
+        }
+      }
 }
 
 TEST(Pool, BytesAreComparedAsTheyAre) {

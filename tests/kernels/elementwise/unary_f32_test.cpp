@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "tests/kernels/random.h"
@@ -64,6 +66,21 @@ const std::vector<Case>& cases() {
       {Unary::sin, 0, 0, [](double x) { return std::sin(x); }, -6500, 6500, 1.6e-7},
       {Unary::cos, 0, 0, [](double x) { return std::cos(x); }, -6500, 6500, 1.6e-7},
       {Unary::sin, 0, 0, [](double x) { return std::sin(x); }, -1e30, 1e30, 1.6e-7},
+      {Unary::tan, 0, 0, [](double x) { return std::tan(x); }, -10, 10, 2.5e-7},
+      {Unary::tan, 0, 0, [](double x) { return std::tan(x); }, -6500, 6500, 2.5e-7},
+      {Unary::asin, 0, 0, [](double x) { return std::asin(x); }, -1, 1, 1.6e-7},
+      {Unary::acos, 0, 0, [](double x) { return std::acos(x); }, -1, 1, 1.6e-7},
+      {Unary::atan, 0, 0, [](double x) { return std::atan(x); }, -5, 5, 1.6e-7},
+      {Unary::atan, 0, 0, [](double x) { return std::atan(x); }, -1e6, 1e6, 1.6e-7},
+      {Unary::sinh, 0, 0, [](double x) { return std::sinh(x); }, -89.4, 89.4, 2e-7},
+      {Unary::cosh, 0, 0, [](double x) { return std::cosh(x); }, -89.4, 89.4, 2e-7},
+      {Unary::sinh, 0, 0, [](double x) { return std::sinh(x); }, -2, 2, 2e-7},
+      {Unary::cosh, 0, 0, [](double x) { return std::cosh(x); }, -2, 2, 2e-7},
+      {Unary::asinh, 0, 0, [](double x) { return std::asinh(x); }, -3, 3, 2.5e-7},
+      {Unary::asinh, 0, 0, [](double x) { return std::asinh(x); }, -1e12, 1e12, 2.5e-7},
+      {Unary::acosh, 0, 0, [](double x) { return std::acosh(x); }, 1, 3, 2.5e-7},
+      {Unary::acosh, 0, 0, [](double x) { return std::acosh(x); }, 1, 1e12, 2.5e-7},
+      {Unary::atanh, 0, 0, [](double x) { return std::atanh(x); }, -1, 1, 2.5e-7},
       {Unary::square, 0, 0, [](double x) { return x * x; }, -5, 5, 6e-8},
   };
   return all;
@@ -108,6 +125,36 @@ TEST(UnaryF32, NaNStaysNaN) {
     float y = 0;
     unary_f32(c.op, c.a, c.b, &x, &y, 1);
     EXPECT_TRUE(std::isnan(y)) << "function " << int(c.op);
+  }
+}
+
+// Every 1031st float there is: magnitudes from subnormal to infinite, of both signs, and what is no argument.
+TEST(UnaryF32, InverseAndHyperbolicFunctionsFollowTheCLibraryEverywhere) {
+  std::vector<float> x;
+  for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 1031) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  for (const float v : {0.0f, 0.4142f, 0.5f, 1.0f, 2.4142f, 89.4f, 1e10f, kInf})
+    for (const float sign : {1.0f, -1.0f})
+      for (const float w : {v, std::nextafter(v, kInf), std::nextafter(v, 0.0f)}) x.push_back(sign * w);
+  std::vector<float> y(x.size());
+  const std::tuple<Unary, double (*)(double), double> functions[] = {
+      {Unary::tan, std::tan, 2.5e-7},     {Unary::asin, std::asin, 1.6e-7},   {Unary::acos, std::acos, 1.6e-7},
+      {Unary::atan, std::atan, 1.6e-7},   {Unary::sinh, std::sinh, 2e-7},     {Unary::cosh, std::cosh, 2e-7},
+      {Unary::asinh, std::asinh, 2.5e-7}, {Unary::acosh, std::acosh, 2.5e-7}, {Unary::atanh, std::atanh, 2.5e-7}};
+  for (const auto& [op, function, relative] : functions) {
+    unary_f32(op, 0, 0, x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double truth = function(double(x[i]));
+      if (std::isnan(truth)) {
+        ASSERT_TRUE(std::isnan(y[i])) << "function " << int(op) << " at " << x[i] << ": " << y[i];
+      } else if (std::abs(truth) > std::numeric_limits<float>::max()) {
+        ASSERT_EQ(y[i], static_cast<float>(truth)) << "function " << int(op) << " at " << x[i];
+      } else {
+        ASSERT_LE(std::abs(double(y[i]) - truth), relative * std::abs(truth) + 1.5e-45) << "function " << int(op) << " at " << x[i];
+        if (truth == 0) {
+          ASSERT_EQ(std::signbit(y[i]), std::signbit(truth)) << "function " << int(op) << " at " << x[i];
+        }
+      }
+    }
   }
 }
 

@@ -79,6 +79,42 @@ TEST(Copy, ColoursInterleave) {
     }
 }
 
+TEST(Copy, ColoursDeinterleave) {
+  test::Random random(27);
+  for (const size_t bytes : {1, 2, 4})
+    for (const int64_t pixels : {1, 5, 63, 500, 9001}) {
+      const int64_t dims[] = {2, pixels, 3}, perm[] = {0, 2, 1};
+      const auto src = random.integers<char>(6 * pixels * static_cast<int64_t>(bytes), -128, 127);
+      std::vector<char> dst(src.size());
+      strided_copy(plan_transpose(dims, perm), bytes, src.data(), dst.data(), nullptr);
+      for (int64_t n = 0; n < 2; ++n)
+        for (int64_t i = 0; i < pixels; ++i)
+          for (int64_t c = 0; c < 3; ++c)
+            ASSERT_EQ(element(dst, bytes, (n * 3 + c) * pixels + i), element(src, bytes, (n * pixels + i) * 3 + c)) << pixels;
+    }
+}
+
+TEST(Copy, LargeRepeatsOnOneThreadAndSeveral) {
+  test::Random random(28);
+  ThreadPool pool(3);
+  for (const auto& [dims, repeats] :
+       {std::pair{Dims{40, 7, 9}, Dims{1, 3, 5}}, {Dims{1, 1, 300}, Dims{70, 11, 1}}, {Dims{2, 500}, Dims{3, 20}}}) {
+    Dims tiled(dims.size());
+    for (size_t d = 0; d < dims.size(); ++d) tiled[d] = dims[d] * repeats[d];
+    const auto src = random.integers<int32_t>(count(dims), -1000, 1000);
+    std::vector<int32_t> dst(count(tiled)), many = dst;
+    strided_copy(plan_tile(dims, repeats), 4, src.data(), dst.data(), nullptr);
+    strided_copy(plan_tile(dims, repeats), 4, src.data(), many.data(), &pool);
+    ASSERT_EQ(dst, many);
+    for (int64_t i = 0; i < count(tiled); ++i) {
+      const Dims at = coordinates(tiled, i);
+      int64_t offset = 0;
+      for (size_t d = 0; d < dims.size(); ++d) offset = offset * dims[d] + at[d] % dims[d];
+      ASSERT_EQ(dst[i], src[offset]);
+    }
+  }
+}
+
 TEST(Copy, SlicesWithAnyStep) {
   test::Random random(22);
   for (int round = 0; round < 200; ++round) {
@@ -206,6 +242,23 @@ TEST(Gather, TakesBlocksAlongAnAxis) {
   const int32_t outside[] = {3};
   EXPECT_THROW(gather(2, 3, 8, src, outside, 1, dst.data(), nullptr), Error);
   gather(2, 3, 8, src, indices, 0, dst.data(), nullptr);
+}
+
+TEST(Gather, SingleElementsOfManyRows) {
+  test::Random random(29);
+  ThreadPool pool(3);
+  const int64_t rows = 5000, extent = 13, taken = 7;
+  const auto src = random.integers<int16_t>(rows * extent, -1000, 1000);
+  const auto indices = random.integers<int32_t>(taken, -extent, extent - 1);
+  for (ThreadPool* threads : {static_cast<ThreadPool*>(nullptr), &pool}) {
+    std::vector<int16_t> dst(rows * taken);
+    gather(rows, extent, 2, src.data(), indices.data(), taken, dst.data(), threads);
+    for (int64_t i = 0; i < rows * taken; ++i) ASSERT_EQ(dst[i], src[i / taken * extent + (indices[i % taken] + extent) % extent]);
+  }
+  std::vector<int16_t> dst(rows * taken);
+  auto outside = indices;
+  outside[3] = extent;
+  EXPECT_THROW(gather(rows, extent, 2, src.data(), outside.data(), taken, dst.data(), nullptr), Error);
 }
 
 TEST(Gather, ElementsAreTakenAndScatteredAlongAnAxis) {

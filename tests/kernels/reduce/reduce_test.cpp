@@ -199,5 +199,60 @@ TEST(ArgExtreme, FirstOrLastOfEquals) {
   EXPECT_THROW(arg_extreme(true, false, 1, 0, 1, with_nan, &y, nullptr), Error);
 }
 
+template <typename T>
+void check_places(Random& random, int64_t outer, int64_t n, int64_t inner) {
+  auto x = random.integers<T>(outer * n * inner, 0, random.coin() ? 3 : 100);
+  auto is_nan = [](T v) { return v != v; };
+  if constexpr (std::is_floating_point_v<T>)
+    for (int64_t i = random.integer(0, 2); i > 0; --i)
+      x[random.integer(0, static_cast<int64_t>(x.size()) - 1)] = std::numeric_limits<T>::quiet_NaN();
+  ThreadPool pool(3);
+  for (bool largest : {true, false})
+    for (bool last : {true, false}) {
+      std::vector<int64_t> y(outer * inner), many(outer * inner);
+      arg_extreme(largest, last, outer, n, inner, x.data(), y.data(), nullptr);
+      arg_extreme(largest, last, outer, n, inner, x.data(), many.data(), &pool);
+      ASSERT_EQ(y, many);
+      for (int64_t o = 0; o < outer * inner; ++o) {
+        const T* column = x.data() + o / inner * n * inner + o % inner;
+        int64_t best = 0;
+        for (int64_t k = 1; k < n; ++k) {
+          const T v = column[k * inner], b = column[best * inner];
+          const bool beats = is_nan(b) ? false : is_nan(v) || (largest ? v > b : v < b), equals = v == b || (is_nan(v) && is_nan(b));
+          if (beats || (equals && last)) best = k;
+        }
+        ASSERT_EQ(y[o], best) << outer << "x" << n << "x" << inner << " " << largest << last;
+      }
+    }
+}
+
+TEST(ArgExtreme, EveryTypeAndLength) {
+  Random random(55);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t outer = random.integer(1, 3), n = random.integer(1, random.coin() ? 20 : 200),
+                  inner = random.coin() ? 1 : random.integer(1, 150);
+    check_places<float>(random, outer, n, inner);
+    check_places<double>(random, outer, n, inner);
+    check_places<int32_t>(random, outer, n, inner);
+    check_places<int64_t>(random, outer, n, inner);
+    check_places<uint8_t>(random, outer, n, inner);
+  }
+}
+
+TEST(Reduce, LogSumExpOfLongRows) {
+  Random random(56);
+  for (const int64_t n : {1, 15, 16, 17, 63, 2047, 2049, 5000}) {
+    const auto x = random.vector(300 * n, -100, 80);
+    const int64_t dims[] = {300, n};
+    std::vector<float> y(300);
+    reduce(Reduce::log_sum_exp, plan_reduce(dims, 2), x.data(), y.data(), nullptr);
+    for (int64_t r = 0; r < 300; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < n; ++i) sum += std::exp(double(x[r * n + i]));
+      ASSERT_NEAR(y[r], std::log(sum), 1e-5) << n;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace treadle::kernels

@@ -1,0 +1,133 @@
+// Row by row of the plane. Along a row the taps of one phase (their place modulo the stride) add up without gaps, so that vectors do it;
+// then the phases are put between each other.
+#include "kernels/conv/col2im.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/conv/col2im.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+constexpr int64_t kPiece = 1024;  // sums of one phase at a time
+
+// A number as quotient and rest of the stride, the rest not negative. Sums of two such numbers need no division.
+struct Places {
+  int64_t quotient, rest;
+  Places(int64_t number, int64_t stride) : quotient(number / stride), rest(number % stride) {
+    if (rest < 0) --quotient, rest += stride;
+  }
+  HWY_INLINE void advance(const Places& step, int64_t stride) {
+    quotient += step.quotient, rest += step.rest;
+    if (rest >= stride) ++quotient, rest -= stride;
+  }
+};
+
+// sums[i] += x[i]; `sums` has room for a vector behind its end.
+HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Add(hn::LoadU(d, sums + i), hn::LoadU(d, x + i)), d, sums + i);
+#if HWY_TARGET <= HWY_AVX2
+  if (i < n) hn::StoreU(hn::Add(hn::LoadU(d, sums + i), hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n - i)), d, x + i)), d, sums + i);
+#else
+  for (; i < n; ++i) sums[i] += x[i];
+#endif
+}
+
+// Sums that start as `value`; their room behind the end may be written, too.
+HWY_INLINE void start_sums(float value, int64_t n, float* sums) {
+  const D d;
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) hn::StoreU(hn::Set(d, value), d, sums + i);
+}
+
+// What one row of columns of every kw adds to the sums of `phases` phases from `phase` on, places [begin, begin + n).
+HWY_INLINE void add_taps(const Window& w, const float* columns, int64_t phase, int64_t phases, int64_t begin, int64_t n,
+                         float (*sums)[kPiece + hn::MaxLanes(D())]) {
+  const int64_t stride = w.stride[2];
+  const Places step(w.dilation[2], stride);
+  Places tap(-w.pad_begin[2], stride);
+  for (int64_t kw = 0; kw < w.kernel[2]; ++kw, columns += w.out_size(), tap.advance(step, stride)) {
+    const int64_t to = tap.rest - phase;
+    if (to < 0 || to >= phases) continue;
+    const int64_t first = std::max<int64_t>(0, begin - tap.quotient), last = std::min(w.out[2], begin + n - tap.quotient);
+    if (first < last) add_run(columns + first, last - first, sums[to] + (first + tap.quotient - begin));
+  }
+}
+
+// dst[i * stride + p] = sums[p][i], up to `end`.
+HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t phases, int64_t stride, int64_t n, float* dst,
+                           const float* end) {
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  if (phases == 2) {
+    for (; dst + 2 * (i + lanes) <= end; i += lanes)
+      hn::StoreInterleaved2(hn::LoadU(d, sums[0] + i), hn::LoadU(d, sums[1] + i), d, dst + 2 * i);
+  }
+#endif
+  if (stride == 1) {
+    std::copy_n(sums[0], n, dst);
+    return;
+  }
+  for (; i < n; ++i)
+    for (int64_t p = 0; p < phases && dst + i * stride + p < end; ++p) dst[i * stride + p] = sums[p][i];
+}
+
+}  // namespace
+
+void sum_columns(const Window& w, const float* columns, float bias, float* plane) {
+  const int64_t stride = w.stride[2], phases = stride == 2 ? 2 : 1;
+  const Places depth_step(w.dilation[0], w.stride[0]), height_step(w.dilation[1], w.stride[1]), one_down(1, w.stride[1]);
+  HWY_ALIGN float sums[2][kPiece + hn::MaxLanes(D())];
+  for (int64_t id = 0; id < w.in[0]; ++id) {
+    const Places depth(id + w.pad_begin[0], w.stride[0]);
+    Places height(w.pad_begin[1], w.stride[1]);
+    for (int64_t ih = 0; ih < w.in[1]; ++ih, height.advance(one_down, w.stride[1]), plane += w.in[2]) {
+      for (int64_t phase = 0; phase < std::min(stride, w.in[2]); phase += phases) {
+        const int64_t places = (w.in[2] - phase + stride - 1) / stride;
+        for (int64_t begin = 0; begin < places; begin += kPiece) {
+          const int64_t n = std::min(kPiece, places - begin);
+          for (int64_t p = 0; p < phases; ++p) start_sums(bias, n, sums[p]);
+          Places kd_place(0, 1);
+          for (int64_t kd = 0; kd < w.kernel[0]; ++kd, kd_place.advance(depth_step, w.stride[0])) {
+            const int64_t od = depth.quotient - kd_place.quotient;
+            if (depth.rest != kd_place.rest || od < 0 || od >= w.out[0]) continue;
+            Places kh_place(0, 1);
+            for (int64_t kh = 0; kh < w.kernel[1]; ++kh, kh_place.advance(height_step, w.stride[1])) {
+              const int64_t oh = height.quotient - kh_place.quotient;
+              if (height.rest != kh_place.rest || oh < 0 || oh >= w.out[1]) continue;
+              const float* rows = columns + (kd * w.kernel[1] + kh) * w.kernel[2] * w.out_size() + (od * w.out[1] + oh) * w.out[2];
+              add_taps(w, rows, phase, phases, begin, n, sums);
+            }
+          }
+          float* dst = plane + phase + begin * stride;
+          put_phases(sums, phases, stride, n, dst, std::min(plane + w.in[2], dst + n * stride));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treadle::kernels {
+
+HWY_EXPORT(sum_columns);
+
+void col2im(const Window& window, const float* columns, float bias, float* plane) {
+  HWY_DYNAMIC_DISPATCH(sum_columns)(window, columns, bias, plane);
+}
+
+}  // namespace treadle::kernels
+#endif
