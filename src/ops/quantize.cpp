@@ -176,9 +176,9 @@ struct Granularity {
     return g;
   }
 
-  /// Calls fn(first, n, scale index, step of that index per element) for pieces of at most `longest` elements that cover [begin, end).
+  /// Calls fn(first, n, scale index, step of that index per element) for pieces of at most kBlock elements that cover [begin, end).
   template <typename Fn>
-  void for_each_piece(int64_t begin, int64_t end, int64_t longest, Fn&& fn) const {
+  void for_each_piece(int64_t begin, int64_t end, Fn&& fn) const {
     while (begin < end) {
       const int64_t in = begin % inner, place = begin / inner % extent, outer = begin / inner / extent;
       const int64_t scale = outer * outer_step + place / block * axis_step + in * inner_step;
@@ -190,7 +190,7 @@ struct Granularity {
       } else {
         n = extent - place, step = axis_step;
       }
-      n = std::min({n, end - begin, longest});
+      n = std::min({n, end - begin, kBlock});
       fn(begin, n, scale, step);
       begin += n;
     }
@@ -264,7 +264,7 @@ struct QuantizeLinear {
   Write write;
   Range range;
   bool to_integers;
-  DType precision, bytes;  // bytes: the output's type if the vectors of kernels/elementwise/quantize.h do, else undefined
+  DType precision;
 
   static QuantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -274,12 +274,9 @@ struct QuantizeLinear {
                      writer_of(c.output_dtype(0), c.get_int("saturate", 1) != 0),
                      {},
                      false,
-                     DType::float32,
-                     DType::undefined};
+                     DType::float32};
     k.to_integers = integer_range(c.output_dtype(0), k.range);
     k.precision = c.get_int("precision") != 0 ? static_cast<DType>(c.get_int("precision")) : c.dtype(1);
-    const bool vectors = c.dtype(0) == DType::float32 && k.precision == DType::float32;
-    if (vectors && (c.output_dtype(0) == DType::uint8 || c.output_dtype(0) == DType::int8)) k.bytes = c.output_dtype(0);
     c.request_scratch(layout.total());
     return k;
   }
@@ -301,14 +298,7 @@ struct QuantizeLinear {
     void* y = c.out<void>(0);
     parallel_for(c.pool(), granularity.total, kElementwiseGrain, [&](int64_t begin, int64_t end) {
       float values[kBlock], quotients[kBlock];
-      const int64_t longest = bytes != DType::undefined && granularity.axis_step == 0 ? end - begin : kBlock;
-      granularity.for_each_piece(begin, end, longest, [&](int64_t first, int64_t n, int64_t s, int64_t step) {
-        if (bytes != DType::undefined && step == 0) {
-          const float* from = static_cast<const float*>(x) + first;
-          const float z = zero ? zero[s] : 0;
-          if (bytes == DType::uint8) return kernels::quantize_bytes(from, n, scale[s], z, static_cast<uint8_t*>(y) + first);
-          return kernels::quantize_bytes(from, n, scale[s], z, static_cast<int8_t*>(y) + first);
-        }
+      granularity.for_each_piece(begin, end, [&](int64_t first, int64_t n, int64_t s, int64_t step) {
         read(x, first, n, values);
         divide(values, scale + s, step, n, quotients);
         if (to_integers) {
@@ -334,13 +324,10 @@ struct DequantizeLinear {
   Scales scales;
   Read read;
   Write write;
-  DType bytes;  // the input's type if the vectors of kernels/elementwise/quantize.h do, else undefined
 
   static DequantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
-    DequantizeLinear k{Granularity::make(c), Scales::make(c, layout), reader_of(c.dtype(0)), writer_of(c.output_dtype(0), true),
-                       DType::undefined};
-    if (c.output_dtype(0) == DType::float32 && (c.dtype(0) == DType::uint8 || c.dtype(0) == DType::int8)) k.bytes = c.dtype(0);
+    DequantizeLinear k{Granularity::make(c), Scales::make(c, layout), reader_of(c.dtype(0)), writer_of(c.output_dtype(0), true)};
     c.request_scratch(layout.total());
     return k;
   }
@@ -350,14 +337,7 @@ struct DequantizeLinear {
     void* y = c.out<void>(0);
     parallel_for(c.pool(), granularity.total, kElementwiseGrain, [&](int64_t begin, int64_t end) {
       float values[kBlock];
-      const int64_t longest = bytes != DType::undefined && granularity.axis_step == 0 ? end - begin : kBlock;
-      granularity.for_each_piece(begin, end, longest, [&](int64_t first, int64_t n, int64_t s, int64_t step) {
-        if (bytes != DType::undefined && step == 0) {
-          float* to = static_cast<float*>(y) + first;
-          const float z = zero ? zero[s] : 0;
-          if (bytes == DType::uint8) return kernels::dequantize_bytes(static_cast<const uint8_t*>(x) + first, n, scale[s], z, to);
-          return kernels::dequantize_bytes(static_cast<const int8_t*>(x) + first, n, scale[s], z, to);
-        }
+      granularity.for_each_piece(begin, end, [&](int64_t first, int64_t n, int64_t s, int64_t step) {
         read(x, first, n, values);
         if (step == 0) {
           const float factor = scale[s], z = zero ? zero[s] : 0;

@@ -5,8 +5,6 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include <limits>
-
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -22,15 +20,13 @@ HWY_INLINE V larger(V x, V bound) { return hn::IfThenElse(hn::Gt(x, bound), x, b
 // At 1.5 * 2^23 the spacing of floats is 1.
 constexpr float kRounds = 12582912.0F;
 
-template <typename T>
-HWY_INLINE hn::Vec<hn::Rebind<T, D>> codes(V x, V scale, V zero) {
+HWY_INLINE hn::Vec<hn::Rebind<uint8_t, D>> codes(V x, V scale, V zero) {
   const D d;
-  const V low = hn::Sub(hn::Set(d, static_cast<float>(std::numeric_limits<T>::lowest())), zero);
-  const V high = hn::Sub(hn::Set(d, static_cast<float>(std::numeric_limits<T>::max())), zero), rounds = hn::Set(d, kRounds);
+  const V low = hn::Sub(hn::Zero(d), zero), high = hn::Sub(hn::Set(d, 255.0F), zero), rounds = hn::Set(d, kRounds);
   // Clamped before it is rounded, which comes to the same as the bounds are integers.
   const V inside = smaller(larger(hn::Div(x, scale), low), high);
   const V code = hn::Add(hn::Sub(hn::Add(inside, rounds), rounds), zero);
-  return hn::DemoteTo(hn::Rebind<T, D>(), hn::ConvertTo(hn::Rebind<int32_t, D>(), code));
+  return hn::DemoteTo(hn::Rebind<uint8_t, D>(), hn::ConvertTo(hn::Rebind<int32_t, D>(), code));
 }
 
 }  // namespace
@@ -57,36 +53,18 @@ FloatRange range_of(const float* x, int64_t n) {
   return {hn::GetLane(hn::MinOfLanes(d, low[0])), hn::GetLane(hn::MaxOfLanes(d, high[0]))};
 }
 
-template <typename T>
-HWY_INLINE void quantize_all(const float* x, int64_t n, float scale, float zero, T* y) {
+void quantize(const float* x, int64_t n, float scale, float zero, uint8_t* y) {
   const D d;
-  const hn::Rebind<T, D> bytes;
+  const hn::Rebind<uint8_t, D> bytes;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V s = hn::Set(d, scale), z = hn::Set(d, zero);
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(codes<T>(hn::LoadU(d, x + i), s, z), bytes, y + i);
+  for (; i + lanes <= n; i += lanes) hn::StoreU(codes(hn::LoadU(d, x + i), s, z), bytes, y + i);
   if (i == n) return;
-  HWY_ALIGN T last[hn::MaxLanes(d)];
-  hn::Store(codes<T>(hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n - i)), d, x + i), s, z), bytes, last);
+  HWY_ALIGN uint8_t last[hn::MaxLanes(d)];
+  hn::Store(codes(hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n - i)), d, x + i), s, z), bytes, last);
   for (int64_t k = 0; i + k < n; ++k) y[i + k] = last[k];
 }
-void quantize_unsigned(const float* x, int64_t n, float scale, float zero, uint8_t* y) { quantize_all(x, n, scale, zero, y); }
-void quantize_signed(const float* x, int64_t n, float scale, float zero, int8_t* y) { quantize_all(x, n, scale, zero, y); }
-
-template <typename T>
-HWY_INLINE void dequantize_all(const T* x, int64_t n, float scale, float zero, float* y) {
-  const D d;
-  const hn::Rebind<T, D> bytes;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const V value = hn::ConvertTo(d, hn::PromoteTo(hn::Rebind<int32_t, D>(), hn::LoadU(bytes, x + i)));
-    hn::StoreU(hn::Mul(hn::Sub(value, hn::Set(d, zero)), hn::Set(d, scale)), d, y + i);
-  }
-  for (; i < n; ++i) y[i] = (static_cast<float>(x[i]) - zero) * scale;
-}
-void dequantize_unsigned(const uint8_t* x, int64_t n, float scale, float zero, float* y) { dequantize_all(x, n, scale, zero, y); }
-void dequantize_signed(const int8_t* x, int64_t n, float scale, float zero, float* y) { dequantize_all(x, n, scale, zero, y); }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -95,23 +73,11 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(range_of);
-HWY_EXPORT(quantize_unsigned);
-HWY_EXPORT(quantize_signed);
-HWY_EXPORT(dequantize_unsigned);
-HWY_EXPORT(dequantize_signed);
+HWY_EXPORT(quantize);
 
 FloatRange range_around_zero(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(range_of)(x, n); }
 void quantize_bytes(const float* x, int64_t n, float scale, float zero, uint8_t* y) {
-  HWY_DYNAMIC_DISPATCH(quantize_unsigned)(x, n, scale, zero, y);
-}
-void quantize_bytes(const float* x, int64_t n, float scale, float zero, int8_t* y) {
-  HWY_DYNAMIC_DISPATCH(quantize_signed)(x, n, scale, zero, y);
-}
-void dequantize_bytes(const uint8_t* x, int64_t n, float scale, float zero, float* y) {
-  HWY_DYNAMIC_DISPATCH(dequantize_unsigned)(x, n, scale, zero, y);
-}
-void dequantize_bytes(const int8_t* x, int64_t n, float scale, float zero, float* y) {
-  HWY_DYNAMIC_DISPATCH(dequantize_signed)(x, n, scale, zero, y);
+  HWY_DYNAMIC_DISPATCH(quantize)(x, n, scale, zero, y);
 }
 
 }  // namespace treadle::kernels
