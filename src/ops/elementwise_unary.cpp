@@ -103,8 +103,9 @@ TREADLE_LIBRARY_FUNCTION(AcoshFn, acosh);
 TREADLE_LIBRARY_FUNCTION(AtanhFn, atanh);
 #undef TREADLE_LIBRARY_FUNCTION
 
+// Of bytes: the compiler has vectors for a comparison with zero, and none for what a bool may be.
 struct NotFn {
-  bool operator()(bool x) const { return !x; }
+  uint8_t operator()(uint8_t x) const { return x == 0 ? 1 : 0; }
 };
 struct IsNaNFn {
   template <typename T>
@@ -224,7 +225,7 @@ std::vector<OpDef> elementwise_unary_ops() {
       unary<20>("Asinh", {9, 22}, kFloats, vectorised_kernels<Unary::asinh, AsinhFn>()),
       unary<20>("Acosh", {9, 22}, kFloats, vectorised_kernels<Unary::acosh, AcoshFn>()),
       unary<20>("Atanh", {9, 22}, kFloats, vectorised_kernels<Unary::atanh, AtanhFn>()),
-      unary<1>("Not", {1}, kBool, unary_kernels<NotFn, bool>(), infer_not),
+      unary<1>("Not", {1}, kBool, {kernel<UnaryKernel<NotFn, uint8_t, uint8_t>>("plain", DType::boolean)}, infer_not),
       classification("IsNaN", {9, 13, 20}, classification_kernels<IsNaNFn>()),
       is_inf(),
   };
