@@ -292,6 +292,22 @@ struct QuantizeLinear {
     else if (precision == DType::bfloat16)
       for (int64_t i = 0; i < n; ++i) quotient[i] = static_cast<float>(BFloat16(quotient[i]));
   }
+  // Clamped before it is rounded, which comes to the same as the bounds are integers, and keeps round_small in its range.
+  void round(const float* zero, int64_t step, int64_t n, float* quotient) const {
+    auto each = [&](auto zero_of) {
+      for (int64_t i = 0; i < n; ++i) {
+        const float z = zero_of(i), low = range.lowest - z, high = range.highest - z;
+        float v = quotient[i];
+        v = v > low ? v : low;
+        v = v < high ? v : high;
+        quotient[i] = round_small(v) + z;
+      }
+    };
+    if (!zero || step == 0)  // one zero point, and a loop that the compiler has vectors for
+      each([z = zero ? *zero : 0.0F](int64_t) { return z; });
+    else
+      each([&](int64_t i) { return zero[i * step]; });
+  }
   void run(RunContext& c) const {
     const float *scale = scales.scales(c), *zero = scales.zeros(c);
     const void* x = c.in<void>(0);
@@ -302,14 +318,7 @@ struct QuantizeLinear {
         read(x, first, n, values);
         divide(values, scale + s, step, n, quotients);
         if (to_integers) {
-          // Clamped before it is rounded, which comes to the same as the bounds are integers, and keeps round_small in its range.
-          for (int64_t i = 0; i < n; ++i) {
-            const float z = zero ? zero[s + i * step] : 0, low = range.lowest - z, high = range.highest - z;
-            float v = quotients[i];
-            v = v > low ? v : low;
-            v = v < high ? v : high;
-            quotients[i] = round_small(v) + z;
-          }
+          round(zero ? zero + s : nullptr, step, n, quotients);
         } else if (zero) {
           for (int64_t i = 0; i < n; ++i) quotients[i] += zero[s + i * step];
         }
