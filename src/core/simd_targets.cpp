@@ -3,6 +3,8 @@
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
+#include <cstdlib>
+
 #include "core/cpu_info.h"
 
 namespace hwy {
@@ -22,5 +24,9 @@ ChosenTarget& GetChosenTarget() {
   static ChosenTarget chosen;
   return chosen;
 }
+
+#if HWY_IS_DEBUG_BUILD  // the headers' assertions, in builds for sanitizers and debuggers
+void Abort(const char*, int, const char*, ...) { std::abort(); }
+#endif
 
 }  // namespace hwy
