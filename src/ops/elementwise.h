@@ -78,9 +78,13 @@ struct UnaryKernel {
   void run(RunContext& c) const {
     const T* in = c.in<T>(0);
     R* out = c.out<R>(0);
-    parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(c.pool(), n, kElementwiseGrain, [in, out, f = f](int64_t begin, int64_t end) {
+      // Copies: for all that the compiler knows, a store of bytes may change what is captured.
+      const T* from = in;
+      R* to = out;
+      const F function = f;
       TREADLE_ELEMENTWISE_LOOP
-      for (int64_t i = begin; i < end; ++i) out[i] = static_cast<R>(f(static_cast<compute_type_t<T>>(in[i])));
+      for (int64_t i = begin; i < end; ++i) to[i] = static_cast<R>(function(static_cast<compute_type_t<T>>(from[i])));
     });
   }
 };

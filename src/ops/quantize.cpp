@@ -283,7 +283,8 @@ struct QuantizeLinear {
   // The quotient has the precision of a 16-bit type if that is what it is asked for in.
   void divide(const float* x, const float* scale, int64_t step, int64_t n, float* quotient) const {
     if (step == 0) {
-      for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / scale[0];
+      const float one = *scale;  // a copy, as the quotients might lie over it
+      for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / one;
     } else {
       for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / scale[i * step];
     }
@@ -294,9 +295,9 @@ struct QuantizeLinear {
   }
   // Clamped before it is rounded, which comes to the same as the bounds are integers, and keeps round_small in its range.
   void round(const float* zero, int64_t step, int64_t n, float* quotient) const {
-    auto each = [&](auto zero_of) {
+    auto each = [n, quotient, bounds = range](auto zero_of) {
       for (int64_t i = 0; i < n; ++i) {
-        const float z = zero_of(i), low = range.lowest - z, high = range.highest - z;
+        const float z = zero_of(i), low = bounds.lowest - z, high = bounds.highest - z;
         float v = quotient[i];
         v = v > low ? v : low;
         v = v < high ? v : high;
