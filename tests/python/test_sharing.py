@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import treadle
 from treadle import errors
@@ -150,21 +151,14 @@ def test_training_belongs_to_a_job():
     """A run that waits for its gradients is not under way, and each of its two halves counts as a run."""
     from treadle.train import JointModule, Trainer
 
+    weight = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
+    linear = small.model([small.node("MatMul", ["x", "w"], ["y"])], [small.tensor("x", [2, 4])], [small.tensor("y", [2, 3])], [weight])
     x, labels = np.ones((2, 4), np.float32), np.zeros(2, np.int64)
     job = treadle.Job("training")
-    trainer = Trainer(linear_model(), num_threads=1, job=job)
+    trainer = Trainer(linear, num_threads=1, job=job)
     trainer.step({"x": x}, labels)
     assert job.status().runs == 1
-    run = JointModule(linear_model(), num_threads=1, job=job).forward({"x": x})
+    run = JointModule(linear, num_threads=1, job=job).forward({"x": x})
     assert (job.status().runs, job.status().running) == (2, 0)
     run.backward([np.ones((2, 3), np.float32)])
     assert job.status().runs == 3
-
-
-def linear_model() -> bytes:
-    from onnx import TensorProto, helper, numpy_helper
-
-    weight = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
-    inputs, outputs = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, n]) for name, n in (("x", 4), ("y", 3)))
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "linear", [inputs], [outputs], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
