@@ -5,7 +5,11 @@
 #include <malloc.h>
 #endif
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <mutex>
+#include <utility>
 
 #include "core/allocation.h"
 #include "core/checked.h"
@@ -16,6 +20,61 @@ namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kPage = 65'536;  // a multiple of every page size in use
 
+constexpr size_t kKeptAtMost = size_t{128} << 20;
+
+// Blocks that were let go, for the next who asks: a page that is kept need not be cleared again. They never make the process larger than it
+// was: what is alive and what is kept together stay below the most that was ever alive, because a request that no kept block serves
+// first gives back as much as it takes. Until then the system may take the pages whenever it is short of memory (MADV_FREE).
+class KeptBlocks {
+ public:
+  // The smallest that suffices; what it has too much goes back to the system. Null if there is none.
+  void* take(size_t rounded) noexcept {
+    std::unique_lock lock(mutex_, std::try_to_lock);  // after a fork another thread's lock may never be released
+    if (!lock) return nullptr;
+    Block* best = nullptr;
+    for (Block& block : blocks_)
+      if (block.size_bytes >= rounded && (!best || block.size_bytes < best->size_bytes)) best = &block;
+    if (!best) {
+      give_back(rounded);
+      return nullptr;
+    }
+    const Block taken = std::exchange(*best, {});
+    if (taken.size_bytes > rounded) ::munmap(taken.data + rounded, taken.size_bytes - rounded);
+    return taken.data;
+  }
+  bool keep(void* data, size_t rounded) noexcept {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    size_t kept = rounded;
+    for (const Block& block : blocks_) kept += block.size_bytes;
+    const auto free = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.size_bytes == 0; });
+    if (!lock || kept > kKeptAtMost || free == blocks_.end() || ::madvise(data, rounded, MADV_FREE) != 0) return false;
+    *free = {static_cast<std::byte*>(data), rounded};
+    return true;
+  }
+  void give_back_all() noexcept {
+    if (std::unique_lock lock(mutex_, std::try_to_lock); lock) give_back(SIZE_MAX);
+  }
+
+ private:
+  struct Block {
+    std::byte* data = nullptr;
+    size_t size_bytes = 0;  // 0: no block
+  };
+
+  void give_back(size_t at_least) noexcept {
+    for (Block& block : blocks_) {
+      if (at_least == 0) return;
+      if (block.size_bytes == 0) continue;
+      at_least -= std::min(at_least, block.size_bytes);
+      ::munmap(block.data, block.size_bytes);
+      block = {};
+    }
+  }
+
+  std::mutex mutex_;
+  std::array<Block, 16> blocks_;
+};
+
 class HugePages final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "huge pages"; }
@@ -24,6 +83,7 @@ class HugePages final : public Allocator {
   void* allocate(size_t size_bytes, MemoryClass /*memory_class*/) override {
     const size_t rounded = align_up(size_bytes, kPage), asked = rounded + kHugePage;
     if (asked < size_bytes) return nullptr;
+    if (void* kept = kept_.take(rounded)) return kept;
     void* mapped = ::mmap(nullptr, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return nullptr;
     auto* begin = static_cast<std::byte*>(mapped);
@@ -34,21 +94,33 @@ class HugePages final : public Allocator {
     ::madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without huge pages small ones do
     return data;
   }
-  void free(void* data, size_t size_bytes, MemoryClass /*memory_class*/) noexcept override { ::munmap(data, align_up(size_bytes, kPage)); }
+  void free(void* data, size_t size_bytes, MemoryClass /*memory_class*/) noexcept override {
+    const size_t rounded = align_up(size_bytes, kPage);
+    if (!kept_.keep(data, rounded)) ::munmap(data, rounded);
+  }
+  void give_back() noexcept { kept_.give_back_all(); }
+
+ private:
+  KeptBlocks kept_;
 };
+
+const std::shared_ptr<HugePages>& huge_pages() {
+  static const auto* pages = new std::shared_ptr<HugePages>(std::make_shared<HugePages>());  // tensors may outlive static objects
+  return *pages;
+}
 
 }  // namespace
 
 std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
   const AllocationContext* around = AllocationScope::current();
   if (size_bytes < kHugePage || (around && around->allocator)) return Storage::allocate(size_bytes);
-  static const auto* pages = new std::shared_ptr<Allocator>(std::make_shared<HugePages>());  // tensors may outlive static objects
-  const AllocationContext own{*pages, around ? around->account : nullptr};
+  const AllocationContext own{huge_pages(), around ? around->account : nullptr};
   AllocationScope scope(&own, AllocationScope::current_class());
   return Storage::allocate(size_bytes);
 }
 
 void give_back_free_memory() {
+  huge_pages()->give_back();
 #ifdef __GLIBC__
   ::malloc_trim(0);
 #endif

@@ -1,8 +1,10 @@
 #include "core/large_memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <vector>
 
 #include "treadle/error.h"
@@ -31,6 +33,32 @@ TEST(LargeMemory, BlocksDoNotOverlap) {
   }
   for (const auto& block : blocks)
     for (size_t at = 0; at < kSize; at += 4096) ASSERT_EQ(block->data()[at], block->data()[0]);
+}
+
+TEST(LargeMemory, WhatIsLetGoServesTheNextWhoAsks) {
+  constexpr size_t kSize = (size_t{7} << 20) + 3 * 65'536;
+  const std::byte* first = allocate_large(kSize)->data();
+  const std::shared_ptr<Storage> second = allocate_large(kSize - 10);
+  EXPECT_EQ(second->data(), first);
+  give_back_free_memory();
+}
+
+TEST(LargeMemory, WhatIsKeptDoesNotMakeTheProcessLarger) {
+  const auto resident_bytes = [] {
+    long size = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> size >> resident;
+    return static_cast<size_t>(resident) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  };
+  constexpr size_t kMegabyte = size_t{1} << 20;
+  give_back_free_memory();
+  const size_t before = resident_bytes();
+  for (size_t size : {60 * kMegabyte, 90 * kMegabyte, 20 * kMegabyte, 100 * kMegabyte}) {
+    const std::shared_ptr<Storage> storage = allocate_large(size);
+    std::memset(storage->data(), 1, size);
+    EXPECT_LE(resident_bytes(), before + 101 * kMegabyte);
+  }
+  give_back_free_memory();
+  EXPECT_LE(resident_bytes(), before + 4 * kMegabyte);
 }
 
 TEST(LargeMemory, WhatTheMachineDoesNotHaveIsAnError) {

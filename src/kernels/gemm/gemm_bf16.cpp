@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/cpu_info.h"
+#include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_bf16.h"
 #include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
@@ -14,7 +16,11 @@ constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the 
 constexpr int64_t kMinMacsPerChunk = 200'000;  // about 2 us of work
 constexpr int64_t kMinConverted = 16'384;      // elements that are worth a chunk
 
-int64_t pairs_of(int64_t K) { return (K + 1) / 2; }
+// With AMX as many as fill tiles of one depth.
+int64_t pairs_of(int64_t K) {
+  const int64_t pairs = (K + 1) / 2;
+  return cpu_info().features.amx_bf16 ? amx_even_pairs(pairs) : pairs;
+}
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
 
 // Rows [begin, end) of A, rounded: each as its upper part, then, with three terms, the lower one; of even length.
@@ -23,9 +29,8 @@ void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t b
   for (int64_t m = begin; m < end; ++m) {
     uint16_t *hi = to + m * row, *lo = form == Bf16Form::three ? hi + length : nullptr;
     to_bf16(A + m * lda, K, hi, lo);
-    if (K == length) continue;
-    hi[K] = 0;
-    if (lo != nullptr) lo[K] = 0;
+    std::fill(hi + K, hi + length, uint16_t{0});
+    if (lo != nullptr) std::fill(lo + K, lo + length, uint16_t{0});
   }
 }
 
@@ -38,7 +43,10 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   if (!transposed) {
     const float* rows = B;
     if (columns < width) pack_b(B, K, columns, ldb, false, room), rows = room, ldb = width;
-    for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) pair_rows(rows, ldb, K, width, term == 1, dst);
+    for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) {
+      pair_rows(rows, ldb, K, width, term == 1, dst);
+      std::fill(dst + (K + 1) / 2 * width, dst + pairs * width, 0U);
+    }
     return;
   }
   // Columns of B are contiguous: rounded, a pair is a word, and words are moved like floats.

@@ -12,6 +12,7 @@
 #include "core/float_types.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/tile-inl.h"
+#include "kernels/gemm/tile_amx.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -34,6 +35,7 @@ using VU = hn::Vec<DU>;
 [[maybe_unused]] HWY_INLINE V add_pairs(V sum, VU, VU) { return sum; }
 #endif
 constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3;
+[[maybe_unused]] constexpr int64_t kLeastAmxRows = 8;  // fewer are read from memory as fast by vectors
 
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
@@ -126,6 +128,60 @@ void bf16_any(const Bf16Tile& job) {
   return job.pixels != nullptr ? bf16_blocks<kPairs, kVectors, true>(job) : bf16_blocks<kPairs, kVectors, false>(job);
 }
 
+// Sums of whole blocks by tiles, which then go through the epilogue a few rows at a time.
+template <int kVectors, int kRows>
+HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t row) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum[kRows][kVectors];
+  _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v) sum[r][v] =
+      hn::Load(d, sums + (r * kVectors + v) * lanes);
+  finish<float, kRows, kVectors>(d, sum, to, row);
+}
+
+template <int kVectors = kMaxVectors>
+void amx_any(const Bf16Tile& job) {
+  if constexpr (kVectors > 1) {
+    if (job.to.vectors < kVectors) return amx_any<kVectors - 1>(job);
+  }
+  constexpr int kRows = 4;
+  const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(D()));
+  HWY_ALIGN float sums[kAmxRows * kVectors * hn::MaxLanes(D())];
+  AmxTiles tiles;
+  const int64_t rows = job.to.row_end - job.to.row_begin, blocks = (rows + kAmxRows - 1) / kAmxRows;
+  int64_t row = job.to.row_begin;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t count = rows / blocks + (i < rows % blocks ? 1 : 0);
+    AmxBlock block{.A = job.A + (job.pixels == nullptr ? row * job.a_row : 0),
+                   .a_row = job.a_row,
+                   .pixels = nullptr,
+                   .segments = job.segments,
+                   .num_segments = job.num_segments,
+                   .pairs = job.length / 2,
+                   .B = job.B,
+                   .vectors = kVectors,
+                   .rows = count,
+                   .sums = sums,
+                   .ahead = 0};
+    if (job.to.fetches_ahead && i == 0) block.ahead = job.num_segments * block.pairs * width * static_cast<int64_t>(sizeof(uint32_t));
+    if (job.pixels != nullptr) {
+      const int64_t *pixels = job.pixels + row, step = count > 1 ? pixels[1] - pixels[0] : 0;
+      bool even = true;
+      for (int64_t r = 1; r < count; ++r) even &= pixels[r] - pixels[r - 1] == step;
+      if (even) {
+        block.A += pixels[0], block.a_row = step;
+      } else {
+        block.pixels = pixels;
+      }
+    }
+    tiles.multiply(block);
+    int64_t r = 0;
+    for (; r + kRows <= count; r += kRows) finish_rows<kVectors, kRows>(sums + r * width, job.to, row + r);
+    for (; r < count; ++r) finish_rows<kVectors, 1>(sums + r * width, job.to, row + r);
+    row += count;
+  }
+}
+
 // The nearest bfloat16 in the upper half of each word; what is in the lower half is not cleared.
 HWY_INLINE VU rounded(V x) {
   const DU du;
@@ -185,7 +241,10 @@ void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, boo
 
 void bf16_tile_here(const Bf16Tile& job) {
   if constexpr (kHasPairs) {
-    if (!job.emulated && cpu_info().features.avx512_bf16) return bf16_any<true>(job);
+    const CpuFeatures& features = cpu_info().features;
+    const bool fills_tiles = job.to.row_end - job.to.row_begin >= kLeastAmxRows && amx_depth(job.length / 2) > 0;
+    if (!job.emulated && features.amx_bf16 && fills_tiles) return amx_any(job);
+    if (!job.emulated && features.avx512_bf16) return bf16_any<true>(job);
   }
   bf16_any<false>(job);
 }
@@ -233,6 +292,7 @@ void run_bf16_tile(const Bf16Tile& job) {
   } else {
     // Runs of whole segments, or pieces of one: C holds the sum in between.
     const int64_t pieces = pairs <= depth + depth / 2 ? 1 : (pairs + depth - 1) / depth;
+    const int64_t unit = std::max<int64_t>(1, amx_depth(pairs)), units = pairs / unit;
     const int64_t each = pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, pairs));
     Epilogue<float> own = e;
     own.bias = nullptr;
@@ -241,7 +301,7 @@ void run_bf16_tile(const Bf16Tile& job) {
     part.to.epilogue = &own;
     for (int64_t s = 0; s < job.num_segments; s += each) {
       for (int64_t piece = 0; piece < pieces; ++piece) {
-        const int64_t begin = pairs * piece / pieces, end = pairs * (piece + 1) / pieces;
+        const int64_t begin = units * piece / pieces * unit, end = units * (piece + 1) / pieces * unit;
         const bool is_last = s + each >= job.num_segments && piece + 1 == pieces;
         if (is_last) own.bias = e.bias, own.activation = e.activation;
         part.A = job.A + 2 * begin;
