@@ -57,6 +57,7 @@ struct Shared {
   Segments segments;
   DirectPlan plan;
   bool flat, uniform;  // within a line pixels are evenly spaced
+  bool even_lines;     // and from line to line, with some that are no outputs between them
   int64_t num_offsets;
   const int64_t* offsets;
   const uint16_t* image;
@@ -71,6 +72,7 @@ struct Shared {
         plan(params),
         flat(direct::is_flat(params.window)),
         uniform(flat || (plan.block_lines == 1 && plan.line <= kMaxPieceRows)),
+        even_lines(params.window.stride[1] == 1 && params.window.stride[2] == 1 && params.window.out[0] == 1),
         num_offsets(segments.count * terms_of(in_form)),
         offsets(few_),
         image(rounded),
@@ -116,6 +118,9 @@ struct Shared {
                    .length = segments.length,
                    .B = packed + group * group_words(p, form) + words * column,
                    .to = {},
+                   .line = uniform || !even_lines ? 0 : w.out[2],
+                   .gap = source.extent[2] - w.out[2],
+                   .first_in_line = p0 % w.out[2],
                    .emulated = emulated};
       job.to.vectors = vectors;
       job.to.C = y + p0 * p.M + filter, job.to.ldc = p.M;

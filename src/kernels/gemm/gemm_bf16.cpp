@@ -13,6 +13,9 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the block of C stays in L1
+constexpr int64_t kTiledRowsPerChunk = 128;    // and with AMX, whose tiles have their sums in L2
+constexpr int64_t kLeastTiledRows = 8;         // fewer are read from memory as fast by vectors
+constexpr int64_t kTileGain = 8;               // by which AMX is faster
 constexpr int64_t kMinMacsPerChunk = 200'000;  // about 2 us of work
 constexpr int64_t kMinConverted = 16'384;      // elements that are worth a chunk
 
@@ -59,23 +62,52 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   }
 }
 
-struct APlaces {
-  int64_t offsets[3];
-  explicit APlaces(int64_t K) : offsets{0, 0, 2 * pairs_of(K)} {}
+// A as a product reads it, rounded: rows as round_rows has them, or AMX's tiles, those of the lower parts behind those of the upper ones.
+struct RoundedA {
+  Bf16Form form;
+  int64_t M, K, row;      // elements from row to row
+  int64_t tile_rows = 0;  // elements from the tiles of 16 rows to the next; 0: rows
+  int64_t depth = 0;
+  int64_t offsets[3];  // of the runs that meet B's parts
+
+  RoundedA(int64_t rows, int64_t columns, Bf16Form in_form, bool emulated) : form(in_form), M(rows), K(columns) {
+    const int64_t parts = form == Bf16Form::three ? 2 : 1, pairs = pairs_of(K);
+    if (!emulated && M >= kLeastTiledRows && cpu_info().features.amx_bf16) depth = amx_depth(pairs);
+    const int64_t part = depth != 0 ? pairs / depth * kAmxTile : 2 * pairs;
+    row = parts * 2 * pairs;
+    if (depth != 0) tile_rows = parts * part;
+    offsets[0] = offsets[1] = 0, offsets[2] = part;
+  }
+  // Of either way.
+  int64_t size() const { return std::max(M * row, (M + 15) / 16 * tile_rows); }
+  void round(const float* A, int64_t lda, uint16_t* to, ThreadPool* pool) const {
+    if (depth == 0) {
+      const int64_t grain = std::max<int64_t>(1, kMinConverted / std::max<int64_t>(1, K));
+      return parallel_for(pool, M, grain, [&](int64_t begin, int64_t end) { round_rows(A, lda, K, form, begin, end, to); });
+    }
+    parallel_for(pool, (M + 15) / 16, std::max<int64_t>(1, kMinConverted / 16 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        uint16_t* hi = to + i * tile_rows;
+        to_bf16_tiles(A + 16 * i * lda, lda, std::min<int64_t>(16, M - 16 * i), K, 2 * pairs_of(K), depth, hi,
+                      form == Bf16Form::three ? hi + offsets[2] : nullptr);
+      }
+    });
+  }
 };
 
 // One panel times all rows of A; B, the rows of C and the epilogue are the caller's to say.
-Bf16Tile job_for(const uint16_t* A, int64_t K, Bf16Form form, const APlaces& places, const Panels& panels, int64_t panel, float* C,
-                 int64_t ldc, const Epilogue<float>& epilogue) {
-  const int64_t n0 = panels.first_column(panel), length = 2 * pairs_of(K);
+Bf16Tile job_for(const uint16_t* A, const RoundedA& layout, const Panels& panels, int64_t panel, float* C, int64_t ldc,
+                 const Epilogue<float>& epilogue) {
+  const int64_t n0 = panels.first_column(panel);
   Bf16Tile job{.A = A,
-               .a_row = length * (form == Bf16Form::three ? 2 : 1),
+               .a_row = layout.row,
                .pixels = nullptr,
-               .segments = places.offsets,
-               .num_segments = terms_of(form),
-               .length = length,
+               .segments = layout.offsets,
+               .num_segments = terms_of(layout.form),
+               .length = 2 * pairs_of(layout.K),
                .B = nullptr,
-               .to = {}};
+               .to = {},
+               .a_tiles = layout.tile_rows};
   job.to.vectors = panels.width_vectors(panel);
   job.to.C = C + n0, job.to.ldc = ldc;
   job.to.first_column = n0, job.to.columns = std::min(job.to.vectors * panels.lanes, panels.N - n0);
@@ -104,28 +136,28 @@ PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool tra
   return {K, N, form, data};
 }
 
-size_t gemm_bf16_scratch_bytes(int64_t M, int64_t K, Bf16Form form) {
-  return aligned_bytes<uint16_t>(M * 2 * pairs_of(K) * (form == Bf16Form::three ? 2 : 1));
-}
+size_t gemm_bf16_scratch_bytes(int64_t M, int64_t K, Bf16Form form) { return aligned_bytes<uint16_t>(RoundedA(M, K, form, false).size()); }
 
 void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, float* C, int64_t ldc, const Epilogue<float>& epilogue,
                void* scratch, ThreadPool* pool, bool emulated) {
   if (M <= 0 || B.N <= 0) return;
   const int64_t K = B.K;
   auto* narrow = static_cast<uint16_t*>(scratch);
-  parallel_for(pool, M, std::max<int64_t>(1, kMinConverted / std::max<int64_t>(1, K)),
-               [&](int64_t begin, int64_t end) { round_rows(A, lda, K, B.form, begin, end, narrow); });
-  const APlaces places(K);
+  const RoundedA layout(M, K, B.form, emulated);
+  layout.round(A, lda, narrow, pool);
   const Panels panels(B.N, panel_shape<float>());
-  const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk, width = (panels.vectors + 1) * panels.lanes;
-  const int64_t macs = K * terms_of(B.form) * std::min(M, kRowsPerChunk) * width;
+  const int64_t unit = layout.depth != 0 ? kAmxRows : 1, units = (M + unit - 1) / unit;  // rows that stay together
+  const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
+  const int64_t chunks = (M + per_chunk - 1) / per_chunk, width = (panels.vectors + 1) * panels.lanes;
+  const int64_t macs = K * terms_of(B.form) * std::min(M, per_chunk) * width / (layout.depth != 0 ? kTileGain : 1);
   parallel_for(pool, panels.count * chunks, std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t item = begin; item < end; ++item) {
                    const int64_t panel = item / chunks;
-                   Bf16Tile job = job_for(narrow, K, B.form, places, panels, panel, C, ldc, epilogue);
+                   Bf16Tile job = job_for(narrow, layout, panels, panel, C, ldc, epilogue);
                    job.B = B.data + pairs_of(K) * terms_of(B.form) * panels.first_column(panel);
-                   job.to.row_begin = M * (item % chunks) / chunks, job.to.row_end = M * (item % chunks + 1) / chunks;
+                   job.to.row_begin = units * (item % chunks) / chunks * unit;
+                   job.to.row_end = std::min(M, units * (item % chunks + 1) / chunks * unit);
                    job.to.fetches_ahead = item % chunks == 0;
                    job.emulated = emulated;
                    run_bf16_tile(job);
@@ -148,18 +180,18 @@ void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, floa
   auto* words = reinterpret_cast<uint32_t*>(room += gemm_bf16_scratch_bytes(s.M, s.K, form));
   const PanelShape shape = panel_shape<float>();
   auto* wide = reinterpret_cast<float*>(room + aligned_bytes<uint32_t>(pairs_of(s.K) * terms_of(form) * shape.lanes * shape.max_vectors));
-  round_rows(A, s.a_row, s.K, form, 0, s.M, narrow);
-  const APlaces places(s.K);
+  const RoundedA layout(s.M, s.K, form, false);
+  layout.round(A, s.a_row, narrow, nullptr);
   const Panels panels(s.N, shape);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t n0 = panels.first_column(panel);
-    Bf16Tile job = job_for(narrow, s.K, form, places, panels, panel, C, s.ldc, epilogue);
+    Bf16Tile job = job_for(narrow, layout, panels, panel, C, s.ldc, epilogue);
     if (s.K > 0)
       pack_panel(B + n0 * (s.b_transposed ? s.ldb : 1), s.K, job.to.columns, job.to.vectors * panels.lanes, s.ldb, s.b_transposed, form,
                  wide, words);
     job.B = words;
     for (int64_t row = 0; row < s.M; row = job.to.row_end) {
-      job.to.row_begin = row, job.to.row_end = std::min(s.M, row + kRowsPerChunk);
+      job.to.row_begin = row, job.to.row_end = std::min(s.M, row + kRowsPerChunk);  // a multiple of 16
       run_bf16_tile(job);
     }
   }

@@ -39,61 +39,131 @@ TREADLE_AMX void gather(const uint16_t* A, const int64_t* pixels, int64_t rows, 
   for (int64_t r = 0; r < rows; ++r) _mm512_store_si512(to + r * kTilePairs, _mm512_maskz_loadu_epi32(words, A + pixels[r]));
 }
 
-// kTall: more than 16 rows; kWide: two vectors of columns. Tiles 0 to 3 have the sums, 4 and 5 A, 6 and 7 B.
-template <bool kTall, bool kWide, bool kApart>
-TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vector) {
-  alignas(64) uint32_t rows[kApart ? 2 * kTileRows * kTilePairs : 1];
-  const int64_t width = kTilePairs * b.vectors, steps = b.pairs / depth;
-  const auto words = static_cast<__mmask16>((1U << depth) - 1);
-  const int64_t a_stride = kApart ? 64 : b.a_row * 2, b_stride = width * 4, top = kTall ? kTileRows : b.rows;
-  _tile_zero(0);
-  if constexpr (kWide) _tile_zero(1);
-  if constexpr (kTall) _tile_zero(2);
-  if constexpr (kTall && kWide) _tile_zero(3);
-  const uint32_t* columns = b.B + vector * kTilePairs;
-  for (int64_t s = 0; s < b.num_segments; ++s) {
-    const uint16_t* a = b.A + b.segments[s];
-    for (int64_t step = 0; step < steps; ++step, a += 2 * depth, columns += depth * width) {
-      const void *first = a, *second = a + kTileRows * b.a_row;
-      if constexpr (kApart) {
-        gather(a, b.pixels, top, words, rows);
-        if constexpr (kTall) gather(a, b.pixels + kTileRows, b.rows - kTileRows, words, rows + kTileRows * kTilePairs);
-        first = rows, second = rows + kTileRows * kTilePairs;
-        written_before(rows);
-      }
-      if (b.ahead != 0) {
-        for (int64_t k = 0; k < depth; ++k) {  // fetching never faults, wherever it points
-          const uintptr_t line = reinterpret_cast<uintptr_t>(columns + k * width) + static_cast<uintptr_t>(b.ahead);
-          __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);
-          if constexpr (kWide) __builtin_prefetch(reinterpret_cast<const void*>(line + 64), 0, 2);
-        }
-      }
-      _tile_loadd(4, first, a_stride);
-      _tile_loadd(6, columns, b_stride);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (kWide) {
-        _tile_loadd(7, columns + kTilePairs, b_stride);
-        _tile_dpbf16ps(1, 4, 7);
-      }
-      if constexpr (kTall) {
-        _tile_loadd(5, second, a_stride);
-        _tile_dpbf16ps(2, 5, 6);
-        if constexpr (kWide) _tile_dpbf16ps(3, 5, 7);
-      }
-    }
-  }
-  float *sums = b.sums + vector * kTilePairs, *below = sums + kTileRows * width;
-  _tile_stored(0, sums, b_stride);
-  if constexpr (kWide) _tile_stored(1, sums + kTilePairs, b_stride);
-  if constexpr (kTall) _tile_stored(2, below, b_stride);
-  if constexpr (kTall && kWide) _tile_stored(3, below + kTilePairs, b_stride);
+// A share of the lines that are read next; fetching never faults, wherever it points. GCC leaves calls of functions that only fetch out.
+__attribute__((always_inline)) inline void fetch(const AmxBlock& b, const uint32_t* B, int64_t lines, int64_t share, int64_t shares) {
+  const uintptr_t next = reinterpret_cast<uintptr_t>(B) + static_cast<uintptr_t>(b.fetch_distance);
+  for (int64_t line = lines * share / shares; line < lines * (share + 1) / shares; ++line)
+    __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(64 * line)), 0, 2);
 }
 
-template <bool kTall, bool kApart>
+/// A's tiles and B's rows from one step to the next.
+struct Steps {
+  const AmxBlock& b;
+  int64_t depth, width, per_segment, a_step, segment, step;
+  const uint16_t* a;
+  const uint32_t* columns;
+
+  Steps(const AmxBlock& block, int64_t pairs_of_tile)
+      : b(block),
+        depth(pairs_of_tile),
+        width(kTilePairs * b.vectors),
+        per_segment(b.pairs / depth),
+        a_step(b.tiled ? kAmxTile : 2 * depth),
+        segment(b.first_step / per_segment),
+        step(b.first_step % per_segment),
+        a(b.A + b.segments[segment] + step * a_step),
+        columns(b.B + b.first_step * depth * width) {}
+  int64_t count() const { return b.last_step - b.first_step; }
+  void next(bool is_last) {
+    columns += depth * width;
+    a += a_step;
+    if (++step == per_segment && !is_last) a = b.A + b.segments[++segment], step = 0;
+  }
+};
+
+// kTall: more than 16 rows; kWide: two vectors of columns. Tiles 0 to 3 have the sums, 4 and 5 A, 6 and 7 B.
+template <bool kTall, bool kWide>
+TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vector) {
+  Steps at(b, depth);
+  const int64_t row_bytes = 2 * (b.tiled ? kAmxPitch : b.a_row), below = b.tiled ? b.a_below : kTileRows * b.a_row;
+  const int64_t b_stride = at.width * 4, passes = (b.vectors + 1) / 2;
+  float *sums = b.sums + vector * kTilePairs, *lower = sums + kTileRows * at.width;
+  if (b.adds) {
+    written_before(sums);
+    _tile_loadd(0, sums, b_stride);
+    if constexpr (kWide) _tile_loadd(1, sums + kTilePairs, b_stride);
+    if constexpr (kTall) _tile_loadd(2, lower, b_stride);
+    if constexpr (kTall && kWide) _tile_loadd(3, lower + kTilePairs, b_stride);
+  } else {
+    _tile_zero(0);
+    if constexpr (kWide) _tile_zero(1);
+    if constexpr (kTall) _tile_zero(2);
+    if constexpr (kTall && kWide) _tile_zero(3);
+  }
+  for (int64_t left = at.count(); left > 0; --left) {
+    if (b.fetch_shares != 0) fetch(b, at.columns, depth * b.vectors, b.fetch_share * passes + vector / 2, b.fetch_shares * passes);
+    const uint32_t* columns = at.columns + vector * kTilePairs;
+    _tile_loadd(4, at.a, row_bytes);
+    _tile_loadd(6, columns, b_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kWide) {
+      _tile_loadd(7, columns + kTilePairs, b_stride);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (kTall) {
+      _tile_loadd(5, at.a + below, row_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (kWide) _tile_dpbf16ps(3, 5, 7);
+    }
+    at.next(left == 1);
+  }
+  _tile_stored(0, sums, b_stride);
+  if constexpr (kWide) _tile_stored(1, sums + kTilePairs, b_stride);
+  if constexpr (kTall) _tile_stored(2, lower, b_stride);
+  if constexpr (kTall && kWide) _tile_stored(3, lower + kTilePairs, b_stride);
+}
+
+template <bool kTall>
 TREADLE_AMX void multiply_block(const AmxBlock& b, int64_t depth) {
   int64_t vector = 0;
-  for (; vector + 2 <= b.vectors; vector += 2) multiply_columns<kTall, true, kApart>(b, depth, vector);
-  if (vector < b.vectors) multiply_columns<kTall, false, kApart>(b, depth, vector);
+  for (; vector + 2 <= b.vectors; vector += 2) multiply_columns<kTall, true>(b, depth, vector);
+  if (vector < b.vectors) multiply_columns<kTall, false>(b, depth, vector);
+}
+
+// Rows that are gathered meet the whole panel at once: tiles 0 to 3 have the sums of its vectors, 4 A, 5 to 7 B.
+template <int kVectors>
+TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
+  alignas(64) uint32_t rows[kTileRows * kTilePairs];
+  Steps at(b, depth);
+  const auto words = static_cast<__mmask16>((1U << depth) - 1);
+  const int64_t b_stride = at.width * 4;
+  if (b.adds) {
+    written_before(b.sums);
+    _tile_loadd(0, b.sums, b_stride);
+    if constexpr (kVectors > 1) _tile_loadd(1, b.sums + kTilePairs, b_stride);
+    if constexpr (kVectors > 2) _tile_loadd(2, b.sums + 2 * kTilePairs, b_stride);
+    if constexpr (kVectors > 3) _tile_loadd(3, b.sums + 3 * kTilePairs, b_stride);
+  } else {
+    _tile_zero(0);
+    if constexpr (kVectors > 1) _tile_zero(1);
+    if constexpr (kVectors > 2) _tile_zero(2);
+    if constexpr (kVectors > 3) _tile_zero(3);
+  }
+  for (int64_t left = at.count(); left > 0; --left) {
+    gather(at.a, b.pixels, b.rows, words, rows);
+    written_before(rows);
+    if (b.fetch_shares != 0) fetch(b, at.columns, depth * b.vectors, b.fetch_share, b.fetch_shares);
+    _tile_loadd(4, rows, 4 * kTilePairs);
+    _tile_loadd(5, at.columns, b_stride);
+    _tile_dpbf16ps(0, 4, 5);
+    if constexpr (kVectors > 1) {
+      _tile_loadd(6, at.columns + kTilePairs, b_stride);
+      _tile_dpbf16ps(1, 4, 6);
+    }
+    if constexpr (kVectors > 2) {
+      _tile_loadd(7, at.columns + 2 * kTilePairs, b_stride);
+      _tile_dpbf16ps(2, 4, 7);
+    }
+    if constexpr (kVectors > 3) {
+      _tile_loadd(5, at.columns + 3 * kTilePairs, b_stride);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    at.next(left == 1);
+  }
+  _tile_stored(0, b.sums, b_stride);
+  if constexpr (kVectors > 1) _tile_stored(1, b.sums + kTilePairs, b_stride);
+  if constexpr (kVectors > 2) _tile_stored(2, b.sums + 2 * kTilePairs, b_stride);
+  if constexpr (kVectors > 3) _tile_stored(3, b.sums + 3 * kTilePairs, b_stride);
 }
 
 TREADLE_AMX void release() { _tile_release(); }
@@ -106,18 +176,19 @@ struct alignas(64) TileConfig {
 
 }  // namespace
 
-TREADLE_AMX void AmxTiles::configure(int64_t rows, int64_t depth) {
-  if (rows == rows_ && depth == depth_) return;
-  rows_ = rows, depth_ = depth;
+TREADLE_AMX void AmxTiles::configure(int64_t rows, int64_t depth, bool apart) {
+  if (rows == rows_ && depth == depth_ && apart == apart_) return;
+  rows_ = rows, depth_ = depth, apart_ = apart;
   TileConfig config;
-  const auto top = static_cast<uint8_t>(std::min(rows, kTileRows)), below = static_cast<uint8_t>(std::max<int64_t>(rows - kTileRows, 1));
-  auto set = [&](int tile, uint8_t tile_rows, int64_t words) {
-    config.rows[tile] = tile_rows;
+  const int64_t top = std::min(rows, kTileRows), below = apart ? top : std::max<int64_t>(rows - kTileRows, 1);
+  auto set = [&](int tile, int64_t tile_rows, int64_t words) {
+    config.rows[tile] = static_cast<uint8_t>(tile_rows);
     config.row_bytes[tile] = static_cast<uint16_t>(4 * words);
   };
   set(0, top, kTilePairs), set(1, top, kTilePairs), set(2, below, kTilePairs), set(3, below, kTilePairs);
-  set(4, top, depth), set(5, below, depth);
-  set(6, static_cast<uint8_t>(depth), kTilePairs), set(7, static_cast<uint8_t>(depth), kTilePairs);
+  set(4, top, depth);
+  apart ? set(5, depth, kTilePairs) : set(5, below, depth);
+  set(6, depth, kTilePairs), set(7, depth, kTilePairs);
   written_before(&config);
   _tile_loadconfig(&config);
 }
@@ -128,18 +199,16 @@ AmxTiles::~AmxTiles() {
 
 TREADLE_AMX void AmxTiles::multiply(const AmxBlock& b) {
   const int64_t depth = amx_depth(b.pairs);
-  configure(b.rows, depth);
-  const bool apart = b.pixels != nullptr;
-  if (b.rows > kTileRows) {
-    apart ? multiply_block<true, true>(b, depth) : multiply_block<true, false>(b, depth);
-  } else {
-    apart ? multiply_block<false, true>(b, depth) : multiply_block<false, false>(b, depth);
-  }
+  configure(b.rows, depth, b.pixels != nullptr);
+  if (b.pixels == nullptr) return b.rows > kTileRows ? multiply_block<true>(b, depth) : multiply_block<false>(b, depth);
+  static constexpr void (*kApart[])(const AmxBlock&, int64_t) = {multiply_apart<1>, multiply_apart<2>, multiply_apart<3>,
+                                                                 multiply_apart<4>};
+  kApart[b.vectors - 1](b, depth);
 }
 
 #else
 
-void AmxTiles::configure(int64_t, int64_t) {}
+void AmxTiles::configure(int64_t, int64_t, bool) {}
 AmxTiles::~AmxTiles() = default;
 void AmxTiles::multiply(const AmxBlock&) {}
 

@@ -6,19 +6,24 @@
 
 namespace treadle::kernels {
 
-/// Up to kAmxRows rows of A, or pixels of an image, times one panel, as Bf16Tile has them.
+/// Up to kAmxRows rows of A, or pixels of an image, times one panel, as Bf16Tile has them; of the depth the steps [first_step, last_step),
+/// where each run has pairs / amx_depth(pairs) steps.
 struct AmxBlock {
   const uint16_t* A;        ///< of the first row
   int64_t a_row;            ///< elements from row to row, unless there are
-  const int64_t* pixels;    ///< their places, in elements from A; or null
-  const int64_t* segments;  ///< where a row's runs begin
-  int64_t num_segments;
-  int64_t pairs;      ///< of a run
-  const uint32_t* B;  ///< the panel: num_segments * pairs rows of 16 * vectors words
+  const int64_t* pixels;    ///< their places, in elements from A; or null. Then no more than 16 rows
+  bool tiled;               ///< A lies in tiles instead
+  const int64_t* segments;  ///< where a row's runs begin; in tiles: the tiles of the upper 16 rows
+  int64_t a_below;          ///< in tiles: elements from the tiles of the upper 16 rows to those of the others
+  int64_t pairs;            ///< of a run
+  int64_t first_step, last_step;
+  const uint32_t* B;  ///< the whole panel: rows of 16 * vectors words
   int64_t vectors;
   int64_t rows;
-  float* sums;    ///< rows of 16 * vectors; those of kAmxRows are there
-  int64_t ahead;  ///< bytes from each row of the panel to what is fetched into L2 meanwhile; 0 for nothing
+  float* sums;  ///< rows of 16 * vectors; those of kAmxRows are there
+  bool adds;    ///< to what is in `sums`
+  /// Lines of B to fetch into L2 meanwhile: `fetch_distance` bytes from each that is read, in `fetch_shares` such blocks.
+  int64_t fetch_distance = 0, fetch_share = 0, fetch_shares = 0;
 };
 constexpr int64_t kAmxRows = 32;
 
@@ -27,6 +32,9 @@ constexpr int64_t kAmxRows = 32;
 int64_t amx_depth(int64_t pairs);
 /// The least number of pairs, not below this one, that amx_depth() cuts evenly.
 int64_t amx_even_pairs(int64_t pairs);
+
+/// A matrix in tiles: those of 16 rows side by side, each with rows of kAmxPitch elements, of which the first 2 * depth count.
+constexpr int64_t kAmxPitch = 32, kAmxTile = 16 * kAmxPitch;
 
 /// Sets the calling thread's tiles up while it lives.
 /// @pre cpu_info().features.amx_bf16
@@ -40,8 +48,9 @@ class AmxTiles {
   void multiply(const AmxBlock& block);
 
  private:
-  void configure(int64_t rows, int64_t depth);
+  void configure(int64_t rows, int64_t depth, bool apart);
   int64_t rows_ = 0, depth_ = 0;
+  bool apart_ = false;
 };
 
 }  // namespace treadle::kernels

@@ -23,6 +23,8 @@ using D = hn::ScalableTag<float>;
 using DU = hn::ScalableTag<uint32_t>;
 using V = hn::Vec<D>;
 using VU = hn::Vec<DU>;
+using DH = hn::Rebind<uint16_t, D>;
+using VH = hn::Vec<DH>;
 
 #if HWY_TARGET == HWY_AVX3
 // sum += the two products of each pair. Written as an instruction because this file's functions are compiled for AVX-512 without bfloat16,
@@ -31,11 +33,16 @@ using VU = hn::Vec<DU>;
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
   return sum;
 }
+[[maybe_unused]] HWY_INLINE VH nearest(V x) {
+  VH to;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(to.raw) : "v"(x.raw));
+  return to;
+}
 #else
 [[maybe_unused]] HWY_INLINE V add_pairs(V sum, VU, VU) { return sum; }
+[[maybe_unused]] HWY_INLINE VH nearest(V) { return VH(); }
 #endif
 constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3;
-[[maybe_unused]] constexpr int64_t kLeastAmxRows = 8;  // fewer are read from memory as fast by vectors
 
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
@@ -139,46 +146,85 @@ HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t
   finish<float, kRows, kVectors>(d, sum, to, row);
 }
 
+// Pixels of one line are evenly spaced, like rows of a matrix. Others go in blocks of 16.
+inline void multiply_pixels(AmxTiles& tiles, const int64_t* pixels, AmxBlock block) {
+  const int64_t step = block.rows > 1 ? pixels[1] - pixels[0] : 0;
+  bool even = true;
+  for (int64_t r = 2; r < block.rows; ++r) even &= pixels[r] - pixels[r - 1] == step;
+  if (even) {
+    block.A += pixels[0], block.a_row = step;
+    return tiles.multiply(block);
+  }
+  const int64_t rows = block.rows, width = block.vectors * static_cast<int64_t>(hn::Lanes(D()));
+  for (int64_t row = 0; row < rows; row += 16) {
+    block.pixels = pixels + row, block.rows = std::min<int64_t>(16, rows - row);
+    tiles.multiply(block);
+    block.sums += 16 * width, block.fetch_shares = 0;
+  }
+}
+
+// A part of the panel's depth stays in L1 while all rows pass; their sums lie in L2 meanwhile.
 template <int kVectors = kMaxVectors>
 void amx_any(const Bf16Tile& job) {
   if constexpr (kVectors > 1) {
     if (job.to.vectors < kVectors) return amx_any<kVectors - 1>(job);
   }
+  constexpr int64_t kMostRows = 128, kPartBytes = 40 * 1024;
   constexpr int kRows = 4;
-  const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(D()));
-  HWY_ALIGN float sums[kAmxRows * kVectors * hn::MaxLanes(D())];
+  const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(D())), row_bytes = width * static_cast<int64_t>(sizeof(uint32_t));
+  HWY_ALIGN float sums[kMostRows * kVectors * hn::MaxLanes(D())];
   AmxTiles tiles;
-  const int64_t rows = job.to.row_end - job.to.row_begin, blocks = (rows + kAmxRows - 1) / kAmxRows;
-  int64_t row = job.to.row_begin;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t count = rows / blocks + (i < rows % blocks ? 1 : 0);
-    AmxBlock block{.A = job.A + (job.pixels == nullptr ? row * job.a_row : 0),
-                   .a_row = job.a_row,
-                   .pixels = nullptr,
-                   .segments = job.segments,
-                   .num_segments = job.num_segments,
-                   .pairs = job.length / 2,
-                   .B = job.B,
-                   .vectors = kVectors,
-                   .rows = count,
-                   .sums = sums,
-                   .ahead = 0};
-    if (job.to.fetches_ahead && i == 0) block.ahead = job.num_segments * block.pairs * width * static_cast<int64_t>(sizeof(uint32_t));
-    if (job.pixels != nullptr) {
-      const int64_t *pixels = job.pixels + row, step = count > 1 ? pixels[1] - pixels[0] : 0;
-      bool even = true;
-      for (int64_t r = 1; r < count; ++r) even &= pixels[r] - pixels[r - 1] == step;
-      if (even) {
-        block.A += pixels[0], block.a_row = step;
-      } else {
-        block.pixels = pixels;
+  const int64_t depth = amx_depth(job.length / 2), steps = job.num_segments * (job.length / 2 / depth);
+  const int64_t parts = std::max<int64_t>(1, (steps * depth * row_bytes + kPartBytes / 2) / kPartBytes);
+  // Rows with those in the gaps, if there are: `line` of each `pitch` are wanted, beginning with number `first_in_line`.
+  const bool lined = job.line != 0;
+  const int64_t line = lined ? job.line : job.to.row_end - job.to.row_begin, pitch = line + job.gap;
+  auto with_gaps = [&](int64_t row) {
+    return (job.first_in_line + row) / line * pitch + (job.first_in_line + row) % line - job.first_in_line;
+  };
+  const int64_t begin = lined ? 0 : job.to.row_begin, end = lined ? with_gaps(job.to.row_end - 1) + 1 : job.to.row_end;
+  for (int64_t first = begin; first < end; first += kMostRows) {
+    const int64_t rows = std::min(kMostRows, end - first), blocks = (rows + kAmxRows - 1) / kAmxRows;
+    for (int64_t part = 0; part < parts; ++part) {
+      for (int64_t i = 0; i < blocks; ++i) {
+        const int64_t row = first + i * kAmxRows;
+        AmxBlock block{.A = job.A,
+                       .a_row = job.a_row,
+                       .pixels = nullptr,
+                       .tiled = job.a_tiles != 0,
+                       .segments = job.segments,
+                       .a_below = job.a_tiles,
+                       .pairs = job.length / 2,
+                       .first_step = steps * part / parts,
+                       .last_step = steps * (part + 1) / parts,
+                       .B = job.B,
+                       .vectors = kVectors,
+                       .rows = std::min(kAmxRows, rows - i * kAmxRows),
+                       .sums = sums + i * kAmxRows * width,
+                       .adds = part > 0};
+        if (job.to.fetches_ahead && first == begin)
+          block.fetch_distance = steps * depth * row_bytes, block.fetch_share = i, block.fetch_shares = blocks;
+        if (lined) {
+          block.A += job.pixels[0];
+        } else if (job.a_tiles == 0 && job.pixels != nullptr) {
+          multiply_pixels(tiles, job.pixels + row, block);
+          continue;
+        }
+        block.A += job.a_tiles != 0 ? row / 16 * job.a_tiles : row * job.a_row;
+        tiles.multiply(block);
       }
     }
-    tiles.multiply(block);
-    int64_t r = 0;
-    for (; r + kRows <= count; r += kRows) finish_rows<kVectors, kRows>(sums + r * width, job.to, row + r);
-    for (; r < count; ++r) finish_rows<kVectors, 1>(sums + r * width, job.to, row + r);
-    row += count;
+    for (int64_t r = 0; r < rows;) {
+      const int64_t place = job.first_in_line + first + r - begin, number = place / pitch, inside = place % pitch;
+      if (inside >= line) {
+        r += pitch - inside;
+        continue;
+      }
+      int64_t row = begin + number * line + inside - job.first_in_line;
+      const int64_t run_end = std::min(rows, r + line - inside);
+      for (; r + kRows <= run_end; r += kRows, row += kRows) finish_rows<kVectors, kRows>(sums + r * width, job.to, row);
+      for (; r < run_end; ++r, ++row) finish_rows<kVectors, 1>(sums + r * width, job.to, row);
+    }
   }
 }
 
@@ -191,6 +237,13 @@ HWY_INLINE VU rounded(V x) {
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(bits, hn::Set(du, 0x400000U)), up);
 }
 
+// As bits. The processor takes denormal numbers for zero.
+template <bool kPairs>
+HWY_INLINE VH narrowed(V x) {
+  if constexpr (kPairs) return nearest(x);
+  return hn::TruncateTo(DH(), hn::ShiftRight<16>(rounded(x)));
+}
+
 HWY_INLINE V rest_of(V x) {
   const D d;
   const V near = hn::BitCast(d, odd_of(rounded(x)));
@@ -198,29 +251,51 @@ HWY_INLINE V rest_of(V x) {
   return hn::IfThenElseZero(hn::IsFinite(near), rest);
 }
 
+template <bool kPairs>
 void to_bf16_here(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
   const D d;
-  const hn::Rebind<uint16_t, D> d16;
+  const DH d16;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto narrow = [&](V x) HWY_ATTR { return hn::TruncateTo(d16, hn::ShiftRight<16>(rounded(x))); };
   int64_t i = 0;
   while (i + lanes <= n) {
     const V x = hn::LoadU(d, src + i);
-    hn::StoreU(narrow(x), d16, dst + i);
-    if (rest != nullptr) hn::StoreU(narrow(rest_of(x)), d16, rest + i);
+    hn::StoreU(narrowed<kPairs>(x), d16, dst + i);
+    if (rest != nullptr) hn::StoreU(narrowed<kPairs>(rest_of(x)), d16, rest + i);
     i += lanes;
     if (i < n && i + lanes > n) i = n - lanes;  // some of the last vector once more
   }
   if (i >= n) return;
   HWY_ALIGN float last[hn::MaxLanes(d)] = {};
-  HWY_ALIGN uint16_t narrowed[hn::MaxLanes(d)];
+  HWY_ALIGN uint16_t last16[hn::MaxLanes(d)];
   std::copy(src + i, src + n, last);
   const V x = hn::Load(d, last);
-  hn::StoreU(narrow(x), d16, narrowed);
-  std::copy(narrowed, narrowed + (n - i), dst + i);
+  hn::StoreU(narrowed<kPairs>(x), d16, last16);
+  std::copy(last16, last16 + (n - i), dst + i);
   if (rest == nullptr) return;
-  hn::StoreU(narrow(rest_of(x)), d16, narrowed);
-  std::copy(narrowed, narrowed + (n - i), rest + i);
+  hn::StoreU(narrowed<kPairs>(rest_of(x)), d16, last16);
+  std::copy(last16, last16 + (n - i), rest + i);
+}
+
+void to_tiles_here(const float* rows, int64_t lda, int64_t count, int64_t K, int64_t even_columns, int64_t depth, uint16_t* hi,
+                   uint16_t* lo) {
+  const D d;
+  const DH d16;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t first = 0; first < even_columns; first += 2 * depth) {
+    const int64_t columns = std::clamp<int64_t>(K - first, 0, 2 * depth);
+    for (int64_t r = 0; r < count; ++r) {
+      const float* from = rows + r * lda + first;
+      for (int64_t k = 0; k < kAmxPitch; k += lanes) {
+        const V x = k + lanes <= columns ? hn::LoadU(d, from + k)
+                    : k < columns        ? hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(columns - k)), d, from + k)
+                                         : hn::Zero(d);
+        hn::StoreU(narrowed<kHasPairs>(x), d16, hi + r * kAmxPitch + k);
+        if (lo != nullptr) hn::StoreU(narrowed<kHasPairs>(rest_of(x)), d16, lo + r * kAmxPitch + k);
+      }
+    }
+    hi += kAmxTile;
+    if (lo != nullptr) lo += kAmxTile;
+  }
 }
 
 void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
@@ -241,15 +316,19 @@ void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, boo
 
 void bf16_tile_here(const Bf16Tile& job) {
   if constexpr (kHasPairs) {
-    const CpuFeatures& features = cpu_info().features;
-    const bool fills_tiles = job.to.row_end - job.to.row_begin >= kLeastAmxRows && amx_depth(job.length / 2) > 0;
-    if (!job.emulated && features.amx_bf16 && fills_tiles) return amx_any(job);
-    if (!job.emulated && features.avx512_bf16) return bf16_any<true>(job);
+    if (uses_amx(job)) return amx_any(job);
+    if (!job.emulated && cpu_info().features.avx512_bf16) return bf16_any<true>(job);
   }
   bf16_any<false>(job);
 }
 bool has_pairs_here() { return kHasPairs && cpu_info().features.avx512_bf16; }
-void to_bf16_for(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { to_bf16_here(src, n, dst, rest); }
+void to_bf16_for(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
+  has_pairs_here() ? to_bf16_here<kHasPairs>(src, n, dst, rest) : to_bf16_here<false>(src, n, dst, rest);
+}
+void to_tiles_for(const float* rows, int64_t lda, int64_t count, int64_t K, int64_t even_columns, int64_t depth, uint16_t* hi,
+                  uint16_t* lo) {
+  to_tiles_here(rows, lda, count, K, even_columns, depth, hi, lo);
+}
 void pair_rows_for(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
   pair_rows_here(rows, ld, K, width, rest, dst);
 }
@@ -260,9 +339,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
+bool uses_amx(const Bf16Tile& job) {
+  constexpr int64_t kLeastRows = 8;  // fewer are read from memory as fast by vectors
+  if (job.a_tiles != 0) return true;
+  return !job.emulated && cpu_info().features.amx_bf16 && job.to.row_end - job.to.row_begin >= kLeastRows && amx_depth(job.length / 2) > 0;
+}
+
 HWY_EXPORT(bf16_tile_here);
 HWY_EXPORT(has_pairs_here);
 HWY_EXPORT(to_bf16_for);
+HWY_EXPORT(to_tiles_for);
 HWY_EXPORT(pair_rows_for);
 
 namespace {
@@ -278,6 +364,11 @@ void bf16_tile(const Bf16Tile& job) {
 
 void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { HWY_DYNAMIC_DISPATCH(to_bf16_for)(src, n, dst, rest); }
 
+void to_bf16_tiles(const float* rows, int64_t lda, int64_t count, int64_t K, int64_t even_columns, int64_t depth, uint16_t* hi,
+                   uint16_t* lo) {
+  HWY_DYNAMIC_DISPATCH(to_tiles_for)(rows, lda, count, K, even_columns, depth, hi, lo);
+}
+
 void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
   HWY_DYNAMIC_DISPATCH(pair_rows_for)(rows, ld, K, width, rest, dst);
 }
@@ -286,7 +377,7 @@ void run_bf16_tile(const Bf16Tile& job) {
   const Epilogue<float>& e = *job.to.epilogue;
   const int64_t width = job.to.vectors * panel_shape<float>().lanes, pairs = job.length / 2;
   const int64_t depth = std::max<int64_t>(1, kPanelBytes / (width * static_cast<int64_t>(sizeof(uint32_t))));
-  const bool whole = job.num_segments * pairs <= depth + depth / 2 || job.to.row_end - job.to.row_begin <= kFewRows;
+  const bool whole = uses_amx(job) || job.num_segments * pairs <= depth + depth / 2 || job.to.row_end - job.to.row_begin <= kFewRows;
   if (whole) {
     bf16_tile(job);
   } else {

@@ -19,8 +19,17 @@ struct Bf16Tile {
   const uint32_t* B;  ///< the panel: a row for each two of k, a word for each column, the even k in its lower half
   /// vectors, C, ldc, rows, columns and the epilogue, as of a float32 product; its A, B and K are not looked at.
   TileJob<float> to;
+  /// If not 0: pixels are a_row apart, but for `gap` places between lines of `line` of them, where A can be read all the same; the first
+  /// pixel is number first_in_line of its line. Tiles take what is in the gaps along.
+  int64_t line = 0, gap = 0, first_in_line = 0;
+  /// If not 0: A lies in tiles (tile_amx.h), this many elements from those of 16 rows to the next; rows begin at multiples of 16, and the
+  /// processor has AMX.
+  int64_t a_tiles = 0;
   bool emulated = false;  ///< do without the processor's bfloat16 products
 };
+
+/// Whether tiles of AMX compute it.
+bool uses_amx(const Bf16Tile& job);
 
 /// Whether the processor has products of bfloat16 pairs (AVX512-BF16). Elsewhere, and where a tile asks for it, operands are widened to
 /// float32 and multiplied there: each product is exact either way, but sums are rounded differently, and the processor's products take
@@ -36,6 +45,12 @@ void run_bf16_tile(const Bf16Tile& job);
 /// Rounds to the nearest bfloat16, ties to even; NaN stays NaN. If `rest` is given, it gets what is left of each number, rounded too: the
 /// sum of the two has 16 bits of mantissa. Numbers that are not finite, or become so, leave zero.
 void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest);
+
+/// Up to 16 rows of K numbers, lda apart, rounded into tiles of 2 * depth columns (tile_amx.h); zeros behind K.
+/// @param hi  tiles for all columns of even_columns, a multiple of 2 * depth
+/// @param lo  the same for what is left of each number, as to_bf16 does; or null
+void to_bf16_tiles(const float* rows, int64_t lda, int64_t count, int64_t K, int64_t even_columns, int64_t depth, uint16_t* hi,
+                   uint16_t* lo);
 
 /// Rows of float32, ld apart, as rows of pairs: K x width floats become (K + 1) / 2 x width words, a missing last row is zero.
 /// @param rest  take what rounding leaves, as to_bf16 does, in place of the rounded numbers
