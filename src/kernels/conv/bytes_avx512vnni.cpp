@@ -1,6 +1,7 @@
-// Compiled for AVX512-VNNI (and VBMI); called only where the machine has it.
+// Compiled for AVX512-VNNI (and VBMI); called only where the machine has it. Products go by AMX where it has that too.
 #include "core/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
+#include "kernels/gemm/tile_amx.h"
 
 #if defined(__x86_64__)
 // GCC 12 warns of the registers that its own intrinsics leave open on purpose.
@@ -53,6 +54,23 @@ TREADLE_VNNI inline void store_sums(__m512i sums, const ByteEpilogue& e, int64_t
   if (count > 0) _mm512_mask_storeu_epi32(dst, count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << count) - 1), total);
 }
 
+// What becomes of sums, in rows of 16 * vectors.
+TREADLE_VNNI void finish_rows(const ByteConvTile& tile, int64_t row, int64_t rows, int64_t vectors, const int32_t* sums) {
+  if (tile.sums) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t v = 0; v < vectors; ++v)
+        store_sums(_mm512_load_si512(sums + (r * vectors + v) * 16), tile.epilogue, 16 * v, tile.columns - 16 * v,
+                   tile.sums + (row + r) * tile.ldy + 16 * v);
+    return;
+  }
+  for (int64_t v = 0; v < vectors; ++v) {
+    const Scaling scaling(tile.epilogue, 16 * v);
+    for (int64_t r = 0; r < rows; ++r)
+      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (r * vectors + v) * 16)), tile.columns - 16 * v,
+                  tile.y + (row + r) * tile.ldy + 16 * v);
+  }
+}
+
 template <int kVectors, int kRows>
 TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
   __m512i sum[kRows][kVectors];
@@ -81,19 +99,7 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + (r * kVectors + v) * 16, sum[r][v]);
-  if (tile.sums) {
-    for (int r = 0; r < kRows; ++r)
-      for (int v = 0; v < kVectors; ++v)
-        store_sums(_mm512_load_si512(sums + (r * kVectors + v) * 16), tile.epilogue, 16 * v, tile.columns - 16 * v,
-                   tile.sums + (row + r) * tile.ldy + 16 * v);
-    return;
-  }
-  for (int v = 0; v < kVectors; ++v) {
-    const Scaling scaling(tile.epilogue, 16 * v);
-    for (int r = 0; r < kRows; ++r)
-      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (r * kVectors + v) * 16)), tile.columns - 16 * v,
-                  tile.y + (row + r) * tile.ldy + 16 * v);
-  }
+  finish_rows(tile, row, kRows, kVectors, sums);
 }
 
 template <int kVectors, int kRows>
@@ -210,6 +216,16 @@ TREADLE_VBMI void map_vectors(int64_t n, const uint8_t* table, const uint8_t* x,
 }  // namespace
 
 TREADLE_VNNI void byte_conv_tile_avx512vnni(const ByteConvTile& tile) {
+  if (uses_amx_bytes(tile.rows, tile.quads)) {
+    constexpr int64_t kRows = 96;
+    alignas(64) int32_t sums[kRows * 4 * 16];
+    for (int64_t row = 0; row < tile.rows; row += kRows) {
+      const int64_t rows = std::min(kRows, tile.rows - row);
+      amx_byte_sums(tile.A + row * tile.lda, tile.lda, tile.B, tile.quads, tile.vectors, rows, sums);
+      finish_rows(tile, row, rows, tile.vectors, sums);
+    }
+    return;
+  }
   switch (tile.vectors) {
     case 1: return all_rows<1, 14>(tile);
     case 2: return all_rows<2, 10>(tile);

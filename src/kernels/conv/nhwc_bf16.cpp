@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/cpu_info.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/gemm/tile_bf16.h"
@@ -19,11 +20,13 @@ using direct::Segments;
 using direct::Source;
 
 constexpr int64_t kMinMacsPerItem = 200'000;  // about 1 us
+constexpr int64_t kLeastTiledRows = 128;      // with AMX reading the weights once more costs more than reading the image
 constexpr int64_t kMinConverted = 16'384;     // elements that are worth a chunk
 
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
+int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // of weights and image
 int64_t group_words(const ConvParams& p, Bf16Form form) {
-  return depth_of(p) / 2 * terms_of(form) * Panels(p.M / p.group, panel_shape<float>()).padded_columns();
+  return depth_of(p) / 2 * parts_of(form) * Panels(p.M / p.group, panel_shape<float>()).padded_columns();
 }
 
 /// The image, rounded, with zeros around it; what rounding left, if asked for, at `rest`.
@@ -69,7 +72,7 @@ struct Shared {
         form(in_form),
         source(params.window),
         segments(params),
-        plan(params),
+        plan(params, cpu_info().features.amx_bf16 ? kLeastTiledRows : 24),
         flat(direct::is_flat(params.window)),
         uniform(flat || (plan.block_lines == 1 && plan.line <= kMaxPieceRows)),
         even_lines(params.window.stride[1] == 1 && params.window.stride[2] == 1 && params.window.out[0] == 1),
@@ -84,8 +87,8 @@ struct Shared {
       offsets = to = many_.data();
     }
     segments.offsets(p, source, to);
-    // With three terms the panel holds the weights' upper, lower and upper parts below each other; they meet the image's upper, upper and
-    // lower ones.
+    // With three terms the panel holds the weights' upper and lower parts below each other; upper, lower and again upper ones meet the
+    // image's upper, upper and lower ones.
     for (int64_t i = segments.count; i < num_offsets; ++i)
       to[i] = to[i % segments.count] + (i >= 2 * segments.count ? source.pixels() * p.C : 0);
   }
@@ -97,7 +100,7 @@ struct Shared {
              float* y) const {
     const Window& w = p.window;
     int64_t pixels[kMaxPieceRows];
-    const int64_t channels = p.C / p.group, filters = p.M / p.group, words = depth_of(p) / 2 * terms_of(form);
+    const int64_t channels = p.C / p.group, filters = p.M / p.group, words = depth_of(p) / 2 * parts_of(form);
     const uint16_t* first_window = image + group * channels;
     if (uniform) {
       int64_t place = p0 * p.C;
@@ -115,6 +118,8 @@ struct Shared {
                    .pixels = uniform ? nullptr : pixels,
                    .segments = offsets,
                    .num_segments = num_offsets,
+                   .b_segments = segments.count * parts_of(form),
+                   .b_first = 0,
                    .length = segments.length,
                    .B = packed + group * group_words(p, form) + words * column,
                    .to = {},
@@ -164,7 +169,7 @@ void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, ui
   for (int64_t group = 0; group < p.group; ++group) {
     for (int64_t panel = 0; panel < panels.count; ++panel) {
       const int64_t width = panels.width_vectors(panel) * panels.lanes;
-      for (int64_t term = 0; term < terms_of(form); ++term, packed += K / 2 * width) pair_rows(rows, width, K, width, term == 1, packed);
+      for (int64_t term = 0; term < parts_of(form); ++term, packed += K / 2 * width) pair_rows(rows, width, K, width, term == 1, packed);
       rows += K * width;
     }
   }
@@ -172,7 +177,7 @@ void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, ui
 
 size_t nhwc_bf16_scratch_bytes(const ConvParams& p, Bf16Form form) {
   if (p.N <= 0 || p.window.out_size() <= 0) return 0;
-  return aligned_bytes<uint16_t>(Source(p.window).pixels() * p.C * (form == Bf16Form::three ? 2 : 1));
+  return aligned_bytes<uint16_t>(Source(p.window).pixels() * p.C * parts_of(form));
 }
 
 void nhwc_bf16_conv(const ConvParams& p, Bf16Form form, const float* x, const uint32_t* packed, float* y, const ConvEpilogue& e,

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "kernels/scratch_slots.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr int64_t kPanel = 64;
 constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk: a chunk's windows stay in L1 or L2
+// AMX is done with few rows before the weights of the next ones have come.
+int64_t gathered_rows() { return cpu_info().features.amx_int8 ? kInPlace : kGathered; }
 constexpr int64_t kSmallCopy = 16;
 
 bool is_depthwise(const ConvParams& p) { return p.group > 1; }
@@ -112,10 +115,10 @@ class Gather {
 };
 
 int64_t dense_chunks(const ConvParams& p, bool in_place) {
-  const int64_t rows = in_place ? kInPlace : kGathered;
+  const int64_t rows = in_place ? kInPlace : gathered_rows();
   return (p.N * p.window.out_size() + rows - 1) / rows;
 }
-size_t slot_bytes(const ConvParams& p) { return aligned_bytes<uint8_t>(kGathered * 4 * quads_of(p) + kSmallCopy); }
+size_t slot_bytes(const ConvParams& p) { return aligned_bytes<uint8_t>(gathered_rows() * 4 * quads_of(p) + kSmallCopy); }
 int num_slots(const ConvParams& p, int max_threads) { return ScratchSlots::count(max_threads, dense_chunks(p, false)); }
 
 void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {

@@ -72,14 +72,15 @@ struct DirectPlan {
   Panels panels;
   int64_t panel_ranges, panels_per_range;
 
-  explicit DirectPlan(const ConvParams& p) : panels(p.M / p.group, panel_shape<float>()) {
+  /// @param least_rows  of a block, however much of the image they read
+  explicit DirectPlan(const ConvParams& p, int64_t least_rows = 24) : panels(p.M / p.group, panel_shape<float>()) {
     const Window& w = p.window;
     lines = w.out[0] * w.out[1];
     line = w.out[2];
     // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
     const bool flat = is_flat(w);
     const int64_t pixel_floats = p.C / p.group * w.stride[1] * w.stride[2];
-    int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), 24, kMaxBlockRows);
+    int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), least_rows, kMaxBlockRows);
     if (flat) {
       const int64_t pixels = w.out_size();
       lines = std::max<int64_t>(1, divide_up(pixels, rows));

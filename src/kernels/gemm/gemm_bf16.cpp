@@ -25,10 +25,11 @@ int64_t pairs_of(int64_t K) {
   return cpu_info().features.amx_bf16 ? amx_even_pairs(pairs) : pairs;
 }
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
+int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // of an operand
 
 // Rows [begin, end) of A, rounded: each as its upper part, then, with three terms, the lower one; of even length.
 void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t begin, int64_t end, uint16_t* to) {
-  const int64_t length = 2 * pairs_of(K), row = length * (form == Bf16Form::three ? 2 : 1);
+  const int64_t length = 2 * pairs_of(K), row = length * parts_of(form);
   for (int64_t m = begin; m < end; ++m) {
     uint16_t *hi = to + m * row, *lo = form == Bf16Form::three ? hi + length : nullptr;
     to_bf16(A + m * lda, K, hi, lo);
@@ -37,7 +38,8 @@ void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t b
   }
 }
 
-// A panel of B. With three terms it has the upper, lower and upper parts below each other, which meet A's upper, upper and lower ones.
+// A panel of B. With three terms it has the upper and lower parts below each other; upper, lower and again upper ones meet A's upper, upper
+// and lower ones.
 // @param room  wide_floats(K, width) floats
 int64_t wide_floats(int64_t K, int64_t width) { return 2 * pairs_of(K) * width; }
 void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, Bf16Form form, float* room,
@@ -46,7 +48,7 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   if (!transposed) {
     const float* rows = B;
     if (columns < width) pack_b(B, K, columns, ldb, false, room), rows = room, ldb = width;
-    for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) {
+    for (int64_t term = 0; term < parts_of(form); ++term, dst += pairs * width) {
       pair_rows(rows, ldb, K, width, term == 1, dst);
       std::fill(dst + (K + 1) / 2 * width, dst + pairs * width, 0U);
     }
@@ -55,8 +57,8 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   // Columns of B are contiguous: rounded, a pair is a word, and words are moved like floats.
   auto* narrow = reinterpret_cast<uint16_t*>(room);
   round_rows(B, ldb, K, form, 0, columns, narrow);
-  const int64_t words = pairs * (form == Bf16Form::three ? 2 : 1);
-  for (int64_t term = 0; term < terms_of(form); ++term, dst += pairs * width) {
+  const int64_t words = pairs * parts_of(form);
+  for (int64_t term = 0; term < parts_of(form); ++term, dst += pairs * width) {
     transpose_plane(columns, pairs, reinterpret_cast<const uint32_t*>(room) + (term == 1 ? pairs : 0), words, dst, width);
     for (int64_t k = 0; k < pairs; ++k) std::fill(dst + k * width + columns, dst + (k + 1) * width, 0U);
   }
@@ -71,7 +73,7 @@ struct RoundedA {
   int64_t offsets[3];  // of the runs that meet B's parts
 
   RoundedA(int64_t rows, int64_t columns, Bf16Form in_form, bool emulated) : form(in_form), M(rows), K(columns) {
-    const int64_t parts = form == Bf16Form::three ? 2 : 1, pairs = pairs_of(K);
+    const int64_t parts = parts_of(form), pairs = pairs_of(K);
     if (!emulated && M >= kLeastTiledRows && cpu_info().features.amx_bf16) depth = amx_depth(pairs);
     const int64_t part = depth != 0 ? pairs / depth * kAmxTile : 2 * pairs;
     row = parts * 2 * pairs;
@@ -104,6 +106,8 @@ Bf16Tile job_for(const uint16_t* A, const RoundedA& layout, const Panels& panels
                .pixels = nullptr,
                .segments = layout.offsets,
                .num_segments = terms_of(layout.form),
+               .b_segments = parts_of(layout.form),
+               .b_first = 0,
                .length = 2 * pairs_of(layout.K),
                .B = nullptr,
                .to = {},
@@ -118,12 +122,12 @@ Bf16Tile job_for(const uint16_t* A, const RoundedA& layout, const Panels& panels
 }  // namespace
 
 int64_t packed_bf16_size(int64_t K, int64_t N, Bf16Form form) {
-  return pairs_of(K) * terms_of(form) * Panels(N, panel_shape<float>()).padded_columns();
+  return pairs_of(K) * parts_of(form) * Panels(N, panel_shape<float>()).padded_columns();
 }
 
 PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, Bf16Form form, uint32_t* data, ThreadPool* pool) {
   const Panels panels(N, panel_shape<float>());
-  const int64_t rows = pairs_of(K) * terms_of(form);
+  const int64_t rows = pairs_of(K) * parts_of(form);
   auto pack_panels = [&](int64_t begin, int64_t end) {
     std::vector<float> wide;
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -155,7 +159,7 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
                  for (int64_t item = begin; item < end; ++item) {
                    const int64_t panel = item / chunks;
                    Bf16Tile job = job_for(narrow, layout, panels, panel, C, ldc, epilogue);
-                   job.B = B.data + pairs_of(K) * terms_of(B.form) * panels.first_column(panel);
+                   job.B = B.data + pairs_of(K) * parts_of(B.form) * panels.first_column(panel);
                    job.to.row_begin = units * (item % chunks) / chunks * unit;
                    job.to.row_end = std::min(M, units * (item % chunks + 1) / chunks * unit);
                    job.to.fetches_ahead = item % chunks == 0;
@@ -169,7 +173,7 @@ size_t gemm_bf16_unpacked_scratch_bytes(const GemmShape& s, Bf16Form form) {
   const PanelShape shape = panel_shape<float>();
   const int64_t width = shape.lanes * shape.max_vectors;
   return gemm_bf16_scratch_bytes(s.M, s.K, form) + aligned_bytes<float>(wide_floats(s.K, width)) +
-         aligned_bytes<uint32_t>(pairs_of(s.K) * terms_of(form) * width);
+         aligned_bytes<uint32_t>(pairs_of(s.K) * parts_of(form) * width);
 }
 
 void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, float* C, const Epilogue<float>& epilogue, Bf16Form form,
@@ -179,7 +183,7 @@ void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, floa
   auto* narrow = reinterpret_cast<uint16_t*>(room);
   auto* words = reinterpret_cast<uint32_t*>(room += gemm_bf16_scratch_bytes(s.M, s.K, form));
   const PanelShape shape = panel_shape<float>();
-  auto* wide = reinterpret_cast<float*>(room + aligned_bytes<uint32_t>(pairs_of(s.K) * terms_of(form) * shape.lanes * shape.max_vectors));
+  auto* wide = reinterpret_cast<float*>(room + aligned_bytes<uint32_t>(pairs_of(s.K) * parts_of(form) * shape.lanes * shape.max_vectors));
   const RoundedA layout(s.M, s.K, form, false);
   layout.round(A, s.a_row, narrow, nullptr);
   const Panels panels(s.N, shape);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/cpu_info.h"
+#include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_vnni.h"
 #include "kernels/scratch_slots.h"
 
@@ -147,7 +148,11 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
       const int64_t panel = item / chunks, n0 = panel * kPanel, columns = std::min(kPanel, N - n0);
       const int64_t first = M * (item % chunks) / chunks, last = M * (item % chunks + 1) / chunks;
       const ByteTile tile{rows + first * lda, lda, B.data + panel * quads * 4 * kPanel, quads, sums, last - first};
-      fast ? byte_tile_avx512vnni(tile) : byte_tile_plain(tile);
+      if (uses_amx_bytes(tile.rows, quads)) {
+        amx_byte_sums(tile.A, lda, tile.B, quads, kPanel / 16, tile.rows, sums);
+      } else {
+        fast ? byte_tile_avx512vnni(tile) : byte_tile_plain(tile);
+      }
       for (int64_t m = first; m < last; ++m) HWY_DYNAMIC_DISPATCH(scale_row)
       (sums + (m - first) * kPanel, offsets + n0, has_b_zero ? zeros + n0 : nullptr, has_b_zero ? row_sums[m] : 0, p.scales + n0, columns,
        y + m * N + n0);

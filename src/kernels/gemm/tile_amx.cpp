@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/cpu_info.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -11,7 +13,9 @@ namespace treadle::kernels {
 
 namespace {
 constexpr int64_t kTileRows = 16, kTilePairs = 16;
-constexpr int64_t kLeastPairs = 6;  // of a tile; with fewer, its loads take longer than vectors would
+constexpr int64_t kLeastByteRows = 8;      // fewer are read from memory as fast by vectors
+constexpr int64_t kPartBytes = 24 * 1024;  // of a panel, which stay in L1 while all rows pass
+constexpr int64_t kLeastPairs = 6;         // of a tile; with fewer, its loads take longer than vectors would
 }  // namespace
 
 int64_t amx_even_pairs(int64_t pairs) {
@@ -27,7 +31,7 @@ int64_t amx_depth(int64_t pairs) {
 
 #if defined(__x86_64__)
 
-#define TREADLE_AMX __attribute__((target("avx512f,avx512bw,avx512vl,amx-tile,amx-bf16")))
+#define TREADLE_AMX __attribute__((target("avx512f,avx512bw,avx512vl,amx-tile,amx-bf16,amx-int8")))
 
 namespace {
 
@@ -62,17 +66,28 @@ struct Steps {
         segment(b.first_step / per_segment),
         step(b.first_step % per_segment),
         a(b.A + b.segments[segment] + step * a_step),
-        columns(b.B + b.first_step * depth * width) {}
+        columns(b.B + (segment % b.b_segments * b.pairs + step * depth) * width) {}
   int64_t count() const { return b.last_step - b.first_step; }
   void next(bool is_last) {
     columns += depth * width;
     a += a_step;
-    if (++step == per_segment && !is_last) a = b.A + b.segments[++segment], step = 0;
+    if (++step < per_segment || is_last) return;
+    ++segment, step = 0;
+    a = b.A + b.segments[segment];
+    if (segment % b.b_segments == 0) columns = b.B;
   }
 };
 
+#define TREADLE_TILE_PRODUCT(sum, a, b) \
+  do {                                  \
+    if constexpr (kBytes)               \
+      _tile_dpbusd(sum, a, b);          \
+    else                                \
+      _tile_dpbf16ps(sum, a, b);        \
+  } while (false)
+
 // kTall: more than 16 rows; kWide: two vectors of columns. Tiles 0 to 3 have the sums, 4 and 5 A, 6 and 7 B.
-template <bool kTall, bool kWide>
+template <bool kBytes, bool kTall, bool kWide>
 TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vector) {
   Steps at(b, depth);
   const int64_t row_bytes = 2 * (b.tiled ? kAmxPitch : b.a_row), below = b.tiled ? b.a_below : kTileRows * b.a_row;
@@ -95,15 +110,15 @@ TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vect
     const uint32_t* columns = at.columns + vector * kTilePairs;
     _tile_loadd(4, at.a, row_bytes);
     _tile_loadd(6, columns, b_stride);
-    _tile_dpbf16ps(0, 4, 6);
+    TREADLE_TILE_PRODUCT(0, 4, 6);
     if constexpr (kWide) {
       _tile_loadd(7, columns + kTilePairs, b_stride);
-      _tile_dpbf16ps(1, 4, 7);
+      TREADLE_TILE_PRODUCT(1, 4, 7);
     }
     if constexpr (kTall) {
       _tile_loadd(5, at.a + below, row_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (kWide) _tile_dpbf16ps(3, 5, 7);
+      TREADLE_TILE_PRODUCT(2, 5, 6);
+      if constexpr (kWide) TREADLE_TILE_PRODUCT(3, 5, 7);
     }
     at.next(left == 1);
   }
@@ -113,12 +128,14 @@ TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vect
   if constexpr (kTall && kWide) _tile_stored(3, lower + kTilePairs, b_stride);
 }
 
-template <bool kTall>
+template <bool kBytes, bool kTall>
 TREADLE_AMX void multiply_block(const AmxBlock& b, int64_t depth) {
   int64_t vector = 0;
-  for (; vector + 2 <= b.vectors; vector += 2) multiply_columns<kTall, true>(b, depth, vector);
-  if (vector < b.vectors) multiply_columns<kTall, false>(b, depth, vector);
+  for (; vector + 2 <= b.vectors; vector += 2) multiply_columns<kBytes, kTall, true>(b, depth, vector);
+  if (vector < b.vectors) multiply_columns<kBytes, kTall, false>(b, depth, vector);
 }
+
+#undef TREADLE_TILE_PRODUCT
 
 // Rows that are gathered meet the whole panel at once: tiles 0 to 3 have the sums of its vectors, 4 A, 5 to 7 B.
 template <int kVectors>
@@ -200,18 +217,53 @@ AmxTiles::~AmxTiles() {
 TREADLE_AMX void AmxTiles::multiply(const AmxBlock& b) {
   const int64_t depth = amx_depth(b.pairs);
   configure(b.rows, depth, b.pixels != nullptr);
-  if (b.pixels == nullptr) return b.rows > kTileRows ? multiply_block<true>(b, depth) : multiply_block<false>(b, depth);
+  if (b.pixels == nullptr) return b.rows > kTileRows ? multiply_block<false, true>(b, depth) : multiply_block<false, false>(b, depth);
   static constexpr void (*kApart[])(const AmxBlock&, int64_t) = {multiply_apart<1>, multiply_apart<2>, multiply_apart<3>,
                                                                  multiply_apart<4>};
   kApart[b.vectors - 1](b, depth);
 }
 
+TREADLE_AMX void AmxTiles::multiply_bytes(const AmxBlock& b) {
+  const int64_t depth = amx_depth(b.pairs);
+  configure(b.rows, depth, false);
+  b.rows > kTileRows ? multiply_block<true, true>(b, depth) : multiply_block<true, false>(b, depth);
+}
+
 #else
 
+void AmxTiles::multiply_bytes(const AmxBlock&) {}
 void AmxTiles::configure(int64_t, int64_t, bool) {}
 AmxTiles::~AmxTiles() = default;
 void AmxTiles::multiply(const AmxBlock&) {}
 
 #endif
+
+bool uses_amx_bytes(int64_t rows, int64_t quads) { return cpu_info().features.amx_int8 && rows >= kLeastByteRows && amx_depth(quads) > 0; }
+
+void amx_byte_sums(const uint8_t* A, int64_t lda, const int8_t* B, int64_t quads, int64_t vectors, int64_t rows, int32_t* sums) {
+  static constexpr int64_t kOneRun = 0;
+  const int64_t width = kTilePairs * vectors, steps = quads / amx_depth(quads);
+  const int64_t parts = std::max<int64_t>(1, (quads * width * 4 + kPartBytes / 2) / kPartBytes);
+  AmxTiles tiles;
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t row = 0; row < rows; row += kAmxRows) {
+      tiles.multiply_bytes({.A = reinterpret_cast<const uint16_t*>(A + row * lda),
+                            .a_row = lda / 2,
+                            .pixels = nullptr,
+                            .tiled = false,
+                            .segments = &kOneRun,
+                            .a_below = 0,
+                            .b_segments = 1,
+                            .pairs = quads,
+                            .first_step = steps * part / parts,
+                            .last_step = steps * (part + 1) / parts,
+                            .B = reinterpret_cast<const uint32_t*>(B),
+                            .vectors = vectors,
+                            .rows = std::min(kAmxRows, rows - row),
+                            .sums = reinterpret_cast<float*>(sums + row * width),
+                            .adds = part > 0});
+    }
+  }
+}
 
 }  // namespace treadle::kernels

@@ -1,5 +1,5 @@
-// Products of bfloat16 matrices by AMX: tiles of 16 rows of 64 bytes, whose product takes the processor sixteen cycles where vectors take
-// two hundred and fifty-six.
+// Products of bfloat16 matrices, and of bytes, by AMX: tiles of 16 rows of 64 bytes, whose product takes the processor sixteen cycles where
+// vectors take two hundred and fifty-six.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@ namespace treadle::kernels {
 
 /// Up to kAmxRows rows of A, or pixels of an image, times one panel, as Bf16Tile has them; of the depth the steps [first_step, last_step),
 /// where each run has pairs / amx_depth(pairs) steps.
+/// Products of bytes, A's without a sign and B's with one, are blocks as well: a word is four bytes of K then, sums are int32.
 struct AmxBlock {
   const uint16_t* A;        ///< of the first row
   int64_t a_row;            ///< elements from row to row, unless there are
@@ -15,6 +16,7 @@ struct AmxBlock {
   bool tiled;               ///< A lies in tiles instead
   const int64_t* segments;  ///< where a row's runs begin; in tiles: the tiles of the upper 16 rows
   int64_t a_below;          ///< in tiles: elements from the tiles of the upper 16 rows to those of the others
+  int64_t b_segments;       ///< runs that B has: run s of a row meets run s % b_segments
   int64_t pairs;            ///< of a run
   int64_t first_step, last_step;
   const uint32_t* B;  ///< the whole panel: rows of 16 * vectors words
@@ -46,11 +48,19 @@ class AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 
   void multiply(const AmxBlock& block);
+  /// @pre cpu_info().features.amx_int8; rows evenly spaced
+  void multiply_bytes(const AmxBlock& block);
 
  private:
   void configure(int64_t rows, int64_t depth, bool apart);
   int64_t rows_ = 0, depth_ = 0;
   bool apart_ = false;
 };
+
+/// Whether amx_byte_sums() can be asked: this machine has it, and it is worth while.
+bool uses_amx_bytes(int64_t rows, int64_t quads);
+/// sums (rows of 16 * vectors) = A (rows of 4 * quads bytes, lda apart) times a panel with four rows interleaved.
+/// @param lda  even
+void amx_byte_sums(const uint8_t* A, int64_t lda, const int8_t* B, int64_t quads, int64_t vectors, int64_t rows, int32_t* sums);
 
 }  // namespace treadle::kernels

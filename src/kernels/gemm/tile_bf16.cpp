@@ -62,8 +62,8 @@ HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row,
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), a_row = job.a_row, length = job.length;
   V sum[kRows][kVectors];
   TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Zero(d);
-  const uint32_t* HWY_RESTRICT b = job.B;
   for (int64_t s = 0; s < job.num_segments; ++s) {
+    const uint32_t* HWY_RESTRICT b = job.B + (job.b_first + s) % job.b_segments * (length / 2) * kVectors * lanes;
     const uint16_t* HWY_RESTRICT first = A + job.segments[s];
     [[maybe_unused]] const uint16_t* a[kRows];
     if constexpr (kApart) {
@@ -120,7 +120,7 @@ void bf16_blocks(const Bf16Tile& job) {
     const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
     // Each of the first tiles fetches one vector of every row.
     const bool fetches = job.to.fetches_ahead && block < kVectors;
-    const int64_t ahead = fetches ? (job.num_segments * (job.length / 2) * kVectors + block) * lanes : 0;
+    const int64_t ahead = fetches ? (std::min(job.num_segments, job.b_segments) * (job.length / 2) * kVectors + block) * lanes : 0;
     bf16_rows_of<kPairs, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row,
                                            ahead * static_cast<int64_t>(sizeof(uint32_t)));
     row += count;
@@ -194,6 +194,7 @@ void amx_any(const Bf16Tile& job) {
                        .tiled = job.a_tiles != 0,
                        .segments = job.segments,
                        .a_below = job.a_tiles,
+                       .b_segments = job.b_segments,
                        .pairs = job.length / 2,
                        .first_step = steps * part / parts,
                        .last_step = steps * (part + 1) / parts,
@@ -203,7 +204,7 @@ void amx_any(const Bf16Tile& job) {
                        .sums = sums + i * kAmxRows * width,
                        .adds = part > 0};
         if (job.to.fetches_ahead && first == begin)
-          block.fetch_distance = steps * depth * row_bytes, block.fetch_share = i, block.fetch_shares = blocks;
+          block.fetch_distance = job.b_segments * job.length / 2 * row_bytes, block.fetch_share = i, block.fetch_shares = blocks;
         if (lined) {
           block.A += job.pixels[0];
         } else if (job.a_tiles == 0 && job.pixels != nullptr) {
@@ -383,7 +384,6 @@ void run_bf16_tile(const Bf16Tile& job) {
   } else {
     // Runs of whole segments, or pieces of one: C holds the sum in between.
     const int64_t pieces = pairs <= depth + depth / 2 ? 1 : (pairs + depth - 1) / depth;
-    const int64_t unit = std::max<int64_t>(1, amx_depth(pairs)), units = pairs / unit;
     const int64_t each = pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, pairs));
     Epilogue<float> own = e;
     own.bias = nullptr;
@@ -392,15 +392,16 @@ void run_bf16_tile(const Bf16Tile& job) {
     part.to.epilogue = &own;
     for (int64_t s = 0; s < job.num_segments; s += each) {
       for (int64_t piece = 0; piece < pieces; ++piece) {
-        const int64_t begin = units * piece / pieces * unit, end = units * (piece + 1) / pieces * unit;
+        const int64_t begin = pairs * piece / pieces, end = pairs * (piece + 1) / pieces;
         const bool is_last = s + each >= job.num_segments && piece + 1 == pieces;
         if (is_last) own.bias = e.bias, own.activation = e.activation;
         part.A = job.A + 2 * begin;
         part.segments = job.segments + s;
         part.num_segments = std::min(each, job.num_segments - s);
         part.length = 2 * (end - begin);
+        part.b_first = s;
+        if (pieces > 1) part.B = job.B + (s % job.b_segments * pairs + begin) * width, part.b_segments = 1;
         bf16_tile(part);
-        part.B += part.num_segments * (end - begin) * width;
         own.residual = job.to.C - job.to.first_column;
         own.residual_row = job.to.ldc;
       }

@@ -15,6 +15,8 @@ struct Bf16Tile {
   const int64_t* pixels;    ///< their places, in elements from A; or null
   const int64_t* segments;  ///< where a row's runs begin, in elements from the row
   int64_t num_segments;
+  int64_t b_segments;  ///< runs that B has: run s of a row meets run (b_first + s) % b_segments
+  int64_t b_first;
   int64_t length;     ///< of a run; even
   const uint32_t* B;  ///< the panel: a row for each two of k, a word for each column, the even k in its lower half
   /// vectors, C, ldc, rows, columns and the epilogue, as of a float32 product; its A, B and K are not looked at.
