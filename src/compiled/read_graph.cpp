@@ -297,7 +297,7 @@ class GraphReader {
   }
 
   // A constant that all of its readers have packed: kernels ask for its type and shape only, until lowering takes it out of the graph. Its
-  // elements are those of a packed form, which is at least as large.
+  // elements are those of a packed form.
   void stand_in(Graph& graph, ValueId id) {
     Value& value = graph.value(id);
     if (value.type.kind != Type::Kind::tensor || !value.type.is_static() || value.type.dtype == DType::undefined ||
@@ -312,8 +312,14 @@ class GraphReader {
       auto found = loaded_.states.find(&graph.node(use.node));
       if (found == loaded_.states.end()) continue;
       for (const PackedPart& part : found->second.parts) {
-        if (part.tensor.size_bytes() < needed) continue;
-        value.constant = Tensor(value.type.dtype, value.type.static_shape(), part.tensor.storage(), offset_of(part.tensor));
+        if (part.tensor.size_bytes() < needed) {
+          // One element in all places will do.
+          if (part.tensor.size_bytes() < needed / static_cast<size_t>(num_elements) || bits_of(value.type.dtype) < 8) continue;
+          const std::vector<int64_t> strides(value.type.shape->size(), 0);
+          value.constant = Tensor(value.type.dtype, value.type.static_shape(), strides, part.tensor.storage(), offset_of(part.tensor));
+        } else {
+          value.constant = Tensor(value.type.dtype, value.type.static_shape(), part.tensor.storage(), offset_of(part.tensor));
+        }
         return;
       }
     }

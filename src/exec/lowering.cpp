@@ -264,7 +264,9 @@ class Lowering {
           options_.release_packed->value(constant.value).constant = p_.constants_[s];
           tensor = &p_.constants_[s].tensor();
         }
-        const bool in_memory = tensor && (is_read[s] || !drop_mapped_pages(tensor->raw(), tensor->size_bytes()));
+        // One element in all places stands in for what only a compiled model's packed form has.
+        const bool in_memory =
+            tensor && (is_read[s] || (tensor->is_contiguous() && !drop_mapped_pages(tensor->raw(), tensor->size_bytes())));
         if (in_memory && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
         continue;
       }

@@ -150,10 +150,27 @@ struct FusedMatMul : Plan {
   }
 };
 
+/// Rows and columns of B.
+struct Extents {
+  int64_t K, N;
+  static Extents of(const CreateContext& c) {
+    const bool transposed = c.attributes().get_int("transB") != 0;
+    const Shape& b = c.stored(kB)->shape();
+    return {b[transposed ? 1 : 0], b[transposed ? 0 : 1]};
+  }
+};
+
+Tensor large(DType dtype, int64_t count) {
+  return Tensor(dtype, Shape{count}, allocate_large(static_cast<size_t>(count) * (bits_of(dtype) / 8)));
+}
+
 struct PackedBf16Weights final : PackedState {
   kernels::PackedBf16 b;
-  std::shared_ptr<Storage> storage;
-  size_t size_bytes() const override { return storage ? storage->size_bytes() : 0; }
+  Tensor words;
+  PackedBf16Weights(const Extents& extents, kernels::Bf16Form form, Tensor packed)
+      : b{extents.K, extents.N, form, packed.data<uint32_t>()}, words(std::move(packed)) {}
+  size_t size_bytes() const override { return words.size_bytes(); }
+  std::vector<PackedPart> parts() const override { return {{0, words}}; }
 };
 
 struct FusedMatMulBf16 : Plan {
@@ -164,11 +181,16 @@ struct FusedMatMulBf16 : Plan {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Weights w = Weights::of(c);
     const kernels::Bf16Form form = *bf16_form(c.attributes());
-    auto state = std::make_unique<PackedBf16Weights>();
-    state->storage = allocate_large(static_cast<size_t>(kernels::packed_bf16_size(w.K, w.N, form)) * sizeof(uint32_t));
-    state->b = kernels::pack_bf16(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed, form,
-                                  reinterpret_cast<uint32_t*>(state->storage->data()));
-    return state;
+    Tensor words = large(DType::uint32, kernels::packed_bf16_size(w.K, w.N, form));
+    kernels::pack_bf16(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed, form, words.data<uint32_t>());
+    return std::make_unique<PackedBf16Weights>(Extents{w.K, w.N}, form, std::move(words));
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const Extents extents = Extents::of(c);
+    const kernels::Bf16Form form = *bf16_form(c.attributes());
+    const Tensor* words = find_part(parts, 0, DType::uint32);
+    if (!words || words->num_elements() != kernels::packed_bf16_size(extents.K, extents.N, form)) return nullptr;
+    return std::make_unique<PackedBf16Weights>(extents, form, *words);
   }
   static FusedMatMulBf16 bind(BindContext& c) {
     FusedMatMulBf16 k{Plan::of(c)};
@@ -183,8 +205,11 @@ struct FusedMatMulBf16 : Plan {
 
 struct PackedInt8 final : PackedState {
   kernels::PackedInt8Weights b;
-  std::shared_ptr<Storage> data, scales;
-  size_t size_bytes() const override { return data->size_bytes() + scales->size_bytes(); }
+  Tensor data, scales;
+  PackedInt8(const Extents& extents, Tensor bytes, Tensor factors)
+      : b{extents.K, extents.N, bytes.data<int8_t>(), factors.data<float>()}, data(std::move(bytes)), scales(std::move(factors)) {}
+  size_t size_bytes() const override { return data.size_bytes() + scales.size_bytes(); }
+  std::vector<PackedPart> parts() const override { return {{0, data}, {1, scales}}; }
 };
 
 struct FusedMatMulInt8 : Plan {
@@ -194,12 +219,17 @@ struct FusedMatMulInt8 : Plan {
   }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Weights w = Weights::of(c);
-    auto state = std::make_unique<PackedInt8>();
-    state->data = allocate_large(static_cast<size_t>(kernels::packed_int8_size(w.K, w.N)));
-    state->scales = allocate_large(static_cast<size_t>(kernels::packed_int8_scales(w.N)) * sizeof(float));
-    state->b = kernels::pack_int8_weights(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed,
-                                          reinterpret_cast<int8_t*>(state->data->data()), reinterpret_cast<float*>(state->scales->data()));
-    return state;
+    Tensor data = large(DType::int8, kernels::packed_int8_size(w.K, w.N)), scales = large(DType::float32, kernels::packed_int8_scales(w.N));
+    kernels::pack_int8_weights(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed, data.data<int8_t>(), scales.data<float>());
+    return std::make_unique<PackedInt8>(Extents{w.K, w.N}, std::move(data), std::move(scales));
+  }
+  static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
+    const Extents extents = Extents::of(c);
+    const Tensor *data = find_part(parts, 0, DType::int8), *scales = find_part(parts, 1, DType::float32);
+    if (!data || !scales || data->num_elements() != kernels::packed_int8_size(extents.K, extents.N) ||
+        scales->num_elements() != kernels::packed_int8_scales(extents.N))
+      return nullptr;
+    return std::make_unique<PackedInt8>(extents, *data, *scales);
   }
   static FusedMatMulInt8 bind(BindContext& c) { return {Plan::of(c)}; }
   void run(RunContext& c) const {

@@ -1,5 +1,5 @@
 // MatMul, Gemm, FusedMatMul and NhwcConv by constant weights, and FusedAttention -> the same with an attribute `precision`, by the names
-// of nodes.
+// of nodes; products by what were 8-bit weights keep them so.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +7,7 @@
 
 #include "core/pattern.h"
 #include "graph/patch.h"
+#include "kernels/gemm/gemm_int8_weights.h"
 #include "passes/precision.h"
 #include "passes/product_parts.h"
 #include "treadle/error.h"
@@ -22,8 +23,11 @@ class AssignPrecision final : public Rule {
 
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.outputs.empty() || !node.attributes.get_string(ops::kPrecision).empty()) return std::nullopt;
-    const ops::Precision precision = rules_.of(node);
-    if (precision == ops::Precision::float32) return std::nullopt;
+    ops::Precision precision = rules_.of(node);
+    if (precision == ops::Precision::float32) {
+      if (!has_int8_weights(graph, node)) return std::nullopt;
+      precision = ops::Precision::int8_weights;
+    }
     if (node.is("NhwcConv", "treadle") || node.is("FusedAttention", "treadle")) return same_operator(node, precision);
     std::optional<ProductParts> parts = product_parts(graph, node);
     if (!parts) return std::nullopt;
@@ -32,6 +36,19 @@ class AssignPrecision final : public Rule {
   }
 
  private:
+  // Weights that were 8-bit numbers before their scale came to them stay such: nothing is rounded, and a quarter is read.
+  static bool has_int8_weights(const Graph& graph, const Node& node) {
+    constexpr int64_t kWorthWhile = 4096;  // elements
+    const std::optional<ProductParts> parts = product_parts(graph, node);
+    const Tensor* weights = parts ? graph.constant_tensor(parts->inputs[1]) : nullptr;
+    if (weights == nullptr || weights->shape().num_elements() < kWorthWhile || !weights->is_contiguous()) return false;
+    const bool transposed = parts->attributes.get_int("transB") != 0;
+    if (transposed && reinterpret_cast<uintptr_t>(weights->raw()) % alignof(float) != 0) return false;
+    const int64_t rows = weights->shape()[0], columns = weights->shape()[1];
+    return kernels::are_int8_weights(reinterpret_cast<const float*>(weights->raw()), transposed ? columns : rows,
+                                     transposed ? rows : columns, columns, transposed);
+  }
+
   // Their weights are not kept in 8 bits, or they have none.
   static std::optional<Patch> same_operator(const Node& node, ops::Precision precision) {
     if (precision == ops::Precision::int8_weights) return std::nullopt;

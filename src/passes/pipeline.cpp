@@ -124,7 +124,7 @@ class Pipeline {
     for (const RulePass& pass : kFusions) apply(pass);
     if (options_.layout) settle_layout();
     for (const WholeGraphPass& pass : kLast) apply(pass);
-    if (!options_.precision.empty() && is_active(kAssignPrecision))
+    if ((options_.layout || !options_.precision.empty()) && is_active(kAssignPrecision))
       timed(kAssignPrecision, [&] { return assign_precision(graph_, options_.precision, left_); });
     release_unused_constants(graph_);
   }

@@ -34,6 +34,17 @@ TEST(AssignPrecision, ProductsByConstantWeightsBecomeFusedOnesOfThePrecision) {
 )");
 }
 
+TEST(AssignPrecision, WeightsThatWereBytesAreKeptInBytes) {
+  GraphBuilder b;
+  std::vector<float> w(5000);
+  for (int64_t i = 0; i < 5000; ++i) w[static_cast<size_t>(i)] = 0.0123F * static_cast<float>(i * 37 % 255 - 127);
+  b.output(b.op("y", "MatMul",
+                {b.op("z", "MatMul", {b.input("x", {5, 100}), b.constant("w", Shape{100, 50}, w)}), b.weights("v", Shape{50, 100})}));
+  auto graph = b.take();
+  const std::string text = testing::changed(*graph, assign("float32"), 1, 1e-5);
+  EXPECT_NE(text.find("treadle.FusedMatMul(%x, %w) {precision=\"int8_weights\"}"), std::string::npos) << text;
+}
+
 TEST(AssignPrecision, ThreeProductsAreNearlyAsExactAsFloat32) {
   GraphBuilder b;
   b.output(b.op("y", "MatMul", {b.input("x", {5, 700}), b.weights("w", Shape{700, 33})}));

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 #include "kernels/gemm/tile.h"
 
@@ -86,6 +88,57 @@ void multiply_few_rows(int64_t rows, int64_t vectors, const float* A, int64_t ld
   }
 }
 
+// Of each column of a panel the smallest size that is not 0, and the largest; that of a column with a number that is not finite is
+// infinite.
+void panel_ranges(const float* rows, int64_t K, int64_t width, float* least, float* most) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto infinite = hn::Set(d, std::numeric_limits<float>::infinity());
+  for (int64_t n = 0; n < width; n += lanes) {
+    auto low = infinite, high = hn::Zero(d);
+    for (int64_t k = 0; k < K; ++k) {
+      const auto size = hn::Abs(hn::LoadU(d, rows + k * width + n));
+      low = hn::Min(low, hn::IfThenElse(hn::Gt(size, hn::Zero(d)), size, infinite));
+      high = hn::Max(high, hn::IfThenElse(hn::IsFinite(size), size, infinite));
+    }
+    hn::StoreU(low, d, least + n);
+    hn::StoreU(high, d, most + n);
+  }
+}
+
+// wrong(n) = 0 where all elements of a column are q * scales(n) with q from -128 to 127, but for their last bits. inverses(n) may be 0.
+void panel_fits(const float* rows, int64_t K, int64_t width, const float* scales, const float* inverses, float* wrong) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto one = hn::Set(d, 1.0F), near = hn::Set(d, 0x1p-21F), lowest = hn::Set(d, -128.0F), highest = hn::Set(d, 127.0F);
+  for (int64_t n = 0; n < width; n += lanes) {
+    const auto scale = hn::LoadU(d, scales + n), inverse = hn::LoadU(d, inverses + n);
+    auto bad = hn::Zero(d);
+    for (int64_t k = 0; k < K; ++k) {
+      const auto value = hn::LoadU(d, rows + k * width + n), q = hn::Round(hn::Mul(value, inverse));
+      const auto off = hn::Abs(hn::Sub(hn::Mul(q, scale), value));
+      bad = hn::IfThenElse(hn::Le(off, hn::Mul(hn::Abs(value), near)), bad, one);
+      bad = hn::IfThenElse(hn::Lt(q, lowest), one, bad);
+      bad = hn::IfThenElse(hn::Gt(q, highest), one, bad);
+    }
+    hn::StoreU(bad, d, wrong + n);
+  }
+}
+
+// to(k, n) = the nearest integer to rows(k, n) / scales(n), from -128 to 127; 0 where that is no number.
+void round_panel(const float* rows, int64_t K, int64_t width, const float* scales, int8_t* to) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto lowest = hn::Set(d, -128.0F), highest = hn::Set(d, 127.0F);
+  for (int64_t k = 0; k < K; ++k, rows += width, to += width)
+    for (int64_t n = 0; n < width; n += lanes) {
+      const auto q = hn::Div(hn::LoadU(d, rows + n), hn::LoadU(d, scales + n));
+      const auto inside = hn::IfThenZeroElse(hn::IsNaN(q), hn::Min(highest, hn::Max(lowest, q)));
+      hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(inside)), d8, to + n);
+    }
+}
+
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -94,6 +147,9 @@ namespace treadle::kernels {
 
 HWY_EXPORT(expand_rows);
 HWY_EXPORT(multiply_few_rows);
+HWY_EXPORT(panel_ranges);
+HWY_EXPORT(panel_fits);
+HWY_EXPORT(round_panel);
 
 namespace {
 
@@ -102,6 +158,85 @@ constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
 constexpr int64_t kBlockFloats = 96 * 64;      // of expanded weights, which stay in L1
 constexpr int64_t kFewRows = 4, kMaxPanel = 64;
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
+
+// A panel of B as rows of its width, and what its columns are multiples of.
+class PanelScales {
+ public:
+  PanelScales(const float* B, int64_t K, int64_t ldb, bool transposed, const Panels& panels, int64_t panel)
+      : K_(K), width_(panels.width_vectors(panel) * panels.lanes), rows_(static_cast<size_t>(K * width_)) {
+    const int64_t n0 = panels.first_column(panel), columns = std::min(width_, panels.N - n0);
+    pack_b(B + n0 * (transposed ? ldb : 1), K, columns, ldb, transposed, rows_.data());
+    HWY_DYNAMIC_DISPATCH(panel_ranges)(rows_.data(), K_, width_, least_, most_);
+    for (int64_t n = 0; n < width_; ++n) set(n, candidate(n, 1));
+    if (!all_can_fit_) return;
+    HWY_DYNAMIC_DISPATCH(panel_fits)(rows_.data(), K_, width_, scales_, inverses_, wrong_);
+    // With none of the column's numbers one step large, the step is a part of the smallest.
+    for (int64_t n = 0; n < width_; ++n)
+      for (float times = 2; wrong_[n] != 0 && times * most_[n] <= kMostSteps * least_[n]; ++times) {
+        set(n, candidate(n, times));
+        wrong_[n] = fits(n) ? 0 : 1;
+      }
+  }
+
+  /// Whether the columns are multiples, from -128 to 127 times, of one number each; of a few elements each it can be told that they are
+  /// not.
+  bool all_fit() const {
+    return all_can_fit_ && std::all_of(wrong_, wrong_ + width_, [](float wrong) { return wrong == 0; });
+  }
+  /// That number, or a 127th of the column's largest where there is none; NaN where it is not finite.
+  void pack(int8_t* data, float* scales) {
+    for (int64_t n = 0; n < width_; ++n) {
+      if (!all_can_fit_) wrong_[n] = times_fit(n) ? 0 : 1;
+      if (wrong_[n] != 0) set(n, std::isinf(most_[n]) ? kNan : most_[n] / kLargest);
+      scales[n] = scales_[n];
+    }
+    HWY_DYNAMIC_DISPATCH(round_panel)(rows_.data(), K_, width_, scales_, data);
+  }
+
+ private:
+  static constexpr float kMostSteps = 128.5F;
+
+  // Of the largest, whose rounding is the least of them.
+  float candidate(int64_t n, float times) {
+    if (most_[n] == 0) return 0;
+    if (!(times * most_[n] <= kMostSteps * least_[n])) return all_can_fit_ = false, 0.0F;
+    return most_[n] / std::nearbyint(times * most_[n] / least_[n]);
+  }
+  void set(int64_t n, float scale) { scales_[n] = scale, inverses_[n] = scale > 0 ? 1 / scale : 0; }
+  bool fits(int64_t n) const {
+    for (int64_t k = 0; k < K_; ++k) {
+      const float value = rows_[static_cast<size_t>(k * width_ + n)], q = std::nearbyint(value * inverses_[n]);
+      if (!(q >= -128 && q <= kLargest && std::abs(q * scales_[n] - value) <= std::abs(value) * 0x1p-21F)) return false;
+    }
+    return true;
+  }
+  bool times_fit(int64_t n) {
+    for (float times = 1; times * most_[n] <= kMostSteps * least_[n]; ++times) {
+      set(n, candidate(n, times));
+      if (fits(n)) return true;
+    }
+    return false;
+  }
+
+  int64_t K_, width_;
+  std::vector<float> rows_;
+  bool all_can_fit_ = true;
+  float least_[kMaxPanel], most_[kMaxPanel], scales_[kMaxPanel], inverses_[kMaxPanel], wrong_[kMaxPanel];
+};
+
+// The first column alone tells it of nearly all other weights.
+bool first_column_cannot_fit(const float* B, int64_t K, int64_t step) {
+  float least = std::numeric_limits<float>::infinity(), most = 0;
+  for (int64_t k = 0; k < K; ++k) {
+    float value;
+    std::memcpy(&value, reinterpret_cast<const std::byte*>(B) + k * step * static_cast<int64_t>(sizeof value), sizeof value);
+    const float size = std::abs(value);
+    if (size > 0) least = std::min(least, size);
+    most = std::max(most, size);
+    if (!(most <= 129 * least)) return true;
+  }
+  return false;
+}
 
 // One panel times at most kFewRows rows, which read it once.
 void panel_few_rows(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, const Panels& panels, int64_t panel, float* C,
@@ -161,28 +296,20 @@ int64_t packed_int8_size(int64_t K, int64_t N) { return K * packed_int8_scales(N
 
 PackedInt8Weights pack_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, int8_t* data, float* scales) {
   const Panels panels(N, panel_shape<float>());
-  const int64_t row = transposed ? 1 : ldb, column = transposed ? ldb : 1;
-  std::fill_n(scales, panels.padded_columns(), 0.0F);
-  for (int64_t k = 0; k < K; ++k) {
-    for (int64_t n = 0; n < N; ++n) {
-      const float size = std::abs(B[k * row + n * column]);
-      if (!std::isfinite(size)) scales[n] = kNan;
-      if (size > scales[n]) scales[n] = size;  // no number is larger than NaN
-    }
-  }
-  for (int64_t n = 0; n < N; ++n) scales[n] /= kLargest;
   for (int64_t panel = 0; panel < panels.count; ++panel) {
-    const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    for (int64_t k = 0; k < K; ++k) {
-      int8_t* to = data + K * n0 + k * width;
-      for (int64_t n = 0; n < width; ++n) {
-        const bool exists = n0 + n < N && scales[n0 + n] > 0;
-        const float q = exists ? std::nearbyint(B[k * row + (n0 + n) * column] / scales[n0 + n]) : 0;
-        to[n] = static_cast<int8_t>(q >= -kLargest && q <= kLargest ? q : 0);
-      }
-    }
+    const int64_t n0 = panels.first_column(panel);
+    PanelScales(B, K, ldb, transposed, panels, panel).pack(data + K * n0, scales + n0);
   }
   return {K, N, data, scales};
+}
+
+bool are_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed) {
+  if (K == 0 || N == 0) return true;
+  if (first_column_cannot_fit(B, K, transposed ? 1 : ldb)) return false;
+  const Panels panels(N, panel_shape<float>());
+  for (int64_t panel = 0; panel < panels.count; ++panel)
+    if (!PanelScales(B, K, ldb, transposed, panels, panel).all_fit()) return false;
+  return true;
 }
 
 void gemm_int8_weights(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, float* C, int64_t ldc,

@@ -1,8 +1,8 @@
-// Products by weights that are kept in 8 bits: C = f(A B + beta bias + residual), with B(k, n) = scale(n) q(k, n), q from -127 to 127.
+// Products by weights that are kept in 8 bits: C = f(A B + beta bias + residual), with B(k, n) = scale(n) q(k, n), q from -128 to 127.
 //
-// Only the weights are rounded, to the nearest multiple of a 127th of their column's largest. Up to four rows of A are multiplied by the
-// bytes as they are read, a quarter of float32's; for more rows, a block of a panel at a time becomes float32, in L1, and meets all rows
-// there, which takes float32's time.
+// Only the weights are rounded, to the nearest multiple of a 127th of their column's largest; those that are multiples of 8-bit numbers
+// stay as they are. Up to four rows of A are multiplied by the bytes as they are read, a quarter of float32's; for more rows, a block of a
+// panel at a time becomes float32, in L1, and meets all rows there, which takes float32's time.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,11 @@ struct PackedInt8Weights {
 /// Bytes of the panels, and number of scales.
 int64_t packed_int8_size(int64_t K, int64_t N);
 int64_t packed_int8_scales(int64_t N);
+
+/// Whether each column of B consists of multiples of one number, from -128 to 127 times, as those do that were 8-bit weights before they
+/// were scaled: packing does not round them then. Told after a few elements of other weights.
+/// @param B  as for pack_int8_weights; if it is not transposed, at any address
+bool are_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed);
 
 /// Rounds and packs B. A column with a weight that is not finite becomes NaN.
 /// @param B  K x N with row stride ldb; or, if `transposed`, N x K with row stride ldb

@@ -147,7 +147,7 @@ HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t
 }
 
 // Pixels of one line are evenly spaced, like rows of a matrix. Others go in blocks of 16.
-inline void multiply_pixels(AmxTiles& tiles, const int64_t* pixels, AmxBlock block) {
+[[maybe_unused]] void multiply_pixels(AmxTiles& tiles, const int64_t* pixels, AmxBlock block) {
   const int64_t step = block.rows > 1 ? pixels[1] - pixels[0] : 0;
   bool even = true;
   for (int64_t r = 2; r < block.rows; ++r) even &= pixels[r] - pixels[r - 1] == step;

@@ -40,10 +40,14 @@ TEST(GemmInt8Weights, MultipliesByRoundedWeights) {
     if (random.coin()) e.residual = residual.data(), e.residual_row = ldc;
     if (random.coin()) e.activation = random.coin() ? Unary::relu : Unary::tanh;
     std::vector<float> expected(static_cast<size_t>(M * ldc), 123);
+    const Packed packed(B, K, N, ldb, transposed);
     for (int64_t n = 0; n < N; ++n) {
       float largest = 0;
       for (int64_t k = 0; k < K; ++k) largest = std::max(largest, std::abs(weight(k, n)));
-      const float step = largest / 127;
+      // A few numbers may have a larger step that all are multiples of.
+      const float step = K < 5 ? packed.scales[n] : largest / 127;
+      for (int64_t k = 0; k < K && step > 0; ++k)
+        ASSERT_NEAR(step * std::nearbyint(weight(k, n) / step), weight(k, n), largest / 253) << "weight " << k << " of column " << n;
       for (int64_t m = 0; m < M; ++m) {
         double sum = e.bias ? bias[n] : 0;
         for (int64_t k = 0; k < K && step > 0; ++k) sum += double{A[m * lda + k]} * step * std::nearbyint(weight(k, n) / step);
@@ -53,7 +57,6 @@ TEST(GemmInt8Weights, MultipliesByRoundedWeights) {
                                                                                  : sum);
       }
     }
-    const Packed packed(B, K, N, ldb, transposed);
     std::vector<float> first;
     for (int threads : {1, 3}) {
       ThreadPool pool(threads);
@@ -82,6 +85,43 @@ TEST(GemmInt8Weights, ColumnsOfZerosGiveZeroAndThoseWithoutANumberNan) {
     }
     EXPECT_EQ(std::isnan(C[i]), i % N == 7 || i % N == 19) << i;
   }
+}
+
+TEST(GemmInt8Weights, WeightsThatWereBytesStayWhatTheyAre) {
+  Random random(92);
+  for (int round = 0; round < 40; ++round) {
+    const bool transposed = random.coin();
+    const int64_t K = random.integer(2, 300), N = random.integer(1, 70), M = 3, ldb = transposed ? K : N;
+    std::vector<float> B(K * N);
+    const auto A = random.vector(M * K);
+    for (int64_t n = 0; n < N; ++n) {
+      const float scale = random.vector(1, 1e-4, 0.5)[0];
+      const int64_t most = random.integer(0, 128);  // a tensor's scale leaves most columns without its largest number
+      for (int64_t k = 0; k < K; ++k)
+        B[transposed ? n * K + k : k * N + n] = scale * static_cast<float>(random.integer(-most, std::min<int64_t>(most, 127)));
+    }
+    ASSERT_TRUE(are_int8_weights(B.data(), K, N, ldb, transposed)) << round;
+    const Packed packed(B, K, N, ldb, transposed);
+    std::vector<float> C(M * N);
+    gemm_int8_weights(M, A.data(), K, packed.view, C.data(), N, {}, nullptr);
+    for (int64_t i = 0; i < M * N; ++i) {
+      double sum = 0, magnitude = 0;
+      for (int64_t k = 0; k < K; ++k) {
+        const double product = double{A[i / N * K + k]} * B[transposed ? i % N * K + k : k * N + i % N];
+        sum += product, magnitude += std::abs(product);
+      }
+      ASSERT_NEAR(C[i], sum, 1e-6 * magnitude + 1e-30) << i << " of round " << round;
+    }
+  }
+}
+
+TEST(GemmInt8Weights, OtherWeightsAreNotTakenForBytes) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::vector<float>> others = {{1, 2, 2.01F}, {1, 127, -129},     {1e-3F, 0.2F},
+                                                  {1, infinity}, {1, std::nanf("")}, {1, 1.0001F}};
+  for (const auto& column : others) EXPECT_FALSE(are_int8_weights(column.data(), static_cast<int64_t>(column.size()), 1, 1, false));
+  const std::vector<float> fits = {0, -128, 127, 3};
+  EXPECT_TRUE(are_int8_weights(fits.data(), 4, 1, 1, false));
 }
 
 }  // namespace
