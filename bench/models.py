@@ -44,9 +44,8 @@ def export(name: str, batch: int, cache: Path) -> tuple[Path, dict, list]:
     path = cache / f"{name}.b{batch}.onnx"
     data = path.with_suffix(".npz")
     if not path.exists() or not data.exists():
-        import torch
-
         import architectures
+        import torch
 
         torch.set_num_threads(os.cpu_count() or 1)
         module, x = architectures.make(name, batch)
@@ -150,7 +149,7 @@ def measure(name: str, args) -> dict:
             run = make_runner(engine, path, feeds, args.threads)
             errors[engine] = error(run(), exact)
             runners[engine] = run
-        except Exception as e:  # noqa: BLE001 - an engine that cannot run a model is a result, too
+        except Exception as e:
             print(f"  {name}: {engine}: {str(e).splitlines()[0][:160]}", file=sys.stderr)
     if args.threads == 1 or len(args.engines) == 1:
         times = measure_here(runners, args.seconds, time.process_time if args.clock == "cpu" else time.perf_counter)

@@ -190,6 +190,7 @@ def build(op, shapes, constants, dtypes, attributes) -> bytes:
 
 def measure(model: bytes, feeds: dict, threads: int, seconds: float) -> list[float]:
     import onnxruntime
+
     import treadle
 
     sessions = []

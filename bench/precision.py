@@ -35,8 +35,9 @@ PRODUCTS = {"MatMul", "Gemm", "Conv"}
 
 def exact_outputs(path: Path, feeds: dict) -> list:
     import onnx
-    from double_precision import to_double
     from onnx.reference import ReferenceEvaluator
+
+    from double_precision import to_double
 
     evaluator = ReferenceEvaluator(to_double(onnx.load(str(path))))
     return evaluator.run(None, {name: x.astype(np.float64) if x.dtype == np.float32 else x for name, x in feeds.items()})
@@ -121,7 +122,7 @@ def main() -> None:
         for name in filter(re.compile(args.only).search, names):
             try:
                 results[name] = measure(name, args)
-            except Exception as e:  # noqa: BLE001 - the reference implementation cannot run every model
+            except Exception as e:
                 print(f"{name}: {type(e).__name__}: {str(e).splitlines()[0][:160] if str(e) else ''}", file=sys.stderr)
                 continue
             print(*table({name: results[name]})[2:], sep="\n", flush=True)

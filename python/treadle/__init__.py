@@ -55,6 +55,7 @@ from .devices import (
     OrtMemoryInfo,
     OrtSyncStream,
 )
+from .engine import Engine
 from .enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -91,7 +92,6 @@ from .environment import (
     set_seed,
     unregister_execution_provider_library,
 )
-from .engine import Engine
 from .errors import Error
 from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
@@ -159,7 +159,6 @@ __all__ = [
     "disable_telemetry_events",
     "enable_telemetry_events",
     "errors",
-    "memory",
     "get_all_providers",
     "get_available_backends",
     "get_available_providers",
@@ -171,6 +170,7 @@ __all__ = [
     "hooks",
     "list_jobs",
     "load_plugin",
+    "memory",
     "preload_dlls",
     "print_debug_info",
     "quantize",
@@ -178,9 +178,9 @@ __all__ = [
     "register_operator",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
     "set_job",
     "set_log_callback",
-    "set_global_thread_pool_sizes",
     "set_seed",
     "sharing_folder",
     "simple_bind",

@@ -70,7 +70,7 @@ def has_collective_ops() -> bool:
 
 
 def set_seed(seed: int) -> None:
-    """Seeds NumPy-free random operators that have no seed of their own. Their numbers depend on the node and the run only, so this is accepted without effect."""
+    """Accepted without effect: the numbers of random operators without a seed of their own depend on the node and the run only."""
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:

@@ -436,7 +436,10 @@ def bind(
     content = _bytes_of(model)
     if shared_exec is not None and shared_exec._core.model != content:
         raise ValueError("shared_exec belongs to another model")
-    core = shared_exec._core if shared_exec is not None else _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))
+    if shared_exec is not None:
+        core = shared_exec._core
+    else:
+        core = _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))
     names = [*core.input_names, *core.parameters]
     given = _by_name(args, names, "arguments")
     defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
@@ -469,7 +472,8 @@ def simple_bind(
     """
     content = _bytes_of(model)
     session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)
-    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+    types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
+    types = {f"tensor({name})": dtype for name, dtype in types.items()}
     args = {}
     determined = _determined_shapes(session.get_inputs(), shapes)
     for info in session.get_inputs():

@@ -1,8 +1,8 @@
 """Actions before and after every run of every session of the process.
 
-    hook = treadle.hooks.register("post_run", 0, lambda run: print(run.run_id, run.duration_ns))
-    ...
-    hook.remove()
+hook = treadle.hooks.register("post_run", 0, lambda run: print(run.run_id, run.duration_ns))
+...
+hook.remove()
 """
 
 from __future__ import annotations

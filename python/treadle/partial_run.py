@@ -52,5 +52,6 @@ class PartialRun:
     @property
     def cache(self) -> ValueCache:
         """Values of nodes with one output, by name. One that is there replaces the computation of its node, also in other runs that are given
-        this cache; `cache[name] = None` asks for the value to be kept when it is computed."""
+        this cache; `cache[name] = None` asks for the value to be kept when it is computed.
+        """
         return self._native.cache

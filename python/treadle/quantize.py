@@ -38,7 +38,7 @@ Path = Union[str, "os.PathLike[str]"]
 Sample = Mapping[str, Any]
 #: Samples by the names of the inputs: an iterable of them, a callable that gives the next (None at the end), one .npz file, or a folder
 #: of .npz files (a sample each).
-Samples = Union[Path, Iterable[Sample], Callable[[], Union[Sample, None]]]
+Samples = Union[Path, Iterable[Sample], Callable[[], Sample | None]]  # noqa: UP007
 
 
 def _from_npz(path: pathlib.Path) -> dict[str, Any]:

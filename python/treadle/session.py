@@ -340,7 +340,8 @@ class Session:
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """Bytes that the session holds, by class ("weights", "packed", "activations", "scratch", "io", "other", "total"):
-        "bytes" now, "peak_bytes" the most so far, and "num_allocations"."""
+        "bytes" now, "peak_bytes" the most so far, and "num_allocations".
+        """
         return self._sess.memory_statistics()
 
     def reset_memory_peaks(self) -> None:

@@ -136,10 +136,12 @@ class Trainer:
 
     @property
     def output_names(self) -> list[str]:
+        """Of the model, in its order."""
         return self._trainer.output_names
 
     @property
     def learning_rate(self) -> float:
+        """Of the steps to come."""
         return self._trainer.learning_rate
 
     @learning_rate.setter
@@ -151,6 +153,7 @@ class Trainer:
         self._trainer.save(os.fspath(path), _metadata(metadata))
 
     def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
+        """The model with the parameters as they are now, as an ONNX file's bytes."""
         return self._trainer.to_bytes(_metadata(metadata))
 
     def to_text(self) -> str:
@@ -180,7 +183,8 @@ class JointRun:
 
     def backward(self, grad_outputs: Sequence[Any]) -> dict[str, np.ndarray]:
         """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
-        were asked for. Only once."""
+        were asked for. Only once.
+        """
         return self._run.backward([_array(gradient) for gradient in grad_outputs])
 
 
@@ -239,6 +243,7 @@ class JointModule:
 
     @property
     def output_names(self) -> list[str]:
+        """Of the model, in its order."""
         return self._module.output_names
 
     @property
@@ -256,4 +261,5 @@ class JointModule:
         self._module.save(os.fspath(path), _metadata(metadata))
 
     def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
+        """The model with the parameters as they are now, as an ONNX file's bytes."""
         return self._module.to_bytes(_metadata(metadata))

@@ -16,21 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/sanitizers.h"
+
 namespace treadle {
 namespace {
 
 // The thread sanitizer forbids new threads in a child forked from several.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kChildMayStartThreads = false;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool kChildMayStartThreads = false;
-#else
-constexpr bool kChildMayStartThreads = true;
-#endif
-#else
-constexpr bool kChildMayStartThreads = true;
-#endif
+constexpr bool kChildMayStartThreads = !test::kThreadSanitizer;
 
 using Chunks = std::set<std::pair<int64_t, int64_t>>;
 

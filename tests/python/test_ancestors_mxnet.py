@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle import errors
 
 from recorded import Recorded, close, random_graphs
 from recorded import networks as nets

@@ -7,6 +7,7 @@ import subprocess
 import threading
 
 import pytest
+
 from conftest import REPOSITORY
 
 CLUSTER = REPOSITORY / "docs" / "cluster"

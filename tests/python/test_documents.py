@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import pytest
+
 from conftest import REPOSITORY
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]

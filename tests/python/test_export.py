@@ -4,11 +4,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from test_shared_models import manifest, tolerances
 
 import treadle
 
 from conftest import SHARED_DATA
-from test_shared_models import manifest, tolerances
 
 
 def models():

@@ -1,7 +1,6 @@
 """Small networks of bytes and of 16-bit floats against ONNX Runtime without its optimiser."""
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -137,7 +136,7 @@ def test_dynamically_quantised_convolutions(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_networks_of_16_bits(kind, seed):
     n = Network(seed)
-    half = lambda *shape: n.constant((n.rng.standard_normal(shape) / max(1, np.prod(shape[1:])) ** 0.5).astype(kind))  # noqa: E731
+    half = lambda *shape: n.constant((n.rng.standard_normal(shape) / max(1, np.prod(shape[1:])) ** 0.5).astype(kind))
     y = n.node("Relu", n.node("Conv", "x", half(16, 3, 3, 3), half(16), pads=[1, 1, 1, 1]))
     y = n.node("MaxPool", n.node("Concat", y, n.node("Conv", y, half(8, 16, 1, 1)), axis=1), kernel_shape=[2, 2], strides=[2, 2])
     y = n.node("Add", y, n.node("Conv", n.node("Sigmoid", y), half(24, 24, 3, 3), pads=[1, 1, 1, 1]))

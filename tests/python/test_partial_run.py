@@ -12,7 +12,7 @@ from treadle import errors
 
 def model():
     """a = x + x; b = Yield(a); y = b * x"""
-    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])  # noqa: E731
+    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
     graph = helper.make_graph(
         [
             helper.make_node("Add", ["x", "x"], ["a"], name="doubling"),

@@ -3,14 +3,13 @@
 import os
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
+from test_shared_models import manifest, tolerances
 
 import treadle
 
 from conftest import SHARED_DATA
-from test_shared_models import manifest, tolerances
 
 ONEDNN = os.environ.get("TREADLE_ONEDNN_PLUGIN", "")
 

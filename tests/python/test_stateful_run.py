@@ -4,10 +4,11 @@ import types
 
 import numpy as np
 import pytest
-from conftest import SHARED_DATA
 from onnx import TensorProto, helper
 
 import treadle
+
+from conftest import SHARED_DATA
 
 PAIRS = {"past_key": "present_key", "past_value": "present_value"}
 

@@ -17,6 +17,7 @@
 #include "sharing/job_table.h"
 #include "sharing/turn.h"
 #include "tests/onnx/wire_builder.h"
+#include "tests/sanitizers.h"
 #include "tests/sharing/jobs.h"
 #include "treadle/plugin.h"
 
@@ -136,6 +137,7 @@ TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
 
 // Idle slots are made in proportion to what the nodes took, so the ratio does not depend on the machine's speed.
 TEST(Jobs, HaveTheShareThatTheyAreGiven) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "with every access recorded, the share is one of bookkeeping, and does not settle";
   const Model model = chain(24).model();
   auto job = std::make_shared<Job>(JobOptions{.name = "ratio", .share_percent = 30});
   Session session(model, in_job(job));
