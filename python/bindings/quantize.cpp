@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "datum.h"
+#include "treadle/precision.h"
 
 namespace treadle::python {
 namespace {
@@ -36,6 +37,13 @@ PyQuantizeResult quantize_model(const Model& model, const QuantizeOptions& optio
   nb::gil_scoped_release release;
   QuantizeResult result = quantize(model, options, source);
   return {std::move(result.model), std::move(result.report)};
+}
+
+PrecisionChoice choose(const Model& model, const nb::object& next, double bound, int64_t max_groups, int64_t timed_runs,
+                       const PySessionOptions& session) {
+  const CalibrationSource source = source_of(model, next);
+  nb::gil_scoped_release release;
+  return choose_precision(model, source, {.bound = bound, .session = session, .max_groups = max_groups, .timed_runs = timed_runs});
 }
 
 template <typename Enum>
@@ -110,6 +118,18 @@ void register_quantize(nb::module_& module) {
   nb::class_<PyQuantizeResult>(module, "QuantizeResult", "The quantised model, and what was done.")
       .def_ro("model", &PyQuantizeResult::model)
       .def_ro("report", &PyQuantizeResult::report);
+  nb::class_<TriedPrecision>(module, "TriedPrecision", "One precision that choose_precision tried.")
+      .def_ro("precision", &TriedPrecision::precision)
+      .def_ro("error", &TriedPrecision::error)
+      .def_ro("milliseconds", &TriedPrecision::milliseconds);
+  nb::class_<PrecisionChoice>(module, "PrecisionChoice", "A value for SessionOptions.precision, and how it was found.")
+      .def_ro("precision", &PrecisionChoice::precision)
+      .def_ro("error", &PrecisionChoice::error)
+      .def_ro("speedup", &PrecisionChoice::speedup)
+      .def_ro("tried", &PrecisionChoice::tried)
+      .def("__str__", &PrecisionChoice::to_text);
+  module.def("choose_precision", &choose, "model"_a, "next_sample"_a.none(), "bound"_a, "max_groups"_a, "timed_runs"_a, "session"_a,
+             "What treadle.quantize.choose_precision calls.");
   module.def("quantize_model", &quantize_model, "model"_a, "options"_a, "next_sample"_a.none(),
              "What treadle.quantize calls; `next_sample` gives a dict by the names of the inputs, None at the end.");
 }

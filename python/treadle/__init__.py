@@ -1,10 +1,10 @@
 """Treadle: a graph runtime for deep learning, with the Python interface of ONNX Runtime.
 
-import numpy as np
-import treadle
+    import numpy as np
+    import treadle
 
-session = treadle.InferenceSession("model.onnx")
-outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
+    session = treadle.InferenceSession("model.onnx")
+    outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ from .environment import (
 from .errors import Error
 from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
+from .precision import PrecisionChoice, TriedPrecision, choose_precision
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
@@ -142,6 +143,7 @@ __all__ = [
     "OrtSyncStream",
     "OrtValue",
     "PartialRun",
+    "PrecisionChoice",
     "RunMetadata",
     "RunOptions",
     "SessionIOBinding",
@@ -149,10 +151,12 @@ __all__ = [
     "SparseTensor",
     "StatefulRun",
     "ThreadPool",
+    "TriedPrecision",
     "UnfinishedRun",
     "ValueCache",
     "ValueHandle",
     "bind",
+    "choose_precision",
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",

@@ -18,6 +18,7 @@ Command add_check(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_optimize(CLI::App& app);
 Command add_quantize(CLI::App& app);
+Command add_precision(CLI::App& app);
 Command add_compile(CLI::App& app);
 Command add_compare(CLI::App& app);
 Command add_plan(CLI::App& app);

@@ -224,4 +224,25 @@ std::string summary(const Datum& datum, int64_t max_elements) {
   return text + "  " + elements;
 }
 
+std::vector<std::string> sample_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (!std::filesystem::is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    const size_t begin = files.size();
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      const std::string extension = extension_of(entry.path().string());
+      static const std::vector<std::string> kKnown{".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".wav"};
+      if (entry.is_regular_file() && std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end())
+        files.push_back(entry.path().string());
+    }
+    if (files.size() == begin)
+      throw Error(ErrorCode::not_found, fmt::format("the folder \"{}\" holds no .npz, .npy, .pb, picture or .wav", path));
+    std::sort(files.begin() + static_cast<int64_t>(begin), files.end());
+  }
+  return files;
+}
+
 }  // namespace treadle::cli

@@ -34,4 +34,8 @@ void add_session_options(CLI::App& app, SessionOptions& options);
 /// First elements of a value, its type, and its range.
 std::string summary(const Datum& datum, int64_t max_elements = 8);
 
+/// The files of the arguments and folders, one sample each, in order of their names.
+/// @throws Error(not_found) for a folder without any
+std::vector<std::string> sample_files(const std::vector<std::string>& paths);
+
 }  // namespace treadle::cli

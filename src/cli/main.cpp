@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   add("bench", "Measure latency, throughput, load time and memory", add_bench);
   add("optimize", "Write the optimised model as ONNX", add_optimize);
   add("quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize);
+  add("precision", "Choose the fastest precision that keeps to a bound on the error", add_precision);
   add("compile", "Write what a session makes of a model, optimised and packed, for sessions to start from", add_compile);
   add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);
   add("plan", "Place buffers with lifetimes in one arena: a CSV file in, offsets out", add_plan);

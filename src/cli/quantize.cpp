@@ -29,29 +29,6 @@ struct QuantizeArguments {
   QuantizeOptions options;
 };
 
-/// The files of the arguments and folders, one sample each, in order of their names.
-std::vector<std::string> sample_files(const std::vector<std::string>& paths) {
-  std::vector<std::string> files;
-  for (const std::string& path : paths) {
-    if (!fs::is_directory(path)) {
-      files.push_back(path);
-      continue;
-    }
-    const size_t begin = files.size();
-    for (const auto& entry : fs::directory_iterator(path)) {
-      std::string extension = entry.path().extension().string();
-      std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
-      static const std::vector<std::string> kKnown{".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".wav"};
-      if (entry.is_regular_file() && std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end())
-        files.push_back(entry.path().string());
-    }
-    if (files.size() == begin)
-      throw Error(ErrorCode::not_found, fmt::format("the folder \"{}\" holds no .npz, .npy, .pb, picture or .wav", path));
-    std::sort(files.begin() + static_cast<int64_t>(begin), files.end());
-  }
-  return files;
-}
-
 double median_ms(const Session& session, const std::map<std::string, Datum>& feeds) {
   std::vector<double> times;
   session.run(feeds);

@@ -70,3 +70,64 @@ def test_a_config_entry_sets_the_option():
 def test_a_wrong_precision_is_an_error_that_lists_the_right_ones():
     with pytest.raises(errors.InvalidArgument, match="float32, bfloat16, bfloat16x3, int8_weights"):
         run(product_model(), np.zeros((1, 200), np.float32), "half")
+
+
+def deep_model():
+    """Eight products behind one another, of which the last ones are large."""
+    rng = np.random.default_rng(3)
+    nodes, weights, value = [], [], "x"
+    for i in range(8):
+        weights.append(numpy_helper.from_array(rng.standard_normal((96, 96)).astype(np.float32) / 10, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"y{i}"], name=f"/layer{i}/MatMul"))
+        value = f"y{i}"
+    nodes.append(helper.make_node("ArgMax", [value], ["label"], axis=-1, keepdims=0, name="/label"))
+    outputs = [helper.make_tensor_value_info(value, 1, ["n", 96]), helper.make_tensor_value_info("label", 7, ["n"])]
+    graph = helper.make_graph(nodes, "deep", [helper.make_tensor_value_info("x", 1, ["n", 96])], outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+@pytest.mark.parametrize("bound", [1e-9, 3e-4, 1e-3, 1.0])
+def test_a_chosen_precision_keeps_to_its_bound(tmp_path, bound):
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(deep_model())
+    samples = [{"x": np.random.default_rng(seed).standard_normal((40, 96)).astype(np.float32)} for seed in range(3)]
+    choice = treadle.choose_precision(path, samples, bound, timed_runs=3)
+    assert [tried.precision for tried in choice.tried[:3]] == ["float32", "bfloat16", "bfloat16x3"]
+    assert choice.error <= bound
+    assert choice.tried[1].error > 1e-4 > choice.tried[2].error > 0
+    if bound < 1e-6:
+        assert choice.precision == "float32"
+    options = treadle.SessionOptions()
+    exact = treadle.InferenceSession(str(path), options)
+    options.precision = choice.precision
+    chosen = treadle.InferenceSession(str(path), options)
+    worst = 0.0
+    for sample in samples:
+        (expected, label), (result, chosen_label) = exact.run(None, sample), chosen.run(None, sample)
+        worst = max(worst, float(np.abs(result - expected).max() / np.abs(expected).max()))
+        np.testing.assert_array_equal(label, chosen_label)
+    assert worst == pytest.approx(choice.error, rel=1e-6)
+    assert f"chosen: {choice.precision}" in str(choice)
+
+
+def test_a_mixture_gives_some_nodes_fewer_bits(tmp_path):
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(deep_model())
+    samples = [{"x": np.random.default_rng(5).standard_normal((40, 96)).astype(np.float32)}]
+    whole = treadle.choose_precision(path, samples, 1.0, timed_runs=1).tried[1].error
+    choice = treadle.choose_precision(path, samples, whole * 0.6, timed_runs=1)
+    mixed = choice.tried[3]
+    assert mixed.precision.startswith("float32;")
+    assert 0 < mixed.precision.count("=bfloat16") < 8
+    assert 0 < mixed.error <= whole * 0.6
+
+
+def test_choosing_needs_samples_and_a_bound(tmp_path):
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(deep_model())
+    with pytest.raises(errors.InvalidArgument, match="at least one"):
+        treadle.choose_precision(path, [])
+    with pytest.raises(errors.InvalidArgument, match="more than 0"):
+        treadle.choose_precision(path, [{"x": np.zeros((1, 96), np.float32)}], 0)
+    with pytest.raises(errors.InvalidArgument, match="no input"):
+        treadle.choose_precision(path, [{"z": np.zeros((1, 96), np.float32)}])

@@ -178,10 +178,9 @@ void amx_any(const Bf16Tile& job) {
   const int64_t parts = std::max<int64_t>(1, (steps * depth * row_bytes + kPartBytes / 2) / kPartBytes);
   // Rows with those in the gaps, if there are: `line` of each `pitch` are wanted, beginning with number `first_in_line`.
   const bool lined = job.line != 0;
-  const int64_t line = lined ? job.line : job.to.row_end - job.to.row_begin, pitch = line + job.gap;
-  auto with_gaps = [&](int64_t row) {
-    return (job.first_in_line + row) / line * pitch + (job.first_in_line + row) % line - job.first_in_line;
-  };
+  const int64_t line = lined ? job.line : job.to.row_end - job.to.row_begin, pitch = lined ? line + job.gap : line;
+  const int64_t first_in_line = lined ? job.first_in_line : 0;
+  auto with_gaps = [&](int64_t row) { return (first_in_line + row) / line * pitch + (first_in_line + row) % line - first_in_line; };
   const int64_t begin = lined ? 0 : job.to.row_begin, end = lined ? with_gaps(job.to.row_end - 1) + 1 : job.to.row_end;
   for (int64_t first = begin; first < end; first += kMostRows) {
     const int64_t rows = std::min(kMostRows, end - first), blocks = (rows + kAmxRows - 1) / kAmxRows;
@@ -216,12 +215,12 @@ void amx_any(const Bf16Tile& job) {
       }
     }
     for (int64_t r = 0; r < rows;) {
-      const int64_t place = job.first_in_line + first + r - begin, number = place / pitch, inside = place % pitch;
+      const int64_t place = first_in_line + first + r - begin, number = place / pitch, inside = place % pitch;
       if (inside >= line) {
         r += pitch - inside;
         continue;
       }
-      int64_t row = begin + number * line + inside - job.first_in_line;
+      int64_t row = begin + number * line + inside - first_in_line;
       const int64_t run_end = std::min(rows, r + line - inside);
       for (; r + kRows <= run_end; r += kRows, row += kRows) finish_rows<kVectors, kRows>(sums + r * width, job.to, row);
       for (; r < run_end; ++r, ++row) finish_rows<kVectors, 1>(sums + r * width, job.to, row);

@@ -87,6 +87,19 @@ TEST(NhwcBf16, PointwiseAndDeepOnesEqualTheDefinition) {
   }
 }
 
+// Lines that are pieces by themselves, whose pixels are evenly spaced, from padded images too; and pieces of several lines.
+TEST(NhwcBf16, WideLinesEqualTheDefinition) {
+  Random random(83);
+  for (int round = 0; round < 12; ++round) {
+    ConvParams p{.N = 1, .C = 2 * random.integer(1, 20), .M = random.integer(1, 80)};
+    const int64_t in[] = {random.integer(3, 9), random.integer(60, 240)}, kernel[] = {3, 3}, stride[] = {1, random.integer(1, 2)},
+                  pad = random.integer(0, 1), pads[] = {pad, pad, pad, pad};
+    const int64_t out[] = {in[0] + 2 * pad - 2, (in[1] + 2 * pad - 3) / stride[1] + 1};
+    p.window = make_window(in, out, kernel, stride, pads, {});
+    check(p, round % 4 == 0 ? Bf16Form::three : Bf16Form::one, random, kActivations[round % 3]);
+  }
+}
+
 TEST(NhwcBf16, LeavesWindowsWithRunsOfOddLength) {
   ConvParams p{.N = 1, .C = 3, .M = 8};
   const int64_t in[] = {9, 9}, out[] = {7, 7}, kernel[] = {3, 3};

@@ -1,0 +1,65 @@
+// treadle precision
+#include "treadle/precision.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+
+namespace treadle::cli {
+namespace {
+
+struct PrecisionArguments {
+  std::string model;
+  std::vector<std::string> data;
+  int64_t random_samples = 1;
+  InputOptions inputs;
+  ChoosePrecisionOptions options;
+};
+
+int choose(const PrecisionArguments& a) {
+  const Model model = Model::load(a.model);
+  const std::vector<std::string> files = sample_files(a.data);
+  const int64_t count = files.empty() ? a.random_samples : static_cast<int64_t>(files.size());
+  int64_t next = 0;
+  const PrecisionChoice choice = choose_precision(
+      model,
+      [&](std::map<std::string, Datum>& feeds) {
+        if (next == count) return false;
+        InputOptions inputs = a.inputs;
+        inputs.seed += static_cast<uint64_t>(next);
+        if (!files.empty()) inputs.files = {files[static_cast<size_t>(next)]};
+        ++next;
+        feeds = make_feeds(model.inputs(), inputs);
+        return true;
+      },
+      a.options);
+  std::fputs(choice.to_text().c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+Command add_precision(CLI::App& app) {
+  auto a = std::make_shared<PrecisionArguments>();
+  app.footer(
+      "Example: treadle precision model.onnx --bound 1e-3 --data samples/\n"
+      "The last line is a value for the option `precision` (treadle run --option precision=..., SessionOptions.precision).");
+  app.add_option("model", a->model, "ONNX file")->required();
+  app.add_option("--bound", a->options.bound, "Of the largest difference from float32 over the largest value of an output")
+      ->capture_default_str();
+  app.add_option("--data", a->data, "Samples: a .npz, .npy, .pb, picture or .wav, one each, or a folder; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_option("--random", a->random_samples, "So many random samples where there are no others")->capture_default_str();
+  app.add_option("--dim", a->inputs.dimensions, "SYMBOL=EXTENT for random inputs")->allow_extra_args(false)->take_all();
+  app.add_option("--default-dim", a->inputs.default_extent, "Extent of symbols that --dim does not name")->capture_default_str();
+  app.add_option("--seed", a->inputs.seed, "Of random inputs")->capture_default_str();
+  app.add_option("--threads", a->options.session.intra_op_num_threads, "Threads of one node; 0: by affinity and cgroup")
+      ->capture_default_str();
+  app.add_option("--groups", a->options.max_groups, "Parts of the model that are tried by themselves")->capture_default_str();
+  return [a] { return choose(*a); };
+}
+
+}  // namespace treadle::cli
