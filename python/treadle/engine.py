@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _treadle
 from ._treadle import RunOptions
 from .session import Session
+
+if TYPE_CHECKING:
+    import concurrent.futures
 
 Variable = _treadle.Engine.Variable
 
@@ -31,6 +33,8 @@ class Engine(_treadle.Engine):
         run_options: RunOptions | None = None,
     ) -> concurrent.futures.Future[list[Any]]:
         """Pushes a run. Returns a future with its outputs; if a variable that it reads holds an error, the future is cancelled."""
+        import concurrent.futures  # here: it takes half a megabyte
+
         future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
 
         def work() -> None:

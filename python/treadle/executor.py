@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -363,6 +362,8 @@ class Executor:
 
     def optimized_model(self) -> bytes:
         """The optimised graph of the forward pass as an ONNX model."""
+        import tempfile  # here: it takes half a megabyte
+
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.onnx")
             _treadle.Model.from_bytes(self._core.model).save(path, True)

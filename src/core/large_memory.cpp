@@ -22,8 +22,8 @@ constexpr size_t kPage = 65'536;  // a multiple of every page size in use
 
 constexpr size_t kKeptAtMost = size_t{128} << 20;
 
-// Blocks that were let go, for the next who asks: a page that is kept need not be cleared again. They never make the process larger than it
-// was: what is alive and what is kept together stay below the most that was ever alive, because a request that no kept block serves
+// Blocks of runs that were let go, for the next who asks: a page that is kept need not be cleared again. They never make the process larger
+// than it was: what is alive and what is kept together stay below the most that was ever alive, because a request that no kept block serves
 // first gives back as much as it takes. Until then the system may take the pages whenever it is short of memory (MADV_FREE).
 class KeptBlocks {
  public:
@@ -94,9 +94,11 @@ class HugePages final : public Allocator {
     ::madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without huge pages small ones do
     return data;
   }
-  void free(void* data, size_t size_bytes, MemoryClass /*memory_class*/) noexcept override {
+  // Weights come and go while a session is made, which nobody asks for again: they would stand beside those that stay.
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
     const size_t rounded = align_up(size_bytes, kPage);
-    if (!kept_.keep(data, rounded)) ::munmap(data, rounded);
+    const bool comes_again = memory_class == MemoryClass::activations || memory_class == MemoryClass::scratch;
+    if (!comes_again || !kept_.keep(data, rounded)) ::munmap(data, rounded);
   }
   void give_back() noexcept { kept_.give_back_all(); }
 
@@ -119,8 +121,9 @@ std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
   return Storage::allocate(size_bytes);
 }
 
+void give_back_kept_memory() { huge_pages()->give_back(); }
+
 void give_back_free_memory() {
-  huge_pages()->give_back();
 #ifdef __GLIBC__
   ::malloc_trim(0);
 #endif

@@ -260,7 +260,7 @@ class Lowering {
         // What the passes made for this session alone: the model's own memory is shared as the model was read.
         if (tensor && is_read[s] && options_.share_weights && options_.release_packed && options_.memory &&
             account_of(tensor->storage()) == options_.memory->account.get()) {
-          p_.constants_[s] = share(*tensor);
+          p_.constants_[s] = share_own(*tensor);
           options_.release_packed->value(constant.value).constant = p_.constants_[s];
           tensor = &p_.constants_[s].tensor();
         }
@@ -280,6 +280,16 @@ class Lowering {
   static Tensor share(const Tensor& tensor) {
     if (tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous()) return tensor.clone();
     return Tensor(tensor.dtype(), tensor.shape(), shared_copy({tensor.raw(), tensor.size_bytes()}));
+  }
+
+  // What only this session has yet is the process's from now on; a copy of a large table would be in memory beside it.
+  static Tensor share_own(const Tensor& tensor) {
+    const std::shared_ptr<Storage>& storage = tensor.storage();
+    const bool is_whole = storage->data() == tensor.raw() && storage->size_bytes() == tensor.size_bytes();
+    if (!is_whole || tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous())
+      return share(tensor);
+    hand_over(storage);
+    return Tensor(tensor.dtype(), tensor.shape(), share_storage(storage));
   }
 
   // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.

@@ -40,7 +40,7 @@ TEST(LargeMemory, WhatIsLetGoServesTheNextWhoAsks) {
   const std::byte* first = allocate_large(kSize)->data();
   const std::shared_ptr<Storage> second = allocate_large(kSize - 10);
   EXPECT_EQ(second->data(), first);
-  give_back_free_memory();
+  give_back_kept_memory();
 }
 
 TEST(LargeMemory, WhatIsKeptDoesNotMakeTheProcessLarger) {
@@ -50,14 +50,14 @@ TEST(LargeMemory, WhatIsKeptDoesNotMakeTheProcessLarger) {
     return static_cast<size_t>(resident) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   };
   constexpr size_t kMegabyte = size_t{1} << 20;
-  give_back_free_memory();
+  give_back_kept_memory();
   const size_t before = resident_bytes();
   for (size_t size : {60 * kMegabyte, 90 * kMegabyte, 20 * kMegabyte, 100 * kMegabyte}) {
     const std::shared_ptr<Storage> storage = allocate_large(size);
     std::memset(storage->data(), 1, size);
     EXPECT_LE(resident_bytes(), before + 101 * kMegabyte);
   }
-  give_back_free_memory();
+  give_back_kept_memory();
   EXPECT_LE(resident_bytes(), before + 4 * kMegabyte);
 }
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "kernels/gemm/tile.h"
@@ -157,6 +158,7 @@ constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the 
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
 constexpr int64_t kBlockFloats = 96 * 64;      // of expanded weights, which stay in L1
 constexpr int64_t kFewRows = 4, kMaxPanel = 64;
+constexpr float kMostSteps = 128.5F;  // from the smallest number to the largest
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
 
 // A panel of B as rows of its width, and what its columns are multiples of.
@@ -194,8 +196,6 @@ class PanelScales {
   }
 
  private:
-  static constexpr float kMostSteps = 128.5F;
-
   // Of the largest, whose rounding is the least of them.
   float candidate(int64_t n, float times) {
     if (most_[n] == 0) return 0;
@@ -224,18 +224,32 @@ class PanelScales {
   float least_[kMaxPanel], most_[kMaxPanel], scales_[kMaxPanel], inverses_[kMaxPanel], wrong_[kMaxPanel];
 };
 
-// The first column alone tells it of nearly all other weights.
-bool first_column_cannot_fit(const float* B, int64_t K, int64_t step) {
+// Whether some numbers are q times one number, q from -128 to 127; finite ones.
+bool have_common_step(std::span<const float> values) {
   float least = std::numeric_limits<float>::infinity(), most = 0;
-  for (int64_t k = 0; k < K; ++k) {
-    float value;
-    std::memcpy(&value, reinterpret_cast<const std::byte*>(B) + k * step * static_cast<int64_t>(sizeof value), sizeof value);
-    const float size = std::abs(value);
-    if (size > 0) least = std::min(least, size);
-    most = std::max(most, size);
-    if (!(most <= 129 * least)) return true;
+  for (float value : values) {
+    if (!std::isfinite(value)) return false;
+    if (value != 0) least = std::min(least, std::abs(value));
+    most = std::max(most, std::abs(value));
   }
-  return false;
+  for (float times = 1; times * most <= kMostSteps * least; ++times) {
+    const float scale = most / std::nearbyint(times * most / least);
+    const bool fit = std::all_of(values.begin(), values.end(), [&](float value) {
+      const float q = std::nearbyint(value / scale);
+      return q >= -128 && q <= kLargest && std::abs(q * scale - value) <= std::abs(value) * 0x1p-21F;
+    });
+    if (fit) return true;
+  }
+  return most == 0;
+}
+
+// The first numbers of the first column tell it of nearly all other weights. More would be read from a file that nobody else reads yet.
+bool first_numbers_cannot_fit(const float* B, int64_t K, int64_t step) {
+  float first[16];
+  const int64_t count = std::min<int64_t>(16, K);
+  for (int64_t k = 0; k < count; ++k)
+    std::memcpy(first + k, reinterpret_cast<const std::byte*>(B) + k * step * static_cast<int64_t>(sizeof(float)), sizeof(float));
+  return !have_common_step({first, static_cast<size_t>(count)});
 }
 
 // One panel times at most kFewRows rows, which read it once.
@@ -305,7 +319,7 @@ PackedInt8Weights pack_int8_weights(const float* B, int64_t K, int64_t N, int64_
 
 bool are_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed) {
   if (K == 0 || N == 0) return true;
-  if (first_column_cannot_fit(B, K, transposed ? 1 : ldb)) return false;
+  if (first_numbers_cannot_fit(B, K, transposed ? 1 : ldb)) return false;
   const Panels panels(N, panel_shape<float>());
   for (int64_t panel = 0; panel < panels.count; ++panel)
     if (!PanelScales(B, K, ldb, transposed, panels, panel).all_fit()) return false;
