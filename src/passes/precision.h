@@ -33,7 +33,8 @@ class PrecisionRules {
 };
 
 /// Products by constant weights, convolutions with channels innermost and fused attention get the precision that the rules say. To be run
-/// last. Where they say float32, weights that are multiples of 8-bit numbers are kept in 8 bits, which rounds nothing. Products become FusedMatMul, whether or not anything is behind them. Returns how many nodes are no longer computed in float32.
+/// last. Where they say float32, weights that are multiples of 8-bit numbers are kept in 8 bits, which rounds nothing. Products become
+/// FusedMatMul, whether or not anything is behind them. Returns how many nodes are no longer computed in float32.
 int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit);
 
 }  // namespace treadle::passes
