@@ -59,6 +59,12 @@ struct InputFile {
   InputFile& operator=(const InputFile&) = delete;
 };
 
+void drop(const std::pair<uintptr_t, uintptr_t>& range) {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (range.first + page - 1) / page * page, end = range.second / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 /// The files that are mapped now: pages of any other memory would lose their contents.
 class Mappings {
  public:
@@ -95,9 +101,13 @@ class Mappings {
     file.read_end = std::max(file.read_end, begin + size_bytes);
     file.read_bytes += size_bytes;
     if (file.read_bytes < kWorthDropping) return std::pair{begin, begin};
-    const std::pair all{file.read_begin, file.read_end};
-    file = {.size_bytes = file.size_bytes, .whole = file.whole};
-    return all;
+    return take(file);
+  }
+  /// Drops what was noted and is still there: under the lock, as nothing else keeps the files mapped.
+  void drop_waiting() {
+    std::lock_guard lock(mutex_);
+    for (auto& [data, file] : files_)
+      if (file.read_bytes > 0) drop(take(file));
   }
 
  private:
@@ -107,6 +117,11 @@ class Mappings {
     size_t read_bytes = 0;
     FileRange whole;
   };
+  static std::pair<uintptr_t, uintptr_t> take(Mapped& file) {
+    const std::pair all{file.read_begin, file.read_end};
+    file = {.size_bytes = file.size_bytes, .whole = file.whole};
+    return all;
+  }
   std::map<uintptr_t, Mapped>::iterator around(uintptr_t begin, size_t size_bytes) {
     auto after = files_.upper_bound(begin);
     if (after == files_.begin()) return files_.end();
@@ -142,13 +157,12 @@ std::shared_ptr<Storage> map_file(const std::string& path) {
 }
 
 bool drop_mapped_pages(const void* data, size_t size_bytes) {
-  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto range = Mappings::all().note(data, size_bytes);
-  if (!range) return false;
-  const uintptr_t begin = (range->first + page - 1) / page * page, end = range->second / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-  return true;
+  if (range) drop(*range);
+  return range.has_value();
 }
+
+void drop_waiting_pages() { Mappings::all().drop_waiting(); }
 
 std::optional<FileRange> mapped_range(const void* data, size_t size_bytes) { return Mappings::all().find(data, size_bytes); }
 

@@ -23,6 +23,8 @@ std::shared_ptr<Storage> map_file(const std::string& path);
 /// lies between. Does nothing for other memory.
 /// @return whether it is such a file's.
 bool drop_mapped_pages(const void* data, size_t size_bytes);
+/// Takes what waits out as well, of all files.
+void drop_waiting_pages();
 
 /// Which bytes of which file, in which state: who has the same has the same contents, as long as every change shows in the times.
 struct FileRange {

@@ -5,6 +5,7 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/file.h"
 #include "core/large_memory.h"
 #include "core/thread_pool.h"
 #include "exec/budget.h"
@@ -147,7 +148,9 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
       }
     }
   });
-  if (total_bytes >= kMuchToPack && !program_.bindings().latest_plan()) give_back_free_memory();
+  if (total_bytes < kMuchToPack || program_.bindings().latest_plan()) return;
+  give_back_free_memory();
+  drop_waiting_pages();
 }
 
 void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {

@@ -104,13 +104,14 @@ TEST_F(File, PagesThatWereDroppedHoldWhatTheyHeld) {
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(mapped->data()), mapped->size_bytes()), content);
 }
 
+long resident_kb() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("RssFile:")) return std::stol(line.substr(8));
+  return 0;
+}
+
 TEST_F(File, PagesAreDroppedOfManySmallPieces) {
-  auto resident_kb = [] {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);)
-      if (line.starts_with("RssFile:")) return std::stol(line.substr(8));
-    return 0L;
-  };
   constexpr size_t kBytes = size_t{16} << 20, kPiece = 10'000;
   put("a", std::string(kBytes, 'x'));
   std::shared_ptr<Storage> mapped = map_file(path("a"));
@@ -119,6 +120,18 @@ TEST_F(File, PagesAreDroppedOfManySmallPieces) {
   if (before == 0) GTEST_SKIP() << "the system does not tell";
   for (size_t at = 0; at + kPiece <= kBytes; at += kPiece) EXPECT_TRUE(drop_mapped_pages(mapped->data() + at, kPiece));
   EXPECT_LT(resident_kb(), before - 12 * 1024);
+}
+
+TEST_F(File, FewPagesAreDroppedWhenAskedFor) {
+  put("a", std::string(900'000, 'x'));
+  std::shared_ptr<Storage> mapped = map_file(path("a"));
+  for (size_t at = 0; at < 900'000; at += 4096) ASSERT_EQ(mapped->data()[at], std::byte{'x'});
+  const long before = resident_kb();
+  if (before == 0) GTEST_SKIP() << "the system does not tell";
+  EXPECT_TRUE(drop_mapped_pages(mapped->data(), 900'000));
+  drop_waiting_pages();
+  EXPECT_LT(resident_kb(), before - 700);
+  EXPECT_EQ(mapped->data()[899'999], std::byte{'x'});
 }
 
 TEST_F(File, PagesOfOtherMemoryAreNotDropped) {

@@ -309,6 +309,10 @@ int64_t packed_int8_scales(int64_t N) { return Panels(N, panel_shape<float>()).p
 int64_t packed_int8_size(int64_t K, int64_t N) { return K * packed_int8_scales(N); }
 
 PackedInt8Weights pack_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, int8_t* data, float* scales) {
+  if (K == 0) {
+    std::fill_n(scales, packed_int8_scales(N), 0.0F);
+    return {K, N, data, scales};
+  }
   const Panels panels(N, panel_shape<float>());
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t n0 = panels.first_column(panel);
