@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "kernels/gemm/tile.h"
@@ -161,6 +160,18 @@ constexpr int64_t kFewRows = 4, kMaxPanel = 64;
 constexpr float kMostSteps = 128.5F;  // from the smallest number to the largest
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
 
+// What numbers from `least` to `most` in size may be multiples of, if the smallest is `times` that; 0 if they cannot be. The largest is
+// divided: its rounding is the least of them.
+float step_of(float least, float most, float times) {
+  if (most == 0 || !std::isfinite(most) || !(times * most <= kMostSteps * least)) return 0;
+  return most / std::nearbyint(times * most / least);
+}
+
+bool is_multiple(float value, float step) {
+  const float q = std::nearbyint(value / step);
+  return q >= -128 && q <= kLargest && std::abs(q * step - value) <= std::abs(value) * 0x1p-21F;
+}
+
 // A panel of B as rows of its width, and what its columns are multiples of.
 class PanelScales {
  public:
@@ -169,26 +180,24 @@ class PanelScales {
     const int64_t n0 = panels.first_column(panel), columns = std::min(width_, panels.N - n0);
     pack_b(B + n0 * (transposed ? ldb : 1), K, columns, ldb, transposed, rows_.data());
     HWY_DYNAMIC_DISPATCH(panel_ranges)(rows_.data(), K_, width_, least_, most_);
-    for (int64_t n = 0; n < width_; ++n) set(n, candidate(n, 1));
-    if (!all_can_fit_) return;
+    for (int64_t n = 0; n < width_; ++n) set(n, step_of(least_[n], most_[n], 1));
     HWY_DYNAMIC_DISPATCH(panel_fits)(rows_.data(), K_, width_, scales_, inverses_, wrong_);
-    // With none of the column's numbers one step large, the step is a part of the smallest.
-    for (int64_t n = 0; n < width_; ++n)
-      for (float times = 2; wrong_[n] != 0 && times * most_[n] <= kMostSteps * least_[n]; ++times) {
-        set(n, candidate(n, times));
+    for (int64_t n = 0; n < width_; ++n) {
+      float step = 0;
+      for (float times = 2; wrong_[n] != 0 && (step = step_of(least_[n], most_[n], times)) > 0; ++times) {
+        set(n, step);
         wrong_[n] = fits(n) ? 0 : 1;
       }
+    }
   }
 
-  /// Whether the columns are multiples, from -128 to 127 times, of one number each; of a few elements each it can be told that they are
-  /// not.
+  /// Whether the columns are multiples, from -128 to 127 times, of one number each.
   bool all_fit() const {
-    return all_can_fit_ && std::all_of(wrong_, wrong_ + width_, [](float wrong) { return wrong == 0; });
+    return std::all_of(wrong_, wrong_ + width_, [](float wrong) { return wrong == 0; });
   }
   /// That number, or a 127th of the column's largest where there is none; NaN where it is not finite.
   void pack(int8_t* data, float* scales) {
     for (int64_t n = 0; n < width_; ++n) {
-      if (!all_can_fit_) wrong_[n] = times_fit(n) ? 0 : 1;
       if (wrong_[n] != 0) set(n, std::isinf(most_[n]) ? kNan : most_[n] / kLargest);
       scales[n] = scales_[n];
     }
@@ -196,60 +205,35 @@ class PanelScales {
   }
 
  private:
-  // Of the largest, whose rounding is the least of them.
-  float candidate(int64_t n, float times) {
-    if (most_[n] == 0) return 0;
-    if (!(times * most_[n] <= kMostSteps * least_[n])) return all_can_fit_ = false, 0.0F;
-    return most_[n] / std::nearbyint(times * most_[n] / least_[n]);
-  }
   void set(int64_t n, float scale) { scales_[n] = scale, inverses_[n] = scale > 0 ? 1 / scale : 0; }
   bool fits(int64_t n) const {
-    for (int64_t k = 0; k < K_; ++k) {
-      const float value = rows_[static_cast<size_t>(k * width_ + n)], q = std::nearbyint(value * inverses_[n]);
-      if (!(q >= -128 && q <= kLargest && std::abs(q * scales_[n] - value) <= std::abs(value) * 0x1p-21F)) return false;
-    }
+    for (int64_t k = 0; k < K_; ++k)
+      if (!is_multiple(rows_[static_cast<size_t>(k * width_ + n)], scales_[n])) return false;
     return true;
-  }
-  bool times_fit(int64_t n) {
-    for (float times = 1; times * most_[n] <= kMostSteps * least_[n]; ++times) {
-      set(n, candidate(n, times));
-      if (fits(n)) return true;
-    }
-    return false;
   }
 
   int64_t K_, width_;
   std::vector<float> rows_;
-  bool all_can_fit_ = true;
-  float least_[kMaxPanel], most_[kMaxPanel], scales_[kMaxPanel], inverses_[kMaxPanel], wrong_[kMaxPanel];
+  float least_[kMaxPanel], most_[kMaxPanel], scales_[kMaxPanel], inverses_[kMaxPanel];
+  float wrong_[kMaxPanel];  // not 0: the column's elements are not multiples of its scale
 };
-
-// Whether some numbers are q times one number, q from -128 to 127; finite ones.
-bool have_common_step(std::span<const float> values) {
-  float least = std::numeric_limits<float>::infinity(), most = 0;
-  for (float value : values) {
-    if (!std::isfinite(value)) return false;
-    if (value != 0) least = std::min(least, std::abs(value));
-    most = std::max(most, std::abs(value));
-  }
-  for (float times = 1; times * most <= kMostSteps * least; ++times) {
-    const float scale = most / std::nearbyint(times * most / least);
-    const bool fit = std::all_of(values.begin(), values.end(), [&](float value) {
-      const float q = std::nearbyint(value / scale);
-      return q >= -128 && q <= kLargest && std::abs(q * scale - value) <= std::abs(value) * 0x1p-21F;
-    });
-    if (fit) return true;
-  }
-  return most == 0;
-}
 
 // The first numbers of the first column tell it of nearly all other weights. More would be read from a file that nobody else reads yet.
 bool first_numbers_cannot_fit(const float* B, int64_t K, int64_t step) {
-  float first[16];
+  float first[16], least = std::numeric_limits<float>::infinity(), most = 0;
   const int64_t count = std::min<int64_t>(16, K);
-  for (int64_t k = 0; k < count; ++k)
+  for (int64_t k = 0; k < count; ++k) {
     std::memcpy(first + k, reinterpret_cast<const std::byte*>(B) + k * step * static_cast<int64_t>(sizeof(float)), sizeof(float));
-  return !have_common_step({first, static_cast<size_t>(count)});
+    const float size = std::abs(first[k]);
+    if (!std::isfinite(size)) return true;
+    if (size > 0) least = std::min(least, size);
+    most = std::max(most, size);
+  }
+  if (most == 0) return false;
+  float scale = 0;
+  for (float times = 1; (scale = step_of(least, most, times)) > 0; ++times)
+    if (std::all_of(first, first + count, [&](float value) { return is_multiple(value, scale); })) return false;
+  return true;
 }
 
 // One panel times at most kFewRows rows, which read it once.

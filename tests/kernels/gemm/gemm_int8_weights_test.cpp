@@ -122,6 +122,20 @@ TEST(GemmInt8Weights, OtherWeightsAreNotTakenForBytes) {
   for (const auto& column : others) EXPECT_FALSE(are_int8_weights(column.data(), static_cast<int64_t>(column.size()), 1, 1, false));
   const std::vector<float> fits = {0, -128, 127, 3};
   EXPECT_TRUE(are_int8_weights(fits.data(), 4, 1, 1, false));
+  // Columns that begin with zeros, as those of sparse weights do, or that have nothing else; and one without a number.
+  std::vector<float> sparse(60, 0);
+  EXPECT_TRUE(are_int8_weights(sparse.data(), 30, 2, 2, false));
+  sparse[58] = 0.25F, sparse[59] = 0.5F;
+  EXPECT_TRUE(are_int8_weights(sparse.data(), 30, 2, 2, false));
+  sparse[56] = 0.1F, sparse[54] = 0.03001F;
+  EXPECT_FALSE(are_int8_weights(sparse.data(), 30, 2, 2, false));
+  const std::vector<float> numberless(30, infinity);
+  EXPECT_FALSE(are_int8_weights(numberless.data(), 30, 1, 1, false));
+  const Packed packed(numberless, 30, 1, 1, false);
+  EXPECT_TRUE(std::isnan(packed.scales[0]));
+  std::vector<float> late(40, 0);  // no number where it is looked at first
+  late[30] = infinity;
+  EXPECT_FALSE(are_int8_weights(late.data(), 40, 1, 1, false));
 }
 
 }  // namespace
