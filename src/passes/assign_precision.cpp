@@ -40,7 +40,7 @@ class AssignPrecision final : public Rule {
   static bool has_int8_weights(const Graph& graph, const Node& node) {
     constexpr int64_t kWorthWhile = 4096;  // elements
     const std::optional<ProductParts> parts = product_parts(graph, node);
-    const Tensor* weights = parts ? graph.constant_tensor(parts->inputs[1]) : nullptr;
+    const Tensor* weights = parts ? graph.stored_tensor(parts->inputs[1]) : nullptr;  // wherever it lies: it is not to be copied
     if (weights == nullptr || weights->shape().num_elements() < kWorthWhile || !weights->is_contiguous()) return false;
     const bool transposed = parts->attributes.get_int("transB") != 0;
     if (transposed && reinterpret_cast<uintptr_t>(weights->raw()) % alignof(float) != 0) return false;
