@@ -224,6 +224,14 @@ std::string summary(const Datum& datum, int64_t max_elements) {
   return text + "  " + elements;
 }
 
+std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
+                                         const std::vector<std::string>& files, int64_t i) {
+  InputOptions inputs = options;
+  inputs.seed += static_cast<uint64_t>(i);
+  if (i < static_cast<int64_t>(files.size())) inputs.files = {files[static_cast<size_t>(i)]};
+  return make_feeds(infos, inputs);
+}
+
 std::vector<std::string> sample_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {

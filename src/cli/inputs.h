@@ -34,6 +34,9 @@ void add_session_options(CLI::App& app, SessionOptions& options);
 /// First elements of a value, its type, and its range.
 std::string summary(const Datum& datum, int64_t max_elements = 8);
 
+/// The feeds of sample i: from files[i], or random where there are no so many files, each with a seed of its own.
+std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
+                                         const std::vector<std::string>& files, int64_t i);
 /// The files of the arguments and folders, one sample each, in order of their names.
 /// @throws Error(not_found) for a folder without any
 std::vector<std::string> sample_files(const std::vector<std::string>& paths);

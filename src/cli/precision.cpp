@@ -27,11 +27,7 @@ int choose(const PrecisionArguments& a) {
       model,
       [&](std::map<std::string, Datum>& feeds) {
         if (next == count) return false;
-        InputOptions inputs = a.inputs;
-        inputs.seed += static_cast<uint64_t>(next);
-        if (!files.empty()) inputs.files = {files[static_cast<size_t>(next)]};
-        ++next;
-        feeds = make_feeds(model.inputs(), inputs);
+        feeds = make_sample(model.inputs(), a.inputs, files, next++);
         return true;
       },
       a.options);

@@ -66,12 +66,7 @@ int run_quantize(QuantizeArguments& a) {
   if (o.mode == QuantizeMode::qdq && count == 0)
     throw Error(ErrorCode::invalid_argument,
                 "mode qdq needs values that the inputs take in use: --data FILE or FOLDER, or --random 8 to try the command");
-  auto sample = [&](int64_t i) {
-    InputOptions inputs = a.inputs;
-    inputs.seed += static_cast<uint64_t>(i);
-    if (i < static_cast<int64_t>(files.size())) inputs.files = {files[static_cast<size_t>(i)]};
-    return make_feeds(model.inputs(), inputs);
-  };
+  auto sample = [&](int64_t i) { return make_sample(model.inputs(), a.inputs, files, i); };
   int64_t next = 0;
   const QuantizeResult result = quantize(model, o, [&](std::map<std::string, Datum>& feeds) {
     if (next == count) return false;

@@ -13,6 +13,7 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/fork_mutex.h"
 
 namespace treadle {
 namespace {
@@ -29,8 +30,7 @@ class KeptBlocks {
  public:
   // The smallest that suffices; what it has too much goes back to the system. Null if there is none.
   void* take(size_t rounded) noexcept {
-    std::unique_lock lock(mutex_, std::try_to_lock);  // after a fork another thread's lock may never be released
-    if (!lock) return nullptr;
+    std::lock_guard lock(mutex_);
     Block* best = nullptr;
     for (Block& block : blocks_)
       if (block.size_bytes >= rounded && (!best || block.size_bytes < best->size_bytes)) best = &block;
@@ -43,16 +43,17 @@ class KeptBlocks {
     return taken.data;
   }
   bool keep(void* data, size_t rounded) noexcept {
-    std::unique_lock lock(mutex_, std::try_to_lock);
+    std::lock_guard lock(mutex_);
     size_t kept = rounded;
     for (const Block& block : blocks_) kept += block.size_bytes;
     const auto free = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.size_bytes == 0; });
-    if (!lock || kept > kKeptAtMost || free == blocks_.end() || ::madvise(data, rounded, MADV_FREE) != 0) return false;
+    if (kept > kKeptAtMost || free == blocks_.end() || ::madvise(data, rounded, MADV_FREE) != 0) return false;
     *free = {static_cast<std::byte*>(data), rounded};
     return true;
   }
   void give_back_all() noexcept {
-    if (std::unique_lock lock(mutex_, std::try_to_lock); lock) give_back(SIZE_MAX);
+    std::lock_guard lock(mutex_);
+    give_back(SIZE_MAX);
   }
 
  private:
@@ -71,7 +72,7 @@ class KeptBlocks {
     }
   }
 
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::array<Block, 16> blocks_;
 };
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the block of C stays in L1
 constexpr int64_t kTiledRowsPerChunk = 128;    // and with AMX, whose tiles have their sums in L2
-constexpr int64_t kLeastTiledRows = 8;         // fewer are read from memory as fast by vectors
 constexpr int64_t kTileGain = 8;               // by which AMX is faster
 constexpr int64_t kMinMacsPerChunk = 200'000;  // about 2 us of work
 constexpr int64_t kMinConverted = 16'384;      // elements that are worth a chunk
@@ -74,7 +73,7 @@ struct RoundedA {
 
   RoundedA(int64_t rows, int64_t columns, Bf16Form in_form, bool emulated) : form(in_form), M(rows), K(columns) {
     const int64_t parts = parts_of(form), pairs = pairs_of(K);
-    if (!emulated && M >= kLeastTiledRows && cpu_info().features.amx_bf16) depth = amx_depth(pairs);
+    if (!emulated && M >= kLeastAmxRows && cpu_info().features.amx_bf16) depth = amx_depth(pairs);
     const int64_t part = depth != 0 ? pairs / depth * kAmxTile : 2 * pairs;
     row = parts * 2 * pairs;
     if (depth != 0) tile_rows = parts * part;

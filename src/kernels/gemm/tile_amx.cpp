@@ -13,7 +13,6 @@ namespace treadle::kernels {
 
 namespace {
 constexpr int64_t kTileRows = 16, kTilePairs = 16;
-constexpr int64_t kLeastByteRows = 8;      // fewer are read from memory as fast by vectors
 constexpr int64_t kPartBytes = 24 * 1024;  // of a panel, which stay in L1 while all rows pass
 constexpr int64_t kLeastPairs = 6;         // of a tile; with fewer, its loads take longer than vectors would
 }  // namespace
@@ -238,7 +237,7 @@ void AmxTiles::multiply(const AmxBlock&) {}
 
 #endif
 
-bool uses_amx_bytes(int64_t rows, int64_t quads) { return cpu_info().features.amx_int8 && rows >= kLeastByteRows && amx_depth(quads) > 0; }
+bool uses_amx_bytes(int64_t rows, int64_t quads) { return cpu_info().features.amx_int8 && rows >= kLeastAmxRows && amx_depth(quads) > 0; }
 
 void amx_byte_sums(const uint8_t* A, int64_t lda, const int8_t* B, int64_t quads, int64_t vectors, int64_t rows, int32_t* sums) {
   static constexpr int64_t kOneRun = 0;

@@ -28,6 +28,7 @@ struct AmxBlock {
   int64_t fetch_distance = 0, fetch_share = 0, fetch_shares = 0;
 };
 constexpr int64_t kAmxRows = 32;
+constexpr int64_t kLeastAmxRows = 8;  // of a product: fewer are read from memory as fast by vectors
 
 /// Pairs of k that a tile holds when runs of `pairs` are cut evenly; 0 where they cannot be: a last tile of another width would cost more
 /// than it brings.

@@ -340,9 +340,9 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 bool uses_amx(const Bf16Tile& job) {
-  constexpr int64_t kLeastRows = 8;  // fewer are read from memory as fast by vectors
   if (job.a_tiles != 0) return true;
-  return !job.emulated && cpu_info().features.amx_bf16 && job.to.row_end - job.to.row_begin >= kLeastRows && amx_depth(job.length / 2) > 0;
+  return !job.emulated && cpu_info().features.amx_bf16 && job.to.row_end - job.to.row_begin >= kLeastAmxRows &&
+         amx_depth(job.length / 2) > 0;
 }
 
 HWY_EXPORT(bf16_tile_here);
