@@ -154,14 +154,15 @@ bool strides_are_contiguous(const Shape& shape, std::span<const int64_t> strides
 }
 
 template <typename T>
-void copy_strided(T* dst, const T* src, const Shape& shape, std::span<const int64_t> strides, int axis) {
+void copy_strided(T* dst, std::span<const int64_t> dst_strides, const T* src, std::span<const int64_t> src_strides, const Shape& shape,
+                  int axis = 0) {
   if (axis == shape.rank()) {
     *dst = *src;
     return;
   }
-  int64_t inner = shape.product(axis + 1, shape.rank());
+  const auto a = static_cast<size_t>(axis);
   for (int64_t i = 0; i < shape[axis]; ++i)
-    copy_strided(dst + i * inner, src + i * strides[static_cast<size_t>(axis)], shape, strides, axis + 1);
+    copy_strided(dst + i * dst_strides[a], dst_strides, src + i * src_strides[a], src_strides, shape, axis + 1);
 }
 
 }  // namespace
@@ -224,31 +225,25 @@ Tensor Tensor::reshaped(const Shape& shape) const {
 }
 
 void Tensor::copy_from(const Tensor& other) {
-  if (other.dtype_ != dtype_ || other.num_elements_ != num_elements_ || !contiguous_)
+  if (other.dtype_ != dtype_ || other.num_elements_ != num_elements_ || (!contiguous_ && other.shape_ != shape_))
     throw Error(ErrorCode::invalid_argument, "cannot copy " + describe(other) + " into " + describe(*this));
   if (num_elements_ == 0) return;
-  if (dtype_ == DType::string) {
-    copy_strided(data<std::string>(), other.data<std::string>(), other.shape_, other.strides(), 0);
-  } else if (other.contiguous_) {
+  if (contiguous_ && other.contiguous_ && dtype_ != DType::string) {
     std::memcpy(data_, other.data_, size_bytes());
-  } else {
-    switch (bits_of(dtype_)) {
-      case 8:
-        return copy_strided(reinterpret_cast<uint8_t*>(data_), reinterpret_cast<const uint8_t*>(other.data_), other.shape_, other.strides(),
-                            0);
-      case 16:
-        return copy_strided(reinterpret_cast<uint16_t*>(data_), reinterpret_cast<const uint16_t*>(other.data_), other.shape_,
-                            other.strides(), 0);
-      case 32:
-        return copy_strided(reinterpret_cast<uint32_t*>(data_), reinterpret_cast<const uint32_t*>(other.data_), other.shape_,
-                            other.strides(), 0);
-      case 64:
-        return copy_strided(reinterpret_cast<uint64_t*>(data_), reinterpret_cast<const uint64_t*>(other.data_), other.shape_,
-                            other.strides(), 0);
-      default:
-        return copy_strided(reinterpret_cast<std::complex<double>*>(data_), reinterpret_cast<const std::complex<double>*>(other.data_),
-                            other.shape_, other.strides(), 0);
-    }
+    return;
+  }
+  // Elements keep their order: a contiguous tensor takes them under any shape.
+  const Shape strides = contiguous_ ? contiguous_strides(other.shape_) : strides_;
+  auto copy = [&]<typename T>(T) {
+    copy_strided(reinterpret_cast<T*>(data_), strides.dims(), reinterpret_cast<const T*>(other.data_), other.strides(), other.shape_);
+  };
+  if (dtype_ == DType::string) return copy(std::string());
+  switch (bits_of(dtype_)) {
+    case 8: return copy(uint8_t{});
+    case 16: return copy(uint16_t{});
+    case 32: return copy(uint32_t{});
+    case 64: return copy(uint64_t{});
+    default: return copy(std::complex<double>{});
   }
 }
 

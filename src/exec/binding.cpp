@@ -56,6 +56,9 @@ Binding::Binding(const Program& program) : program_(program) {
     operand_shapes_.push_back(slot < 0 ? &scalar : &shapes_[static_cast<size_t>(slot)]);
     operand_dtypes_.push_back(slot < 0 ? DType::undefined : slots[static_cast<size_t>(slot)].dtype);
   }
+  if (std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.row_step != 0; })) {
+    for (int32_t slot : program.operands()) operand_steps_.push_back(slot < 0 ? 0 : slots[static_cast<size_t>(slot)].row_step);
+  }
   for (size_t s = 0; s < slots.size(); ++s) {
     const Value& value = program.graph().value(slots[s].value);
     if (slots[s].constant_shape)
@@ -104,6 +107,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
   context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
   context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
+  if (!operand_steps_.empty()) context.steps_ = std::span(operand_steps_).subspan(instruction.first_operand, operands);
   context.packed_ = instruction.packed.get();
   context.max_threads_ = max_threads;
   // What a kernel packs when it first knows how.
@@ -246,15 +250,28 @@ void Binding::place_parts() {
     const auto s = static_cast<size_t>(slot);
     return size_bytes(slots[s].dtype, shapes_[s].num_elements());
   };
+  auto row_of = [&](int32_t slot) {
+    const auto s = static_cast<size_t>(slot);
+    return shapes_[s][shapes_[s].rank() - 1];
+  };
+  // From its first byte to behind its last one.
+  auto reach_of = [&](int32_t slot) {
+    const Slot& own = slots[static_cast<size_t>(slot)];
+    if (own.row_step == 0 || shape(slot).num_elements() == 0) return bytes_of(slot);
+    return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
+  };
   if (part_offsets_.empty() && !program_.parts().empty()) part_offsets_.resize(slots.size());
   uint32_t first = 0, count = 0;  // operands added up already: those of pieces of one node grow one by one
   size_t preceding_bytes = 0;
   for (const Program::Part& part : program_.parts()) {
     if (part.first_preceding != first || part.num_preceding < count) first = part.first_preceding, count = 0, preceding_bytes = 0;
     for (; count < part.num_preceding; ++count)
-      if (const int32_t slot = program_.operands()[first + count]; slot >= 0) preceding_bytes += bytes_of(slot);
+      if (const int32_t slot = program_.operands()[first + count]; slot >= 0) {
+        const bool by_rows = slots[static_cast<size_t>(part.slot)].row_step != 0;
+        preceding_bytes += by_rows ? size_bytes(slots[static_cast<size_t>(slot)].dtype, row_of(slot)) : bytes_of(slot);
+      }
     const size_t offset = (part.base < 0 ? 0 : part_offsets_[static_cast<size_t>(part.base)]) + preceding_bytes;
-    if (offset + bytes_of(part.slot) > bytes_of(slots[static_cast<size_t>(part.slot)].root))
+    if (offset + reach_of(part.slot) > bytes_of(slots[static_cast<size_t>(part.slot)].root))
       throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(part.slot)].root) +
                                                    "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
                                                    to_string(shape(part.slot)));

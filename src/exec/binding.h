@@ -88,6 +88,7 @@ class Binding {
   std::vector<const Shape*> operand_shapes_;
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
+  std::vector<int64_t> operand_steps_;  // Slot::row_step; empty if there are none
   std::unique_ptr<std::byte[]> state_;
   std::vector<size_t> sizes_;         // bytes, per buffer
   std::vector<size_t> part_offsets_;  // bytes, per slot; empty if no slot is a part of another

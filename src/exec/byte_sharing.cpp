@@ -55,7 +55,8 @@ class Choice {
     if (!options_.pieces_in_place || !options_.reuse_memory || options_.observable) return found;
     for (size_t i = instructions_.size(); i-- > 0;) {
       const Instruction& instruction = instructions_[i];
-      if (!instruction.dynamic && instruction.node->op->pieces != Pieces::none && joins_contiguously(program_.graph(), *instruction.node))
+      if (!instruction.dynamic && instruction.node->op->pieces != Pieces::none &&
+          join_of(program_.graph(), *instruction.node) != Join::none)
         found.push_back(i);
     }
     return found;
@@ -78,7 +79,7 @@ class Choice {
           if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) continue;
           int32_t in = program_.operands(instruction)[static_cast<size_t>(alias.input)];
           int32_t out = program_.operands(instruction)[static_cast<size_t>(instruction.num_inputs + alias.output)];
-          if (in < 0 || out < 0 || slot(out).root != out || slot(out).placement == Placement::known) continue;
+          if (in < 0 || out < 0 || slot(out).root != out || slot(out).placement == Placement::known || slot(in).row_step != 0) continue;
           int32_t root = slot(in).root;
           if (alias.kind == Alias::Kind::view) {
             if (!can_view(in, out)) continue;
@@ -124,11 +125,15 @@ class Choice {
     if (slot(root).placement != Placement::arena && slot(root).placement != Placement::feed && slot(root).placement != Placement::held)
       return;
     const auto outputs = operands.subspan(split.num_inputs);
+    const bool by_rows = join_of(program_.graph(), *split.node) == Join::by_rows;
+    if (slot(in).row_step != 0 && !by_rows) return;
+    const int64_t row_step = !by_rows ? 0 : slot(in).row_step != 0 ? slot(in).row_step : row_length(program_, in);
     for (size_t k = 0; k < outputs.size(); ++k) {
       const int32_t out = outputs[k];
       if (out < 0) return;  // how much lies before the next one is not known
-      if (slot(out).root != out || slot(out).placement != Placement::arena) continue;
+      if (slot(out).root != out || slot(out).placement != Placement::arena || (by_rows && !all_take_steps(out))) continue;
       slot(out).root = root;
+      slot(out).row_step = row_step;
       slot(out).placement = slot(root).placement;
       places.base[static_cast<size_t>(out)] = in;
       places.preceding[static_cast<size_t>(out)] = {split.first_operand + split.num_inputs, static_cast<uint32_t>(k)};
@@ -136,6 +141,15 @@ class Choice {
       last = std::max(last, last_use_[static_cast<size_t>(out)]);
       is_split[static_cast<size_t>(root)] = true;
     }
+  }
+
+  bool all_take_steps(int32_t value) const {
+    for (const Instruction& instruction : instructions_) {
+      const auto operands = program_.operands(instruction);
+      for (size_t k = 0; k < operands.size(); ++k)
+        if (operands[k] == value && !takes_steps(instruction, k)) return false;
+    }
+    return true;
   }
 
   // The bytes of another operand may begin elsewhere in those of the input that is to be written over.

@@ -255,6 +255,18 @@ void Frame::put(int32_t slot, const Datum& value) {
     target.copy_from(value.tensor());
 }
 
+namespace {
+
+// Rows of the shape that lie as far apart as the slot says.
+Tensor part_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes) {
+  std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
+  int64_t stride = slot.row_step;
+  for (int axis = shape.rank() - 2; axis >= 0; stride *= shape[axis--]) strides[static_cast<size_t>(axis)] = stride;
+  return {slot.dtype, shape, strides, std::move(storage), offset_bytes};
+}
+
+}  // namespace
+
 Datum Frame::datum_of(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
@@ -264,7 +276,9 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
       const Tensor& whole = root.tensor();
       const Shape& shape = binding_->shape(index);
       const size_t offset = binding_->part_offset(index);
-      if (offset == 0 && shape.num_elements() == whole.num_elements())
+      if (slot.row_step != 0)
+        tensor = part_of_rows(slot, shape, whole.storage(), static_cast<size_t>(whole.raw() - whole.storage()->data()) + offset);
+      else if (offset == 0 && shape.num_elements() == whole.num_elements())
         tensor = whole.reshaped(shape);
       else
         tensor = Tensor(slot.dtype, shape, whole.storage(), static_cast<size_t>(whole.raw() - whole.storage()->data()) + offset);
@@ -282,7 +296,11 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
   const auto buffer = static_cast<size_t>(slot.buffer);
   if (budget_ && where_[buffer] == kAway) return {};
   auto* data = arena_->data() + (budget_ ? where_[buffer] : binding_->offsets().offsets[buffer]) + binding_->part_offset(index);
-  Tensor view(slot.dtype, shape, Storage::lend(data, size_bytes(slot.dtype, shape.num_elements())));
+  const bool by_rows = slot.row_step != 0 && shape.num_elements() > 0;
+  const int64_t row = by_rows ? shape[shape.rank() - 1] : 0;
+  const int64_t reach = by_rows ? (shape.num_elements() / row - 1) * slot.row_step + row : shape.num_elements();
+  const auto storage = Storage::lend(data, size_bytes(slot.dtype, reach));
+  const Tensor view = by_rows ? part_of_rows(slot, shape, storage, 0) : Tensor(slot.dtype, shape, storage);
   return shared ? view.clone() : view;
 }
 

@@ -27,7 +27,8 @@ class Placing {
       const auto operands = program.operands(instructions[i]);
       for (size_t k = 0; k < operands.size(); ++k)
         if (operands[k] >= 0)
-          accesses_[at(slots[at(operands[k])].root)].push_back({static_cast<int32_t>(i), k >= instructions[i].num_inputs});
+          accesses_[at(slots[at(operands[k])].root)].push_back(
+              {static_cast<int32_t>(i), k >= instructions[i].num_inputs, takes_steps(instructions[i], k)});
     }
   }
 
@@ -36,20 +37,26 @@ class Placing {
     const auto operands = program_.operands(concat);
     const auto inputs = operands.first(concat.num_inputs);
     const int32_t out = operands[concat.num_inputs];
-    if (out < 0 || view_of_neighbours(step, inputs, out)) return;
+    if (out < 0) return;
+    const bool by_rows = join_of(program_.graph(), *concat.node) == Join::by_rows;
+    if (view_of_neighbours(step, inputs, out, by_rows)) return;
     const Slot& host = slots_[at(out)];
+    if (host.row_step != 0 && !by_rows) return;
+    const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
     if (host.placement != Placement::arena && host.placement != Placement::held) return;
     // What writes over the whole output, or over what it is a part of: nobody may want an input then any more.
     for (const Access& access : accesses_[at(out)])
       if (access.writes && access.step != step) late_[at(out)].push_back(access.step);
     for (size_t k = 0; k < inputs.size(); ++k)
-      if (inputs[k] >= 0 && may_move(inputs[k], step, out)) move(inputs[k], {concat.first_operand, static_cast<uint32_t>(k)}, out);
+      if (inputs[k] >= 0 && may_move(inputs[k], step, out, by_rows))
+        move(inputs[k], {concat.first_operand, static_cast<uint32_t>(k)}, out, row_step);
   }
 
  private:
   struct Access {
     int32_t step;
     bool writes;
+    bool takes_steps;
   };
   struct Host {
     int32_t slot = -1;  // the Concat's output that a root has moved into
@@ -73,16 +80,27 @@ class Placing {
                        [&](const Access& access) { return !access.writes || before(access.step, step); });
   }
 
-  bool may_move(int32_t in, int32_t step, int32_t out) const {
+  // All that share the root's bytes have its rows, and whoever touches them asks where they are.
+  bool may_have_steps(int32_t root) const {
+    return std::all_of(members_[at(root)].begin(), members_[at(root)].end(),
+                       [&](int32_t member) {
+                         const auto& shape = program_.type(member).shape;
+                         return same_size(member, root) && !shape->empty() && shape->back() == program_.type(root).shape->back();
+                       }) &&
+           std::all_of(accesses_[at(root)].begin(), accesses_[at(root)].end(), [](const Access& access) { return access.takes_steps; });
+  }
+
+  bool may_move(int32_t in, int32_t step, int32_t out, bool by_rows) const {
     const int32_t root = slots_[at(in)].root;
     const Slot& own = slots_[at(root)];
     return own.root == root && root != slots_[at(out)].root && own.placement == Placement::arena && own.static_shape &&
-           same_size(in, root) && written_before(root, step) && all_before(accesses_[at(root)], late_[at(out)]);
+           same_size(in, root) && written_before(root, step) && all_before(accesses_[at(root)], late_[at(out)]) &&
+           (!by_rows || may_have_steps(root));
   }
 
-  void move(int32_t in, Places::Operands preceding, int32_t out) {
+  void move(int32_t in, Places::Operands preceding, int32_t out, int64_t row_step) {
     const int32_t root = slots_[at(in)].root;
-    join(root, slots_[at(out)]);
+    join(root, slots_[at(out)], row_step);
     places_.base[at(root)] = out;
     places_.preceding[at(root)] = preceding;
     hosts_[at(root)] = {out, preceding.count};
@@ -90,11 +108,12 @@ class Placing {
   }
 
   // All that share the bytes of a root have some of another one's now.
-  void join(int32_t root, Slot other) {
+  void join(int32_t root, Slot other, int64_t row_step) {
     std::vector<int32_t> members = std::move(members_[at(root)]);
     for (int32_t member : members) {
       slots_[at(member)].root = other.root;
       slots_[at(member)].placement = other.placement;
+      slots_[at(member)].row_step = row_step;
     }
     auto& joined = members_[at(other.root)];
     joined.insert(joined.end(), members.begin(), members.end());
@@ -106,13 +125,14 @@ class Placing {
     return slot;
   }
 
-  bool view_of_neighbours(int32_t step, std::span<const int32_t> inputs, int32_t out) {
+  bool view_of_neighbours(int32_t step, std::span<const int32_t> inputs, int32_t out, bool by_rows) {
     const Slot& own = slots_[at(out)];
     if (own.root != out || own.placement != Placement::arena || inputs.empty()) return false;
     Host host;
     for (size_t k = 0; k < inputs.size(); ++k) {
       const int32_t root = inputs[k] < 0 ? -1 : moved_root(inputs[k]);
-      if (root < 0 || !same_size(root, inputs[k]) || !written_before(root, step)) return false;
+      if (root < 0 || !same_size(root, inputs[k]) || !written_before(root, step) || (slots_[at(inputs[k])].row_step != 0) != by_rows)
+        return false;
       const Host& there = hosts_[at(root)];
       if (k == 0)
         host = there;
@@ -121,8 +141,8 @@ class Placing {
     }
     for (const Access& access : accesses_[at(out)])
       if (access.writes && access.step != step) return false;
-    if (!all_before(accesses_[at(out)], late_[at(host.slot)])) return false;
-    join(out, slots_[at(inputs[0])]);
+    if (!all_before(accesses_[at(out)], late_[at(host.slot)]) || (by_rows && !may_have_steps(out))) return false;
+    join(out, slots_[at(inputs[0])], slots_[at(inputs[0])].row_step);
     places_.base[at(out)] = inputs[0];
     return true;
   }
@@ -139,17 +159,34 @@ class Placing {
 
 }  // namespace
 
-bool joins_contiguously(const Graph& graph, const Node& node) {
+Join join_of(const Graph& graph, const Node& node) {
   const ValueId whole = node.op->pieces == Pieces::concat ? node.outputs[0] : node.inputs[0];
-  if (whole == kNoValue) return false;
+  if (whole == kNoValue) return Join::none;
   const Type& type = graph.type(whole);
-  if (!type.is_tensor() || !type.shape || type.dtype == DType::string || bits_of(type.dtype) % 8 != 0) return false;
+  if (!type.is_tensor() || !type.shape || type.dtype == DType::string || bits_of(type.dtype) % 8 != 0) return Join::none;
   const auto rank = static_cast<int64_t>(type.shape->size());
   int64_t axis = node.attributes.get_int("axis", 0);
   if (axis < 0) axis += rank;
-  if (axis < 0 || axis >= rank) return false;
-  return std::all_of(type.shape->begin(), type.shape->begin() + axis, [](const Dim& dim) { return dim.is_const() && dim.value() == 1; });
+  if (axis < 0 || axis >= rank) return Join::none;
+  if (std::all_of(type.shape->begin(), type.shape->begin() + axis, [](const Dim& dim) { return dim.is_const() && dim.value() == 1; }))
+    return Join::whole;
+  const auto& parts = node.op->pieces == Pieces::concat ? node.inputs : node.outputs;
+  auto has_known_rows = [&](ValueId value) {
+    if (value == kNoValue) return true;
+    const auto& shape = graph.type(value).shape;
+    return shape && static_cast<int64_t>(shape->size()) == rank && shape->back().is_const() && shape->back().value() > 0;
+  };
+  return axis + 1 == rank && has_known_rows(whole) && std::all_of(parts.begin(), parts.end(), has_known_rows) ? Join::by_rows : Join::none;
 }
+
+bool takes_steps(const Instruction& instruction, size_t operand) {
+  if (instruction.dynamic || instruction.kernel == nullptr) return false;
+  const bool is_input = operand < instruction.num_inputs;
+  const uint32_t mask = is_input ? instruction.kernel->strided_inputs : instruction.kernel->strided_outputs;
+  return (mask >> std::min<size_t>(is_input ? operand : operand - instruction.num_inputs, 31) & 1U) != 0;
+}
+
+int64_t row_length(const Program& program, int32_t slot) { return program.type(slot).shape->back().value(); }
 
 void place_in_outputs(const Program& program, std::span<Slot> slots, Places& places, const std::vector<bool>& elided,
                       const Reachability* order, const std::function<bool(size_t instruction)>& allowed) {
@@ -158,7 +195,7 @@ void place_in_outputs(const Program& program, std::span<Slot> slots, Places& pla
   for (size_t i = instructions.size(); i-- > 0;) {
     const Instruction& instruction = instructions[i];
     if (elided[i] || instruction.dynamic || instruction.node->op->pieces != Pieces::concat || !allowed(i)) continue;
-    if (joins_contiguously(program.graph(), *instruction.node)) placing.take_inputs(static_cast<int32_t>(i));
+    if (join_of(program.graph(), *instruction.node) != Join::none) placing.take_inputs(static_cast<int32_t>(i));
   }
 }
 

@@ -51,6 +51,8 @@ struct Slot {
   /// some of them; itself otherwise.
   int32_t root = -1;
   int32_t buffer = -1;  ///< arena: index of the planned buffer
+  int64_t row_step =
+      0;  ///< elements from row to row (runs along the last axis) of a part of another value's rows; 0: rows follow each other
 };
 
 struct Instruction {
@@ -152,7 +154,8 @@ class Program {
     int32_t first, last;  // instructions, both inclusive
   };
   std::span<const BufferInfo> buffers() const { return buffers_; }
-  /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`.
+  /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
+  /// it has a row_step.
   struct Part {
     int32_t slot, base;
     uint32_t first_preceding, num_preceding;  // into operands()

@@ -113,11 +113,21 @@ class BindContext : public ShapeContext {
     return static_cast<const P&>(*packed_);
   }
 
+  /// Elements from one row, a run along the last axis, to the next one: the last extent, unless the operand is a part of another value's
+  /// rows. Only operands of KernelDef::strided_inputs and strided_outputs ever are.
+  int64_t input_step(int input) const { return step(static_cast<size_t>(input), shape(input)); }
+  int64_t output_step(int output) const { return step(node_.inputs.size() + static_cast<size_t>(output), output_shape(output)); }
+
   std::span<const Tensor* const> values_;
+  std::span<const int64_t> steps_;  // per operand, 0 where rows follow each other; empty if all do
   const PackedState* packed_ = nullptr;
   int max_threads_ = 1;
 
  private:
+  int64_t step(size_t operand, const Shape& shape) const {
+    const int64_t own = operand < steps_.size() ? steps_[operand] : 0;
+    return own != 0 || shape.rank() == 0 ? own : shape[shape.rank() - 1];
+  }
   size_t scratch_bytes_ = 0;
 };
 
@@ -187,6 +197,9 @@ struct KernelDef {
   /// What `create` makes depends on the node's attributes, types and constants only, and never changes what it computes: nodes of several
   /// programs may have it in common. Kernels that pack are such.
   bool shares_packed = false;
+  /// Bit i: the kernel asks BindContext where the rows of operand i lie, so that it may be a part of another value's rows. The last bit
+  /// stands for all operands from there on.
+  uint32_t strided_inputs = 0, strided_outputs = 0;
   /// Empty if the kernel takes the node, else the reason why not.
   std::string (*declines)(const CreateContext&) = nullptr;
   std::unique_ptr<PackedState> (*create)(const CreateContext&) = nullptr;
@@ -207,6 +220,7 @@ struct KernelDef {
 ///   static constexpr bool allocates = true;
 ///   static constexpr uint32_t packs = 1U << 1;  // input 1
 ///   static constexpr bool shares_packed = true;  // implied by packs
+///   static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;  // input 0 and output 0
 template <typename K>
 KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined, int dtype_operand = 0) {
   static_assert(std::is_trivially_destructible_v<K> && std::is_trivially_copyable_v<K>, "bound state is plain data");
@@ -221,6 +235,8 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   if constexpr (requires { K::packs; }) def.packs = K::packs;
   def.shares_packed = def.packs != 0;
   if constexpr (requires { K::shares_packed; }) def.shares_packed = K::shares_packed;
+  if constexpr (requires { K::strided_inputs; }) def.strided_inputs = K::strided_inputs;
+  if constexpr (requires { K::strided_outputs; }) def.strided_outputs = K::strided_outputs;
   if constexpr (requires(const CreateContext& c) { K::declines(c); }) def.declines = &K::declines;
   if constexpr (requires(const CreateContext& c) { K::create(c); }) def.create = &K::create;
   if constexpr (requires(const CreateContext& c) { K::restore(c, std::span<const PackedPart>{}); }) def.restore = &K::restore;

@@ -56,8 +56,11 @@ template <int kMaxInputs>
 struct Concat {
   DType dtype;
   int count;
-  int64_t outer, pitch;         // rows, and elements of a row of the output
+  int64_t outer, pitch;         // rows, and elements from row to row of the output
   int64_t lengths[kMaxInputs];  // elements of a row of each input
+  int64_t steps[kMaxInputs];    // from row to row of each input
+
+  static constexpr uint32_t strided_inputs = ~0U, strided_outputs = 1;  // along the last axis
 
   static std::string declines(const CreateContext& c) {
     const int inputs = c.node().num_formal_inputs;
@@ -79,17 +82,19 @@ struct Concat {
       for (int a = 0; a < in.rank(); ++a)
         if (a != axis) check_equal(in[a], out[a], "extents of an input and of the output beside the axis");
       k.lengths[i] = in.product(axis, in.rank());
+      k.steps[i] = axis + 1 == in.rank() ? c.input_step(i) : k.lengths[i];
       total += k.lengths[i];
     }
     check_equal(total, k.pitch, "extents of the inputs along the axis and of the output");
+    if (axis + 1 == out.rank()) k.pitch = c.output_step(0);
     return k;
   }
   void run(RunContext& c) const {
     int64_t offset = 0;
     for (int i = 0; i < count; ++i) {
       // What the executor has in the output already stays where it is.
-      const bool in_place = outer == 1 && lies_at(c.in<void>(i), dtype, c.out<void>(0), offset);
-      if (!in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, lengths[i], c.out<void>(0), offset, pitch, c.pool());
+      const bool in_place = (outer == 1 || steps[i] == pitch) && lies_at(c.in<void>(i), dtype, c.out<void>(0), offset);
+      if (!in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, steps[i], c.out<void>(0), offset, pitch, c.pool());
       offset += lengths[i];
     }
   }

@@ -105,7 +105,7 @@ ConvEpilogue bind_epilogue(const ShapeContext& c, const std::string& prefix = ""
 }
 
 struct ConstantWeights {
-  static constexpr uint32_t packs = 1U << 1;
+  static constexpr uint32_t packs = 1U << 1, strided_inputs = 1, strided_outputs = 1;
   static std::string declines(const CreateContext& c) { return c.stored(1) ? "" : "W is not constant"; }
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(1)->contiguous()); }
 };
@@ -143,6 +143,7 @@ struct Convolution : ConstantWeights {
     check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
     if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
     if (c.has_input(3)) check_equal(c.num_elements(3), c.output_shape(0).num_elements(), "elements of the residual and of Y");
+    p.x_pixel = c.input_step(0), p.y_pixel = c.output_step(0);
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p);
     k.max_threads = c.max_threads();
@@ -200,7 +201,7 @@ Cost scaled_pointwise_cost(const ShapeContext& c) {
 }
 
 struct NhwcScaledPointwise {
-  static constexpr uint32_t packs = 1U << 2;
+  static constexpr uint32_t packs = 1U << 2, strided_inputs = 1, strided_outputs = 1;
   ConvParams params;
   ConvEpilogue epilogue;
   const float* packed;
@@ -215,6 +216,7 @@ struct NhwcScaledPointwise {
     const Shape &x = c.shape(0), &w = c.shape(2);
     ConvParams& p = k.params;
     p.N = x[0], p.C = x[3], p.M = w[0];
+    p.x_pixel = c.input_step(0), p.y_pixel = c.output_step(0);
     check_equal(w[1], p.C, "channels of W and of X");
     check_equal(w[2] * w[3], 1, "W's window and one");
     check_equal(c.num_elements(1), p.N * p.C, "factors of the scale, and X's images times channels");
@@ -235,7 +237,7 @@ struct NhwcScaledPointwise {
 };
 
 struct NhwcPointwiseDepthwise {
-  static constexpr uint32_t packs = 1U << 1 | 1U << 3;
+  static constexpr uint32_t packs = 1U << 1 | 1U << 3, strided_inputs = 1, strided_outputs = 1;
   kernels::PointwiseDepthwise params;
   ConvEpilogue pointwise, depthwise;
   const float *pointwise_weights, *depthwise_weights;
@@ -279,6 +281,7 @@ struct NhwcPointwiseDepthwise {
     first.N = second.N = x[0];
     first.C = x[3], first.M = w[0];
     second.C = second.M = second.group = d[0];
+    first.x_pixel = c.input_step(0), second.y_pixel = c.output_step(0);
     second.window = bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), spatial(d));
     k.params.max_threads = c.max_threads();
     k.pointwise = bind_epilogue(c, "inner_");
@@ -316,6 +319,7 @@ struct NhwcConvTranspose : ConstantWeights {
     const Shape &x = c.shape(0), &w = c.shape(1);
     ConvParams& p = k.params;
     p.N = x[0], p.C = x[x.rank() - 1], p.M = w[1];
+    p.x_pixel = c.input_step(0), p.y_pixel = c.output_step(0);
     check_equal(w[0], p.C, "channels of X and W");
     if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
     p.window = kernels::make_window(inner(c.output_shape(0)), inner(x), spatial(w), spatial(w), {}, {});
@@ -332,16 +336,21 @@ struct NhwcConvTranspose : ConstantWeights {
 
 template <kernels::NhwcPool kKind>
 struct NhwcPool {
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
   kernels::Window window;
   int64_t N, C;
   bool include_pad;
+  kernels::PixelSteps steps;
 
   static NhwcPool bind(BindContext& c) {
     const Shape& x = c.shape(0);
-    return {bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), c.get_ints("kernel_shape")), x[0], x[x.rank() - 1],
-            c.get_int("count_include_pad") != 0};
+    return {bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), c.get_ints("kernel_shape")),
+            x[0],
+            x[x.rank() - 1],
+            c.get_int("count_include_pad") != 0,
+            {c.input_step(0), c.output_step(0)}};
   }
-  void run(RunContext& c) const { kernels::pool_nhwc(kKind, window, N, C, include_pad, c.in<float>(0), c.out<float>(0), c.pool()); }
+  void run(RunContext& c) const { kernels::pool_nhwc(kKind, window, N, C, include_pad, steps, c.in<float>(0), c.out<float>(0), c.pool()); }
 };
 
 void infer_mean(InferContext& c) {
@@ -354,18 +363,21 @@ void infer_mean(InferContext& c) {
 }
 
 struct NhwcGlobalAveragePool {
-  int64_t N, pixels, line, C;
+  static constexpr uint32_t strided_inputs = 1;
+  int64_t N, pixels, line, C, step;
 
   static NhwcGlobalAveragePool bind(BindContext& c) {
     const Shape& x = c.shape(0);
-    return {x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1]};
+    return {x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1], c.input_step(0)};
   }
-  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, c.in<float>(0), c.out<float>(0), c.pool()); }
+  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, step, c.in<float>(0), c.out<float>(0), c.pool()); }
 };
 
 // y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.
 struct NhwcAffine {
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
   int64_t rows, C;
+  kernels::PixelSteps steps;
   float low;
 
   static NhwcAffine bind(BindContext& c) {
@@ -373,10 +385,10 @@ struct NhwcAffine {
     const int64_t channels = x[x.rank() - 1];
     check_equal(c.num_elements(1), channels, "scale and channels");
     check_equal(c.num_elements(2), channels, "shift and channels");
-    return {x.product(0, x.rank() - 1), channels, kernels::clamp_of(bind_epilogue(c)).low};
+    return {x.product(0, x.rank() - 1), channels, {c.input_step(0), c.output_step(0)}, kernels::clamp_of(bind_epilogue(c)).low};
   }
   void run(RunContext& c) const {
-    kernels::affine_nhwc(rows, C, c.in<float>(0), c.in<float>(1), c.in<float>(2), low, c.out<float>(0), c.pool());
+    kernels::affine_nhwc(rows, C, steps, c.in<float>(0), c.in<float>(1), c.in<float>(2), low, c.out<float>(0), c.pool());
   }
 };
 

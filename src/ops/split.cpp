@@ -68,8 +68,11 @@ template <int kMaxOutputs>
 struct Split {
   DType dtype;
   int count;
-  int64_t outer, pitch;          // rows, and elements of a row of the input
+  int64_t outer, pitch;          // rows, and elements from row to row of the input
   int64_t lengths[kMaxOutputs];  // elements of a row of each output
+  int64_t steps[kMaxOutputs];    // from row to row of each output
+
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // along the last axis
 
   static std::string declines(const CreateContext& c) {
     const size_t outputs = c.node().outputs.size();
@@ -83,7 +86,8 @@ struct Split {
     k.count = c.num_outputs();
     k.outer = in.product(0, axis);
     const int64_t inner = in.product(axis + 1, in.rank());
-    k.pitch = in[axis] * inner;
+    const bool by_rows = axis + 1 == in.rank();
+    k.pitch = by_rows ? c.input_step(0) : in[axis] * inner;
     const int64_t chunk = (in[axis] + k.count - 1) / k.count;
     int64_t left = in[axis];
     for (int i = 0; i < k.count; ++i) {
@@ -92,6 +96,7 @@ struct Split {
       left -= length;
       if (length < 0 || left < 0) throw Error(ErrorCode::invalid_argument, fmt::format("the parts do not fit into {} elements", in[axis]));
       k.lengths[i] = length * inner;
+      k.steps[i] = by_rows && c.has_output(i) ? c.output_step(i) : k.lengths[i];
     }
     return k;
   }
@@ -99,8 +104,9 @@ struct Split {
     int64_t offset = 0;
     for (int i = 0; i < count; ++i) {
       void* part = c.out<void>(i);
-      const bool in_place = outer == 1 && part && lies_at(part, dtype, c.in<void>(0), offset);  // a view of the input
-      if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, lengths[i], c.pool());
+      const bool in_place =
+          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);  // a view of the input
+      if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, steps[i], c.pool());
       offset += lengths[i];
     }
   }

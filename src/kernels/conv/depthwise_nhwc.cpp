@@ -17,7 +17,8 @@ using V = hn::Vec<D>;
 
 struct Row {
   int64_t C, row, pixel;          // floats from tap to tap, downwards and along
-  int64_t step;                   // floats from one output's pixel to the next one's
+  int64_t step;                   // floats from one output's pixel in x to the next one's
+  int64_t y_step;                 // and in y
   int64_t taps_down, taps_along;  // that are inside the image
   int64_t weights_row;            // floats from one row of weights to the next
   int64_t begin, end;             // channels
@@ -60,7 +61,7 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
     if (r.bias != nullptr) s = hn::Add(s, load(r.bias + c, v));
     if (residual != nullptr) s = hn::Add(s, load(residual + o * r.C + c, v));
     s = hn::Min(high, hn::Max(low, s));
-    float* to = y + o * r.C + c + v * lanes;
+    float* to = y + o * r.y_step + c + v * lanes;
     if (kCut && v == kVectors - 1) {
       hn::BlendedStore(s, mask, d, to);
     } else {
@@ -96,13 +97,15 @@ HWY_INLINE void some(int64_t count, const Row& r, const float* x, const float* w
 }  // namespace
 
 void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual, float low,
-                   float high, int64_t oh, int64_t begin, int64_t end, float* y) {
+                   float high, int64_t oh, int64_t begin, int64_t end, float* y, int64_t y_step) {
   const Taps down = taps_inside(w, 1, oh);
-  const int64_t row_floats = w.in[2] * C, rows = std::max<int64_t>(1, x.count), slot = (down.start + down.first * w.dilation[1]) % rows;
+  const int64_t row_floats = w.in[2] * x.step, rows = std::max<int64_t>(1, x.count),
+                slot = (down.start + down.first * w.dilation[1]) % rows;
   Row r{.C = C,
         .row = w.dilation[1] * row_floats,
-        .pixel = w.dilation[2] * C,
-        .step = w.stride[2] * C,
+        .pixel = w.dilation[2] * x.step,
+        .step = w.stride[2] * x.step,
+        .y_step = y_step,
         .taps_down = down.last - down.first,
         .taps_along = 0,
         .weights_row = w.kernel[2] * C,
@@ -122,7 +125,8 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
   auto run = [&](int64_t ow, int64_t count, const Taps& along) {
     r.taps_along = along.last - along.first;
     const float* res = residual != nullptr ? residual + ow * C : nullptr;
-    some<kNeighbours>(count, r, row + (along.start + along.first * w.dilation[2]) * C, row_weights + along.first * C, res, y + ow * C);
+    some<kNeighbours>(count, r, row + (along.start + along.first * w.dilation[2]) * x.step, row_weights + along.first * C, res,
+                      y + ow * y_step);
   };
   for (int64_t ow = 0; ow < first; ++ow) run(ow, 1, taps_inside(w, 2, ow));
   const int64_t inside = last - first, blocks = (inside + kNeighbours - 1) / kNeighbours;
@@ -144,8 +148,8 @@ namespace treadle::kernels {
 HWY_EXPORT(depthwise_row);
 
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
-                        float low, float high, int64_t oh, int64_t begin, int64_t end, float* y) {
-  HWY_DYNAMIC_DISPATCH(depthwise_row)(window, C, x, weights, bias, residual, low, high, oh, begin, end, y);
+                        float low, float high, int64_t oh, int64_t begin, int64_t end, float* y, int64_t y_step) {
+  HWY_DYNAMIC_DISPATCH(depthwise_row)(window, C, x, weights, bias, residual, low, high, oh, begin, end, y, y_step);
 }
 
 }  // namespace treadle::kernels

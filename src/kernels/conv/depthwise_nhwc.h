@@ -12,13 +12,14 @@ namespace treadle::kernels {
 struct RowRing {
   const float* data;
   int64_t count;
+  int64_t step;  ///< floats from pixel to pixel, C if nothing lies between them
 };
 
-/// Channels [begin, end) of one output row: y[ow * C + c] = clamp(bias[c] + sum over taps of x * weights[tap * C + c] + residual).
+/// Channels [begin, end) of one output row: y[ow * y_step + c] = clamp(bias[c] + sum over taps of x * weights[tap * C + c] + residual).
 /// @param window  kernel[0] is 1
 /// @param oh  the row
-/// @param y, residual  the row itself; bias and residual may be null
+/// @param y, residual  the row itself, the residual's pixels C floats apart; bias and residual may be null
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
-                        float low, float high, int64_t oh, int64_t begin, int64_t end, float* y);
+                        float low, float high, int64_t oh, int64_t begin, int64_t end, float* y, int64_t y_step);
 
 }  // namespace treadle::kernels

@@ -40,9 +40,13 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
                    }
                    float* inside = out + w.pad_begin[2] * p.C;
                    const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
-                   const float* from = x + (d * w.in[1] + h) * w.in[2] * p.C;
+                   const float* from = x + (d * w.in[1] + h) * w.in[2] * p.x_step();
                    std::fill(out, inside, 0.0f);
-                   std::copy(from, from + count, inside);
+                   if (p.x_step() == p.C) {
+                     std::copy(from, from + count, inside);
+                   } else {
+                     for (int64_t i = 0; i < count / p.C; ++i) std::copy_n(from + i * p.x_step(), p.C, inside + i * p.C);
+                   }
                    std::fill(inside + count, out + row, 0.0f);
                  }
                });
@@ -72,7 +76,7 @@ struct DepthParts {
 void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
                        ThreadPool* pool) {
   const Window& w = p.window;
-  const Source source(w);
+  const Source source(p);
   const Segments segments(p);
   const DirectPlan plan(p);
   const Clamp clamp = clamp_of(e);
@@ -91,7 +95,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
   for (int64_t image = 0; image < p.N; ++image) {
-    const float* from = x + image * w.in_size() * p.C;
+    const float* from = x + image * w.in_size() * p.x_step();
     if (source.copied) {
       copy_padded(p, source, from, padded, pool);
       from = padded;
@@ -111,7 +115,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                         p1 = first_pixel + (last_pixel - first_pixel) * (piece + 1) / pieces;
           const float* first_window = from + group * channels;
           if (uniform) {
-            int64_t place = p0 * p.C;
+            int64_t place = p0 * source.step;
             if (!flat) pixel_offsets(p, source, p0, p0 + 1, &place);
             first_window += place;
           } else {
@@ -119,27 +123,29 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
           }
           for (int64_t panel = first_panel; panel < last_panel; ++panel) {
             const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel);
-            const int64_t filter = group * filters + column, out = (image * out_size + p0) * p.M + filter;
+            const int64_t filter = group * filters + column, pixel = image * out_size + p0;
+            float* to = y + pixel * p.y_step() + filter;
             const DepthParts parts(segments, vectors * plan.panels.lanes);
             const float* weights_of_part = packed + group * group_floats + K * column;
             for (int64_t i = 0; i < parts.count; ++i) {
               const bool first = i == 0, last = i + 1 == parts.count;
               const DepthParts::Part part = parts.part(i);
-              const float* residual = e.residual != nullptr ? e.residual + out : nullptr;
+              const float* residual = e.residual != nullptr ? e.residual + pixel * p.M + filter : nullptr;
               nhwc_tile({.A = first_window + part.begin,
-                         .a_row = w.stride[2] * p.C,
+                         .a_row = w.stride[2] * source.step,
                          .pixels = uniform ? nullptr : pixels,
                          .segments = at + part.first_segment,
                          .num_segments = part.segments,
                          .length = part.length,
                          .B = weights_of_part,
                          .vectors = vectors,
-                         .C = y + out,
-                         .ldc = p.M,
+                         .C = to,
+                         .ldc = p.y_step(),
                          .rows = p1 - p0,
                          .columns = std::min(vectors * plan.panels.lanes, filters - column),
                          .bias = first && e.bias != nullptr ? e.bias + filter : nullptr,
-                         .residual = first ? residual : y + out,
+                         .residual = first ? residual : to,
+                         .residual_row = first ? p.M : p.y_step(),
                          .low = last ? clamp.low : -kInfinity,
                          .high = last ? clamp.high : kInfinity,
                          .fetches_ahead = piece == 0});
@@ -150,12 +156,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
         if (clamp.complete) continue;
         const int64_t c0 = group * filters + plan.panels.first_column(first_panel);
         const int64_t c1 = std::min(group * filters + plan.panels.first_column(last_panel), (group + 1) * filters);
-        float* to = y + (image * out_size + first_pixel) * p.M + c0;
-        if (c1 - c0 == p.M) {
-          unary_f32(e.activation, e.a, e.b, to, to, (last_pixel - first_pixel) * p.M);
-        } else {
-          for (int64_t i = first_pixel; i < last_pixel; ++i, to += p.M) unary_f32(e.activation, e.a, e.b, to, to, c1 - c0);
-        }
+        activate(e, y + (image * out_size + first_pixel) * p.y_step() + c0, last_pixel - first_pixel, c1 - c0, p.y_step());
       }
     });
   }
@@ -172,28 +173,23 @@ void depthwise(const ConvParams& p, const float* x, const float* packed, float* 
   const int64_t block = w.kernel_size() >= kLargeWindow ? 128 : 256, blocks = divide_up(p.C, block),
                 groups = pool == nullptr ? 1 : std::clamp<int64_t>(kEnoughItems / (p.N * bands), 1, blocks);
   const int64_t macs = band_rows * row * w.kernel_size() / groups;
-  parallel_for(pool, p.N * bands * groups, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t item = begin; item < end; ++item) {
-                   const int64_t image = item / groups / bands, band = item / groups % bands, group = item % groups;
-                   const int64_t first = blocks * group / groups * block, last = std::min(p.C, blocks * (group + 1) / groups * block);
-                   const int64_t first_row = w.out[1] * band / bands, last_row = w.out[1] * (band + 1) / bands;
-                   const RowRing rows{x + image * w.in_size() * p.C, w.in[1]};
-                   float* to = y + image * w.out[1] * row;
-                   for (int64_t c = first; c < last; c += block) {
-                     for (int64_t r = first_row; r < last_row; ++r)
-                       depthwise_nhwc_row(w, p.C, rows, packed, e.bias, e.residual != nullptr ? e.residual + (to - y) + r * row : nullptr,
-                                          clamp.low, clamp.high, r, c, std::min(last, c + block), to + r * row);
-                   }
-                   if (clamp.complete) continue;
-                   if (groups == 1) {
-                     unary_f32(e.activation, e.a, e.b, to + first_row * row, to + first_row * row, (last_row - first_row) * row);
-                   } else {
-                     for (int64_t pixel = first_row * w.out[2]; pixel < last_row * w.out[2]; ++pixel)
-                       unary_f32(e.activation, e.a, e.b, to + pixel * p.C + first, to + pixel * p.C + first, last - first);
-                   }
-                 }
-               });
+  parallel_for(
+      pool, p.N * bands * groups, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t image = item / groups / bands, band = item / groups % bands, group = item % groups;
+          const int64_t first = blocks * group / groups * block, last = std::min(p.C, blocks * (group + 1) / groups * block);
+          const int64_t first_row = w.out[1] * band / bands, last_row = w.out[1] * (band + 1) / bands;
+          const RowRing rows{x + image * w.in_size() * p.x_step(), w.in[1], p.x_step()};
+          const int64_t step = p.y_step(), first_pixel = image * w.out_size();
+          for (int64_t c = first; c < last; c += block) {
+            for (int64_t r = first_row; r < last_row; ++r)
+              depthwise_nhwc_row(w, p.C, rows, packed, e.bias, e.residual != nullptr ? e.residual + first_pixel * p.C + r * row : nullptr,
+                                 clamp.low, clamp.high, r, c, std::min(last, c + block), y + (first_pixel + r * w.out[2]) * step, step);
+          }
+          if (clamp.complete) continue;
+          activate(e, y + (first_pixel + first_row * w.out[2]) * step + first, (last_row - first_row) * w.out[2], last - first, step);
+        }
+      });
 }
 
 }  // namespace
@@ -211,6 +207,14 @@ Clamp clamp_of(const ConvEpilogue& e) {
   if (e.activation == Unary::relu) return {0, kInfinity, true};
   if (e.activation == Unary::clip) return {e.a, e.b, true};
   return {-kInfinity, kInfinity, e.activation == Unary::none};
+}
+
+void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels, int64_t step, ThreadPool* pool) {
+  if (channels == step) return unary_f32(e.activation, e.a, e.b, y, y, pixels * channels, pool);
+  const int64_t grain = std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, channels));
+  parallel_for(pool, pixels, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) unary_f32(e.activation, e.a, e.b, y + i * step, y + i * step, channels);
+  });
 }
 
 NhwcMethod nhwc_method(const ConvParams& p) {
@@ -337,7 +341,7 @@ void nhwc_unpack(const ConvParams& p, NhwcMethod method, const float* packed, fl
 size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {
   if (p.N <= 0 || p.window.out_size() <= 0) return 0;
   if (is_winograd(method)) return winograd_scratch_bytes(p, method == NhwcMethod::winograd4 ? 4 : 2, max_threads);
-  const Source source(p.window);
+  const Source source(p);
   return method == NhwcMethod::direct && source.copied ? aligned_bytes<float>(source.pixels() * p.C) : 0;
 }
 
@@ -380,29 +384,30 @@ void nhwc_transposed(const ConvParams& p, const float* x, const float* packed, f
   const int64_t macs = w.out[2] * p.C * p.M * w.kernel_size();
   parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      float* rows = y + r * w.kernel[1] * w.in[2] * p.M;
+      float* rows = y + r * w.kernel[1] * w.in[2] * p.y_step();
       for (int64_t t = 0; t < w.kernel_size(); ++t) {
         for (int64_t panel = 0; panel < panels.count; ++panel) {
           const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
-          nhwc_tile({.A = x + r * w.out[2] * p.C,
-                     .a_row = p.C,
+          nhwc_tile({.A = x + r * w.out[2] * p.x_step(),
+                     .a_row = p.x_step(),
                      .pixels = nullptr,
                      .segments = &origin,
                      .num_segments = 1,
                      .length = p.C,
                      .B = packed + t * tap_floats + p.C * column,
                      .vectors = vectors,
-                     .C = rows + (t / w.kernel[2] * w.in[2] + t % w.kernel[2]) * p.M + column,
-                     .ldc = w.kernel[2] * p.M,
+                     .C = rows + (t / w.kernel[2] * w.in[2] + t % w.kernel[2]) * p.y_step() + column,
+                     .ldc = w.kernel[2] * p.y_step(),
                      .rows = w.out[2],
                      .columns = std::min(vectors * panels.lanes, p.M - column),
                      .bias = e.bias != nullptr ? e.bias + column : nullptr,
                      .residual = nullptr,
+                     .residual_row = 0,
                      .low = clamp.low,
                      .high = clamp.high});
         }
       }
-      if (!clamp.complete) unary_f32(e.activation, e.a, e.b, rows, rows, w.kernel[1] * w.in[2] * p.M);
+      if (!clamp.complete) activate(e, rows, w.kernel[1] * w.in[2], p.M, p.y_step());
     }
   });
 }

@@ -20,6 +20,8 @@ struct Clamp {
   bool complete;
 };
 Clamp clamp_of(const ConvEpilogue& epilogue);
+/// The activation, in place, of `pixels` runs of `channels` floats that begin `step` apart.
+void activate(const ConvEpilogue& epilogue, float* y, int64_t pixels, int64_t channels, int64_t step, ThreadPool* pool = nullptr);
 
 enum class NhwcMethod : uint8_t { depthwise, winograd4, winograd2, direct };
 inline constexpr int kNhwcMethods = 4;

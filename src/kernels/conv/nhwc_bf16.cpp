@@ -29,6 +29,12 @@ int64_t group_words(const ConvParams& p, Bf16Form form) {
   return depth_of(p) / 2 * parts_of(form) * Panels(p.M / p.group, panel_shape<float>()).padded_columns();
 }
 
+/// The source as it is read: rounded, its pixels side by side.
+Source rounded_source(ConvParams p) {
+  p.x_pixel = 0;
+  return Source(p);
+}
+
 /// The image, rounded, with zeros around it; what rounding left, if asked for, at `rest`.
 void round_padded(const ConvParams& p, const Source& source, const float* x, uint16_t* to, uint16_t* rest, ThreadPool* pool) {
   const Window& w = p.window;
@@ -45,9 +51,11 @@ void round_padded(const ConvParams& p, const Source& source, const float* x, uin
                      std::fill(line, line + left, uint16_t{0});
                      std::fill(line + left + count, line + row, uint16_t{0});
                    }
-                   if (!outside)
-                     to_bf16(x + (d * w.in[1] + h) * w.in[2] * p.C, count, to + r * row + left,
-                             rest != nullptr ? rest + r * row + left : nullptr);
+                   if (outside) continue;
+                   const float* from = x + (d * w.in[1] + h) * w.in[2] * p.x_step();
+                   const int64_t run = p.x_step() == p.C ? count : p.C;
+                   for (int64_t i = left; i < left + count; i += run, from += p.x_step())
+                     to_bf16(from, run, to + r * row + i, rest != nullptr ? rest + r * row + i : nullptr);
                  }
                });
 }
@@ -70,7 +78,7 @@ struct Shared {
   Shared(const ConvParams& params, Bf16Form in_form, const uint16_t* rounded, const uint32_t* weights, bool emulate)
       : p(params),
         form(in_form),
-        source(params.window),
+        source(rounded_source(params)),
         segments(params),
         plan(params, cpu_info().features.amx_bf16 ? kLeastTiledRows : 24),
         flat(direct::is_flat(params.window)),
@@ -128,7 +136,7 @@ struct Shared {
                    .first_in_line = p0 % w.out[2],
                    .emulated = emulated};
       job.to.vectors = vectors;
-      job.to.C = y + p0 * p.M + filter, job.to.ldc = p.M;
+      job.to.C = y + p0 * p.y_step() + filter, job.to.ldc = p.y_step();
       job.to.row_begin = 0, job.to.row_end = p1 - p0;
       job.to.first_column = filter, job.to.columns = std::min(vectors * plan.panels.lanes, filters - column);
       job.to.epilogue = &epilogue;
@@ -177,7 +185,7 @@ void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, ui
 
 size_t nhwc_bf16_scratch_bytes(const ConvParams& p, Bf16Form form) {
   if (p.N <= 0 || p.window.out_size() <= 0) return 0;
-  return aligned_bytes<uint16_t>(Source(p.window).pixels() * p.C * parts_of(form));
+  return aligned_bytes<uint16_t>(rounded_source(p).pixels() * p.C * parts_of(form));
 }
 
 void nhwc_bf16_conv(const ConvParams& p, Bf16Form form, const float* x, const uint32_t* packed, float* y, const ConvEpilogue& e,
@@ -190,15 +198,15 @@ void nhwc_bf16_conv(const ConvParams& p, Bf16Form form, const float* x, const ui
   const int64_t macs =
       plan.block_lines * plan.line * depth_of(p) * terms_of(form) * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   for (int64_t image = 0; image < p.N; ++image) {
-    round_padded(p, shared.source, x + image * p.window.in_size() * p.C, rounded, form == Bf16Form::three ? rounded + pixels : nullptr,
-                 pool);
-    const int64_t out = image * p.window.out_size() * p.M;
+    round_padded(p, shared.source, x + image * p.window.in_size() * p.x_step(), rounded,
+                 form == Bf16Form::three ? rounded + pixels : nullptr, pool);
+    const int64_t pixel = image * p.window.out_size();
     Epilogue<float> epilogue;
     epilogue.bias = e.bias;
-    epilogue.residual = e.residual != nullptr ? e.residual + out : nullptr, epilogue.residual_row = p.M;
+    epilogue.residual = e.residual != nullptr ? e.residual + pixel * p.M : nullptr, epilogue.residual_row = p.M;
     epilogue.activation = e.activation, epilogue.a = e.a, epilogue.b = e.b;
     parallel_for(pool, items, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
-      for (int64_t item = begin; item < end; ++item) shared.item(item, epilogue, y + out);
+      for (int64_t item = begin; item < end; ++item) shared.item(item, epilogue, y + pixel * p.y_step());
     });
   }
 }

@@ -28,11 +28,14 @@ inline bool is_flat(const Window& w) {
   return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
 }
 
-/// The image that the direct way reads: padded if need be.
+/// The image that the direct way reads: padded if need be. Windows of several pixels want these side by side.
 struct Source {
   int64_t extent[3];
   bool copied;
-  explicit Source(const Window& w) : copied(is_padded(w)) {
+  int64_t step;  // floats from pixel to pixel
+  explicit Source(const ConvParams& p) : copied(is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
+    const Window& w = p.window;
+    step = copied ? p.C : p.x_step();
     for (int i = 0; i < 3; ++i) {
       const int64_t reach = (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1;
       extent[i] = copied ? std::max(reach, w.in[i] + w.pad_begin[i]) : w.in[i];
@@ -56,7 +59,7 @@ struct Segments {
     for (int64_t d = 0; d < w.kernel[0]; ++d) {
       for (int64_t h = 0; h < w.kernel[1]; ++h) {
         for (int64_t i = 0; i < (whole_rows ? 1 : w.kernel[2]); ++i)
-          *to++ = (((d * w.dilation[0]) * source.extent[1] + h * w.dilation[1]) * source.extent[2] + i * w.dilation[2]) * p.C;
+          *to++ = (((d * w.dilation[0]) * source.extent[1] + h * w.dilation[1]) * source.extent[2] + i * w.dilation[2]) * source.step;
       }
     }
   }
@@ -103,7 +106,7 @@ inline void pixel_offsets(const ConvParams& p, const Source& source, int64_t beg
   const Window& w = p.window;
   int64_t ow = begin % w.out[2], oh = begin / w.out[2] % w.out[1], od = begin / w.out[2] / w.out[1];
   for (int64_t i = begin; i < end; ++i) {
-    *to++ = (((od * w.stride[0]) * source.extent[1] + oh * w.stride[1]) * source.extent[2] + ow * w.stride[2]) * p.C;
+    *to++ = (((od * w.stride[0]) * source.extent[1] + oh * w.stride[1]) * source.extent[2] + ow * w.stride[2]) * source.step;
     if (++ow < w.out[2]) continue;
     ow = 0;
     if (++oh < w.out[1]) continue;

@@ -77,8 +77,8 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
     }
   }
   if (job.residual != nullptr) {
-    const float* residual = job.residual + row * job.ldc;
-    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Add(sum[r][v], load(residual + r * job.ldc, v));
+    const float* residual = job.residual + row * job.residual_row;
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Add(sum[r][v], load(residual + r * job.residual_row, v));
   }
   const V low = hn::Set(d, job.low), high = hn::Set(d, job.high);
   float* c = job.C + row * job.ldc;

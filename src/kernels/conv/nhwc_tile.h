@@ -18,6 +18,7 @@ struct NhwcTile {
   int64_t ldc, rows, columns;  ///< columns: how many of the panel exist
   const float* bias;           ///< of the panel's first column, or null
   const float* residual;       ///< as C, or null; may be C
+  int64_t residual_row;        ///< floats from row to row of the residual
   float low, high;
   bool fetches_ahead = false;  ///< B goes on with what is read next: the first tiles fetch that into L2
 };

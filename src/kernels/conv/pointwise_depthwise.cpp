@@ -37,8 +37,8 @@ void expand(const ConvParams& p, int64_t wide, const float* x, const ConvStage& 
   const int64_t pixels = (to - from) * wide, origin = 0;
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
-    nhwc_tile({.A = x + from * wide * p.C,
-               .a_row = p.C,
+    nhwc_tile({.A = x + from * wide * p.x_step(),
+               .a_row = p.x_step(),
                .pixels = nullptr,
                .segments = &origin,
                .num_segments = 1,
@@ -51,6 +51,7 @@ void expand(const ConvParams& p, int64_t wide, const float* x, const ConvStage& 
                .columns = std::min(vectors * panels.lanes, p.M - column),
                .bias = stage.epilogue.bias != nullptr ? stage.epilogue.bias + column : nullptr,
                .residual = nullptr,
+               .residual_row = 0,
                .low = clamp.low,
                .high = clamp.high});
   }
@@ -67,7 +68,7 @@ size_t pointwise_depthwise_scratch_bytes(const PointwiseDepthwise& p) {
 void pointwise_depthwise(const PointwiseDepthwise& p, const float* x, const ConvStage& pointwise, const ConvStage& depthwise, float* y,
                          void* scratch, ThreadPool* pool) {
   const Window& w = p.depthwise.window;
-  const int64_t C = p.depthwise.C, image_row = w.in[2] * C, row = w.out[2] * C;
+  const int64_t C = p.depthwise.C, image_row = w.in[2] * C;
   if (p.depthwise.N <= 0 || C <= 0 || w.out_size() <= 0) return;
   const Plan plan(p);
   const ConvEpilogue& e = depthwise.epilogue;
@@ -78,7 +79,7 @@ void pointwise_depthwise(const PointwiseDepthwise& p, const float* x, const Conv
     float* ring = reinterpret_cast<float*>(lease.data());
     for (int64_t item = begin; item < end; ++item) {
       const int64_t image = item / plan.bands, band = item % plan.bands;
-      const float* from = x + image * w.in_size() * p.pointwise.C;
+      const float* from = x + image * w.in_size() * p.pointwise.x_step();
       const int64_t last_row = w.out[1] * (band + 1) / plan.bands;
       int64_t have = 0;  // rows of the image between from here on are not computed yet
       for (int64_t oh = w.out[1] * band / plan.bands; oh < last_row; oh += plan.rows_per_step) {
@@ -90,10 +91,11 @@ void pointwise_depthwise(const PointwiseDepthwise& p, const float* x, const Conv
           have = to;
         }
         for (int64_t r = oh; r < step_end; ++r) {
-          const int64_t at = (image * w.out[1] + r) * row;
-          depthwise_nhwc_row(w, C, {ring, plan.ring_rows}, depthwise.packed, e.bias, e.residual != nullptr ? e.residual + at : nullptr,
-                             clamp.low, clamp.high, r, 0, C, y + at);
-          if (!clamp.complete) unary_f32(e.activation, e.a, e.b, y + at, y + at, row);
+          const int64_t pixel = (image * w.out[1] + r) * w.out[2], step = p.depthwise.y_step();
+          float* to = y + pixel * step;
+          depthwise_nhwc_row(w, C, {ring, plan.ring_rows, C}, depthwise.packed, e.bias,
+                             e.residual != nullptr ? e.residual + pixel * C : nullptr, clamp.low, clamp.high, r, 0, C, to, step);
+          if (!clamp.complete) activate(e, to, w.out[2], C, step);
         }
       }
     }

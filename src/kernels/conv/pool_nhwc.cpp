@@ -25,7 +25,7 @@ struct Place {
 
 // One output pixel; kVectors vectors of channels at a time, so that the chains overlap. `count`: channels of the last vector that exist.
 template <NhwcPool kKind, int kVectors>
-HWY_INLINE void pixel(const Window& w, int64_t C, const Place& p, const float* x, int64_t c, int64_t count, float* y) {
+HWY_INLINE void pixel(const Window& w, int64_t step, const Place& p, const float* x, int64_t c, int64_t count, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto mask = hn::FirstN(d, static_cast<size_t>(count));
@@ -35,9 +35,9 @@ HWY_INLINE void pixel(const Window& w, int64_t C, const Place& p, const float* x
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) result[v] = start;
   for (int64_t i = p.down.first; i < p.down.last; ++i) {
-    const float* row = x + ((p.down.start + i * w.dilation[1]) * w.in[2] + p.along.start) * C + c;
+    const float* row = x + ((p.down.start + i * w.dilation[1]) * w.in[2] + p.along.start) * step + c;
     for (int64_t j = p.along.first; j < p.along.last; ++j) {
-      const float* from = row + j * w.dilation[2] * C;
+      const float* from = row + j * w.dilation[2] * step;
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const V element = v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
@@ -62,31 +62,32 @@ HWY_INLINE void pixel(const Window& w, int64_t C, const Place& p, const float* x
 }
 
 template <NhwcPool kKind>
-void row_of(const Window& w, int64_t C, bool include_pad, const float* x, int64_t oh, float* y) {
+void row_of(const Window& w, int64_t C, bool include_pad, PixelSteps steps, const float* x, int64_t oh, float* y) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t high = pool_elements(w, 1, oh, include_pad), reach = (w.kernel[2] - 1) * w.dilation[2];
   const Taps down = taps_inside(w, 1, oh);
-  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += C) {
+  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += steps.y) {
     // Few windows stand out of the image; the others' taps need no division.
     const int64_t start = ow * w.stride[2] - w.pad_begin[2];
     const bool inside = start >= 0 && start + reach < w.in[2];
     const Place p{down, inside ? Taps{0, w.kernel[2], start} : taps_inside(w, 2, ow),
                   static_cast<float>(high * (inside ? w.kernel[2] : pool_elements(w, 2, ow, include_pad)))};
     int64_t c = 0;
-    for (; c + 4 * lanes <= C; c += 4 * lanes) pixel<kKind, 4>(w, C, p, x, c, lanes, y);
-    for (; c + lanes <= C; c += lanes) pixel<kKind, 1>(w, C, p, x, c, lanes, y);
-    if (c < C) pixel<kKind, 1>(w, C, p, x, c, C - c, y);
+    for (; c + 4 * lanes <= C; c += 4 * lanes) pixel<kKind, 4>(w, steps.x, p, x, c, lanes, y);
+    for (; c + lanes <= C; c += lanes) pixel<kKind, 1>(w, steps.x, p, x, c, lanes, y);
+    if (c < C) pixel<kKind, 1>(w, steps.x, p, x, c, C - c, y);
   }
 }
 
 }  // namespace
 
-void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, const float* x, int64_t oh, float* y) {
-  kind == NhwcPool::max ? row_of<NhwcPool::max>(w, C, include_pad, x, oh, y) : row_of<NhwcPool::average>(w, C, include_pad, x, oh, y);
+void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, PixelSteps steps, const float* x, int64_t oh, float* y) {
+  const auto row = kind == NhwcPool::max ? row_of<NhwcPool::max> : row_of<NhwcPool::average>;
+  row(w, C, include_pad, steps, x, oh, y);
 }
 
 // Channels [begin, end), a few vectors at a time so that the chains overlap.
-void mean_channels(int64_t pixels, int64_t line, int64_t C, int64_t begin, int64_t end, const float* x, float* y) {
+void mean_channels(int64_t pixels, int64_t line, int64_t step, int64_t begin, int64_t end, const float* x, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V count = hn::Set(d, static_cast<float>(pixels));
@@ -101,8 +102,8 @@ void mean_channels(int64_t pixels, int64_t line, int64_t C, int64_t begin, int64
     for (int64_t first = 0; first < pixels; first += line) {
       V sum[kVectors];
       for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
-      const float* from = x + first * C + c;
-      for (int64_t i = std::min(line, pixels - first); i > 0; --i, from += C) {
+      const float* from = x + first * step + c;
+      for (int64_t i = std::min(line, pixels - first); i > 0; --i, from += step) {
         if (whole == kVectors) {
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
@@ -124,11 +125,11 @@ void mean_channels(int64_t pixels, int64_t line, int64_t C, int64_t begin, int64
   }
 }
 
-void affine_rows(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y) {
+void affine_rows(int64_t rows, int64_t C, PixelSteps steps, const float* x, const float* scale, const float* shift, float low, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V bottom = hn::Set(d, low);
-  for (int64_t r = 0; r < rows; ++r, x += C, y += C) {
+  for (int64_t r = 0; r < rows; ++r, x += steps.x, y += steps.y) {
     int64_t c = 0;
     for (; c + lanes <= C; c += lanes)
       hn::StoreU(hn::Max(bottom, hn::MulAdd(hn::LoadU(d, x + c), hn::LoadU(d, scale + c), hn::LoadU(d, shift + c))), d, y + c);
@@ -149,29 +150,32 @@ HWY_EXPORT(pool_row);
 HWY_EXPORT(affine_rows);
 HWY_EXPORT(mean_channels);
 
-void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool include_pad, const float* x, float* y, ThreadPool* pool) {
+void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool include_pad, PixelSteps steps, const float* x, float* y,
+               ThreadPool* pool) {
   const int64_t row = w.out[2] * C;
   parallel_for(pool, N * w.out[1], std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, row * w.kernel_size())),
                [&](int64_t begin, int64_t end) {
                  for (int64_t r = begin; r < end; ++r)
-                   HWY_DYNAMIC_DISPATCH(pool_row)(kind, w, C, include_pad, x + r / w.out[1] * w.in_size() * C, r % w.out[1], y + r * row);
+                   HWY_DYNAMIC_DISPATCH(pool_row)
+                   (kind, w, C, include_pad, steps, x + r / w.out[1] * w.in_size() * steps.x, r % w.out[1], y + r * w.out[2] * steps.y);
                });
 }
 
-void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, const float* x, float* y, ThreadPool* pool) {
+void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, ThreadPool* pool) {
   constexpr int64_t kChannels = 256;  // of a chunk
   const int64_t chunks = (C + kChannels - 1) / kChannels;
   parallel_for(pool, N * chunks, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, pixels * kChannels)), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t n = i / chunks, first = i % chunks * kChannels;
-      HWY_DYNAMIC_DISPATCH(mean_channels)(pixels, line, C, first, std::min(C, first + kChannels), x + n * pixels * C, y + n * C);
+      HWY_DYNAMIC_DISPATCH(mean_channels)(pixels, line, step, first, std::min(C, first + kChannels), x + n * pixels * step, y + n * C);
     }
   });
 }
 
-void affine_nhwc(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y, ThreadPool* pool) {
+void affine_nhwc(int64_t rows, int64_t C, PixelSteps steps, const float* x, const float* scale, const float* shift, float low, float* y,
+                 ThreadPool* pool) {
   parallel_for(pool, rows, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, C)), [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(affine_rows)(end - begin, C, x + begin * C, scale, shift, low, y + begin * C);
+    HWY_DYNAMIC_DISPATCH(affine_rows)(end - begin, C, steps, x + begin * steps.x, scale, shift, low, y + begin * steps.y);
   });
 }
 

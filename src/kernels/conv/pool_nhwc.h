@@ -10,14 +10,22 @@ namespace treadle::kernels {
 
 enum class NhwcPool : uint8_t { max, average };
 
+/// Floats from pixel to pixel, where x and y are parts of wider images; C otherwise.
+struct PixelSteps {
+  int64_t x, y;
+};
+
 /// x[N, in, C] to y[N, out, C] over one or two spatial axes (window.kernel[0] is 1). The mean is over the elements inside the input, or
 /// inside the input and its pads. NaN wins a maximum.
-void pool_nhwc(NhwcPool kind, const Window& window, int64_t N, int64_t C, bool include_pad, const float* x, float* y, ThreadPool* pool);
+void pool_nhwc(NhwcPool kind, const Window& window, int64_t N, int64_t C, bool include_pad, PixelSteps steps, const float* x, float* y,
+               ThreadPool* pool);
 
-/// y[n, c] = the mean of x[n, pixel, c] over all pixels, `line` of them summed at a time, so that errors do not grow with the image.
-void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, const float* x, float* y, ThreadPool* pool);
+/// y[n, c] = the mean of x[n, pixel, c] over all pixels, which are `step` floats apart, `line` of them summed at a time, so that errors do
+/// not grow with the image.
+void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, ThreadPool* pool);
 
 /// y[i, c] = max(x[i, c] * scale[c] + shift[c], low) for i in [0, rows)
-void affine_nhwc(int64_t rows, int64_t C, const float* x, const float* scale, const float* shift, float low, float* y, ThreadPool* pool);
+void affine_nhwc(int64_t rows, int64_t C, PixelSteps steps, const float* x, const float* scale, const float* shift, float low, float* y,
+                 ThreadPool* pool);
 
 }  // namespace treadle::kernels

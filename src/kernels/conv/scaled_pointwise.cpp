@@ -26,11 +26,11 @@ void scale_rows(const float* from, const float* scale, int64_t rows, int64_t wid
   }
 }
 
-// Rows of `channels` floats, all times the same ones.
-void scale_channels(const float* from, const float* scale, int64_t rows, int64_t channels, float* to) {
+// Rows of `channels` floats, `step` apart, all times the same ones.
+void scale_channels(const float* from, int64_t step, const float* scale, int64_t rows, int64_t channels, float* to) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t r = 0; r < rows; ++r, from += channels, to += channels) {
+  for (int64_t r = 0; r < rows; ++r, from += step, to += channels) {
     int64_t i = 0;
     for (; i + lanes <= channels; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, from + i), hn::LoadU(d, scale + i)), d, to + i);
     for (; i < channels; ++i) to[i] = from[i] * scale[i];
@@ -64,7 +64,7 @@ void scaled_pointwise(const ConvParams& p, const float* x, const float* scale, c
   const int64_t pixels = p.window.out_size();
   ConvParams one = p;
   one.N = 1;
-  for (int64_t image = 0; image < p.N; ++image, x += pixels * p.C, y += pixels * p.M, scale += p.C) {
+  for (int64_t image = 0; image < p.N; ++image, x += pixels * p.x_step(), y += pixels * p.y_step(), scale += p.C) {
     ConvEpilogue e = epilogue;
     if (e.residual != nullptr) e.residual += image * pixels * p.M;
     if (scales_weights(p)) {
@@ -79,8 +79,9 @@ void scaled_pointwise(const ConvParams& p, const float* x, const float* scale, c
       nhwc_conv(one, NhwcMethod::direct, x, nullptr, scaled, y, e, nullptr, 1, pool);
     } else {
       parallel_for(pool, pixels, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, p.C)), [&](int64_t begin, int64_t end) {
-        HWY_DYNAMIC_DISPATCH(scale_channels)(x + begin * p.C, scale, end - begin, p.C, scaled + begin * p.C);
+        HWY_DYNAMIC_DISPATCH(scale_channels)(x + begin * p.x_step(), p.x_step(), scale, end - begin, p.C, scaled + begin * p.C);
       });
+      one.x_pixel = 0;
       nhwc_conv(one, NhwcMethod::direct, scaled, nullptr, packed, y, e, nullptr, 1, pool);
     }
   }

@@ -99,14 +99,15 @@ struct Block {
           std::fill(row, row + plan.x_row, 0.0f);
           continue;
         }
-        const float* from = x + ((image + n) * w.in[1] + ih) * w.in[2] * p.C;
+        const int64_t step = p.x_step();
+        const float* from = x + ((image + n) * w.in[1] + ih) * w.in[2] * step;
         float* to = row + left * plan.C;
         std::fill(row, to, 0.0f);
-        if (plan.C == p.C) {
+        if (plan.C == p.C && step == p.C) {
           std::copy(from, from + inside * p.C, to);
         } else {
           for (int64_t pixel = 0; pixel < inside; ++pixel) {
-            std::copy(from + pixel * p.C, from + (pixel + 1) * p.C, to + pixel * plan.C);
+            std::copy_n(from + pixel * step, p.C, to + pixel * plan.C);
             std::fill(to + pixel * plan.C + p.C, to + (pixel + 1) * plan.C, 0.0f);
           }
         }
@@ -141,7 +142,7 @@ struct Block {
         if (ih < 0 || ih >= w.in[1] || iw < 0 || iw >= w.in[2]) continue;
         float weight;
         std::memcpy(&weight, weights + (m * p.C + c) * 9 + k, sizeof(float));
-        sum += x[((n * w.in[1] + ih) * w.in[2] + iw) * p.C + c] * weight;
+        sum += x[((n * w.in[1] + ih) * w.in[2] + iw) * p.x_step() + c] * weight;
       }
     }
     return sum;
@@ -156,12 +157,12 @@ struct Block {
       for (int64_t m = 0; m < p.M; ++m) {
         for (int64_t oh = h0; oh < std::min(h0 + plan.out, w.out[1]); ++oh) {
           for (int64_t ow = w0; ow < std::min(w0 + plan.out, w.out[2]); ++ow) {
-            const int64_t at = ((n * w.out[1] + oh) * w.out[2] + ow) * p.M + m;
+            const int64_t pixel = (n * w.out[1] + oh) * w.out[2] + ow;
             float value = direct(n, m, oh, ow) + (epilogue.bias != nullptr ? epilogue.bias[m] : 0.0f);
-            if (epilogue.residual != nullptr) value += epilogue.residual[at];
+            if (epilogue.residual != nullptr) value += epilogue.residual[pixel * p.M + m];
             if (value < low) value = low;
             if (value > high) value = high;
-            y[at] = value;
+            y[pixel * p.y_step() + m] = value;
           }
         }
       }
@@ -177,7 +178,7 @@ struct Block {
 
   void run() const {
     const Clamp clamp = clamp_of(epilogue);
-    const int64_t image_floats = p.window.out_size() * p.M, offset = image * image_floats + first_row * plan.out * p.window.out[2] * p.M;
+    const int64_t first_pixel = image * p.window.out_size() + first_row * plan.out * p.window.out[2], step = p.y_step();
     const int64_t each = tiles_of_image();
     gather();
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
@@ -189,7 +190,7 @@ struct Block {
     products();
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
       each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
-        const int64_t at = offset + n * image_floats;
+        const int64_t pixel = first_pixel + n * p.window.out_size();
         winograd_output(static_cast<int>(plan.out), begin, end,
                         {.tiles_wide = plan.wide,
                          .m = first() + n * each * plan.M,
@@ -199,19 +200,18 @@ struct Block {
                          .columns = p.window.out[2],
                          .channels = p.M,
                          .bias = epilogue.bias,
-                         .residual = epilogue.residual != nullptr ? epilogue.residual + at : nullptr,
+                         .residual = epilogue.residual != nullptr ? epilogue.residual + pixel * p.M : nullptr,
                          .low = clamp.low,
                          .high = clamp.high,
-                         .y = y + at,
+                         .y = y + pixel * step,
+                         .y_pixel = step,
                          .finite = finite() + n * each});
       });
     });
     repair(clamp.low, clamp.high);
     if (clamp.complete) return;
-    for (int64_t n = 0; n < images; ++n) {
-      float* to = y + offset + n * image_floats;
-      unary_f32(epilogue.activation, epilogue.a, epilogue.b, to, to, output_rows() * p.window.out[2] * p.M, pool);
-    }
+    for (int64_t n = 0; n < images; ++n)
+      activate(epilogue, y + (first_pixel + n * p.window.out_size()) * step, output_rows() * p.window.out[2], p.M, step, pool);
   }
 };
 

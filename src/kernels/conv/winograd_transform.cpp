@@ -165,7 +165,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
     const float* from = o.m + tile * o.m_row;
     const int64_t row = tile / o.tiles_wide * kOut, column = tile % o.tiles_wide * kOut;
     const int64_t rows = std::min<int64_t>(o.rows - row, kOut), columns = std::min<int64_t>(o.columns - column, kOut);
-    const int64_t corner = (row * o.columns + column) * o.channels;
+    const int64_t corner = row * o.columns + column;
     V check = zero;  // 0 * y, summed: NaN as soon as one y is not finite
     for (int64_t c = 0; c < o.channels; c += lanes) {
       const bool cut = o.channels - c < lanes;
@@ -191,15 +191,19 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
         for (int j = 0; j < kOut; ++j) {
           if (j >= columns) break;
           bad = hn::MulAdd(out[j], zero, bad);
-          const int64_t at = corner + (i * o.columns + j) * o.channels + c;
+          const int64_t pixel = corner + i * o.columns + j;
+          float* to = o.y + pixel * o.y_pixel + c;
           V y = hn::Add(out[j], shift);
-          if (o.residual != nullptr) y = hn::Add(y, cut ? hn::MaskedLoad(mask, d, o.residual + at) : hn::LoadU(d, o.residual + at));
+          if (o.residual != nullptr) {
+            const float* residual = o.residual + pixel * o.channels + c;
+            y = hn::Add(y, cut ? hn::MaskedLoad(mask, d, residual) : hn::LoadU(d, residual));
+          }
           // Max and Min return their second operand if one is NaN, so NaN stays.
           y = hn::Min(top, hn::Max(bottom, y));
           if (cut) {
-            hn::BlendedStore(y, mask, d, o.y + at);
+            hn::BlendedStore(y, mask, d, to);
           } else {
-            hn::StoreU(y, d, o.y + at);
+            hn::StoreU(y, d, to);
           }
         }
       }

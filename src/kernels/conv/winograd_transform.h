@@ -31,9 +31,10 @@ struct WinogradOutput {
   int64_t rows, columns;    ///< of the block's output; tiles may stand out
   int64_t channels;
   const float* bias;      ///< `channels` values or null
-  const float* residual;  ///< as y, or null
+  const float* residual;  ///< [rows][columns][channels], or null
   float low, high;
-  float* y;         ///< [rows][columns][channels]
+  float* y;  ///< as the residual, but pixels `y_pixel` floats apart
+  int64_t y_pixel;
   uint8_t* finite;  ///< per tile: whether all its results are
 };
 /// Tiles [begin, end).

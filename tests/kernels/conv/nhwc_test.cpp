@@ -27,7 +27,27 @@ std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t ch
   return y;
 }
 
-/// Runs one way with 1 and 3 threads against the definition, in double.
+constexpr float kUntouched = 77;
+
+/// Pixels of `channels` floats as a part of ones of `step`, of which channel `first` is the first; the others are NaN.
+std::vector<float> part_of(const std::vector<float>& x, int64_t channels, int64_t step, int64_t first) {
+  std::vector<float> whole(x.size() / static_cast<size_t>(channels) * static_cast<size_t>(step), std::nanf(""));
+  for (size_t i = 0; i < x.size(); ++i)
+    whole[i / static_cast<size_t>(channels) * static_cast<size_t>(step) + static_cast<size_t>(first) + i % static_cast<size_t>(channels)] =
+        x[i];
+  return whole;
+}
+
+/// That y, of rows of `channels` floats, lies in `whole`, from channel `first` on, and that nothing beside it was written to.
+void expect_part(const std::vector<float>& whole, const std::vector<float>& y, int64_t channels, int64_t step, int64_t first) {
+  for (int64_t i = 0; i < static_cast<int64_t>(whole.size()); ++i) {
+    const int64_t c = i % step - first;
+    const float expected = c < 0 || c >= channels ? kUntouched : y[static_cast<size_t>(i / step * channels + c)];
+    ASSERT_EQ(whole[static_cast<size_t>(i)], expected) << "element " << i << " of rows of " << step;
+  }
+}
+
+/// Runs one way with 1 and 3 threads against the definition, in double; then with x and y parts of wider images: the same bits.
 void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activation) {
   const int64_t y_size = p.N * p.M * p.window.out_size();
   const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),
@@ -58,6 +78,15 @@ void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activat
     for (int64_t i = 0; i < y_size; ++i) ASSERT_NEAR(y[i], expected[i], 3e-6 * largest) << "element " << i;
     if (first.empty()) first = y;
     ASSERT_EQ(first, y) << "other bits with " << threads << " threads";
+    ConvParams parts = p;
+    parts.x_pixel = p.C + random.integer(0, 20), parts.y_pixel = p.M + random.integer(0, 20);
+    const int64_t x_first = random.integer(0, parts.x_pixel - p.C), y_first = random.integer(0, parts.y_pixel - p.M);
+    const auto wide = part_of(inner, p.C, parts.x_pixel, x_first);
+    std::vector<float> whole(static_cast<size_t>(y_size / p.M * parts.y_pixel), kUntouched);
+    scratch.resize(nhwc_scratch_bytes(parts, method, threads) + 64);
+    nhwc_conv(parts, method, wide.data() + x_first, weights.data(), packed.data(), whole.data() + y_first, e, scratch.data(), threads,
+              &pool);
+    expect_part(whole, first, p.M, parts.y_pixel, y_first);
   }
 }
 
@@ -124,6 +153,12 @@ TEST(PointwiseDepthwise, EqualsTheTwoOneAfterTheOther) {
       y.assign(y.size(), 7);
       pointwise_depthwise(params, x.data(), inner, outer, y.data(), scratch.data(), &pool);
       ASSERT_EQ(y, expected) << threads << " threads, round " << round;
+      PointwiseDepthwise parts = params;
+      parts.pointwise.x_pixel = first.C + 5, parts.depthwise.y_pixel = second.M + 3;
+      const auto wide = part_of(x, first.C, first.C + 5, 2);
+      std::vector<float> whole(y.size() / static_cast<size_t>(second.M) * static_cast<size_t>(second.M + 3), kUntouched);
+      pointwise_depthwise(parts, wide.data() + 2, inner, outer, whole.data() + 1, scratch.data(), &pool);
+      expect_part(whole, expected, second.M, second.M + 3, 1);
     }
   }
 }
@@ -190,6 +225,11 @@ TEST(NhwcConv, TransposedWithoutOverlapIsTheInverseOfThePlacement) {
             double{x[((n * high + row / kh) * wide + column / kw) * p.C + c]} * weights[((c * p.M + m) * kh + row % kh) * kw + column % kw];
       ASSERT_NEAR(y[i], std::max(sum, 0.0), 2e-5);
     }
+    const auto x_whole = part_of(x, p.C, p.C + 7, 3);
+    std::vector<float> whole(y.size() / static_cast<size_t>(p.M) * static_cast<size_t>(p.M + 2), kUntouched);
+    p.x_pixel = p.C + 7, p.y_pixel = p.M + 2;
+    nhwc_transposed(p, x_whole.data() + 3, packed.data(), whole.data() + 2, {.bias = bias.data(), .activation = Unary::relu}, nullptr);
+    expect_part(whole, y, p.M, p.M + 2, 2);
   }
 }
 
@@ -202,10 +242,10 @@ TEST(NhwcPool, EqualsThePoolOfPlanes) {
     const bool include_pad = random.coin();
     std::vector<float> y(N * C * w.out_size()), planes(y.size());
     const auto inner = channels_last(x, N, C);
-    pool_nhwc(NhwcPool::max, w, N, C, false, inner.data(), y.data(), nullptr);
+    pool_nhwc(NhwcPool::max, w, N, C, false, {C, C}, inner.data(), y.data(), nullptr);
     max_pool(w, N * C, x.data(), planes.data(), nullptr, false, nullptr);
     ASSERT_EQ(y, channels_last(planes, N, C));
-    pool_nhwc(NhwcPool::average, w, N, C, include_pad, inner.data(), y.data(), nullptr);
+    pool_nhwc(NhwcPool::average, w, N, C, include_pad, {C, C}, inner.data(), y.data(), nullptr);
     average_pool(w, N * C, x.data(), planes.data(), include_pad, nullptr);
     const auto expected = channels_last(planes, N, C);
     for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5);
@@ -218,8 +258,8 @@ TEST(NhwcPool, MeanAndScalingEqualTheirDefinition) {
     const int64_t N = random.integer(1, 3), pixels = random.integer(1, 60), C = random.integer(1, 300);
     const auto x = random.vector(N * pixels * C), scale = random.vector(C), shift = random.vector(C);
     std::vector<float> mean(N * C), scaled(x.size());
-    mean_nhwc(N, pixels, random.integer(1, 9), C, x.data(), mean.data(), nullptr);
-    affine_nhwc(N * pixels, C, x.data(), scale.data(), shift.data(), 0.0F, scaled.data(), nullptr);
+    mean_nhwc(N, pixels, random.integer(1, 9), C, C, x.data(), mean.data(), nullptr);
+    affine_nhwc(N * pixels, C, {C, C}, x.data(), scale.data(), shift.data(), 0.0F, scaled.data(), nullptr);
     for (int64_t i = 0; i < N * C; ++i) {
       double sum = 0;
       for (int64_t p = 0; p < pixels; ++p) sum += x[(i / C * pixels + p) * C + i % C];
@@ -235,7 +275,7 @@ TEST(NhwcPool, NaNWinsAMaximum) {
   for (int64_t at = 0; at < 4; ++at) {
     float x[] = {1, 2, 3, 4}, y[2];
     x[at] = NAN;
-    pool_nhwc(NhwcPool::max, w, 1, 1, false, x, y, nullptr);
+    pool_nhwc(NhwcPool::max, w, 1, 1, false, {1, 1}, x, y, nullptr);
     EXPECT_EQ(std::isnan(y[0]), at < 3);
     EXPECT_EQ(std::isnan(y[1]), at > 0);
   }
