@@ -13,7 +13,9 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;          // whole 6- and 8-row tiles; with 64 columns the C block stays in L1
+constexpr int64_t kRowsPerChunk = 96;       // whole 6- and 8-row tiles; with 64 columns the C block stays in L1
+constexpr int64_t kRowsOfManyPanels = 192;  // where there are panels enough to share: each is read once for more rows
+constexpr int64_t kManyPanels = 8;
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work, twenty times what a parallel region costs
 constexpr int64_t kPanelBytes = 384 * 1024;    // of a panel that stays in L2 (1 MB) beside the rows that pass over it
 constexpr int64_t kFewRows = 4;                // up to here B is read once or nearly so: packing would cost as much as the product
@@ -219,9 +221,9 @@ template <typename T>
 void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool) {
   if (M <= 0 || B.N <= 0) return;
   const Panels panels(B.N, panel_shape<T>());
-  const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk;
+  const int64_t rows = panels.count < kManyPanels ? kRowsPerChunk : kRowsOfManyPanels, chunks = (M + rows - 1) / rows;
   const int64_t width = (panels.vectors + 1) * panels.lanes;
-  const int64_t grain = grain_for(B.K * std::min(M, kRowsPerChunk) * width);
+  const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
   // The panel is the outer index: it stays in L2 while its row chunks pass.
   parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {

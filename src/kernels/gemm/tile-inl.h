@@ -108,8 +108,20 @@ HWY_INLINE void fetch_into_l2(const T* p, int64_t distance) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance) * sizeof(T)), 0, 2);
 }
 
+// Rows of a panel that L1 has no room for come from L2 a few steps before they are used: on an Intel core (2 MB of L2) products ran 5 to 7
+// % faster with it than with what the processor fetches by itself. Panels in L1 would lose as much to the additional loads.
+constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
+template <int kVectors, typename T, class D>
+HWY_INLINE void fetch_into_l1(D d, const T* row) {
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const auto at = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(v) * hn::Lanes(d) * sizeof(T);
+    __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 3);
+  }
+}
+
 // sum += the next k columns of A x the next k rows of B.
-template <typename T, int kRows, int kVectors, class D, class V>
+template <bool kFromL2, typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, int64_t ahead,
                              V (&sum)[num_sets(kRows) * kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -128,7 +140,10 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   }
   for (; k > 0; --k) {
     V bv[kVectors];
-    if constexpr (kRows > 1 && kVectors > 2) fetch_into_l2(b, ahead);
+    if constexpr (kRows > 1 && kVectors > 2) {
+      fetch_into_l2(b, ahead);
+      if constexpr (kFromL2) fetch_into_l1<kVectors>(d, b + kRowsAhead * b_row);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * lanes);
 #pragma GCC unroll 8
@@ -158,9 +173,13 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, [[maybe_unused]] int6
   HWY_ALIGN T longer[kSums * kVectors * hn::MaxLanes(d)];  // what the sums came to before, if K is large
   const bool is_long = job.K > kLongestSum;
   if (is_long) TREADLE_EACH_SUM hn::Store(sum[r][v], d, longer + (r * kVectors + v) * lanes);
+  const bool from_l2 = job.K * job.b_row * static_cast<int64_t>(sizeof(T)) > kPanelBytesInL1;
   int64_t k = job.K;
   do {
-    add_products<T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), ahead, sum);
+    if (kVectors > 2 && from_l2)
+      add_products<(kVectors > 2), T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), ahead, sum);
+    else
+      add_products<false, T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), ahead, sum);
     k -= kLongestSum;
     if (!is_long) break;
     TREADLE_EACH_SUM {
