@@ -49,6 +49,10 @@ class Stream {
   /// Later work of this stream waits for the last record of `event`, of whatever device.
   /// @throws Error(invalid_argument) if it was never recorded, on devices that can tell.
   virtual void wait(const std::shared_ptr<Event>& event) = 0;
+  /// Work that is enqueued from now on gives way to that of the device's other streams: it waits for theirs, and on devices that can,
+  /// theirs takes its place in the middle. Null: it does not.
+  /// @param check  is called now and then while it waits; what it throws ends the work.
+  virtual void set_gives_way(std::function<void()> check) { (void)check; }
   /// The host waits for all work. Throws the first error of the work since the last call; work after an error was skipped.
   virtual void synchronize() = 0;
 

@@ -162,6 +162,7 @@ class DeviceRun {
     try {
       control_.check();
       if (turn.has_duty()) turn.before_node(binding().hint(position));
+      stream_.set_gives_way(turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
       if (owner_.residency_) {
         for (int32_t slot : program_.operands(instruction))
           if (slot >= 0 && placement(slot) == Placement::constant) value(slot);  // copied at its first use
@@ -229,7 +230,12 @@ class DeviceRun {
     if (plain) {
       for (const Datum& input : inputs) declare(input, Access::read, instruction.node->name);
       evaluator_.allocate = [this](DType dtype, const Shape& shape) { return allocate(dtype, shape); };
-      stream_.enqueue([&] { outputs = evaluate(instruction, inputs, dtypes); }, instruction.node->name);
+      stream_.enqueue(
+          [&] {
+            LoopBreakScope stays(nullptr);  // what makes a kernel may hold a lock
+            outputs = evaluate(instruction, inputs, dtypes);
+          },
+          instruction.node->name);
       wait();  // shapes depend on data: the host goes on when it knows them
     } else {
       for (Datum& input : inputs)

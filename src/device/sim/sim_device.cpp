@@ -17,6 +17,7 @@
 
 #include "core/checked.h"
 #include "core/futex.h"
+#include "device/sim/engine.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -78,36 +79,6 @@ class SimEvent final : public Event {
   std::shared_ptr<Signal> signal_;
 };
 
-// What computes, if all streams of a device share it. First come, first served.
-class Engine {
- public:
-  class Turn {
-   public:
-    explicit Turn(Engine* engine) : engine_(engine) {
-      if (!engine_) return;
-      std::unique_lock lock(engine_->mutex_);
-      const uint64_t ticket = engine_->tickets_++;
-      engine_->changed_.wait(lock, [&] { return engine_->serving_ == ticket; });
-    }
-    ~Turn() {
-      if (!engine_) return;
-      std::lock_guard lock(engine_->mutex_);
-      ++engine_->serving_;
-      engine_->changed_.notify_all();
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-
-   private:
-    Engine* engine_;
-  };
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t tickets_ = 0, serving_ = 0;
-};
-
 class SimStream final : public Stream {
  public:
   /// @param engine  of the device, which outlives the stream; null: streams compute beside each other.
@@ -137,8 +108,8 @@ class SimStream final : public Stream {
 
   void enqueue(Work work, std::string_view) override {
     if (engine_)
-      work = [engine = engine_, inner = std::move(work)] {
-        Engine::Turn turn(engine);
+      work = [engine = engine_, check = gives_way_, inner = std::move(work)] {
+        Engine::Turn turn(*engine, check);
         inner();
       };
     issue(std::move(work));
@@ -183,6 +154,8 @@ class SimStream final : public Stream {
       push([event] { event->synchronize(); }, Kind::control);
     }
   }
+
+  void set_gives_way(std::function<void()> check) override { gives_way_ = std::move(check); }
 
   void synchronize() override {
     AccessChecker::Clock clock = checker_->now(timeline_);
@@ -267,6 +240,7 @@ class SimStream final : public Stream {
   int max_delay_us_;
   double bus_bytes_per_second_;
   Engine* engine_;
+  std::function<void()> gives_way_;
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
