@@ -84,6 +84,8 @@ class Device : public std::enable_shared_from_this<Device> {
   /// False if there is no room for so many bytes.
   virtual bool reserve(size_t size_bytes) { return (void)size_bytes, true; }
   virtual void unreserve(size_t size_bytes) { (void)size_bytes; }
+  /// What is there is not needed until it is written again: of memory that allocate_anywhere() gave, the host's may go back to the system.
+  virtual void discard(void* data, size_t size_bytes) { (void)data, (void)size_bytes; }
   /// Memory that is not the device's own but that work of its streams touches: devices that check accesses check those to it, too, as long
   /// as the handle lives. Null from devices that do not.
   virtual std::shared_ptr<const void> watch(const void* data, size_t size_bytes) {

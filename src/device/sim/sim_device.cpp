@@ -1,6 +1,8 @@
 #include "device/sim/sim_device.h"
 
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -276,6 +278,14 @@ class SimDeviceImpl final : public SimDevice {
     return true;
   }
   void unreserve(size_t size_bytes) override { allocated_ -= size_bytes; }
+
+  // Whole pages only; what is on the others stays.
+  void discard(void* data, size_t size_bytes) override {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto from = reinterpret_cast<uintptr_t>(data);
+    const uintptr_t first = (from + page - 1) / page * page, last = (from + size_bytes) / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
 
   std::shared_ptr<Storage> allocate(size_t size_bytes) override {
     size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
