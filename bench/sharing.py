@@ -44,7 +44,7 @@ WORKLOADS = {
     "E": (1, ("closed", 0.0), 1),
     "REAL": (1, ("jitter", 100.0), 3),
 }
-MODES = ["treadle", "plain", "nice", "idle"]
+MODES = ["treadle", "treadle-idle", "plain", "nice", "idle"]  # treadle-idle: TREADLE_JOB_IDLE_PRIORITY=1
 
 
 def feeds_of(session) -> dict[str, np.ndarray]:
@@ -67,11 +67,13 @@ def client(arguments: argparse.Namespace) -> None:
         os.nice(19)
     if arguments.mode == "idle" and arguments.role == "opportunistic":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if arguments.mode == "treadle-idle":
+        os.environ["TREADLE_JOB_IDLE_PRIORITY"] = "1"
     import treadle
 
     options = treadle.SessionOptions()
     options.intra_op_num_threads = arguments.threads
-    if arguments.mode == "treadle":
+    if arguments.mode.startswith("treadle"):
         options.job = treadle.Job(arguments.role, job_class=arguments.role)
     session = treadle.InferenceSession(arguments.model, options)
     feeds = feeds_of(session)
@@ -87,7 +89,7 @@ def client(arguments: argparse.Namespace) -> None:
 def work_for(seconds, arguments, session, feeds, expected, rng, options) -> dict:
     kind, period = arguments.arrivals
     latencies, busy, failures = [], 0.0, 0
-    before = options.job.status() if arguments.mode == "treadle" else None
+    before = options.job.status() if arguments.mode.startswith("treadle") else None
     start = due = time.perf_counter()
     end = start + seconds
     while due < end and time.perf_counter() < end:

@@ -9,7 +9,7 @@ namespace {
 
 // A job issues its next node some ten microseconds after the last one has ended: work that gives way does not begin in between.
 constexpr auto kSettle = std::chrono::microseconds(100);
-constexpr auto kLongestLook = std::chrono::microseconds(500);
+constexpr auto kLongestLook = std::chrono::microseconds(1000);  // at whether others still compute
 // What is under way leaves at its next chunk: sleeping and waking would take longer.
 constexpr auto kSpin = std::chrono::microseconds(100);
 
@@ -38,13 +38,15 @@ void Engine::Turn::take() {
 
 void Engine::enter() {
   waiting_.fetch_add(1);
-  for (const auto until = Clock::now() + kSpin; busy_.load(std::memory_order_relaxed) && Clock::now() < until;) cpu_relax();
+  const auto start = Clock::now();
+  for (const auto until = start + kSpin; busy_.load(std::memory_order_relaxed) && Clock::now() < until;) cpu_relax();
   std::unique_lock lock(mutex_);
   const uint64_t ticket = tickets_++;
   changed_.wait(lock, [&] { return !busy_ && next_ == ticket; });
   ++next_;
   busy_ = true;
   waiting_.fetch_sub(1);
+  waited_ns_.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count()), std::memory_order_relaxed);
 }
 
 // Nobody wakes it when the others have ended: they would pay for the call.
@@ -55,7 +57,7 @@ void Engine::enter_last(const std::function<void()>& check) {
     for (const auto start = Clock::now();;) {
       const auto now = Clock::now();
       if (!busy_ && waiting_ == 0 && now >= ended_ + kSettle && own == last_.begin()) break;
-      last_changed_.wait_for(lock, std::clamp<Clock::duration>((now - start) / 4, kSettle, kLongestLook));
+      last_changed_.wait_for(lock, std::clamp<Clock::duration>((now - start) / 2, 2 * kSettle, kLongestLook));
       lock.unlock();
       check();
       lock.lock();

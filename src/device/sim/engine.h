@@ -38,6 +38,9 @@ class Engine {
     std::optional<LoopBreakScope> breaks_;
   };
 
+  /// That work which does not give way has waited for its turn, all together.
+  uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
+
  private:
   using Clock = std::chrono::steady_clock;
   void enter();
@@ -47,6 +50,7 @@ class Engine {
   std::mutex mutex_;
   std::atomic<bool> busy_{false};
   std::atomic<int> waiting_{0};  // work that does not give way
+  std::atomic<uint64_t> waited_ns_{0};
   uint64_t tickets_ = 0, next_ = 0;
   std::condition_variable changed_;
   Clock::time_point ended_;      // the last work that does not give way

@@ -315,6 +315,7 @@ class SimDeviceImpl final : public SimDevice {
   }
 
   size_t allocated_bytes() const override { return allocated_; }
+  uint64_t engine_wait_ns() const override { return engine_.waited_ns(); }
   const std::shared_ptr<AccessChecker>& checker() const override { return checker_; }
   void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
     checker_->check(AccessChecker::kHost, data, size_bytes, access, name);
