@@ -134,8 +134,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   bound_.assign(bound.begin(), bound.end());
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control.pass && !program_.is_body()) {
-    choose_budget();
-    room = make_room();
+    room = begin_within_limit();
   } else if (budget_) {
     budget_.reset();
     generation_ = 0;

@@ -178,6 +178,9 @@ class Frame {
   ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
   void choose_budget();
+  std::unique_lock<std::mutex> begin_within_limit();
+  template <typename Admit>
+  std::unique_lock<std::mutex> room_for_budget(Admit&& admit);
   std::unique_lock<std::mutex> make_room();
   void move_values();
   void recompute(const BudgetedPlan& plan, size_t first, size_t count);

@@ -51,6 +51,7 @@ void Frame::choose_budget() {
     if (!budget_->stays[b].empty()) where_[b] = budget_->stays[b].front().offset;
 }
 
+// For the arena and the outputs of a run that begins.
 std::unique_lock<std::mutex> Frame::make_room() {
   if (!capped_) return control_.pass->admit(0, control_);
   const size_t arena = align_up(std::max<size_t>(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, 1), Storage::kAlignment);
@@ -118,6 +119,24 @@ void Frame::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
   }
 }
 
+// The limit may become another one between the choice of a plan and its room: then the choice is made again.
+template <typename Admit>
+std::unique_lock<std::mutex> Frame::room_for_budget(Admit&& admit) {
+  for (;;) {
+    try {
+      return admit();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted || control_.pass->generation() == limit_generation_) throw;
+    }
+    choose_budget();
+  }
+}
+
+std::unique_lock<std::mutex> Frame::begin_within_limit() {
+  choose_budget();
+  return room_for_budget([&] { return make_room(); });
+}
+
 // True between two stays, if the value is to be made anew.
 bool Frame::is_away_without_copy(size_t buffer) const {
   const auto step = static_cast<int32_t>(pc_);
@@ -158,7 +177,8 @@ bool Frame::follow_limit() {
   }
   trim();
   {
-    auto room = control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, control_);
+    auto room =
+        room_for_budget([&] { return control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, control_); });
     ready_pointers();
   }
   // Pointers to feeds and held values, which are not in the arena.

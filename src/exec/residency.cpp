@@ -312,7 +312,7 @@ void Residency::before(size_t position) {
     lock.unlock();
     sharing::MemoryWatch::get().ask_others(*this, job_);
     lock.lock();
-    if (!spill_for(position, /*node_is_next=*/true)) refuse(position);
+    if (!spill_for(position, /*node_is_next=*/true)) check_room(position);
   }
   sharing::JobSlot& slot = job_.slot();
   const uint64_t held = slot.device_bytes.load() + slot.host_bytes.load();
@@ -349,15 +349,15 @@ void Residency::before_reading(int32_t slot) {
   read_back(unit_of(slot));
 }
 
-void Residency::refuse(size_t position) const {
+// What is left is the node's, or what others of the job use, who make room at their next node.
+void Residency::check_room(size_t position) const {
   uint64_t needed = 0;
   for (int32_t u : of_instruction_[position])
     if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.live && !unit.resident) needed += unit.size_bytes;
-  throw Error(
-      ErrorCode::resource_exhausted,
-      fmt::format("the job's limit of {} bytes of the host's memory is too low: the node needs {} there, as the device has no room for "
-                  "them; {} are held, by all sessions of the job",
-                  host_limit(), needed, job_.slot().host_bytes.load()));
+  if (needed <= host_limit()) return;
+  throw Error(ErrorCode::resource_exhausted, fmt::format("the job's limit of {} bytes of the host's memory is too low: the node needs {} "
+                                                         "there, as the device has no room for them",
+                                                         host_limit(), needed));
 }
 
 void Residency::limit_changed(bool may_wait) {

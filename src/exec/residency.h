@@ -79,7 +79,7 @@ class Residency final : public sharing::MemoryWatch::Client {
   bool spill_for(size_t position, bool node_is_next);
   void spill(size_t unit);
   void read_back(size_t unit);
-  [[noreturn]] void refuse(size_t position) const;
+  void check_room(size_t position) const;
   template <typename Piece>
   void exchange(size_t unit, Piece&& piece);
 

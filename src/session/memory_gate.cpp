@@ -173,7 +173,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::R
     if (!inside_ && waits_) queue.inside.fetch_add(1);
     inside_ = true;
   };
-  if (!gate_.limited()) {
+  if (!gate_.limited() || bytes == 0) {
     enter();
     arrive();
     return {};

@@ -361,14 +361,14 @@ TEST(JobHostMemory, LimitsMayChangeAtAnyMoment) {
         try {
           if (run_for(*session) != truth()) ++wrong;
         } catch (const Error& error) {
-          if (error.code() != ErrorCode::resource_exhausted) ++wrong;  // both together leave too little
+          ADD_FAILURE() << error.what();  // every limit leaves each run room
         }
         ++runs;
       }
     });
   std::mt19937 random(17);
   for (int i = 0; i < 200; ++i) {
-    job->set({.memory_limit_bytes = (3 + random() % 14) * kValueBytes, .host_limit_bytes = (8 + random() % 14) * kValueBytes});
+    job->set({.memory_limit_bytes = (5 + random() % 14) * kValueBytes, .host_limit_bytes = (8 + random() % 14) * kValueBytes});
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
   }
   stop = true;
