@@ -242,6 +242,7 @@ void Residency::read_back(size_t index) {
 
 // Until the host's limit is kept: first what is used last. What the node uses, if it is the next thing, and outputs stay.
 bool Residency::spill_for(size_t position, bool node_is_next) {
+  if (of_instruction_.empty()) return true;
   const std::vector<int32_t>& needed = of_instruction_[position];
   while (job_.slot().host_bytes.load(std::memory_order_relaxed) > host_limit()) {
     size_t victim = units_.size();
