@@ -100,7 +100,7 @@ struct Session::Impl {
   std::vector<MemoryCharge> weight_charges;
   std::shared_ptr<JobMemory> job_memory;  // of a session on the host in a job
   std::unique_ptr<MemoryGate> gate;       // of a session with a limit, or in a job
-  void trim() const;                 // frames that no run uses
+  void trim() const;                      // frames that no run uses
   std::shared_ptr<ThreadPool> pool;
   std::shared_ptr<Job> job;  // null: none
   bool parallel = false;
