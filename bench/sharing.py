@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """A guaranteed job beside opportunistic ones, in processes of their own: workloads in the manner of DISB (SJTU-IPADS), five classes and REAL.
 
-    PYTHONPATH=build/python/python bench/sharing.py --models FOLDER [--seconds 4] [--rounds 3] [--workloads A,B,C,D,E,REAL] [--threads 1]
-    PYTHONPATH=build/python/python bench/sharing.py --models FOLDER --figures
+    PYTHONPATH=build/python/python bench/sharing.py --models FOLDER [--seconds 4] [--slices 10] [--workloads A,B,C,D,E,REAL] [--threads 1]
+    PYTHONPATH=build/python/python bench/sharing.py --models FOLDER --figures [--only share,memory,engine]
 
 The guaranteed client runs a small model at given times (A every 50 ms, B every 20, C at random every 30 on average, D two clients every 40,
 E without pauses, REAL three runs at once every 100 ms with jitter, as cameras do); an opportunistic client runs a larger one without pauses.
-They are measured alone and together: as jobs of Treadle, as plain processes, with `nice 19`, and with SCHED_IDLE. Modes alternate within
-every round. Latency counts from the time at which a run was due. Printed are the guaranteed p50 and p99 over those alone, the opportunistic
-runs a second over those alone (`of idle`: over what the guaranteed job's own time leaves of them), and failures (runs that raised an error,
-or whose output differs in any bit from the first one's).
+As jobs of Treadle, as plain processes, with `nice 19`, and with SCHED_IDLE, the same processes work in turn: the guaranteed clients alone,
+all together, the opportunistic one alone, each for --seconds, --slices times, so that what else the machine does hits both sides of every
+ratio. Latency counts from the time at which a run was due. Printed are the guaranteed p50 and p99 over those alone, with the 5th and 95th percentile of
+the ratio when slices are drawn again (bootstrap), the p99 of every other slice alone over that of the rest (what equal things differ by), the
+opportunistic runs a second over those alone (`of idle`: over what the guaranteed job's own time leaves of them), and failures (runs that raised
+an error, or whose output differs in any bit from the first one's).
 
 --figures measures, in one process: a share of 30 % as busy / (busy + idle), the time from a request to suspend to the end of the node under
-way beside the longest node, limits of the memory of the simulated device (0.6 and 0.8 of what a run needs, over a bus of --bus GB/s), the time that a new limit takes on
-an idle job, and what a guaranteed job loses to an opportunistic one on the engine of a simulated device.
+way beside the longest node, limits of the memory of the simulated device (0.8 to 0.3 of what a run needs, over a bus of --bus GB/s) and of the
+host, the time that a new limit takes on an idle job, and what a guaranteed job loses to an opportunistic one on the engine of a simulated
+device.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ WORKLOADS = {
     "E": (1, ("closed", 0.0), 1),
     "REAL": (1, ("jitter", 100.0), 3),
 }
-MODES = ["treadle", "plain", "nice", "idle"]
+MODES = ["treadle", "treadle-idle", "plain", "nice", "idle"]  # treadle-idle: TREADLE_JOB_IDLE_PRIORITY=1
 
 
 def feeds_of(session) -> dict[str, np.ndarray]:
@@ -64,11 +67,13 @@ def client(arguments: argparse.Namespace) -> None:
         os.nice(19)
     if arguments.mode == "idle" and arguments.role == "opportunistic":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if arguments.mode == "treadle-idle":
+        os.environ["TREADLE_JOB_IDLE_PRIORITY"] = "1"
     import treadle
 
     options = treadle.SessionOptions()
     options.intra_op_num_threads = arguments.threads
-    if arguments.mode == "treadle":
+    if arguments.mode.startswith("treadle"):
         options.job = treadle.Job(arguments.role, job_class=arguments.role)
     session = treadle.InferenceSession(arguments.model, options)
     feeds = feeds_of(session)
@@ -76,12 +81,17 @@ def client(arguments: argparse.Namespace) -> None:
     for _ in range(3):
         session.run(None, feeds)
     print("ready", flush=True)
-    sys.stdin.readline()
-    rng = random.Random(arguments.seed)
+    for line in sys.stdin:
+        seconds, seed = line.split()
+        print(json.dumps(work_for(float(seconds), arguments, session, feeds, expected, random.Random(int(seed)), options)), flush=True)
+
+
+def work_for(seconds, arguments, session, feeds, expected, rng, options) -> dict:
     kind, period = arguments.arrivals
     latencies, busy, failures = [], 0.0, 0
+    before = options.job.status() if arguments.mode.startswith("treadle") else None
     start = due = time.perf_counter()
-    end = start + arguments.seconds
+    end = start + seconds
     while due < end and time.perf_counter() < end:
         wait = due - time.perf_counter()
         if wait > 0:
@@ -103,32 +113,30 @@ def client(arguments: argparse.Namespace) -> None:
         else:
             due += (period + (rng.uniform(-0.2, 0.2) * period if kind == "jitter" else 0)) / 1e3
     elapsed = time.perf_counter() - start
-    status = options.job.status() if arguments.mode == "treadle" else None
-    print(json.dumps({"latencies": latencies, "busy": busy / elapsed, "rate": len(latencies) / elapsed, "failures": failures,
-                      "gave_way": status.gave_way_ns / 1e9 / elapsed if status else 0}), flush=True)
+    gave_way = (options.job.status().gave_way_ns - before.gave_way_ns) / 1e9 / elapsed if before else 0
+    return {"latencies": latencies, "busy": busy / elapsed, "rate": len(latencies) / elapsed, "failures": failures, "gave_way": gave_way}
 
 
-def start_client(arguments: argparse.Namespace, role: str, mode: str, workload: str, seed: int) -> subprocess.Popen:
+def start_client(arguments: argparse.Namespace, role: str, mode: str, workload: str) -> subprocess.Popen:
     _, (kind, period), at_once = WORKLOADS[workload]
     if role == "opportunistic":
         kind, period, at_once = "closed", 0.0, 1
     model = arguments.guaranteed if role == "guaranteed" else arguments.opportunistic
     command = [sys.executable, __file__, "--client", "--role", role, "--mode", mode, "--model", str(Path(arguments.models) / f"{model}.onnx"),
-               "--seconds", str(arguments.seconds), "--threads", str(arguments.threads), "--arrivals", f"{kind}:{period}",
-               "--at-once", str(at_once), "--seed", str(seed)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+               "--threads", str(arguments.threads), "--arrivals", f"{kind}:{period}", "--at-once", str(at_once)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n", "a client failed to start"
+    return process
 
 
-def together(arguments: argparse.Namespace, workload: str, mode: str, seed: int, roles: list[str]) -> dict[str, dict]:
-    clients = [(role, start_client(arguments, role, mode, workload, seed + i)) for i, role in enumerate(roles)]
-    for _, process in clients:
-        assert process.stdout.readline() == "ready\n", "a client failed to start"
-    for _, process in clients:
-        process.stdin.write("\n")
+def one_slice(clients: list[tuple[str, subprocess.Popen]], seconds: float, seed: int) -> dict[str, dict]:
+    """Lets these clients work at once; what those of one role saw is added up."""
+    for i, (_, process) in enumerate(clients):
+        process.stdin.write(f"{seconds} {seed + i}\n")
         process.stdin.flush()
     merged: dict[str, dict] = {}
     for role, process in clients:
-        result = json.loads(process.communicate()[0])
+        result = json.loads(process.stdout.readline())
         if role not in merged:
             merged[role] = result
         else:
@@ -138,40 +146,58 @@ def together(arguments: argparse.Namespace, workload: str, mode: str, seed: int,
     return merged
 
 
+def pooled(slices: list[list[float]], p: float) -> float:
+    return percentile([value for one in slices for value in one], p)
+
+
+def bootstrap(over: list[list[float]], under: list[list[float]], p: float) -> tuple[float, float]:
+    """The 5th and 95th percentile of the ratio of two percentiles, pairs of slices drawn again with replacement."""
+    rng = random.Random(1)
+    ratios = []
+    for _ in range(400):
+        drawn = rng.choices(range(len(over)), k=len(over))
+        ratios.append(pooled([over[i] for i in drawn], p) / pooled([under[i] for i in drawn], p))
+    return percentile(ratios, 0.05), percentile(ratios, 0.95)
+
+
+def compared(over: list[list[float]], under: list[list[float]], p: float) -> str:
+    low, high = bootstrap(over, under, p)
+    return f"{pooled(over, p) / pooled(under, p):.2f} ({low:.2f} to {high:.2f})"
+
+
 def measure(arguments: argparse.Namespace) -> None:
     modes = [mode for mode in MODES if mode in arguments.modes.split(",")]
     print(f"guaranteed {arguments.guaranteed}, opportunistic {arguments.opportunistic}, {arguments.threads} thread(s) each, "
-          f"{os.cpu_count()} CPUs, {arguments.rounds} rounds of {arguments.seconds} s\n")
-    print("| workload | mode | p50 ms | p99 ms | p50 / alone | p99 / alone | opportunistic / alone | of idle | sum | failures |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+          f"{os.cpu_count()} CPUs, {arguments.slices} slices of {arguments.seconds} s for each of alone, together, opportunistic alone\n")
+    print("| workload | mode | requests | p50 ms | p99 ms | p50 / alone | p99 / alone | p99 alone / alone | opportunistic / alone | of idle | sum | failures |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for workload in arguments.workloads.split(","):
-        num_guaranteed = WORKLOADS[workload][0]
-        guaranteed = ["guaranteed"] * num_guaranteed
-        seen: dict[str, list[dict[str, dict]]] = {mode: [] for mode in ["alone", "opportunistic alone", *modes]}
-        for round_number in range(arguments.rounds):
-            seed = 100 * round_number
-            seen["alone"].append(together(arguments, workload, "plain", seed, guaranteed))
-            seen["opportunistic alone"].append(together(arguments, workload, "plain", seed, ["opportunistic"]))
-            for mode in modes:
-                seen[mode].append(together(arguments, workload, mode, seed, [*guaranteed, "opportunistic"]))
-
-        def latency(mode: str, p: float) -> float:
-            return statistics.median(percentile(one["guaranteed"]["latencies"], p) for one in seen[mode])
-
-        def value(mode: str, role: str, key: str) -> float:
-            return statistics.median(one[role][key] for one in seen[mode])
-
-        alone_rate = value("opportunistic alone", "opportunistic", "rate")
-        idle = max(1e-9, 1 - value("alone", "guaranteed", "busy"))
-        print(f"| {workload} | alone | {latency('alone', 0.5):.2f} | {latency('alone', 0.99):.2f} | 1 | 1 | - | - | 1 | "
-              f"{sum(one['guaranteed']['failures'] for one in seen['alone'])} |")
         for mode in modes:
-            share = value(mode, "opportunistic", "rate") / alone_rate
-            own = value(mode, "guaranteed", "rate") / value("alone", "guaranteed", "rate")
-            failures = sum(one[role]["failures"] for one in seen[mode] for role in one)
-            print(f"| {workload} | {mode} | {latency(mode, 0.5):.2f} | {latency(mode, 0.99):.2f} | "
-                  f"{latency(mode, 0.5) / latency('alone', 0.5):.2f} | {latency(mode, 0.99) / latency('alone', 0.99):.2f} | {share:.2f} | "
-                  f"{share / idle:.2f} | {own + share:.2f} | {failures} |", flush=True)
+            roles = ["guaranteed"] * WORKLOADS[workload][0] + ["opportunistic"]
+            clients = [(role, start_client(arguments, role, mode, workload)) for role in roles]
+            seen: dict[str, list[dict[str, dict]]] = {"alone": [], "together": [], "other": []}
+            for number in range(arguments.slices):
+                seen["alone"].append(one_slice(clients[:-1], arguments.seconds, 100 * number))
+                seen["together"].append(one_slice(clients, arguments.seconds, 100 * number))
+                seen["other"].append(one_slice(clients[-1:], arguments.seconds, 100 * number))
+            for _, process in clients:
+                process.communicate()
+
+            def latencies(kind: str) -> list[list[float]]:
+                return [one["guaranteed"]["latencies"] for one in seen[kind]]
+
+            def mean(kind: str, role: str, key: str) -> float:
+                return statistics.mean(one[role][key] for one in seen[kind])
+
+            alone, together = latencies("alone"), latencies("together")
+            share = mean("together", "opportunistic", "rate") / mean("other", "opportunistic", "rate")
+            own = mean("together", "guaranteed", "rate") / mean("alone", "guaranteed", "rate")
+            idle = max(1e-9, 1 - mean("alone", "guaranteed", "busy"))
+            failures = sum(one[role]["failures"] for kind in seen.values() for one in kind for role in one)
+            print(f"| {workload} | {mode} | {sum(map(len, together))} | {pooled(together, 0.5):.2f} | {pooled(together, 0.99):.2f} | "
+                  f"{pooled(together, 0.5) / pooled(alone, 0.5):.2f} | {compared(together, alone, 0.99)} | "
+                  f"{pooled(alone[::2], 0.99) / pooled(alone[1::2], 0.99):.2f} | {share:.2f} | {share / idle:.2f} | {own + share:.2f} | "
+                  f"{failures} |", flush=True)
 
 
 def longest_node_ms(session, feeds) -> float:
@@ -186,21 +212,28 @@ def longest_node_ms(session, feeds) -> float:
 
 
 def figures(arguments: argparse.Namespace) -> None:
+    parts = {"share": shares, "memory": memory_limits, "engine": on_one_engine}
+    for name in arguments.only.split(","):
+        parts[name](arguments)
+
+
+def session_in(arguments: argparse.Namespace, job, **config):
     import treadle
 
-    path = str(Path(arguments.models) / f"{arguments.opportunistic}.onnx")
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = arguments.threads
+    options.job = job
+    for key, value in config.items():
+        options.add_session_config_entry(key, value)
+    return treadle.InferenceSession(str(Path(arguments.models) / f"{arguments.opportunistic}.onnx"), options)
 
-    def session_in(job, **config):
-        options = treadle.SessionOptions()
-        options.intra_op_num_threads = arguments.threads
-        options.job = job
-        for key, value in config.items():
-            options.add_session_config_entry(key, value)
-        return treadle.InferenceSession(path, options)
+
+def shares(arguments: argparse.Namespace) -> None:
+    import treadle
 
     for share in (10, 30, 50, 80):
         job = treadle.Job("share", share=share)
-        session = session_in(job)
+        session = session_in(arguments, job)
         feeds = feeds_of(session)
         session.run(None, feeds)
         before, end = job.status(), time.perf_counter() + arguments.seconds
@@ -211,7 +244,7 @@ def figures(arguments: argparse.Namespace) -> None:
         print(f"share {share} %: measured {100 * (run_ns - idle_ns) / run_ns:.2f} %")
 
     job = treadle.Job("full")
-    with_job, without = session_in(job), session_in(None)
+    with_job, without = session_in(arguments, job), session_in(arguments, None)
     feeds = feeds_of(with_job)
     times: dict[str, list[float]] = {"job": [], "none": []}
     end = time.perf_counter() + arguments.seconds
@@ -245,51 +278,58 @@ def figures(arguments: argparse.Namespace) -> None:
     print(f"suspended within {statistics.median(reactions):.2f} ms (median), {max(reactions):.2f} (longest of {len(reactions)}); "
           f"the longest node takes {longest_node_ms(without, feeds):.2f} ms")
 
-    memory = {"treadle.device": "sim", "treadle.sim.bus_per_second": f"{arguments.bus}G"}
-    job = treadle.Job("memory")
-    session = session_in(job, **memory)
-    for _ in range(2):  # constants come with their first use: only the second run holds all of them beside its first values
-        expected = session.run(None, feeds)
-    needed = job.status().peak_bytes
-    limits = {1.0: 0, 0.8: int(needed * 0.8), 0.6: int(needed * 0.6), 0.3: int(needed * 0.3)}
-    seen: dict[float, list[float]] = {fraction: [] for fraction in limits}
-    moved = dict.fromkeys(limits, 0)
-    same = True
-    for _ in range(15):
-        for fraction, limit in limits.items():
-            job.memory_limit = limit
-            outputs = session.run(None, feeds)  # settles
-            before = job.status().moved_bytes
-            start = time.perf_counter()
-            outputs = session.run(None, feeds)
-            seen[fraction].append(time.perf_counter() - start)
-            moved[fraction] = job.status().moved_bytes - before
-            same = same and all(np.array_equal(a, b) for a, b in zip(outputs, expected, strict=True))
-    for fraction in limits:
-        ratio = statistics.median(seen[fraction]) / statistics.median(seen[1.0])
-        print(f"device memory {fraction:.0%} of {needed / 1e6:.1f} MB: {ratio:.3f} of the time, {moved[fraction] / 1e6:.2f} MB over the bus a run")
-    print(f"same bits at every limit: {same}")
 
-    changes = []
-    for i in range(60):
-        limit = int(needed * (0.1 if i % 2 == 0 else 0.9))
-        if i % 2 == 1:
-            job.memory_limit = limit
+def memory_limits(arguments: argparse.Namespace) -> None:
+    import treadle
+
+    sim = {"treadle.device": "sim", "treadle.sim.bus_per_second": f"{arguments.bus}G"}
+    for name, attribute, config in (("device memory", "memory_limit", sim), ("the host's memory", "host_limit", {})):
+        job = treadle.Job("memory")
+        session = session_in(arguments, job, **config)
+        feeds = feeds_of(session)
+        for _ in range(2):  # constants come with their first use: only the second run holds all of them beside its first values
+            expected = session.run(None, feeds)
+        needed = job.status().peak_bytes
+        seen: dict[float, list[float]] = {fraction: [] for fraction in (1.0, 0.8, 0.6, 0.3)}
+        moved, failed, same = dict.fromkeys(seen, 0), "", True
+        for _ in range(15):
+            for fraction in list(seen):
+                setattr(job, attribute, 0 if fraction == 1.0 else int(needed * fraction))
+                try:
+                    session.run(None, feeds)  # settles
+                except treadle.errors.Error as error:
+                    failed += f"{fraction:.0%}: {error}\n"
+                    del seen[fraction]
+                    continue
+                before = job.status().moved_bytes
+                start = time.perf_counter()
+                outputs = session.run(None, feeds)
+                seen[fraction].append(time.perf_counter() - start)
+                moved[fraction] = job.status().moved_bytes - before
+                same = same and all(np.array_equal(a, b) for a, b in zip(outputs, expected, strict=True))
+        for fraction, times in seen.items():
+            ratio = statistics.median(times) / statistics.median(seen[1.0])
+            print(f"{name} {fraction:.0%} of {needed / 1e6:.1f} MB: {ratio:.3f} of the time, {moved[fraction] / 1e6:.2f} MB moved a run")
+        print(f"{failed}same bits at every limit: {same}")
+
+        setattr(job, attribute, 0)
+        changes = []
+        for _ in range(60):
             session.run(None, feeds)
-            continue
-        held = job.status().device_bytes
-        start = time.perf_counter()
-        job.memory_limit = limit
-        while job.status().device_bytes > limit:
-            pass
-        if held > limit:
+            status = job.status()
+            held = status.device_bytes if config else status.host_bytes
+            limit = held // 10 if config else held - 1  # weights on the host stay
+            start = time.perf_counter()
+            setattr(job, attribute, limit)
+            while (job.status().device_bytes if config else job.status().host_bytes) > limit:
+                pass
             changes.append((time.perf_counter() - start) * 1e3)
-    print(f"a smaller limit on an idle job: {statistics.median(changes):.3f} ms (median), {max(changes):.3f} (longest of {len(changes)})")
-    on_one_engine(arguments)
+            setattr(job, attribute, 0)
+        print(f"a smaller limit of {name} on an idle job: {statistics.median(changes):.3f} ms (median), {max(changes):.3f} (longest of {len(changes)})")
 
 
 def on_one_engine(arguments: argparse.Namespace) -> None:
-    """A request every 20 ms on the engine of a simulated device, alone and beside an opportunistic job, in turn."""
+    """Requests on the engine of a simulated device, alone and beside an opportunistic job, in turn."""
     import treadle
 
     def session_in(name: str, job_class: str):
@@ -302,9 +342,7 @@ def on_one_engine(arguments: argparse.Namespace) -> None:
         return session, feeds_of(session)
 
     (guaranteed, feeds), (other, other_feeds) = session_in(arguments.guaranteed, "guaranteed"), session_in(arguments.opportunistic, "opportunistic")
-    latencies: dict[str, list[float]] = {"alone": [], "together": []}
-    runs = {"alone": 0, "together": 0}
-    taken = {"alone": 0.0, "together": 0.0}
+    runs, taken = {"alone": 0, "together": 0}, {"alone": 0.0, "together": 0.0}
     stop = threading.Event()
 
     def work(mode: str) -> None:
@@ -320,29 +358,31 @@ def on_one_engine(arguments: argparse.Namespace) -> None:
             time.sleep(max(0.0, due - time.perf_counter()))
             guaranteed.run(None, feeds)
             seen.append((time.perf_counter() - due) * 1e3)
-            due += 0.02
+            due += arguments.period / 1e3
         return seen
 
     for session, values in ((guaranteed, feeds), (other, other_feeds)):
-        session.run(None, values)
-    for _ in range(4 * arguments.rounds):
-        latencies["alone"] += requests(arguments.seconds / 4)
-        for mode in ("alone", "together"):
+        for _ in range(3):
+            session.run(None, values)
+    alone, together = [], []
+    for number in range(arguments.slices):
+        alone.append(requests(arguments.seconds))
+        for mode in ("together", "alone") if number % 3 == 0 else ("together",):  # its runs alone vary little
             stop.clear()
             thread = threading.Thread(target=work, args=(mode,))
             thread.start()
             if mode == "together":
-                latencies["together"] += requests(arguments.seconds / 4)
+                together.append(requests(arguments.seconds))
             else:
-                time.sleep(arguments.seconds / 4)
+                time.sleep(arguments.seconds)
             stop.set()
             thread.join()
     on_host = treadle.InferenceSession(str(Path(arguments.models) / f"{arguments.opportunistic}.onnx"))
-    ratios = [percentile(latencies["together"], p) / percentile(latencies["alone"], p) for p in (0.5, 0.99)]
     rates = {mode: runs[mode] / taken[mode] for mode in runs}
-    idle = 1 - statistics.mean(latencies["alone"]) / 20
-    print(f"one engine of a simulated device: p50 {ratios[0]:.3f} and p99 {ratios[1]:.3f} of alone ({len(latencies['alone'])} requests, "
-          f"p99 alone {percentile(latencies['alone'], 0.99) / percentile(latencies['alone'], 0.5):.2f} of its p50); the opportunistic job has "
+    idle = 1 - statistics.mean(value for one in alone for value in one) / arguments.period
+    print(f"one engine of a simulated device, a request every {arguments.period:.0f} ms ({sum(map(len, alone))} alone, {sum(map(len, together))} together): "
+          f"p50 {compared(together, alone, 0.5)} and p99 {compared(together, alone, 0.99)} of alone (p99 alone is {pooled(alone, 0.99) / pooled(alone, 0.5):.2f} of "
+          f"its p50, and that of every other slice {pooled(alone[::2], 0.99) / pooled(alone[1::2], 0.99):.2f} of the others'); the opportunistic job has "
           f"{rates['together'] / rates['alone']:.2f} of its runs alone, {rates['together'] / rates['alone'] / idle:.2f} of the idle time; "
           f"its longest node takes {longest_node_ms(on_host, other_feeds):.2f} ms")
 
@@ -358,19 +398,20 @@ def main() -> None:
     parser.add_argument("--guaranteed", default="ultraface_rfb320")
     parser.add_argument("--opportunistic", default="squeezenet_fp32")
     parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slices", type=int, default=10)
+    parser.add_argument("--period", type=float, default=20, help="milliseconds between requests on the simulated engine")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workloads", default="A,B,C,D,E,REAL")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--bus", type=int, default=12, help="GB/s of the simulated device's bus (PCIe 3 x16 reaches 12)")
     parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--only", default="share,memory,engine", help="of the figures: share, memory, engine")
     parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--mode", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     parser.add_argument("--arrivals", type=parse_arrivals, help=argparse.SUPPRESS)
     parser.add_argument("--at-once", type=int, default=1, help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.client:
         return client(arguments)

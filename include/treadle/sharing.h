@@ -18,7 +18,8 @@ struct JobOptions {
   std::string name;  ///< for people; at most 47 bytes, no spaces or control characters; empty: the program's name
   JobClass job_class = JobClass::guaranteed;
   double share_percent = 100;       ///< 0 to 100; 0 suspends
-  uint64_t memory_limit_bytes = 0;  ///< of the device's memory; 0: what the device has
+  uint64_t memory_limit_bytes = 0;  ///< of the memory of the device that its sessions are on; on `cpu` of the host's; 0: what there is
+  uint64_t host_limit_bytes = 0;    ///< of the host's memory, also for what has no room on a device; 0: none
 };
 
 /// What is to change; what is not set stays.
@@ -26,7 +27,7 @@ struct JobChange {
   std::optional<double> share_percent;
   std::optional<bool> suspended;
   std::optional<JobClass> job_class;
-  std::optional<uint64_t> memory_limit_bytes;
+  std::optional<uint64_t> memory_limit_bytes, host_limit_bytes;
 };
 
 /// A job as it is now. Times are sums over the job's life but for the steps.
@@ -47,10 +48,11 @@ struct JobStatus {
   uint64_t gave_way_ns = 0;
   uint64_t last_step_ns = 0;     ///< the last run, from begin to end
   uint64_t average_step_ns = 0;  ///< over recent runs
-  uint64_t memory_limit_bytes = 0;
-  uint64_t device_bytes = 0, host_bytes = 0;  ///< held in the device's memory, and in the host's because the device is full
-  uint64_t peak_bytes = 0;                    ///< the most of both together
-  uint64_t moved_bytes = 0, moves = 0, moving_ns = 0;
+  uint64_t memory_limit_bytes = 0, host_limit_bytes = 0;
+  uint64_t device_bytes = 0, host_bytes = 0;  ///< held in the device's memory; in the host's, by sessions on `cpu` or for want of room
+  uint64_t disk_bytes = 0;                    ///< a device's values in a file, because the host's limit is reached
+  uint64_t peak_bytes = 0;                    ///< the most of device and host together
+  uint64_t moved_bytes = 0, moves = 0, moving_ns = 0;  ///< between device, host and files, and what the runs waited for it
 };
 
 namespace sharing {
@@ -74,6 +76,7 @@ class TREADLE_API Job {
   void resume();
   void set_class(JobClass job_class);
   void set_memory_limit(uint64_t bytes);
+  void set_host_limit(uint64_t bytes);
   void set(const JobChange& change);
   JobStatus status() const;
 

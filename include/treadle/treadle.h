@@ -133,6 +133,7 @@ typedef struct treadle_job_status {
   uint64_t running, runs; /* runs under way, and ended */
   uint64_t run_ns, idle_ns, gave_way_ns, average_step_ns;
   uint64_t memory_limit_bytes, device_bytes, host_bytes, moved_bytes;
+  uint64_t host_limit_bytes, disk_bytes;
 } treadle_job_status;
 
 /* `name` NULL: the program's name. `job_class`: of treadle_job_class. `memory_limit_bytes` 0: none. */
@@ -143,6 +144,8 @@ TREADLE_C_API treadle_status* treadle_job_get_status(const treadle_job* job, tre
 TREADLE_C_API treadle_status* treadle_job_set_share(treadle_job* job, double share_percent);
 TREADLE_C_API treadle_status* treadle_job_set_suspended(treadle_job* job, int suspended);
 TREADLE_C_API treadle_status* treadle_job_set_memory_limit(treadle_job* job, uint64_t bytes);
+/* Of the host's memory, also for what has no room on a device; 0: none. */
+TREADLE_C_API treadle_status* treadle_job_set_host_limit(treadle_job* job, uint64_t bytes);
 /* All jobs of this user on this machine: fills up to `capacity` entries, whose struct_size the caller has set, and says how many there are.
  */
 TREADLE_C_API treadle_status* treadle_jobs_list(treadle_job_status* out, size_t capacity, size_t* num_jobs);

@@ -17,8 +17,8 @@ JobClass class_from(const std::string& name) {
 std::string class_name(JobClass job_class) { return job_class == JobClass::guaranteed ? "guaranteed" : "opportunistic"; }
 
 JobChange change_from(std::optional<double> share, std::optional<bool> suspended, const std::optional<std::string>& job_class,
-                      std::optional<uint64_t> memory_limit) {
-  JobChange change{.share_percent = share, .suspended = suspended, .memory_limit_bytes = memory_limit};
+                      std::optional<uint64_t> memory_limit, std::optional<uint64_t> host_limit) {
+  JobChange change{.share_percent = share, .suspended = suspended, .memory_limit_bytes = memory_limit, .host_limit_bytes = host_limit};
   if (job_class) change.job_class = class_from(*job_class);
   return change;
 }
@@ -45,25 +45,34 @@ void register_sharing(nb::module_& module) {
       .def_ro("last_step_ns", &JobStatus::last_step_ns)
       .def_ro("average_step_ns", &JobStatus::average_step_ns)
       .def_ro("memory_limit", &JobStatus::memory_limit_bytes, "Bytes; 0: none.")
+      .def_ro("host_limit", &JobStatus::host_limit_bytes, "Bytes; 0: none.")
       .def_ro("device_bytes", &JobStatus::device_bytes)
-      .def_ro("host_bytes", &JobStatus::host_bytes, "Held by the host because the device is full.")
-      .def_ro("peak_bytes", &JobStatus::peak_bytes, "The most of both together.")
+      .def_ro("host_bytes", &JobStatus::host_bytes, "Held in the host's memory, by sessions on `cpu` or for want of room on a device.")
+      .def_ro("disk_bytes", &JobStatus::disk_bytes, "A device's values in a file, because the host's limit is reached.")
+      .def_ro("peak_bytes", &JobStatus::peak_bytes, "The most of device and host together.")
       .def_ro("moved_bytes", &JobStatus::moved_bytes)
       .def_ro("moves", &JobStatus::moves)
       .def_ro("moving_ns", &JobStatus::moving_ns);
   nb::class_<Job>(module, "Job", "A name under which sessions run; other processes of the user see it.")
       .def(
           "__init__",
-          [](Job* self, const std::string& name, const std::string& job_class, double share, uint64_t memory_limit) {
-            new (self) Job({.name = name, .job_class = class_from(job_class), .share_percent = share, .memory_limit_bytes = memory_limit});
+          [](Job* self, const std::string& name, const std::string& job_class, double share, uint64_t memory_limit, uint64_t host_limit) {
+            new (self) Job({.name = name,
+                            .job_class = class_from(job_class),
+                            .share_percent = share,
+                            .memory_limit_bytes = memory_limit,
+                            .host_limit_bytes = host_limit});
           },
-          "name"_a = "", "job_class"_a = "guaranteed", "share"_a = 100.0, "memory_limit"_a = 0,
-          "job_class: \"guaranteed\" or \"opportunistic\"; share: percent; memory_limit: bytes of the device, 0: none.")
+          "name"_a = "", "job_class"_a = "guaranteed", "share"_a = 100.0, "memory_limit"_a = 0, "host_limit"_a = 0,
+          "job_class: \"guaranteed\" or \"opportunistic\"; share: percent; memory_limit: bytes of the device, on `cpu` of the host; "
+          "host_limit: bytes of the host, also for what has no room on a device; 0: none.")
       .def_prop_ro("id", &Job::id)
       .def_prop_rw(
           "share", [](const Job& job) { return job.status().share_percent; }, &Job::set_share, "Percent; acted on within one node.")
       .def_prop_rw(
           "memory_limit", [](const Job& job) { return job.status().memory_limit_bytes; }, &Job::set_memory_limit, "Bytes; 0: none.")
+      .def_prop_rw(
+          "host_limit", [](const Job& job) { return job.status().host_limit_bytes; }, &Job::set_host_limit, "Bytes; 0: none.")
       .def_prop_rw(
           "job_class", [](const Job& job) { return class_name(job.status().job_class); },
           [](Job& job, const std::string& name) { job.set_class(class_from(name)); })
@@ -74,9 +83,10 @@ void register_sharing(nb::module_& module) {
   module.def(
       "set_job",
       [](uint64_t id, std::optional<double> share, std::optional<bool> suspended, std::optional<std::string> job_class,
-         std::optional<uint64_t> memory_limit) { set_job(id, change_from(share, suspended, job_class, memory_limit)); },
+         std::optional<uint64_t> memory_limit,
+         std::optional<uint64_t> host_limit) { set_job(id, change_from(share, suspended, job_class, memory_limit, host_limit)); },
       "id"_a, nb::kw_only(), "share"_a = nb::none(), "suspended"_a = nb::none(), "job_class"_a = nb::none(), "memory_limit"_a = nb::none(),
-      "Changes a job of any process of this user.");
+      "host_limit"_a = nb::none(), "Changes a job of any process of this user.");
   module.def("sharing_folder", &sharing_folder, "Where the job table and the coordinator's socket are.");
 }
 

@@ -42,6 +42,8 @@ void fill(treadle_job_status& out, const JobStatus& status) {
   all.device_bytes = status.device_bytes;
   all.host_bytes = status.host_bytes;
   all.moved_bytes = status.moved_bytes;
+  all.host_limit_bytes = status.host_limit_bytes;
+  all.disk_bytes = status.disk_bytes;
   std::memcpy(&out, &all, std::min(out.struct_size, sizeof all));
 }
 
@@ -79,6 +81,10 @@ treadle_status* treadle_job_set_suspended(treadle_job* job, int suspended) {
 
 treadle_status* treadle_job_set_memory_limit(treadle_job* job, uint64_t bytes) {
   return guarded([&] { require(job, "job").job->set_memory_limit(bytes); });
+}
+
+treadle_status* treadle_job_set_host_limit(treadle_job* job, uint64_t bytes) {
+  return guarded([&] { require(job, "job").job->set_host_limit(bytes); });
 }
 
 treadle_status* treadle_jobs_list(treadle_job_status* out, size_t capacity, size_t* num_jobs) {

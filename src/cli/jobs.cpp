@@ -39,14 +39,16 @@ std::string percent_of(uint64_t part, uint64_t whole) {
 }
 
 std::string table_text(const std::vector<JobStatus>& jobs) {
-  std::string text = fmt::format("{:>6} {:<20} {:>8} {:<13} {:>7} {:>8} {:<10} {:>9} {:>10} {:>6} {:>9} {:>11} {:>11}\n", "id", "name",
-                                 "pid", "class", "share", "granted", "state", "runs", "step", "idle", "gave way", "limit", "device");
+  std::string text =
+      fmt::format("{:>6} {:<20} {:>8} {:<13} {:>7} {:>8} {:<10} {:>9} {:>10} {:>6} {:>9} {:>11} {:>11} {:>11} {:>11}\n", "id", "name",
+                  "pid", "class", "share", "granted", "state", "runs", "step", "idle", "gave way", "limit", "device", "host", "disk");
   for (const JobStatus& job : jobs)
     text += fmt::format(
-        "{:>6} {:<20} {:>8} {:<13} {:>6}% {:>7}% {:<10} {:>9} {:>7.2f} ms {:>6} {:>9} {:>11} {:>11}\n", job.id, job.name, job.pid,
-        sharing::class_name(job.job_class), job.share_percent, job.granted_percent, state_of(job), job.runs,
+        "{:>6} {:<20} {:>8} {:<13} {:>6}% {:>7}% {:<10} {:>9} {:>7.2f} ms {:>6} {:>9} {:>11} {:>11} {:>11} {:>11}\n", job.id, job.name,
+        job.pid, sharing::class_name(job.job_class), job.share_percent, job.granted_percent, state_of(job), job.runs,
         static_cast<double>(job.average_step_ns) / 1e6, percent_of(job.idle_ns, job.run_ns), percent_of(job.gave_way_ns, job.run_ns),
-        job.memory_limit_bytes == 0 ? "none" : sharing::format_bytes(job.memory_limit_bytes), sharing::format_bytes(job.device_bytes));
+        job.memory_limit_bytes == 0 ? "none" : sharing::format_bytes(job.memory_limit_bytes), sharing::format_bytes(job.device_bytes),
+        sharing::format_bytes(job.host_bytes), sharing::format_bytes(job.disk_bytes));
   if (jobs.empty()) text += "  (no jobs)\n";
   return text;
 }
@@ -70,8 +72,10 @@ std::string json_text(const std::vector<JobStatus>& jobs) {
                     {"last_step_ns", job.last_step_ns},
                     {"average_step_ns", job.average_step_ns},
                     {"memory_limit_bytes", job.memory_limit_bytes},
+                    {"host_limit_bytes", job.host_limit_bytes},
                     {"device_bytes", job.device_bytes},
                     {"host_bytes", job.host_bytes},
+                    {"disk_bytes", job.disk_bytes},
                     {"peak_bytes", job.peak_bytes},
                     {"moved_bytes", job.moved_bytes},
                     {"moves", job.moves},
@@ -93,7 +97,7 @@ int watch() {
 
 struct SetOptions {
   std::vector<std::string> jobs;
-  std::string share, memory, job_class;
+  std::string share, memory, host_memory, job_class;
   bool suspend = false, resume = false;
 };
 
@@ -101,6 +105,7 @@ int set_jobs(const SetOptions& options) {
   JobChange change;
   if (!options.share.empty()) change.share_percent = sharing::parse_percent(options.share);
   if (!options.memory.empty()) change.memory_limit_bytes = sharing::parse_bytes(options.memory);
+  if (!options.host_memory.empty()) change.host_limit_bytes = sharing::parse_bytes(options.host_memory);
   if (!options.job_class.empty()) change.job_class = sharing::parse_class(options.job_class);
   if (options.suspend || options.resume) change.suspended = options.suspend;
   for (const std::string& wanted : options.jobs) {
@@ -131,7 +136,8 @@ Command add_jobs(CLI::App& app) {
   CLI::App* set = app.add_subcommand("set", "Change jobs; acted on within one node");
   set->add_option("job", options->jobs, "Id or name; all jobs of that name")->required();
   set->add_option("--share", options->share, "Percent of the time that its runs may take: 0 to 100");
-  set->add_option("--memory", options->memory, "Limit of its device memory: 512MiB, 2GiB, none");
+  set->add_option("--memory", options->memory, "Limit of the memory of its device, on cpu of the host's: 512MiB, 2GiB, none");
+  set->add_option("--host-memory", options->host_memory, "Limit of the host's memory, also for what has no room on the device");
   set->add_option("--class", options->job_class, "guaranteed or opportunistic");
   auto* suspend = set->add_flag("--suspend", options->suspend, "Stop before the next node");
   set->add_flag("--resume", options->resume, "Go on")->excludes(suspend);

@@ -49,6 +49,10 @@ class Stream {
   /// Later work of this stream waits for the last record of `event`, of whatever device.
   /// @throws Error(invalid_argument) if it was never recorded, on devices that can tell.
   virtual void wait(const std::shared_ptr<Event>& event) = 0;
+  /// Work that is enqueued from now on gives way to that of the device's other streams: it waits for theirs, and on devices that can,
+  /// theirs takes its place in the middle. Null: it does not.
+  /// @param check  is called now and then while it waits; what it throws ends the work.
+  virtual void set_gives_way(std::function<void()> check) { (void)check; }
   /// The host waits for all work. Throws the first error of the work since the last call; work after an error was skipped.
   virtual void synchronize() = 0;
 
@@ -80,6 +84,8 @@ class Device : public std::enable_shared_from_this<Device> {
   /// False if there is no room for so many bytes.
   virtual bool reserve(size_t size_bytes) { return (void)size_bytes, true; }
   virtual void unreserve(size_t size_bytes) { (void)size_bytes; }
+  /// What is there is not needed until it is written again: of memory that allocate_anywhere() gave, the host's may go back to the system.
+  virtual void discard(void* data, size_t size_bytes) { (void)data, (void)size_bytes; }
   /// Memory that is not the device's own but that work of its streams touches: devices that check accesses check those to it, too, as long
   /// as the handle lives. Null from devices that do not.
   virtual std::shared_ptr<const void> watch(const void* data, size_t size_bytes) {

@@ -68,6 +68,8 @@ class MemoryPass {
   virtual uint64_t generation() const = 0;
   /// Folder for spilled values.
   virtual std::string spill_folder() const = 0;
+  /// So many bytes went to a file or came back, in that time.
+  virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
 };
 
 }  // namespace treadle::exec

@@ -34,8 +34,8 @@ class DeviceRun {
   void run(std::span<const Datum> feeds, std::span<Datum> outputs) {
     // The frame checks the feeds, and finds the binding.
     frame_.start(feeds, {}, control_);
-    Resident resident(owner_.residency_.get(), binding());
     arena_ = allocate_bytes(binding().offsets().arena_bytes);
+    Resident resident(owner_.residency_.get(), binding(), arena_->data());
     for (size_t i = 0; i < feeds.size(); ++i) {
       int32_t slot = program_.input_slots()[i];
       if (placement(slot) != Placement::known) set(slot, feeds[i]);
@@ -46,6 +46,7 @@ class DeviceRun {
       for (size_t i = 0; i < program_.instructions().size(); ++i) execute(i, turn);
     }
     for (size_t k = 0; k < outputs.size(); ++k) {
+      if (owner_.residency_) owner_.residency_->before_reading(program_.output_slots()[k]);
       Datum found = value(program_.output_slots()[k]);
       // Strings may be a constant's or a feed's, which are not to be handed out under another name.
       outputs[k] = is_plain(found) ? to_host(found.tensor()) : found.is_tensor() ? Datum(found.tensor().clone()) : found;
@@ -56,8 +57,8 @@ class DeviceRun {
  private:
   // What the run holds in the device's memory goes at its end, however it ends.
   struct Resident {
-    Resident(Residency* given, const Binding& binding) : residency(given) {
-      if (residency) residency->begin(binding);
+    Resident(Residency* given, const Binding& binding, std::byte* arena) : residency(given) {
+      if (residency) residency->begin(binding, arena);
     }
     ~Resident() {
       if (residency) residency->end();
@@ -75,7 +76,8 @@ class DeviceRun {
     return owner_.residency_ ? owner_.device_->allocate_anywhere(bytes) : owner_.device_->allocate(bytes);
   }
   void place(int32_t slot, const Datum& datum, bool from_host) {
-    if (owner_.residency_ && is_plain(datum)) owner_.residency_->add(slot, datum.tensor().size_bytes(), from_host);
+    if (owner_.residency_ && is_plain(datum))
+      owner_.residency_->add(slot, static_cast<std::byte*>(datum.tensor().raw()), datum.tensor().size_bytes(), from_host);
   }
 
   Tensor allocate(DType dtype, const Shape& shape) {
@@ -162,9 +164,11 @@ class DeviceRun {
     try {
       control_.check();
       if (turn.has_duty()) turn.before_node(binding().hint(position));
+      stream_.set_gives_way(turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
       if (owner_.residency_) {
         for (int32_t slot : program_.operands(instruction))
           if (slot >= 0 && placement(slot) == Placement::constant) value(slot);  // copied at its first use
+        if (!in_flight_.empty() && owner_.residency_->may_spill()) wait();
         owner_.residency_->before(position);
       }
       const NodeMark mark(*instruction.node);
@@ -229,7 +233,12 @@ class DeviceRun {
     if (plain) {
       for (const Datum& input : inputs) declare(input, Access::read, instruction.node->name);
       evaluator_.allocate = [this](DType dtype, const Shape& shape) { return allocate(dtype, shape); };
-      stream_.enqueue([&] { outputs = evaluate(instruction, inputs, dtypes); }, instruction.node->name);
+      stream_.enqueue(
+          [&] {
+            LoopBreakScope stays(nullptr);  // what makes a kernel may hold a lock
+            outputs = evaluate(instruction, inputs, dtypes);
+          },
+          instruction.node->name);
       wait();  // shapes depend on data: the host goes on when it knows them
     } else {
       for (Datum& input : inputs)
@@ -267,9 +276,9 @@ class DeviceRun {
   std::unordered_map<const Storage*, std::weak_ptr<Storage>> blocks_;  // of the device, that this run has seen
 };
 
-DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job)
+DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job, std::string spill_folder)
     : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {
-  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *job);
+  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *job, std::move(spill_folder));
 }
 DeviceProgram::~DeviceProgram() = default;
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -24,7 +25,8 @@ class DeviceProgram final : public DeviceExecutor {
   /// @param program  must outlive this object.
   /// @param job  whose memory limit holds on devices with a bus: what does not fit is kept on the host, and runs go on; null: what does not
   ///             fit is an error.
-  DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job = nullptr);
+  /// @param spill_folder  for what the job's limit of the host's memory leaves no room; empty: the system's for temporary files.
+  DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job = nullptr, std::string spill_folder = {});
   ~DeviceProgram() override;
 
   /// As exec::run. Observers and recorders see nothing of it.

@@ -90,7 +90,7 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
 
 void Frame::ready_pointers() {
   size_t arena_bytes = budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes;
-  if (!arena_ || arena_->size_bytes() < arena_bytes || (control_.pass && arena_->size_bytes() > arena_bytes)) {
+  if (!arena_ || arena_->size_bytes() < arena_bytes || (control_.pass && capped_ && arena_->size_bytes() > arena_bytes)) {
     generation_ = 0;  // pointers into what is let go now, should the machine have no more
     arena_.reset();
     arena_ = allocate_large(arena_bytes);
@@ -134,8 +134,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   bound_.assign(bound.begin(), bound.end());
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control.pass && !program_.is_body()) {
-    choose_budget();
-    room = make_room();
+    room = begin_within_limit();
   } else if (budget_) {
     budget_.reset();
     generation_ = 0;

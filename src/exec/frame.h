@@ -178,9 +178,14 @@ class Frame {
   ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
   void choose_budget();
+  std::unique_lock<std::mutex> begin_within_limit();
+  template <typename Admit>
+  std::unique_lock<std::mutex> room_for_budget(Admit&& admit);
   std::unique_lock<std::mutex> make_room();
   void move_values();
   void recompute(const BudgetedPlan& plan, size_t first, size_t count);
+  void write_out(size_t file_offset, size_t offset, size_t size_bytes);
+  void read_back(size_t file_offset, size_t offset, size_t size_bytes);
   bool follow_limit();
   size_t output_bytes() const;
   bool is_away_without_copy(size_t buffer) const;
@@ -214,6 +219,7 @@ class Frame {
   static constexpr size_t kAway = SIZE_MAX;
   std::shared_ptr<const BudgetedPlan> budget_;
   uint64_t limit_generation_ = 0;  // of the limit that the plan was chosen for
+  bool capped_ = false;            // there is a limit
   static constexpr size_t kNeverMoved = SIZE_MAX;
   size_t moved_before_ = kNeverMoved;  // the instruction whose moves have been done
   std::vector<size_t> where_;          // per buffer: its offset now, or kAway

@@ -5,6 +5,7 @@
 #include "exec/budget.h"
 #include "exec/frame.h"
 #include "memory/spill_file.h"
+#include "sharing/job_table.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -41,6 +42,7 @@ void Frame::choose_budget() {
     const size_t least = align_up(std::max<size_t>(plan->arena_bytes, 1), Storage::kAlignment);
     if (least > capacity) control_.pass->refuse(least, outputs);
   }
+  capped_ = capacity != SIZE_MAX;
   if (plan != budget_) generation_ = 0;
   budget_ = std::move(plan);
   if (!budget_) return;
@@ -49,7 +51,9 @@ void Frame::choose_budget() {
     if (!budget_->stays[b].empty()) where_[b] = budget_->stays[b].front().offset;
 }
 
+// For the arena and the outputs of a run that begins.
 std::unique_lock<std::mutex> Frame::make_room() {
+  if (!capped_) return control_.pass->admit(0, control_);
   const size_t arena = align_up(std::max<size_t>(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, 1), Storage::kAlignment);
   const bool again = arena_ && align_up(std::max<size_t>(arena_->size_bytes(), 1), Storage::kAlignment) == arena;
   if (!again) trim();
@@ -76,13 +80,26 @@ void Frame::move_values() {
     switch (move.kind) {
       case BudgetedPlan::Kind::spill:
         if (!switched)  // else everything is in the file already
-          spill_file_->write(plan.file_offsets[buffer], arena_->data() + move.offset, size);
+          write_out(plan.file_offsets[buffer], move.offset, size);
         break;
-      case BudgetedPlan::Kind::load: spill_file_->read(plan.file_offsets[buffer], arena_->data() + move.offset, size); break;
+      case BudgetedPlan::Kind::load: read_back(plan.file_offsets[buffer], move.offset, size); break;
       case BudgetedPlan::Kind::recompute: recompute(plan, move.first_replay, move.num_replays); break;
     }
     where_[buffer] = move.kind == BudgetedPlan::Kind::spill ? kAway : move.offset;
   }
+}
+
+// Between the arena and the spill file, timed for the report.
+void Frame::write_out(size_t file_offset, size_t offset, size_t size_bytes) {
+  const uint64_t start = sharing::now_ns();
+  spill_file_->write(file_offset, arena_->data() + offset, size_bytes);
+  control_.pass->moved(size_bytes, sharing::now_ns() - start);
+}
+
+void Frame::read_back(size_t file_offset, size_t offset, size_t size_bytes) {
+  const uint64_t start = sharing::now_ns();
+  spill_file_->read(file_offset, arena_->data() + offset, size_bytes);
+  control_.pass->moved(size_bytes, sharing::now_ns() - start);
 }
 
 void Frame::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
@@ -100,6 +117,24 @@ void Frame::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
     context.run_id = control_.run_id;
     instruction.run(binding_->state(instruction), context);
   }
+}
+
+// The limit may become another one between the choice of a plan and its room: then the choice is made again.
+template <typename Admit>
+std::unique_lock<std::mutex> Frame::room_for_budget(Admit&& admit) {
+  for (;;) {
+    try {
+      return admit();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted || control_.pass->generation() == limit_generation_) throw;
+    }
+    choose_budget();
+  }
+}
+
+std::unique_lock<std::mutex> Frame::begin_within_limit() {
+  choose_budget();
+  return room_for_budget([&] { return make_room(); });
 }
 
 // True between two stays, if the value is to be made anew.
@@ -138,11 +173,12 @@ bool Frame::follow_limit() {
     if (!is_needed(b)) continue;
     const size_t offset = before ? places[b] : binding_->offsets().offsets[b];
     if (offset != kAway && (!before || stay_at(*before, b, step - 1)))
-      spill_file_->write(any_plan->file_offsets[b], arena_->data() + offset, binding_->buffer_sizes()[b]);
+      write_out(any_plan->file_offsets[b], offset, binding_->buffer_sizes()[b]);
   }
   trim();
   {
-    auto room = control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, control_);
+    auto room =
+        room_for_budget([&] { return control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, control_); });
     ready_pointers();
   }
   // Pointers to feeds and held values, which are not in the arena.
@@ -157,7 +193,7 @@ bool Frame::follow_limit() {
       if (!stay) continue;  // comes back when the plan says so
       offset = stay->offset;
     }
-    spill_file_->read(any_plan->file_offsets[b], arena_->data() + offset, binding_->buffer_sizes()[b]);
+    read_back(any_plan->file_offsets[b], offset, binding_->buffer_sizes()[b]);
   }
   moved_before_ = kNeverMoved;
   return true;

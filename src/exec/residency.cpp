@@ -1,22 +1,29 @@
 #include "exec/residency.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "core/logging.h"
+#include "treadle/error.h"
 
 namespace treadle::exec {
 namespace {
 
 // How many nodes ahead constants are fetched: enough for the largest to come while nodes of some ten microseconds run.
 constexpr size_t kFetchAhead = 16;
+constexpr size_t kBounceBytes = size_t{1} << 20;  // between the device's address space and a file
 
 }  // namespace
 
-Residency::Residency(const Program& program, Device& device, sharing::JobState& job)
+Residency::Residency(const Program& program, Device& device, sharing::JobState& job, std::string spill_folder)
     : program_(program),
       device_(device),
       bus_(device.create_stream("bus")),
       job_(job),
-      units_(program.num_buffers() + program.slots().size()) {
+      units_(program.num_buffers() + program.slots().size()),
+      spill_folder_(std::move(spill_folder)) {
   uses_.resize(units_.size());
   const auto instructions = program_.instructions();
   of_instruction_.resize(instructions.size());
@@ -56,6 +63,16 @@ int64_t Residency::next_use(size_t unit, size_t position) const {
 uint64_t Residency::limit() const {
   const uint64_t set = job_.slot().memory_limit.load(std::memory_order_relaxed);
   return set == 0 ? UINT64_MAX : set;
+}
+
+uint64_t Residency::host_limit() const {
+  const uint64_t set = job_.slot().host_limit.load(std::memory_order_relaxed);
+  return set == 0 ? UINT64_MAX : set;
+}
+
+// Outputs wait for their copy to the host, which end() stands for.
+bool Residency::is_output(size_t unit) const {
+  return unit >= program_.num_buffers() && program_.slots()[unit - program_.num_buffers()].is_output;
 }
 
 bool Residency::reserve(size_t size_bytes) {
@@ -100,7 +117,7 @@ void Residency::fetch_ahead(size_t position) {
       const auto index = static_cast<size_t>(u);
       Unit& unit = units_[index];
       if (unit.live && unit.resident) continue;
-      if (!unit.live || !unit.lasting) {
+      if (!unit.live || !unit.lasting || unit.on_disk) {
         others += index < program_.num_buffers() ? binding_->offsets().sizes[index] : unit.size_bytes;
         continue;
       }
@@ -135,6 +152,8 @@ void Residency::drop(size_t index) {
   if (unit.resident) {
     device_.unreserve(unit.size_bytes);
     job_.slot().device_bytes.fetch_sub(unit.size_bytes);
+  } else if (unit.on_disk) {
+    job_.slot().disk_bytes.fetch_sub(unit.size_bytes);
   } else {
     job_.slot().host_bytes.fetch_sub(unit.size_bytes);
   }
@@ -169,26 +188,106 @@ void Residency::shrink_to_limit(size_t position) {
   }
 }
 
-void Residency::begin(const Binding& binding) {
-  std::lock_guard lock(mutex_);
-  binding_ = &binding;
-  position_ = 0;
+// Calls piece(memory of the host, offset in the unit, bytes) for the contents of a unit, part by part.
+template <typename Piece>
+void Residency::exchange(size_t index, Piece&& piece) {
+  const uint64_t start = sharing::now_ns();
+  Unit& unit = units_[index];
+  bounce_.resize(std::min(unit.size_bytes, kBounceBytes));
+  for (size_t done = 0; done < unit.size_bytes; done += bounce_.size())
+    piece(bounce_.data(), done, std::min(bounce_.size(), unit.size_bytes - done));
+  bounce_ = {};
+  sharing::JobSlot& slot = job_.slot();
+  slot.moving_ns.fetch_add(sharing::now_ns() - start, std::memory_order_relaxed);
+  slot.moved_bytes.fetch_add(unit.size_bytes, std::memory_order_relaxed);
+  slot.moves.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Residency::add(int32_t slot, size_t size_bytes, bool from_host) {
+// From the host's memory to the file. A file that cannot be written leaves everything as it was.
+void Residency::spill(size_t index) {
+  Unit& unit = units_[index];
+  if (unit.written && !unit.in_file) {
+    File& where = unit.lasting ? of_constants_ : of_run_;
+    if (!where.file) where.file = std::make_unique<memory::SpillFile>(spill_folder_);
+    exchange(index, [&](std::byte* host, size_t offset, size_t size) {
+      bus_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
+      bus_->synchronize();
+      where.file->write(where.end + offset, host, size);
+    });
+    unit.file_offset = where.end;
+    where.end += unit.size_bytes;
+    unit.in_file = true;
+  }
+  device_.discard(unit.data, unit.size_bytes);
+  unit.on_disk = true;
+  job_.slot().host_bytes.fetch_sub(unit.size_bytes);
+  job_.slot().disk_bytes.fetch_add(unit.size_bytes);
+}
+
+void Residency::read_back(size_t index) {
+  Unit& unit = units_[index];
+  if (!unit.on_disk) return;
+  if (unit.written) {
+    const File& where = unit.lasting ? of_constants_ : of_run_;
+    exchange(index, [&](std::byte* host, size_t offset, size_t size) {
+      where.file->read(unit.file_offset + offset, host, size);
+      bus_->copy(unit.data + offset, host, size, CopyKind::host_to_device);
+      bus_->synchronize();
+    });
+  }
+  unit.on_disk = false;
+  job_.slot().disk_bytes.fetch_sub(unit.size_bytes);
+  job_.slot().host_bytes.fetch_add(unit.size_bytes);
+}
+
+// Until the host's limit is kept: first what is used last. What the node uses, if it is the next thing, and outputs stay.
+bool Residency::spill_for(size_t position, bool node_is_next) {
+  if (of_instruction_.empty()) return true;
+  const std::vector<int32_t>& needed = of_instruction_[position];
+  while (job_.slot().host_bytes.load(std::memory_order_relaxed) > host_limit()) {
+    size_t victim = units_.size();
+    int64_t farthest = -1;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const Unit& unit = units_[u];
+      if (!unit.live || unit.resident || unit.on_disk || unit.size_bytes == 0 || is_output(u)) continue;
+      if (node_is_next && std::binary_search(needed.begin(), needed.end(), static_cast<int32_t>(u))) continue;
+      if (const int64_t next = next_use(u, position); next > farthest) farthest = next, victim = u;
+    }
+    if (victim == units_.size()) return false;
+    if (farthest == INT64_MAX)
+      drop(victim);  // nobody reads it any more, and its memory may be gone
+    else
+      spill(victim);
+  }
+  return true;
+}
+
+void Residency::begin(const Binding& binding, std::byte* arena) {
+  std::lock_guard lock(mutex_);
+  binding_ = &binding;
+  arena_ = arena;
+  position_ = 0;
+  of_run_.end = 0;
+}
+
+void Residency::add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host) {
   std::lock_guard lock(mutex_);
   const size_t index = unit_of(slot);
   const Slot& info = program_.slots()[static_cast<size_t>(slot)];
   Unit& unit = units_[index];
   if (unit.live && unit.size_bytes == size_bytes && unit.lasting) return;
   drop(index);
-  unit = {
-      .size_bytes = size_bytes, .live = true, .written = from_host, .on_host = from_host, .lasting = info.placement == Placement::constant};
+  unit = {.size_bytes = size_bytes,
+          .live = true,
+          .written = from_host,
+          .on_host = from_host,
+          .lasting = info.placement == Placement::constant,
+          .data = data};
   job_.slot().host_bytes.fetch_add(size_bytes);
 }
 
 void Residency::before(size_t position) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   position_ = position;
   shrink_to_limit(position);
   for (int32_t u : of_instruction_[position]) {
@@ -196,17 +295,25 @@ void Residency::before(size_t position) {
     Unit& unit = units_[index];
     if (!unit.live) {
       if (index >= program_.num_buffers()) continue;  // makes its memory itself
-      unit = {.size_bytes = binding_->offsets().sizes[index], .live = true};
+      unit = {.size_bytes = binding_->offsets().sizes[index], .live = true, .data = arena_ + binding_->offsets().offsets[index]};
       job_.slot().host_bytes.fetch_add(unit.size_bytes);
     }
     await_arrival(unit);
     if (unit.resident || unit.size_bytes == 0) continue;
+    read_back(index);
     if (make_room(index, position)) {
       if (unit.written) transfer(unit.size_bytes);
       take_in(index);
     } else {
       transfer(unit.size_bytes);  // the node reads or writes it over the bus
     }
+  }
+  if (!spill_for(position, /*node_is_next=*/true)) {
+    // Other sessions of the job may hold what they do not use now.
+    lock.unlock();
+    sharing::MemoryWatch::get().ask_others(*this, job_);
+    lock.lock();
+    if (!spill_for(position, /*node_is_next=*/true)) check_room(position);
   }
   sharing::JobSlot& slot = job_.slot();
   const uint64_t held = slot.device_bytes.load() + slot.host_bytes.load();
@@ -223,12 +330,11 @@ void Residency::after(size_t position) {
     Unit& unit = units_[unit_of(slot)];
     unit.written = true;
     unit.on_host = !unit.resident;
+    unit.in_file = false;
   }
   for (int32_t u : of_instruction_[position]) {
     const auto index = static_cast<size_t>(u);
-    // Outputs wait for their copy to the host, which end() stands for.
-    const bool output = index >= program_.num_buffers() && program_.slots()[index - program_.num_buffers()].is_output;
-    if (!units_[index].lasting && !output && next_use(index, position) == INT64_MAX) drop(index);
+    if (!units_[index].lasting && !is_output(index) && next_use(index, position) == INT64_MAX) drop(index);
   }
 }
 
@@ -239,9 +345,35 @@ void Residency::end() {
   binding_ = nullptr;
 }
 
-void Residency::limit_changed() {
+void Residency::before_reading(int32_t slot) {
   std::lock_guard lock(mutex_);
-  if (!binding_) shrink_to_limit(position_);
+  read_back(unit_of(slot));
+}
+
+// What is left is the node's, or what others of the job use, who make room at their next node.
+void Residency::check_room(size_t position) const {
+  uint64_t needed = 0;
+  for (int32_t u : of_instruction_[position])
+    if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.live && !unit.resident) needed += unit.size_bytes;
+  if (needed <= host_limit()) return;
+  throw Error(ErrorCode::resource_exhausted, fmt::format("the job's limit of {} bytes of the host's memory is too low: the node needs {} "
+                                                         "there, as the device has no room for them",
+                                                         host_limit(), needed));
+}
+
+void Residency::limit_changed(bool may_wait) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (may_wait)
+    lock.lock();
+  else if (!lock.try_lock())
+    return;
+  if (binding_) return;
+  shrink_to_limit(position_);
+  try {
+    spill_for(position_, /*node_is_next=*/false);
+  } catch (const Error& error) {
+    TREADLE_LOG(warning, "a job's memory limit is not kept: {}", error.what());
+  }
 }
 
 }  // namespace treadle::exec

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "exec/binding.h"
 #include "exec/program.h"
+#include "memory/spill_file.h"
 #include "sharing/memory_watch.h"
 #include "sharing/turn.h"
 
@@ -19,32 +21,44 @@ namespace treadle::exec {
 /// over the bus. When every value is used next is known from the program, once for all budgets, so that a new limit holds from the next
 /// node on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the planner's buffers, constants, feeds and
 /// held values. Constants that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses
-/// do not change: the device's address space spans both memories.
+/// do not change: the device's address space spans both memories. Where the job has a limit for the host's memory, what is used last goes
+/// from there to a file, and comes back before its node.
 class Residency final : public sharing::MemoryWatch::Client {
  public:
   /// @param job  whose limit counts besides the device's own size.
-  Residency(const Program& program, Device& device, sharing::JobState& job);
+  /// @param spill_folder  empty: the system's for temporary files.
+  Residency(const Program& program, Device& device, sharing::JobState& job, std::string spill_folder);
   ~Residency() override;
 
   /// A run begins. The caller holds the program's lock: one run at a time.
-  void begin(const Binding& binding);
+  /// @param arena  where the planned values are.
+  void begin(const Binding& binding, std::byte* arena);
   /// A value outside of the arena has got its memory; it comes from the host (a feed, a constant) or is yet to be computed.
-  void add(int32_t slot, size_t size_bytes, bool from_host);
+  void add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host);
+  /// True if before() may read or write values: then none of the run's copies may be under way.
+  bool may_spill() const { return host_limit() != UINT64_MAX || job_.slot().disk_bytes.load(std::memory_order_relaxed) != 0; }
+  /// @throws Error(resource_exhausted) if both limits leave no room for what the node uses, Error(io_error) if a file cannot be written.
   void before(size_t position);
+  /// The host is about to read an output.
+  void before_reading(int32_t slot);
   void after(size_t position);
   void end();
 
-  /// The limit has changed: moves out at once if no run is under way; a run does it at its next node.
-  void limit_changed() override;
+  /// A limit has changed: moves out at once if no run is under way; a run does it at its next node.
+  void limit_changed(bool may_wait) override;
 
  private:
   struct Unit {
     size_t size_bytes = 0;
-    bool live = false;               // has memory
-    bool resident = false;           // in the device's
-    bool written = false;            // has contents
-    bool on_host = false;            // the host has the same contents: moving out costs nothing
-    bool lasting = false;            // a constant: stays from run to run
+    bool live = false;      // has memory
+    bool resident = false;  // in the device's
+    bool written = false;   // has contents
+    bool on_host = false;   // the host has the same contents: moving out costs nothing
+    bool lasting = false;   // a constant: stays from run to run
+    bool on_disk = false;   // in the file only
+    bool in_file = false;   // the file has the same contents
+    std::byte* data = nullptr;
+    size_t file_offset = 0;
     std::shared_ptr<Event> arrival;  // of what comes over the bus while other nodes run; null: it is here
   };
 
@@ -60,6 +74,14 @@ class Residency final : public sharing::MemoryWatch::Client {
   void fetch_ahead(size_t position);
   void take_in(size_t unit);
   uint64_t limit() const;
+  uint64_t host_limit() const;
+  bool is_output(size_t unit) const;
+  bool spill_for(size_t position, bool node_is_next);
+  void spill(size_t unit);
+  void read_back(size_t unit);
+  void check_room(size_t position) const;
+  template <typename Piece>
+  void exchange(size_t unit, Piece&& piece);
 
   const Program& program_;
   Device& device_;
@@ -71,6 +93,15 @@ class Residency final : public sharing::MemoryWatch::Client {
   std::vector<std::vector<int32_t>> uses_;            // per unit: instructions, ascending
   std::vector<std::vector<int32_t>> of_instruction_;  // units
   size_t position_ = 0;
+  std::byte* arena_ = nullptr;
+  // Constants have a file of their own: their places in it last.
+  struct File {
+    std::unique_ptr<memory::SpillFile> file;
+    size_t end = 0;
+  };
+  File of_run_, of_constants_;
+  const std::string spill_folder_;
+  std::vector<std::byte> bounce_;
 };
 
 }  // namespace treadle::exec

@@ -38,7 +38,8 @@ std::string group_of(const Node& node) {
   return {};
 }
 
-SessionDevices::SessionDevices(const SessionOptions& options) : compute_streams_(std::max(1, options.compute_streams)) {
+SessionDevices::SessionDevices(const SessionOptions& options)
+    : compute_streams_(std::max(1, options.compute_streams)), spill_folder_(options.spill_folder) {
   std::string chosen = options.device;
   if (auto given = options.config.find("treadle.device"); chosen.empty() && given != options.config.end()) chosen = given->second;
   std::vector<std::string> names{chosen.empty() ? "cpu" : chosen};
@@ -98,7 +99,7 @@ exec::DevicePlacement SessionDevices::placement(const exec::Program& program) co
 
 std::unique_ptr<exec::DeviceExecutor> SessionDevices::place(const exec::Program& program, sharing::JobState* job, bool training) const {
   if (job && of_group_.empty() && of_argument_.empty() && devices_[static_cast<size_t>(default_device_)]->has_bus())
-    return std::make_unique<exec::DeviceProgram>(program, devices_[static_cast<size_t>(default_device_)], job);
+    return std::make_unique<exec::DeviceProgram>(program, devices_[static_cast<size_t>(default_device_)], job, spill_folder_);
   return place(program, training);
 }
 

@@ -41,6 +41,7 @@ class SessionDevices {
   int default_device_ = exec::DevicePlacement::kHost;
   std::map<std::string, int, std::less<>> of_group_, of_argument_, of_source_;
   int compute_streams_ = 1;
+  std::string spill_folder_;
 };
 
 /// The group of a node: what its metadata have under "ctx_group", or under "__ctx_group__", as MXNet writes it. Empty: none.

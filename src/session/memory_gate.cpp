@@ -2,81 +2,223 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
+#include <utility>
 
 #include "core/checked.h"
 #include "treadle/error.h"
 
 namespace treadle {
+namespace {
 
-void MemoryGate::set_limit(size_t limit_bytes) {
-  std::lock_guard lock(mutex_);
-  account_->set_limit(limit_bytes);
-  generation_.fetch_add(1);
-  left_.notify_all();
-}
+// Runs on this thread that wait for others to leave: a run inside a node of another one would wait for that.
+thread_local int runs_inside = 0;
 
-size_t MemoryGate::standing_bytes() const {
-  const MemoryStatistics statistics = account_->statistics();
+// Of weights and the like, which every run finds there.
+size_t standing_bytes(const MemoryAccount& account) {
+  const MemoryStatistics statistics = account.statistics();
   return statistics[MemoryClass::weights].bytes + statistics[MemoryClass::packed].bytes + statistics[MemoryClass::scratch].bytes +
          statistics[MemoryClass::other].bytes;
 }
 
-MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits) {
+}  // namespace
+
+std::shared_ptr<JobMemory> JobMemory::of(const std::shared_ptr<Job>& job) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& known = *new std::map<const Job*, std::weak_ptr<JobMemory>>;
+  std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  if (auto found = known.find(job.get()); found != known.end())
+    if (auto memory = found->second.lock()) return memory;
+  auto made = std::make_shared<JobMemory>(job);
+  known[job.get()] = made;
+  return made;
+}
+
+JobMemory::JobMemory(std::shared_ptr<Job> job)
+    : job_(std::move(job)), account_(std::make_shared<MemoryAccount>(fmt::format("the job \"{}\"", job_->status().name))) {
+  follow();
+  sharing::MemoryWatch::get().add(*this, *job_->state());
+}
+
+JobMemory::~JobMemory() {
+  sharing::MemoryWatch::get().remove(*this);
+  report();
+  job_->state()->slot().host_bytes.fetch_sub(reported_);  // of tensors that outlive their sessions
+}
+
+uint64_t JobMemory::changes() const { return job_->state()->slot().memory_changes.load(std::memory_order_relaxed); }
+
+void JobMemory::follow() {
+  const sharing::JobSlot& slot = job_->state()->slot();
+  const uint64_t of_device = slot.memory_limit.load(), of_host = slot.host_limit.load();
+  account_->set_limit(of_device == 0 || of_host == 0 ? std::max(of_device, of_host) : std::min(of_device, of_host));
+}
+
+void JobMemory::report() {
+  sharing::JobSlot& slot = job_->state()->slot();
+  std::lock_guard lock(report_mutex_);
+  const uint64_t id = slot.id.load();
+  const uint64_t now = account_->bytes();
+  if (std::exchange(reported_id_, id) != id) reported_ = 0;
+  slot.host_bytes.fetch_add(now - std::exchange(reported_, now));
+  const uint64_t most = account_->statistics().total.peak_bytes;
+  uint64_t peak = slot.peak_bytes.load();
+  while (most > peak && !slot.peak_bytes.compare_exchange_weak(peak, most)) {
+  }
+}
+
+void JobMemory::moved(size_t size_bytes, uint64_t took_ns) {
+  sharing::JobSlot& slot = job_->state()->slot();
+  slot.moved_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
+  slot.moves.fetch_add(1, std::memory_order_relaxed);
+  slot.moving_ns.fetch_add(took_ns, std::memory_order_relaxed);
+}
+
+// Runs under way see it at their next node; what idle frames hold goes now.
+void JobMemory::limit_changed(bool may_wait) {
+  std::unique_lock lock(queue_.mutex, std::defer_lock);
+  if (may_wait)
+    lock.lock();
+  else if (!lock.try_lock())
+    return;
+  follow();
+  if (const size_t limit = account_->limit_bytes(); limit != 0 && account_->bytes() > limit) queue_.trim_all();
+  queue_.left.notify_all();
+  lock.unlock();
+  report();
+}
+
+MemoryGate::MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill_folder, std::function<void()> trim,
+                       std::shared_ptr<JobMemory> job)
+    : account_(std::move(account)),
+      spill_folder_(std::move(spill_folder)),
+      trim_(std::move(trim)),
+      job_(std::move(job)),
+      own_(job_ ? nullptr : std::make_unique<MemoryQueue>()) {
+  std::lock_guard lock(queue().mutex);
+  queue().trims.push_back(&trim_);
+}
+
+MemoryGate::~MemoryGate() {
+  std::lock_guard lock(queue().mutex);
+  queue().trims.remove(&trim_);
+}
+
+bool MemoryGate::limited() const {
+  bool limited = false;
+  visit_accounts([&](const MemoryAccount& account) { limited |= account.limit_bytes() != 0; });
+  return limited;
+}
+
+void MemoryGate::set_limit(size_t limit_bytes) {
+  std::lock_guard lock(queue().mutex);
+  account_->set_limit(limit_bytes);
+  queue().generation.fetch_add(1);
+  queue().left.notify_all();
+}
+
+MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits && runs_inside == 0) {
   if (!waits_) return;
-  std::lock_guard lock(gate_.mutex_);
-  ++gate_.arriving_;
+  ++runs_inside;
+  MemoryQueue& queue = gate_.queue();
+  // A forked child lacks the threads whose runs were counted.
+  const uint32_t current = fork_generation();
+  if (queue.forks.load(std::memory_order_relaxed) != current && queue.forks.exchange(current) != current) queue.arriving = queue.inside = 0;
+  queue.arriving.fetch_add(1);
 }
 
 MemoryGate::Pass::~Pass() {
-  if (!waits_) return;
-  std::lock_guard lock(gate_.mutex_);
-  if (!arrived_) --gate_.arriving_;
-  if (inside_) --gate_.inside_;
-  gate_.left_.notify_all();
+  if (waits_) {
+    --runs_inside;
+    MemoryQueue& queue = gate_.queue();
+    if (!arrived_) queue.arriving.fetch_sub(1);
+    if (inside_) queue.inside.fetch_sub(1);
+    if (gate_.limited()) queue.left.notify_all();  // who waits looks every few milliseconds anyway
+  }
+  if (gate_.job_) gate_.job_->report();
+}
+
+uint64_t MemoryGate::Pass::generation() const {
+  const uint64_t own = gate_.queue().generation.load(std::memory_order_relaxed);
+  return gate_.job_ ? own + gate_.job_->changes() : own;
+}
+
+void MemoryGate::Pass::moved(size_t size_bytes, uint64_t took_ns) {
+  if (gate_.job_) gate_.job_->moved(size_bytes, took_ns);
 }
 
 size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
-  const size_t limit = gate_.account_->limit_bytes(), taken = gate_.standing_bytes() + output_bytes;
-  if (limit == 0) return SIZE_MAX;
-  return limit > taken ? (limit - taken) / Storage::kAlignment * Storage::kAlignment : 0;
+  if (gate_.job_) gate_.job_->follow();
+  size_t capacity = SIZE_MAX;
+  gate_.visit_accounts([&](const MemoryAccount& account) {
+    const size_t limit = account.limit_bytes();
+    if (limit == 0) return;
+    const size_t taken = standing_bytes(account) + output_bytes;
+    capacity = std::min(capacity, limit > taken ? (limit - taken) / Storage::kAlignment * Storage::kAlignment : 0);
+  });
+  return capacity;
 }
 
 std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::RunControl& control) {
   constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
-  std::unique_lock lock(gate_.mutex_);
-  if (waits_ && !arrived_) --gate_.arriving_;
-  arrived_ = true;
+  MemoryQueue& queue = gate_.queue();
+  auto arrive = [&] {
+    if (waits_ && !arrived_) queue.arriving.fetch_sub(1);
+    arrived_ = true;
+  };
+  auto enter = [&] {
+    if (!inside_ && waits_) queue.inside.fetch_add(1);
+    inside_ = true;
+  };
+  if (!gate_.limited() || bytes == 0) {
+    enter();
+    arrive();
+    return {};
+  }
+  std::unique_lock lock(queue.mutex);
+  arrive();
   bool trimmed = false;
   for (;;) {
-    const size_t limit = gate_.account_->limit_bytes(), used = gate_.account_->bytes();
-    if (limit == 0 || (used <= limit && bytes <= limit - used)) break;
+    const MemoryAccount* full = nullptr;
+    gate_.visit_accounts([&](const MemoryAccount& account) {
+      const size_t limit = account.limit_bytes(), used = account.bytes();
+      if (limit != 0 && (used > limit || bytes > limit - used)) full = &account;
+    });
+    if (!full) break;
     if (!trimmed) {
-      gate_.trim_();
+      queue.trim_all();
       trimmed = true;
       continue;
     }
-    if (!waits_ || (gate_.inside_ == (inside_ ? 1 : 0) && gate_.arriving_ == 0))
-      throw Error(
-          ErrorCode::resource_exhausted,
-          fmt::format("the memory limit of {} bytes leaves no {} bytes for the run: {} are in use, also by partial runs that have not "
-                      "ended or by sizes that came out in a run",
-                      limit, bytes, used));
-    gate_.left_.wait_for(lock, kLook);
+    if (!waits_ || (queue.inside == (inside_ ? 1 : 0) && queue.arriving == 0))
+      throw Error(ErrorCode::resource_exhausted,
+                  fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for the run: {} are in use, also by partial runs that "
+                              "have not ended or by sizes that came out in a run",
+                              full->limit_bytes(), full->name(), bytes, full->bytes()));
+    queue.left.wait_for(lock, kLook);
     trimmed = false;
     control.check();
   }
-  if (!inside_ && waits_) ++gate_.inside_;
-  inside_ = true;
+  enter();
   return lock;
 }
 
 void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes) const {
-  const size_t standing = gate_.standing_bytes();
+  // Of the two limits the one that is farther from what the run needs.
+  const MemoryAccount* tight = gate_.account_.get();
+  size_t missing = 0;
+  gate_.visit_accounts([&](const MemoryAccount& account) {
+    const size_t limit = account.limit_bytes(), needed = standing_bytes(account) + output_bytes + arena_bytes;
+    if (limit != 0 && needed > limit && needed - limit > missing) missing = needed - limit, tight = &account;
+  });
+  const size_t standing = standing_bytes(*tight);
   throw Error(ErrorCode::resource_exhausted,
-              fmt::format("the memory limit of {} bytes is too low: this run needs at least {}, of which weights {}, outputs {}, "
+              fmt::format("the memory limit of {} bytes of {} is too low: this run needs at least {}, of which weights {}, outputs {}, "
                           "activations and scratch {}",
-                          gate_.account_->limit_bytes(), standing + output_bytes + arena_bytes, standing, output_bytes, arena_bytes));
+                          tight->limit_bytes(), tight->name(), standing + output_bytes + arena_bytes, standing, output_bytes, arena_bytes));
 }
 
 }  // namespace treadle

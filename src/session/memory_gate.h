@@ -1,24 +1,74 @@
-// Lets runs of a session with a memory limit begin when there is room for them.
+// Lets runs of sessions with a memory limit begin when there is room for them.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "core/fork_mutex.h"
 #include "exec/budget.h"
 #include "exec/frame.h"
+#include "sharing/memory_watch.h"
 #include "treadle/allocator.h"
+#include "treadle/sharing.h"
 
 namespace treadle {
+
+/// What the runs of a session, or of all sessions of a job on the host, wait for. Where there is no limit nobody takes the mutex.
+struct MemoryQueue {
+  std::mutex mutex;
+  std::condition_variable left;
+  std::atomic<int> arriving{0};  // runs on their way in: their frames may hold memory that they let go, or come in with
+  std::atomic<int> inside{0};    // runs that will leave by themselves
+  std::atomic<uint32_t> forks{0};
+  std::atomic<uint64_t> generation{0};
+  std::list<const std::function<void()>*> trims;  // free what idle frames hold
+  void trim_all() const {
+    for (const auto* trim : trims) (*trim)();
+  }
+};
+
+/// The host's memory of a job in this process: an account above those of its sessions and trainers, with the job's limit.
+class JobMemory final : public sharing::MemoryWatch::Client {
+ public:
+  /// The same one for as long as any session of the job holds it.
+  static std::shared_ptr<JobMemory> of(const std::shared_ptr<Job>& job);
+  explicit JobMemory(std::shared_ptr<Job> job);
+  ~JobMemory() override;
+
+  const std::shared_ptr<MemoryAccount>& account() const { return account_; }
+  MemoryQueue& queue() { return queue_; }
+  /// Changes with the limits that the job has in the table.
+  uint64_t changes() const;
+  /// Takes the limit over from the table.
+  void follow();
+  /// Says in the table how much the job holds.
+  void report();
+  /// What runs wrote to files or read back.
+  void moved(size_t size_bytes, uint64_t took_ns);
+  void limit_changed(bool may_wait) override;
+
+ private:
+  const std::shared_ptr<Job> job_;
+  const std::shared_ptr<MemoryAccount> account_;
+  MemoryQueue queue_;
+  ForkMutex report_mutex_;
+  uint64_t reported_ = 0, reported_id_ = 0;  // bytes, and the job's id: another one in a forked child
+};
 
 class MemoryGate {
  public:
   /// @param trim  frees what idle frames hold.
-  MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill_folder, std::function<void()> trim)
-      : account_(std::move(account)), spill_folder_(std::move(spill_folder)), trim_(std::move(trim)) {}
+  /// @param job   whose limit counts besides that of `account`, its own account being above; null: none.
+  MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill_folder, std::function<void()> trim,
+             std::shared_ptr<JobMemory> job = nullptr);
+  ~MemoryGate();
+  MemoryGate(const MemoryGate&) = delete;
+  MemoryGate& operator=(const MemoryGate&) = delete;
 
   void set_limit(size_t limit_bytes);
 
@@ -34,8 +84,9 @@ class MemoryGate {
     size_t arena_capacity(size_t output_bytes) const override;
     std::unique_lock<std::mutex> admit(size_t bytes, const exec::RunControl& control) override;
     [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes) const override;
-    uint64_t generation() const override { return gate_.generation_.load(std::memory_order_relaxed); }
+    uint64_t generation() const override;
     std::string spill_folder() const override { return gate_.spill_folder_; }
+    void moved(size_t size_bytes, uint64_t took_ns) override;
 
    private:
     MemoryGate& gate_;
@@ -44,15 +95,20 @@ class MemoryGate {
   };
 
  private:
-  size_t standing_bytes() const;  // of weights and the like, which every run finds there
+  // The accounts whose limits count.
+  template <typename Visit>
+  void visit_accounts(Visit&& visit) const {
+    visit(*account_);
+    if (job_) visit(*job_->account());
+  }
+  bool limited() const;
+  MemoryQueue& queue() const { return job_ ? job_->queue() : *own_; }
+
   const std::shared_ptr<MemoryAccount> account_;
   const std::string spill_folder_;
   const std::function<void()> trim_;
-  std::mutex mutex_;
-  std::condition_variable left_;
-  int arriving_ = 0;  // runs on their way to the gate: their frames may hold memory that they let go, or come in with
-  int inside_ = 0;    // runs that will leave by themselves
-  std::atomic<uint64_t> generation_{0};
+  const std::shared_ptr<JobMemory> job_;
+  const std::unique_ptr<MemoryQueue> own_;  // of a session without a job
 };
 
 }  // namespace treadle

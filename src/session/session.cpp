@@ -177,19 +177,15 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 }
 
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
-    : model(source),
-      options(session_options),
-      memory{session_options.allocator, std::make_shared<MemoryAccount>("the session", 0, session_options.memory_account)},
-      devices(options) {
+    : model(source), options(session_options), memory{session_options.allocator, nullptr}, devices(options) {
   AllocationScope scope(&memory, MemoryClass::weights);
-  choose_threads();
-  if (options.memory_limit_bytes > 0) {
-    if (devices.any())
-      throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
-    memory.account->set_limit(options.memory_limit_bytes);
-    gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
-  }
   job = options.job ? options.job : environment_job();
+  if (job && !devices.any() && !options.memory_account) job_memory = JobMemory::of(job);
+  memory.account = std::make_shared<MemoryAccount>("the session", options.memory_limit_bytes,
+                                                   job_memory ? job_memory->account() : options.memory_account);
+  choose_threads();
+  if (options.memory_limit_bytes > 0 && devices.any())
+    throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();
@@ -211,6 +207,19 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
   weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->foreign_packed_bytes());
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
+  // Last: from now on the job's other runs, and whoever changes its limit, trim this session's frames.
+  if (options.memory_limit_bytes > 0 || job_memory)
+    gate = std::make_unique<MemoryGate>(
+        memory.account, options.spill_folder, [this] { trim(); }, job_memory);
+  if (job_memory) job_memory->report();
+}
+
+Session::Impl::~Impl() {
+  gate.reset();
+  main.reset();
+  others.clear();
+  weight_charges.clear();
+  if (job_memory) job_memory->report();
 }
 
 void Session::Impl::explain(const Executable& failed, std::span<const Datum> feeds, const Error& error) const {

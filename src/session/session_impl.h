@@ -52,6 +52,7 @@ struct Executable {
 
 struct Session::Impl {
   Impl(const Model& model, const SessionOptions& options);
+  ~Impl();
 
   /// The program for a request; `*compiled` tells whether it was made for this call.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
@@ -97,8 +98,9 @@ struct Session::Impl {
   SessionOptions options;
   AllocationContext memory;  // of all that the session allocates
   std::vector<MemoryCharge> weight_charges;
-  std::unique_ptr<MemoryGate> gate;  // of a session with a limit
-  void trim() const;                 // frames that no run uses
+  std::shared_ptr<JobMemory> job_memory;  // of a session on the host in a job
+  std::unique_ptr<MemoryGate> gate;       // of a session with a limit, or in a job
+  void trim() const;                      // frames that no run uses
   std::shared_ptr<ThreadPool> pool;
   std::shared_ptr<Job> job;  // null: none
   bool parallel = false;

@@ -253,10 +253,11 @@ struct Coordinator::Impl {
       text += fmt::format(
           "{}\n  {{\"id\": {}, \"name\": {}, \"pid\": {}, \"class\": \"{}\", \"share\": {}, \"granted\": {}, \"suspended\": {}, "
           "\"running\": {}, \"runs\": {}, \"average_step_ns\": {}, \"idle_ns\": {}, \"gave_way_ns\": {}, \"memory_limit\": {}, "
-          "\"device_bytes\": {}, \"host_bytes\": {}, \"moved_bytes\": {}}}",
+          "\"host_limit\": {}, "
+          "\"device_bytes\": {}, \"host_bytes\": {}, \"disk_bytes\": {}, \"moved_bytes\": {}}}",
           first ? "" : ",", s.id, json_text(s.name), s.pid, class_name(s.job_class), s.share_percent, s.granted_percent,
           s.suspended ? "true" : "false", s.running, s.runs, s.average_step_ns, s.idle_ns, s.gave_way_ns, s.memory_limit_bytes,
-          s.device_bytes, s.host_bytes, s.moved_bytes);
+          s.host_limit_bytes, s.device_bytes, s.host_bytes, s.disk_bytes, s.moved_bytes);
       first = false;
     }
     text += "\n]}\n";

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/fork_mutex.h"
+#include "sharing/memory_watch.h"
 #include "sharing/quantities.h"
 #include "sharing/turn.h"
 #include "treadle/error.h"
@@ -23,7 +24,11 @@ void Job::suspend() { set({.suspended = true}); }
 void Job::resume() { set({.suspended = false}); }
 void Job::set_class(JobClass job_class) { set({.job_class = job_class}); }
 void Job::set_memory_limit(uint64_t bytes) { set({.memory_limit_bytes = bytes}); }
-void Job::set(const JobChange& change) { state_->set(change); }
+void Job::set_host_limit(uint64_t bytes) { set({.host_limit_bytes = bytes}); }
+void Job::set(const JobChange& change) {
+  state_->set(change);
+  if (change.memory_limit_bytes || change.host_limit_bytes) sharing::MemoryWatch::get().tell(state_->index());
+}
 JobStatus Job::status() const { return sharing::status_of(state_->slot()); }
 
 std::vector<JobStatus> list_jobs() {
@@ -42,6 +47,7 @@ void set_job(uint64_t id, const JobChange& change) {
   const int slot = table.find(id);
   if (slot < 0) throw Error(ErrorCode::not_found, fmt::format("there is no job {}", id));
   sharing::apply(table.page(), slot, change);
+  if (change.memory_limit_bytes || change.host_limit_bytes) sharing::MemoryWatch::get().tell(slot);
 }
 
 std::string sharing_folder() {
@@ -72,6 +78,7 @@ std::shared_ptr<Job> environment_job() {
   with_name("TREADLE_JOB_NAME", [&](const char* text) { options.name = text; });
   with_name("TREADLE_JOB_SHARE", [&](const char* text) { options.share_percent = sharing::parse_percent(text); });
   with_name("TREADLE_JOB_MEMORY", [&](const char* text) { options.memory_limit_bytes = sharing::parse_bytes(text); });
+  with_name("TREADLE_JOB_HOST_MEMORY", [&](const char* text) { options.host_limit_bytes = sharing::parse_bytes(text); });
   auto job = std::make_shared<Job>(options);
   std::lock_guard lock(mutex);
   if (auto first = last.lock()) return first;

@@ -27,7 +27,7 @@ namespace treadle::sharing {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
-constexpr const char* kFileName = "/jobs-2";  // another layout gets another name: versions of the library do not disturb each other
+constexpr const char* kFileName = "/jobs-3";  // another layout gets another name: versions of the library do not disturb each other
 constexpr int kCoordinatorByte = kMaxJobs;
 
 // Locks of a process's own do not conflict with its claims: it must know which slots it holds.
@@ -177,10 +177,11 @@ int JobTable::claim() {
     slot.job_class = 0;
     slot.share = slot.granted = kFullShare;
     slot.suspended = slot.publishes = slot.memory_changes = 0;
-    slot.memory_limit = 0;
+    slot.memory_limit = slot.host_limit = 0;
     slot.threads = 0;
-    for (auto* counter : {&slot.runs, &slot.run_ns, &slot.idle_ns, &slot.gave_way_ns, &slot.last_step_ns, &slot.average_step_ns,
-                          &slot.device_bytes, &slot.host_bytes, &slot.peak_bytes, &slot.moved_bytes, &slot.moves, &slot.moving_ns})
+    for (auto* counter :
+         {&slot.runs, &slot.run_ns, &slot.idle_ns, &slot.gave_way_ns, &slot.last_step_ns, &slot.average_step_ns, &slot.device_bytes,
+          &slot.host_bytes, &slot.disk_bytes, &slot.peak_bytes, &slot.moved_bytes, &slot.moves, &slot.moving_ns})
       *counter = 0;
     slot.pid = getpid();
     slot.owner = own;
@@ -305,8 +306,10 @@ JobStatus status_of(const JobSlot& slot) {
   status.last_step_ns = slot.last_step_ns;
   status.average_step_ns = slot.average_step_ns;
   status.memory_limit_bytes = slot.memory_limit;
+  status.host_limit_bytes = slot.host_limit;
   status.device_bytes = slot.device_bytes;
   status.host_bytes = slot.host_bytes;
+  status.disk_bytes = slot.disk_bytes;
   status.peak_bytes = slot.peak_bytes;
   status.moved_bytes = slot.moved_bytes;
   status.moves = slot.moves;
@@ -333,7 +336,10 @@ void apply(Page& page, int index, const JobChange& change) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is no class of jobs", static_cast<int>(*change.job_class)));
   if (change.share_percent) slot.share = share_from_percent(*change.share_percent);  // before anything else changes: it may throw
   if (change.suspended) slot.suspended = *change.suspended ? 1 : 0;
-  if (change.memory_limit_bytes && slot.memory_limit.exchange(*change.memory_limit_bytes) != *change.memory_limit_bytes) {
+  bool memory = false;
+  if (change.memory_limit_bytes) memory |= slot.memory_limit.exchange(*change.memory_limit_bytes) != *change.memory_limit_bytes;
+  if (change.host_limit_bytes) memory |= slot.host_limit.exchange(*change.host_limit_bytes) != *change.host_limit_bytes;
+  if (memory) {
     slot.memory_changes.fetch_add(1);
     futex_wake_shared(slot.memory_changes);
   }

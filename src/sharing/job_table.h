@@ -42,7 +42,7 @@ struct JobSlot {
   // What is asked of the job.
   std::atomic<uint32_t> job_class{0}, share{kFullShare}, granted{kFullShare}, suspended{0}, publishes{0};
   std::atomic<uint32_t> memory_changes{0};
-  std::atomic<uint64_t> memory_limit{0};
+  std::atomic<uint64_t> memory_limit{0}, host_limit{0};
   // Runs under way.
   alignas(64) std::atomic<uint32_t> running{0};
   std::atomic<uint32_t> active{0};  // threads in them that do not wait for their share or their turn
@@ -50,7 +50,7 @@ struct JobSlot {
   // What the job reports.
   alignas(64) std::atomic<uint64_t> runs{0};
   std::atomic<uint64_t> run_ns{0}, idle_ns{0}, gave_way_ns{0}, last_step_ns{0}, average_step_ns{0};
-  std::atomic<uint64_t> device_bytes{0}, host_bytes{0}, peak_bytes{0}, moved_bytes{0}, moves{0}, moving_ns{0};
+  std::atomic<uint64_t> device_bytes{0}, host_bytes{0}, disk_bytes{0}, peak_bytes{0}, moved_bytes{0}, moves{0}, moving_ns{0};
   // Written by the owner before the slot is live.
   alignas(64) std::atomic<uint64_t> id{0};
   std::atomic<int64_t> pid{0};

@@ -31,7 +31,7 @@ void MemoryWatch::listen(Watched& watched, uint32_t seen) {
     if (now == seen) continue;
     seen = now;
     std::lock_guard lock(watched.mutex);
-    for (Client* client : watched.clients) client->limit_changed();
+    for (Client* client : watched.clients) client->limit_changed(/*may_wait=*/true);
   }
 }
 
@@ -52,6 +52,29 @@ void MemoryWatch::add(Client& client, JobState& job) {
   watched->thread = std::thread([one = watched.get(), seen = job.slot().memory_changes.load()] { listen(*one, seen); });
   jobs_.push_back(std::move(watched));
   announce(job.slot());
+}
+
+// Whoever holds one of the mutexes tells the clients itself, or the job's thread does.
+template <typename Visit>
+void MemoryWatch::visit_clients(int slot, Visit&& visit) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (const auto& watched : jobs_) {
+    if (watched->generation != fork_generation() || watched->job->index() != slot) continue;
+    std::unique_lock clients_lock(watched->mutex, std::try_to_lock);
+    if (!clients_lock) return;
+    for (Client* client : watched->clients) visit(*client);
+  }
+}
+
+void MemoryWatch::tell(int slot) {
+  visit_clients(slot, [](Client& client) { client.limit_changed(/*may_wait=*/false); });
+}
+
+void MemoryWatch::ask_others(const Client& asking, JobState& job) {
+  visit_clients(job.index(), [&](Client& client) {
+    if (&client != &asking) client.limit_changed(/*may_wait=*/false);
+  });
 }
 
 void MemoryWatch::remove(Client& client) {

@@ -12,10 +12,11 @@ namespace treadle::sharing {
 
 class MemoryWatch {
  public:
-  /// Holds memory of a device for a job.
+  /// Holds memory for a job.
   class Client {
    public:
-    virtual void limit_changed() = 0;
+    /// @param may_wait  false: the caller does not wait for a node that is under way; it is called again if this did nothing.
+    virtual void limit_changed(bool may_wait) = 0;
 
    protected:
     Client() = default;
@@ -26,6 +27,10 @@ class MemoryWatch {
   /// Starts the job's thread with its first client, and ends it with the last one.
   void add(Client& client, JobState& job);
   void remove(Client& client);
+  /// On the thread that has changed the limits of a job of this process: at once, where nothing is under way.
+  void tell(int slot);
+  /// Asks the job's clients but for one to keep to its limits.
+  void ask_others(const Client& client, JobState& job);
 
  private:
   struct Watched {
@@ -36,6 +41,8 @@ class MemoryWatch {
     std::thread thread;
     uint32_t generation;  // of forks: a child lacks the thread
   };
+  template <typename Visit>
+  void visit_clients(int slot, Visit&& visit);
   static void listen(Watched& watched, uint32_t seen);
 
   std::mutex mutex_;

@@ -78,20 +78,23 @@ void parse_change(std::string_view word, JobChange& change) {
     change.share_percent = parse_percent(value);
   else if (key == "memory")
     change.memory_limit_bytes = parse_bytes(value);
+  else if (key == "host_memory")
+    change.host_limit_bytes = parse_bytes(value);
   else if (key == "class")
     change.job_class = parse_class(value);
   else
-    refuse(word, "share=PERCENT, memory=BYTES, class=CLASS, suspend or resume");
+    refuse(word, "share=PERCENT, memory=BYTES, host_memory=BYTES, class=CLASS, suspend or resume");
 }
 
 std::string format_status(const JobStatus& s) {
   return fmt::format(
       "id={} name={} pid={} class={} share={} granted={} suspended={} running={} active={} threads={} runs={} run_ns={} idle_ns={} "
       "gave_way_ns={} "
-      "last_step_ns={} average_step_ns={} memory_limit={} device_bytes={} host_bytes={} peak_bytes={} moved_bytes={} moves={} moving_ns={}",
+      "last_step_ns={} average_step_ns={} memory_limit={} host_limit={} device_bytes={} host_bytes={} disk_bytes={} peak_bytes={} "
+      "moved_bytes={} moves={} moving_ns={}",
       s.id, s.name, s.pid, class_name(s.job_class), s.share_percent, s.granted_percent, s.suspended ? 1 : 0, s.running, s.active, s.threads,
-      s.runs, s.run_ns, s.idle_ns, s.gave_way_ns, s.last_step_ns, s.average_step_ns, s.memory_limit_bytes, s.device_bytes, s.host_bytes,
-      s.peak_bytes, s.moved_bytes, s.moves, s.moving_ns);
+      s.runs, s.run_ns, s.idle_ns, s.gave_way_ns, s.last_step_ns, s.average_step_ns, s.memory_limit_bytes, s.host_limit_bytes,
+      s.device_bytes, s.host_bytes, s.disk_bytes, s.peak_bytes, s.moved_bytes, s.moves, s.moving_ns);
 }
 
 JobStatus parse_status(std::string_view line) {
@@ -140,6 +143,10 @@ JobStatus parse_status(std::string_view line) {
       number(status.average_step_ns);
     else if (key == "memory_limit")
       number(status.memory_limit_bytes);
+    else if (key == "host_limit")
+      number(status.host_limit_bytes);
+    else if (key == "disk_bytes")
+      number(status.disk_bytes);
     else if (key == "device_bytes")
       number(status.device_bytes);
     else if (key == "host_bytes")

@@ -18,7 +18,8 @@ JobClass parse_class(std::string_view text);
 std::string_view class_name(JobClass job_class) noexcept;
 /// "512 MiB"
 std::string format_bytes(uint64_t bytes);
-/// One word of a request: "share=30", "memory=2GiB", "class=opportunistic", "suspend", "resume". @throws Error(invalid_argument)
+/// One word of a request: "share=30", "memory=2GiB", "host_memory=4GiB", "class=opportunistic", "suspend", "resume". @throws
+/// Error(invalid_argument)
 void parse_change(std::string_view word, JobChange& change);
 /// A job as "id=7 name=train pid=12 class=opportunistic share=30 …".
 std::string format_status(const JobStatus& status);

@@ -95,6 +95,7 @@ void JobState::claim(const JobOptions& options) {
   options.name.copy(slot.name, kNameBytes - 1);
   JobChange change{.share_percent = options.share_percent, .job_class = options.job_class};
   if (options.memory_limit_bytes != 0) change.memory_limit_bytes = options.memory_limit_bytes;
+  if (options.host_limit_bytes != 0) change.host_limit_bytes = options.host_limit_bytes;
   try {
     apply(page_, index_, change);
   } catch (...) {
@@ -123,6 +124,7 @@ void JobState::claim_in_child() {
   options.job_class = static_cast<JobClass>(parents.job_class.load());
   options.share_percent = parents.share_percent();
   options.memory_limit_bytes = parents.memory_limit;
+  options.host_limit_bytes = parents.host_limit;
   owed_ns = 0;
   try {
     claim(options);

@@ -92,8 +92,10 @@ class Turn final : LoopBreak {
     if (has_duty()) [[unlikely]]
       current_->act(hint);
   }
+  /// True if the job's work gives way to that of guaranteed jobs.
+  bool gives_way() const { return (word_->load(std::memory_order_relaxed) & kGivesWay) != 0; }
   /// For the time of the node: an opportunistic job gives way between the chunks of its loops as well. Null if it need not.
-  LoopBreak* within_node() { return (word_->load(std::memory_order_relaxed) & kGivesWay) != 0 ? current_ : nullptr; }
+  LoopBreak* within_node() { return gives_way() ? current_ : nullptr; }
 
  private:
   struct State {

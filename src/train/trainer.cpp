@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <optional>
 
@@ -30,19 +31,31 @@ std::string momentum_name(const std::string& parameter) { return parameter + "/m
 struct Trainer::Impl {
   Impl(const Model& source, const TrainerOptions& trainer_options) : model(with_own_statistics(source)), options(trainer_options) {
     AllocationScope scope(&memory, MemoryClass::weights);
-    if (options.memory_limit_bytes > 0) {
-      memory.account->set_limit(options.memory_limit_bytes);
-      gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
-    }
-    pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
     job = options.job ? options.job : environment_job();
+    if (job) job_memory = JobMemory::of(job);
+    memory.account =
+        std::make_shared<MemoryAccount>("the trainer", options.memory_limit_bytes, job_memory ? job_memory->account() : nullptr);
+    pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     rate = Tensor::scalar(static_cast<float>(options.learning_rate));
     make_step();
+    if (options.memory_limit_bytes > 0 || job_memory)
+      gate = std::make_unique<MemoryGate>(
+          memory.account, options.spill_folder, [this] { trim(); }, job_memory);
+    if (job_memory) job_memory->report();
+  }
+
+  ~Impl() {
+    gate.reset();
+    for (std::optional<Runner>* runner : {&step, &gradients, &inference, &loss}) runner->reset();
+    for (NamedTensors* tensors : {&parameters, &states, &momentum}) tensors->clear();
+    bound.clear();
+    if (job_memory) job_memory->report();
   }
 
   // Arenas that no run uses.
   void trim() const {
+    std::lock_guard lock(runners_mutex);
     for (const std::optional<Runner>* runner : {&step, &gradients, &inference, &loss})
       if (*runner) (*runner)->program().frames().trim();
   }
@@ -194,6 +207,7 @@ struct Trainer::Impl {
       std::vector<std::pair<std::string, ValueId>> outputs;
       for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
       train::finish(*made.graph, outputs, true);
+      std::lock_guard lock(runners_mutex);
       gradients.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *gradients;
@@ -213,6 +227,7 @@ struct Trainer::Impl {
         for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       }
       train::finish(*made.graph, outputs, false);
+      std::lock_guard lock(runners_mutex);
       runner.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *runner;
@@ -241,8 +256,10 @@ struct Trainer::Impl {
 
   Model model;
   TrainerOptions options;
-  AllocationContext memory{nullptr, std::make_shared<MemoryAccount>("the trainer")};  // of all that it allocates
-  std::unique_ptr<MemoryGate> gate;                                                   // null: no limit
+  AllocationContext memory;               // of all that it allocates
+  std::shared_ptr<JobMemory> job_memory;  // of a trainer in a job
+  std::unique_ptr<MemoryGate> gate;       // of one with a limit, or in a job
+  mutable std::mutex runners_mutex;       // against trim(), which the job's other threads call
   std::shared_ptr<ThreadPool> pool;
   std::shared_ptr<Job> job;  // null: none
   std::vector<std::string> output_names, trained;

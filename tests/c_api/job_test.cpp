@@ -49,9 +49,11 @@ TEST(CJob, ChangesWhileItLives) {
   treadle_job* job = create("changing");
   EXPECT_EQ(message_of(treadle_job_set_share(job, 25)), "");
   EXPECT_EQ(message_of(treadle_job_set_memory_limit(job, 12345)), "");
+  EXPECT_EQ(message_of(treadle_job_set_host_limit(job, 54321)), "");
   EXPECT_EQ(message_of(treadle_job_set_suspended(job, 1)), "");
   EXPECT_EQ(status_of(job).share_percent, 25);
   EXPECT_EQ(status_of(job).memory_limit_bytes, 12345U);
+  EXPECT_EQ(status_of(job).host_limit_bytes, 54321U);
   EXPECT_EQ(status_of(job).suspended, 1);
   EXPECT_EQ(message_of(treadle_job_set_suspended(job, 0)), "");
   EXPECT_EQ(status_of(job).suspended, 0);

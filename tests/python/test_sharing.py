@@ -41,12 +41,13 @@ def model():
 
 
 def test_a_job_is_listed_and_changed():
-    job = treadle.Job("listed", job_class="opportunistic", share=40, memory_limit=1 << 20)
+    job = treadle.Job("listed", job_class="opportunistic", share=40, memory_limit=1 << 20, host_limit=1 << 21)
     (status,) = [status for status in treadle.list_jobs() if status.id == job.id]
     assert (status.name, status.pid, status.job_class, status.share, status.memory_limit) == ("listed", os.getpid(), "opportunistic", 40, 1 << 20)
-    treadle.set_job(job.id, share=12.5, suspended=True, job_class="guaranteed", memory_limit=0)
+    assert status.host_limit == job.host_limit == 1 << 21
+    treadle.set_job(job.id, share=12.5, suspended=True, job_class="guaranteed", memory_limit=0, host_limit=0)
     status = job.status()
-    assert (status.share, status.suspended, status.job_class, status.memory_limit) == (12.5, True, "guaranteed", 0)
+    assert (status.share, status.suspended, status.job_class, status.memory_limit, status.host_limit) == (12.5, True, "guaranteed", 0, 0)
     job.resume()
     job.share = 100
     assert not job.status().suspended
@@ -145,6 +146,35 @@ def test_memory_that_the_limit_has_no_room_for_is_the_hosts():
     job.memory_limit = needed // 3
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
     assert job.status().moved_bytes > moved
+
+
+def test_a_limit_of_the_hosts_memory_holds_for_a_session_on_the_host():
+    x = np.linspace(-2, 2, 100_000, dtype=np.float32)
+    job = treadle.Job("host-memory")
+    options = treadle.SessionOptions()
+    options.job = job
+    session = treadle.InferenceSession(model(), options)
+    expected = session.run(None, {"x": x})[0]
+    assert job.status().peak_bytes >= x.nbytes
+    job.host_limit = 1000
+    with pytest.raises(errors.Error, match='of the job "host-memory" is too low: this run needs at least'):
+        session.run(None, {"x": x})
+    job.host_limit = 0
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+
+
+def test_a_devices_values_beyond_the_hosts_limit_are_in_a_file():
+    x = np.linspace(-2, 2, 100_000, dtype=np.float32)
+    expected = treadle.InferenceSession(model()).run(None, {"x": x})[0]
+    job = treadle.Job("disk", memory_limit=1)
+    options = treadle.SessionOptions()
+    options.job = job
+    options.add_session_config_entry("treadle.device", "sim")
+    session = treadle.InferenceSession(model(), options)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    job.host_limit = 3 * x.nbytes
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    assert job.status().disk_bytes == 0  # after the run
 
 
 def test_training_belongs_to_a_job():

@@ -65,10 +65,11 @@ TEST(Coordinator, ListsAndSetsJobs) {
   }();
   EXPECT_EQ(listed.name, "asked");
   EXPECT_EQ(listed.share_percent, 60);
-  ask_coordinator("set asked share=25% memory=3MiB class=opportunistic suspend");
+  ask_coordinator("set asked share=25% memory=3MiB host_memory=5MiB class=opportunistic suspend");
   JobStatus status = job.status();
   EXPECT_EQ(status.share_percent, 25);
   EXPECT_EQ(status.memory_limit_bytes, 3U << 20);
+  EXPECT_EQ(status.host_limit_bytes, 5U << 20);
   EXPECT_EQ(status.job_class, JobClass::opportunistic);
   EXPECT_TRUE(status.suspended);
   ask_coordinator("set " + std::to_string(job.id()) + " resume share=100");

@@ -310,6 +310,36 @@ TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
   EXPECT_EQ(most, 1);
 }
 
+// Preempted or not, a node computes what it computes alone.
+TEST(Jobs, OnOneEngineComputeTheSameBits) {
+  const Model model = chain(12).model();
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  const auto expected = values_of(Session(model).run(feeds)[0]);
+  auto session_of = [&](const char* name, JobClass job_class) {
+    SessionOptions options = in_job(std::make_shared<Job>(JobOptions{.name = name, .job_class = job_class}));
+    options.config["treadle.device"] = "sim:one-engine";
+    options.config["treadle.sim.shared_engine"] = "1";
+    return std::make_unique<Session>(model, options);
+  };
+  const auto guaranteed = session_of("first", JobClass::guaranteed);
+  const auto one = session_of("last", JobClass::opportunistic), other = session_of("last", JobClass::opportunistic);
+  std::atomic<bool> stop{false};
+  std::atomic<int> wrong{0}, runs{0};
+  std::vector<std::thread> threads;
+  for (const Session* session : {one.get(), other.get()})
+    threads.emplace_back([&, session] {
+      for (int own = 0; !stop || own < 3; ++own, ++runs) wrong += values_of(session->run(feeds)[0]) != expected;
+    });
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(values_of(guaranteed->run(feeds)[0]), expected);
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GE(runs, 6);
+}
+
 // A process that is killed in the middle of a guaranteed run neither keeps its slot nor holds others up for ever.
 TEST(Jobs, OfKilledProcessesAreForgotten) {
   int ready[2];

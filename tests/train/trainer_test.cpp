@@ -8,6 +8,7 @@
 #include "onnx/serialize.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
+#include "treadle/sharing.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -335,6 +336,34 @@ TEST(Trainer, KeepsToAMemoryLimitWithTheSameBits) {
     expect_same_parameters(limited, free);
     EXPECT_THROW(free.set_memory_limit(limit), Error);
   }
+}
+
+TEST(Trainer, KeepsToItsJobsLimitWithTheSameBits) {
+  const Images images = random_images(8);
+  Trainer free(deep_network(8), {.learning_rate = 0.1, .momentum = 0.9});
+  for (int i = 0; i < 3; ++i) free.step(images.feeds, images.labels);
+  const MemoryStatistics unlimited = free.memory_statistics();
+  const size_t standing =
+      unlimited[MemoryClass::weights].bytes + unlimited[MemoryClass::packed].bytes + unlimited[MemoryClass::other].bytes;
+  auto job = std::make_shared<Job>(JobOptions{.name = "train"});
+  {
+    Trainer limited(deep_network(8), {.learning_rate = 0.1, .momentum = 0.9, .job = job});
+    limited.step(images.feeds, images.labels);
+    const size_t limit = standing + 3 * unlimited[MemoryClass::activations].peak_bytes / 5 + 4096;
+    job->set_memory_limit(limit);
+    EXPECT_LE(job->status().host_bytes, limit) << "the idle arena is gone";
+    for (int i = 1; i < 3; ++i) limited.step(images.feeds, images.labels);
+    expect_same_parameters(limited, free);
+    EXPECT_LE(job->status().host_bytes, limit);
+    EXPECT_GT(job->status().host_bytes, 0U);
+    job->set_memory_limit(standing + 4096);
+    EXPECT_THROW(limited.step(images.feeds, images.labels), Error);
+    job->set_memory_limit(0);
+    limited.step(images.feeds, images.labels);
+    free.step(images.feeds, images.labels);
+    expect_same_parameters(limited, free);
+  }
+  EXPECT_EQ(job->status().host_bytes, 0U);
 }
 
 TEST(JointModule, GradientsOfAnOutsideLossEqualTheTrainers) {

@@ -1,6 +1,8 @@
 #include "device/sim/sim_device.h"
 
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +19,7 @@
 
 #include "core/checked.h"
 #include "core/futex.h"
+#include "device/sim/engine.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -78,36 +81,6 @@ class SimEvent final : public Event {
   std::shared_ptr<Signal> signal_;
 };
 
-// What computes, if all streams of a device share it. First come, first served.
-class Engine {
- public:
-  class Turn {
-   public:
-    explicit Turn(Engine* engine) : engine_(engine) {
-      if (!engine_) return;
-      std::unique_lock lock(engine_->mutex_);
-      const uint64_t ticket = engine_->tickets_++;
-      engine_->changed_.wait(lock, [&] { return engine_->serving_ == ticket; });
-    }
-    ~Turn() {
-      if (!engine_) return;
-      std::lock_guard lock(engine_->mutex_);
-      ++engine_->serving_;
-      engine_->changed_.notify_all();
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-
-   private:
-    Engine* engine_;
-  };
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t tickets_ = 0, serving_ = 0;
-};
-
 class SimStream final : public Stream {
  public:
   /// @param engine  of the device, which outlives the stream; null: streams compute beside each other.
@@ -137,8 +110,8 @@ class SimStream final : public Stream {
 
   void enqueue(Work work, std::string_view) override {
     if (engine_)
-      work = [engine = engine_, inner = std::move(work)] {
-        Engine::Turn turn(engine);
+      work = [engine = engine_, check = gives_way_, inner = std::move(work)] {
+        Engine::Turn turn(*engine, check);
         inner();
       };
     issue(std::move(work));
@@ -183,6 +156,8 @@ class SimStream final : public Stream {
       push([event] { event->synchronize(); }, Kind::control);
     }
   }
+
+  void set_gives_way(std::function<void()> check) override { gives_way_ = std::move(check); }
 
   void synchronize() override {
     AccessChecker::Clock clock = checker_->now(timeline_);
@@ -267,6 +242,7 @@ class SimStream final : public Stream {
   int max_delay_us_;
   double bus_bytes_per_second_;
   Engine* engine_;
+  std::function<void()> gives_way_;
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -303,6 +279,14 @@ class SimDeviceImpl final : public SimDevice {
   }
   void unreserve(size_t size_bytes) override { allocated_ -= size_bytes; }
 
+  // Whole pages only; what is on the others stays.
+  void discard(void* data, size_t size_bytes) override {
+    static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto from = reinterpret_cast<uintptr_t>(data);
+    const uintptr_t first = (from + page - 1) / page * page, last = (from + size_bytes) / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+
   std::shared_ptr<Storage> allocate(size_t size_bytes) override {
     size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
     size_t before = allocated_.fetch_add(rounded);
@@ -331,6 +315,7 @@ class SimDeviceImpl final : public SimDevice {
   }
 
   size_t allocated_bytes() const override { return allocated_; }
+  uint64_t engine_wait_ns() const override { return engine_.waited_ns(); }
   const std::shared_ptr<AccessChecker>& checker() const override { return checker_; }
   void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
     checker_->check(AccessChecker::kHost, data, size_bytes, access, name);

@@ -1,0 +1,84 @@
+#include "device/sim/engine.h"
+
+#include <algorithm>
+
+#include "core/futex.h"
+
+namespace treadle {
+namespace {
+
+// A job issues its next node some ten microseconds after the last one has ended: work that gives way does not begin in between.
+constexpr auto kSettle = std::chrono::microseconds(100);
+constexpr auto kLongestLook = std::chrono::microseconds(1000);  // at whether others still compute
+// What is under way leaves at its next chunk: sleeping and waking would take longer.
+constexpr auto kSpin = std::chrono::microseconds(100);
+
+}  // namespace
+
+Engine::Turn::Turn(Engine& engine, const std::function<void()>& gives_way) : engine_(engine), gives_way_(gives_way) {
+  if (!gives_way_) {
+    engine_.enter();
+  } else {
+    engine_.enter_last(gives_way_);
+    breaks_.emplace(static_cast<LoopBreak*>(this));
+  }
+  inside_ = true;
+}
+
+Engine::Turn::~Turn() {
+  if (inside_) engine_.leave(static_cast<bool>(gives_way_));
+}
+
+void Engine::Turn::take() {
+  engine_.leave(/*gave_way=*/true);
+  inside_ = false;
+  engine_.enter_last(gives_way_);
+  inside_ = true;
+}
+
+void Engine::enter() {
+  waiting_.fetch_add(1);
+  const auto start = Clock::now();
+  for (const auto until = start + kSpin; busy_.load(std::memory_order_relaxed) && Clock::now() < until;) cpu_relax();
+  std::unique_lock lock(mutex_);
+  const uint64_t ticket = tickets_++;
+  changed_.wait(lock, [&] { return !busy_ && next_ == ticket; });
+  ++next_;
+  busy_ = true;
+  waiting_.fetch_sub(1);
+  waited_ns_.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count()), std::memory_order_relaxed);
+}
+
+// Nobody wakes it when the others have ended: they would pay for the call.
+void Engine::enter_last(const std::function<void()>& check) {
+  std::unique_lock lock(mutex_);
+  const auto own = last_.insert(last_.end(), this);
+  try {
+    for (const auto start = Clock::now();;) {
+      const auto now = Clock::now();
+      if (!busy_ && waiting_ == 0 && now >= ended_ + kSettle && own == last_.begin()) break;
+      last_changed_.wait_for(lock, std::clamp<Clock::duration>((now - start) / 2, 2 * kSettle, kLongestLook));
+      lock.unlock();
+      check();
+      lock.lock();
+    }
+  } catch (...) {
+    lock.lock();
+    last_.erase(own);
+    throw;
+  }
+  last_.erase(own);
+  busy_ = true;
+}
+
+void Engine::leave(bool gave_way) {
+  std::lock_guard lock(mutex_);
+  busy_ = false;
+  if (!gave_way) ended_ = Clock::now();
+  if (waiting_ > 0)
+    changed_.notify_all();
+  else if (!last_.empty() && gave_way)
+    last_changed_.notify_all();
+}
+
+}  // namespace treadle

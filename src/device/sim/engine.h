@@ -1,0 +1,61 @@
+// What computes on a simulated device whose streams share one engine.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <optional>
+
+#include "core/thread_pool.h"
+
+namespace treadle {
+
+/// One piece of work at a time, in the order in which they come. Work that gives way lets all other work go first: it begins when none was
+/// there for a moment, and leaves the engine between two chunks of its loops as soon as some comes, to go on later from there. That
+/// stands for a device that ends a kernel in the middle (REEF, OSDI 2022) or runs it in slices (Tally, ASPLOS 2025).
+class Engine {
+ public:
+  /// The calling thread computes, for as long as it lives.
+  class Turn final : LoopBreak {
+   public:
+    /// @param gives_way  empty: it does not; else called now and then while it waits, and may throw.
+    Turn(Engine& engine, const std::function<void()>& gives_way);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    bool wanted() const noexcept override { return engine_.waiting_.load(std::memory_order_relaxed) > 0; }
+    void take() override;
+
+    Engine& engine_;
+    const std::function<void()>& gives_way_;
+    bool inside_ = false;
+    std::optional<LoopBreakScope> breaks_;
+  };
+
+  /// That work which does not give way has waited for its turn, all together.
+  uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void enter();
+  void enter_last(const std::function<void()>& check);
+  void leave(bool gave_way);
+
+  std::mutex mutex_;
+  std::atomic<bool> busy_{false};
+  std::atomic<int> waiting_{0};  // work that does not give way
+  std::atomic<uint64_t> waited_ns_{0};
+  uint64_t tickets_ = 0, next_ = 0;
+  std::condition_variable changed_;
+  Clock::time_point ended_;      // the last work that does not give way
+  std::list<const void*> last_;  // that gives way, in order
+  std::condition_variable last_changed_;
+};
+
+}  // namespace treadle

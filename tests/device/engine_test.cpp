@@ -1,0 +1,126 @@
+// The engine that streams of a simulated device share: who computes first, and who gives way in the middle.
+#include "device/sim/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace treadle {
+namespace {
+
+const std::function<void()> kFirst;         // does not give way
+const std::function<void()> kLast = [] {};  // does
+constexpr int64_t kManyChunks = 30'000;     // of a millisecond each, as long as nobody else has computed
+
+void rest() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+
+TEST(SimEngine, WorkThatGivesWayLeavesBetweenTheChunksOfItsLoop) {
+  Engine engine;
+  std::atomic<bool> under_way{false};
+  std::atomic<int64_t> chunks{0}, chunks_before{-1};
+  std::thread guaranteed([&] {
+    while (!under_way) rest();
+    Engine::Turn turn(engine, kFirst);
+    chunks_before = chunks.load();
+    rest();
+    EXPECT_EQ(chunks, chunks_before) << "one at a time";
+  });
+  {
+    Engine::Turn turn(engine, kLast);
+    parallel_for(nullptr, kManyChunks, 1, [&](int64_t, int64_t) {
+      under_way = true;
+      ++chunks;
+      if (chunks_before < 0) rest();
+    });
+  }
+  guaranteed.join();
+  EXPECT_EQ(chunks, kManyChunks) << "it went on where it was";
+  EXPECT_LT(chunks_before, kManyChunks);
+}
+
+TEST(SimEngine, OtherWorkStaysUntilItsEnd) {
+  Engine engine;
+  std::atomic<bool> waits{false}, ended{false};
+  std::thread other;
+  {
+    Engine::Turn turn(engine, kFirst);
+    EXPECT_EQ(LoopBreakScope::current(), nullptr);
+    other = std::thread([&] {
+      waits = true;
+      Engine::Turn second(engine, kFirst);
+      EXPECT_TRUE(ended);
+    });
+    while (!waits) rest();
+    rest();
+    ended = true;
+  }
+  other.join();
+}
+
+TEST(SimEngine, WorkThatGivesWayBeginsLast) {
+  Engine engine;
+  std::string order;
+  std::atomic<int> waiting{0};
+  std::vector<std::thread> threads;
+  {
+    Engine::Turn turn(engine, kFirst);
+    auto add = [&](const std::function<void()>& gives_way, char name) {
+      const int before = waiting;
+      threads.emplace_back([&engine, &order, &waiting, &gives_way, name] {
+        ++waiting;
+        Engine::Turn own(engine, gives_way);
+        order += name;
+      });
+      while (waiting == before) rest();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it stands in line
+    };
+    add(kLast, 'c');
+    add(kFirst, 'a');
+    add(kFirst, 'b');
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(order, "abc");
+}
+
+TEST(SimEngine, AWaitThatIsEndedLeavesTheLine) {
+  Engine engine;
+  const std::function<void()> cancelled = [] { throw std::runtime_error("cancelled"); };
+  {
+    Engine::Turn turn(engine, kFirst);
+    std::thread other([&] { EXPECT_THROW(Engine::Turn(engine, cancelled), std::runtime_error); });
+    other.join();
+  }
+  Engine::Turn next(engine, kLast);
+}
+
+// Ended in the middle of its loop, while it is away.
+TEST(SimEngine, WorkMayEndWhileItGivesWay) {
+  Engine engine;
+  std::atomic<bool> under_way{false}, computes{false}, stop{false};
+  std::thread guaranteed([&] {
+    while (!under_way) rest();
+    Engine::Turn turn(engine, kFirst);
+    computes = true;
+    while (!stop) rest();
+  });
+  const std::function<void()> ends = [&] {
+    if (computes) throw std::runtime_error("cancelled");
+  };
+  auto work = [&] {
+    Engine::Turn turn(engine, ends);
+    parallel_for(nullptr, kManyChunks, 1, [&](int64_t, int64_t) {
+      under_way = true;
+      if (!computes) rest();
+    });
+  };
+  EXPECT_THROW(work(), std::runtime_error);
+  stop = true;
+  guaranteed.join();
+  Engine::Turn next(engine, kLast);
+}
+
+}  // namespace
+}  // namespace treadle
