@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -455,9 +456,17 @@ class PlacedRun {
       if (at < 0 || location(at).memory != Memory::held) return;
       if (--places_[index(at)].steps_left > 0) return;
       if (location(at).device == DevicePlacement::kHost && slot_info(location(at).slot).is_output) return;  // waited for at the end
-      Datum datum = std::move(places_[index(at)].datum);
-      places_[index(at)] = {};
-      if (datum.defined()) queue.enqueue([datum = std::move(datum)] {}, "release");
+      Place& place = places_[index(at)];
+      if (place.datum.defined()) {
+        auto datum = std::make_shared<Datum>(std::move(place.datum));
+        try {
+          queue.enqueue([datum] { *datum = Datum(); }, "release");
+        } catch (...) {
+          place.datum = std::move(*datum);  // earlier work still uses it: it stays until the run has waited for that
+          throw;
+        }
+      }
+      place = {};
     };
     const StreamPlan::Step& done = step(s);
     if (done.instruction < 0) {
@@ -565,7 +574,7 @@ void PlacedProgram::place(const Binding& binding) {
 }
 
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {
-  std::lock_guard lock(mutex_);
+  const RunTurns::Turn turn(turns_, control);
   PlacedRun run(*this, control);
   run.start(feeds, bound);
   if (!run.advance()) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
