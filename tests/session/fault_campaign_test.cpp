@@ -55,12 +55,13 @@ class Campaign {
   ~Campaign() {
     set_fault(-1, {});
     session_.reset();
-    EXPECT_EQ(allocator_->live(), 0) << "blocks of the session live longer than it, seed " << seed_;
-    EXPECT_EQ(feeds_alive_.load(), 0) << "feeds are still held, seed " << seed_;
+    EXPECT_EQ(allocator_->live(), 0) << "blocks of the session live longer than it, seed " << seed_ << ", last fault " << last_fault_;
+    EXPECT_EQ(feeds_alive_.load(), 0) << "feeds are still held, seed " << seed_ << ", last fault " << last_fault_;
   }
 
   void run_once() {
     const auto fault = static_cast<Fault>(random_() % static_cast<unsigned>(Fault::count));
+    last_fault_ = static_cast<int>(fault);
     SCOPED_TRACE("seed " + std::to_string(seed_) + ", fault " + std::to_string(static_cast<int>(fault)));
     const int64_t node = model_.num_steps > 0 ? static_cast<int64_t>(random_() % static_cast<uint32_t>(model_.num_steps)) : -1;
     switch (fault) {
@@ -360,6 +361,7 @@ class Campaign {
   const bool partial_;
   bool placed_ = false;      // on devices
   bool heap_fails_ = false;  // operator new does
+  int last_fault_ = 0;
   RandomModel model_;
   std::vector<float> x_;  // the last feed's elements
   std::optional<Session> session_;
