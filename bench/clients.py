@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Eight threads that each have a run under way at all times, on one session: requests a second and latency, against ONNX Runtime.
 
-    python bench/clients.py [--models FOLDER] [--only TEXT] [--clients 8] [--seconds 1] [--rounds 3] [--pair MODEL] [--program bench_clients]
+    python bench/clients.py [--models FOLDER] [--only REGEX] [--clients 8] [--seconds 1] [--rounds 3] [--pair MODEL] [--program bench_clients]
 
 Engines take turns in every round. ONNX Runtime runs as it comes, with one thread a run, and with one thread a run and no spinning; the best of the three, by
 requests a second, is what treadle (as it comes) is compared with. FOLDER as for start_overhead.py. The table ends with the geometric mean, and with the median over
@@ -17,6 +17,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import tempfile
@@ -102,7 +103,7 @@ def measure_program(program, path, feeds, options, sessions):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--only", default="", help="models in whose name this regular expression is found")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--rounds", type=int, default=3)
@@ -111,11 +112,11 @@ def main():
     options = parser.parse_args()
     folder = options.models or next((pathlib.Path(f) for f in FOLDERS if f and (pathlib.Path(f) / "manifest.json").exists()), None)
     if options.pair:
-        options.only, options.clients = options.pair, 2
+        options.only, options.clients = re.escape(options.pair), 2
     rows = []
     print(f"{'':34} {'treadle/s':>10} {'p99 ms':>8} {'peer/s':>10} {'p99 ms':>8} {'rate':>6} {'p99':>6}  peer's best setting")
     for name, path, feeds_path in shared_models(folder):
-        if options.only not in name:
+        if not re.search(options.only, name):
             continue
         feeds = read_feeds(feeds_path)
         if options.program:

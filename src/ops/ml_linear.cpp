@@ -203,21 +203,40 @@ struct Normalizer {
     parallel_for(c.pool(), rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         std::span<const X> from(x + row * columns, static_cast<size_t>(columns));
+        float* to = y + row * columns;
         double divisor = 0;
         if (norm == Norm::max) {
           if (!from.empty()) divisor = static_cast<double>(*std::max_element(from.begin(), from.end()));
-        } else {
-          for (X value : from) {
+          if (divisor == 0) divisor = 1;
+          for (X value : from) *to++ = static_cast<float>(static_cast<double>(value) / divisor);
+          continue;
+        }
+        for_blocks(from, [&](std::span<const X> block, bool zeros) {
+          if (zeros) return;
+          for (X value : block) {
             auto v = static_cast<double>(value);
             divisor += norm == Norm::l1 ? std::abs(v) : v * v;
           }
-          if (norm == Norm::l2) divisor = std::sqrt(divisor);
-        }
+        });
+        if (norm == Norm::l2) divisor = std::sqrt(divisor);
         if (divisor == 0) divisor = 1;
-        for (int64_t k = 0; k < columns; ++k)
-          y[row * columns + k] = static_cast<float>(static_cast<double>(from[static_cast<size_t>(k)]) / divisor);
+        for_blocks(from, [&](std::span<const X> block, bool zeros) {
+          for (X value : block) *to++ = static_cast<float>(zeros ? static_cast<double>(value) : static_cast<double>(value) / divisor);
+        });
       }
     });
+  }
+
+  // Rows are counts of words as a rule, of which few are not 0: blocks of zeros are as they were after the division.
+  template <typename Fn>
+  static void for_blocks(std::span<const X> row, Fn fn) {
+    constexpr size_t kBlock = 16;
+    for (size_t at = 0; at < row.size(); at += kBlock) {
+      const auto block = row.subspan(at, std::min(kBlock, row.size() - at));
+      bool any = false;
+      for (X value : block) any |= value != X{0};
+      fn(block, !any);
+    }
   }
 };
 

@@ -93,9 +93,9 @@ struct TfIdfVectorizer {
   static int64_t output_width(const Attributes& a) {
     const auto& columns = a.get_ints("ngram_indexes");
     if (columns.empty()) throw Error(ErrorCode::invalid_model, "ngram_indexes is empty");
-    int64_t width = *std::max_element(columns.begin(), columns.end());
-    if (width < 0 || *std::min_element(columns.begin(), columns.end()) < 0)
-      throw Error(ErrorCode::invalid_model, "ngram_indexes holds a negative number");
+    int64_t width = 0, signs = 0;
+    for (int64_t column : columns) width = std::max(width, column), signs |= column;
+    if (signs < 0) throw Error(ErrorCode::invalid_model, "ngram_indexes holds a negative number");
     return checked_add(width, 1);
   }
 
