@@ -3,8 +3,10 @@
 //
 //     bench_clients MODEL FEEDS LIBONNXRUNTIME CLIENTS SECONDS ROUNDS [SESSIONS]
 //
-// Prints a line per engine and round: engine, runs a second, p50 and p99 in ms. With more than one session, clients take them in turn; then
-// the peer has its global pool only.
+// Prints a line per engine and round: engine, runs a second, p50 and p99 in ms, page faults a run. With more than one session, clients take
+// them in turn; then the peer has its global pool only.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -63,6 +65,12 @@ struct Engine {
   std::vector<std::function<void()>> sessions;
 };
 
+int64_t page_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
 void measure(const Engine& engine, int clients, double seconds) {
   std::vector<std::vector<float>> latencies(static_cast<size_t>(clients));
   std::atomic<bool> go{false};
@@ -84,6 +92,7 @@ void measure(const Engine& engine, int clients, double seconds) {
       }
     });
   while (ready < clients) std::this_thread::yield();
+  const int64_t faults_before = page_faults();
   const auto start = Clock::now();
   go = true;
   for (std::thread& thread : threads) thread.join();
@@ -94,7 +103,8 @@ void measure(const Engine& engine, int clients, double seconds) {
   auto quantile = [&](double q) {
     return static_cast<double>(all[std::min(all.size() - 1, static_cast<size_t>(q * static_cast<double>(all.size())))]);
   };
-  std::printf("%s\t%.3f\t%.4f\t%.4f\n", engine.name, static_cast<double>(all.size()) / elapsed, quantile(0.5), quantile(0.99));
+  std::printf("%s\t%.3f\t%.4f\t%.4f\t%.1f\n", engine.name, static_cast<double>(all.size()) / elapsed, quantile(0.5), quantile(0.99),
+              static_cast<double>(page_faults() - faults_before) / static_cast<double>(all.size()));
   std::fflush(stdout);
 }
 

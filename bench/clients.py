@@ -95,7 +95,7 @@ def measure_program(program, path, feeds, options, sessions):
         printed = subprocess.run([program, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
     rounds = {}
     for line in printed.splitlines():
-        name, rate, _, tail = line.split("\t")
+        name, rate, _, tail, _ = line.split("\t")
         rounds.setdefault(name, []).append((float(rate), float(tail)))
     return {name: tuple(np.median(values, axis=0)) for name, values in rounds.items()}
 
