@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Eight threads that each have a run under way at all times, on one session: requests a second and latency, against ONNX Runtime.
 
-    python bench/clients.py [--models FOLDER] [--only REGEX] [--clients 8] [--seconds 1] [--rounds 3] [--pair MODEL] [--program bench_clients]
+    python bench/clients.py [--models FOLDER] [--only REGEX] [--clients 8] [--seconds 1] [--rounds 3] [--pair REGEX] [--program bench_clients]
 
 Engines take turns in every round. ONNX Runtime runs as it comes, with one thread a run, and with one thread a run and no spinning; the best of the three, by
 requests a second, is what treadle (as it comes) is compared with. FOLDER as for start_overhead.py. The table ends with the geometric mean, and with the median over
@@ -10,7 +10,7 @@ the models of p99 over p99.
 `--program` takes the clients of that program (build/release/bench/bench_clients) in place of Python's, which hold each other's lock: C++
 threads that call the C interface of ONNX Runtime, of this interpreter's wheel, and treadle::Session.
 
-`--pair` instead runs MODEL in two sessions side by side, one client each: treadle's share a pool as they come, ONNX Runtime's its global one.
+`--pair` instead runs models in two sessions side by side, one client each: treadle's share a pool as they come, ONNX Runtime's its global one.
 """
 
 import argparse
@@ -108,11 +108,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--program", help="the C++ clients")
-    parser.add_argument("--pair", help="two sessions of this model side by side")
+    parser.add_argument("--pair", help="two sessions side by side of models in whose name this is found")
     options = parser.parse_args()
     folder = options.models or next((pathlib.Path(f) for f in FOLDERS if f and (pathlib.Path(f) / "manifest.json").exists()), None)
     if options.pair:
-        options.only, options.clients = re.escape(options.pair), 2
+        options.only, options.clients = options.pair, 2
     rows = []
     print(f"{'':34} {'treadle/s':>10} {'p99 ms':>8} {'peer/s':>10} {'p99 ms':>8} {'rate':>6} {'p99':>6}  peer's best setting")
     for name, path, feeds_path in shared_models(folder):

@@ -29,6 +29,7 @@ class DeviceRun {
         values_(program_.slots().size()) {
     evaluator_.pool = control.pool;
     evaluator_.run_id = control.run_id;
+    evaluator_.stop_requested = [this] { return control_.stopping(); };
   }
 
   void run(std::span<const Datum> feeds, std::span<Datum> outputs) {

@@ -234,9 +234,7 @@ class ParallelRun final : public TaskSource {
         node.inputs.push_back(slot < 0 ? Datum() : frame_.datum_of(slot, /*shared=*/true));
       for (int32_t slot : operands.subspan(instruction.num_inputs))
         node.output_dtypes.push_back(slot < 0 ? DType::undefined : frame_.program().slots()[static_cast<size_t>(slot)].dtype);
-      node.stop_requested = [this] {
-        return failed_.load() || control_.stop_requested() || (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline);
-      };
+      node.stop_requested = [this] { return failed_.load() || control_.stopping(); };
       node.done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
         {
           std::lock_guard lock(shared->mutex);

@@ -41,6 +41,7 @@ class PlacedRun {
       : owner_(owner), program_(owner.program_), plan_(owner.plan_), control_(control), frame_(program_), places_(plan_.locations.size()) {
     evaluator_.pool = control.pool;
     evaluator_.run_id = control.run_id;
+    evaluator_.stop_requested = [this] { return failed_.load() || control_.stopping(); };
     for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
   }
 
