@@ -1,6 +1,8 @@
 // LinearClassifier, LinearRegressor, Normalizer (ai.onnx.ml 1).
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <span>
 
 #include "core/checked.h"
@@ -221,21 +223,30 @@ struct Normalizer {
         if (norm == Norm::l2) divisor = std::sqrt(divisor);
         if (divisor == 0) divisor = 1;
         for_blocks(from, [&](std::span<const X> block, bool zeros) {
-          for (X value : block) *to++ = static_cast<float>(zeros ? static_cast<double>(value) : static_cast<double>(value) / divisor);
+          if (zeros) {
+            to = std::fill_n(to, block.size(), 0.0F);
+            return;
+          }
+          for (X value : block) *to++ = static_cast<float>(static_cast<double>(value) / divisor);
         });
       }
     });
   }
 
-  // Rows are counts of words as a rule, of which few are not 0: blocks of zeros are as they were after the division.
+  // Rows are counts of words as a rule, of which few are not 0: blocks of zeros add nothing, and stay zeros.
   template <typename Fn>
   static void for_blocks(std::span<const X> row, Fn fn) {
     constexpr size_t kBlock = 16;
     for (size_t at = 0; at < row.size(); at += kBlock) {
       const auto block = row.subspan(at, std::min(kBlock, row.size() - at));
-      bool any = false;
-      for (X value : block) any |= value != X{0};
-      fn(block, !any);
+      uint64_t bits = 1;
+      if (block.size() == kBlock) {
+        std::array<uint64_t, kBlock * sizeof(X) / sizeof(uint64_t)> words;
+        std::memcpy(words.data(), block.data(), sizeof words);
+        bits = 0;
+        for (uint64_t word : words) bits |= word;
+      }
+      fn(block, bits == 0);
     }
   }
 };
