@@ -25,9 +25,9 @@ constexpr size_t kKeptAtMost = size_t{128} << 20;
 
 // Blocks of runs that were let go, for the next who asks: a page that is kept need not be cleared again. They never make the process larger
 // than it was: what is alive and what is kept together stay below the most that was ever alive, because a request that no kept block serves
-// first gives back as much as it takes. Blocks are cut for smaller requests, and neighbours are joined again: runs whose extents come out
-// under way ask for other sizes all the time, several of them at once in any order. Until then the system may take the pages whenever it is
-// short of memory (MADV_FREE).
+// first gives back as much as it takes. Until then the system may take the pages whenever it is short of memory (MADV_FREE). Blocks are cut
+// for smaller requests, and neighbours are joined again: runs whose extents come out under way ask for other sizes all the time, several of
+// them at once in any order.
 class KeptBlocks {
  public:
   // The smallest that suffices; what it has too much stays kept. Null if there is none.

@@ -222,8 +222,9 @@ struct Normalizer {
         });
         if (norm == Norm::l2) divisor = std::sqrt(divisor);
         if (divisor == 0) divisor = 1;
+        const bool keeps_zeros = !std::isnan(divisor);
         for_blocks(from, [&](std::span<const X> block, bool zeros) {
-          if (zeros) {
+          if (zeros && keeps_zeros) {
             to = std::fill_n(to, block.size(), 0.0F);
             return;
           }
