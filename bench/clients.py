@@ -1,24 +1,32 @@
 #!/usr/bin/env python3
 """Eight threads that each have a run under way at all times, on one session: requests a second and latency, against ONNX Runtime.
 
-    python bench/clients.py [--models FOLDER] [--only TEXT] [--clients 8] [--seconds 1] [--rounds 3] [--pair MODEL]
+    python bench/clients.py [--models FOLDER] [--only REGEX] [--clients 8] [--seconds 1] [--rounds 3] [--pair REGEX] [--program bench_clients]
 
 Engines take turns in every round. ONNX Runtime runs as it comes, with one thread a run, and with one thread a run and no spinning; the best of the three, by
 requests a second, is what treadle (as it comes) is compared with. FOLDER as for start_overhead.py. The table ends with the geometric mean, and with the median over
 the models of p99 over p99.
 
-`--pair` instead runs MODEL in two sessions side by side, one client each: treadle's share a pool as they come, ONNX Runtime's its global one.
+`--program` takes the clients of that program (build/release/bench/bench_clients) in place of Python's, which hold each other's lock: C++
+threads that call the C interface of ONNX Runtime, of this interpreter's wheel, and treadle::Session.
+
+`--pair` instead runs models in two sessions side by side, one client each: treadle's share a pool as they come, ONNX Runtime's its global one.
 """
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
+import struct
+import subprocess
+import tempfile
 import time
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
+import onnx
 import onnxruntime
 from start_overhead import FOLDERS, read_feeds, shared_models
 
@@ -62,14 +70,45 @@ def measure(engines, feeds, clients, seconds, rounds):
     return {name: (float(np.median(rates[name])), float(np.median(tails[name]))) for name in engines}
 
 
+def write_feeds(path, feeds):
+    """The format that bench/clients.cpp reads."""
+
+    def text(value):
+        encoded = value.encode()
+        return struct.pack("<Q", len(encoded)) + encoded
+
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(feeds)))
+        for name, value in feeds.items():
+            strings = value.dtype == object
+            dtype = onnx.TensorProto.STRING if strings else onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+            out.write(text(name) + struct.pack(f"<{2 + value.ndim}q", dtype, value.ndim, *value.shape))
+            out.write(b"".join(text(v) for v in value.ravel()) if strings else np.ascontiguousarray(value).tobytes())
+
+
+def measure_program(program, path, feeds, options, sessions):
+    """As measure(), by C++ clients."""
+    library = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+    with tempfile.NamedTemporaryFile() as file:
+        write_feeds(file.name, feeds)
+        arguments = [path, file.name, library, options.clients, options.seconds, options.rounds, sessions]
+        printed = subprocess.run([program, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+    rounds = {}
+    for line in printed.splitlines():
+        name, rate, _, tail, _ = line.split("\t")
+        rounds.setdefault(name, []).append((float(rate), float(tail)))
+    return {name: tuple(np.median(values, axis=0)) for name, values in rounds.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--only", default="", help="models in whose name this regular expression is found")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pair", help="two sessions of this model side by side")
+    parser.add_argument("--program", help="the C++ clients")
+    parser.add_argument("--pair", help="two sessions side by side of models in whose name this is found")
     options = parser.parse_args()
     folder = options.models or next((pathlib.Path(f) for f in FOLDERS if f and (pathlib.Path(f) / "manifest.json").exists()), None)
     if options.pair:
@@ -77,10 +116,12 @@ def main():
     rows = []
     print(f"{'':34} {'treadle/s':>10} {'p99 ms':>8} {'peer/s':>10} {'p99 ms':>8} {'rate':>6} {'p99':>6}  peer's best setting")
     for name, path, feeds_path in shared_models(folder):
-        if options.only not in name:
+        if not re.search(options.only, name):
             continue
         feeds = read_feeds(feeds_path)
-        if options.pair:
+        if options.program:
+            engines = {}
+        elif options.pair:
             engines = {
                 "treadle": [treadle.InferenceSession(path) for _ in range(2)],
                 "global pool": [onnxruntime_session(path, shared_pool=True) for _ in range(2)],
@@ -92,7 +133,10 @@ def main():
                 "one thread": [onnxruntime_session(path, threads=1)],
                 "no spinning": [onnxruntime_session(path, threads=2, spinning=False)],
             }
-        results = measure(engines, feeds, options.clients, options.seconds, options.rounds)
+        if options.program:
+            results = measure_program(options.program, path, feeds, options, sessions=2 if options.pair else 1)
+        else:
+            results = measure(engines, feeds, options.clients, options.seconds, options.rounds)
         rate, tail = results.pop("treadle")
         peer = max(results, key=lambda engine: results[engine][0])
         peer_rate, peer_tail = results[peer]

@@ -64,6 +64,7 @@ class TREADLE_API Trainer {
   Trainer& operator=(Trainer&&) noexcept;
 
   /// One step: forward, backward, update of parameters and states, all in place. @return the loss before the update.
+  /// A step that fails on its way to the updates, which come last, has changed nothing.
   double step(const Feeds& feeds, const Tensor& labels);
   /// The loss with running statistics and without Dropout. Changes nothing.
   double evaluate(const Feeds& feeds, const Tensor& labels);

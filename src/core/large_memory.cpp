@@ -25,10 +25,12 @@ constexpr size_t kKeptAtMost = size_t{128} << 20;
 
 // Blocks of runs that were let go, for the next who asks: a page that is kept need not be cleared again. They never make the process larger
 // than it was: what is alive and what is kept together stay below the most that was ever alive, because a request that no kept block serves
-// first gives back as much as it takes. Until then the system may take the pages whenever it is short of memory (MADV_FREE).
+// first gives back as much as it takes. Until then the system may take the pages whenever it is short of memory (MADV_FREE). Blocks are cut
+// for smaller requests, and neighbours are joined again: runs whose extents come out under way ask for other sizes all the time, several of
+// them at once in any order.
 class KeptBlocks {
  public:
-  // The smallest that suffices; what it has too much goes back to the system. Null if there is none.
+  // The smallest that suffices; what it has too much stays kept. Null if there is none.
   void* take(size_t rounded) noexcept {
     std::lock_guard lock(mutex_);
     Block* best = nullptr;
@@ -38,17 +40,29 @@ class KeptBlocks {
       give_back(rounded);
       return nullptr;
     }
-    const Block taken = std::exchange(*best, {});
-    if (taken.size_bytes > rounded) ::munmap(taken.data + rounded, taken.size_bytes - rounded);
-    return taken.data;
+    std::byte* taken = best->data;
+    best->data += rounded;
+    best->size_bytes -= rounded;
+    return taken;
   }
   bool keep(void* data, size_t rounded) noexcept {
     std::lock_guard lock(mutex_);
+    Block joined{static_cast<std::byte*>(data), rounded};
+    Block *free = nullptr, *before = nullptr, *behind = nullptr;
     size_t kept = rounded;
-    for (const Block& block : blocks_) kept += block.size_bytes;
-    const auto free = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.size_bytes == 0; });
-    if (kept > kKeptAtMost || free == blocks_.end() || ::madvise(data, rounded, MADV_FREE) != 0) return false;
-    *free = {static_cast<std::byte*>(data), rounded};
+    for (Block& block : blocks_) {
+      kept += block.size_bytes;
+      if (block.size_bytes == 0)
+        free = &block;
+      else if (block.data + block.size_bytes == joined.data)
+        before = &block;
+      else if (joined.data + rounded == block.data)
+        behind = &block;
+    }
+    if (kept > kKeptAtMost || (!free && !before && !behind) || ::madvise(data, rounded, MADV_FREE) != 0) return false;
+    if (before) joined = {before->data, before->size_bytes + joined.size_bytes};
+    if (behind) joined.size_bytes += std::exchange(*behind, {}).size_bytes;
+    *(before ? before : behind ? behind : free) = joined;
     return true;
   }
   void give_back_all() noexcept {
@@ -73,7 +87,7 @@ class KeptBlocks {
   }
 
   ForkMutex mutex_;
-  std::array<Block, 16> blocks_;
+  std::array<Block, 32> blocks_;
 };
 
 class HugePages final : public Allocator {

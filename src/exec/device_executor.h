@@ -1,11 +1,43 @@
 // What runs a program in the memory of devices other than the host.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <span>
 
 #include "exec/frame.h"
 
 namespace treadle::exec {
+
+/// Runs that are done one after the other. One that waits for its turn ends as any other when it is cancelled or passes its deadline.
+class RunTurns {
+ public:
+  class Turn {
+   public:
+    /// @throws Error(cancelled or timed_out)
+    Turn(RunTurns& turns, const RunControl& control) : turns_(turns) {
+      std::unique_lock lock(turns.mutex_);
+      while (!turns.changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return !turns.taken_; })) control.check();
+      turns.taken_ = true;
+    }
+    ~Turn() {
+      std::lock_guard lock(turns_.mutex_);
+      turns_.taken_ = false;
+      turns_.changed_.notify_one();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    RunTurns& turns_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool taken_ = false;
+};
 
 class DeviceExecutor {
  public:

@@ -29,6 +29,7 @@ class DeviceRun {
         values_(program_.slots().size()) {
     evaluator_.pool = control.pool;
     evaluator_.run_id = control.run_id;
+    evaluator_.stop_requested = [this] { return control_.stopping(); };
   }
 
   void run(std::span<const Datum> feeds, std::span<Datum> outputs) {
@@ -283,7 +284,7 @@ DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> dev
 DeviceProgram::~DeviceProgram() = default;
 
 void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {
-  std::lock_guard lock(mutex_);
+  const RunTurns::Turn turn(turns_, control);
   DeviceRun run(*this, control);
   try {
     run.run(feeds, outputs);
@@ -291,7 +292,7 @@ void DeviceProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, 
     // Work that is still under way uses the run's memory. Its own error would hide the first one.
     try {
       stream_->synchronize();
-    } catch (const Error&) {
+    } catch (...) {
     }
     throw;
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -41,7 +40,7 @@ class DeviceProgram final : public DeviceExecutor {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Residency> residency_;           // null: all memory is the device's own
   std::unordered_map<int32_t, Tensor> constants_;  // by root slot, in the device's memory
-  std::mutex mutex_;
+  RunTurns turns_;
 };
 
 }  // namespace treadle::exec

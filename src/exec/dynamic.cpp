@@ -45,6 +45,7 @@ void DynamicInstruction::run_kernel() {
     if (output_slot(i) >= 0) dtypes[static_cast<size_t>(i)] = frame_.program_.slots()[static_cast<size_t>(output_slot(i))].dtype;
   evaluator_.pool = frame_.control_.pool;
   evaluator_.run_id = frame_.control_.run_id;
+  evaluator_.stop_requested = [control = &frame_.control_] { return control->stopping(); };
   outputs_ = evaluate_node(*instruction_.node, *instruction_.kernel, instruction_.packed.get(), views, dtypes, evaluator_);
 }
 

@@ -90,6 +90,13 @@ struct RunControl {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
+  /// What check() looks at, as an answer, for who must not throw: kernels that go on elsewhere. True once the caller has left.
+  bool stopping() const {
+    auto now = [&] { return stop_requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
+    if (!caller) return now();
+    std::lock_guard lock(caller->mutex);
+    return caller->left || now();
+  }
   /// @throws Error(cancelled or timed_out)
   void check() const {
     if (caller)

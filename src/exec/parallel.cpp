@@ -49,7 +49,9 @@ class ParallelRun final : public TaskSource {
     attached_ = limit_ > 1 && control_.pool->attach(*this);
     ++active_;
     int32_t kept = -1;
-    for (int32_t root : plan_.roots) offer(root, *worker, kept);
+    bool news = false;
+    for (int32_t root : plan_.roots) news |= offer(root, *worker, kept);
+    if (news) tell();
     work(*worker, kept);
     give_back(std::move(worker));
     leave();
@@ -139,22 +141,28 @@ class ParallelRun final : public TaskSource {
   }
 
   void publish(int32_t instruction) {
-    {
-      std::lock_guard lock(mutex_);
-      state_.queue.push_back(instruction);
-      queued_.store(static_cast<int>(state_.queue.size() - state_.head));
-    }
+    std::lock_guard lock(mutex_);
+    state_.queue.push_back(instruction);
+    queued_.store(static_cast<int>(state_.queue.size() - state_.head));
+  }
+
+  // Something has been published. Once for all that became ready together: a worker that is woken may take the CPU of this thread at once,
+  // and would find one node, spin and sleep, before the next one is published.
+  void tell() {
     if (attached_) control_.pool->announce(*this);
   }
 
-  // Somewhere for a ready instruction.
-  void offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
-    if (!frame_.binding().expensive(instruction))
+  // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
+  bool offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
+    if (!frame_.binding().expensive(instruction)) {
       worker.ready.push_back(instruction);
-    else if (kept < 0)
+    } else if (kept < 0) {
       kept = instruction;
-    else
+    } else {
       publish(instruction);
+      return true;
+    }
+    return false;
   }
 
   void work(ParallelState::Worker& worker, int32_t kept) {
@@ -190,8 +198,10 @@ class ParallelRun final : public TaskSource {
       release(index);
       if (limited_) state_.done[static_cast<size_t>(index)] = 1;
       const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
+      bool news = false;
       for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last; ++k)
-        if (count_down(plan_.successors[k])) offer(plan_.successors[k], worker, kept);
+        if (count_down(plan_.successors[k])) news |= offer(plan_.successors[k], worker, kept);
+      if (news) tell();
       remaining_.fetch_sub(1);
     }
     worker.ready.clear();
@@ -224,9 +234,7 @@ class ParallelRun final : public TaskSource {
         node.inputs.push_back(slot < 0 ? Datum() : frame_.datum_of(slot, /*shared=*/true));
       for (int32_t slot : operands.subspan(instruction.num_inputs))
         node.output_dtypes.push_back(slot < 0 ? DType::undefined : frame_.program().slots()[static_cast<size_t>(slot)].dtype);
-      node.stop_requested = [this] {
-        return failed_.load() || control_.stop_requested() || (control_.deadline && std::chrono::steady_clock::now() > *control_.deadline);
-      };
+      node.stop_requested = [this] { return failed_.load() || control_.stopping(); };
       node.done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
         {
           std::lock_guard lock(shared->mutex);
@@ -282,8 +290,13 @@ class ParallelRun final : public TaskSource {
       release(index);
       if (limited_) state_.done[static_cast<size_t>(index)] = 1;
       const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
+      bool news = false;
       for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last && !interrupted_.load(); ++k)
-        if (count_down(plan_.successors[k])) publish(plan_.successors[k]);
+        if (count_down(plan_.successors[k])) {
+          publish(plan_.successors[k]);
+          news = true;
+        }
+      if (news) tell();
       remaining_.fetch_sub(1);
     }
     leave_pending();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -40,6 +41,7 @@ class PlacedRun {
       : owner_(owner), program_(owner.program_), plan_(owner.plan_), control_(control), frame_(program_), places_(plan_.locations.size()) {
     evaluator_.pool = control.pool;
     evaluator_.run_id = control.run_id;
+    evaluator_.stop_requested = [this] { return failed_.load() || control_.stopping(); };
     for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
   }
 
@@ -455,9 +457,17 @@ class PlacedRun {
       if (at < 0 || location(at).memory != Memory::held) return;
       if (--places_[index(at)].steps_left > 0) return;
       if (location(at).device == DevicePlacement::kHost && slot_info(location(at).slot).is_output) return;  // waited for at the end
-      Datum datum = std::move(places_[index(at)].datum);
-      places_[index(at)] = {};
-      if (datum.defined()) queue.enqueue([datum = std::move(datum)] {}, "release");
+      Place& place = places_[index(at)];
+      if (place.datum.defined()) {
+        auto datum = std::make_shared<Datum>(std::move(place.datum));
+        try {
+          queue.enqueue([datum] { *datum = Datum(); }, "release");
+        } catch (...) {
+          place.datum = std::move(*datum);  // earlier work still uses it: it stays until the run has waited for that
+          throw;
+        }
+      }
+      place = {};
     };
     const StreamPlan::Step& done = step(s);
     if (done.instruction < 0) {
@@ -565,7 +575,7 @@ void PlacedProgram::place(const Binding& binding) {
 }
 
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {
-  std::lock_guard lock(mutex_);
+  const RunTurns::Turn turn(turns_, control);
   PlacedRun run(*this, control);
   run.start(feeds, bound);
   if (!run.advance()) throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -71,7 +70,7 @@ class PlacedProgram final : public DeviceExecutor {
   std::vector<std::shared_ptr<Event>> events_;  // per step; null: nobody waits for it
   std::vector<std::unique_ptr<Stream>> streams_;
   uint64_t generation_ = 0;  // of the binding that the arenas are for
-  std::mutex mutex_;
+  RunTurns turns_;
   std::unique_ptr<PlacedRun> run_;  // that was begun by start(); goes first
 };
 

@@ -116,8 +116,7 @@ class Evaluation final : public DeferringOperands {
 
   const std::shared_ptr<Ending>& ending() const { return ending_; }
   std::shared_ptr<Completion> defer() override { return ending_ = std::make_shared<Ending>(); }
-  bool stop_requested() const override { return stop_requested_ && stop_requested_(); }
-  void set_stop(std::function<bool()> stop) { stop_requested_ = std::move(stop); }
+  bool stop_requested() const override { return e_.stop_requested && e_.stop_requested(); }
 
   const Datum& input(int i) const override {
     auto k = static_cast<size_t>(i);
@@ -188,7 +187,6 @@ class Evaluation final : public DeferringOperands {
   mutable std::vector<Datum> kept_;  // copies of what is lent, made when asked for
   std::vector<Datum> outputs_;
   std::shared_ptr<Ending> ending_;  // of a kernel that deferred
-  std::function<bool()> stop_requested_;
 };
 
 // What a deferred kernel needs until its end.
@@ -197,7 +195,7 @@ struct OwnedEvaluation {
       : deferred(std::move(given)), evaluation(*deferred.node, *deferred.kernel, deferred.inputs, deferred.output_dtypes, evaluator) {
     evaluator.pool = deferred.pool;
     evaluator.run_id = deferred.run_id;
-    evaluation.set_stop(deferred.stop_requested);
+    evaluator.stop_requested = deferred.stop_requested;
   }
   void finish() {
     std::vector<Datum> outputs;

@@ -1,6 +1,8 @@
 // LinearClassifier, LinearRegressor, Normalizer (ai.onnx.ml 1).
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <span>
 
 #include "core/checked.h"
@@ -203,21 +205,50 @@ struct Normalizer {
     parallel_for(c.pool(), rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         std::span<const X> from(x + row * columns, static_cast<size_t>(columns));
+        float* to = y + row * columns;
         double divisor = 0;
         if (norm == Norm::max) {
           if (!from.empty()) divisor = static_cast<double>(*std::max_element(from.begin(), from.end()));
-        } else {
-          for (X value : from) {
+          if (divisor == 0) divisor = 1;
+          for (X value : from) *to++ = static_cast<float>(static_cast<double>(value) / divisor);
+          continue;
+        }
+        for_blocks(from, [&](std::span<const X> block, bool zeros) {
+          if (zeros) return;
+          for (X value : block) {
             auto v = static_cast<double>(value);
             divisor += norm == Norm::l1 ? std::abs(v) : v * v;
           }
-          if (norm == Norm::l2) divisor = std::sqrt(divisor);
-        }
+        });
+        if (norm == Norm::l2) divisor = std::sqrt(divisor);
         if (divisor == 0) divisor = 1;
-        for (int64_t k = 0; k < columns; ++k)
-          y[row * columns + k] = static_cast<float>(static_cast<double>(from[static_cast<size_t>(k)]) / divisor);
+        const bool keeps_zeros = !std::isnan(divisor);
+        for_blocks(from, [&](std::span<const X> block, bool zeros) {
+          if (zeros && keeps_zeros) {
+            to = std::fill_n(to, block.size(), 0.0F);
+            return;
+          }
+          for (X value : block) *to++ = static_cast<float>(static_cast<double>(value) / divisor);
+        });
       }
     });
+  }
+
+  // Rows are counts of words as a rule, of which few are not 0: blocks of zeros add nothing, and stay zeros.
+  template <typename Fn>
+  static void for_blocks(std::span<const X> row, Fn fn) {
+    constexpr size_t kBlock = 16;
+    for (size_t at = 0; at < row.size(); at += kBlock) {
+      const auto block = row.subspan(at, std::min(kBlock, row.size() - at));
+      uint64_t bits = 1;
+      if (block.size() == kBlock) {
+        std::array<uint64_t, kBlock * sizeof(X) / sizeof(uint64_t)> words;
+        std::memcpy(words.data(), block.data(), sizeof words);
+        bits = 0;
+        for (uint64_t word : words) bits |= word;
+      }
+      fn(block, bits == 0);
+    }
   }
 };
 

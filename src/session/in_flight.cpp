@@ -21,6 +21,11 @@ void RunsInFlight::Entry::runs_on_this_thread() {
   helper_ = std::this_thread::get_id();
 }
 
+void RunsInFlight::Entry::caller_left() {
+  std::lock_guard lock(runs_.mutex_);
+  thread_ = {};
+}
+
 RunsInFlight::Entry::~Entry() {
   std::lock_guard lock(runs_.mutex_);
   (previous_ ? previous_->next_ : runs_.first_) = next_;
@@ -30,9 +35,11 @@ RunsInFlight::Entry::~Entry() {
 
 std::shared_ptr<RunsInFlight::Entry> RunsInFlight::enter(uint64_t run_id, std::string_view tag) {
   struct Tagged {
+    std::shared_ptr<RunsInFlight> kept;
     std::string tag;
     Entry entry;
-    Tagged(RunsInFlight& runs, uint64_t run_id, std::string_view given) : tag(given), entry(runs, run_id, tag) {}
+    Tagged(RunsInFlight& runs, uint64_t run_id, std::string_view given)
+        : kept(runs.weak_from_this().lock()), tag(given), entry(runs, run_id, tag) {}
   };
   auto tagged = std::make_shared<Tagged>(*this, run_id, tag);
   return {tagged, &tagged->entry};

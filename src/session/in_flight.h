@@ -15,7 +15,7 @@
 
 namespace treadle {
 
-class RunsInFlight {
+class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
  public:
   /// One run, from construction to destruction; usually on the stack of the thread that runs.
   class Entry {
@@ -27,6 +27,8 @@ class RunsInFlight {
     Entry& operator=(const Entry&) = delete;
     /// The run takes place on this thread, not on the one that made the entry.
     void runs_on_this_thread();
+    /// The thread that made the entry goes on without the run: if it closes the session, it waits for it as for any other.
+    void caller_left();
 
    private:
     friend class RunsInFlight;
@@ -39,7 +41,8 @@ class RunsInFlight {
     Entry *previous_ = nullptr, *next_ = nullptr;
   };
 
-  /// The entry of a run that may outlive its call, with a tag of its own. @throws Error(cancelled) if the session is closed.
+  /// The entry of a run that may outlive its call, with a tag of its own. It keeps this object, if that is shared. @throws Error(cancelled)
+  /// if the session is closed.
   std::shared_ptr<Entry> enter(uint64_t run_id, std::string_view tag);
 
   /// As Session::close().

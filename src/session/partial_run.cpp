@@ -35,7 +35,7 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
     bool at_end = false;
     auto step = [&] {
       if (!deadline) {
-        RunsInFlight::Entry entry(session->in_flight, run_id, tag);
+        RunsInFlight::Entry entry(*session->in_flight, run_id, tag);
         at_end = advance_here(stop);
         return;
       }
@@ -45,7 +45,7 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
         std::shared_ptr<RunsInFlight::Entry> entry;
       };
       auto outcome = std::make_shared<Outcome>();
-      auto entry = outcome->entry = session->in_flight.enter(run_id, tag);
+      auto entry = outcome->entry = session->in_flight->enter(run_id, tag);
       const bool ended = run_until(*deadline, caller, [run = shared_from_this(), outcome, stop]() mutable {
         outcome->entry->runs_on_this_thread();
         try {
@@ -53,11 +53,14 @@ struct PartialRun::Impl : std::enable_shared_from_this<PartialRun::Impl> {
         } catch (...) {
           outcome->failure = std::current_exception();
         }
-        auto session_until_here = run->session;
         auto in_flight_until_here = std::move(outcome->entry);
-        run.reset();  // with all that it holds, if nobody will ask for more
+        run.reset();  // with all that it holds, if nobody will ask for more: who closes the session waits for that
       });
       left_behind = !ended;
+      if (left_behind) {
+        entry->caller_left();
+        entry.reset();
+      }
       expect_here();
       if (outcome->failure) std::rethrow_exception(outcome->failure);
       at_end = outcome->at_end;

@@ -28,7 +28,7 @@ exec::RunControl Session::Impl::control(const RunOptions* run_options) const {
   control.denormals_as_zero = options.set_denormal_as_zero;
   if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
-  control.closing = &in_flight.closing();
+  control.closing = &in_flight->closing();
   control.memory = &memory;
   control.job = job ? job->state().get() : nullptr;
   if (run_options) {
@@ -192,7 +192,11 @@ void Session::Impl::execute(const std::shared_ptr<const Executable>& executable,
       auto in_flight_until_here = std::move(run->entry);
       run.reset();  // with all that it holds, if the caller has left; nothing of the session's is touched after the entry
     });
-    if (!ended) throw_left(detached->caller);
+    if (!ended) {
+      shared_entry->caller_left();
+      shared_entry.reset();
+      throw_left(detached->caller);
+    }
     if (detached->failure) std::rethrow_exception(detached->failure);
     for (size_t k = 0; k < results.size(); ++k) {
       results[k] = std::move(detached->results[k]);
@@ -209,9 +213,9 @@ void Session::Impl::execute(const std::shared_ptr<const Executable>& executable,
   std::optional<RunsInFlight::Entry> entry;
   if (run_control.deadline) {
     detached = std::make_shared<DetachedRun>();
-    shared_entry = in_flight.enter(hooked.run_id, hooked.tag);
+    shared_entry = in_flight->enter(hooked.run_id, hooked.tag);
   } else {
-    entry.emplace(in_flight, hooked.run_id, hooked.tag);
+    entry.emplace(*in_flight, hooked.run_id, hooked.tag);
   }
   auto either = [&] { run_control.deadline ? beside() : on_this_thread(); };
   with_hooks(hooked, std::ref(either));  // by reference: a copy would be allocated
@@ -258,9 +262,9 @@ std::future<std::vector<Datum>> Session::run_async(std::map<std::string, Datum> 
   return std::async(std::launch::async, [this, feeds = std::move(feeds), outputs = std::move(outputs)] { return run(feeds, outputs); });
 }
 
-std::vector<UnfinishedRun> Session::close(int64_t timeout_ms) { return impl_->in_flight.close(timeout_ms); }
-bool Session::closed() const { return impl_->in_flight.closed(); }
-size_t Session::runs_in_flight() const { return impl_->in_flight.count(); }
+std::vector<UnfinishedRun> Session::close(int64_t timeout_ms) { return impl_->in_flight->close(timeout_ms); }
+bool Session::closed() const { return impl_->in_flight->closed(); }
+size_t Session::runs_in_flight() const { return impl_->in_flight->count(); }
 
 std::shared_ptr<const Monitor> Session::Impl::current_monitor() const {
   if (monitor_number.load(std::memory_order_acquire) == 0) return nullptr;

@@ -246,12 +246,12 @@ Session::Session(const Model& model, const SessionOptions& options) : impl_(std:
 Session::Session(const std::string& path, const SessionOptions& options)
     : Session(Model::load(path, {.use_mmap = options.use_mmap, .share_weights = options.share_weights}), options) {}
 Session::~Session() {
-  if (impl_) impl_->in_flight.close(-1);
+  if (impl_) impl_->in_flight->close(-1);
 }
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&& other) noexcept {
   if (this == &other) return *this;
-  if (impl_) impl_->in_flight.close(-1);
+  if (impl_) impl_->in_flight->close(-1);
   impl_ = std::move(other.impl_);
   return *this;
 }

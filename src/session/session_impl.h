@@ -111,7 +111,7 @@ struct Session::Impl {
   std::unique_ptr<Recorder> recorder;  // while profiling; kept until the session ends, as runs in flight may hold it
   mutable std::atomic<bool> profiling{false};
   uint32_t run_record = 0;
-  mutable RunsInFlight in_flight;
+  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
 
   // Other sets of feeds and fetches, most recent first.
   static constexpr size_t kMaxExecutables = 8;

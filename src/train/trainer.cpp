@@ -123,12 +123,10 @@ struct Trainer::Impl {
         graph.move_before(value.producer, kNoNode);
     }
     for (const auto& [name, id] : outputs) {
-      if (auto found = kept.find(name); found != kept.end())
-        bound.emplace_back(found->second);
-      else if (auto state = this->states.find(name); state != this->states.end())
-        bound.emplace_back(state->second);
-      else
-        bound.emplace_back();
+      auto found = kept.find(name);
+      bound.emplace_back(found != kept.end() ? Datum(found->second) : Datum());
+      auto state = this->states.find(name);
+      updated_states.emplace_back(state != this->states.end() ? state->second : Tensor());
     }
     step.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&kept, &this->states});
   }
@@ -264,7 +262,8 @@ struct Trainer::Impl {
   std::shared_ptr<Job> job;  // null: none
   std::vector<std::string> output_names, trained;
   NamedTensors parameters, states, momentum;
-  std::vector<Datum> bound;  // per output of the step: the memory it is written to
+  std::vector<Datum> bound;            // per output of the step: the memory it is written to
+  std::vector<Tensor> updated_states;  // the same, written when all else has been done: these are computed in the forward pass
   Tensor rate;
   uint64_t num_steps = 0;
   std::optional<Runner> step, gradients, inference, loss;
@@ -277,6 +276,8 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 double Trainer::step(const Feeds& feeds, const Tensor& labels) {
   const std::vector<Datum> outputs = impl_->run(*impl_->step, feeds, labels, impl_->bound);
+  for (size_t k = 0; k < outputs.size(); ++k)
+    if (impl_->updated_states[k].defined()) impl_->updated_states[k].copy_from(outputs[k].tensor());
   ++impl_->num_steps;
   return static_cast<double>(*outputs[0].tensor().data<float>());
 }

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <vector>
 
+#include "core/allocation.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -36,6 +38,8 @@ TEST(LargeMemory, BlocksDoNotOverlap) {
 }
 
 TEST(LargeMemory, WhatIsLetGoServesTheNextWhoAsks) {
+  const AllocationContext of_a_run;
+  const AllocationScope scope(&of_a_run, MemoryClass::activations);
   constexpr size_t kSize = (size_t{7} << 20) + 3 * 65'536;
   const std::byte* first = allocate_large(kSize)->data();
   const std::shared_ptr<Storage> second = allocate_large(kSize - 10);
@@ -43,7 +47,27 @@ TEST(LargeMemory, WhatIsLetGoServesTheNextWhoAsks) {
   give_back_kept_memory();
 }
 
+// Runs of different extents at once: none of them may cost fresh pages.
+TEST(LargeMemory, KeptBlocksAreCutAndJoinedAgain) {
+  constexpr size_t kPiece = size_t{3} << 20;
+  const AllocationContext of_a_run;
+  const AllocationScope scope(&of_a_run, MemoryClass::activations);
+  give_back_kept_memory();
+  const std::byte* const all = allocate_large(4 * kPiece)->data();
+  for (const std::array<int, 3> order : {std::array{0, 1, 2}, std::array{2, 0, 1}, std::array{1, 2, 0}, std::array{2, 1, 0}}) {
+    std::array<std::shared_ptr<Storage>, 3> pieces{allocate_large(kPiece), allocate_large(2 * kPiece), allocate_large(kPiece)};
+    EXPECT_EQ(pieces[0]->data(), all);
+    EXPECT_EQ(pieces[1]->data(), all + kPiece);
+    EXPECT_EQ(pieces[2]->data(), all + 3 * kPiece);
+    for (int i : order) pieces[static_cast<size_t>(i)].reset();
+    EXPECT_EQ(allocate_large(4 * kPiece)->data(), all);
+  }
+  give_back_kept_memory();
+}
+
 TEST(LargeMemory, WhatIsKeptDoesNotMakeTheProcessLarger) {
+  const AllocationContext of_a_run;
+  const AllocationScope scope(&of_a_run, MemoryClass::activations);
   const auto resident_bytes = [] {
     long size = 0, resident = 0;
     std::ifstream("/proc/self/statm") >> size >> resident;

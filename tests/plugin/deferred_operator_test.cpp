@@ -4,8 +4,10 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/session/models.h"
@@ -84,8 +86,9 @@ class DeferredOperator : public ::testing::Test {
   void SetUp() override { laters = &laters_; }
   void TearDown() override { laters_.join(); }
 
-  static Session session(const Model& model, bool parallel = true) {
+  static Session session(const Model& model, bool parallel = true, const char* device = "") {
     SessionOptions options;
+    options.device = device;
     options.graph_optimization_level = GraphOptimizationLevel::disable_all;
     options.intra_op_num_threads = options.inter_op_num_threads = parallel ? 2 : 1;
     if (parallel) options.execution_mode = ExecutionMode::parallel;
@@ -164,25 +167,61 @@ TEST_F(DeferredOperator, ItsErrorNamesTheNodeAndTheSessionStaysUsable) {
   }
 }
 
+void at_once(const treadle_host* host, treadle_call* call) { host->call_complete(call, add_one(host, call), ""); }
+void until_told(const treadle_host* host, treadle_call* call) {
+  while (!host->call_cancelled(call)) std::this_thread::yield();
+  at_once(host, call);
+}
+
 TEST_F(DeferredOperator, ACancelledRunTellsItAndEndsWithIt) {
-  laters_.end = [](const treadle_host* host, treadle_call* call) {
-    while (!host->call_cancelled(call)) std::this_thread::yield();
-    host->call_complete(call, add_one(host, call), "");
-  };
-  Session made = session(chain_of("Later"));
-  RunOptions options;
-  auto run = std::async(std::launch::async, [&] { return made.run({{"x", floats({1, 2})}}, {}, &options); });
-  while (laters_.pending == 0) std::this_thread::yield();
-  options.terminate = true;
-  try {
-    run.get();
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  for (auto [parallel, device] : {std::pair{true, ""}, {false, ""}, {false, "sim"}}) {
+    laters_.end = until_told;
+    laters_.pending = 0;
+    Session made = session(chain_of("Later"), parallel, device);
+    RunOptions options;
+    auto run = std::async(std::launch::async, [&] { return made.run({{"x", floats({1, 2})}}, {}, &options); });
+    while (laters_.pending == 0) std::this_thread::yield();
+    options.terminate = true;
+    try {
+      run.get();
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::cancelled);
+    }
+    laters_.join();
+    laters_.end = at_once;
+    EXPECT_EQ(values_of(made.run({{"x", floats({1, 2})}})[0]), (std::vector<float>{-1, -2}));
+    laters_.join();
   }
-  laters_.join();
-  laters_.end = [](const treadle_host* host, treadle_call* call) { host->call_complete(call, add_one(host, call), ""); };
-  EXPECT_EQ(values_of(made.run({{"x", floats({1, 2})}})[0]), (std::vector<float>{-1, -2}));
+}
+
+// The caller's options are gone by the time that it asks.
+TEST_F(DeferredOperator, ARunThatPassesItsDeadlineTellsItAndDoesNotWaitForIt) {
+  for (auto [parallel, device] : {std::pair{true, ""}, {false, ""}, {false, "sim"}}) {
+    std::promise<void> caller_gone;
+    auto gone = caller_gone.get_future().share();
+    laters_.end = [gone](const treadle_host* host, treadle_call* call) {
+      gone.wait();
+      until_told(host, call);
+    };
+    Session made = session(chain_of("Later"), parallel, device);
+    try {
+      auto options = std::make_unique<RunOptions>();
+      options->deadline_ms = 20;
+      options->cancel_token.emplace();
+      made.run({{"x", floats({1, 2})}}, {}, options.get());
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timed_out);
+    }
+    EXPECT_EQ(made.runs_in_flight(), 1U);
+    caller_gone.set_value();
+    laters_.join();
+    while (made.runs_in_flight() > 0) std::this_thread::yield();
+    laters_.end = at_once;
+    EXPECT_EQ(values_of(made.run({{"x", floats({1, 2})}})[0]), (std::vector<float>{-1, -2}));
+    laters_.join();
+  }
 }
 
 }  // namespace

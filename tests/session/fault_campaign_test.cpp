@@ -1,9 +1,12 @@
 // Random runs that go wrong: no error may be lost, nothing may leak or lock up, and the session must be as usable afterwards as before.
-// TREADLE_FAULT_RUNS sets the number of runs, TREADLE_FAULT_SEED where they begin; scripts/fault_campaign runs 10,000.
+// Sessions on the host (in order and parallel, whole and partial runs), on a simulated device and over several. The trainer's are in
+// tests/train/trainer_faults_test.cpp. TREADLE_FAULT_RUNS sets the number of runs, TREADLE_FAULT_SEED where they begin;
+// scripts/fault_campaign runs 10,000.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <new>
 #include <optional>
 #include <thread>
@@ -41,6 +44,7 @@ enum class Fault {
   terminate,
   close,    // the session is closed by another thread while a node runs
   destroy,  // the session is destroyed by another thread while a node runs
+  abandon,  // a partial run is dropped on its way
   count,
 };
 
@@ -51,12 +55,13 @@ class Campaign {
   ~Campaign() {
     set_fault(-1, {});
     session_.reset();
-    EXPECT_EQ(allocator_->live(), 0) << "blocks of the session live longer than it, seed " << seed_;
-    EXPECT_EQ(feeds_alive_.load(), 0) << "feeds are still held, seed " << seed_;
+    EXPECT_EQ(allocator_->live(), 0) << "blocks of the session live longer than it, seed " << seed_ << ", last fault " << last_fault_;
+    EXPECT_EQ(feeds_alive_.load(), 0) << "feeds are still held, seed " << seed_ << ", last fault " << last_fault_;
   }
 
   void run_once() {
     const auto fault = static_cast<Fault>(random_() % static_cast<unsigned>(Fault::count));
+    last_fault_ = static_cast<int>(fault);
     SCOPED_TRACE("seed " + std::to_string(seed_) + ", fault " + std::to_string(static_cast<int>(fault)));
     const int64_t node = model_.num_steps > 0 ? static_cast<int64_t>(random_() % static_cast<uint32_t>(model_.num_steps)) : -1;
     switch (fault) {
@@ -109,6 +114,7 @@ class Campaign {
         expect_end(run(&options), ErrorCode::cancelled);
         break;
       }
+      case Fault::abandon: abandon(); break;
       case Fault::close:
       case Fault::destroy: end_session(node, fault == Fault::destroy); break;
       default: break;
@@ -129,6 +135,14 @@ class Campaign {
       case 0: options.intra_op_num_threads = options.inter_op_num_threads = 1; break;
       case 1: options.intra_op_num_threads = 2; break;
       default: options.intra_op_num_threads = 2; options.execution_mode = ExecutionMode::parallel;
+    }
+    const unsigned where = random_() % 4;
+    placed_ = where > 1;
+    if (where == 2) options.device = "sim";
+    if (where == 3) options.group2ctx = {{"left", "sim:fault-a"}, {"right", "sim:fault-b"}};
+    if (placed_) {
+      options.compute_streams = 1 + static_cast<int>(random_() % 2);
+      if (random_() % 2) options.config["treadle.sim.max_delay_us"] = "20";
     }
     session_.emplace(model_.builder.model(), options);
   }
@@ -156,23 +170,57 @@ class Campaign {
       outcome.outputs = partial_ ? partial_outputs(feeds, options) : session_->run(feeds, {}, options);
     } catch (const Error& error) {
       outcome.code = error.code();
-      outcome.what = error.what();
+      keep_text(outcome, error);
     } catch (const std::bad_alloc& error) {
       outcome.code = ErrorCode::resource_exhausted;  // where not even an Error could be made
-      outcome.what = error.what();
+      keep_text(outcome, error);
     }
     return outcome;
   }
 
-  std::vector<Datum> partial_outputs(const Feeds& feeds, const RunOptions* options) const {
+  static void keep_text(Outcome& outcome, const std::exception& error) {
+    try {
+      outcome.what = error.what();
+    } catch (const std::bad_alloc&) {  // the heap still fails
+    }
+  }
+
+  // In one go, a few nodes at a time, or every part on a thread of its own.
+  std::vector<Datum> partial_outputs(const Feeds& feeds, const RunOptions* options) {
     PartialRun partial = session_->partial_run(feeds, nullptr, options);
-    bool finished = partial.advance();
-    while (!finished) {
-      std::vector<Datum> values;
-      for (auto& [name, value] : partial.yielded()) values.push_back(value);
-      finished = partial.resume(values);
+    const unsigned way = heap_fails_ ? random_() % 2 : random_() % 3;
+    auto part = [&](auto&& go_on) {
+      if (way == 2)
+        std::async(std::launch::async, go_on).get();
+      else
+        go_on();
+    };
+    for (;;) {
+      part([&] {
+        if (way == 0)
+          partial.advance();
+        else
+          while (partial.advance_steps(1 + random_() % 3) > 0) {
+          }
+      });
+      if (!partial.at_yield()) break;
+      part([&] {
+        std::vector<Datum> values;
+        for (auto& [name, value] : partial.yielded()) values.push_back(value);
+        partial.resume(values);
+      });
     }
     return partial.outputs();
+  }
+
+  void abandon() {
+    PartialRun partial = session_->partial_run({{"x", feed()}});
+    if (partial.steps_left() > 0) partial.advance_steps(random_() % (partial.steps_left() + 1));
+    if (random_() % 2) {
+      Outcome beside = run();
+      EXPECT_EQ(beside.code, ErrorCode::ok) << beside.what;
+      if (beside.code == ErrorCode::ok) check(beside);
+    }
   }
 
   void check(const Outcome& outcome) {
@@ -204,6 +252,7 @@ class Campaign {
     for (int64_t at = 0; at < 400; ++at) {
       Outcome outcome;
       if (heap) {
+        heap_fails_ = true;
         FailingNew failing(at, all);
         outcome = run(feeds, nullptr);
       } else {
@@ -211,6 +260,7 @@ class Campaign {
         outcome = run(feeds, nullptr);
         allocator_->work();
       }
+      heap_fails_ = false;
       SCOPED_TRACE("allocation " + std::to_string(at));
       if (outcome.code == ErrorCode::ok) {
         check(outcome);
@@ -241,10 +291,7 @@ class Campaign {
     if (*reached) {
       EXPECT_EQ(outcome.code, ErrorCode::timed_out);
       EXPECT_GE(session_->runs_in_flight(), 1U) << "the run that hangs is still there";
-      SCOPED_TRACE("beside the run that hangs");
-      Outcome beside = run();
-      EXPECT_EQ(beside.code, ErrorCode::ok) << beside.what;
-      if (beside.code == ErrorCode::ok) check(beside);
+      beside_the_hanging_run();
     }
     if (random_() % 4 == 0) {
       std::thread destroyer([&] { session_.reset(); });
@@ -254,6 +301,26 @@ class Campaign {
     }
     gate->open();
     while (session_->runs_in_flight() > 0) std::this_thread::yield();
+  }
+
+  // On devices runs take turns: one that waits for its turn can be ended.
+  void beside_the_hanging_run() {
+    SCOPED_TRACE("beside the run that hangs");
+    if (!placed_ || partial_) {
+      Outcome beside = run();
+      EXPECT_EQ(beside.code, ErrorCode::ok) << beside.what;
+      if (beside.code == ErrorCode::ok) check(beside);
+      return;
+    }
+    RunOptions options;
+    if (random_() % 2) {
+      options.deadline_ms = 2;
+      EXPECT_EQ(run(&options).code, ErrorCode::timed_out);
+    } else {
+      auto beside = std::async(std::launch::async, [&, feeds = Feeds{{"x", feed()}}] { return run(feeds, &options); });
+      options.terminate = true;
+      EXPECT_EQ(beside.get().code, ErrorCode::cancelled);
+    }
   }
 
   void end_session(int64_t node, bool destroy) {
@@ -292,6 +359,9 @@ class Campaign {
   std::atomic<int64_t> feeds_alive_{0};
   std::shared_ptr<FaultyAllocator> allocator_ = std::make_shared<FaultyAllocator>();
   const bool partial_;
+  bool placed_ = false;      // on devices
+  bool heap_fails_ = false;  // operator new does
+  int last_fault_ = 0;
   RandomModel model_;
   std::vector<float> x_;  // the last feed's elements
   std::optional<Session> session_;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/thread_pool.h"
 #include "graph/custom_ops.h"
+#include "graph/gradient.h"
 #include "graph/infer.h"
 
 namespace treadle::testing {
@@ -38,6 +40,35 @@ struct Step {
     for (int64_t i = 0; i < count; ++i) c.out<float>(0)[i] = c.in<float>(0)[i] + 1;
   }
 };
+
+// In chunks of three elements, one of which is the faulty one.
+struct WideStep {
+  static constexpr int64_t kGrain = 3;
+  int64_t id, count;
+  static WideStep bind(BindContext& c) { return {c.get_int("id"), c.num_elements(0)}; }
+  void run(RunContext& c) const {
+    const float* x = c.in<float>(0);
+    float* y = c.out<float>(0);
+    const int64_t faulty = id % ((count + kGrain - 1) / kGrain);
+    parallel_for(c.pool(), count, kGrain, [&](int64_t begin, int64_t end) {
+      if (begin / kGrain == faulty) act(id);
+      for (int64_t i = begin; i < end; ++i) y[i] = x[i] + 1;
+    });
+  }
+};
+
+struct Pass {
+  int64_t id, count;
+  static Pass bind(BindContext& c) { return {c.get_int("id"), c.num_elements(0)}; }
+  void run(RunContext& c) const {
+    act(id);
+    std::copy_n(c.in<float>(0), count, c.out<float>(0));
+  }
+};
+
+std::vector<ValueId> pass_on(GradientContext& g) {
+  return {g.op("Pass", {g.grad_output(0)}, {{"id", g.attributes().get_int("id", 0) + 1}}, "test.fault")};
+}
 
 struct DynamicStep {
   static constexpr bool allocates = true;
@@ -89,7 +120,7 @@ onnx::AttributeDef loop_body(int64_t id) {
 }
 
 float apply(const std::string& op, float a, float b) {
-  if (op == "Step" || op == "DynamicStep") return a + 1;
+  if (op == "Step" || op == "WideStep" || op == "DynamicStep") return a + 1;
   if (op == "Loop") return a + 3;
   if (op == "Add") return a + b;
   if (op == "Sub") return a - b;
@@ -111,8 +142,14 @@ void register_fault_operators() {
     OpDef dynamic = step;
     dynamic.name = "DynamicStep";
     dynamic.kernels = {kernel<DynamicStep>()};
-    add_custom_op(std::move(step));
-    add_custom_op(std::move(dynamic));
+    OpDef pass = step;
+    pass.name = "Pass";
+    pass.kernels = {kernel<Pass>()};
+    step.gradient = pass_on;
+    OpDef wide = step;
+    wide.name = "WideStep";
+    wide.kernels = {kernel<WideStep>()};
+    for (OpDef* op : {&step, &wide, &dynamic, &pass}) add_custom_op(std::move(*op));
     return true;
   }();
   (void)once;
@@ -156,7 +193,7 @@ RandomModel::RandomModel(std::mt19937& random, bool yields) {
   std::vector<bool> is_read(count + 1, false);
   for (size_t i = 0; i < count; ++i) {
     Operation made;
-    static const char* const kOps[] = {"Step", "Step", "Step", "DynamicStep", "Add", "Sub", "Max", "Neg", "Loop"};
+    static const char* const kOps[] = {"Step", "Step", "WideStep", "WideStep", "DynamicStep", "Add", "Sub", "Max", "Neg", "Loop"};
     made.op = i == yield_at ? "Yield" : kOps[pick(std::size(kOps))];
     const bool binary = made.op == "Add" || made.op == "Sub" || made.op == "Max";
     // Recent values mostly, so that chains and branches of some length come about.
@@ -174,9 +211,10 @@ RandomModel::RandomModel(std::mt19937& random, bool yields) {
       builder.node("Loop", {kTrips, "", inputs[0]}, {output});
       builder.last_node().attributes.push_back(loop_body(num_steps++));
     } else {
-      const bool step = made.op == "Step" || made.op == "DynamicStep";
+      const bool step = made.op == "Step" || made.op == "WideStep" || made.op == "DynamicStep";
       builder.node(made.op, inputs, {output}, made.op == "Yield" ? "stop" : "", step ? "test.fault" : made.op == "Yield" ? "treadle" : "");
       if (step) builder.last_node().attributes.push_back(int_attribute("id", num_steps++));
+      if (const size_t group = pick(3)) builder.last_node().metadata_props.emplace_back("ctx_group", group == 1 ? "left" : "right");
     }
     operations_.push_back(std::move(made));
   }

@@ -34,8 +34,9 @@ class Gate {
   bool open_ = false;
 };
 
-/// Registers Step (its kernel is bound before the run) and DynamicStep (in the run) of the domain "test.fault": y = x + 1, and before that
-/// whatever `set_fault` asks for at the node with this attribute `id`.
+/// Registers Step (its kernel is bound before the run), WideStep (in a parallel loop) and DynamicStep (bound in the run) of the domain
+/// "test.fault": y = x + 1, and before that, or in one of the loop's chunks, whatever `set_fault` asks for at the node with this attribute
+/// `id`. Step and WideStep have a gradient: a Pass with the `id` after theirs, which gives what it gets.
 void register_fault_operators();
 /// @param action  called by the next kernel of node `id` that starts, once. Empty: none.
 void set_fault(int64_t id, std::function<void()> action);
@@ -55,7 +56,8 @@ class FaultyAllocator final : public Allocator {
   std::atomic<bool> armed_{false}, all_{false};
 };
 
-/// A random graph of Step and DynamicStep nodes, additions and the like, with a Loop now and then, over a vector of floats "x".
+/// A random graph of Step, WideStep and DynamicStep nodes, additions and the like, with a Loop now and then, over a vector of floats "x".
+/// Some nodes are in the groups "left" and "right", for sessions on several devices.
 struct RandomModel {
   /// @param yields  puts one treadle.Yield into it, named "stop".
   RandomModel(std::mt19937& random, bool yields);

@@ -2,9 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
+
+#include "tests/session/faults.h"
+#include "treadle/treadle.hpp"
 
 namespace treadle {
 namespace {
@@ -19,6 +28,49 @@ TEST(RunsInFlight, AnEntryThatOutlivesItsCallKeepsItsTag) {
   ASSERT_EQ(left.size(), 1U);
   EXPECT_EQ(left[0].run_id, 7U);
   EXPECT_EQ(left[0].tag, std::string(64, 't'));
+}
+
+// The caller has its timed_out; whoever destroys the session then, be it the same thread, waits for the kernel.
+TEST(RunsInFlight, ASessionIsNotGoneBeforeTheRunThatItsOwnThreadHasLeft) {
+  testing::register_fault_operators();
+  testing::ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1}).output("y", {-1}).node("Step", {"x"}, {"y"}, "step", "test.fault");
+  onnx::AttributeDef id;
+  id.name = "id";
+  id.type = onnx::AttributeType::i;
+  b.last_node().attributes.push_back(std::move(id));
+  for (bool partial : {false, true}) {
+    std::optional<Session> session(std::in_place, b.model());
+    testing::Gate gate;
+    std::atomic<bool> returned{false};
+    testing::set_fault(0, [&] {
+      gate.wait();
+      returned = true;
+    });
+    RunOptions options;
+    options.deadline_ms = 5;
+    const std::map<std::string, Datum> feeds{{"x", testing::floats({1, 2})}};
+    try {
+      if (partial)
+        session->partial_run(feeds, nullptr, &options).advance();
+      else
+        session->run(feeds, {}, &options);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timed_out);
+    }
+    EXPECT_EQ(session->runs_in_flight(), 1U);
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      gate.open();
+    });
+    session.reset();
+    EXPECT_TRUE(returned) << "partial " << partial;
+    gate.open();
+    opener.join();
+    while (!returned) std::this_thread::yield();
+  }
 }
 
 }  // namespace

@@ -1,6 +1,13 @@
 // Sessions on a device.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "tests/session/faults.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
@@ -114,6 +121,44 @@ TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
   session.run({{"x", x}, {"w", w}});
   EXPECT_EQ(seen.at("s"), 4);
   EXPECT_EQ(seen.at("p"), 2 * 1 + 4 * 3);
+}
+
+// Runs of a session on a device take turns.
+TEST(PlacedSession, ARunThatWaitsForItsTurnCanBeCancelled) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1}).output("y", {-1}).node("Step", {"x"}, {"y"}, "step", "test.fault");
+  onnx::AttributeDef id;
+  id.name = "id";
+  id.type = onnx::AttributeType::i;
+  b.last_node().attributes.push_back(std::move(id));
+  SessionOptions options;
+  options.device = "sim";
+  Session session(b.model(), options);
+  Gate reached, gate;
+  set_fault(0, [&] {
+    reached.open();
+    gate.wait();
+  });
+  RunOptions first, second;
+  auto run = [&](const RunOptions& run_options) {
+    return std::async(std::launch::async, [&] { return session.run({{"x", floats({1, 2})}}, {}, &run_options); });
+  };
+  auto hanging = run(first);
+  reached.wait();
+  auto waiting = run(second);
+  while (session.runs_in_flight() < 2) std::this_thread::yield();
+  second.terminate = true;
+  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "it waits for the other run";
+  gate.open();
+  try {
+    waiting.get();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  }
+  EXPECT_EQ(values_of(hanging.get()[0]), (std::vector<float>{2, 3}));
 }
 
 TEST(PlacedSession, ADeviceThatIsNotThereIsNamed) {

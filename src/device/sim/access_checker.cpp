@@ -29,6 +29,7 @@ int AccessChecker::add_timeline(std::string name) {
   auto id = static_cast<int>(names_.size());
   names_.push_back(std::move(label));
   clocks_.emplace_back(names_.size());
+  clocks_[kHost].resize(names_.size());  // it is never shorter than another one
   return id;
 }
 
@@ -53,6 +54,13 @@ AccessChecker::Clock AccessChecker::now(int timeline) const {
 void AccessChecker::join(int timeline, const Clock& clock) {
   std::lock_guard lock(mutex_);
   merge(clocks_[static_cast<size_t>(timeline)], clock);
+}
+
+void AccessChecker::join_host(int timeline) noexcept {
+  std::lock_guard lock(mutex_);
+  Clock &host = clocks_[kHost], &other = clocks_[static_cast<size_t>(timeline)];
+  ++other[static_cast<size_t>(timeline)];
+  for (size_t i = 0; i < other.size(); ++i) host[i] = std::max(host[i], other[i]);
 }
 
 void AccessChecker::add_memory(const void* data, size_t size_bytes) {

@@ -31,6 +31,8 @@ class AccessChecker {
   Clock now(int timeline) const;
   /// What comes next on `timeline` happens after `clock`.
   void join(int timeline, const Clock& clock);
+  /// The host has waited for all of `timeline`, declared accesses of work that did not come about included. Allocates nothing.
+  void join_host(int timeline) noexcept;
 
   void add_memory(const void* data, size_t size_bytes);
   /// @param check  whether to find out if work that uses the memory may still be under way.

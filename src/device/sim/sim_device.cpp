@@ -142,8 +142,8 @@ class SimStream final : public Stream {
     if (!own) throw Error(ErrorCode::invalid_argument, "a stream of a simulated device records events of such devices only");
     auto signal = std::make_shared<Signal>();
     signal->clock = checker_->now(timeline_);
-    own->set_signal(signal);
     push([signal] { signal->set(); }, Kind::control);
+    own->set_signal(std::move(signal));  // not before: nobody must wait for what could not be enqueued
   }
 
   void wait(const std::shared_ptr<Event>& event) override {
@@ -160,14 +160,13 @@ class SimStream final : public Stream {
   void set_gives_way(std::function<void()> check) override { gives_way_ = std::move(check); }
 
   void synchronize() override {
-    AccessChecker::Clock clock = checker_->now(timeline_);
     std::exception_ptr error;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
       error = std::exchange(error_, nullptr);
     }
-    checker_->join(AccessChecker::kHost, clock);
+    checker_->join_host(timeline_);
     if (error) std::rethrow_exception(error);
     checker_->report_pending();
   }

@@ -34,10 +34,18 @@ char32_t map(char32_t c, bool lower, locale_t locale) {
   return c >= 'a' && c <= 'z' ? c - 32 : c;
 }
 
-std::string map(std::string_view text, bool lower, locale_t locale) {
+bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
+
+// Locales may map ASCII as they like (Turkish has an i of its own), the default does not.
+std::string map(std::string_view text, bool lower, locale_t locale, bool is_default) {
   std::string result;
   result.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
+    if (is_default && is_ascii(text[at])) {
+      result.push_back(static_cast<char>(map(static_cast<char32_t>(text[at]), lower, nullptr)));
+      ++at;
+      continue;
+    }
     CodePoint c = decode_utf8(text, at);
     if (c.value == kReplacementCharacter)
       result.append(text.substr(at, c.size_bytes));  // bytes that are no text stay as they are
@@ -65,10 +73,10 @@ CaseMapper::~CaseMapper() {
 }
 
 std::string CaseMapper::lower(std::string_view text) const {
-  return map(text, true, locale_ ? static_cast<locale_t>(locale_) : default_locale());
+  return map(text, true, locale_ ? static_cast<locale_t>(locale_) : default_locale(), !locale_);
 }
 std::string CaseMapper::upper(std::string_view text) const {
-  return map(text, false, locale_ ? static_cast<locale_t>(locale_) : default_locale());
+  return map(text, false, locale_ ? static_cast<locale_t>(locale_) : default_locale(), !locale_);
 }
 
 }  // namespace treadle::kernels

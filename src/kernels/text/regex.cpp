@@ -53,6 +53,14 @@ bool CharSet::contains(char32_t c) const {
   return after != ranges_.begin() && c <= std::prev(after)->second;
 }
 
+// As the compiler writes x+: x, and as often as the split says, x again.
+const CharSet* Regex::run_of() const {
+  constexpr std::array kRun{Op::set, Op::split, Op::set, Op::jump, Op::match};
+  const auto& p = program_;
+  if (!std::equal(p.begin(), p.end(), kRun.begin(), kRun.end(), [](const Instruction& i, Op op) { return i.op == op; })) return nullptr;
+  return p[0].set == p[2].set && p[1].a == 2 && p[1].b == 4 && p[3].a == 1 ? &sets_[p[0].set] : nullptr;
+}
+
 RegexMatcher::RegexMatcher(const Regex& regex) : regex_(regex) {
   for (Threads* threads : {&now_, &next_}) {
     threads->list.reserve(regex.program().size());
@@ -137,7 +145,25 @@ bool RegexMatcher::full_match(std::string_view text) {
   return matched;
 }
 
+std::optional<std::pair<size_t, size_t>> RegexMatcher::search_run(const CharSet& set, std::string_view text, size_t from) {
+  size_t start = from;
+  bool found = false;
+  for (size_t at = from; at < text.size();) {
+    const CodePoint c = decode_utf8(text, at);
+    if (set.contains(c.value)) {
+      if (!found) start = at;
+      found = true;
+    } else if (found) {
+      return std::pair{start, at};
+    }
+    at += c.size_bytes;
+  }
+  if (!found) return std::nullopt;
+  return std::pair{start, text.size()};
+}
+
 std::optional<std::pair<size_t, size_t>> RegexMatcher::search(std::string_view text, size_t from) {
+  if (const CharSet* set = regex_.run_of()) return search_run(*set, text, from);
   std::optional<std::pair<size_t, size_t>> best;
   run(
       text, from, [&](size_t) { return !best; },

@@ -51,6 +51,8 @@ class Regex {
 
   const std::vector<Instruction>& program() const { return program_; }
   const CharSet& set(uint32_t index) const { return sets_[index]; }
+  /// The set, if the pattern is one set once or more ("[a-z]+"), which needs no automaton; null otherwise.
+  const CharSet* run_of() const;
 
  private:
   friend class RegexCompiler;
@@ -77,6 +79,7 @@ class RegexMatcher {
     std::vector<Thread> list;
     std::vector<uint32_t> place;  // of an instruction in the list, if it is there
   };
+  static std::optional<std::pair<size_t, size_t>> search_run(const CharSet& set, std::string_view text, size_t from);
   template <typename OnMatch>
   void add(Threads& threads, uint32_t instruction, size_t start, std::string_view text, size_t at, OnMatch on_match);
   template <typename Seed, typename OnMatch>

@@ -13,6 +13,14 @@ TEST(CaseMapper, MapsLettersOfAnyScript) {
   EXPECT_EQ(mapper.upper("ab1 \xc3\xa9\xd0\xb6"), "AB1 \xc3\x89\xd0\x96");  // é ж
 }
 
+TEST(CaseMapper, MapsEveryAsciiCharacterAsTheTablesDo) {
+  for (char32_t c = 0; c < 128; ++c) {
+    std::string text(1, static_cast<char>(c));
+    EXPECT_EQ(CaseMapper("").lower(text), std::string(1, static_cast<char>(to_lower(c))));
+    EXPECT_EQ(CaseMapper("").upper(text), std::string(1, static_cast<char>(to_upper(c))));
+  }
+}
+
 TEST(CaseMapper, KeepsBytesThatAreNoText) {
   EXPECT_EQ(CaseMapper("").upper("a\xff"
                                  "b"),

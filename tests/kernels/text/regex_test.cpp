@@ -53,6 +53,20 @@ TEST(Regex, KnowsClasses) {
   EXPECT_TRUE(matches("(?s).", "\n"));
 }
 
+// One set, once or more, is found without the automaton: written as x{1,} or x, then as often as may be, it is not.
+TEST(Regex, RunsOfOneSetAreWhatTheAutomatonFinds) {
+  for (const std::string set : {"[a-c]", "[^a-c]", "(?i)\xe9", "."}) {
+    const Regex run(set + "+"), automaton("(?:" + set + "(?:" + set + ")*)|(?:" + set + ")");
+    ASSERT_NE(run.run_of(), nullptr) << set;
+    ASSERT_EQ(automaton.run_of(), nullptr) << set;
+    for (const std::string_view text : {"", "abxcz", "xabc", "xyz", "\xc3\x89\xc3\xa9-\xff\xc3", "a\xc3\xa9\nc"})
+      for (size_t from = 0; from <= text.size(); ++from)
+        EXPECT_EQ(RegexMatcher(run).search(text, from), RegexMatcher(automaton).search(text, from))
+            << set << " in " << text << " from " << from;
+  }
+  for (const std::string other : {"a*", "a{2,}", "ab+", "a+b", "(?:a|b)+"}) EXPECT_EQ(Regex(other).run_of(), nullptr) << other;
+}
+
 TEST(Regex, KnowsEscapes) {
   EXPECT_TRUE(matches("\\x41\\x{1F600}\\101\\n\\.",
                       "A\xF0\x9F\x98\x80"

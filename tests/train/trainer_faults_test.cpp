@@ -1,0 +1,203 @@
+// Training steps that go wrong: no error is lost, nothing of the trainer has changed, and the next step gives the bits that it would have
+// given. Part of the fault campaign (tests/session/fault_campaign_test.cpp).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/exec/allocation_counter.h"
+#include "tests/session/faults.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+namespace {
+
+using testing::FailingNew;
+using testing::ModelBuilder;
+using testing::set_fault;
+
+enum class Fault { none, kernel_error, kernel_bad_alloc, kernel_foreign, operator_new, count };
+
+onnx::AttributeDef int_attribute(const std::string& name, int64_t value) {
+  onnx::AttributeDef attribute;
+  attribute.name = name;
+  attribute.type = onnx::AttributeType::i;
+  attribute.i = value;
+  return attribute;
+}
+
+std::vector<float> elements(const NamedTensors& tensors) {
+  std::vector<float> all;
+  for (const auto& [name, tensor] : tensors) all.insert(all.end(), tensor.span<float>().begin(), tensor.span<float>().end());
+  return all;
+}
+
+class TrainerCampaign {
+ public:
+  explicit TrainerCampaign(uint32_t seed) : seed_(seed), random_(seed) {
+    testing::register_fault_operators();
+    const Model model = random_model();
+    TrainerOptions options;
+    options.loss = Loss::mean_squared_error;
+    options.learning_rate = 0.05;
+    options.momentum = random_() % 2 ? 0.9 : 0;
+    options.fused_update = random_() % 2;
+    options.intra_op_num_threads = 1 + static_cast<int>(random_() % 2);
+    tested_.emplace(model, options);
+    reference_.emplace(model, options);
+  }
+  ~TrainerCampaign() { set_fault(-1, {}); }
+
+  void run_once() {
+    const auto fault = static_cast<Fault>(random_() % static_cast<unsigned>(Fault::count));
+    SCOPED_TRACE("seed " + std::to_string(seed_) + ", fault " + std::to_string(static_cast<int>(fault)));
+    feed();
+    const bool trains = random_() % 4 != 0;
+    const int64_t ids = 2 * num_steps_;
+    // Predictions have no backward pass: only the steps' own ids run.
+    const int64_t id = trains ? static_cast<int64_t>(random_()) % ids : 2 * (static_cast<int64_t>(random_()) % num_steps_);
+    auto call = [&] {
+      if (trains)
+        tested_->step(feeds_, labels_);
+      else
+        tested_->evaluate(feeds_, labels_);
+    };
+    switch (fault) {
+      case Fault::kernel_error:
+        set_fault(id, [] { throw Error(ErrorCode::invalid_argument, "a kernel that fails"); });
+        expect_failure(call, ErrorCode::invalid_argument);
+        break;
+      case Fault::kernel_bad_alloc:
+        set_fault(id, [] { throw std::bad_alloc(); });
+        expect_failure(call, ErrorCode::resource_exhausted);
+        break;
+      case Fault::kernel_foreign:
+        set_fault(id, [] { throw 42; });
+        EXPECT_THROW(call(), int);
+        break;
+      case Fault::operator_new: fail_allocations(trains); break;
+      default: break;
+    }
+    set_fault(-1, {});
+    expect_the_same();
+    SCOPED_TRACE("the step after it");
+    EXPECT_EQ(tested_->step(feeds_, labels_), reference_->step(feeds_, labels_));
+    expect_the_same();
+  }
+
+ private:
+  // Layers of products, normalisations and faulty steps.
+  Model random_model() {
+    ModelBuilder b;
+    b.def().opset_imports.push_back({"test.fault", 1});
+    b.input("x", {-1, kWidth});
+    std::string value = "x";
+    auto numbers = [&](const std::string& name, Shape shape, float low, float high) {
+      Tensor made(DType::float32, shape);
+      for (float& element : made.span<float>()) element = std::uniform_real_distribution<float>(low, high)(random_);
+      b.constant(name, std::move(made));
+    };
+    for (unsigned layer = 0; layer <= random_() % 4 || num_steps_ == 0; ++layer) {
+      const std::string n = std::to_string(layer);
+      numbers("w" + n, {kWidth, kWidth}, -0.4F, 0.4F);
+      b.node("MatMul", {value, "w" + n}, {"product" + n});
+      value = "product" + n;
+      if (random_() % 2) {
+        numbers("scale" + n, {kWidth}, 0.9F, 1.1F);
+        numbers("bias" + n, {kWidth}, -0.1F, 0.1F);
+        numbers("mean" + n, {kWidth}, 0, 0);
+        numbers("var" + n, {kWidth}, 1, 1);
+        b.node("BatchNormalization", {value, "scale" + n, "bias" + n, "mean" + n, "var" + n}, {"normal" + n});
+        value = "normal" + n;
+      }
+      b.node(random_() % 2 ? "Step" : "WideStep", {value}, {"step" + n}, "", "test.fault");
+      b.last_node().attributes.push_back(int_attribute("id", 2 * num_steps_++));
+      b.node("Tanh", {"step" + n}, {"y" + n});
+      value = "y" + n;
+    }
+    b.output(value, {-1, kWidth});
+    return b.model();
+  }
+
+  void feed() {
+    const auto batch = static_cast<int64_t>(2 + random_() % 6);
+    Tensor x(DType::float32, {batch, kWidth});
+    labels_ = Tensor(DType::float32, {batch, kWidth});
+    for (Tensor tensor : {x, labels_})
+      for (float& element : tensor.span<float>()) element = std::uniform_real_distribution<float>(-1, 1)(random_);
+    feeds_["x"] = x;
+  }
+
+  template <typename Call>
+  ErrorCode code_of(Call&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code();
+    } catch (const std::bad_alloc&) {
+      return ErrorCode::resource_exhausted;
+    }
+    return ErrorCode::ok;
+  }
+  template <typename Call>
+  void expect_failure(Call&& call, ErrorCode code) {
+    EXPECT_EQ(code_of(call), code);
+  }
+
+  // Each allocation in turn, until the call needs fewer.
+  void fail_allocations(bool trains) {
+    const bool all = random_() % 2;
+    for (int64_t at = 0; at < 400; ++at) {
+      SCOPED_TRACE("allocation " + std::to_string(at));
+      double loss = 0;
+      ErrorCode code;
+      {
+        FailingNew failing(at, all);
+        code = code_of([&] { loss = trains ? tested_->step(feeds_, labels_) : tested_->evaluate(feeds_, labels_); });
+      }
+      if (code == ErrorCode::ok) {
+        EXPECT_EQ(loss, trains ? reference_->step(feeds_, labels_) : reference_->evaluate(feeds_, labels_));
+        if (at > 60) break;
+      } else {
+        EXPECT_EQ(code, ErrorCode::resource_exhausted);
+      }
+      expect_the_same();
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+
+  void expect_the_same() {
+    EXPECT_EQ(elements(tested_->parameters()), elements(reference_->parameters()));
+    EXPECT_EQ(elements(tested_->momentum()), elements(reference_->momentum()));
+    EXPECT_EQ(elements(tested_->states()), elements(reference_->states()));
+  }
+
+  static constexpr int64_t kWidth = 5;
+  const uint32_t seed_;
+  std::mt19937 random_;
+  int64_t num_steps_ = 0;  // their ids are even, those of their gradients odd
+  Feeds feeds_;
+  Tensor labels_;
+  std::optional<Trainer> tested_, reference_;
+};
+
+TEST(FaultCampaign, ATrainingStepThatFailsHasChangedNothing) {
+  const char *runs_text = std::getenv("TREADLE_FAULT_RUNS"), *seed_text = std::getenv("TREADLE_FAULT_SEED");
+  const int64_t runs = runs_text ? std::atoll(runs_text) / 4 : 60, first = seed_text ? std::atoll(seed_text) : 1;
+  constexpr int64_t kRunsPerModel = 12;
+  for (int64_t m = 0; m * kRunsPerModel < runs; ++m) {
+    TrainerCampaign campaign(static_cast<uint32_t>(first + m));
+    for (int64_t i = 0; i < kRunsPerModel; ++i) {
+      campaign.run_once();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treadle::train
