@@ -134,7 +134,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   bound_.assign(bound.begin(), bound.end());
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control.pass && !program_.is_body()) {
-    choose_budget();
+    choose_budget(/*begins=*/true);
     room = make_room();
   } else if (budget_) {
     budget_.reset();
@@ -364,7 +364,8 @@ bool Frame::advance(size_t stop) {
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
     for (; pc_ < end; ++pc_) {
-      const Instruction& instruction = instructions[pc_];
+      const size_t index = limited ? index_at(pc_) : pc_;
+      const Instruction& instruction = instructions[index];
       if (instruction.is_yield) [[unlikely]] {
         if (limited) move_values();
         return false;
@@ -372,7 +373,7 @@ bool Frame::advance(size_t stop) {
       control_.check();
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) [[unlikely]] {
-        turn.before_node(binding_->hint(pc_));
+        turn.before_node(binding_->hint(index));
         if (!instruction.dynamic && !watched) breaks.emplace(turn.within_node());
       }
       if (limited) [[unlikely]]
@@ -386,7 +387,7 @@ bool Frame::advance(size_t stop) {
       release(instruction);
     }
   } catch (...) {
-    rethrow_from(instructions[pc_]);
+    rethrow_from(instructions[limited ? index_at(pc_) : pc_]);
   }
   return finished();
 }

@@ -31,9 +31,10 @@ class MemoryGate {
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
+    bool may_reorder() const override { return waits_; }
     size_t arena_capacity(size_t output_bytes) const override;
-    std::unique_lock<std::mutex> admit(size_t bytes, const exec::RunControl& control) override;
-    [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes) const override;
+    std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) override;
+    [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const override;
     uint64_t generation() const override { return gate_.generation_.load(std::memory_order_relaxed); }
     std::string spill_folder() const override { return gate_.spill_folder_; }
 
@@ -41,6 +42,7 @@ class MemoryGate {
     MemoryGate& gate_;
     const bool waits_;
     bool arrived_ = false, inside_ = false;
+    size_t later_bytes_ = 0;
   };
 
  private:
@@ -50,8 +52,9 @@ class MemoryGate {
   const std::function<void()> trim_;
   std::mutex mutex_;
   std::condition_variable left_;
-  int arriving_ = 0;  // runs on their way to the gate: their frames may hold memory that they let go, or come in with
-  int inside_ = 0;    // runs that will leave by themselves
+  int arriving_ = 0;        // runs on their way to the gate: their frames may hold memory that they let go, or come in with
+  int inside_ = 0;          // runs that will leave by themselves
+  size_t later_bytes_ = 0;  // what runs that were let in may yet take; some of it may be in use already
   std::atomic<uint64_t> generation_{0};
 };
 
