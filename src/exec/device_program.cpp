@@ -267,9 +267,10 @@ class DeviceRun {
   std::unordered_map<const Storage*, std::weak_ptr<Storage>> blocks_;  // of the device, that this run has seen
 };
 
-DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job)
+DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job,
+                             std::shared_ptr<DeviceMemoryLimit> limit)
     : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {
-  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *job);
+  if ((job || limit) && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, job, std::move(limit));
 }
 DeviceProgram::~DeviceProgram() = default;
 

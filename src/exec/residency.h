@@ -1,6 +1,7 @@
 // Which values of a program lie in the device's memory, and which in the host's because the device, or the job's limit, has no room.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,24 +10,39 @@
 #include "core/device.h"
 #include "exec/binding.h"
 #include "exec/program.h"
+#include "sharing/job_table.h"
 #include "sharing/memory_watch.h"
 #include "sharing/turn.h"
 
 namespace treadle::exec {
 
+class Residency;
+
+/// A session's limit on a device's memory, of all of its programs together.
+struct DeviceMemoryLimit {
+  std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
+  std::atomic<uint64_t> used_bytes{0};
+  std::mutex run;                    ///< one run at a time: what other programs hold is then idle
+  std::mutex mutex;                  ///< of programs
+  std::vector<Residency*> programs;  ///< that hold memory
+};
+
 /// For devices that reach the host's memory over a bus (Device::has_bus). A node's operands are brought into the device's memory before
 /// it, if there is room, or room can be made by moving out values that are used later than they are; what stays out is read and written
 /// over the bus. When every value is used next is known from the program, once for all budgets, so that a new limit holds from the next
 /// node on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the planner's buffers, constants, feeds and
-/// held values. Constants that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses
-/// do not change: the device's address space spans both memories.
+/// held values. With a session's limit every node has all that it uses in the device's memory, or the run ends before it begins. Constants
+/// that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses do not change: the
+/// device's address space spans both memories.
 class Residency final : public sharing::MemoryWatch::Client {
  public:
-  /// @param job  whose limit counts besides the device's own size.
-  Residency(const Program& program, Device& device, sharing::JobState& job);
+  /// @param job  whose limit counts besides the device's own size; null: none.
+  /// @param own  the session's limit; null: none. One of the two there must be.
+  Residency(const Program& program, Device& device, sharing::JobState* job, std::shared_ptr<DeviceMemoryLimit> own);
   ~Residency() override;
 
   /// A run begins. The caller holds the program's lock: one run at a time.
+  /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest node uses, saying how much that is.
   void begin(const Binding& binding);
   /// A value outside of the arena has got its memory; it comes from the host (a feed, a constant) or is yet to be computed.
   void add(int32_t slot, size_t size_bytes, bool from_host);
@@ -59,12 +75,18 @@ class Residency final : public sharing::MemoryWatch::Client {
   void await_arrival(Unit& unit);
   void fetch_ahead(size_t position);
   void take_in(size_t unit);
-  uint64_t limit() const;
+  void check_limit() const;
+  bool evict_idle();
+  bool is_over_limit() const;
+  void count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change);  // of the job, if there is one
+  void unreserve(size_t size_bytes);
 
   const Program& program_;
   Device& device_;
   std::unique_ptr<Stream> bus_;
-  sharing::JobState& job_;
+  sharing::JobState* const job_;
+  const std::shared_ptr<DeviceMemoryLimit> own_;
+  std::unique_lock<std::mutex> turn_;  // of the session's runs
   const Binding* binding_ = nullptr;
   std::mutex mutex_;                                  // against limit_changed(), which comes from another thread
   std::vector<Unit> units_;                           // the planner's buffers, then root slots

@@ -184,10 +184,12 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
   AllocationScope scope(&memory, MemoryClass::weights);
   choose_threads();
   if (options.memory_limit_bytes > 0) {
-    if (devices.any())
-      throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
-    memory.account->set_limit(options.memory_limit_bytes);
-    gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
+    if (devices.any()) {
+      devices.set_memory_limit(options.memory_limit_bytes);
+    } else {
+      memory.account->set_limit(options.memory_limit_bytes);
+      gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, [this] { trim(); });
+    }
   }
   job = options.job ? options.job : environment_job();
   uint64_t start = read_ticks();
@@ -310,8 +312,11 @@ void Session::Impl::trim() const {
 }
 
 void Session::set_memory_limit(size_t limit_bytes) const {
-  if (!impl_->gate) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
-  impl_->gate->set_limit(limit_bytes);
+  if (impl_->options.memory_limit_bytes == 0) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
+  if (impl_->gate)
+    impl_->gate->set_limit(limit_bytes);
+  else
+    impl_->devices.set_memory_limit(limit_bytes);
 }
 
 MemoryStatistics Session::memory_statistics() const { return impl_->memory.account->statistics(); }

@@ -36,6 +36,7 @@ class SimDevice : public Device {
   static std::shared_ptr<SimDevice> shared(const std::string& name, const SimOptions& options = {});
 
   virtual size_t allocated_bytes() const = 0;
+  virtual size_t peak_bytes() const = 0;  ///< the most that were allocated at once
   virtual const std::shared_ptr<AccessChecker>& checker() const = 0;
   /// @throws Error(internal) on a race with a stream's work that the host has not waited for.
   virtual void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
