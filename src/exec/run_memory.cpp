@@ -39,6 +39,13 @@ struct Bytes {
 };
 
 Bytes exactly(size_t bytes) { return {bytes, bytes}; }
+
+// An output that no node makes.
+bool is_found(const Program& program, int32_t output) {
+  const Placement placement = program.slots()[static_cast<size_t>(program.slots()[static_cast<size_t>(output)].root)].placement;
+  return placement == Placement::feed || placement == Placement::constant || placement == Placement::known;
+}
+
 const Bytes kScalar = exactly(Storage::kAlignment);
 
 class Estimate {
@@ -97,6 +104,10 @@ class Estimate {
     Bytes alive;
     if (program_.is_body())
       for (int32_t index : program_.preallocated()) alive += size_of(index, nullptr);
+    else
+      for (int32_t index : program_.output_slots())  // of what is handed out as it was found
+        if (is_found(program_, index) && (slot(slot(index).root).placement != Placement::feed || is_copied(index)))
+          alive += size_of(index, nullptr);
     most_ = alive;
     for (const Instruction& instruction : program_.instructions()) {
       if (!instruction.dynamic || instruction.is_yield) {  // what comes back from a Yield is the caller's
@@ -286,8 +297,12 @@ class Estimate {
 }  // namespace
 
 RunMemory memory_beside_arena(const Binding& binding, const RunControl& control, const IsLent& is_lent, bool at_once) {
-  const auto instructions = binding.program().instructions();
-  if (std::none_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.dynamic; })) return {};
+  const Program& program = binding.program();
+  const auto instructions = program.instructions();
+  const auto outputs = program.output_slots();
+  if (std::none_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.dynamic; }) &&
+      std::none_of(outputs.begin(), outputs.end(), [&](int32_t output) { return is_found(program, output); }))
+    return {};
   const Estimate estimate(binding, control, is_lent, at_once);
   return {estimate.most().certain, estimate.most().possible, estimate.unbounded()};
 }

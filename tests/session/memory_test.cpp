@@ -296,6 +296,22 @@ TEST(SessionMemory, TheErrorSaysWhatSizesOfTheRunMayAdd) {
   EXPECT_EQ(*session.run({{"x", few}})[0].tensor().data<int64_t>(), -7);
 }
 
+TEST(SessionMemory, TheLeastCountsOutputsThatNoNodeMakes) {
+  Model built = parsed({.nodes = {node("Neg", {"x"}, {"y"}), node("Shape", {"x"}, {"shape"})},
+                        .initializers = {int64_tensor("given", std::vector<int64_t>(1000, 3))},
+                        .inputs = {large("x")},
+                        .outputs = {large("y"), value_info("shape", kInt64, {1}), value_info("given", kInt64, {1000})}});
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 10'000;
+  Session session(built, options);
+  const size_t least = least_named_by(refusal(session));
+  EXPECT_GE(least, kValueBytes + 2 * 8000);
+  session.set_memory_limit(least);
+  const std::vector<Datum> outputs = session.run({{"x", numbers()}});
+  EXPECT_EQ(*outputs[1].tensor().data<int64_t>(), kElements);
+  EXPECT_EQ(outputs[2].tensor().data<int64_t>()[999], 3);
+}
+
 TEST(SessionMemory, TheErrorNamesANodeOfWhichAnythingMayComeOut) {
   const Model built = parsed({.nodes = {node("Neg", {"x"}, {"v"}), node("Expand", {"v", "shape"}, {"y"})},
                               .inputs = {large("x"), value_info("shape", kInt64, {2})},
