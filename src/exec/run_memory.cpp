@@ -17,6 +17,8 @@ using IsLent = std::function<bool(size_t input)>;
 
 size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
 
+constexpr size_t kTooMuch = size_t{1} << 50;  // sums of such do not overflow, and no machine has so much
+
 /// Of a value, or of several: what they have at least, and at the most.
 struct Bytes {
   size_t certain = 0, possible = 0;
@@ -31,7 +33,13 @@ struct Bytes {
     return *this;
   }
   friend Bytes operator+(Bytes a, const Bytes& b) { return a += b; }
-  friend Bytes operator*(const Bytes& a, const Bytes& times) { return {a.certain * times.certain, a.possible * times.possible}; }
+  friend Bytes operator*(const Bytes& a, const Bytes& times) {
+    auto product = [](size_t x, size_t y) {
+      size_t result = 0;
+      return __builtin_mul_overflow(x, y, &result) ? kTooMuch : std::min(result, kTooMuch);
+    };
+    return {product(a.certain, times.certain), product(a.possible, times.possible)};
+  }
   void raise_to(const Bytes& other) {
     certain = std::max(certain, other.certain);
     possible = std::max(possible, other.possible);
@@ -94,9 +102,9 @@ class Estimate {
     for (const Dim& dim : *type.shape) {
       const auto extent = bounds_.of(dim);
       if (!extent) return std::nullopt;
-      elements = checked_mul(elements, std::max<int64_t>(*extent, 0));
+      if (__builtin_mul_overflow(elements, std::max<int64_t>(*extent, 0), &elements)) return std::nullopt;
     }
-    return elements;
+    return elements < static_cast<int64_t>(kTooMuch / sizeof(double) / 2) ? std::optional(elements) : std::nullopt;
   }
 
   void run() {

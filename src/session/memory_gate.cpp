@@ -52,7 +52,8 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   arrived_ = true;
   bool trimmed = false;
   for (;;) {
-    const size_t limit = gate_.account_->limit_bytes(), used = gate_.account_->bytes() + gate_.later_bytes_ + later_bytes;
+    const size_t limit = gate_.account_->limit_bytes(), others = gate_.later_bytes_ - later_bytes_;
+    const size_t used = gate_.account_->bytes() + others + later_bytes;
     if (limit == 0 || (used <= limit && bytes <= limit - used)) break;
     if (!trimmed) {
       gate_.trim_();
@@ -60,11 +61,10 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
       continue;
     }
     if (!waits_ || (gate_.inside_ == (inside_ ? 1 : 0) && gate_.arriving_ == 0))
-      throw Error(
-          ErrorCode::resource_exhausted,
-          fmt::format("the memory limit of {} bytes leaves no {} bytes for the run: {} are in use, also by partial runs that have not "
-                      "ended or by sizes that came out in a run",
-                      limit, bytes, used));
+      throw Error(ErrorCode::resource_exhausted, fmt::format("the memory limit of {} bytes leaves no {} bytes for the run: {} are in use "
+                                                             "or to be left for runs under way, also by partial runs that have not "
+                                                             "ended or by sizes that came out in a run",
+                                                             limit, bytes, used));
     gate_.left_.wait_for(lock, kLook);
     trimmed = false;
     control.check();

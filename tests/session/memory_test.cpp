@@ -312,6 +312,24 @@ TEST(SessionMemory, TheLeastCountsOutputsThatNoNodeMakes) {
   EXPECT_EQ(outputs[2].tensor().data<int64_t>()[999], 3);
 }
 
+// Bounds beyond all memory are none: the run is not refused for them.
+TEST(SessionMemory, BoundsWithoutMeaningDoNotCount) {
+  const Model built = parsed(
+      {.nodes = {node("NonZero", {"x"}, {"a"}), node("Cast", {"a"}, {"b"}, {int_attribute("to", kFloat)}), node("Transpose", {"b"}, {"c"}),
+                 node("Unsqueeze", {"c", "two"}, {"d"}), node("Unsqueeze", {"c", "zero"}, {"e"}), node("Add", {"d", "e"}, {"f"}),
+                 node("Unsqueeze", {"f", "three"}, {"g"}), node("Unsqueeze", {"c", "zeros"}, {"h"}), node("Add", {"g", "h"}, {"y"})},
+       .initializers = {int64_tensor("two", {1}), int64_tensor("zero", {0}), int64_tensor("three", {2}), int64_tensor("zeros", {0, 1})},
+       .inputs = {large("x")},
+       .outputs = {value_info("y", kFloat, {"a", "b", "c", "d"})}});
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 1'000'000;
+  Session session(built, options);
+  Tensor few(DType::float32, Shape{kElements});
+  std::fill_n(few.data<float>(), kElements, 0.0F);
+  few.data<float>()[7] = 1;
+  EXPECT_EQ(session.run({{"x", few}})[0].tensor().num_elements(), 1);
+}
+
 TEST(SessionMemory, TheErrorNamesANodeOfWhichAnythingMayComeOut) {
   const Model built = parsed({.nodes = {node("Neg", {"x"}, {"v"}), node("Expand", {"v", "shape"}, {"y"})},
                               .inputs = {large("x"), value_info("shape", kInt64, {2})},
