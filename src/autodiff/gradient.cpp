@@ -86,11 +86,60 @@ class Backward {
     while (partials.size() > 1) {
       const ValueId last = partials.back();
       partials.pop_back();
+      ValueId added = add_to(last, partials.back());
+      if (added == kNoValue) added = add_to(partials.back(), last);
+      if (added != kNoValue) {
+        partials.back() = added;
+        continue;
+      }
       NodeId sum = graph_.add_node({.op_type = "Add", .inputs = {partials.back(), last}, .name = graph_.value(value).name + "_grad/sum"});
       infer_node(graph_, sum);
       partials.back() = graph_.node(sum).outputs[0];
     }
     return partials[0];
+  }
+
+  // The product that makes a partial, also one that is reshaped afterwards, if nobody else reads it.
+  const Node* product_of(ValueId partial) const {
+    const Value* value = &graph_.value(partial);
+    if (!value->uses.empty() || value->kind != Value::Kind::computed) return nullptr;
+    const Node* node = &graph_.node(value->producer);
+    if (node->is("Reshape")) {
+      value = &graph_.value(node->inputs[0]);
+      if (value->uses.size() != 1 || value->kind != Value::Kind::computed) return nullptr;
+      node = &graph_.node(value->producer);
+    }
+    const bool is_float = value->type.dtype == DType::float32 || value->type.dtype == DType::float64;
+    return node->is("Gemm") && !node->has_input(2) && is_float && value->type.has_rank() ? node : nullptr;
+  }
+
+  // partial + sum as a product that adds to the sum, where it lies if nobody else reads it; the product without it becomes a dead node.
+  // None if the partial is no product.
+  ValueId add_to(ValueId partial, ValueId sum) {
+    const Node* product = product_of(partial);
+    const Type& type = graph_.type(partial);
+    if (!product || !type.has_rank() || graph_.type(sum).dtype != type.dtype || graph_.type(sum).shape != type.shape) return kNoValue;
+    const bool reshaped = graph_.value(partial).producer != graph_.value(product->outputs[0]).producer;
+    const Dim columns = graph_.type(product->outputs[0]).shape->back();
+    if (reshaped && !columns.is_const()) return kNoValue;
+    const std::string name = graph_.value(partial).name + "/sum";
+    NodeSpec gemm{.op_type = "Gemm", .inputs = {product->inputs[0], product->inputs[1]}, .attributes = product->attributes, .name = name};
+    gemm.attributes.set("beta", 1.0F);
+    const ValueId shape = reshaped ? graph_.node(graph_.value(partial).producer).inputs[1] : kNoValue;
+    if (reshaped) {
+      const Tensor matrix = Tensor::vector<int64_t>(std::vector<int64_t>{-1, columns.value()});
+      sum = add({.op_type = "Reshape", .inputs = {sum, graph_.add_constant(name + "/matrix", matrix)}, .name = name + "/rows"});
+    }
+    gemm.inputs.push_back(sum);
+    const ValueId result = add(std::move(gemm));
+    if (!reshaped) return result;
+    return add({.op_type = "Reshape", .inputs = {result, shape}, .attributes = {{"allowzero", int64_t{1}}}, .name = name + "/reshaped"});
+  }
+
+  ValueId add(NodeSpec spec) {
+    const NodeId id = graph_.add_node(std::move(spec));
+    infer_node(graph_, id);
+    return graph_.node(id).outputs[0];
   }
 
   void differentiate(NodeId id) {

@@ -36,7 +36,8 @@ class GraphReader {
       expr.b = dim();
       const bool is_symbol = expr.kind == Expr::Kind::symbol, is_sum = expr.kind == Expr::Kind::sum;
       const bool has_operands = !expr.a.is_const() || !expr.b.is_const();
-      if (is_symbol == expr.symbol.empty() || is_sum == expr.terms.empty() || (!is_symbol && !is_sum) != has_operands)
+      const bool is_bounded = is_symbol && expr.data_dependent && has_operands;
+      if (is_symbol == expr.symbol.empty() || is_sum == expr.terms.empty() || (!is_bounded && (!is_symbol && !is_sum) != has_operands))
         Reader::fail("an extent is no expression");
       // Symbols with a name of the model are found by it; the others were made during inference and equal none.
       const bool named = is_symbol && !expr.data_dependent && expr.symbol.find('#') == std::string::npos;

@@ -41,6 +41,14 @@ constexpr double kNoLimitSeconds = 1e6;
 
 }  // namespace
 
+struct Binding::Budget {
+  size_t capacity_bytes;
+  OrderChoice order;
+  std::shared_ptr<const BudgetedPlan> plan;
+};
+
+Binding::~Binding() = default;
+
 Binding::Binding(const Program& program) : program_(program) {
   // Known values stay with the binding: what a limit leaves to a run is what is left beside them.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
@@ -179,15 +187,15 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   budgets_.clear();
 }
 
-std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes) const {
+std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, const OrderChoice& order) const {
   std::lock_guard lock(budgets_mutex_);
   for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {
-    if (budget->first != capacity_bytes) continue;
+    if (budget->capacity_bytes != capacity_bytes || budget->order != order) continue;
     budgets_.splice(budgets_.begin(), budgets_, budget);
-    return budgets_.front().second;
+    return budgets_.front().plan;
   }
-  auto plan = plan_for_budget(*this, capacity_bytes);
-  budgets_.emplace_front(capacity_bytes, plan);
+  auto plan = plan_for_budget(*this, capacity_bytes, order);
+  budgets_.push_front({capacity_bytes, order, plan});
   if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
   return plan;
 }

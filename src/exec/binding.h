@@ -21,6 +21,7 @@ class ThreadPool;
 namespace treadle::exec {
 
 struct BudgetedPlan;
+struct OrderChoice;
 
 /// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
 struct OffsetPlan {
@@ -32,6 +33,7 @@ struct OffsetPlan {
 class Binding {
  public:
   explicit Binding(const Program& program);
+  ~Binding();
 
   /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
   /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
@@ -53,7 +55,7 @@ class Binding {
   const OffsetPlan& offsets() const { return *offsets_; }
   std::span<const size_t> buffer_sizes() const { return sizes_; }
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
-  std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes) const;
+  std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
   /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
   std::pair<double, double> estimate_cost(const Instruction& instruction) const;
   std::span<const int64_t> values() const { return values_; }
@@ -100,7 +102,8 @@ class Binding {
   bool wide_ = false;
   static constexpr size_t kMaxBudgets = 4;
   mutable ForkMutex budgets_mutex_;
-  mutable std::list<std::pair<size_t, std::shared_ptr<const BudgetedPlan>>> budgets_;  // by capacity, the last used first
+  struct Budget;
+  mutable std::list<Budget> budgets_;  // the last used first
 };
 
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.

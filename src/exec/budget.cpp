@@ -5,24 +5,43 @@
 
 #include "core/checked.h"
 #include "exec/binding.h"
+#include "graph/op_def.h"
 #include "memory/budget.h"
+#include "memory/order.h"
 
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kLongestReplay = 4;  // instructions that write one value in place, one after the other
+constexpr size_t kLongestReplay = 4;    // instructions that write one value in place, one after the other
+constexpr size_t kMaxReordered = 2000;  // instructions: each order that is tried is planned
+
+/// What a node's metadata say of computing it again: "always" if it can be, before anything is written to a file, or "never". MXNet's way
+/// of saying "always" is known as well.
+enum class Repetition : uint8_t { by_cost, always, never };
+
+Repetition repetition_of(const Node& node) {
+  for (const auto& [key, value] : node.metadata) {
+    if (key == "treadle.recompute")
+      return value == "never" ? Repetition::never : value == "always" ? Repetition::always : Repetition::by_cost;
+    if (key == "force_mirroring" || key == "__force_mirroring__")
+      return value == "True" || value == "true" || value == "1" ? Repetition::always : Repetition::by_cost;
+  }
+  return Repetition::by_cost;
+}
 
 /// Describes a binding to the planner, and its answer to a frame.
 class Budgeting {
  public:
-  explicit Budgeting(const Binding& binding)
-      : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()) {
+  /// @param order  of instructions; empty: the program's.
+  Budgeting(const Binding& binding, std::vector<int32_t> order)
+      : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
     for (size_t b = 0; b < sizes_.size(); ++b) buffers_[b].size_bytes = sizes_[b];
     describe();
   }
 
   std::shared_ptr<const BudgetedPlan> plan(size_t capacity) const {
     auto result = std::make_shared<BudgetedPlan>();
+    result->order = order_;
     const memory::BudgetPlan plan = memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity);
     result->arena_bytes = plan.arena_bytes;
     result->cost_ns = plan.cost_ns;
@@ -39,10 +58,15 @@ class Budgeting {
 
  private:
   struct Chain {
-    std::vector<int32_t> instructions;  // that wrote the buffer's content, from nothing on
-    std::map<int32_t, int32_t> reads;   // other buffers, and the version that was read
+    std::vector<int32_t> steps;        // of the instructions that wrote the buffer's content, from nothing on
+    std::map<int32_t, int32_t> reads;  // other buffers, and the version that was read
+    std::map<int32_t, int32_t> outer;  // the same of root slots outside of the arena
     bool repeatable = false;
   };
+
+  const Instruction& instruction_at(size_t step) const {
+    return program_.instructions()[order_.empty() ? step : static_cast<size_t>(order_[step])];
+  }
 
   int32_t buffer_of(int32_t slot) const { return slot < 0 ? -1 : program_.slots()[static_cast<size_t>(slot)].buffer; }
 
@@ -51,7 +75,7 @@ class Budgeting {
     std::vector<Chain> chains(buffers_.size());
     std::vector<int32_t> version(buffers_.size(), 0);
     for (size_t i = 0; i < instructions.size(); ++i) {
-      const Instruction& instruction = instructions[i];
+      const Instruction& instruction = instruction_at(i);
       const auto step = static_cast<int32_t>(i);
       const auto operands = program_.operands(instruction);
       std::vector<int32_t> reads, writes;
@@ -73,6 +97,7 @@ class Budgeting {
         ++version[static_cast<size_t>(buffer)];
       }
       if (instruction.scratch_buffer >= 0) use(instruction.scratch_buffer, step, /*is_write=*/true);
+      note_outputs(instruction);
     }
     // A recipe reads only what is alive when it is followed.
     std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
@@ -83,6 +108,17 @@ class Budgeting {
     });
     // In the order in which the values were made at first: each recipe may read what those before it made.
     std::stable_sort(recipes_.begin(), recipes_.end(), [&](const auto& a, const auto& b) { return chain_of(a)[0] < chain_of(b)[0]; });
+  }
+
+  // Outputs may be written over in place, and bound to the memory of a feed of as many bytes.
+  void note_outputs(const Instruction& instruction) {
+    for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
+      if (slot < 0 || buffer_of(slot) >= 0) continue;
+      ++outer_version_[program_.slots()[static_cast<size_t>(slot)].root];
+      if (!program_.slots()[static_cast<size_t>(slot)].static_shape) continue;
+      for (int32_t feed : program_.input_slots())
+        if (program_.slots()[static_cast<size_t>(feed)].static_shape && size_of(feed) == size_of(slot)) ++outer_version_[feed];
+    }
   }
 
   void use(int32_t buffer, int32_t step, bool is_write) {
@@ -98,8 +134,8 @@ class Budgeting {
     // Several nodes write a buffer of pieces, each a part of it.
     const bool in_pieces = program_.slots()[static_cast<size_t>(program_.buffers()[static_cast<size_t>(buffer)].slot)].in_pieces;
     if (!in_place) chain = {.repeatable = !in_pieces};
-    chain.instructions.push_back(step);
-    bool repeatable = chain.repeatable && !instruction.dynamic && instruction.run && chain.instructions.size() <= kLongestReplay;
+    chain.steps.push_back(step);
+    bool repeatable = chain.repeatable && !instruction.dynamic && instruction.run && chain.steps.size() <= kLongestReplay;
     for (int32_t read : reads) {
       if (read == buffer) continue;
       auto [known, inserted] = chain.reads.emplace(read, version[static_cast<size_t>(read)]);
@@ -110,6 +146,10 @@ class Budgeting {
       if (slot < 0) continue;
       const Slot& root = program_.slots()[static_cast<size_t>(program_.slots()[static_cast<size_t>(slot)].root)];
       repeatable &= root.placement != Placement::held || root.is_output;
+      if (root.placement != Placement::held && root.placement != Placement::feed) continue;
+      const int32_t outer = program_.slots()[static_cast<size_t>(slot)].root;
+      auto [known, inserted] = chain.outer.emplace(outer, outer_version(outer));
+      repeatable &= inserted || known->second == outer_version(outer);
     }
     chain.repeatable = repeatable;
   }
@@ -122,14 +162,23 @@ class Budgeting {
       if (version[static_cast<size_t>(read)] != read_version) return;  // written over since
       recipe.reads.push_back(read);
     }
-    for (int32_t i : chain.instructions) {
-      const Instruction& instruction = program_.instructions()[static_cast<size_t>(i)];
+    for (auto [slot, read_version] : chain.outer)
+      if (outer_version(slot) != read_version) return;
+    for (int32_t i : chain.steps) {
+      const Instruction& instruction = instruction_at(static_cast<size_t>(i));
+      const Repetition repetition = repetition_of(*instruction.node);
+      if (repetition == Repetition::never) return;
       const auto [computing_ns, moving_ns] = binding_.estimate_cost(instruction);
-      recipe.cost_ns += computing_ns + moving_ns;
+      if (repetition == Repetition::by_cost) recipe.cost_ns += computing_ns + moving_ns;
       recipe.extra_bytes = std::max(recipe.extra_bytes, extra_of(instruction, buffer));
     }
-    chains_[{buffer, step}] = chain.instructions;
+    chains_[{buffer, step}] = chain.steps;
     recipes_.push_back(std::move(recipe));
+  }
+
+  int32_t outer_version(int32_t slot) const {
+    const auto found = outer_version_.find(slot);
+    return found == outer_version_.end() ? 0 : found->second;
   }
 
   const std::vector<int32_t>& chain_of(const memory::Recipe& recipe) const { return chains_.at({recipe.buffer, recipe.step}); }
@@ -156,11 +205,14 @@ class Budgeting {
     result.scratch_offsets.assign(instructions.size(), 0);
     for (size_t i = 0; i < instructions.size(); ++i) {
       const auto step = static_cast<int32_t>(i);
-      const auto operands = program_.operands(instructions[i]);
+      const Instruction& instruction = instruction_at(i);
+      const auto operands = program_.operands(instruction);
       for (size_t k = 0; k < operands.size(); ++k)
         if (int32_t buffer = buffer_of(operands[k]); buffer >= 0)
-          result.operand_offsets[instructions[i].first_operand + k] = offset_at(result, buffer, step) + binding_.part_offset(operands[k]);
-      if (instructions[i].scratch_buffer >= 0) result.scratch_offsets[i] = offset_at(result, instructions[i].scratch_buffer, step);
+          result.operand_offsets[instruction.first_operand + k] = offset_at(result, buffer, step) + binding_.part_offset(operands[k]);
+      if (instruction.scratch_buffer >= 0)
+        result.scratch_offsets[static_cast<size_t>(&instruction - instructions.data())] =
+            offset_at(result, instruction.scratch_buffer, step);
     }
   }
 
@@ -194,7 +246,7 @@ class Budgeting {
     result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
   }
 
-  // The last instruction of the stay before the one that begins at `step`.
+  // The last step of the stay before the one that begins at `step`.
   static int32_t previous_stay(const BudgetedPlan& plan, int32_t buffer, int32_t step) {
     int32_t last = -1;
     for (const auto& stay : plan.stays[static_cast<size_t>(buffer)])
@@ -202,8 +254,9 @@ class Budgeting {
     return last;
   }
 
-  void add_replay(int32_t index, int32_t buffer, size_t offset, size_t extra, int32_t step, BudgetedPlan& result) const {
-    const Instruction& instruction = program_.instructions()[static_cast<size_t>(index)];
+  void add_replay(int32_t repeated, int32_t buffer, size_t offset, size_t extra, int32_t step, BudgetedPlan& result) const {
+    const Instruction& instruction = instruction_at(static_cast<size_t>(repeated));
+    const auto index = static_cast<int32_t>(&instruction - program_.instructions().data());
     result.replays.push_back({index, extra, static_cast<uint32_t>(result.replay_offsets.size())});
     if (instruction.scratch_buffer >= 0) extra += align_up(sizes_[static_cast<size_t>(instruction.scratch_buffer)], Storage::kAlignment);
     const auto operands = program_.operands(instruction);
@@ -227,13 +280,135 @@ class Budgeting {
   const std::span<const size_t> sizes_;
   std::vector<memory::BudgetBuffer> buffers_;
   std::vector<memory::Recipe> recipes_;
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> chains_;  // of recipes, by buffer and step
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
+  std::map<int32_t, int32_t> outer_version_;                            // by root slot, of those that have been written
+  const std::vector<int32_t> order_;
+};
+
+/// What an order may not change: each content of a buffer, or of memory outside of the arena, is written before it is read, and read
+/// before the next one takes its place.
+class Dependencies {
+ public:
+  explicit Dependencies(const Binding& binding) : binding_(binding), program_(binding.program()) {
+    units_.resize(program_.num_buffers() + program_.slots().size());
+    const auto instructions = program_.instructions();
+    steps_.resize(instructions.size());
+    for (int32_t slot : program_.input_slots()) feeds_.push_back(unit_of(slot));
+    for (size_t i = 0; i < instructions.size(); ++i) add(instructions[i], static_cast<int32_t>(i));
+  }
+
+  std::vector<std::vector<int32_t>> orders() const { return memory::orders_to_try(steps_, bytes_); }
+
+ private:
+  struct Unit {
+    int32_t content = -1;          // what it holds now: index into bytes_
+    std::vector<int32_t> readers;  // of that
+    std::vector<int32_t> users;    // of all contents so far
+  };
+
+  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
+  size_t unit_of(int32_t index) const {
+    if (slot(index).buffer >= 0) return static_cast<size_t>(slot(index).buffer);
+    return program_.num_buffers() + static_cast<size_t>(slot(index).root);
+  }
+  size_t bytes_of(size_t unit) const {
+    if (unit < program_.num_buffers()) return align_up(binding_.buffer_sizes()[unit], Storage::kAlignment);
+    return 0;
+  }
+
+  void add(const Instruction& instruction, int32_t step) {
+    const auto operands = program_.operands(instruction);
+    for (int32_t index : operands.first(instruction.num_inputs))
+      if (index >= 0 && slot(index).placement != Placement::constant) read(unit_of(index), step);
+    for (int32_t index : operands.subspan(instruction.num_inputs)) {
+      if (index < 0) continue;
+      write(unit_of(index), step);
+      if (slot(index).placement == Placement::held && slot(index).static_shape) write_over_feeds(index, step);
+    }
+    if (instruction.scratch_buffer >= 0) write(static_cast<size_t>(instruction.scratch_buffer), step);
+    // The reader that lets go of a held value stays the last one.
+    for (int32_t index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
+      follow(units_[unit_of(index)].users, step);
+    // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
+    const bool updates = instruction.node->op && instruction.node->op->domain == "ai.onnx.preview.training";
+    if (updates)
+      follow(others_, step);
+    else
+      others_.push_back(step);
+  }
+
+  void follow(const std::vector<int32_t>& before, int32_t step) {
+    auto& after = steps_[static_cast<size_t>(step)].after;
+    for (int32_t other : before)
+      if (other != step) after.push_back(other);
+  }
+
+  void read(size_t index, int32_t step) {
+    Unit& unit = units_[index];
+    if (unit.content < 0) make_content(index);  // there from the beginning
+    steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
+    unit.readers.push_back(step);
+    unit.users.push_back(step);
+  }
+
+  // Over what is there, in place if the instruction has read it.
+  void write(size_t index, int32_t step) {
+    Unit& unit = units_[index];
+    memory::Step& writer = steps_[static_cast<size_t>(step)];
+    const int32_t old = unit.content;
+    if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;  // another part of it
+    follow(unit.readers, step);
+    make_content(index);
+    if (old >= 0) {
+      writer.reads.push_back(old);
+      writer.reuses.emplace_back(unit.content, old);
+    }
+    writer.writes.push_back(unit.content);
+    unit.users.push_back(step);
+  }
+
+  // An output may be bound to the memory of a feed of as many bytes.
+  void write_over_feeds(int32_t output, int32_t step) {
+    const auto bytes = [&](int32_t index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
+    const auto inputs = program_.input_slots();
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (slot(inputs[i]).placement == Placement::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
+        write(feeds_[i], step);
+  }
+
+  void make_content(size_t index) {
+    units_[index].content = static_cast<int32_t>(bytes_.size());
+    units_[index].readers.clear();
+    bytes_.push_back(bytes_of(index));
+  }
+
+  const Binding& binding_;
+  const Program& program_;
+  std::vector<Unit> units_;  // buffers, then root slots
+  std::vector<size_t> feeds_;
+  std::vector<int32_t> others_;  // that update nothing
+  std::vector<memory::Step> steps_;
+  std::vector<size_t> bytes_;  // per content
 };
 
 }  // namespace
 
-std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes) {
-  return Budgeting(binding).plan(capacity_bytes);
+std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order) {
+  auto best = Budgeting(binding, order.fixed).plan(capacity_bytes);
+  const auto instructions = binding.program().instructions();
+  const bool stops =
+      std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.is_yield; });
+  const bool is_free = best->arena_bytes <= capacity_bytes && best->cost_ns == 0;
+  if (!order.free || is_free || stops || instructions.size() > kMaxReordered) return best;
+  auto is_better = [&](const BudgetedPlan& a, const BudgetedPlan& b) {
+    const bool fits = a.arena_bytes <= capacity_bytes, other_fits = b.arena_bytes <= capacity_bytes;
+    if (fits != other_fits) return fits;
+    return fits ? a.cost_ns < b.cost_ns : a.arena_bytes < b.arena_bytes;
+  };
+  std::vector<std::vector<int32_t>> orders = Dependencies(binding).orders();
+  for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
+    if (auto plan = Budgeting(binding, std::move(orders[k])).plan(capacity_bytes); is_better(*plan, *best)) best = std::move(plan);
+  return best;
 }
 
 }  // namespace treadle::exec

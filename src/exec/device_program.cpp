@@ -277,9 +277,11 @@ class DeviceRun {
   std::unordered_map<const Storage*, std::weak_ptr<Storage>> blocks_;  // of the device, that this run has seen
 };
 
-DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job, std::string spill_folder)
+DeviceProgram::DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job,
+                             std::shared_ptr<DeviceMemoryLimit> limit, std::string spill_folder)
     : program_(program), device_(std::move(device)), stream_(device_->create_stream("compute")) {
-  if (job && device_->has_bus()) residency_ = std::make_unique<Residency>(program_, *device_, *job, std::move(spill_folder));
+  if ((job || limit) && device_->has_bus())
+    residency_ = std::make_unique<Residency>(program_, *device_, job, std::move(limit), std::move(spill_folder));
 }
 DeviceProgram::~DeviceProgram() = default;
 

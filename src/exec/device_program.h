@@ -15,6 +15,7 @@
 namespace treadle::exec {
 
 class Residency;
+struct DeviceMemoryLimit;
 
 /// A program placed on a device whose kernels are the host's own (`cpu`, `sim`). Constants are copied once; feeds and outputs at every run,
 /// by explicit copies. What only the host can hold (strings, sequences, optionals, maps) and control flow is computed there, between
@@ -24,8 +25,11 @@ class DeviceProgram final : public DeviceExecutor {
   /// @param program  must outlive this object.
   /// @param job  whose memory limit holds on devices with a bus: what does not fit is kept on the host, and runs go on; null: what does not
   ///             fit is an error.
+  /// @param limit  the session's, as well on devices with a bus: what a node does not use moves to the host, and a run whose largest node
+  ///               does not fit is an error. Null: none.
   /// @param spill_folder  for what the job's limit of the host's memory leaves no room; empty: the system's for temporary files.
-  DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job = nullptr, std::string spill_folder = {});
+  DeviceProgram(const Program& program, std::shared_ptr<Device> device, sharing::JobState* job = nullptr,
+                std::shared_ptr<DeviceMemoryLimit> limit = nullptr, std::string spill_folder = {});
   ~DeviceProgram() override;
 
   /// As exec::run. Observers and recorders see nothing of it.

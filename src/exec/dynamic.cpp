@@ -25,10 +25,13 @@ void DynamicInstruction::set_output(int i, Datum datum) {
 }
 
 void DynamicInstruction::run() {
-  if (instruction_.node->op->control_flow != ControlFlow::none)
+  if (instruction_.node->op->control_flow != ControlFlow::none) {
     run_control_flow(*this);
-  else
+    if (frame_.control_.pass)  // the next node's bodies need the room
+      for (const auto& body : instruction_.bodies) body->frames().trim();
+  } else {
     run_kernel();
+  }
   for (int i = 0; i < instruction_.num_outputs; ++i) {
     if (output_slot(i) < 0) continue;
     if (!outputs_[static_cast<size_t>(i)].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));

@@ -381,7 +381,8 @@ bool Frame::advance(size_t stop) {
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
     for (; pc_ < end; ++pc_) {
-      const Instruction& instruction = instructions[pc_];
+      const size_t index = limited ? index_at(pc_) : pc_;
+      const Instruction& instruction = instructions[index];
       if (instruction.is_yield) [[unlikely]] {
         if (limited) move_values();
         return false;
@@ -389,7 +390,7 @@ bool Frame::advance(size_t stop) {
       control_.check();
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) [[unlikely]] {
-        turn.before_node(binding_->hint(pc_));
+        turn.before_node(binding_->hint(index));
         if (!instruction.dynamic && !watched) breaks.emplace(turn.within_node());
       }
       if (limited) [[unlikely]]
@@ -403,7 +404,7 @@ bool Frame::advance(size_t stop) {
       release(instruction);
     }
   } catch (...) {
-    rethrow_from(instructions[pc_]);
+    rethrow_from(instructions[limited ? index_at(pc_) : pc_]);
   }
   return finished();
 }

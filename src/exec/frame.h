@@ -184,10 +184,12 @@ class Frame {
   void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
   ParallelState& parallel_state();
   void bind_feeds(std::span<const Datum> feeds);
-  void choose_budget();
+  void choose_budget(bool begins);
   std::unique_lock<std::mutex> begin_within_limit();
   template <typename Admit>
-  std::unique_lock<std::mutex> room_for_budget(Admit&& admit);
+  std::unique_lock<std::mutex> room_for_budget(bool begins, Admit&& admit);
+  bool may_reorder() const;
+  size_t index_at(size_t step) const;  // of a run that may have a budget: the instruction
   std::unique_lock<std::mutex> make_room();
   void move_values();
   void recompute(const BudgetedPlan& plan, size_t first, size_t count);
@@ -226,6 +228,7 @@ class Frame {
   static constexpr size_t kAway = SIZE_MAX;
   std::shared_ptr<const BudgetedPlan> budget_;
   uint64_t limit_generation_ = 0;  // of the limit that the plan was chosen for
+  size_t later_bytes_ = 0;         // beside arena and outputs, when nodes ask for them
   bool capped_ = false;            // there is a limit
   static constexpr size_t kNeverMoved = SIZE_MAX;
   size_t moved_before_ = kNeverMoved;  // the instruction whose moves have been done

@@ -4,6 +4,7 @@
 #include "core/checked.h"
 #include "exec/budget.h"
 #include "exec/frame.h"
+#include "exec/run_memory.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
 #include "treadle/error.h"
@@ -16,6 +17,8 @@ const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, size_t buffer, int32
     if (stay.first <= step && step <= stay.last) return &stay;
   return nullptr;
 }
+
+size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
 
 }  // namespace
 
@@ -33,16 +36,51 @@ size_t Frame::output_bytes() const {
   return bytes;
 }
 
-void Frame::choose_budget() {
+size_t Frame::index_at(size_t step) const { return budget_ ? budget_->instruction_at(step) : step; }
+
+// Where an output is bound to memory that a feed lies in, the planner knows which nodes may be meant by the bytes that they have; parts of
+// a feed it would not find.
+bool Frame::may_reorder() const {
+  if (!control_.pass->may_reorder()) return false;
+  const auto inputs = program_.input_slots();
+  return std::all_of(bound_.begin(), bound_.end(), [&](const Datum& bound) {
+    if (!bound.is_tensor() || !is_fed(bound.tensor())) return true;
+    const Tensor& memory = bound.tensor();
+    return std::any_of(inputs.begin(), inputs.end(), [&](int32_t slot) {
+      const Datum& feed = held_[static_cast<size_t>(slot)];
+      return feed.is_tensor() && feed.tensor().raw() == memory.raw() && feed.tensor().size_bytes() == memory.size_bytes();
+    });
+  });
+}
+
+// @param begins  false: some nodes have run already, in the order of the present plan.
+void Frame::choose_budget(bool begins) {
   limit_generation_ = control_.pass->generation();
-  const size_t outputs = output_bytes(), capacity = control_.pass->arena_capacity(outputs);
+  const size_t outputs = output_bytes(), arena = rounded(binding_->offsets().arena_bytes);
+  const auto is_lent = [&](size_t input) {
+    const Datum& feed = held_[static_cast<size_t>(program_.input_slots()[input])];
+    return feed.is_tensor() && feed.tensor().storage()->lent();
+  };
   std::shared_ptr<const BudgetedPlan> plan;
-  if (align_up(std::max<size_t>(binding_->offsets().arena_bytes, 1), Storage::kAlignment) > capacity) {
-    plan = binding_->budgeted(capacity);
-    const size_t least = align_up(std::max<size_t>(plan->arena_bytes, 1), Storage::kAlignment);
-    if (least > capacity) control_.pass->refuse(least, outputs);
+  capped_ = control_.pass->arena_capacity(outputs) != SIZE_MAX;
+  RunMemory beside;
+  if (capped_) beside = memory_beside_arena(*binding_, control_, is_lent, /*at_once=*/program_.parallel() != nullptr);
+  later_bytes_ = beside.possible_bytes;
+  OrderChoice order{.free = begins && may_reorder(), .fixed = {}};
+  if (!begins && budget_) order.fixed = budget_->order;
+  // Offsets for the program's own order are of no use in another one.
+  if (arena > control_.pass->arena_capacity(outputs + later_bytes_) || !order.fixed.empty()) {
+    if (capped_ && program_.parallel()) beside = memory_beside_arena(*binding_, control_, is_lent, /*at_once=*/false);
+    // Room for all that may come out in the run, or else for what surely does.
+    for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {
+      later_bytes_ = bytes;
+      const size_t capacity = control_.pass->arena_capacity(outputs + bytes);
+      if (capacity == 0 && bytes > beside.certain_bytes) continue;
+      plan = binding_->budgeted(capacity, order);
+      if (rounded(plan->arena_bytes) <= capacity) break;
+      if (bytes == beside.certain_bytes) control_.pass->refuse(rounded(plan->arena_bytes), outputs, beside);
+    }
   }
-  capped_ = capacity != SIZE_MAX;
   if (plan != budget_) generation_ = 0;
   budget_ = std::move(plan);
   if (!budget_) return;
@@ -53,11 +91,11 @@ void Frame::choose_budget() {
 
 // For the arena and the outputs of a run that begins.
 std::unique_lock<std::mutex> Frame::make_room() {
-  if (!capped_) return control_.pass->admit(0, control_);
-  const size_t arena = align_up(std::max<size_t>(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, 1), Storage::kAlignment);
-  const bool again = arena_ && align_up(std::max<size_t>(arena_->size_bytes(), 1), Storage::kAlignment) == arena;
+  if (!capped_) return control_.pass->admit(0, 0, control_);
+  const size_t arena = rounded(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes);
+  const bool again = arena_ && rounded(arena_->size_bytes()) == arena;
   if (!again) trim();
-  return control_.pass->admit((again ? 0 : arena) + output_bytes(), control_);
+  return control_.pass->admit((again ? 0 : arena) + output_bytes(), later_bytes_, control_);
 }
 
 void Frame::trim() noexcept {
@@ -121,20 +159,20 @@ void Frame::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
 
 // The limit may become another one between the choice of a plan and its room: then the choice is made again.
 template <typename Admit>
-std::unique_lock<std::mutex> Frame::room_for_budget(Admit&& admit) {
+std::unique_lock<std::mutex> Frame::room_for_budget(bool begins, Admit&& admit) {
   for (;;) {
     try {
       return admit();
     } catch (const Error& error) {
       if (error.code() != ErrorCode::resource_exhausted || control_.pass->generation() == limit_generation_) throw;
     }
-    choose_budget();
+    choose_budget(begins);
   }
 }
 
 std::unique_lock<std::mutex> Frame::begin_within_limit() {
-  choose_budget();
-  return room_for_budget([&] { return make_room(); });
+  choose_budget(/*begins=*/true);
+  return room_for_budget(/*begins=*/true, [&] { return make_room(); });
 }
 
 // True between two stays, if the value is to be made anew.
@@ -154,14 +192,17 @@ bool Frame::is_away_without_copy(size_t buffer) const {
 bool Frame::follow_limit() {
   const auto step = static_cast<int32_t>(pc_);
   const auto buffers = program_.buffers();
-  auto is_needed = [&](size_t b) { return buffers[b].first < step && step <= buffers[b].last && binding_->buffer_sizes()[b] > 0; };
+  const auto before = budget_;
+  auto is_needed = [&](size_t b) {
+    const bool alive = before ? before->is_alive_around(b, step) : buffers[b].first < step && step <= buffers[b].last;
+    return alive && binding_->buffer_sizes()[b] > 0;
+  };
   if (budget_)
     for (size_t b = 0; b < buffers.size(); ++b)
       if (is_needed(b) && is_away_without_copy(b)) return false;
-  const auto before = budget_;
   const std::vector<size_t> places = where_;
   const uint64_t generation = generation_;
-  choose_budget();
+  choose_budget(/*begins=*/false);
   if (before == budget_) {
     where_ = places;
     generation_ = generation;
@@ -177,8 +218,9 @@ bool Frame::follow_limit() {
   }
   trim();
   {
-    auto room =
-        room_for_budget([&] { return control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, control_); });
+    auto room = room_for_budget(/*begins=*/false, [&] {
+      return control_.pass->admit(budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes, 0, control_);
+    });
     ready_pointers();
   }
   // Pointers to feeds and held values, which are not in the arena.

@@ -1,8 +1,11 @@
 #include "exec/node_order.h"
 
+#include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "core/checked.h"
+#include "graph/dim_bounds.h"
 #include "graph/op_def.h"
 #include "memory/order.h"
 #include "treadle/tensor.h"
@@ -10,10 +13,15 @@
 namespace treadle::exec {
 namespace {
 
+constexpr int64_t kSomeExtent = 64;               // for symbols
+constexpr int64_t kOtherExtents[] = {1, 8, 512};  // for which an order chosen for the first one may not be worse
+
 // The graph as the planner of orders sees it: views are their input's value, results and inputs have bytes elsewhere.
 class Description {
  public:
-  explicit Description(const Graph& graph, const std::vector<NodeId>& order) : graph_(graph) {
+  /// @param extent  of every symbol.
+  Description(const Graph& graph, const std::vector<NodeId>& order, int64_t extent)
+      : graph_(graph), values_(graph.symbols().size(), extent), bounds_(values_) {
     root_.resize(graph.num_values());
     for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<int32_t>(v);
     bytes_.assign(root_.size(), 0);
@@ -30,12 +38,17 @@ class Description {
 
   size_t size_of(ValueId id) {
     const Type& type = graph_.type(id);
-    if (!type.is_tensor() || !type.is_static() || type.dtype == DType::undefined || type.dtype == DType::string) {
-      // Small integers that shapes determine never cost bytes worth moving a node for.
-      known_ &= graph_.value(id).known.has_value();
-      return 0;
+    // Small integers that shapes determine never cost bytes worth moving a node for.
+    if (graph_.value(id).known) return 0;
+    const bool is_plain = type.is_tensor() && type.shape && type.dtype != DType::undefined && type.dtype != DType::string;
+    double bytes = is_plain ? static_cast<double>(bits_of(type.dtype)) / 8 : 0;
+    for (size_t axis = 0; is_plain && axis < type.shape->size(); ++axis) {
+      const auto extent = bounds_.of((*type.shape)[axis]);
+      known_ &= extent.has_value();
+      bytes *= static_cast<double>(std::max<int64_t>(extent.value_or(0), 0));
     }
-    return align_up(size_bytes(type.dtype, type.static_shape().num_elements()), Storage::kAlignment);
+    known_ &= is_plain && bytes < kMuch;
+    return align_up(static_cast<size_t>(std::min(bytes, kMuch)), Storage::kAlignment);
   }
 
   void add(const Node& node) {
@@ -77,7 +90,10 @@ class Description {
     steps_.push_back(std::move(step));
   }
 
+  static constexpr double kMuch = 1e14;  // sums of many such still are integers
   const Graph& graph_;
+  const std::vector<int64_t> values_;  // of symbols
+  UpperBounds bounds_;
   bool known_ = true;
   int32_t barrier_ = -1;
   std::vector<int32_t> root_;
@@ -91,10 +107,20 @@ class Description {
 std::vector<NodeId> choose_order(const Graph& graph) {
   std::vector<NodeId> order = graph.order();
   if (order.size() > kMaxReordered) return order;
-  const Description description(graph, order);
+  const Description description(graph, order, kSomeExtent);
   if (!description.is_known()) return order;
+  std::vector<int32_t> as_it_is(order.size());
+  std::iota(as_it_is.begin(), as_it_is.end(), 0);
+  const std::vector<int32_t> best = memory::order_for_peak(description.steps(), description.bytes());
+  if (best == as_it_is) return order;
+  for (int64_t extent : graph.symbols().size() == 0 ? std::span<const int64_t>() : std::span<const int64_t>(kOtherExtents)) {
+    const Description other(graph, order, extent);
+    if (!other.is_known() ||
+        memory::peak_of_order(other.steps(), other.bytes(), best) > memory::peak_of_order(other.steps(), other.bytes(), as_it_is))
+      return order;
+  }
   std::vector<NodeId> chosen;
-  for (int32_t s : memory::order_for_peak(description.steps(), description.bytes())) chosen.push_back(order[static_cast<size_t>(s)]);
+  for (int32_t s : best) chosen.push_back(order[static_cast<size_t>(s)]);
   return chosen;
 }
 

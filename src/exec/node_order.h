@@ -7,8 +7,9 @@
 
 namespace treadle::exec {
 
-/// The graph's own order, or one whose activations need fewer bytes at once. A graph with extents that are not known, with state or with
-/// more than kMaxReordered nodes keeps its own. Nothing moves across a Yield.
+/// The graph's own order, or one whose activations need fewer bytes at once; where extents are symbols, for small ones as well as for large
+/// ones. A graph with extents that only a run can tell and that have no bound, or with more than kMaxReordered nodes, keeps its own.
+/// Nothing moves across a Yield.
 std::vector<NodeId> choose_order(const Graph& graph);
 inline constexpr size_t kMaxReordered = 4000;
 

@@ -17,11 +17,13 @@ constexpr size_t kBounceBytes = size_t{1} << 20;  // between the device's addres
 
 }  // namespace
 
-Residency::Residency(const Program& program, Device& device, sharing::JobState& job, std::string spill_folder)
+Residency::Residency(const Program& program, Device& device, sharing::JobState* job, std::shared_ptr<DeviceMemoryLimit> own,
+                     std::string spill_folder)
     : program_(program),
       device_(device),
       bus_(device.create_stream("bus")),
       job_(job),
+      own_(std::move(own)),
       units_(program.num_buffers() + program.slots().size()),
       spill_folder_(std::move(spill_folder)) {
   uses_.resize(units_.size());
@@ -36,11 +38,18 @@ Residency::Residency(const Program& program, Device& device, sharing::JobState& 
     units.erase(std::unique(units.begin(), units.end()), units.end());
     for (int32_t unit : units) uses_[static_cast<size_t>(unit)].push_back(static_cast<int32_t>(i));
   }
-  sharing::MemoryWatch::get().add(*this, job_);
+  if (job_) sharing::MemoryWatch::get().add(*this, *job_);
+  if (!own_) return;
+  std::lock_guard lock(own_->mutex);
+  own_->programs.push_back(this);
 }
 
 Residency::~Residency() {
-  sharing::MemoryWatch::get().remove(*this);
+  if (job_) sharing::MemoryWatch::get().remove(*this);
+  if (own_) {
+    std::lock_guard lock(own_->mutex);
+    std::erase(own_->programs, this);
+  }
   std::lock_guard lock(mutex_);
   for (size_t u = 0; u < units_.size(); ++u) drop(u);
 }
@@ -60,52 +69,75 @@ int64_t Residency::next_use(size_t unit, size_t position) const {
   return INT64_MAX;
 }
 
-uint64_t Residency::limit() const {
-  const uint64_t set = job_.slot().memory_limit.load(std::memory_order_relaxed);
+void Residency::count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change) {
+  if (job_) (job_->slot().*what).fetch_add(change, std::memory_order_relaxed);
+}
+
+namespace {
+
+uint64_t effective(const std::atomic<uint64_t>& limit) {
+  const uint64_t set = limit.load(std::memory_order_relaxed);
   return set == 0 ? UINT64_MAX : set;
 }
 
-uint64_t Residency::host_limit() const {
-  const uint64_t set = job_.slot().host_limit.load(std::memory_order_relaxed);
-  return set == 0 ? UINT64_MAX : set;
+bool take(std::atomic<uint64_t>& used, uint64_t limit, size_t size_bytes) {
+  uint64_t before = used.load();
+  do {
+    if (size_bytes > limit || before > limit - size_bytes) return false;
+  } while (!used.compare_exchange_weak(before, before + size_bytes));
+  return true;
 }
+
+}  // namespace
+
+uint64_t Residency::host_limit() const { return job_ ? effective(job_->slot().host_limit) : UINT64_MAX; }
 
 // Outputs wait for their copy to the host, which end() stands for.
 bool Residency::is_output(size_t unit) const {
   return unit >= program_.num_buffers() && program_.slots()[unit - program_.num_buffers()].is_output;
 }
 
+bool Residency::is_over_limit() const {
+  if (job_ && job_->slot().device_bytes.load(std::memory_order_relaxed) > effective(job_->slot().memory_limit)) return true;
+  return own_ && own_->used_bytes.load(std::memory_order_relaxed) > effective(own_->limit_bytes);
+}
+
+// In the job's limit, the session's, and the device.
 bool Residency::reserve(size_t size_bytes) {
-  std::atomic<uint64_t>& used = job_.slot().device_bytes;
-  uint64_t before = used.load();
-  do {
-    if (size_bytes > limit() || before > limit() - size_bytes) return false;
-  } while (!used.compare_exchange_weak(before, before + size_bytes));
-  if (device_.reserve(size_bytes)) return true;
-  used.fetch_sub(size_bytes);
+  if (job_ && !take(job_->slot().device_bytes, effective(job_->slot().memory_limit), size_bytes)) return false;
+  if (!own_ || take(own_->used_bytes, effective(own_->limit_bytes), size_bytes)) {
+    if (device_.reserve(size_bytes)) return true;
+    if (own_) own_->used_bytes.fetch_sub(size_bytes);
+  }
+  if (job_) job_->slot().device_bytes.fetch_sub(size_bytes);
   return false;
 }
 
+void Residency::unreserve(size_t size_bytes) {
+  device_.unreserve(size_bytes);
+  if (own_) own_->used_bytes.fetch_sub(size_bytes);
+  if (job_) job_->slot().device_bytes.fetch_sub(size_bytes);
+}
+
 void Residency::transfer(size_t size_bytes) {
-  sharing::JobSlot& slot = job_.slot();
   const uint64_t start = sharing::now_ns();
   bus_->transfer(size_bytes);
   bus_->synchronize();
-  slot.moving_ns.fetch_add(sharing::now_ns() - start, std::memory_order_relaxed);
-  slot.moved_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
-  slot.moves.fetch_add(1, std::memory_order_relaxed);
+  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
+  count(&sharing::JobSlot::moved_bytes, size_bytes);
+  count(&sharing::JobSlot::moves, 1);
 }
 
 void Residency::await_arrival(Unit& unit) {
   if (!unit.arrival) return;
   const uint64_t start = sharing::now_ns();
   std::exchange(unit.arrival, nullptr)->synchronize();
-  job_.slot().moving_ns.fetch_add(sharing::now_ns() - start, std::memory_order_relaxed);
+  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
 }
 
 void Residency::take_in(size_t index) {
   units_[index].resident = true;
-  job_.slot().host_bytes.fetch_sub(units_[index].size_bytes);
+  count(&sharing::JobSlot::host_bytes, 0 - uint64_t{units_[index].size_bytes});
 }
 
 // Nothing moves out for what is fetched ahead, and what the nodes before its own will allocate has room beside it.
@@ -123,13 +155,12 @@ void Residency::fetch_ahead(size_t position) {
       }
       if (unit.size_bytes == 0) continue;
       if (!reserve(unit.size_bytes + others)) return;
-      device_.unreserve(others);
-      job_.slot().device_bytes.fetch_sub(others);
+      unreserve(others);
       unit.arrival = device_.create_event();
       bus_->transfer(unit.size_bytes);
       bus_->record(*unit.arrival);
-      job_.slot().moved_bytes.fetch_add(unit.size_bytes, std::memory_order_relaxed);
-      job_.slot().moves.fetch_add(1, std::memory_order_relaxed);
+      count(&sharing::JobSlot::moved_bytes, unit.size_bytes);
+      count(&sharing::JobSlot::moves, 1);
       take_in(index);
     }
   }
@@ -141,28 +172,23 @@ void Residency::move_out(size_t index) {
   unit.resident = false;
   unit.arrival = nullptr;
   unit.on_host = true;
-  device_.unreserve(unit.size_bytes);
-  job_.slot().device_bytes.fetch_sub(unit.size_bytes);
-  job_.slot().host_bytes.fetch_add(unit.size_bytes);
+  unreserve(unit.size_bytes);
+  count(&sharing::JobSlot::host_bytes, unit.size_bytes);
 }
 
 void Residency::drop(size_t index) {
   Unit& unit = units_[index];
   if (!unit.live) return;
-  if (unit.resident) {
-    device_.unreserve(unit.size_bytes);
-    job_.slot().device_bytes.fetch_sub(unit.size_bytes);
-  } else if (unit.on_disk) {
-    job_.slot().disk_bytes.fetch_sub(unit.size_bytes);
-  } else {
-    job_.slot().host_bytes.fetch_sub(unit.size_bytes);
-  }
+  if (unit.resident)
+    unreserve(unit.size_bytes);
+  else
+    count(unit.on_disk ? &sharing::JobSlot::disk_bytes : &sharing::JobSlot::host_bytes, 0 - uint64_t{unit.size_bytes});
   unit = {};
 }
 
 // True if `wanted` has been reserved: in free memory, or after values went that are used later than it is. What the node itself uses stays.
 bool Residency::make_room(size_t wanted, size_t position) {
-  const int64_t own_next = next_use(wanted, position);
+  const int64_t own_next = own_ ? -1 : next_use(wanted, position);  // the session's limit: all that a node uses comes in
   const std::vector<int32_t>& needed = of_instruction_[position];
   while (!reserve(units_[wanted].size_bytes)) {
     size_t victim = units_.size();
@@ -171,20 +197,30 @@ bool Residency::make_room(size_t wanted, size_t position) {
       if (!units_[u].resident || std::binary_search(needed.begin(), needed.end(), static_cast<int32_t>(u))) continue;
       if (const int64_t next = next_use(u, position); next > farthest) farthest = next, victim = u;
     }
-    if (victim == units_.size()) return false;
-    move_out(victim);
+    if (victim < units_.size()) {
+      move_out(victim);
+    } else if (!own_ || !evict_idle()) {
+      if (own_)
+        throw Error(ErrorCode::resource_exhausted,
+                    fmt::format("{} has no room for the {} bytes of a value in the session's memory limit of {}, of which {} are in use: "
+                                "sizes that came out in the run are not known before, and others may use the device",
+                                device_.name(), units_[wanted].size_bytes, own_->limit_bytes.load(), own_->used_bytes.load()));
+      return false;
+    }
   }
   return true;
 }
 
 void Residency::shrink_to_limit(size_t position) {
-  while (job_.slot().device_bytes.load(std::memory_order_relaxed) > limit()) {
+  while (is_over_limit()) {
     size_t victim = units_.size();
     int64_t farthest = -1;
     for (size_t u = 0; u < units_.size(); ++u)
       if (const int64_t next = units_[u].resident ? next_use(u, position) : -1; next > farthest) farthest = next, victim = u;
-    if (victim == units_.size()) return;  // the rest belongs to the job's other sessions
-    move_out(victim);
+    if (victim < units_.size())
+      move_out(victim);
+    else if (!own_ || !binding_ || !evict_idle())
+      return;  // the rest belongs to the job's other sessions, or the session's other programs
   }
 }
 
@@ -197,10 +233,9 @@ void Residency::exchange(size_t index, Piece&& piece) {
   for (size_t done = 0; done < unit.size_bytes; done += bounce_.size())
     piece(bounce_.data(), done, std::min(bounce_.size(), unit.size_bytes - done));
   bounce_ = {};
-  sharing::JobSlot& slot = job_.slot();
-  slot.moving_ns.fetch_add(sharing::now_ns() - start, std::memory_order_relaxed);
-  slot.moved_bytes.fetch_add(unit.size_bytes, std::memory_order_relaxed);
-  slot.moves.fetch_add(1, std::memory_order_relaxed);
+  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
+  count(&sharing::JobSlot::moved_bytes, unit.size_bytes);
+  count(&sharing::JobSlot::moves, 1);
 }
 
 // From the host's memory to the file. A file that cannot be written leaves everything as it was.
@@ -220,8 +255,8 @@ void Residency::spill(size_t index) {
   }
   device_.discard(unit.data, unit.size_bytes);
   unit.on_disk = true;
-  job_.slot().host_bytes.fetch_sub(unit.size_bytes);
-  job_.slot().disk_bytes.fetch_add(unit.size_bytes);
+  count(&sharing::JobSlot::host_bytes, 0 - uint64_t{unit.size_bytes});
+  count(&sharing::JobSlot::disk_bytes, unit.size_bytes);
 }
 
 void Residency::read_back(size_t index) {
@@ -236,15 +271,15 @@ void Residency::read_back(size_t index) {
     });
   }
   unit.on_disk = false;
-  job_.slot().disk_bytes.fetch_sub(unit.size_bytes);
-  job_.slot().host_bytes.fetch_add(unit.size_bytes);
+  count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
+  count(&sharing::JobSlot::host_bytes, unit.size_bytes);
 }
 
 // Until the host's limit is kept: first what is used last. What the node uses, if it is the next thing, and outputs stay.
 bool Residency::spill_for(size_t position, bool node_is_next) {
-  if (of_instruction_.empty()) return true;
+  if (!job_ || of_instruction_.empty()) return true;
   const std::vector<int32_t>& needed = of_instruction_[position];
-  while (job_.slot().host_bytes.load(std::memory_order_relaxed) > host_limit()) {
+  while (job_->slot().host_bytes.load(std::memory_order_relaxed) > host_limit()) {
     size_t victim = units_.size();
     int64_t farthest = -1;
     for (size_t u = 0; u < units_.size(); ++u) {
@@ -263,11 +298,60 @@ bool Residency::spill_for(size_t position, bool node_is_next) {
 }
 
 void Residency::begin(const Binding& binding, std::byte* arena) {
+  std::unique_lock<std::mutex> turn;
+  if (own_) turn = std::unique_lock(own_->run);
   std::lock_guard lock(mutex_);
   binding_ = &binding;
+  try {
+    check_limit();
+  } catch (...) {
+    binding_ = nullptr;
+    throw;
+  }
   arena_ = arena;
   position_ = 0;
   of_run_.end = 0;
+  turn_ = std::move(turn);
+}
+
+// Of the sizes that are known before the run.
+void Residency::check_limit() const {
+  if (!own_) return;
+  const size_t num_buffers = program_.num_buffers();
+  size_t least = 0, largest = 0;
+  for (size_t i = 0; i < of_instruction_.size(); ++i) {
+    size_t bytes = 0;
+    for (int32_t u : of_instruction_[i]) {
+      const auto index = static_cast<size_t>(u);
+      if (index < num_buffers) {
+        bytes += binding_->offsets().sizes[index];
+        continue;
+      }
+      const Slot& slot = program_.slots()[index - num_buffers];
+      if (slot.static_shape && slot.dtype != DType::string)
+        bytes += size_bytes(slot.dtype, binding_->shape(static_cast<int32_t>(index - num_buffers)).num_elements());
+    }
+    if (bytes > least) least = bytes, largest = i;
+  }
+  const uint64_t limit = effective(own_->limit_bytes);
+  if (least <= limit) return;
+  throw Error(ErrorCode::resource_exhausted,
+              fmt::format("the memory limit of {} bytes is too low: this run needs at least {} on {}, for what {} uses", limit, least,
+                          device_.name(), describe(*program_.instructions()[largest].node)));
+}
+
+// What the session's other programs hold moves out: one of them, as nothing of them runs.
+bool Residency::evict_idle() {
+  std::lock_guard lock(own_->mutex);
+  for (Residency* other : own_->programs) {
+    if (other == this) continue;
+    std::lock_guard other_lock(other->mutex_);
+    bool any = false;
+    for (size_t u = 0; u < other->units_.size(); ++u)
+      if (other->units_[u].resident) other->move_out(u), any = true;
+    if (any) return true;
+  }
+  return false;
 }
 
 void Residency::add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host) {
@@ -283,7 +367,7 @@ void Residency::add(int32_t slot, std::byte* data, size_t size_bytes, bool from_
           .on_host = from_host,
           .lasting = info.placement == Placement::constant,
           .data = data};
-  job_.slot().host_bytes.fetch_add(size_bytes);
+  count(&sharing::JobSlot::host_bytes, size_bytes);
 }
 
 void Residency::before(size_t position) {
@@ -296,7 +380,7 @@ void Residency::before(size_t position) {
     if (!unit.live) {
       if (index >= program_.num_buffers()) continue;  // makes its memory itself
       unit = {.size_bytes = binding_->offsets().sizes[index], .live = true, .data = arena_ + binding_->offsets().offsets[index]};
-      job_.slot().host_bytes.fetch_add(unit.size_bytes);
+      count(&sharing::JobSlot::host_bytes, unit.size_bytes);
     }
     await_arrival(unit);
     if (unit.resident || unit.size_bytes == 0) continue;
@@ -308,17 +392,19 @@ void Residency::before(size_t position) {
       transfer(unit.size_bytes);  // the node reads or writes it over the bus
     }
   }
-  if (!spill_for(position, /*node_is_next=*/true)) {
-    // Other sessions of the job may hold what they do not use now.
-    lock.unlock();
-    sharing::MemoryWatch::get().ask_others(*this, job_);
-    lock.lock();
-    if (!spill_for(position, /*node_is_next=*/true)) check_room(position);
-  }
-  sharing::JobSlot& slot = job_.slot();
-  const uint64_t held = slot.device_bytes.load() + slot.host_bytes.load();
-  uint64_t peak = slot.peak_bytes.load();
-  while (held > peak && !slot.peak_bytes.compare_exchange_weak(peak, held)) {
+  if (job_) {
+    if (!spill_for(position, /*node_is_next=*/true)) {
+      // Other sessions of the job may hold what they do not use now.
+      lock.unlock();
+      sharing::MemoryWatch::get().ask_others(*this, *job_);
+      lock.lock();
+      if (!spill_for(position, /*node_is_next=*/true)) check_room(position);
+    }
+    sharing::JobSlot& slot = job_->slot();
+    const uint64_t held = slot.device_bytes.load() + slot.host_bytes.load();
+    uint64_t peak = slot.peak_bytes.load();
+    while (held > peak && !slot.peak_bytes.compare_exchange_weak(peak, held)) {
+    }
   }
   fetch_ahead(position);
 }
@@ -343,6 +429,7 @@ void Residency::end() {
   for (size_t u = 0; u < units_.size(); ++u)
     if (!units_[u].lasting) drop(u);
   binding_ = nullptr;
+  if (turn_) turn_.unlock();
 }
 
 void Residency::before_reading(int32_t slot) {

@@ -1,6 +1,7 @@
 // Which values of a program lie in the device's memory, and which in the host's because the device, or the job's limit, has no room.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -11,32 +12,48 @@
 #include "exec/binding.h"
 #include "exec/program.h"
 #include "memory/spill_file.h"
+#include "sharing/job_table.h"
 #include "sharing/memory_watch.h"
 #include "sharing/turn.h"
 
 namespace treadle::exec {
 
+class Residency;
+
+/// A session's limit on a device's memory, of all of its programs together.
+struct DeviceMemoryLimit {
+  std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
+  std::atomic<uint64_t> used_bytes{0};
+  std::mutex run;                    ///< one run at a time: what other programs hold is then idle
+  std::mutex mutex;                  ///< of programs
+  std::vector<Residency*> programs;  ///< that hold memory
+};
+
 /// For devices that reach the host's memory over a bus (Device::has_bus). A node's operands are brought into the device's memory before
 /// it, if there is room, or room can be made by moving out values that are used later than they are; what stays out is read and written
 /// over the bus. When every value is used next is known from the program, once for all budgets, so that a new limit holds from the next
 /// node on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the planner's buffers, constants, feeds and
-/// held values. Constants that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses
-/// do not change: the device's address space spans both memories. Where the job has a limit for the host's memory, what is used last goes
-/// from there to a file, and comes back before its node.
+/// held values. With a session's limit every node has all that it uses in the device's memory, or the run ends before it begins. Constants
+/// that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses do not change: the
+/// device's address space spans both memories. Where the job has a limit for the host's memory, what is used last goes from there to a
+/// file, and comes back before its node.
 class Residency final : public sharing::MemoryWatch::Client {
  public:
-  /// @param job  whose limit counts besides the device's own size.
+  /// @param job  whose limit counts besides the device's own size; null: none.
+  /// @param own  the session's limit; null: none. One of the two there must be.
   /// @param spill_folder  empty: the system's for temporary files.
-  Residency(const Program& program, Device& device, sharing::JobState& job, std::string spill_folder);
+  Residency(const Program& program, Device& device, sharing::JobState* job, std::shared_ptr<DeviceMemoryLimit> own,
+            std::string spill_folder);
   ~Residency() override;
 
   /// A run begins. The caller holds the program's lock: one run at a time.
   /// @param arena  where the planned values are.
+  /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest node uses, saying how much that is.
   void begin(const Binding& binding, std::byte* arena);
   /// A value outside of the arena has got its memory; it comes from the host (a feed, a constant) or is yet to be computed.
   void add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host);
   /// True if before() may read or write values: then none of the run's copies may be under way.
-  bool may_spill() const { return host_limit() != UINT64_MAX || job_.slot().disk_bytes.load(std::memory_order_relaxed) != 0; }
+  bool may_spill() const { return host_limit() != UINT64_MAX || (job_ && job_->slot().disk_bytes.load(std::memory_order_relaxed) != 0); }
   /// @throws Error(resource_exhausted) if both limits leave no room for what the node uses, Error(io_error) if a file cannot be written.
   void before(size_t position);
   /// The host is about to read an output.
@@ -73,7 +90,11 @@ class Residency final : public sharing::MemoryWatch::Client {
   void await_arrival(Unit& unit);
   void fetch_ahead(size_t position);
   void take_in(size_t unit);
-  uint64_t limit() const;
+  void check_limit() const;
+  bool evict_idle();
+  bool is_over_limit() const;
+  void count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change);  // of the job, if there is one
+  void unreserve(size_t size_bytes);
   uint64_t host_limit() const;
   bool is_output(size_t unit) const;
   bool spill_for(size_t position, bool node_is_next);
@@ -86,7 +107,9 @@ class Residency final : public sharing::MemoryWatch::Client {
   const Program& program_;
   Device& device_;
   std::unique_ptr<Stream> bus_;
-  sharing::JobState& job_;
+  sharing::JobState* const job_;
+  const std::shared_ptr<DeviceMemoryLimit> own_;
+  std::unique_lock<std::mutex> turn_;  // of the session's runs
   const Binding* binding_ = nullptr;
   std::mutex mutex_;                                  // against limit_changed(), which comes from another thread
   std::vector<Unit> units_;                           // the planner's buffers, then root slots

@@ -1,6 +1,7 @@
 #include "memory/order.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -217,12 +218,20 @@ size_t peak_of_order(std::span<const Step> steps, std::span<const size_t> value_
   return static_cast<size_t>(peak_of(Steps(steps, value_bytes), order));
 }
 
+std::vector<std::vector<int32_t>> orders_to_try(std::span<const Step> steps, std::span<const size_t> value_bytes) {
+  const Steps all(steps, value_bytes);
+  std::vector<Order> orders(1, Order(steps.size()));
+  std::iota(orders[0].begin(), orders[0].end(), 0);
+  for (Order& order : std::array{greedy(all, false), greedy(all, true), greedy_from_the_back(all), depth_first(all)})
+    if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
+  return orders;
+}
+
 std::vector<int32_t> order_for_peak(std::span<const Step> steps, std::span<const size_t> value_bytes) {
   const Steps all(steps, value_bytes);
-  Order best(steps.size());
-  std::iota(best.begin(), best.end(), 0);
-  int64_t lowest = peak_of(all, best);
-  for (const Order& order : {greedy(all, false), greedy(all, true), greedy_from_the_back(all), depth_first(all)}) {
+  Order best;
+  int64_t lowest = std::numeric_limits<int64_t>::max();
+  for (const Order& order : orders_to_try(steps, value_bytes)) {
     int64_t peak = peak_of(all, order);
     if (peak >= lowest) continue;
     lowest = peak;

@@ -28,4 +28,7 @@ size_t peak_of_order(std::span<const Step> steps, std::span<const size_t> value_
 /// Sources: the general problem is NP-hard (Sethi 1975); on trees depth first by need is optimal for equal sizes (Sethi and Ullman 1970).
 std::vector<int32_t> order_for_peak(std::span<const Step> steps, std::span<const size_t> value_bytes);
 
+/// The given order, and those that order_for_peak() looks at, each once: for who has another measure than the peak.
+std::vector<std::vector<int32_t>> orders_to_try(std::span<const Step> steps, std::span<const size_t> value_bytes);
+
 }  // namespace treadle::memory

@@ -181,6 +181,7 @@ struct GemmPlan {
   GemmShape shape;
   int64_t bias_row = 0, bias_col = 0;
   float alpha = 1, beta = 1;
+  bool whole = false;  // C has an element for each of the product's, and may lie where Y is to be
 
   static GemmPlan of(const BindContext& c) {
     GemmPlan p;
@@ -204,14 +205,22 @@ struct GemmPlan {
       if (rank == 2 && bias[0] != 1) check_equal(bias[0], s.M, "rows of C and of A B");
       p.bias_col = rank >= 1 && bias[rank - 1] != 1 ? 1 : 0;
       p.bias_row = rank == 2 && bias[0] != 1 ? bias[1] : 0;
+      p.whole = p.beta != 0 && bias.num_elements() == s.M * s.N;
     }
     return p;
   }
   template <typename C>
-  Epilogue<C> epilogue(const C* bias) const {
+  Epilogue<C> epilogue(const C* bias, C* out) const {
     Epilogue<C> e;
     e.alpha = static_cast<C>(alpha);
-    if (beta != 0) e.bias = bias, e.bias_row = bias_row, e.bias_col = bias_col, e.beta = static_cast<C>(beta);
+    if (whole) {
+      // Deep products keep sums of a part of the depth in Y, so that only what is added first of all may lie there.
+      e.residual = bias, e.residual_row = shape.N;
+      if (beta == 1) return e;
+      for (int64_t i = 0; i < shape.M * shape.N; ++i) out[i] = static_cast<C>(beta) * bias[i];
+      e.residual = out;
+    } else if (beta != 0)
+      e.bias = bias, e.bias_row = bias_row, e.bias_col = bias_col, e.beta = static_cast<C>(beta);
     return e;
   }
 };
@@ -262,7 +271,7 @@ struct GemmKernel {
     const GemmShape& s = plan.shape;
     const C* lhs = widen(c, c.in<T>(0), a);
     C* out = wide_output(c, c.out<T>(0), y);
-    const Epilogue<C> epilogue = plan.epilogue<C>(widen(c, c.in<T>(2), bias));
+    const Epilogue<C> epilogue = plan.epilogue<C>(widen(c, c.in<T>(2), bias), out);
     if constexpr (kPacked) {
       kernels::gemm<C>(s.M, {lhs, s.a_row, s.a_col}, c.packed<PackedWeights<C>>().b.view, out, s.ldc, epilogue, c.pool());
     } else {
@@ -278,15 +287,16 @@ template <typename T>
 using GemmUnpacked = GemmKernel<T, false>;
 
 // Integers: sums wrap, as in NumPy. No model spends time here.
-template <typename T>
-void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y) {
+/// @param finish  (m, n, sum) -> the element.
+template <typename T, typename Finish>
+void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y, const Finish& finish) {
   const int64_t b_row = s.b_transposed ? 1 : s.ldb, b_col = s.b_transposed ? s.ldb : 1;
   for (int64_t m = 0; m < s.M; ++m) {
     for (int64_t n = 0; n < s.N; ++n) {
       uint64_t sum = 0;
       for (int64_t k = 0; k < s.K; ++k)
         sum += static_cast<uint64_t>(a[m * s.a_row + k * s.a_col]) * static_cast<uint64_t>(b[k * b_row + n * b_col]);
-      y[m * s.ldc + n] = static_cast<T>(sum);
+      y[m * s.ldc + n] = finish(m, n, static_cast<T>(sum));
     }
   }
 }
@@ -305,7 +315,7 @@ struct MatMulInt {
           rest /= batch.dims[d];
           a += at * batch.a[d], b += at * batch.b[d], y += at * batch.c[d];
         }
-        multiply_plain(product.shape, c.in<T>(0) + a, c.in<T>(1) + b, c.out<T>(0) + y);
+        multiply_plain(product.shape, c.in<T>(0) + a, c.in<T>(1) + b, c.out<T>(0) + y, [](int64_t, int64_t, T sum) { return sum; });
       }
     });
   }
@@ -316,22 +326,15 @@ struct GemmInt {
   GemmPlan plan;
   static GemmInt bind(BindContext& c) { return {GemmPlan::of(c)}; }
   void run(RunContext& c) const {
-    const GemmShape& s = plan.shape;
     const T* bias = c.in<T>(2);
-    T* y = c.out<T>(0);
-    multiply_plain(s, c.in<T>(0), c.in<T>(1), y);
     const bool scales = plan.alpha != 1 || plan.beta != 1;
-    for (int64_t m = 0; m < s.M; ++m) {
-      for (int64_t n = 0; n < s.N; ++n) {
-        const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
-        T& out = y[m * s.ldc + n];
-        if (scales)
-          out = static_cast<T>(static_cast<double>(plan.alpha) * static_cast<double>(out) +
-                               static_cast<double>(plan.beta) * static_cast<double>(added));
-        else
-          out = static_cast<T>(static_cast<uint64_t>(out) + static_cast<uint64_t>(added));
-      }
-    }
+    // What is added may lie where the sum is written.
+    multiply_plain(plan.shape, c.in<T>(0), c.in<T>(1), c.out<T>(0), [&](int64_t m, int64_t n, T sum) {
+      const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
+      if (!scales) return static_cast<T>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(added));
+      return static_cast<T>(static_cast<double>(plan.alpha) * static_cast<double>(sum) +
+                            static_cast<double>(plan.beta) * static_cast<double>(added));
+    });
   }
 };
 
@@ -358,6 +361,7 @@ std::vector<OpDef> matmul_ops() {
            .attributes = {{"alpha", 1.0f}, {"beta", 1.0f}, {"transA", int64_t{0}}, {"transB", int64_t{0}}},
            .infer = infer_gemm,
            .cost = gemm_cost,
+           .alias = {may_reuse(0, 2)},
            .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") +
                       typed<GemmUnpacked, float, double, Float16, BFloat16>() + typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>(),
            .gradient = gradients::gemm}};

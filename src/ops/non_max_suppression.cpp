@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/checked.h"
+#include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/scratch_slots.h"
@@ -25,7 +26,14 @@ void infer_nms(InferContext& c) {
     if (c.shape(0)[2].is_const() && !c.shape(0)[2].is_const(4))
       throw Error(ErrorCode::invalid_argument, fmt::format("boxes have {} coordinates, not 4", c.shape(0)[2].value()));
   }
-  c.set_output(0, DType::int64, {c.data_dependent_dim("boxes"), 3});
+  Dim boxes = c.data_dependent_dim("boxes");
+  if (c.has_rank(1)) {
+    const auto wanted = c.known_ints(2);
+    const SymbolicShape& scores = c.shape(1);
+    const Dim of_a_class = wanted && wanted->size() == 1 ? minimum(scores[2], std::max<int64_t>(0, (*wanted)[0])) : scores[2];
+    boxes = data_dependent_dim(c, "boxes", scores[0] * scores[1] * of_a_class);
+  }
+  c.set_output(0, DType::int64, {boxes, 3});
 }
 
 struct Box {

@@ -7,6 +7,7 @@
 
 #include "core/checked.h"
 #include "core/dispatch.h"
+#include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
@@ -21,7 +22,8 @@ using ComparableTypes = concat_t<concat_t<NumericTypes, ComplexTypes>, TypeList<
 
 void infer_nonzero(InferContext& c) {
   const Dim rank = c.has_rank(0) ? Dim(c.rank(0)) : c.data_dependent_dim("rank");
-  c.set_output(0, DType::int64, {rank, c.data_dependent_dim("nonzero")});
+  c.set_output(0, DType::int64,
+               {rank, c.has_rank(0) ? data_dependent_dim(c, "nonzero", product(c.shape(0))) : c.data_dependent_dim("nonzero")});
 }
 
 template <typename T>
@@ -75,11 +77,15 @@ Shape with_extent(const Shape& shape, int axis, int64_t extent) {
   return result;
 }
 
+// Some of the elements, or of the slices along the axis.
 void infer_along(InferContext& c, int output, std::string_view hint) {
-  if (!c.attributes().has("axis")) return c.set_output(output, c.dtype(0), {c.data_dependent_dim(hint)});
-  if (!c.has_rank(0)) return c.set_output_dtype(output, c.dtype(0));
+  const bool has_axis = c.attributes().has("axis");
+  if (!c.has_rank(0))
+    return has_axis ? c.set_output_dtype(output, c.dtype(0)) : c.set_output(output, c.dtype(0), {c.data_dependent_dim(hint)});
+  if (!has_axis) return c.set_output(output, c.dtype(0), {data_dependent_dim(c, hint, product(c.shape(0)))});
   SymbolicShape out = c.shape(0);
-  out[static_cast<size_t>(c.axis("axis", 0, c.rank(0)))] = c.data_dependent_dim(hint);
+  Dim& extent = out[static_cast<size_t>(c.axis("axis", 0, c.rank(0)))];
+  extent = data_dependent_dim(c, hint, extent);
   c.set_output(output, c.dtype(0), std::move(out));
 }
 
@@ -113,11 +119,12 @@ struct Compress {
 
 void infer_unique(InferContext& c) {
   infer_along(c, 0, "unique");
-  const Dim count = c.data_dependent_dim("unique");
-  c.set_output(1, DType::int64, {count});
-  Dim elements = c.data_dependent_dim("elements");
-  if (c.has_rank(0))
+  Dim count = c.data_dependent_dim("unique"), elements = c.data_dependent_dim("elements");
+  if (c.has_rank(0)) {
     elements = c.attributes().has("axis") ? c.shape(0)[static_cast<size_t>(c.axis("axis", 0, c.rank(0)))] : product(c.shape(0));
+    count = data_dependent_dim(c, "unique", elements);
+  }
+  c.set_output(1, DType::int64, {count});
   c.set_output(2, DType::int64, {elements});
   c.set_output(3, DType::int64, {count});
 }

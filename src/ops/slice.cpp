@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
@@ -106,7 +107,10 @@ void infer_slice(InferContext& c) {
       for (int64_t i = 0; i < *count; ++i) axes->push_back(i);
     }
   }
-  if (!axes) return c.set_output(0, c.dtype(0), c.data_dependent_shape("slice", rank));
+  if (!axes) {
+    for (Dim& extent : out) extent = data_dependent_dim(c, "slice", extent);
+    return c.set_output(0, c.dtype(0), std::move(out));
+  }
   auto check_count = [&](std::string_view name, const std::optional<KnownValues>& values) {
     if (values && values->size() != axes->size())
       throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements for {} axes", name, values->size(), axes->size()));
@@ -119,7 +123,7 @@ void infer_slice(InferContext& c) {
     if (all_known && sliced_extent(c.shape(0)[axis], (*starts)[i], (*ends)[i], steps ? (*steps)[i] : Dim(1), count))
       out[axis] = count;
     else
-      out[axis] = c.data_dependent_dim("slice");
+      out[axis] = data_dependent_dim(c, "slice", out[axis]);
   }
 
   if (auto values = c.known(0); values && rank == 1 && starts && ends && axes->size() == 1 && (steps || !c.has_input(4))) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/checked.h"
+#include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/scratch_slots.h"
@@ -23,7 +24,7 @@ void infer_top_k(InferContext& c) {
   const auto k = c.known(1);
   if (k && k->size() != 1) throw Error(ErrorCode::invalid_argument, fmt::format("K has {} elements, not 1", k->size()));
   SymbolicShape out = c.shape(0);
-  const Dim extent = out[axis], wanted = k ? (*k)[0] : c.data_dependent_dim("k");
+  const Dim extent = out[axis], wanted = k ? (*k)[0] : data_dependent_dim(c, "k", extent);
   if (wanted.is_const() && (wanted.value() < 0 || (extent.is_const() && wanted.value() > extent.value())))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("K = {} of the {} elements along axis {}", wanted.value(), to_string(extent), axis));

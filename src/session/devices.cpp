@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "exec/device_program.h"
+#include "exec/residency.h"
 #include "sharing/quantities.h"
 #include "treadle/error.h"
 
@@ -75,6 +76,17 @@ SessionDevices::SessionDevices(const SessionOptions& options)
   for (const auto& [argument, device] : options.argument_devices) of_argument_[argument] = by_name_.at(device);
 }
 
+void SessionDevices::set_memory_limit(size_t limit_bytes) {
+  if (!of_group_.empty() || !of_argument_.empty() || !devices_[static_cast<size_t>(default_device_)]->has_bus())
+    throw Error(ErrorCode::not_implemented, "a memory limit holds on the host, or on one device with memory of its own; not over several");
+  if (!limit_) limit_ = std::make_shared<exec::DeviceMemoryLimit>();
+  limit_->limit_bytes = limit_bytes;
+  const std::unique_lock idle(limit_->run, std::try_to_lock);
+  if (!idle) return;  // the run under way keeps to it at its next node
+  std::lock_guard lock(limit_->mutex);
+  for (exec::Residency* program : limit_->programs) program->limit_changed(/*may_wait=*/true);
+}
+
 void SessionDevices::read_groups(const Graph& as_read) {
   if (of_group_.empty()) return;
   for (NodeId id = as_read.first(); id != kNoNode; id = as_read.next(id)) {
@@ -98,8 +110,9 @@ exec::DevicePlacement SessionDevices::placement(const exec::Program& program) co
 }
 
 std::unique_ptr<exec::DeviceExecutor> SessionDevices::place(const exec::Program& program, sharing::JobState* job, bool training) const {
-  if (job && of_group_.empty() && of_argument_.empty() && devices_[static_cast<size_t>(default_device_)]->has_bus())
-    return std::make_unique<exec::DeviceProgram>(program, devices_[static_cast<size_t>(default_device_)], job, spill_folder_);
+  const std::shared_ptr<Device>& device = devices_[static_cast<size_t>(default_device_)];
+  if (limit_ || (job && of_group_.empty() && of_argument_.empty() && device->has_bus()))
+    return std::make_unique<exec::DeviceProgram>(program, device, job, limit_, spill_folder_);
   return place(program, training);
 }
 

@@ -16,6 +16,10 @@
 
 namespace treadle {
 
+namespace exec {
+struct DeviceMemoryLimit;
+}
+
 class SessionDevices {
  public:
   /// Makes the devices that the options name, for the default, groups and arguments. None: everything is the host's.
@@ -24,11 +28,13 @@ class SessionDevices {
 
   /// True if anything runs elsewhere than on the host.
   bool any() const { return devices_.size() > 1; }
+  /// Of the session, on its device. @throws Error(not_implemented) for several devices, or one whose memory is the host's.
+  void set_memory_limit(size_t limit_bytes);
   /// Groups of nodes by the name that the node had in the model as read; nodes that passes make of them go where the first of them goes.
   void read_groups(const Graph& as_read);
   /// What runs the program over these devices. Nodes' groups are looked up by their sources.
   std::unique_ptr<exec::PlacedProgram> place(const exec::Program& program, bool training) const;
-  /// The same, or node by node where a job's memory limit has to hold: on one device with a bus.
+  /// The same, or node by node where a memory limit has to hold, a job's or the session's: on one device with a bus.
   std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, sharing::JobState* job, bool training) const;
   /// The plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
@@ -42,6 +48,7 @@ class SessionDevices {
   std::map<std::string, int, std::less<>> of_group_, of_argument_, of_source_;
   int compute_streams_ = 1;
   std::string spill_folder_;
+  std::shared_ptr<exec::DeviceMemoryLimit> limit_;  // null: none
 };
 
 /// The group of a node: what its metadata have under "ctx_group", or under "__ctx_group__", as MXNet writes it. Empty: none.

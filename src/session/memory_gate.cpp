@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "core/checked.h"
+#include "exec/run_memory.h"
+#include "graph/graph.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -126,18 +128,27 @@ MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits
   MemoryQueue& queue = gate_.queue();
   // A forked child lacks the threads whose runs were counted.
   const uint32_t current = fork_generation();
-  if (queue.forks.load(std::memory_order_relaxed) != current && queue.forks.exchange(current) != current) queue.arriving = queue.inside = 0;
+  if (queue.forks.load(std::memory_order_relaxed) != current && queue.forks.exchange(current) != current) {
+    queue.arriving = queue.inside = 0;
+    std::lock_guard lock(queue.mutex);
+    queue.later_bytes.clear();
+  }
   queue.arriving.fetch_add(1);
 }
 
 MemoryGate::Pass::~Pass() {
+  MemoryQueue& queue = gate_.queue();
+  if (later_bytes_ > 0) {
+    std::lock_guard lock(queue.mutex);
+    if (auto own = queue.later_bytes.find(&gate_); own != queue.later_bytes.end() && (own->second -= later_bytes_) == 0)
+      queue.later_bytes.erase(own);
+  }
   if (waits_) {
     --runs_inside;
-    MemoryQueue& queue = gate_.queue();
     if (!arrived_) queue.arriving.fetch_sub(1);
     if (inside_) queue.inside.fetch_sub(1);
-    if (gate_.limited()) queue.left.notify_all();  // who waits looks every few milliseconds anyway
   }
+  if ((waits_ || later_bytes_ > 0) && gate_.limited()) queue.left.notify_all();  // who waits looks every few milliseconds anyway
   if (gate_.job_) gate_.job_->report();
 }
 
@@ -148,6 +159,14 @@ uint64_t MemoryGate::Pass::generation() const {
 
 void MemoryGate::Pass::moved(size_t size_bytes, uint64_t took_ns) {
   if (gate_.job_) gate_.job_->moved(size_bytes, took_ns);
+}
+
+// Of the runs that the account's limit holds for, this one apart.
+size_t MemoryGate::Pass::others_later_bytes(const MemoryAccount& account) const {
+  size_t bytes = 0;
+  for (const auto& [gate, later] : gate_.queue().later_bytes)
+    if (gate == &gate_ || &account != gate_.account_.get()) bytes += later;
+  return bytes - later_bytes_;
 }
 
 size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
@@ -162,7 +181,7 @@ size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
   return capacity;
 }
 
-std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::RunControl& control) {
+std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) {
   constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
   MemoryQueue& queue = gate_.queue();
   auto arrive = [&] {
@@ -173,7 +192,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::R
     if (!inside_ && waits_) queue.inside.fetch_add(1);
     inside_ = true;
   };
-  if (!gate_.limited() || bytes == 0) {
+  if (!gate_.limited() || (bytes == 0 && later_bytes == 0)) {
     enter();
     arrive();
     return {};
@@ -183,9 +202,10 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::R
   bool trimmed = false;
   for (;;) {
     const MemoryAccount* full = nullptr;
+    size_t used = 0;
     gate_.visit_accounts([&](const MemoryAccount& account) {
-      const size_t limit = account.limit_bytes(), used = account.bytes();
-      if (limit != 0 && (used > limit || bytes > limit - used)) full = &account;
+      const size_t limit = account.limit_bytes(), taken = account.bytes() + others_later_bytes(account) + later_bytes;
+      if (limit != 0 && (taken > limit || bytes > limit - taken)) full = &account, used = taken;
     });
     if (!full) break;
     if (!trimmed) {
@@ -194,31 +214,40 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, const exec::R
       continue;
     }
     if (!waits_ || (queue.inside == (inside_ ? 1 : 0) && queue.arriving == 0))
-      throw Error(ErrorCode::resource_exhausted,
-                  fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for the run: {} are in use, also by partial runs that "
-                              "have not ended or by sizes that came out in a run",
-                              full->limit_bytes(), full->name(), bytes, full->bytes()));
+      throw Error(
+          ErrorCode::resource_exhausted,
+          fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for the run: {} are in use or to be left for runs under "
+                      "way, also by partial runs that have not ended or by sizes that came out in a run",
+                      full->limit_bytes(), full->name(), bytes, used));
     queue.left.wait_for(lock, kLook);
     trimmed = false;
     control.check();
   }
   enter();
+  if (later_bytes > 0) queue.later_bytes[&gate_] += later_bytes;
+  later_bytes_ += later_bytes;
   return lock;
 }
 
-void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes) const {
+void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const {
   // Of the two limits the one that is farther from what the run needs.
+  const size_t of_run = output_bytes + arena_bytes + beside.certain_bytes;
   const MemoryAccount* tight = gate_.account_.get();
   size_t missing = 0;
   gate_.visit_accounts([&](const MemoryAccount& account) {
-    const size_t limit = account.limit_bytes(), needed = standing_bytes(account) + output_bytes + arena_bytes;
+    const size_t limit = account.limit_bytes(), needed = standing_bytes(account) + of_run;
     if (limit != 0 && needed > limit && needed - limit > missing) missing = needed - limit, tight = &account;
   });
-  const size_t standing = standing_bytes(*tight);
-  throw Error(ErrorCode::resource_exhausted,
-              fmt::format("the memory limit of {} bytes of {} is too low: this run needs at least {}, of which weights {}, outputs {}, "
-                          "activations and scratch {}",
-                          tight->limit_bytes(), tight->name(), standing + output_bytes + arena_bytes, standing, output_bytes, arena_bytes));
+  const size_t standing = standing_bytes(*tight), least = standing + of_run;
+  std::string message = fmt::format(
+      "the memory limit of {} bytes of {} is too low: this run needs at least {}, of which weights {}, outputs {}, "
+      "activations and scratch {}",
+      tight->limit_bytes(), tight->name(), least, standing, output_bytes, arena_bytes);
+  if (beside.certain_bytes > 0) message += fmt::format(", bodies and values whose sizes come out in the run {}", beside.certain_bytes);
+  if (beside.possible_bytes > beside.certain_bytes)
+    message += fmt::format("; with the largest sizes that can come out, {}", least - beside.certain_bytes + beside.possible_bytes);
+  if (beside.unbounded) message += fmt::format("; not counted is what comes out of {}", describe(*beside.unbounded));
+  throw Error(ErrorCode::resource_exhausted, message);
 }
 
 }  // namespace treadle

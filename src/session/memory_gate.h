@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +19,8 @@
 
 namespace treadle {
 
+class MemoryGate;
+
 /// What the runs of a session, or of all sessions of a job on the host, wait for. Where there is no limit nobody takes the mutex.
 struct MemoryQueue {
   std::mutex mutex;
@@ -27,6 +30,8 @@ struct MemoryQueue {
   std::atomic<uint32_t> forks{0};
   std::atomic<uint64_t> generation{0};
   std::list<const std::function<void()>*> trims;  // free what idle frames hold
+  // By session: what runs that were let in may yet take; some of it may be in use already. Under the mutex.
+  std::map<const MemoryGate*, size_t> later_bytes;
   void trim_all() const {
     for (const auto* trim : trims) (*trim)();
   }
@@ -81,9 +86,10 @@ class MemoryGate {
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
+    bool may_reorder() const override { return waits_; }
     size_t arena_capacity(size_t output_bytes) const override;
-    std::unique_lock<std::mutex> admit(size_t bytes, const exec::RunControl& control) override;
-    [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes) const override;
+    std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) override;
+    [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const override;
     uint64_t generation() const override;
     std::string spill_folder() const override { return gate_.spill_folder_; }
     void moved(size_t size_bytes, uint64_t took_ns) override;
@@ -92,6 +98,9 @@ class MemoryGate {
     MemoryGate& gate_;
     const bool waits_;
     bool arrived_ = false, inside_ = false;
+    size_t later_bytes_ = 0;
+
+    size_t others_later_bytes(const MemoryAccount& account) const;
   };
 
  private:

@@ -125,8 +125,8 @@ const OptionInfo kTable[] = {
      [](const Options& o) { return std::string(o.allocator ? o.allocator->name() : "plain"); },
      [](Options& o, Text v) { o.allocator = make_allocator(v); }},
     {"memory_limit_bytes", "", "treadle.memory_limit_bytes", "number",
-     "of weights, packed weights, activations, scratch and outputs until they are handed over; runs spill and compute twice to keep to it; "
-     "0: no limit",
+     "of weights, packed weights, activations, scratch and outputs until they are handed over; runs change their order, spill and compute "
+     "twice to keep to it; on a device, of its memory; 0: no limit",
      [](const Options& o) { return std::to_string(o.memory_limit_bytes); },
      [](Options& o, Text v) { o.memory_limit_bytes = static_cast<size_t>(number_of(v)); }},
     {"spill_folder", "", "treadle.spill_folder", "path", "for values that do not fit; empty: that of temporary files",

@@ -181,11 +181,11 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
   AllocationScope scope(&memory, MemoryClass::weights);
   job = options.job ? options.job : environment_job();
   if (job && !devices.any() && !options.memory_account) job_memory = JobMemory::of(job);
-  memory.account = std::make_shared<MemoryAccount>("the session", options.memory_limit_bytes,
-                                                   job_memory ? job_memory->account() : options.memory_account);
+  // On a device the limit is of its memory.
+  const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
+  memory.account = std::make_shared<MemoryAccount>("the session", host_limit, job_memory ? job_memory->account() : options.memory_account);
   choose_threads();
-  if (options.memory_limit_bytes > 0 && devices.any())
-    throw Error(ErrorCode::not_implemented, "a memory limit holds for the host's memory; it has no meaning on a device yet");
+  if (options.memory_limit_bytes > 0 && devices.any()) devices.set_memory_limit(options.memory_limit_bytes);
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();
@@ -208,7 +208,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
   // Last: from now on the job's other runs, and whoever changes its limit, trim this session's frames.
-  if (options.memory_limit_bytes > 0 || job_memory)
+  if (host_limit > 0 || job_memory)
     gate = std::make_unique<MemoryGate>(
         memory.account, options.spill_folder, [this] { trim(); }, job_memory);
   if (job_memory) job_memory->report();
@@ -319,8 +319,11 @@ void Session::Impl::trim() const {
 }
 
 void Session::set_memory_limit(size_t limit_bytes) const {
-  if (!impl_->gate) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
-  impl_->gate->set_limit(limit_bytes);
+  if (impl_->options.memory_limit_bytes == 0) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
+  if (impl_->gate)
+    impl_->gate->set_limit(limit_bytes);
+  else
+    impl_->devices.set_memory_limit(limit_bytes);
 }
 
 MemoryStatistics Session::memory_statistics() const { return impl_->memory.account->statistics(); }

@@ -128,6 +128,78 @@ TEST(Autodiff, SeveralUsesOfAValueAreSummed) {
   EXPECT_DOUBLE_EQ(outputs[0].tensor().data<double>()[1], -0.25);
 }
 
+// y = (x w) w: w's gradient, and in the other graph x's, is a sum of products, each of which adds to the one before.
+TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
+  for (const bool batched : {false, true}) {
+    for (const bool of_weights : {false, true}) {
+      auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
+      const Shape shape = batched ? Shape{2, 3, 4} : Shape{6, 4};
+      const ValueId x = graph->add_input("x", Type::tensor(DType::float32, shape));
+      const ValueId dy = graph->add_input("dy", Type::tensor(DType::float32, shape));
+      std::vector<ValueId> weights;
+      auto op = [&](const char* type, std::vector<ValueId> inputs) {
+        NodeId id = graph->add_node({.op_type = type, .inputs = std::move(inputs)});
+        infer_node(*graph, id);
+        return graph->node(id).outputs[0];
+      };
+      // Small integers: sums are exact in any order.
+      auto filled = [](const Shape& of, int64_t factor) {
+        Tensor t(DType::float32, of);
+        for (int64_t i = 0; i < t.num_elements(); ++i) t.data<float>()[i] = static_cast<float>((i * factor) % 7 - 3);
+        return t;
+      };
+      for (int i = 0; i < 3; ++i) weights.push_back(graph->add_constant("w" + std::to_string(i), filled({4, 4}, 3 + i)));
+      std::vector<ValueId> ys;
+      for (int i = 0; i < 3; ++i)
+        ys.push_back(op("MatMul", {of_weights && i > 0 ? ys.back() : x, weights[of_weights ? 0 : static_cast<size_t>(i)]}));
+      const ValueId y = of_weights ? ys.back() : op("Add", {op("Add", {ys[0], ys[1]}), ys[2]});
+      const size_t first = static_cast<size_t>(graph->order().size());
+      const ValueId wanted = of_weights ? weights[0] : x;
+      graph->outputs = autodiff::add_gradients(*graph, std::vector{y}, std::vector{dy}, std::vector{wanted});
+      graph->output_names = {"gradient"};
+      const std::vector<NodeId> order = graph->order();
+      int sums = 0, products = 0;
+      for (size_t k = first; k < order.size(); ++k) {
+        sums += graph->node(order[k]).is("Add");
+        products += graph->node(order[k]).is("Gemm") && graph->node(order[k]).has_input(2);
+      }
+      EXPECT_EQ(sums, 0);
+      EXPECT_EQ(products, 2);
+
+      // The truth, by the definition: every use on its own.
+      const Tensor dys = filled(shape, 5), xs = filled(shape, 2);
+      auto value_of = [&](size_t i) { return filled({4, 4}, 3 + static_cast<int64_t>(i)); };
+      auto multiply = [](const std::vector<double>& a, bool ta, const std::vector<double>& b, bool tb, int64_t M, int64_t K, int64_t N) {
+        std::vector<double> c(static_cast<size_t>(M * N), 0.0);
+        for (int64_t m = 0; m < M; ++m)
+          for (int64_t n = 0; n < N; ++n)
+            for (int64_t k = 0; k < K; ++k)
+              c[static_cast<size_t>(m * N + n)] +=
+                  a[static_cast<size_t>(ta ? k * M + m : m * K + k)] * b[static_cast<size_t>(tb ? n * K + k : k * N + n)];
+        return c;
+      };
+      auto doubled = [](const Tensor& t) { return std::vector<double>(t.data<float>(), t.data<float>() + t.num_elements()); };
+      std::vector<double> expected(of_weights ? 16 : 24, 0.0);
+      auto add = [&](const std::vector<double>& more) {
+        for (size_t k = 0; k < expected.size(); ++k) expected[k] += more[k];
+      };
+      if (of_weights) {
+        const std::vector<double> w = doubled(value_of(0));
+        std::vector<double> before = doubled(xs), after = doubled(dys);
+        std::vector<std::vector<double>> inputs{before};
+        for (int i = 0; i < 2; ++i) inputs.push_back(multiply(inputs.back(), false, w, false, 6, 4, 4));
+        for (size_t i = 3; i-- > 0; after = multiply(after, false, w, true, 6, 4, 4)) add(multiply(inputs[i], true, after, false, 4, 6, 4));
+      } else {
+        for (size_t i = 0; i < 3; ++i) add(multiply(doubled(dys), false, doubled(value_of(i)), true, 6, 4, 4));
+      }
+      std::vector<Datum> outputs(1);
+      const std::vector<Datum> feeds{xs, dys};
+      exec::run(exec::Program(std::shared_ptr<const Graph>(std::move(graph))), feeds, outputs, {});
+      for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(outputs[0].tensor().data<float>()[k], expected[k]) << k;
+    }
+  }
+}
+
 TEST(Autodiff, EveryNodeWithoutARuleIsNamed) {
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
   const ValueId x = graph->add_input("x", Type::tensor(DType::float64, Shape{2}));

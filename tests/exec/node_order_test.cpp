@@ -3,10 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "exec/binding.h"
+#include "exec/budget.h"
 #include "exec/frame.h"
+#include "exec/run_memory.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/random_graphs.h"
+#include "treadle/error.h"
 
 namespace treadle {
 namespace {
@@ -41,9 +47,54 @@ TEST(NodeOrder, RunsOneBranchAfterTheOtherToKeepFewerBytes) {
   EXPECT_LT(reordered.bindings().latest_plan()->lower_bound_bytes, 2U * 64 * 256 * 4);
 }
 
-TEST(NodeOrder, LeavesAGraphOfUnknownExtentsAsItIs) {
+// Four branches that widen one of two inputs and add it up, all first halves before all second halves.
+// @param opposed  the second input's extent is no symbol.
+std::shared_ptr<Graph> symbolic_branches(bool opposed) {
   GraphBuilder b;
-  auto graph = wide_branches(b.symbol("n"));
+  const Dim n = b.symbol("n"), m = opposed ? Dim(64) : n;
+  ValueId x = b.input("x", DType::float32, {n, 1}), y = b.input("y", DType::float32, {m, 1});
+  std::vector<ValueId> wide, narrow;
+  for (int i = 0; i < 4; ++i) {
+    ValueId by = b.constant("by" + std::to_string(i), Tensor::vector<float>(std::vector<float>(256, static_cast<float>(i + 1))));
+    wide.push_back(b.node("Mul", {i % 2 ? y : x, by}));
+  }
+  ValueId axes = b.ints("axes", {0, 1});
+  for (ValueId value : wide) narrow.push_back(b.node("ReduceSum", {value, axes}));
+  ValueId sum = narrow[0];
+  for (size_t i = 1; i < narrow.size(); ++i) sum = b.node("Add", {sum, narrow[i]});
+  b.output(sum, "z");
+  return b.finish();
+}
+
+TEST(NodeOrder, IsChosenForSymbolicExtents) {
+  for (bool opposed : {false, true}) {
+    auto graph = symbolic_branches(opposed);
+    exec::Program program(graph);
+    for (int64_t rows : {1, 3, 64, 1000}) {
+      Tensor x(DType::float32, {rows, 1}), y(DType::float32, {opposed ? 64 : rows, 1});
+      std::fill_n(x.data<float>(), x.num_elements(), 1.0F);
+      std::fill_n(y.data<float>(), y.num_elements(), 1.0F);
+      std::vector<Datum> feeds{x, y}, outputs(1);
+      exec::run(program, feeds, outputs, {});
+      EXPECT_EQ(*outputs[0].tensor().data<float>(), static_cast<float>(256 * ((1 + 3) * x.num_elements() + (2 + 4) * y.num_elements())));
+    }
+    exec::Program fresh(graph);
+    Tensor x(DType::float32, {1000, 1}), y(DType::float32, {opposed ? 64 : 1000, 1});
+    std::vector<Datum> feeds{x, y}, outputs(1);
+    exec::run(fresh, feeds, outputs, {});
+    EXPECT_LT(fresh.bindings().latest_plan()->lower_bound_bytes, 2U * 1000 * 256 * 4) << "one wide value at a time, not four";
+  }
+}
+
+TEST(NodeOrder, LeavesAGraphOfUnboundedExtentsAsItIs) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), 1}), shape = b.input("shape", DType::int64, {2});
+  std::vector<ValueId> wide, narrow;
+  for (int i = 0; i < 2; ++i) wide.push_back(b.node("Expand", {x, shape}));
+  ValueId axes = b.ints("axes", {0, 1});
+  for (ValueId value : wide) narrow.push_back(b.node("ReduceSum", {value, axes}));
+  b.output(b.node("Add", {narrow[0], narrow[1]}), "z");
+  auto graph = b.finish();
   EXPECT_EQ(exec::choose_order(*graph), graph->order());
 }
 
@@ -64,6 +115,107 @@ TEST(NodeOrder, KeepsEverythingOnItsSideOfAYield) {
   EXPECT_LT(at("Abs"), at("Yield"));
   EXPECT_LT(at("Yield"), at("Exp"));
   EXPECT_LT(at("Yield"), at("Sum"));
+}
+
+/// Gives a run an arena of so many bytes.
+class Room final : public exec::MemoryPass {
+ public:
+  Room(size_t arena_bytes, bool may_reorder) : arena_bytes_(arena_bytes), may_reorder_(may_reorder) {}
+  bool may_reorder() const override { return may_reorder_; }
+  size_t arena_capacity(size_t) const override { return arena_bytes_; }
+  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
+  void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
+  uint64_t generation() const override { return 0; }
+  std::string spill_folder() const override { return {}; }
+
+ private:
+  size_t arena_bytes_;
+  bool may_reorder_;
+  std::mutex mutex_;
+};
+
+// A chain of cheap values that are read again on the way back.
+std::shared_ptr<Graph> there_and_back(const std::string& rule) {
+  GraphBuilder b;
+  std::vector<ValueId> values{b.input("x", DType::float32, {64, 1024})};
+  for (int i = 0; i < 8; ++i) values.push_back(b.node(i % 2 ? "Neg" : "Exp", {values.back()}));
+  for (size_t i = 8; i-- > 1;) values.push_back(b.node("Add", {values.back(), values[i]}));
+  b.output(values.back(), "y");
+  for (NodeId id : b.graph().order())
+    if (!b.graph().node(id).is("Add") && !rule.empty()) b.graph().node(id).metadata.emplace_back("treadle.recompute", rule);
+  return b.finish();
+}
+
+TEST(Recompute, FollowsTheNodesOwnRule) {
+  Tensor x(DType::float32, {64, 1024});
+  for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = static_cast<float>(i % 13) / 100;
+  const std::vector<Datum> feeds{x};
+  std::vector<Datum> expected(1);
+  exec::run(exec::Program(there_and_back("")), feeds, expected, {});
+  std::map<std::string, size_t> recomputed, spilled;
+  for (const std::string rule : {"", "never", "always"}) {
+    exec::Program program(there_and_back(rule));
+    Room room(4 * size_t{64} * 1024 * 4, /*may_reorder=*/false);
+    exec::RunControl control;
+    control.pass = &room;
+    exec::Frame frame(program);
+    frame.start(feeds, {}, control);
+    EXPECT_TRUE(frame.advance());
+    std::vector<Datum> outputs(1);
+    frame.take_outputs(outputs);
+    testing::expect_same_bits(outputs, expected);
+    ASSERT_NE(frame.budget(), nullptr);
+    recomputed[rule] = frame.budget()->num_recomputed;
+    spilled[rule] = frame.budget()->spilled_bytes;
+  }
+  EXPECT_EQ(recomputed["never"], 0U);
+  EXPECT_GT(spilled["never"], 0U);
+  EXPECT_GT(recomputed[""], 0U);
+  EXPECT_GE(recomputed["always"], recomputed[""]);
+  EXPECT_LT(spilled["always"], spilled["never"]);
+}
+
+TEST(NodeOrder, WithLittleRoomIsTheOneThatMovesLess) {
+  int reordered = 0, cheaper = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    const std::vector<Datum> feeds = testing::random_feeds(seed);
+    exec::Program program(testing::random_graph(seed, /*data_dependent=*/false));
+    std::vector<Datum> expected(program.output_slots().size());
+    exec::run(program, feeds, expected, {});
+    const size_t whole = program.bindings().latest_plan()->arena_bytes;
+    for (size_t part : {9, 8, 7, 6}) {
+      double costs[2];
+      for (bool free : {false, true}) {
+        Room room(whole * part / 10 / 64 * 64, free);
+        exec::RunControl control;
+        control.pass = &room;
+        exec::Frame frame(program);
+        try {
+          frame.start(feeds, {}, control);
+        } catch (const Error&) {
+          costs[free] = 1e30;
+          continue;
+        }
+        EXPECT_TRUE(frame.advance());
+        std::vector<Datum> outputs(expected.size());
+        frame.take_outputs(outputs);
+        SCOPED_TRACE(std::to_string(seed) + (free ? ", any order, " : ", its own order, ") + std::to_string(part));
+        testing::expect_same_bits(outputs, expected);
+        const exec::BudgetedPlan* plan = frame.budget();
+        costs[free] = plan ? plan->cost_ns : 0;
+        if (free && plan && !plan->order.empty()) {
+          ++reordered;
+          std::vector<int32_t> sorted = plan->order;
+          std::sort(sorted.begin(), sorted.end());
+          for (size_t k = 0; k < sorted.size(); ++k) EXPECT_EQ(sorted[k], static_cast<int32_t>(k));
+        }
+      }
+      EXPECT_LE(costs[true], costs[false]) << seed << ", " << part << " tenths";
+      cheaper += costs[true] < costs[false];
+    }
+  }
+  EXPECT_GT(reordered, 5);
+  EXPECT_GT(cheaper, 5);
 }
 
 }  // namespace

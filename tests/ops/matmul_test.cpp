@@ -4,7 +4,9 @@
 #include <random>
 
 #include "core/float_types.h"
+#include "exec/frame.h"
 #include "graph/infer.h"
+#include "tests/exec/graphs.h"
 #include "tests/ops/run_op.h"
 #include "treadle/error.h"
 
@@ -146,6 +148,55 @@ TEST(Gemm, TransposesAndScales) {
   // In integers, too.
   Tensor i = tensor<int64_t>({1, 2}, {3, 4}), k = tensor<int64_t>({1, 2}, {5, 6});
   EXPECT_EQ(values<int64_t>(run_op({"Gemm", 13, {i, k}, {{"transB", int64_t{1}}, {"alpha", 2.0F}}})[0]), (std::vector<int64_t>{78}));
+}
+
+// C as large as the product comes from a node, so that Y takes its place; deep products keep sums of a part of the depth in Y.
+TEST(Gemm, AddsToCWhereItLies) {
+  struct Case {
+    DType dtype;
+    int64_t M, K, N;
+    float alpha, beta;
+  };
+  for (const Case& test :
+       {Case{DType::float32, 40, 5000, 24, 1, 1}, Case{DType::float32, 40, 5000, 24, 0.5F, -2}, Case{DType::float32, 1, 300, 200, 2, 1},
+        Case{DType::float32, 3, 7, 1, 1, 1}, Case{DType::float32, 9, 0, 5, 1, 1}, Case{DType::float64, 33, 70, 17, 1, -1},
+        Case{DType::float16, 8, 16, 8, 1, 1}, Case{DType::int32, 5, 4, 3, 1, 1}, Case{DType::int32, 5, 4, 3, 2, 3}}) {
+    auto build = [&] {
+      testing::GraphBuilder b;
+      const ValueId x = b.input("a", DType::float32, {test.M, test.K}), y = b.input("b", DType::float32, {test.K, test.N}),
+                    z = b.input("c", DType::float32, {test.M, test.N});
+      auto cast = [&](ValueId v, DType to) { return b.node("Cast", {v}, {{"to", static_cast<int64_t>(to)}}); };
+      const ValueId sum = b.node("Gemm", {cast(x, test.dtype), cast(y, test.dtype), b.node("Neg", {cast(z, test.dtype)})},
+                                 {{"alpha", test.alpha}, {"beta", test.beta}});
+      b.output(cast(sum, DType::float64), "y");
+      return b.finish();
+    };
+    exec::Program in_place(build()), apart(build(), {.reuse_memory = false});
+    int shared = 0;
+    for (const exec::Instruction& instruction : in_place.instructions())
+      if (instruction.node->is("Gemm")) {
+        const auto operands = in_place.operands(instruction);
+        const auto slots = in_place.slots();
+        shared += slots[static_cast<size_t>(operands[3])].root == slots[static_cast<size_t>(operands[2])].root;
+      }
+    EXPECT_EQ(shared, 1);
+    std::vector<Datum> feeds;
+    unsigned seed = 1;
+    for (const Shape& shape : {Shape{test.M, test.K}, Shape{test.K, test.N}, Shape{test.M, test.N}}) {
+      feeds.emplace_back(random_floats(shape, ++seed));
+      for (float& v : feeds.back().tensor().span<float>()) v = std::round(v * 3);
+    }
+    std::vector<Datum> ours(1), others(1);
+    exec::run(in_place, feeds, ours, {});
+    exec::run(apart, feeds, others, {});
+    for (int64_t m = 0; m < test.M; ++m)
+      for (int64_t n = 0; n < test.N; ++n) {
+        const double expected = test.alpha * element(feeds[0].tensor(), feeds[1].tensor(), m * test.K, 1, n, test.N, test.K) -
+                                test.beta * static_cast<double>(feeds[2].tensor().data<float>()[m * test.N + n]);
+        EXPECT_EQ(ours[0].tensor().data<double>()[m * test.N + n], expected) << m << ", " << n << " of " << short_name_of(test.dtype);
+        EXPECT_EQ(others[0].tensor().data<double>()[m * test.N + n], expected);
+      }
+  }
 }
 
 TEST(Gemm, WithABetaOfZeroDoesNotLookAtC) {

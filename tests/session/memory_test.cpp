@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/session/faults.h"
+#include "tests/session/model_bytes.h"
 
 namespace treadle::testing {
 namespace {
@@ -179,6 +180,169 @@ TEST(SessionMemory, ALimitThatIsTooLowNamesTheLeast) {
   EXPECT_EQ(run_for(session), truth());
   session.set_memory_limit(least - 64);
   EXPECT_EQ(least_named_by(refusal(session)), least);
+}
+
+Model parsed(const GraphParts& parts) { return Model::from_bytes(onnx::test::bytes_of(model(graph(parts)))); }
+
+std::string large(const std::string& name, const std::vector<DimText>& dims = {"n"}) { return value_info(name, kFloat, dims); }
+
+// Values of "n" elements, of which some are made by bodies.
+Model with_body(const std::string& kind) {
+  const std::vector<std::string> work = {node("Neg", {"v"}, {"a"}), node("Mul", {"a", "x"}, {"b"}), node("Add", {"a", "b"}, {"out"})};
+  if (kind == "If") {
+    auto branch = [&](const std::vector<std::string>& nodes) { return graph({.nodes = nodes, .outputs = {large("out")}}); };
+    std::vector<std::string> more = {node("Exp", {"x"}, {"v"})};
+    more.insert(more.end(), work.begin(), work.end());
+    return parsed({.nodes = {node("If", {"c"}, {"y"},
+                                  {graph_attribute("then_branch", branch(more)),
+                                   graph_attribute("else_branch", branch({node("Neg", {"x"}, {"out"})}))})},
+                   .inputs = {value_info("c", kBool, {}), large("x")},
+                   .outputs = {large("y")}});
+  }
+  std::vector<std::string> nodes = work;
+  GraphParts body{.inputs = {large("v")}, .outputs = {large("out")}};
+  if (kind == "Loop") {
+    nodes.push_back(node("Identity", {"go"}, {"go_on"}));
+    nodes.push_back(node("Neg", {"b"}, {"slice"}));
+    body.inputs = {value_info("i", kInt64, {}), value_info("go", kBool, {}), large("v")};
+    body.outputs = {value_info("go_on", kBool, {}), large("out"), large("slice")};
+    body.nodes = nodes;
+    return parsed({.nodes = {node("Neg", {"x"}, {"first"}),
+                             node("Loop", {"trips", "", "first"}, {"y", "ys"}, {graph_attribute("body", graph(body))})},
+                   .initializers = {int64_tensor("trips", {3}, /*scalar=*/true)},
+                   .inputs = {large("x")},
+                   .outputs = {large("y"), large("ys", {3, "n"})}});
+  }
+  nodes.push_back(node("Mul", {"b", "row"}, {"slice"}));
+  body.inputs.push_back(large("row"));
+  body.outputs.push_back(large("slice"));
+  body.nodes = nodes;
+  return parsed(
+      {.nodes = {node("Scan", {"x", "rows"}, {"y", "ys"}, {graph_attribute("body", graph(body)), int_attribute("num_scan_inputs", 1)})},
+       .inputs = {large("x"), large("rows", {4, "n"})},
+       .outputs = {large("y"), large("ys", {4, "n"})}});
+}
+
+TEST(SessionMemory, TheLeastCountsBodies) {
+  Tensor rows(DType::float32, {4, kElements});
+  for (int64_t i = 0; i < rows.num_elements(); ++i) rows.data<float>()[i] = static_cast<float>(i % 7);
+  const Feeds all{{"x", numbers()}, {"rows", rows}, {"c", Tensor::scalar(true)}};
+  for (const std::string kind : {"If", "Loop", "Scan"}) {
+    const Model built = with_body(kind);
+    Feeds feeds{{"x", numbers()}};
+    if (kind == "If") feeds.insert(*all.find("c"));
+    if (kind == "Scan") feeds.insert(*all.find("rows"));
+    const std::vector<Datum> expected = Session(built, as_written()).run(feeds);
+    auto measuring = std::make_shared<MeasuringAllocator>();
+    SessionOptions options = as_written();
+    options.allocator = measuring;
+    options.memory_limit_bytes = 4096;
+    Session session(built, options);
+    auto refused = [&] {
+      try {
+        session.run(feeds);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
+        return std::string(error.what());
+      }
+      ADD_FAILURE() << kind << ": no error";
+      return std::string("at least 0");
+    };
+    size_t least = least_named_by(refused());
+    if (kind == "If") {  // the smaller branch; the larger one may be taken
+      EXPECT_GE(least, kValueBytes);
+      const std::string text = refused(), before = "can come out, ";
+      const size_t most = static_cast<size_t>(std::stoull(text.substr(text.find(before) + before.size())));
+      EXPECT_GT(most, least + kValueBytes) << text;
+      least = most;
+    }
+    EXPECT_EQ(refused().find("not counted"), std::string::npos) << refused();
+    for (int again = 0; again < 2; ++again) {
+      session.set_memory_limit(least);
+      measuring->reset();
+      const std::vector<Datum> results = session.run(feeds);
+      for (size_t k = 0; k < results.size(); ++k) EXPECT_EQ(values_of(results[k]), values_of(expected[k])) << kind;
+      EXPECT_LE(measuring->peak(), least) << kind;
+      EXPECT_GT(measuring->peak(), least - least / 4) << kind << ": the least is not far above what was used";
+    }
+    if (kind == "If") continue;
+    session.set_memory_limit(least - 64);
+    EXPECT_EQ(least_named_by(refused()), least) << kind;
+  }
+}
+
+TEST(SessionMemory, TheErrorSaysWhatSizesOfTheRunMayAdd) {
+  const Model built = parsed({.nodes = {node("Neg", {"x"}, {"v"}), node("NonZero", {"v"}, {"found"}), node("Neg", {"found"}, {"y"})},
+                              .inputs = {large("x")},
+                              .outputs = {value_info("y", kInt64, {1, "k"})}});
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = kValueBytes / 2;
+  Session session(built, options);
+  const std::string message = refusal(session);
+  const size_t least = least_named_by(message);
+  EXPECT_LE(least, kValueBytes + 8192) << message;
+  const std::string before = "can come out, ";
+  const auto most = static_cast<size_t>(std::stoull(message.substr(message.find(before) + before.size())));
+  EXPECT_GE(most, least + 2 * kElements * sizeof(int64_t)) << "as many as there are elements, found and then negated: " << message;
+  session.set_memory_limit(most + 4096);
+  const Tensor x = numbers();
+  const auto others = std::count_if(x.data<float>(), x.data<float>() + kElements, [](float v) { return v != 0; });
+  EXPECT_EQ(session.run({{"x", x}})[0].tensor().num_elements(), others);
+  // Few are found: then much less is enough.
+  session.set_memory_limit(least + 8192);
+  Tensor few(DType::float32, Shape{kElements});
+  std::fill_n(few.data<float>(), kElements, 0.0F);
+  few.data<float>()[7] = 1;
+  EXPECT_EQ(*session.run({{"x", few}})[0].tensor().data<int64_t>(), -7);
+}
+
+TEST(SessionMemory, TheLeastCountsOutputsThatNoNodeMakes) {
+  Model built = parsed({.nodes = {node("Neg", {"x"}, {"y"}), node("Shape", {"x"}, {"shape"})},
+                        .initializers = {int64_tensor("given", std::vector<int64_t>(1000, 3))},
+                        .inputs = {large("x")},
+                        .outputs = {large("y"), value_info("shape", kInt64, {1}), value_info("given", kInt64, {1000})}});
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 10'000;
+  Session session(built, options);
+  const size_t least = least_named_by(refusal(session));
+  EXPECT_GE(least, kValueBytes + 2 * 8000);
+  session.set_memory_limit(least);
+  const std::vector<Datum> outputs = session.run({{"x", numbers()}});
+  EXPECT_EQ(*outputs[1].tensor().data<int64_t>(), kElements);
+  EXPECT_EQ(outputs[2].tensor().data<int64_t>()[999], 3);
+}
+
+// Bounds beyond all memory are none: the run is not refused for them.
+TEST(SessionMemory, BoundsWithoutMeaningDoNotCount) {
+  const Model built = parsed(
+      {.nodes = {node("NonZero", {"x"}, {"a"}), node("Cast", {"a"}, {"b"}, {int_attribute("to", kFloat)}), node("Transpose", {"b"}, {"c"}),
+                 node("Unsqueeze", {"c", "two"}, {"d"}), node("Unsqueeze", {"c", "zero"}, {"e"}), node("Add", {"d", "e"}, {"f"}),
+                 node("Unsqueeze", {"f", "three"}, {"g"}), node("Unsqueeze", {"c", "zeros"}, {"h"}), node("Add", {"g", "h"}, {"y"})},
+       .initializers = {int64_tensor("two", {1}), int64_tensor("zero", {0}), int64_tensor("three", {2}), int64_tensor("zeros", {0, 1})},
+       .inputs = {large("x")},
+       .outputs = {value_info("y", kFloat, {"a", "b", "c", "d"})}});
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 1'000'000;
+  Session session(built, options);
+  Tensor few(DType::float32, Shape{kElements});
+  std::fill_n(few.data<float>(), kElements, 0.0F);
+  few.data<float>()[7] = 1;
+  EXPECT_EQ(session.run({{"x", few}})[0].tensor().num_elements(), 1);
+}
+
+TEST(SessionMemory, TheErrorNamesANodeOfWhichAnythingMayComeOut) {
+  const Model built = parsed({.nodes = {node("Neg", {"x"}, {"v"}), node("Expand", {"v", "shape"}, {"y"})},
+                              .inputs = {large("x"), value_info("shape", kInt64, {2})},
+                              .outputs = {large("y", {"a", "b"})}});
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = kValueBytes / 2;
+  Session session(built, options);
+  try {
+    session.run({{"x", numbers()}, {"shape", Tensor::vector<int64_t>(std::vector<int64_t>{1, kElements})}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("not counted is what comes out of Expand"), std::string::npos) << error.what();
+  }
 }
 
 TEST(SessionMemory, RunsAtOnceWaitForRoom) {

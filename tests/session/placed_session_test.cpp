@@ -7,8 +7,10 @@
 #include <thread>
 #include <utility>
 
+#include "device/sim/sim_device.h"
 #include "tests/session/faults.h"
 #include "tests/session/model_bytes.h"
+#include "tests/session/models.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 
@@ -58,6 +60,74 @@ TEST(PlacedSession, WritesBoundOutputs) {
   binding.bind_output("y", y);
   session.run(binding);
   EXPECT_EQ(y.data<float>()[0], 9);
+}
+
+// Eight values on the way there, added up on the way back, between weights that a run cannot all have at once.
+ModelBuilder there_and_back() {
+  ModelBuilder b;
+  b.input("x", {64, 64}).output("y", {64, 64});
+  std::string last = "x";
+  for (int i = 0; i < 8; ++i) {
+    Tensor weight(DType::float32, {64, 64});
+    for (int64_t k = 0; k < 64 * 64; ++k) weight.data<float>()[k] = static_cast<float>((k * 7 + i) % 19 - 9) / 64;
+    const std::string n = std::to_string(i);
+    b.constant("w" + n, weight).node("MatMul", {last, "w" + n}, {"v" + n});
+    last = "v" + n;
+  }
+  for (int i = 7; i-- > 0;) {
+    const std::string next = i == 0 ? "y" : "s" + std::to_string(i);
+    b.node("Add", {last, "v" + std::to_string(i)}, {next});
+    last = next;
+  }
+  return b;
+}
+
+TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
+  constexpr size_t kValueBytes = size_t{64} * 64 * 4;
+  const Model built = there_and_back().model();
+  Tensor x(DType::float32, {64, 64});
+  for (int64_t k = 0; k < 64 * 64; ++k) x.data<float>()[k] = static_cast<float>(k % 100) / 7;
+  const std::vector<float> expected = values_of(Session(built).run({{"x", x}})[0]);
+
+  SessionOptions options;
+  options.config["treadle.device"] = "sim:limited";
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;  // one node for all sums would use all values
+  options.memory_limit_bytes = 1000;
+  const auto device = SimDevice::shared("limited");
+  size_t least = 0;
+  {
+    Session session(built, options);
+    try {
+      session.run({{"x", x}});
+      FAIL() << "no node fits";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
+      const std::string message = error.what(), before = "needs at least ";
+      least = static_cast<size_t>(std::stoull(message.substr(message.find(before) + before.size())));
+    }
+    EXPECT_EQ(device->peak_bytes(), 0U) << "the error comes before anything is on the device";
+    EXPECT_GE(least, 3 * kValueBytes);
+    // From the least on, so that the device's own peak is that of the last run.
+    for (size_t limit : {least, least + kValueBytes / 2, 5 * kValueBytes, 12 * kValueBytes}) {
+      session.set_memory_limit(limit);
+      EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected) << limit;
+      EXPECT_LE(device->peak_bytes(), limit);
+      EXPECT_GT(device->peak_bytes(), limit / 2);
+    }
+    session.set_memory_limit(4 * kValueBytes);
+    EXPECT_LE(device->allocated_bytes(), 4 * kValueBytes) << "weights that wait for the next run are moved out at once";
+    // Another program of the session: its runs move out what this one's leave behind.
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(session.run({{"x", x}}, std::vector<std::string>{"v7"}).size(), 1U);
+      EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected);
+      EXPECT_LE(device->allocated_bytes(), 4 * kValueBytes);
+    }
+    session.set_memory_limit(least - 1);
+    EXPECT_THROW(session.run({{"x", x}}), Error);
+    session.set_memory_limit(0);
+    EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected);
+  }
+  EXPECT_EQ(device->allocated_bytes(), 0U);
 }
 
 /// y = (x + x) w on a group each, then a Cast that has none, and one to strings, which only the host has.

@@ -274,6 +274,7 @@ class SimDeviceImpl final : public SimDevice {
     do {
       if (size_bytes > options_.memory_bytes || before > options_.memory_bytes - size_bytes) return false;
     } while (!allocated_.compare_exchange_weak(before, before + size_bytes));
+    note_peak(before + size_bytes);
     return true;
   }
   void unreserve(size_t size_bytes) override { allocated_ -= size_bytes; }
@@ -297,6 +298,7 @@ class SimDeviceImpl final : public SimDevice {
                                                      " bytes: " + std::to_string(before) + " of " + std::to_string(options_.memory_bytes) +
                                                      " are in use");
     }
+    note_peak(before + rounded);
     return wrap(data, size_bytes, rounded, rounded);
   }
 
@@ -315,6 +317,7 @@ class SimDeviceImpl final : public SimDevice {
 
   size_t allocated_bytes() const override { return allocated_; }
   uint64_t engine_wait_ns() const override { return engine_.waited_ns(); }
+  size_t peak_bytes() const override { return peak_; }
   const std::shared_ptr<AccessChecker>& checker() const override { return checker_; }
   void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
     checker_->check(AccessChecker::kHost, data, size_bytes, access, name);
@@ -323,6 +326,12 @@ class SimDeviceImpl final : public SimDevice {
   void resume(Stream& stream) override { dynamic_cast<SimStream&>(stream).set_paused(false); }
 
  private:
+  void note_peak(size_t now) {
+    size_t seen = peak_.load();
+    while (seen < now && !peak_.compare_exchange_weak(seen, now)) {
+    }
+  }
+
   /// @param reserved  bytes of the device's own memory that go with it.
   std::shared_ptr<Storage> wrap(void* data, size_t size_bytes, size_t rounded, size_t reserved) {
     std::memset(data, kNewMemory, rounded);
@@ -344,7 +353,7 @@ class SimDeviceImpl final : public SimDevice {
 
   SimOptions options_;
   std::shared_ptr<AccessChecker> checker_;
-  std::atomic<size_t> allocated_{0};
+  std::atomic<size_t> allocated_{0}, peak_{0};
   std::atomic<uint64_t> num_streams_{0};
   Engine engine_;
   std::mutex mutex_;

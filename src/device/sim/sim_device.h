@@ -38,6 +38,7 @@ class SimDevice : public Device {
   virtual size_t allocated_bytes() const = 0;
   /// That work which does not give way has waited for the engine that all streams share; 0 if they share none.
   virtual uint64_t engine_wait_ns() const = 0;
+  virtual size_t peak_bytes() const = 0;  ///< the most that were allocated at once
   virtual const std::shared_ptr<AccessChecker>& checker() const = 0;
   /// @throws Error(internal) on a race with a stream's work that the host has not waited for.
   virtual void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
