@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "exec/frame.h"
 
@@ -21,11 +22,7 @@ class RunTurns {
       while (!turns.changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return !turns.taken_; })) control.check();
       turns.taken_ = true;
     }
-    ~Turn() {
-      std::lock_guard lock(turns_.mutex_);
-      turns_.taken_ = false;
-      turns_.changed_.notify_one();
-    }
+    ~Turn() { turns_.give_back(); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
@@ -33,7 +30,29 @@ class RunTurns {
     RunTurns& turns_;
   };
 
+  /// Calls fn() unless a run has its turn. @return whether it did
+  template <typename Fn>
+  bool if_idle(Fn&& fn) {
+    {
+      std::lock_guard lock(mutex_);
+      if (std::exchange(taken_, true)) return false;
+    }
+    try {
+      fn();
+    } catch (...) {
+      give_back();
+      throw;
+    }
+    give_back();
+    return true;
+  }
+
  private:
+  void give_back() {
+    std::lock_guard lock(mutex_);
+    taken_ = false;
+    changed_.notify_one();
+  }
   std::mutex mutex_;
   std::condition_variable changed_;
   bool taken_ = false;

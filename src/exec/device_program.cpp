@@ -36,7 +36,7 @@ class DeviceRun {
     // The frame checks the feeds, and finds the binding.
     frame_.start(feeds, {}, control_);
     arena_ = allocate_bytes(binding().offsets().arena_bytes);
-    Resident resident(owner_.residency_.get(), binding(), arena_->data());
+    Resident resident(owner_.residency_.get(), binding(), arena_->data(), control_);
     for (size_t i = 0; i < feeds.size(); ++i) {
       int32_t slot = program_.input_slots()[i];
       if (placement(slot) != Placement::known) set(slot, feeds[i]);
@@ -58,8 +58,8 @@ class DeviceRun {
  private:
   // What the run holds in the device's memory goes at its end, however it ends.
   struct Resident {
-    Resident(Residency* given, const Binding& binding, std::byte* arena) : residency(given) {
-      if (residency) residency->begin(binding, arena);
+    Resident(Residency* given, const Binding& binding, std::byte* arena, const RunControl& control) : residency(given) {
+      if (residency) residency->begin(binding, arena, control);
     }
     ~Resident() {
       if (residency) residency->end();

@@ -297,21 +297,20 @@ bool Residency::spill_for(size_t position, bool node_is_next) {
   return true;
 }
 
-void Residency::begin(const Binding& binding, std::byte* arena) {
-  std::unique_lock<std::mutex> turn;
-  if (own_) turn = std::unique_lock(own_->run);
+void Residency::begin(const Binding& binding, std::byte* arena, const RunControl& control) {
+  if (own_) turn_.emplace(own_->run, control);
   std::lock_guard lock(mutex_);
   binding_ = &binding;
   try {
     check_limit();
   } catch (...) {
     binding_ = nullptr;
+    turn_.reset();
     throw;
   }
   arena_ = arena;
   position_ = 0;
   of_run_.end = 0;
-  turn_ = std::move(turn);
 }
 
 // Of the sizes that are known before the run.
@@ -429,7 +428,7 @@ void Residency::end() {
   for (size_t u = 0; u < units_.size(); ++u)
     if (!units_[u].lasting) drop(u);
   binding_ = nullptr;
-  if (turn_) turn_.unlock();
+  turn_.reset();
 }
 
 void Residency::before_reading(int32_t slot) {

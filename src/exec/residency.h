@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "exec/binding.h"
+#include "exec/device_executor.h"
 #include "exec/program.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
@@ -24,7 +26,7 @@ class Residency;
 struct DeviceMemoryLimit {
   std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
   std::atomic<uint64_t> used_bytes{0};
-  std::mutex run;                    ///< one run at a time: what other programs hold is then idle
+  RunTurns run;                      ///< one run at a time: what other programs hold is then idle
   std::mutex mutex;                  ///< of programs
   std::vector<Residency*> programs;  ///< that hold memory
 };
@@ -49,7 +51,8 @@ class Residency final : public sharing::MemoryWatch::Client {
   /// A run begins. The caller holds the program's lock: one run at a time.
   /// @param arena  where the planned values are.
   /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest node uses, saying how much that is.
-  void begin(const Binding& binding, std::byte* arena);
+  /// @throws Error(cancelled or timed_out) while other runs of the session have their turn.
+  void begin(const Binding& binding, std::byte* arena, const RunControl& control);
   /// A value outside of the arena has got its memory; it comes from the host (a feed, a constant) or is yet to be computed.
   void add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host);
   /// True if before() may read or write values: then none of the run's copies may be under way.
@@ -109,7 +112,7 @@ class Residency final : public sharing::MemoryWatch::Client {
   std::unique_ptr<Stream> bus_;
   sharing::JobState* const job_;
   const std::shared_ptr<DeviceMemoryLimit> own_;
-  std::unique_lock<std::mutex> turn_;  // of the session's runs
+  std::optional<RunTurns::Turn> turn_;  // of the session's runs
   const Binding* binding_ = nullptr;
   std::mutex mutex_;                                  // against limit_changed(), which comes from another thread
   std::vector<Unit> units_;                           // the planner's buffers, then root slots

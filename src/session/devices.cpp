@@ -81,10 +81,11 @@ void SessionDevices::set_memory_limit(size_t limit_bytes) {
     throw Error(ErrorCode::not_implemented, "a memory limit holds on the host, or on one device with memory of its own; not over several");
   if (!limit_) limit_ = std::make_shared<exec::DeviceMemoryLimit>();
   limit_->limit_bytes = limit_bytes;
-  const std::unique_lock idle(limit_->run, std::try_to_lock);
-  if (!idle) return;  // the run under way keeps to it at its next node
-  std::lock_guard lock(limit_->mutex);
-  for (exec::Residency* program : limit_->programs) program->limit_changed(/*may_wait=*/true);
+  // A run under way keeps to it at its next node.
+  limit_->run.if_idle([&] {
+    std::lock_guard lock(limit_->mutex);
+    for (exec::Residency* program : limit_->programs) program->limit_changed(/*may_wait=*/true);
+  });
 }
 
 void SessionDevices::read_groups(const Graph& as_read) {

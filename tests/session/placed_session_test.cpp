@@ -193,42 +193,48 @@ TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
   EXPECT_EQ(seen.at("p"), 2 * 1 + 4 * 3);
 }
 
-// Runs of a session on a device take turns.
+// Runs of a session on a device take turns: those of one program, and with a limit on the device's memory those of all.
 TEST(PlacedSession, ARunThatWaitsForItsTurnCanBeCancelled) {
   register_fault_operators();
-  ModelBuilder b;
-  b.def().opset_imports.push_back({"test.fault", 1});
-  b.input("x", {-1}).output("y", {-1}).node("Step", {"x"}, {"y"}, "step", "test.fault");
-  onnx::AttributeDef id;
-  id.name = "id";
-  id.type = onnx::AttributeType::i;
-  b.last_node().attributes.push_back(std::move(id));
-  SessionOptions options;
-  options.device = "sim";
-  Session session(b.model(), options);
-  Gate reached, gate;
-  set_fault(0, [&] {
-    reached.open();
-    gate.wait();
-  });
-  RunOptions first, second;
-  auto run = [&](const RunOptions& run_options) {
-    return std::async(std::launch::async, [&] { return session.run({{"x", floats({1, 2})}}, {}, &run_options); });
-  };
-  auto hanging = run(first);
-  reached.wait();
-  auto waiting = run(second);
-  while (session.runs_in_flight() < 2) std::this_thread::yield();
-  second.terminate = true;
-  EXPECT_EQ(waiting.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "it waits for the other run";
-  gate.open();
-  try {
-    waiting.get();
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  for (bool limited : {false, true}) {
+    ModelBuilder b;
+    b.def().opset_imports.push_back({"test.fault", 1});
+    b.input("x", {-1}).output("y", {-1}).node("Step", {"x"}, {"y"}, "step", "test.fault");
+    onnx::AttributeDef id;
+    id.name = "id";
+    id.type = onnx::AttributeType::i;
+    b.last_node().attributes.push_back(std::move(id));
+    b.output("z", {-1}).node("Neg", {"x"}, {"z"});
+    SessionOptions options;
+    options.device = limited ? "sim:turns" : "sim";
+    if (limited) options.memory_limit_bytes = size_t{1} << 20;
+    Session session(b.model(), options);
+    Gate reached, gate;
+    set_fault(0, [&] {
+      reached.open();
+      gate.wait();
+    });
+    RunOptions first, second;
+    auto run = [&](const RunOptions& run_options, const std::string& output) {
+      return std::async(std::launch::async, [&, output] {
+        return session.run({{"x", floats({1, 2})}}, std::vector<std::string>{output}, &run_options);
+      });
+    };
+    auto hanging = run(first, "y");
+    reached.wait();
+    auto waiting = run(second, limited ? "z" : "y");
+    while (session.runs_in_flight() < 2) std::this_thread::yield();
+    second.terminate = true;
+    EXPECT_EQ(waiting.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "it waits for the other run";
+    gate.open();
+    try {
+      waiting.get();
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::cancelled);
+    }
+    EXPECT_EQ(values_of(hanging.get()[0]), (std::vector<float>{2, 3}));
   }
-  EXPECT_EQ(values_of(hanging.get()[0]), (std::vector<float>{2, 3}));
 }
 
 TEST(PlacedSession, ADeviceThatIsNotThereIsNamed) {
