@@ -24,7 +24,7 @@ struct RulePass {
   std::unique_ptr<Rule> (*make)();
 };
 
-constexpr std::string_view kComputeInFloat32 = "compute-in-float32";
+constexpr std::string_view kComputeInFloat32 = "compute-in-float32", kFuseDepthwise = "fuse-depthwise";
 
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
 // rules look at them; removal last.
@@ -80,14 +80,14 @@ constexpr WholeGraphPass kAfter[] = {
 };
 
 // Once, when all else is settled: their operators exist in memory only.
-constexpr WholeGraphPass kLayout[] = {
-    {{"assign-layout", "convolutions and what lies between them, channels innermost", true},
-     [](Graph& graph, FoldBudget&, int64_t limit) { return assign_layout(graph, limit); }},
+constexpr WholeGraphPass kAssignLayout = {{"assign-layout", "convolutions and what lies between them, channels innermost", true},
+                                          [](Graph& graph, FoldBudget&, int64_t limit) { return assign_layout(graph, limit); }};
+constexpr WholeGraphPass kAfterLayout[] = {
     {{"fuse-conv", "NhwcConv + Add + activation -> NhwcConv", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
     {{"fuse-scale", "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_scale(graph, limit); }},
-    {{"fuse-depthwise", "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
+    {{kFuseDepthwise, "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };
 constexpr WholeGraphPass kLast[] = {
@@ -132,14 +132,13 @@ class Pipeline {
  private:
   void settle_layout() {
     const int64_t before = left_;
-    apply(kLayout[0]);
+    apply(kAssignLayout);
     if (left_ == before) return;
     // Transposes meet those of the model, and axes that are computed have become constants.
     for (const WholeGraphPass& pass : kBefore) apply(pass);
     for (const RulePass& pass : kRules) apply(pass);
     for (const WholeGraphPass& pass : kAfter) apply(pass);
-    apply(kLayout[1]);
-    apply(kLayout[2]);
+    for (const WholeGraphPass& pass : kAfterLayout) apply(pass);
     infer(graph_, {.warn = options_.warn});
   }
 
@@ -148,6 +147,7 @@ class Pipeline {
     if (options_.keep_quantisation && (info.name == kQuantizedMatMul || info.name == kBlockedMatMul)) return false;
     if (!options_.layout && info.name == kQuantizedConv) return false;  // its QLinearConv is for the layout pass
     if (!options_.widen && info.name == kComputeInFloat32) return false;
+    if (!options_.precision.empty() && info.name == kFuseDepthwise) return false;  // the two together compute in float32 only
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
   }
 
@@ -197,7 +197,8 @@ std::vector<PassInfo> list_passes() {
   for (const RulePass& pass : kRules) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kAfter) list.push_back(pass.info);
   for (const RulePass& pass : kFusions) list.push_back(pass.info);
-  for (const WholeGraphPass& pass : kLayout) list.push_back(pass.info);
+  list.push_back(kAssignLayout.info);
+  for (const WholeGraphPass& pass : kAfterLayout) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
   list.push_back(kAssignPrecision);
   return list;

@@ -172,6 +172,19 @@ ValueId pair_of(GraphBuilder& b, ValueId x, int64_t inputs, int64_t channels, co
               {{"group", channels}, {"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{2, 1}}});
 }
 
+// The passes over graphs with channels innermost, as sessions run them: one that nobody calls is noticed by its users only.
+TEST(FuseDepthwise, IsPartOfThePipeline) {
+  GraphBuilder b;
+  b.output(pair_of(b, b.input("x", {1, 5, b.symbol("h"), b.symbol("w")}), 5, 20, ""));
+  auto graph = b.take(), halves = graph->clone();
+  passes::optimize(*graph, {.verify = true});
+  EXPECT_EQ(count(*graph, "NhwcPointwiseDepthwise", "treadle"), 1);
+  passes::PipelineOptions options{.verify = true};
+  options.precision = passes::PrecisionRules::parse("bfloat16");
+  passes::optimize(*halves, options);
+  EXPECT_EQ(count(*halves, "NhwcPointwiseDepthwise", "treadle"), 0) << "the two together compute in float32 only";
+}
+
 TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
   GraphBuilder b;
   ValueId x = b.input("x", {2, 5, b.symbol("h"), b.symbol("w")});
