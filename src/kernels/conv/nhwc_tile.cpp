@@ -34,6 +34,40 @@ constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
+// As in the GEMM's tile: rows of a panel that L1 has no room for come from L2 a few steps before they are used.
+constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
+
+// Fetching never faults, wherever it points. kLevel: 3 for L1, 2 for L2.
+template <int kLevel>
+HWY_INLINE void fetch(const float* from, int64_t bytes_ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes_ahead)), 0, kLevel);
+}
+
+// sum += `length` columns of A, a run of the window of each row, times as many rows of the panel. kApart: each row has a pointer, `a`; else
+// rows are a_row apart from `first`. `ahead`: bytes from each row of the panel to the line to fetch.
+template <bool kFromL2, int kRows, int kVectors, bool kApart>
+HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] const float* const (&a)[kRows], int64_t a_row,
+                        int64_t length, [[maybe_unused]] int64_t ahead, const float*& panel, V (&sum)[kRows][kVectors]) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float* HWY_RESTRICT b = panel;
+  for (int64_t k = 0; k < length; ++k) {
+    V bv[kVectors];
+    // One line for each row of a panel, so that memory keeps pace with the sums; where loads are short, they are not for this.
+    if constexpr (kVectors > 2) fetch<2>(b, ahead);
+    if constexpr (kFromL2) {
+      TREADLE_EACH_VECTOR fetch<3>(b + v * lanes, kRowsAhead * kVectors * lanes * static_cast<int64_t>(sizeof(float)));
+    }
+    TREADLE_EACH_VECTOR bv[v] = hn::LoadU(d, b + v * lanes);
+    TREADLE_EACH_ROW {
+      const V av = hn::Set(d, kApart ? a[r][k] : first[r * a_row]);
+      TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+    }
+    if constexpr (!kApart) ++first;
+    b += kVectors * lanes;
+  }
+  panel = b;
+}
+
 // kApart: rows lie where job.pixels says, else a_row apart from A, which belongs to `row`.
 template <int kRows, int kVectors, bool kApart>
 HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, [[maybe_unused]] int64_t ahead) {
@@ -41,27 +75,18 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum[kRows][kVectors];
   TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Zero(d);
-  const float* HWY_RESTRICT b = job.B;
+  const float* b = job.B;
+  const bool from_l2 = job.num_segments * job.length * kVectors * lanes * static_cast<int64_t>(sizeof(float)) > kPanelBytesInL1;
   for (int64_t s = 0; s < job.num_segments; ++s) {
-    const float* HWY_RESTRICT first = A + job.segments[s];
-    [[maybe_unused]] const float* a[kRows];
+    const float* first = A + job.segments[s];
+    const float* a[kRows];
     if constexpr (kApart) {
       TREADLE_EACH_ROW a[r] = first + job.pixels[row + r];
     }
-    for (int64_t k = job.length; k > 0; --k) {
-      V bv[kVectors];
-      // One line for each row of a panel, so that memory keeps pace with the sums; where loads are short, they are not for this. Fetching
-      // never faults, wherever it points.
-      if constexpr (kVectors > 2)
-        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(ahead)), 0, 2);
-      TREADLE_EACH_VECTOR bv[v] = hn::LoadU(d, b + v * lanes);
-      TREADLE_EACH_ROW {
-        const V av = hn::Set(d, kApart ? a[r][job.length - k] : first[r * a_row]);
-        TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
-      }
-      if constexpr (!kApart) ++first;
-      b += kVectors * lanes;
-    }
+    if (kVectors > 2 && from_l2)
+      add_run<(kVectors > 2), kRows, kVectors, kApart>(d, first, a, a_row, job.length, ahead, b, sum);
+    else
+      add_run<false, kRows, kVectors, kApart>(d, first, a, a_row, job.length, ahead, b, sum);
   }
 
   const int64_t last = job.columns - (kVectors - 1) * lanes;
