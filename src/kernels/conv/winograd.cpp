@@ -14,10 +14,13 @@ namespace {
 
 constexpr int64_t kPointsPerBlock = 32 * 36;    // of transformed tiles, which stay in L2
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // so few are done at once: each block reads all weights
-constexpr int64_t kLongestSum = 128;            // channels that one chain of sums adds up: the rounding of longer ones is most of the error
-constexpr int64_t kEnoughBlocks = 6;            // from here on a thread takes whole blocks; before, all threads share each block
+// Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few parts,
+// as each reads and writes the sums once more.
+constexpr int64_t kLongestSum = 128, kShortestSum = 32, kFewParts = 4;
+constexpr int64_t kEnoughBlocks = 6;  // from here on a thread takes whole blocks; before, all threads share each block
 
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 
 /// The tiles of one image, cut into blocks of whole tile rows; of several images where one has few. A block's input with its border is dead
 /// when the products are written: they share a buffer.
@@ -62,7 +65,8 @@ int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M);
 /// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part.
 struct Parts {
   int64_t C, count;
-  explicit Parts(int64_t channels) : C(channels), count(std::max<int64_t>(1, (channels + kLongestSum - 1) / kLongestSum)) {}
+  explicit Parts(int64_t channels)
+      : C(channels), count(std::max({int64_t{1}, divide_up(C, kLongestSum), std::min(kFewParts, divide_up(C, kShortestSum))})) {}
   int64_t begin(int64_t part) const { return C * part / count; }
 };
 
