@@ -18,18 +18,18 @@ constexpr int64_t kManyChunks = 30'000;     // of a millisecond each, as long as
 void rest() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
 TEST(SimEngine, WorkThatGivesWayLeavesBetweenTheChunksOfItsLoop) {
-  Engine engine;
+  SimEngine engine;
   std::atomic<bool> under_way{false};
   std::atomic<int64_t> chunks{0}, chunks_before{-1};
   std::thread guaranteed([&] {
     while (!under_way) rest();
-    Engine::Turn turn(engine, kFirst);
+    SimEngine::Turn turn(engine, kFirst);
     chunks_before = chunks.load();
     rest();
     EXPECT_EQ(chunks, chunks_before) << "one at a time";
   });
   {
-    Engine::Turn turn(engine, kLast);
+    SimEngine::Turn turn(engine, kLast);
     parallel_for(nullptr, kManyChunks, 1, [&](int64_t, int64_t) {
       under_way = true;
       ++chunks;
@@ -42,15 +42,15 @@ TEST(SimEngine, WorkThatGivesWayLeavesBetweenTheChunksOfItsLoop) {
 }
 
 TEST(SimEngine, OtherWorkStaysUntilItsEnd) {
-  Engine engine;
+  SimEngine engine;
   std::atomic<bool> waits{false}, ended{false};
   std::thread other;
   {
-    Engine::Turn turn(engine, kFirst);
+    SimEngine::Turn turn(engine, kFirst);
     EXPECT_EQ(LoopBreakScope::current(), nullptr);
     other = std::thread([&] {
       waits = true;
-      Engine::Turn second(engine, kFirst);
+      SimEngine::Turn second(engine, kFirst);
       EXPECT_TRUE(ended);
     });
     while (!waits) rest();
@@ -61,17 +61,17 @@ TEST(SimEngine, OtherWorkStaysUntilItsEnd) {
 }
 
 TEST(SimEngine, WorkThatGivesWayBeginsLast) {
-  Engine engine;
+  SimEngine engine;
   std::string order;
   std::atomic<int> waiting{0};
   std::vector<std::thread> threads;
   {
-    Engine::Turn turn(engine, kFirst);
+    SimEngine::Turn turn(engine, kFirst);
     auto add = [&](const std::function<void()>& gives_way, char name) {
       const int before = waiting;
       threads.emplace_back([&engine, &order, &waiting, &gives_way, name] {
         ++waiting;
-        Engine::Turn own(engine, gives_way);
+        SimEngine::Turn own(engine, gives_way);
         order += name;
       });
       while (waiting == before) rest();
@@ -86,23 +86,23 @@ TEST(SimEngine, WorkThatGivesWayBeginsLast) {
 }
 
 TEST(SimEngine, AWaitThatIsEndedLeavesTheLine) {
-  Engine engine;
+  SimEngine engine;
   const std::function<void()> cancelled = [] { throw std::runtime_error("cancelled"); };
   {
-    Engine::Turn turn(engine, kFirst);
-    std::thread other([&] { EXPECT_THROW(Engine::Turn(engine, cancelled), std::runtime_error); });
+    SimEngine::Turn turn(engine, kFirst);
+    std::thread other([&] { EXPECT_THROW(SimEngine::Turn(engine, cancelled), std::runtime_error); });
     other.join();
   }
-  Engine::Turn next(engine, kLast);
+  SimEngine::Turn next(engine, kLast);
 }
 
 // Ended in the middle of its loop, while it is away.
 TEST(SimEngine, WorkMayEndWhileItGivesWay) {
-  Engine engine;
+  SimEngine engine;
   std::atomic<bool> under_way{false}, computes{false}, stop{false};
   std::thread guaranteed([&] {
     while (!under_way) rest();
-    Engine::Turn turn(engine, kFirst);
+    SimEngine::Turn turn(engine, kFirst);
     computes = true;
     while (!stop) rest();
   });
@@ -110,7 +110,7 @@ TEST(SimEngine, WorkMayEndWhileItGivesWay) {
     if (computes) throw std::runtime_error("cancelled");
   };
   auto work = [&] {
-    Engine::Turn turn(engine, ends);
+    SimEngine::Turn turn(engine, ends);
     parallel_for(nullptr, kManyChunks, 1, [&](int64_t, int64_t) {
       under_way = true;
       if (!computes) rest();
@@ -119,7 +119,7 @@ TEST(SimEngine, WorkMayEndWhileItGivesWay) {
   EXPECT_THROW(work(), std::runtime_error);
   stop = true;
   guaranteed.join();
-  Engine::Turn next(engine, kLast);
+  SimEngine::Turn next(engine, kLast);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr auto kSpin = std::chrono::microseconds(100);
 
 }  // namespace
 
-Engine::Turn::Turn(Engine& engine, const std::function<void()>& gives_way) : engine_(engine), gives_way_(gives_way) {
+SimEngine::Turn::Turn(SimEngine& engine, const std::function<void()>& gives_way) : engine_(engine), gives_way_(gives_way) {
   if (!gives_way_) {
     engine_.enter();
   } else {
@@ -25,18 +25,18 @@ Engine::Turn::Turn(Engine& engine, const std::function<void()>& gives_way) : eng
   inside_ = true;
 }
 
-Engine::Turn::~Turn() {
+SimEngine::Turn::~Turn() {
   if (inside_) engine_.leave(static_cast<bool>(gives_way_));
 }
 
-void Engine::Turn::take() {
+void SimEngine::Turn::take() {
   engine_.leave(/*gave_way=*/true);
   inside_ = false;
   engine_.enter_last(gives_way_);
   inside_ = true;
 }
 
-void Engine::enter() {
+void SimEngine::enter() {
   waiting_.fetch_add(1);
   const auto start = Clock::now();
   for (const auto until = start + kSpin; busy_.load(std::memory_order_relaxed) && Clock::now() < until;) cpu_relax();
@@ -50,7 +50,7 @@ void Engine::enter() {
 }
 
 // Nobody wakes it when the others have ended: they would pay for the call.
-void Engine::enter_last(const std::function<void()>& check) {
+void SimEngine::enter_last(const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
   const auto own = last_.insert(last_.end(), this);
   try {
@@ -71,7 +71,7 @@ void Engine::enter_last(const std::function<void()>& check) {
   busy_ = true;
 }
 
-void Engine::leave(bool gave_way) {
+void SimEngine::leave(bool gave_way) {
   std::lock_guard lock(mutex_);
   busy_ = false;
   if (!gave_way) ended_ = Clock::now();

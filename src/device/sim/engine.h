@@ -17,13 +17,13 @@ namespace treadle {
 /// One piece of work at a time, in the order in which they come. Work that gives way lets all other work go first: it begins when none was
 /// there for a moment, and leaves the engine between two chunks of its loops as soon as some comes, to go on later from there. That
 /// stands for a device that ends a kernel in the middle (REEF, OSDI 2022) or runs it in slices (Tally, ASPLOS 2025).
-class Engine {
+class SimEngine {
  public:
   /// The calling thread computes, for as long as it lives.
   class Turn final : LoopBreak {
    public:
     /// @param gives_way  empty: it does not; else called now and then while it waits, and may throw.
-    Turn(Engine& engine, const std::function<void()>& gives_way);
+    Turn(SimEngine& engine, const std::function<void()>& gives_way);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -32,7 +32,7 @@ class Engine {
     bool wanted() const noexcept override { return engine_.waiting_.load(std::memory_order_relaxed) > 0; }
     void take() override;
 
-    Engine& engine_;
+    SimEngine& engine_;
     const std::function<void()>& gives_way_;
     bool inside_ = false;
     std::optional<LoopBreakScope> breaks_;

@@ -85,7 +85,7 @@ class SimStream final : public Stream {
  public:
   /// @param engine  of the device, which outlives the stream; null: streams compute beside each other.
   SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
-            const SimOptions& options, Engine* engine)
+            const SimOptions& options, SimEngine* engine)
       : device_(std::move(device)),
         checker_(std::move(checker)),
         timeline_(checker_->add_timeline(std::string(name))),
@@ -111,7 +111,7 @@ class SimStream final : public Stream {
   void enqueue(Work work, std::string_view) override {
     if (engine_)
       work = [engine = engine_, check = gives_way_, inner = std::move(work)] {
-        Engine::Turn turn(*engine, check);
+        SimEngine::Turn turn(*engine, check);
         inner();
       };
     issue(std::move(work));
@@ -240,7 +240,7 @@ class SimStream final : public Stream {
   int timeline_;
   int max_delay_us_;
   double bus_bytes_per_second_;
-  Engine* engine_;
+  SimEngine* engine_;
   std::function<void()> gives_way_;
   std::mt19937_64 random_;
   std::mutex mutex_;
@@ -355,7 +355,7 @@ class SimDeviceImpl final : public SimDevice {
   std::shared_ptr<AccessChecker> checker_;
   std::atomic<size_t> allocated_{0}, peak_{0};
   std::atomic<uint64_t> num_streams_{0};
-  Engine engine_;
+  SimEngine engine_;
   std::mutex mutex_;
   std::vector<void*> quarantine_;
 };
