@@ -58,10 +58,10 @@ struct TREADLE_API SessionOptions {
   bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
   std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
   /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over
-  /// (memory that the caller bound apart). 0: none. Runs keep to it by another order of nodes, by writing values to a file or computing them
-  /// twice, one node after the other; a run that cannot ends before it begins with Error(resource_exhausted) that says the least limit it
-  /// could keep. Runs that have no room beside others wait. Sizes that come out in the run only are checked when they do; the error has a
-  /// limit that holds whatever they are, where they have bounds. On a device it is the device's memory that is limited.
+  /// (memory that the caller bound apart). 0: none. Runs keep to it by another order of nodes, by writing values to a file or computing
+  /// them twice, one node after the other; a run that cannot ends before it begins with Error(resource_exhausted) that says the least limit
+  /// it could keep. Runs that have no room beside others wait. Sizes that come out in the run only are checked when they do; the error has
+  /// a limit that holds whatever they are, where they have bounds. On a device it is the device's memory that is limited.
   size_t memory_limit_bytes = 0;
   std::string spill_folder;                       ///< for values that do not fit; empty: that of temporary files
   std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with what the session is charged with; null: nobody

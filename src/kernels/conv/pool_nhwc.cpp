@@ -155,9 +155,8 @@ void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool includ
   const int64_t row = w.out[2] * C;
   parallel_for(pool, N * w.out[1], std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, row * w.kernel_size())),
                [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r)
-                   HWY_DYNAMIC_DISPATCH(pool_row)
-                   (kind, w, C, include_pad, steps, x + r / w.out[1] * w.in_size() * steps.x, r % w.out[1], y + r * w.out[2] * steps.y);
+                 for (int64_t r = begin; r < end; ++r) HWY_DYNAMIC_DISPATCH(pool_row)
+                 (kind, w, C, include_pad, steps, x + r / w.out[1] * w.in_size() * steps.x, r % w.out[1], y + r * w.out[2] * steps.y);
                });
 }
 
