@@ -148,7 +148,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                          .residual_row = first ? p.M : p.y_step(),
                          .low = last ? clamp.low : -kInfinity,
                          .high = last ? clamp.high : kInfinity,
-                         .fetches_ahead = piece == 0});
+                         .fetches_ahead = true});
               weights_of_part += part.segments * part.length * vectors * plan.panels.lanes;
             }
           }
