@@ -28,12 +28,12 @@ inline bool is_flat(const Window& w) {
   return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
 }
 
-/// The image that the direct way reads: padded if need be. Windows of several pixels want these side by side.
+/// The image that the direct way reads: padded if need be, and with channels innermost. Windows of several pixels want these side by side.
 struct Source {
   int64_t extent[3];
   bool copied;
   int64_t step;  // floats from pixel to pixel
-  explicit Source(const ConvParams& p) : copied(is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
+  explicit Source(const ConvParams& p) : copied(p.x_planes || is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
     const Window& w = p.window;
     step = copied ? p.C : p.x_step();
     for (int i = 0; i < 3; ++i) {
