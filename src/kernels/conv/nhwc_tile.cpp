@@ -38,7 +38,7 @@ constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
 
 // Fetching never faults, wherever it points.
-HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
+[[maybe_unused]] HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes_ahead)), 0, 3);
 }
 
@@ -46,7 +46,7 @@ HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
 struct NextLines {
   uintptr_t at = 0, step = 0;  // bytes
 };
-HWY_INLINE void fetch_into_l2(NextLines& next) {
+[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
   __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
   next.at += next.step;
 }
@@ -145,13 +145,10 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
-  NextLines next{reinterpret_cast<uintptr_t>(job.B)};
+  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
   const uintptr_t depth = static_cast<uintptr_t>(job.num_segments * job.length),
                   row_bytes = static_cast<uintptr_t>(kVectors * lanes) * sizeof(float);
-  if (job.fetches_ahead) {
-    next.at += depth * row_bytes;
-    next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
-  }
+  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
     tile_of<kVectors, kApart>(count, job, A, a_row, row, next);

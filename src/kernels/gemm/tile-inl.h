@@ -105,7 +105,7 @@ constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 struct NextLines {
   uintptr_t at = 0, step = 0;  // bytes
 };
-HWY_INLINE void fetch_into_l2(NextLines& next) {
+[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
   __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
   next.at += next.step;
 }
@@ -218,13 +218,9 @@ void rows_of(const TileJob<T>& job) {
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
   int64_t row = job.row_begin;
-  // The next panel is behind this one, and as large.
-  NextLines next{reinterpret_cast<uintptr_t>(job.B)};
+  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
   const uintptr_t row_bytes = static_cast<uintptr_t>(job.b_row) * sizeof(T), K = static_cast<uintptr_t>(job.K);
-  if (job.fetches_ahead) {
-    next.at += K * row_bytes;
-    next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
-  }
+  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
     tile_of<T, kVectors>(count, job, row, next);
