@@ -158,7 +158,7 @@ class Pipeline {
   void apply(const RulePass& pass) {
     if (!is_active(pass.info)) return;
     std::unique_ptr<Rule> rules[] = {pass.make()};
-    timed(pass.info, [&] { return apply_rules(graph_, rules, {.training = options_.training, .max_patches = left_}); });
+    timed(pass.info, [&] { return apply_rules(graph_, rules, rule_options()); });
   }
 
   template <typename Fn>
@@ -168,6 +168,8 @@ class Pipeline {
     int64_t count = fn();
     auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
     left_ -= std::min(left_, count);
+  PatchOptions rule_options() const { return {.training = options_.training, .max_patches = left_, .num_visits = options_.num_visits}; }
+
     if (options_.verify) verify(graph_);
     if (count > 0 && options_.log)
       options_.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());

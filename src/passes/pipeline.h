@@ -35,6 +35,7 @@ struct PipelineOptions {
 };
 
 /// What every graph needs before it is lowered: constants of bodies are their own. Changes no value.
+  int64_t* num_visits = nullptr;  ///< grows by one for each node that a rule is asked about
 void canonicalise(Graph& graph);
 
 /// canonicalise, then simplification. `graph` must be upgraded and inferred.
