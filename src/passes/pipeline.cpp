@@ -56,6 +56,7 @@ constexpr RulePass kRules[] = {
     {{"merge-constant-operands", "(x * c1) * c2 -> x * c, where exact", false}, merge_constant_operands},
     {{"divide-to-multiply", "x / 2^k -> x * 2^-k", false}, divide_to_multiply},
     {{"stack-to-pairs", "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y), outside of training", true}, stack_to_pairs},
+    {{"absorb-pad", "Pad of zeros -> the pads of the convolution or pool that reads it", false}, absorb_pad},
     {{"batch-norm-into-conv", "BatchNormalization(Conv(x)), Conv(x) * constant … -> Conv(x) with other weights, outside of training", true},
      batch_norm_into_conv},
     {{"fuse-gelu", "Gelu and Swish written out -> one operator, outside of training", true}, fuse_gelu},
