@@ -63,10 +63,12 @@ constexpr RulePass kRules[] = {
     {{"fuse-normalization", "LayerNormalization and RMSNormalization written out -> one operator, outside of training", true},
      fuse_normalization},
     {{"fuse-attention", "products around a Softmax -> FusedAttention, outside of training", true}, fuse_attention},
+    {{"fuse-rotary", "rotary position embedding written out -> FusedRotary, outside of training", true}, fuse_rotary},
     {{kQuantizedMatMul, "products of dequantised operands -> QuantizedMatMul, outside of training", true}, fuse_quantized_matmul},
     {{kQuantizedConv, "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training", true},
      fuse_quantized_conv},
     {{kBlockedMatMul, "products with dequantised weights -> BlockedMatMul, outside of training", true}, fuse_blocked_matmul},
+    {{"rotary-layouts", "Transposes around FusedRotary -> its strides", true}, rotary_layouts},
     {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.

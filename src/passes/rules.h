@@ -24,6 +24,8 @@ std::unique_ptr<Rule> fuse_gelu();
 std::unique_ptr<Rule> fuse_normalization();
 std::unique_ptr<Rule> fuse_attention();
 std::unique_ptr<Rule> attention_layouts();
+std::unique_ptr<Rule> fuse_rotary();
+std::unique_ptr<Rule> rotary_layouts();
 std::unique_ptr<Rule> fuse_into_matmul();
 std::unique_ptr<Rule> fuse_quantized_matmul();
 std::unique_ptr<Rule> fuse_quantized_conv();
