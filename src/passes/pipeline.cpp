@@ -101,6 +101,8 @@ constexpr WholeGraphPass kLast[] = {
 constexpr PassInfo kAssignPrecision{"assign-precision",
                                     "products and convolutions to be computed in less than float32, where the session asks", true};
 
+constexpr PassInfo kAssignConvChoice{"assign-conv-choice", "which ways convolutions may go, where the session says", true};
+
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
@@ -129,6 +131,8 @@ class Pipeline {
     for (const WholeGraphPass& pass : kLast) apply(pass);
     if ((options_.layout || !options_.precision.empty()) && is_active(kAssignPrecision))
       timed(kAssignPrecision, [&] { return assign_precision(graph_, options_.precision, left_); });
+    if (!options_.conv_choice.empty() && is_active(kAssignConvChoice))
+      timed(kAssignConvChoice, [&] { return assign_conv_choice(graph_, options_.conv_choice, left_); });
     release_unused_constants(graph_);
   }
 
@@ -164,6 +168,8 @@ class Pipeline {
     timed(pass.info, [&] { return apply_rules(graph_, rules, rule_options()); });
   }
 
+  PatchOptions rule_options() const { return {.training = options_.training, .max_patches = left_, .num_visits = options_.num_visits}; }
+
   template <typename Fn>
   void timed(const PassInfo& info, Fn&& fn) {
     size_t nodes = graph_.num_nodes();
@@ -171,8 +177,6 @@ class Pipeline {
     int64_t count = fn();
     auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
     left_ -= std::min(left_, count);
-  PatchOptions rule_options() const { return {.training = options_.training, .max_patches = left_, .num_visits = options_.num_visits}; }
-
     if (options_.verify) verify(graph_);
     if (count > 0 && options_.log)
       options_.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());
@@ -206,6 +210,7 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kAfterLayout) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
   list.push_back(kAssignPrecision);
+  list.push_back(kAssignConvChoice);
   return list;
 }
 
