@@ -230,10 +230,10 @@ void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels,
   });
 }
 
-NhwcMethod nhwc_method(const ConvParams& p) {
+NhwcMethod nhwc_method(const ConvParams& p, const ConvChoice& choice) {
   if (p.x_planes) return NhwcMethod::direct;
   if (is_depthwise(p)) return NhwcMethod::depthwise;
-  const int out = winograd_choice(p);
+  const int out = winograd_choice(p, choice);
   return out == 4 ? NhwcMethod::winograd4 : out == 2 ? NhwcMethod::winograd2 : NhwcMethod::direct;
 }
 
