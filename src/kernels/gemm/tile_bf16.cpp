@@ -290,7 +290,7 @@ void to_tiles_here(const float* rows, int64_t lda, int64_t count, int64_t K, int
       const float* from = rows + r * lda + first;
       for (int64_t k = 0; k < kAmxPitch; k += lanes) {
         const V x = k + lanes <= columns ? hn::LoadU(d, from + k)
-                    : k < columns        ? hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(columns - k)), d, from + k)
+                    : k < columns        ? load_first(d, FirstLanes(d, columns - k), from + k)
                                          : hn::Zero(d);
         hn::StoreU(narrowed<kHasPairs>(x), d16, hi + r * kAmxPitch + k);
         if (lo != nullptr) hn::StoreU(narrowed<kHasPairs>(rest_of(x)), d16, lo + r * kAmxPitch + k);
