@@ -162,9 +162,12 @@ float chains(long steps, float factor, float addend) {
   ALL(SUM)
   return sum[0];
 }
-float read_all(const vec* data, long bytes) {
+float read_all(const vec* data, long bytes, long times) {
   vec a = {}, b = {}, c = {}, d = {};
-  for (long i = 0; i + 4 <= bytes / BYTES; i += 4) { a += data[i]; b += data[i + 1]; c += data[i + 2]; d += data[i + 3]; }
+  for (long t = 0; t < times; ++t) {
+    for (long i = 0; i + 4 <= bytes / BYTES; i += 4) { a += data[i]; b += data[i + 1]; c += data[i + 2]; d += data[i + 3]; }
+    __asm__ volatile("" ::: "memory");
+  }
   return (a + b + c + d)[0];
 }
 """
@@ -189,7 +192,7 @@ def library() -> ctypes.CDLL | None:
     if loaded is None:
         return None
     loaded.chains.argtypes, loaded.chains.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
-    loaded.read_all.argtypes, loaded.read_all.restype = [ctypes.c_void_p, ctypes.c_long], ctypes.c_float
+    loaded.read_all.argtypes, loaded.read_all.restype = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long], ctypes.c_float
     loaded.lanes.restype = ctypes.c_long
     return loaded
 
@@ -208,7 +211,9 @@ def on_threads(threads: int, work: Callable[[int], object]) -> Callable[[], None
     return run
 
 
-PEAK_STEPS = 100_000
+# A run takes milliseconds, beside which the start of a thread is little.
+PEAK_STEPS = 1_000_000
+READ_BYTES = 1 << 26
 
 
 def peak_runner(threads: int = 1) -> Callable[[], None]:
@@ -222,14 +227,18 @@ def peak_flops(threads: int = 1) -> int:
 
 
 def read_runner(size_bytes: int, threads: int = 1) -> Callable[[], None]:
-    """A function that reads so many bytes once."""
+    """A function that reads so many bytes read_times(size_bytes) times."""
     import numpy as np
 
     memory = np.ones(size_bytes // 4 + 64, np.float32)
     start = memory.ctypes.data + -memory.ctypes.data % 64
     part = size_bytes // threads // 64 * 64
     read = library().read_all
-    return on_threads(threads, lambda i: (read(start + i * part, part), memory)[0])
+    return on_threads(threads, lambda i: (read(start + i * part, part, read_times(size_bytes)), memory)[0])
+
+
+def read_times(size_bytes: int) -> int:
+    return max(1, READ_BYTES // max(size_bytes, 1))
 
 
 def weight_bytes(path: Path) -> int:

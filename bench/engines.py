@@ -30,7 +30,7 @@ PACKAGES = {
     "onnxruntime": ["onnxruntime"],
     "openvino": ["openvino"],
     "ncnn": ["ncnn", "pnnx"],
-    "mnn": ["MNN"],
+    "mnn": ["MNN", "_tools"],
     "pytorch": ["torch"],
 }
 ENGINES = list(PACKAGES)
@@ -284,7 +284,8 @@ def _convert_ncnn(case: Case, scratch: Path, place: Path) -> None:
 
 
 def _convert_mnn(case: Case, scratch: Path, place: Path) -> None:
-    command = [sys.executable, "-c", "import sys; from MNN.tools.mnnconvert import main; sys.exit(main())"]
+    # The converter itself: the module MNN.tools.mnnconvert would install packages and report to its makers.
+    command = [sys.executable, "-c", "import sys, _tools; _tools.mnnconvert(sys.argv)"]
     command += ["-f", "ONNX", "--modelFile", str(case.path), "--MNNModel", str(place / "model.mnn"), "--bizCode", "bench"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
     if not (place / "model.mnn").exists():

@@ -149,7 +149,7 @@ def measure(name: str, args) -> dict:
     peak, read = (result["engines"].pop(yardstick, None) for yardstick in YARDSTICKS)
     if peak and read:
         result["peak_gflops"] = ceilings.peak_flops(args.threads) / peak["ms"] / 1e6
-        result["weights_ms"] = read["ms"]
+        result["weights_ms"] = read["ms"] / ceilings.read_times(ceilings.weight_bytes(case.path))
         if layers := ceilings.layers_of(case.path, case.feeds):
             result["ceiling_ms"] = ceilings.ceiling_flops(layers) / result["peak_gflops"] / 1e6
     return result

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import xml.etree.ElementTree
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ import ceilings
 import layers
 import ratios
 import regression
+import report
 
 
 def test_operations_of_convolutions():
@@ -92,11 +94,13 @@ def test_yardsticks_do_what_they_count():
     aligned = aligned[(-aligned.ctypes.data % 64) // 4 :][:256]
     aligned[:] = data
     # The first element of each vector, over all of them.
-    assert library.read_all(aligned.ctypes.data, aligned.nbytes) == data.reshape(-1, library.lanes())[:, 0].sum()
+    assert library.read_all(aligned.ctypes.data, aligned.nbytes, 3) == 3 * data.reshape(-1, library.lanes())[:, 0].sum()
+    assert ceilings.read_times(ceilings.READ_BYTES // 2 - 1) == 2
+    assert ceilings.read_times(10 * ceilings.READ_BYTES) == 1
     assert ceilings.peak_flops(2) == 2 * ceilings.peak_flops(1)
     for threads in (1, 2):
         ceilings.peak_runner(threads)()
-        ceilings.read_runner(1000, threads)()
+        ceilings.read_runner(100_000, threads)()
 
 
 def result(**engines):
@@ -269,3 +273,34 @@ def test_a_regression_is_found_between_two_programs(tmp_path, monkeypatch, capsy
         monkeypatch.setattr(sys, "argv", ["regression.py", *sides, "--rounds", "3"])
         assert regression.main() == status
         assert word in capsys.readouterr().out
+
+
+def test_the_plot_has_a_dot_for_every_time_and_a_hollow_one_for_who_is_left_out():
+    one = result(treadle=(2.0, 1e-6), onnxruntime=(3.0, 1e-6), ncnn=(1.0, 1.0), mnn=(100.0, 1e-6)) | {"ceiling_ms": 1.0, "weights_ms": 0.1}
+    svg = xml.etree.ElementTree.fromstring(report.plot({"resnet18": one, "absent": result(onnxruntime=(1.0, 0.0))}, "a & b"))
+    name = "{http://www.w3.org/2000/svg}"
+    dots = [c for c in svg.iter(f"{name}circle") if c.find(f"{name}title") is not None]
+    at = {c.find(f"{name}title").text.split()[0]: float(c.get("cx")) for c in dots}
+    # From the scale's own lines: 0 and 1 are where they are, 3 is the end.
+    ticks = {t.text.split()[0]: float(t.get("x")) for t in svg.iter(f"{name}text") if t.get("text-anchor") == "middle"}
+    assert at == {"ONNX": ticks["1.5"], "ncnn": ticks["0.5"], "MNN": ticks["3"]}
+    assert [c.get("fill") == "white" for c in dots] == [False, True, False]
+    marks = [r for r in svg.iter(f"{name}rect") if r.get("width") == "3"]
+    assert float(marks[-1].get("x")) + 1.5 == pytest.approx(ticks["0.5"], abs=0.1)
+
+
+def test_tables_replace_what_stands_between_the_marks():
+    document = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n{report.END}\n"
+    assert report.replace_between_marks(document, "new\n") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n{report.END}\n"
+    for wrong in ("no marks", report.BEGIN, f"{report.END}{report.BEGIN}"):
+        with pytest.raises(ValueError, match="no <!--"):
+            report.replace_between_marks(wrong, "new")
+
+
+def test_a_section_names_machine_versions_and_models_in_their_order():
+    one = result(treadle=(2.0, 1e-6), onnxruntime=(3.0, 1e-6)) | {"peak_gflops": 100.0}
+    entry = {"results": {"vgg11": one, "resnet18": one}, "machine": "M", "date": "D", "commit": "C", "versions": {"treadle": "1", "onnxruntime": "2"}, "missing": {}}
+    lines = report.section("one", entry)
+    assert lines[2] == "M; peak 100 to 100 GFLOP/s; D, C; ONNX Runtime 2."
+    assert [line.split()[1] for line in lines if line.startswith("| ")] == ["model", "resnet18", "vgg11"]
+    assert report.kept_details({"memory": 1, "bits": 2, "engines": 3}) == {"memory": 1, "bits": 2}
