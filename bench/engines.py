@@ -267,6 +267,7 @@ def _convert_ncnn(case: Case, scratch: Path, place: Path) -> None:
         import architectures
         import torch
 
+        architectures.Attention.four_axes = True
         module, x = architectures.make(case.name, 1)
         source = scratch / "model.pt"
         with torch.no_grad():
