@@ -26,6 +26,12 @@ constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kPackedTaps = 64;  // of each filter, that are packed together: the lines that they are written to stay in L1
 
+/// to[i * channels + c] = planes[c * plane + i]
+void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
+  if (channels == 3) return interleave3(count, reinterpret_cast<const uint32_t*>(planes), plane, reinterpret_cast<uint32_t*>(to));
+  transpose_plane(channels, count, planes, plane, to, channels);
+}
+
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
@@ -40,9 +46,12 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
                    }
                    float* inside = out + w.pad_begin[2] * p.C;
                    const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
-                   const float* from = x + (d * w.in[1] + h) * w.in[2] * p.x_step();
+                   const int64_t first_pixel = (d * w.in[1] + h) * w.in[2];
+                   const float* from = x + first_pixel * p.x_step();
                    std::fill(out, inside, 0.0f);
-                   if (p.x_step() == p.C) {
+                   if (p.x_planes) {
+                     interleave(p.C, count / p.C, x + first_pixel, w.in_size(), inside);
+                   } else if (p.x_step() == p.C) {
                      std::copy(from, from + count, inside);
                    } else {
                      for (int64_t i = 0; i < count / p.C; ++i) std::copy_n(from + i * p.x_step(), p.C, inside + i * p.C);
@@ -148,7 +157,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                          .residual_row = first ? p.M : p.y_step(),
                          .low = last ? clamp.low : -kInfinity,
                          .high = last ? clamp.high : kInfinity,
-                         .fetches_ahead = piece == 0});
+                         .fetches_ahead = true});
               weights_of_part += part.segments * part.length * vectors * plan.panels.lanes;
             }
           }
@@ -218,6 +227,7 @@ void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels,
 }
 
 NhwcMethod nhwc_method(const ConvParams& p) {
+  if (p.x_planes) return NhwcMethod::direct;
   if (is_depthwise(p)) return NhwcMethod::depthwise;
   const int out = winograd_choice(p);
   return out == 4 ? NhwcMethod::winograd4 : out == 2 ? NhwcMethod::winograd2 : NhwcMethod::direct;
@@ -225,6 +235,7 @@ NhwcMethod nhwc_method(const ConvParams& p) {
 
 std::vector<NhwcMethod> nhwc_methods(const ConvParams& p) {
   std::vector<NhwcMethod> methods{NhwcMethod::direct};
+  if (p.x_planes) return methods;
   if (is_depthwise(p)) methods.push_back(NhwcMethod::depthwise);
   if (winograd_applies(p)) methods.insert(methods.end(), {NhwcMethod::winograd4, NhwcMethod::winograd2});
   return methods;

@@ -164,7 +164,7 @@ struct Shared {
 
 }  // namespace
 
-bool nhwc_bf16_fits(const ConvParams& p) { return Segments(p).length % 2 == 0; }
+bool nhwc_bf16_fits(const ConvParams& p) { return !p.x_planes && Segments(p).length % 2 == 0; }
 
 int64_t nhwc_bf16_packed_size(const ConvParams& p, Bf16Form form) { return p.group * group_words(p, form); }
 

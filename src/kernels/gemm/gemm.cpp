@@ -17,7 +17,7 @@ constexpr int64_t kRowsPerChunk = 96;       // whole 6- and 8-row tiles; with 64
 constexpr int64_t kRowsOfManyPanels = 192;  // where there are panels enough to share: each is read once for more rows
 constexpr int64_t kManyPanels = 8;
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work, twenty times what a parallel region costs
-constexpr int64_t kPanelBytes = 384 * 1024;    // of a panel that stays in L2 (1 MB) beside the rows that pass over it
+constexpr int64_t kPanelBytes = 192 * 1024;    // of a panel that stays in L2 (1 MB) beside the rows that pass over it
 constexpr int64_t kFewRows = 4;                // up to here B is read once or nearly so: packing would cost as much as the product
 
 int64_t grain_for(int64_t macs_per_item) { return std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs_per_item)); }
