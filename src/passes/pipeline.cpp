@@ -24,7 +24,7 @@ struct RulePass {
   std::unique_ptr<Rule> (*make)();
 };
 
-constexpr std::string_view kComputeInFloat32 = "compute-in-float32", kFuseDepthwise = "fuse-depthwise";
+constexpr std::string_view kComputeInFloat32 = "compute-in-float32", kFuseDepthwise = "fuse-depthwise", kReadPlanes = "read-planes";
 
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
 // rules look at them; removal last.
@@ -56,16 +56,19 @@ constexpr RulePass kRules[] = {
     {{"merge-constant-operands", "(x * c1) * c2 -> x * c, where exact", false}, merge_constant_operands},
     {{"divide-to-multiply", "x / 2^k -> x * 2^-k", false}, divide_to_multiply},
     {{"stack-to-pairs", "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y), outside of training", true}, stack_to_pairs},
+    {{"absorb-pad", "Pad of zeros -> the pads of the convolution or pool that reads it", false}, absorb_pad},
     {{"batch-norm-into-conv", "BatchNormalization(Conv(x)), Conv(x) * constant … -> Conv(x) with other weights, outside of training", true},
      batch_norm_into_conv},
     {{"fuse-gelu", "Gelu and Swish written out -> one operator, outside of training", true}, fuse_gelu},
     {{"fuse-normalization", "LayerNormalization and RMSNormalization written out -> one operator, outside of training", true},
      fuse_normalization},
     {{"fuse-attention", "products around a Softmax -> FusedAttention, outside of training", true}, fuse_attention},
+    {{"fuse-rotary", "rotary position embedding written out -> FusedRotary, outside of training", true}, fuse_rotary},
     {{kQuantizedMatMul, "products of dequantised operands -> QuantizedMatMul, outside of training", true}, fuse_quantized_matmul},
     {{kQuantizedConv, "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training", true},
      fuse_quantized_conv},
     {{kBlockedMatMul, "products with dequantised weights -> BlockedMatMul, outside of training", true}, fuse_blocked_matmul},
+    {{"rotary-layouts", "Transposes around FusedRotary -> its strides", true}, rotary_layouts},
     {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
@@ -87,6 +90,8 @@ constexpr WholeGraphPass kAfterLayout[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
     {{"fuse-scale", "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_scale(graph, limit); }},
+    {{kReadPlanes, "a NhwcConv of few channels reads the model's input with channels second", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return read_planes(graph, limit); }},
     {{kFuseDepthwise, "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };
@@ -97,6 +102,8 @@ constexpr WholeGraphPass kLast[] = {
 
 constexpr PassInfo kAssignPrecision{"assign-precision",
                                     "products and convolutions to be computed in less than float32, where the session asks", true};
+
+constexpr PassInfo kAssignConvChoice{"assign-conv-choice", "which ways convolutions may go, where the session says", true};
 
 class Pipeline {
  public:
@@ -126,6 +133,8 @@ class Pipeline {
     for (const WholeGraphPass& pass : kLast) apply(pass);
     if ((options_.layout || !options_.precision.empty()) && is_active(kAssignPrecision))
       timed(kAssignPrecision, [&] { return assign_precision(graph_, options_.precision, left_); });
+    if (!options_.conv_choice.empty() && is_active(kAssignConvChoice))
+      timed(kAssignConvChoice, [&] { return assign_conv_choice(graph_, options_.conv_choice, left_); });
     release_unused_constants(graph_);
   }
 
@@ -147,7 +156,7 @@ class Pipeline {
     if (options_.keep_quantisation && (info.name == kQuantizedMatMul || info.name == kBlockedMatMul)) return false;
     if (!options_.layout && info.name == kQuantizedConv) return false;  // its QLinearConv is for the layout pass
     if (!options_.widen && info.name == kComputeInFloat32) return false;
-    if (!options_.precision.empty() && info.name == kFuseDepthwise) return false;  // the two together compute in float32 only
+    if (!options_.precision.empty() && (info.name == kFuseDepthwise || info.name == kReadPlanes)) return false;  // in float32 only
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
   }
 
@@ -158,8 +167,10 @@ class Pipeline {
   void apply(const RulePass& pass) {
     if (!is_active(pass.info)) return;
     std::unique_ptr<Rule> rules[] = {pass.make()};
-    timed(pass.info, [&] { return apply_rules(graph_, rules, {.training = options_.training, .max_patches = left_}); });
+    timed(pass.info, [&] { return apply_rules(graph_, rules, rule_options()); });
   }
+
+  PatchOptions rule_options() const { return {.training = options_.training, .max_patches = left_, .num_visits = options_.num_visits}; }
 
   template <typename Fn>
   void timed(const PassInfo& info, Fn&& fn) {
@@ -201,6 +212,7 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kAfterLayout) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
   list.push_back(kAssignPrecision);
+  list.push_back(kAssignConvChoice);
   return list;
 }
 

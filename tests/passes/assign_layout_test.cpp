@@ -113,6 +113,35 @@ TEST(AssignLayout, TransposedConvolutionsWithoutOverlapMoveAndOthersStay) {
   EXPECT_EQ(count(*graph, "ConvTranspose"), 1);
 }
 
+TEST(AssignLayout, InstanceAndGroupNormalizationFollowAndTakeARelu) {
+  for (bool groups : {false, true}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {b.symbol("n"), 4, b.symbol("h"), 7});
+    ValueId conv = b.op("conv", "Conv", {x, b.weights("w1", {6, 4, 3, 3})}, {{"pads", Ints{1, 1, 1, 1}}});
+    const std::vector<ValueId> operands{conv, b.weights("s", {6}), b.input("o", {6})};
+    ValueId norm = groups ? b.op("norm", "GroupNormalization", operands, {{"num_groups", int64_t{3}}, {"epsilon", 1e-3F}})
+                          : b.op("norm", "InstanceNormalization", operands, {{"epsilon", 1e-3F}});
+    ValueId act = b.op("act", "Relu", {norm});
+    ValueId last =
+        b.op("last", "InstanceNormalization", {b.op("conv2", "Conv", {act, b.weights("w2", {6, 6, 1, 1})}), operands[1], operands[2]});
+    b.output(b.op("y", "Sigmoid", {last}));
+    auto graph = b.take();
+    EXPECT_GE(same_results(*graph, 1e-5), 5);
+    EXPECT_EQ(count(*graph, "Transpose"), 2);
+    EXPECT_EQ(count(*graph, "NhwcGroupNormalization", "treadle"), 2);
+    EXPECT_EQ(count(*graph, "Relu"), 0);
+    EXPECT_EQ(count(*graph, "Sigmoid"), 1);  // only a Relu is taken in
+  }
+}
+
+TEST(AssignLayout, NormalizationOfWhatDoesNotMoveStays) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 4, 6, 6});
+  b.output(b.op("y", "InstanceNormalization", {x, b.weights("s", {4}), b.weights("o", {4})}));
+  auto graph = b.take();
+  EXPECT_EQ(same_results(*graph), 0);
+}
+
 TEST(AssignLayout, LeavesConvolutionsWithComputedWeightsAlone) {
   GraphBuilder b;
   ValueId x = b.input("x", {1, 3, 8, 8});
@@ -257,6 +286,44 @@ TEST(FuseDepthwise, LeavesSmallImagesAndThoseThatOthersRead) {
   everything(*graph);
   fuse_conv(*graph, INT64_MAX);
   EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 0);
+}
+
+TEST(ReadPlanes, TheFirstConvolutionReadsTheInputAsItIs) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 3, b.symbol("h"), b.symbol("w")});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("w1", {8, 3, 3, 3}), b.weights("b1", {8})}, {{"pads", Ints{1, 1, 1, 1}}});
+  b.output(b.op("y", "Conv", {b.op("act", "Relu", {conv}), b.weights("w2", {4, 8, 1, 1})}));
+  auto graph = b.take();
+  std::unique_ptr<Graph> original = graph->clone();
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  std::unique_ptr<Graph> transposed = graph->clone();
+  EXPECT_EQ(passes::read_planes(*graph, INT64_MAX), 1);
+  verify(*graph);
+  infer(*graph);
+  EXPECT_EQ(count(*graph, "Transpose"), 1) << "the one at the output";
+  const std::vector<Datum> feeds = testing::random_feeds(*original), exact = testing::run_graph(*original, feeds),
+                           before = testing::run_graph(*transposed, feeds), after = testing::run_graph(*graph, feeds);
+  EXPECT_LE(testing::relative_difference(after[0], exact[0]), 3e-6);
+  EXPECT_EQ(testing::relative_difference(after[0], before[0]), 0);
+  passes::optimize(*original, {.verify = true});
+  EXPECT_EQ(count(*original, "Transpose"), 1) << "part of the pipeline";
+}
+
+TEST(ReadPlanes, LeavesManyChannelsNoPadsInnerValuesAndInputsReadTwice) {
+  GraphBuilder b;
+  const Ints pads{1, 1, 1, 1};
+  b.output(b.op("many", "Conv", {b.input("a", {1, 5, 9, 9}), b.weights("w1", {8, 5, 3, 3})}, {{"pads", pads}}));
+  b.output(b.op("bare", "Conv", {b.input("b", {1, 3, 9, 9}), b.weights("w2", {8, 3, 3, 3})}));
+  ValueId inner = b.op("inner", "Softmax", {b.input("c", {1, 3, 9, 9})});
+  b.output(b.op("behind", "Conv", {inner, b.weights("w3", {8, 3, 3, 3})}, {{"pads", pads}}));
+  ValueId twice = b.input("d", {1, 3, 9, 9});
+  b.output(b.op("one", "Conv", {twice, b.weights("w4", {8, 3, 3, 3})}, {{"pads", pads}}));
+  b.output(b.op("two", "Conv", {twice, b.weights("w5", {8, 3, 3, 3})}, {{"pads", pads}}));
+  auto graph = b.take();
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  EXPECT_EQ(passes::read_planes(*graph, INT64_MAX), 0);
 }
 
 TEST(FuseConv, LeavesValuesThatOthersReadAlone) {

@@ -14,10 +14,11 @@ namespace {
 
 constexpr int64_t kPointsPerBlock = 32 * 36;    // of transformed tiles, which stay in L2
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // so few are done at once: each block reads all weights
-// Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few parts,
-// as each reads and writes the sums once more.
-constexpr int64_t kLongestSum = 128, kShortestSum = 32, kFewParts = 4;
-constexpr int64_t kEnoughBlocks = 6;  // from here on a thread takes whole blocks; before, all threads share each block
+// Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few of
+// them.
+constexpr int64_t kLongestSum = 128, kShortestSum = 32, kFewChains = 4;
+constexpr int64_t kChannelsTogether = 8;  // channels are rounded up to these; weights of more would be multiplied by zeros
+constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
@@ -26,7 +27,7 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 /// when the products are written: they share a buffer.
 struct Plan {
   int64_t out, points;  // outputs of a tile's side, matrices
-  int64_t C, M;         // rounded up to vectors
+  int64_t C, M;         // rounded up
   int64_t high, wide;   // tiles
   int64_t rows_per_block, images_per_block;
   int64_t blocks;              // of one image
@@ -38,7 +39,7 @@ struct Plan {
   Plan(const ConvParams& p, int outputs) : out(outputs), points((out + 2) * (out + 2)) {
     const Window& w = p.window;
     const int64_t tiles_per_block = kPointsPerBlock / points, tiles_in_one_block = kPointsInOneBlock / points;
-    C = round_up(p.C, kWinogradLanes);
+    C = round_up(p.C, kChannelsTogether);
     M = round_up(p.M, kWinogradLanes);
     high = (w.out[1] + out - 1) / out;
     wide = (w.out[2] + out - 1) / out;
@@ -62,13 +63,11 @@ struct Plan {
 
 int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
 
-/// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part.
-struct Parts {
-  int64_t C, count;
-  explicit Parts(int64_t channels)
-      : C(channels), count(std::max({int64_t{1}, divide_up(C, kLongestSum), std::min(kFewParts, divide_up(C, kShortestSum))})) {}
-  int64_t begin(int64_t part) const { return C * part / count; }
-};
+/// Channels of one chain of sums, in chains of nearly equal length.
+int64_t longest_sum(int64_t channels) {
+  const int64_t chains = std::max({int64_t{1}, divide_up(channels, kLongestSum), std::min(kFewChains, divide_up(channels, kShortestSum))});
+  return divide_up(channels, chains);
+}
 
 /// One block of some images, on all threads of `pool`.
 struct Block {
@@ -121,19 +120,12 @@ struct Block {
   }
 
   void products() const {
-    const Parts parts(p.C);
+    Epilogue<float> plain;
+    plain.longest_sum = longest_sum(p.C);
     parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t point = begin; point < end; ++point) {
-        float* sums = first() + point * plan.m_matrix;
-        const float* weights_of_point = packed + point * point_size(p);
-        for (int64_t part = 0; part < parts.count; ++part) {
-          const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-          Epilogue<float> add;
-          if (part > 0) add.residual = sums, add.residual_row = plan.M;
-          gemm<float>(tiles(), {second() + point * plan.v_matrix + from, plan.C, 1},
-                      {depth, p.M, weights_of_point + packed_b_size<float>(from, p.M)}, sums, plan.M, add, nullptr);
-        }
-      }
+      for (int64_t point = begin; point < end; ++point)
+        gemm<float>(tiles(), {second() + point * plan.v_matrix, plan.C, 1}, {p.C, p.M, packed + point * point_size(p)},
+                    first() + point * plan.m_matrix, plan.M, plain, nullptr);
     });
   }
 
@@ -230,21 +222,32 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-int winograd_choice(const ConvParams& p) {
-  if (!winograd_applies(p)) return 0;
-  // Microseconds on one core, from measured rates: products near the peak, transforms bound by L2, weights by L3 or, when they do not fit
-  // there, by memory, for the most part beside the products. The direct way loses to windows that are not whole tiles.
-  const double C = static_cast<double>(p.C), M = static_cast<double>(p.M), out = static_cast<double>(p.N * p.window.out_size());
+// From measured rates: products near the peak, transforms bound by L2, weights from L3 or memory, for the most part beside the products.
+// The direct way loses to windows that are not whole tiles.
+double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
+  const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
+  const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);
   auto with_weights = [&](double products_us, double matrices) {
-    const double bytes = matrices * C * M * 4, stream_us = bytes / (bytes < 16e6 ? 60e3 : 25e3);
+    const double stream_us = matrices * C * M * sizeof(float) / stream;
     return std::max(products_us, stream_us) + 0.5 * std::min(products_us, stream_us);
   };
+  if (side == 0) return with_weights(2 * 9 * static_cast<double>(p.N * p.window.out_size()) * C * M / static_cast<double>(rates.direct), 9);
+  const Plan plan(p, side);
+  const double tiles = static_cast<double>(p.N * plan.high * plan.wide), points = static_cast<double>(plan.points);
+  return with_weights(2 * points * tiles * C * M / static_cast<double>(rates.winograd), points) +
+         tiles * (C + M) * points * sizeof(float) * 2 / static_cast<double>(rates.transforms);
+}
+
+int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
+  if (!winograd_applies(p)) return 0;
+  const double weights = static_cast<double>(p.C * p.M);
   int best = 0;
-  double least = with_weights(2 * 9 * out * C * M / 210e3, 9);
-  for (int side : {2, 4}) {
-    const Plan plan(p, side);
-    const double tiles = static_cast<double>(p.N * plan.high * plan.wide), points = static_cast<double>(plan.points);
-    const double us = with_weights(2 * points * tiles * C * M / 220e3, points) + tiles * (C + M) * points * 4 * 2 / 60e3;
+  double least = std::numeric_limits<double>::infinity();
+  for (int side : {0, 2, 4}) {
+    const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
+    if (side != 0 && static_cast<double>(winograd_weights_size(p, side)) > choice.max_weight_expansion * 9 * weights) continue;
+    constexpr double kLastCache = 16e6;  // bytes; a model's other weights pass through it, too
+    const double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (us < least) least = us, best = side;
   }
   return best;
@@ -254,14 +257,10 @@ int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) *
 
 void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed) {
   const Panels panels(p.M, panel_shape<float>());
-  const Parts parts(p.C);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    for (int64_t part = 0; part < parts.count; ++part) {
-      const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-      winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
-                       packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
-    }
+    winograd_weights(out, weights + first * p.C * 9, p.C * 9, p.C, std::min(width, p.M - first), width, packed + first * p.C,
+                     point_size(p));
   }
 }
 

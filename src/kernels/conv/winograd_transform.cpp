@@ -137,6 +137,9 @@ void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channel
     const float* corner = x + tile / tiles_wide * kOut * x_row + tile % tiles_wide * kOut * channels;
     float* to = v + tile * channels;
     for (int64_t c = 0; c < channels; c += lanes) {
+      // A vector that is wider than what is left reads of the next pixel and does not write it.
+      const bool cut = channels - c < lanes;
+      const FirstLanes first(d, std::min(channels - c, lanes));
       V t[kIn][kIn];  // columns transformed
 #pragma GCC unroll 6
       for (int j = 0; j < kIn; ++j) {
@@ -151,8 +154,13 @@ void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channel
       for (int i = 0; i < kIn; ++i) {
         V out[kIn];
         input_line<kOut>(d, t[i], out);
+        if (cut) {
 #pragma GCC unroll 6
-        for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * v_matrix + c);
+          for (int j = 0; j < kIn; ++j) store_first(out[j], d, first, to + (i * kIn + j) * v_matrix + c);
+        } else {
+#pragma GCC unroll 6
+          for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * v_matrix + c);
+        }
       }
     }
   }
