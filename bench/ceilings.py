@@ -103,7 +103,7 @@ def layers_of(path: Path, feeds: dict) -> list[Layer] | None:
             shapes[value.name] = [d.dim_value for d in dims]
     layers = []
     for node in graph.node:
-        if node.op_type in ("If", "Loop", "Scan", "QLinearConv", "ConvInteger", "MatMulInteger", "QLinearMatMul", "Attention", "Einsum"):
+        if node.op_type in ("If", "Loop", "Scan", "Attention", "Einsum") or "Integer" in node.op_type or "QLinear" in node.op_type or "Quantize" in node.op_type:
             return None
         if node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm", *GATES):
             continue

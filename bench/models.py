@@ -134,7 +134,9 @@ def load(name: str, batch: int, cache: Path) -> Case:
 
 
 def reason_of(e: Exception) -> str:
-    return str(e).splitlines()[0][:120] if str(e) else type(e).__name__
+    """The first line that says something: OpenVINO's begin with where in its source they were thrown."""
+    lines = [line.strip() for line in str(e).splitlines() if line.strip() and not line.strip().startswith(("Exception from ", "Check "))]
+    return lines[0][:120] if lines else type(e).__name__
 
 
 def measure(name: str, args) -> dict:

@@ -81,7 +81,9 @@ def test_no_ceiling_where_a_shape_is_unknown_or_products_are_in_bytes(tmp_path):
     unknown = [("NonZero", ["x"], ["i"], {}), ("Cast", ["i"], ["a"], {"to": TensorProto.FLOAT}), ("MatMul", ["a", "g"], ["y"], {})]
     assert ceilings.layers_of(small_model(tmp_path, unknown), {"x": np.zeros((1, 3, 9, 9), np.float32)}) is None
     integers = [("Cast", ["x"], ["a"], {"to": TensorProto.UINT8}), ("MatMulInteger", ["a", "a"], ["y"], {})]
-    assert ceilings.layers_of(small_model(tmp_path, integers), {"x": np.zeros((1, 3, 9, 9), np.float32)}) is None
+    coded = [("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}), ("DequantizeLinear", ["q", "s", "z"], ["y"], {})]
+    for operators in (integers, coded):
+        assert ceilings.layers_of(small_model(tmp_path, operators), {"x": np.zeros((1, 3, 9, 9), np.float32)}) is None
 
 
 @pytest.mark.skipif(ceilings.library() is None, reason="no C compiler")
@@ -150,6 +152,11 @@ def test_the_ceiling_is_the_later_of_operations_and_weights():
     assert ratios.ceiling_fraction(r) == 0.9
     assert ratios.table({"m": r}, ["treadle"])[-1].endswith("90% m |")
     assert ratios.ceiling_fraction(result(treadle=(2.0, 0.0))) is None
+
+
+def test_the_reason_of_a_failure_is_one_line_without_places_in_a_source():
+    assert report.models.reason_of(RuntimeError("Exception from src/core.cpp:84:\nCheck 'false' failed at a.cpp:1:\n\n  no such operator \nmore")) == "no such operator"
+    assert report.models.reason_of(KeyError()) == "KeyError"
 
 
 def test_means_and_details():
