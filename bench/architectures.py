@@ -249,13 +249,18 @@ class First(nn.Module):
 
 
 class Attention(nn.Module):
+    four_axes = False  # the same with no tensor of five, for converters that know none
+
     def __init__(self, width, heads):
         super().__init__()
         self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x):
         n, t, c = x.shape
-        q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        if self.four_axes:
+            q, k, v = (part.reshape(n, t, self.heads, c // self.heads).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        else:
+            q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
         return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, c))
 
 

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Whole models on treadle, ONNX Runtime and OpenVINO: medians of interleaved runs in one process, errors, geometric mean.
+"""Whole models on treadle, ONNX Runtime, OpenVINO, ncnn, MNN and PyTorch: medians of interleaved runs, errors, the fraction of the ceiling.
 
     PYTHONPATH=build/python/python bench/models.py [--only REGEX] [--seconds 2] [--threads 1] [--batch 1] [--output bench/results/models.md]
 
 The models are architectures exported here (bench/architectures.py, random weights; error against float64 in PyTorch) and, where
 TREADLE_TEST_DATA names a folder with models/, manifest.json and refs/, the trained ones listed in SHARED (error against the recorded
-results of ONNX Runtime without its optimiser). With more than one thread each engine runs in a process of its own, in turn, because
-spinning thread pools disturb each other. Exports are kept in --cache (default: ~/.cache/treadle-bench).
+results of ONNX Runtime without its optimiser). One thread: all engines in one process, in turn. More: each engine in a process of its own, in turn,
+because spinning thread pools disturb each other. Exports and conversions are kept in --cache (default: ~/.cache/treadle-bench).
+
+Engines whose packages are absent have no column. `ratio` is the better of ONNX Runtime and OpenVINO over treadle, the second ratio the best of these,
+ncnn and MNN: above 1, treadle is faster (bench/ratios.py has the rules). `of the ceiling` is what bench/ceilings.py grants the model at the
+peak measured in the same rounds, over treadle's time (m: the ceiling is reading the weights). Peak memory is that of the session's account and that of a process of its own (in brackets
+ONNX Runtime's), over the imports and the inputs; `same bits`: results with 2 and 3 threads are those of one.
 
 On a machine that others use as well, `--clock cpu` counts the process's CPU time instead (one thread only): waiting for a core then costs
 nothing, though shared caches still do.
-
-`ratio` is the better of ONNX Runtime and OpenVINO over treadle: above 1, treadle is faster.
 """
 
 from __future__ import annotations
@@ -32,11 +35,19 @@ import numpy as np
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
+from engines import ENGINES, Case, make_runner, missing_package
+
+import ceilings
+import ratios
+
 SHARED = ["squeezenet_fp32", "cifar10_cnn", "mnist_cntk", "ultraface_rfb320", "yunet_n_dynamic", "style_candy", "ppocr_cls_v2", "ppocr_v4_rec",
           "layout_cdla_picodet", "sinet_portrait_seg", "superres_espcn_prepost", "dnsmos_p808", "basic_pitch", "attacut_c", "swift_f0", "char_gpt_kv",
           "romanizer_gru_encoder", "silero_vad", "plcmos_v2_gru", "minilm_l6_int8w", "squeezenet_fp16", "squeezenet_int8_qoperator",
           "ultraface_rfb320_int8_qdq", "char_gpt_kv_dynq", "smart_turn_v3_qdq"]
-ENGINES = ["treadle", "onnxruntime", "openvino"]
+# Stand among the engines, to be measured in the same rounds: the machine's peak, and a loop that reads as many bytes as the model has weights.
+PEAK, READ = YARDSTICKS = ("peak", "read")
+ROUNDS = 3  # of processes, where each engine has its own
+CHILD_SECONDS = 600
 
 
 def export(name: str, batch: int, cache: Path) -> tuple[Path, dict, list]:
@@ -72,30 +83,6 @@ def shared(name: str, folder: Path) -> tuple[Path, dict, list]:
     return path, feeds, [outputs[n] for n in names]
 
 
-def make_runner(engine: str, path: Path, feeds: dict, threads: int, openvino_precision: str = "f32"):
-    """A function that runs the model once and returns the outputs."""
-    if engine in ("treadle", "onnxruntime"):
-        module = __import__(engine)
-        options = module.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-        session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        return lambda: session.run(None, feeds)
-    import openvino
-
-    core = openvino.Core()
-    model = core.read_model(str(path))
-    model.reshape({key: value.shape for key, value in feeds.items()})
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": openvino_precision, "NUM_STREAMS": 1}
-    request = core.compile_model(model, "CPU", settings).create_infer_request()
-    inputs = {key: openvino.Tensor(np.ascontiguousarray(value)) for key, value in feeds.items()}
-
-    def run():
-        request.infer(inputs, share_inputs=True)
-        return [request.get_output_tensor(i).data for i in range(len(model.outputs))]
-
-    return run
-
-
 def error(outputs: list, exact: list) -> float:
     """Largest deviation over the largest output, the worst of all outputs."""
     worst = 0.0
@@ -120,110 +107,244 @@ def timed(run) -> float:
 
 
 def measure_here(runners: dict, seconds: float, clock) -> dict:
-    """Medians in ms. Blocks of a few runs of each engine in turn; the first run of a block only warms the caches."""
+    """Times in ms, one a block. Blocks of a few runs of each engine in turn; the first run of a block only warms the caches."""
     blocks = {engine: [] for engine in runners}
-    block = {engine: max(1, int(0.02 / max(min(timed(run) for _ in range(3)), 1e-7))) for engine, run in runners.items()}
+    block = {}
+    for engine, run in runners.items():
+        first = timed(run)
+        # Runs longer than this find nothing in the caches that the one before has left there.
+        block[engine] = max(1, int(0.02 / max(min(timed(run), timed(run)), 1e-7))) if first < 0.5 else 0
     end = time.perf_counter() + seconds * len(runners)
-    while time.perf_counter() < end or len(next(iter(blocks.values()))) < 3:
+    while runners and (time.perf_counter() < end or len(next(iter(blocks.values()))) < 3):
         for engine, run in runners.items():
-            run()
-            start = clock()
-            for _ in range(block[engine]):
+            if block[engine]:
                 run()
-            blocks[engine].append((clock() - start) / block[engine] * 1e3)
-    return {engine: statistics.median(times) for engine, times in blocks.items()}
+            count = max(1, block[engine])
+            start = clock()
+            for _ in range(count):
+                run()
+            blocks[engine].append((clock() - start) / count * 1e3)
+    return blocks
 
 
-def load(name: str, args) -> tuple[Path, dict, list]:
+def load(name: str, batch: int, cache: Path) -> Case:
     if name in SHARED:
-        return shared(name, Path(os.environ["TREADLE_TEST_DATA"]))
-    return export(name, args.batch, args.cache)
+        return Case(name, *shared(name, Path(os.environ["TREADLE_TEST_DATA"])), cache=cache)
+    return Case(name, *export(name, batch, cache), batch=batch, is_architecture=True, cache=cache)
+
+
+def reason_of(e: Exception) -> str:
+    return str(e).splitlines()[0][:120] if str(e) else type(e).__name__
 
 
 def measure(name: str, args) -> dict:
-    """{engine: (ms or None, error)}"""
-    path, feeds, exact = load(name, args)
-    runners, errors = {}, {}
+    """{"engines": {engine: {"ms", "error", "low", "high"}}, "failed": {engine: why}, "ceiling_ms", "peak_gflops", "exact"}"""
+    case = load(name, args.batch, args.cache)
+    in_turn = args.threads > 1 and len(args.engines) > 1
+    found, failed = (measure_in_processes if in_turn else measure_in_process)(case, args)
+    result = {"engines": {}, "failed": failed, "exact": name not in SHARED}
+    for engine, (error_, times) in found.items():
+        low, middle, high = np.percentile(times, (25, 50, 75))
+        result["engines"][engine] = {"ms": float(middle), "error": error_, "low": float(low), "high": float(high), "least": min(times)}
+    peak, read = (result["engines"].pop(yardstick, None) for yardstick in YARDSTICKS)
+    if peak and read:
+        # A yardstick is as fast as it has been once: whatever made it slower was not the machine's limit.
+        result["peak_gflops"] = ceilings.peak_flops(args.threads) / peak["least"] / 1e6
+        result["weights_ms"] = read["least"] / ceilings.read_times(ceilings.weight_bytes(case.path))
+        if layers := ceilings.layers_of(case.path, case.feeds):
+            result["ceiling_ms"] = ceilings.ceiling_flops(layers) / result["peak_gflops"] / 1e6
+    return result
+
+
+def measure_in_process(case: Case, args) -> tuple[dict, dict]:
+    """({engine: (error, times in ms)}, {engine: why it has none})"""
+    runners, errors, failed = {}, {}, {}
     for engine in args.engines:
         try:
-            run = make_runner(engine, path, feeds, args.threads)
-            errors[engine] = error(run(), exact)
+            if engine in YARDSTICKS:
+                size = ceilings.weight_bytes(case.path)
+                runners[engine] = ceilings.peak_runner(args.threads) if engine == PEAK else ceilings.read_runner(size, args.threads)
+                errors[engine] = 0.0
+                continue
+            run = make_runner(engine, case, args.threads)
+            errors[engine] = error(run(), case.exact)
             runners[engine] = run
         except Exception as e:
-            print(f"  {name}: {engine}: {str(e).splitlines()[0][:160]}", file=sys.stderr)
-    if args.threads == 1 or len(args.engines) == 1:
-        times = measure_here(runners, args.seconds, time.process_time if args.clock == "cpu" else time.perf_counter)
-    else:
-        rounds = {engine: [] for engine in runners}
-        for _ in range(3):
-            for engine in runners:
-                command = [sys.executable, __file__, "--json", "--only", f"^{name}$", "--engines", engine, "--threads", str(args.threads), "--seconds",
-                           str(args.seconds / 3), "--batch", str(args.batch), "--cache", str(args.cache)]
-                result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-                rounds[engine].append(result[engine][0])
-        times = {engine: statistics.median(r) for engine, r in rounds.items()}
-    return {engine: (times.get(engine), errors.get(engine)) for engine in args.engines}
+            failed[engine] = reason_of(e)
+    times = measure_here(runners, args.seconds, time.process_time if args.clock == "cpu" else time.perf_counter)
+    return {engine: (errors[engine], times[engine]) for engine in runners}, failed
 
 
-def ratio_of(result: dict) -> float | None:
-    peers = [result[e][0] for e in result if e != "treadle" and result[e][0]]
-    own = result.get("treadle", (None,))[0]
-    return min(peers) / own if peers and own else None
+def measure_in_processes(case: Case, args) -> tuple[dict, dict]:
+    """The same with a process for each engine, in turn, a few rounds; one that fails or hangs is left out of the next."""
+    found, failed = {}, {}
+    for _ in range(ROUNDS):
+        for engine in args.engines:
+            if engine in failed:
+                continue
+            command = [sys.executable, __file__, "--child", case.name, "--engines", engine, "--threads", str(args.threads), "--seconds",
+                       str(args.seconds / ROUNDS), "--batch", str(case.batch), "--cache", str(args.cache)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS)
+                reply = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failed": f"exit status {done.returncode}"}
+            except subprocess.TimeoutExpired:
+                reply = {"failed": f"no result within {CHILD_SECONDS} s"}
+            if "failed" in reply:
+                failed[engine] = reply["failed"]
+                found.pop(engine, None)
+                continue
+            found.setdefault(engine, (reply["error"], []))[1].append(statistics.median(reply["times"]))
+    return found, failed
 
 
-def table(results: dict, args) -> str:
-    lines = [f"Medians in ms, {args.threads} thread(s), batch {args.batch}; in brackets the largest error over the largest output.", "",
-             "| model | " + " | ".join(args.engines) + " | ratio | error ÷ ONNX Runtime's |", "|---" * (len(args.engines) + 3) + "|"]
-    ratios = []
-    for name, result in results.items():
-        cells = [f"{result[e][0]:.3g} ({result[e][1]:.1e})" if result[e][0] else "–" for e in args.engines]
-        ratio = ratio_of(result)
-        own, peer = result.get("treadle", (None, None))[1], result.get("onnxruntime", (None, None))[1]
-        if ratio:
-            ratios.append(ratio)
-        # The recorded results of the trained models are float32 themselves: no measure of who is more exact.
-        errors = f"{own / peer:.1f}" if own is not None and peer and name not in SHARED else "–"
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {f'{ratio:.2f}' if ratio else '–'} | {errors} |")
-    if ratios:
-        mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
-        lines += ["", f"Geometric mean of the ratios: {mean:.3f} over {len(ratios)} models; lowest {min(ratios):.2f}."]
-    return "\n".join(lines) + "\n"
+def child(args) -> None:
+    """One engine in a process of its own."""
+    found, failed = measure_in_process(load(args.child, args.batch, args.cache), args)
+    for error_, times in found.values():
+        print("\n" + json.dumps({"error": error_, "times": times}))
+    for reason in failed.values():
+        print("\n" + json.dumps({"failed": reason}))
 
 
-def main() -> None:
+def resident_mb(field: str) -> float:
+    return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text()).group(1)) / 1024
+
+
+def memory_child(args) -> None:
+    """In a process of its own: the peak over the imports and the inputs, and bits with other numbers of threads."""
+    case, (engine,) = load(args.memory_child, args.batch, args.cache), args.engines
+    module = __import__(engine)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident_mb("VmRSS")
+
+    def session(threads: int):
+        options = module.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
+        return module.InferenceSession(str(case.path), options, providers=["CPUExecutionProvider"])
+
+    own = session(1)
+    for _ in range(2):
+        outputs = own.run(None, case.feeds)
+    result: dict = {"process": resident_mb("VmHWM") - before}
+    if engine == ratios.OWN:
+        result["account"] = own.memory_statistics()["total"]["peak_bytes"] / 2**20
+        del own
+        same = lambda threads: all(bits(a) == bits(b) for a, b in zip(outputs, session(threads).run(None, case.feeds)))
+        result["bits"] = {str(threads): same(threads) for threads in (2, 3)}
+    print("\n" + json.dumps(result))
+
+
+def bits(value) -> bytes:
+    array = np.asarray(value)
+    return array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+
+
+def details(name: str, args) -> dict:
+    """Peak memory and equality of bits, from processes of their own."""
+    replies = {}
+    for engine in ("treadle", "onnxruntime"):
+        if engine not in args.engines:
+            continue
+        command = [sys.executable, __file__, "--memory-child", name, "--engines", engine, "--batch", str(args.batch), "--cache", str(args.cache)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS)
+        if done.returncode == 0:
+            replies[engine] = json.loads(done.stdout.splitlines()[-1])
+    if "treadle" not in replies:
+        return {}
+    own = replies["treadle"]
+    peer = replies.get("onnxruntime", {}).get("process")
+    return {"memory": {"account": own["account"], "process": own["process"], "onnxruntime": peer}, "bits": own["bits"]}
+
+
+def measure_all(names: list[str], args) -> dict:
+    """Results by model, printed as they come."""
+    mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    results = {}
+    for name in names:
+        if args.details:
+            found = details(name, args)
+        if mask and args.threads == 1:
+            os.sched_setaffinity(0, {max(mask)})
+        try:
+            results[name] = measure(name, args)
+        except Exception as e:
+            print(f"{name:24}{reason_of(e)}", flush=True)
+            continue
+        finally:
+            if mask:
+                os.sched_setaffinity(0, mask)
+        if args.details:
+            results[name] |= found
+        print(line(name, results[name], [e for e in args.engines if e not in YARDSTICKS]), flush=True)
+    return results
+
+
+def line(name: str, result: dict, engines: list[str]) -> str:
+    excluded = ratios.left_out(result)
+    cells = [ratios.cell(result["engines"].get(e, {}), "*" if e in excluded else "") for e in engines]
+    first, every, fraction = (f(result, *a) for f, a in ((ratios.ratio, [ratios.FIRST_PEERS]), (ratios.ratio, [ratios.ALL_PEERS]), (ratios.ceiling_fraction, [])))
+    return f"{name:24}" + "".join(f"{c:>17}" for c in cells) + f"  x{ratios.shown(first)} x{ratios.shown(every)} {ratios.shown(fraction, '.0%')}"
+
+
+def available(engines: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The engines that can be measured here, behind the yardsticks, and why others cannot."""
+    missing = {engine: reason for engine in engines if (reason := missing_package(engine))}
+    if ceilings.library() is None:
+        return [e for e in engines if e not in missing], missing | {"the ceiling": "no C compiler to measure the peak with"}
+    return [*YARDSTICKS, *(e for e in engines if e not in missing)], missing
+
+
+def title(args) -> str:
+    clock = "CPU time" if args.clock == "cpu" else "medians"
+    return f"{clock} in ms, {args.threads} thread{'s' if args.threads > 1 else ''}, batch {args.batch}; in brackets the largest error over the largest output."
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=".", help="regular expression over model names")
     parser.add_argument("--seconds", type=float, default=2.0, help="per engine and model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
+    parser.add_argument("--engines", nargs="+", default=ENGINES, choices=[*ENGINES, *YARDSTICKS])
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "treadle-bench")
+    parser.add_argument("--no-details", dest="details", action="store_false", help="leave out peak memory and bits, which take processes of their own")
     parser.add_argument("--output", type=Path, help="write the table here as well")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each model instead of a table")
-    args = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="write the results here")
+    for hidden in ("--child", "--memory-child"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    return parser
 
+
+def model_names(only: str, batch: int = 1) -> list[str]:
+    """Architectures, and the shared models where their folder is known (their inputs are recorded, so batch 1 only)."""
     from architectures import ARCHITECTURES
 
-    names = list(ARCHITECTURES) + (SHARED if "TREADLE_TEST_DATA" in os.environ else [])
-    if not args.json and args.threads == 1 and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    results = {}
-    for name in names:
-        if not re.search(args.only, name):
-            continue
-        results[name] = measure(name, args)
-        if args.json:
-            print(json.dumps(results[name]))
-            continue
-        ratio = ratio_of(results[name])
-        print(f"{name:24}" + "".join(f"{t:10.3f} ({e:.0e})" if t else f"{'–':>18}" for t, e in results[name].values()) + (f"  x{ratio:.2f}" if ratio else ""), flush=True)
-    if not args.json:
-        text = table(results, args)
-        print("\n" + text)
-        if args.output:
-            args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text(text)
+    names = list(ARCHITECTURES) + (SHARED if "TREADLE_TEST_DATA" in os.environ and batch == 1 else [])
+    return [name for name in names if re.search(only, name)]
+
+
+def main() -> None:
+    args = arguments().parse_args()
+    if args.child:
+        return child(args)
+    if args.memory_child:
+        return memory_child(args)
+    if args.clock == "cpu" and args.threads > 1:
+        sys.exit("--clock cpu: with several threads CPU time says nothing of how long a run takes")
+    args.engines, missing = available(args.engines)
+    for engine, reason in missing.items():
+        print(f"{engine}: {reason}: no column", file=sys.stderr)
+    results = measure_all(model_names(args.only, args.batch), args)
+    lines = [title(args), "", *ratios.table(results, [e for e in args.engines if e not in YARDSTICKS]), "", *ratios.notes(results, missing)]
+    print("\n" + "\n".join(lines))
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text("\n".join(lines) + "\n")
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+    return None
 
 
 if __name__ == "__main__":

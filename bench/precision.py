@@ -79,7 +79,7 @@ def measure(name: str, args) -> dict:
     path, feeds, exact = load(name, args)
     runs = {precision: make_session(path, feeds, precision) for precision in ["float32", *args.precisions]}
     if args.openvino:
-        runs["OpenVINO bf16"] = models.make_runner("openvino", path, feeds, threads=1, openvino_precision="bf16")
+        runs["OpenVINO bf16"] = models.make_runner("openvino", models.Case(name, path, feeds, exact), threads=1, openvino_precision="bf16")
     errors = {way: models.error(run(), exact) for way, run in runs.items()}
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     times = {way: [] for way in runs}

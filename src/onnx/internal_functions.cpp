@@ -329,7 +329,8 @@ std::string write_layout_activation(FunctionBody& b, const std::string& x) {
 }
 
 void write_nhwc_conv(FunctionBody& b) {
-  std::string y = b.op_with("Conv", {channels_first(b, 0), b.in(1), b.in(2)},
+  const bool planes = b.node().attributes.get_int("planes", 0) != 0;
+  std::string y = b.op_with("Conv", {planes ? b.in(0) : channels_first(b, 0), b.in(1), b.in(2)},
                             b.own({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}));
   y = channels_last(b, y);
   if (b.has(3)) y = b.op("Add", {y, b.in(3)});
@@ -398,6 +399,7 @@ std::string internal_function_variant(const Graph& graph, const Node& node) {
   if (!node.op_type.starts_with("Nhwc")) return {};
   const Type& image = graph.type(node.inputs[0]);
   std::string text = fmt::format(" rank {}", image.has_rank() ? image.rank() : -1);
+  if (node.attributes.get_int("planes", 0) != 0) text += " planes";
   if (node.op_type == "NhwcConvTranspose") text += " " + to_string(graph.type(node.inputs[1]));
   return text;
 }

@@ -34,6 +34,9 @@ constexpr TypeSet kFloat32{DType::float32};
 SymbolicShape inner(const SymbolicShape& shape) { return {shape.begin() + 1, shape.end() - 1}; }
 std::span<const int64_t> inner(const Shape& shape) { return shape.dims().subspan(1, static_cast<size_t>(shape.rank()) - 2); }
 
+/// Whether X of a NhwcConv is as ONNX has it, [N, C, spatial...].
+bool reads_planes(const Attributes& attributes) { return attributes.get_int("planes", 0) != 0; }
+
 void check_rank(const InferContext& c, int input) {
   if (!c.has_rank(input) || c.rank(input) < 3 || c.rank(input) > 4)
     throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
@@ -43,7 +46,7 @@ void infer_conv(InferContext& c) {
   check_rank(c, 0), check_rank(c, 1);
   const SymbolicShape &x = c.shape(0), &w = c.shape(1);
   if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
-  SymbolicShape out = infer_window(c.attributes(), inner(x), spatial(w));
+  SymbolicShape out = infer_window(c.attributes(), reads_planes(c.attributes()) ? spatial(x) : inner(x), spatial(w));
   out.insert(out.begin(), x[0]);
   out.push_back(w[0]);
   c.set_output(0, DType::float32, std::move(out));
@@ -145,13 +148,14 @@ struct Convolution : ConstantWeights {
     Convolution k;
     const Shape &x = c.shape(0), &w = c.shape(1);
     ConvParams& p = k.params;
-    p.N = x[0], p.C = x[x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
-    p.window = bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), spatial(w));
+    p.x_planes = reads_planes(c.node().attributes);
+    p.N = x[0], p.C = x[p.x_planes ? 1 : x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
+    p.window = bind_window(c.node().attributes, p.x_planes ? spatial(x) : inner(x), inner(c.output_shape(0)), spatial(w));
     kernels::check_conv(p);
     check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
     if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
     if (c.has_input(3)) check_equal(c.num_elements(3), c.output_shape(0).num_elements(), "elements of the residual and of Y");
-    p.x_pixel = c.input_step(0), p.y_pixel = c.output_step(0);
+    p.x_pixel = p.x_planes ? 0 : c.input_step(0), p.y_pixel = c.output_step(0);
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p, choice_of(c.node().attributes));
     k.max_threads = c.max_threads();
@@ -417,8 +421,11 @@ std::vector<OpDef> nhwc_ops() {
            .inputs =
                {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = joined(joined(window, activation),
-                                {{"group", int64_t{1}}, {kPrecision, std::string_view("")}, {"max_weight_expansion", 0.0F}, {"rates"}}),
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}},
+                                                             {"planes", int64_t{0}},
+                                                             {kPrecision, std::string_view("")},
+                                                             {"max_weight_expansion", 0.0F},
+                                                             {"rates"}}),
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32)}},

@@ -24,7 +24,7 @@ struct RulePass {
   std::unique_ptr<Rule> (*make)();
 };
 
-constexpr std::string_view kComputeInFloat32 = "compute-in-float32", kFuseDepthwise = "fuse-depthwise";
+constexpr std::string_view kComputeInFloat32 = "compute-in-float32", kFuseDepthwise = "fuse-depthwise", kReadPlanes = "read-planes";
 
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
 // rules look at them; removal last.
@@ -90,6 +90,8 @@ constexpr WholeGraphPass kAfterLayout[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_conv(graph, limit); }},
     {{"fuse-scale", "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_scale(graph, limit); }},
+    {{kReadPlanes, "a NhwcConv of few channels reads the model's input with channels second", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return read_planes(graph, limit); }},
     {{kFuseDepthwise, "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };
@@ -154,7 +156,7 @@ class Pipeline {
     if (options_.keep_quantisation && (info.name == kQuantizedMatMul || info.name == kBlockedMatMul)) return false;
     if (!options_.layout && info.name == kQuantizedConv) return false;  // its QLinearConv is for the layout pass
     if (!options_.widen && info.name == kComputeInFloat32) return false;
-    if (!options_.precision.empty() && info.name == kFuseDepthwise) return false;  // the two together compute in float32 only
+    if (!options_.precision.empty() && (info.name == kFuseDepthwise || info.name == kReadPlanes)) return false;  // in float32 only
     return left_ > 0 && std::find(options_.skip.begin(), options_.skip.end(), info.name) == options_.skip.end();
   }
 

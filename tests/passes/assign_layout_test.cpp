@@ -288,6 +288,44 @@ TEST(FuseDepthwise, LeavesSmallImagesAndThoseThatOthersRead) {
   EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 0);
 }
 
+TEST(ReadPlanes, TheFirstConvolutionReadsTheInputAsItIs) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 3, b.symbol("h"), b.symbol("w")});
+  ValueId conv = b.op("conv", "Conv", {x, b.weights("w1", {8, 3, 3, 3}), b.weights("b1", {8})}, {{"pads", Ints{1, 1, 1, 1}}});
+  b.output(b.op("y", "Conv", {b.op("act", "Relu", {conv}), b.weights("w2", {4, 8, 1, 1})}));
+  auto graph = b.take();
+  std::unique_ptr<Graph> original = graph->clone();
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  std::unique_ptr<Graph> transposed = graph->clone();
+  EXPECT_EQ(passes::read_planes(*graph, INT64_MAX), 1);
+  verify(*graph);
+  infer(*graph);
+  EXPECT_EQ(count(*graph, "Transpose"), 1) << "the one at the output";
+  const std::vector<Datum> feeds = testing::random_feeds(*original), exact = testing::run_graph(*original, feeds),
+                           before = testing::run_graph(*transposed, feeds), after = testing::run_graph(*graph, feeds);
+  EXPECT_LE(testing::relative_difference(after[0], exact[0]), 3e-6);
+  EXPECT_EQ(testing::relative_difference(after[0], before[0]), 0);
+  passes::optimize(*original, {.verify = true});
+  EXPECT_EQ(count(*original, "Transpose"), 1) << "part of the pipeline";
+}
+
+TEST(ReadPlanes, LeavesManyChannelsNoPadsInnerValuesAndInputsReadTwice) {
+  GraphBuilder b;
+  const Ints pads{1, 1, 1, 1};
+  b.output(b.op("many", "Conv", {b.input("a", {1, 5, 9, 9}), b.weights("w1", {8, 5, 3, 3})}, {{"pads", pads}}));
+  b.output(b.op("bare", "Conv", {b.input("b", {1, 3, 9, 9}), b.weights("w2", {8, 3, 3, 3})}));
+  ValueId inner = b.op("inner", "Softmax", {b.input("c", {1, 3, 9, 9})});
+  b.output(b.op("behind", "Conv", {inner, b.weights("w3", {8, 3, 3, 3})}, {{"pads", pads}}));
+  ValueId twice = b.input("d", {1, 3, 9, 9});
+  b.output(b.op("one", "Conv", {twice, b.weights("w4", {8, 3, 3, 3})}, {{"pads", pads}}));
+  b.output(b.op("two", "Conv", {twice, b.weights("w5", {8, 3, 3, 3})}, {{"pads", pads}}));
+  auto graph = b.take();
+  everything(*graph);
+  fuse_conv(*graph, INT64_MAX);
+  EXPECT_EQ(passes::read_planes(*graph, INT64_MAX), 0);
+}
+
 TEST(FuseConv, LeavesValuesThatOthersReadAlone) {
   GraphBuilder b;
   ValueId x = b.input("x", {1, 3, 8, 8});

@@ -20,6 +20,7 @@ struct ConvParams {
   int64_t N = 1, C = 1, M = 1, group = 1;  ///< C and M over all groups
   Window window;
   int64_t x_pixel = 0, y_pixel = 0;  ///< channels innermost: floats from pixel to pixel where x and y are parts of wider images; 0: C, M
+  bool x_planes = false;             ///< of kernels with channels innermost: x is [N, C, in] all the same
   int64_t x_step() const { return x_pixel > 0 ? x_pixel : C; }
   int64_t y_step() const { return y_pixel > 0 ? y_pixel : M; }
 };

@@ -26,6 +26,12 @@ constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kPackedTaps = 64;  // of each filter, that are packed together: the lines that they are written to stay in L1
 
+/// to[i * channels + c] = planes[c * plane + i]
+void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
+  if (channels == 3) return interleave3(count, reinterpret_cast<const uint32_t*>(planes), plane, reinterpret_cast<uint32_t*>(to));
+  transpose_plane(channels, count, planes, plane, to, channels);
+}
+
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
@@ -40,9 +46,12 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
                    }
                    float* inside = out + w.pad_begin[2] * p.C;
                    const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
-                   const float* from = x + (d * w.in[1] + h) * w.in[2] * p.x_step();
+                   const int64_t first_pixel = (d * w.in[1] + h) * w.in[2];
+                   const float* from = x + first_pixel * p.x_step();
                    std::fill(out, inside, 0.0f);
-                   if (p.x_step() == p.C) {
+                   if (p.x_planes) {
+                     interleave(p.C, count / p.C, x + first_pixel, w.in_size(), inside);
+                   } else if (p.x_step() == p.C) {
                      std::copy(from, from + count, inside);
                    } else {
                      for (int64_t i = 0; i < count / p.C; ++i) std::copy_n(from + i * p.x_step(), p.C, inside + i * p.C);
@@ -94,6 +103,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   const int64_t out_size = w.out_size(), items_per_image = plan.blocks * p.group * plan.panel_ranges;
   const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
+  const int64_t next_item = grain > 1 ? 1 : loop_threads(pool);  // what a thread takes up after an item is about so far ahead
   for (int64_t image = 0; image < p.N; ++image) {
     const float* from = x + image * w.in_size() * p.x_step();
     if (source.copied) {
@@ -109,6 +119,8 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                       last_pixel = std::min(out_size, (block + 1) * plan.block_lines * plan.line);
         const int64_t first_panel = range * plan.panels_per_range,
                       last_panel = std::min(plan.panels.count, first_panel + plan.panels_per_range);
+        const float* weights_of_next = packed + (item + next_item) / plan.panel_ranges % p.group * group_floats +
+                                       K * plan.panels.first_column((item + next_item) % plan.panel_ranges * plan.panels_per_range);
         const int64_t pieces = divide_up(last_pixel - first_pixel, kMaxPieceRows);
         for (int64_t piece = 0; piece < pieces; ++piece) {
           const int64_t p0 = first_pixel + (last_pixel - first_pixel) * piece / pieces,
@@ -131,6 +143,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
               const bool first = i == 0, last = i + 1 == parts.count;
               const DepthParts::Part part = parts.part(i);
               const float* residual = e.residual != nullptr ? e.residual + pixel * p.M + filter : nullptr;
+              const float* behind = weights_of_part + part.segments * part.length * vectors * plan.panels.lanes;
               nhwc_tile({.A = first_window + part.begin,
                          .a_row = w.stride[2] * source.step,
                          .pixels = uniform ? nullptr : pixels,
@@ -148,8 +161,8 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                          .residual_row = first ? p.M : p.y_step(),
                          .low = last ? clamp.low : -kInfinity,
                          .high = last ? clamp.high : kInfinity,
-                         .fetches_ahead = piece == 0});
-              weights_of_part += part.segments * part.length * vectors * plan.panels.lanes;
+                         .next = last && panel + 1 == last_panel ? weights_of_next : behind});
+              weights_of_part = behind;
             }
           }
         }
@@ -218,6 +231,7 @@ void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels,
 }
 
 NhwcMethod nhwc_method(const ConvParams& p, const ConvChoice& choice) {
+  if (p.x_planes) return NhwcMethod::direct;
   if (is_depthwise(p)) return NhwcMethod::depthwise;
   const int out = winograd_choice(p, choice);
   return out == 4 ? NhwcMethod::winograd4 : out == 2 ? NhwcMethod::winograd2 : NhwcMethod::direct;
@@ -225,6 +239,7 @@ NhwcMethod nhwc_method(const ConvParams& p, const ConvChoice& choice) {
 
 std::vector<NhwcMethod> nhwc_methods(const ConvParams& p) {
   std::vector<NhwcMethod> methods{NhwcMethod::direct};
+  if (p.x_planes) return methods;
   if (is_depthwise(p)) methods.push_back(NhwcMethod::depthwise);
   if (winograd_applies(p)) methods.insert(methods.end(), {NhwcMethod::winograd4, NhwcMethod::winograd2});
   return methods;

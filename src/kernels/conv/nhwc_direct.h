@@ -28,12 +28,12 @@ inline bool is_flat(const Window& w) {
   return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
 }
 
-/// The image that the direct way reads: padded if need be. Windows of several pixels want these side by side.
+/// The image that the direct way reads: padded if need be, and with channels innermost. Windows of several pixels want these side by side.
 struct Source {
   int64_t extent[3];
   bool copied;
   int64_t step;  // floats from pixel to pixel
-  explicit Source(const ConvParams& p) : copied(is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
+  explicit Source(const ConvParams& p) : copied(p.x_planes || is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
     const Window& w = p.window;
     step = copied ? p.C : p.x_step();
     for (int i = 0; i < 3; ++i) {
@@ -82,8 +82,12 @@ struct DirectPlan {
     line = w.out[2];
     // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
     const bool flat = is_flat(w);
-    const int64_t pixel_floats = p.C / p.group * w.stride[1] * w.stride[2];
+    // What an output reads that its neighbours do not: windows that leave pixels out read no more than the windows.
+    const int64_t pixel_floats = p.C / p.group * std::min(w.stride[1], w.kernel[1]) * std::min(w.stride[2], w.kernel[2]);
     int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), least_rows, kMaxBlockRows);
+    // Each block reads all weights: where those are larger than the image, it is the image that may come from further away.
+    const int64_t weights = p.C / p.group * (p.M / p.group) * w.kernel_size();
+    if (weights > kBlockFloats * 4) rows = std::clamp<int64_t>(weights / std::max<int64_t>(1, pixel_floats), rows, kMaxBlockRows);
     if (flat) {
       const int64_t pixels = w.out_size();
       lines = std::max<int64_t>(1, divide_up(pixels, rows));

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -16,7 +19,7 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 // Accumulators, one row of B and a broadcast of A fit the registers. Panels are as wide as the GEMM's, which packs them.
-#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+#if HWY_MAX_BYTES >= 64 || HWY_TARGET == HWY_NEON
 constexpr int kMaxVectors = 4;
 constexpr int max_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
 #elif HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
@@ -37,25 +40,33 @@ constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 // As in the GEMM's tile: rows of a panel that L1 has no room for come from L2 a few steps before they are used.
 constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
 
-// Fetching never faults, wherever it points. kLevel: 3 for L1, 2 for L2.
-template <int kLevel>
-HWY_INLINE void fetch(const float* from, int64_t bytes_ahead) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes_ahead)), 0, kLevel);
+// Fetching never faults, wherever it points.
+[[maybe_unused]] HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes_ahead)), 0, 3);
+}
+
+// What comes after the panel goes into L2 meanwhile, a share with each tile and each row of the panel, as in the GEMM's tile.
+struct NextLines {
+  uintptr_t at = 0, step = 0;  // bytes
+};
+[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
+  __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
+  next.at += next.step;
 }
 
 // sum += `length` columns of A, a run of the window of each row, times as many rows of the panel. kApart: each row has a pointer, `a`; else
-// rows are a_row apart from `first`. `ahead`: bytes from each row of the panel to the line to fetch.
+// rows are a_row apart from `first`.
 template <bool kFromL2, int kRows, int kVectors, bool kApart>
 HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] const float* const (&a)[kRows], int64_t a_row,
-                        int64_t length, [[maybe_unused]] int64_t ahead, const float*& panel, V (&sum)[kRows][kVectors]) {
+                        int64_t length, [[maybe_unused]] NextLines& next, const float*& panel, V (&sum)[kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const float* HWY_RESTRICT b = panel;
   for (int64_t k = 0; k < length; ++k) {
     V bv[kVectors];
-    // One line for each row of a panel, so that memory keeps pace with the sums; where loads are short, they are not for this.
-    if constexpr (kVectors > 2) fetch<2>(b, ahead);
+    // Where loads are short, they are not for this.
+    if constexpr (kVectors > 2) fetch_into_l2(next);
     if constexpr (kFromL2) {
-      TREADLE_EACH_VECTOR fetch<3>(b + v * lanes, kRowsAhead * kVectors * lanes * static_cast<int64_t>(sizeof(float)));
+      TREADLE_EACH_VECTOR fetch_into_l1(b + v * lanes, kRowsAhead * kVectors * lanes * static_cast<int64_t>(sizeof(float)));
     }
     TREADLE_EACH_VECTOR bv[v] = hn::LoadU(d, b + v * lanes);
     TREADLE_EACH_ROW {
@@ -70,7 +81,7 @@ HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] c
 
 // kApart: rows lie where job.pixels says, else a_row apart from A, which belongs to `row`.
 template <int kRows, int kVectors, bool kApart>
-HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, [[maybe_unused]] int64_t ahead) {
+HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, NextLines next) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum[kRows][kVectors];
@@ -84,16 +95,16 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
       TREADLE_EACH_ROW a[r] = first + job.pixels[row + r];
     }
     if (kVectors > 2 && from_l2)
-      add_run<(kVectors > 2), kRows, kVectors, kApart>(d, first, a, a_row, job.length, ahead, b, sum);
+      add_run<(kVectors > 2), kRows, kVectors, kApart>(d, first, a, a_row, job.length, next, b, sum);
     else
-      add_run<false, kRows, kVectors, kApart>(d, first, a, a_row, job.length, ahead, b, sum);
+      add_run<false, kRows, kVectors, kApart>(d, first, a, a_row, job.length, next, b, sum);
   }
 
   const int64_t last = job.columns - (kVectors - 1) * lanes;
   const bool cut = last < lanes;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(last, lanes)));
+  const FirstLanes rest(d, std::min(last, lanes));
   auto load = [&](const float* from, int v) {
-    return v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
+    return v == kVectors - 1 && cut ? load_first(d, rest, from + v * lanes) : hn::LoadU(d, from + v * lanes);
   };
   if (job.bias != nullptr) {
     TREADLE_EACH_VECTOR {
@@ -109,11 +120,11 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
   float* c = job.C + row * job.ldc;
   TREADLE_EACH_ROW {
     TREADLE_EACH_VECTOR {
-      // Max and Min return their second operand if one is NaN, so NaN stays.
-      const V y = hn::Min(high, hn::Max(low, sum[r][v]));
+      // NaN stays.
+      const V y = at_most(high, at_least(low, sum[r][v]));
       float* to = c + r * job.ldc + v * lanes;
       if (v == kVectors - 1 && cut) {
-        hn::BlendedStore(y, mask, d, to);
+        store_first(y, d, rest, to);
       } else {
         hn::StoreU(y, d, to);
       }
@@ -124,11 +135,11 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
 #undef TREADLE_EACH_VECTOR
 
 template <int kVectors, bool kApart, int kRows = max_rows(kVectors)>
-HWY_INLINE void tile_of(int64_t rows, const NhwcTile& job, const float* A, int64_t a_row, int64_t row, int64_t ahead) {
+HWY_INLINE void tile_of(int64_t rows, const NhwcTile& job, const float* A, int64_t a_row, int64_t row, NextLines next) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return tile_of<kVectors, kApart, kRows - 1>(rows, job, A, a_row, row, ahead);
+    if (rows < kRows) return tile_of<kVectors, kApart, kRows - 1>(rows, job, A, a_row, row, next);
   }
-  tile<kRows, kVectors, kApart>(job, A, a_row, row, ahead);
+  tile<kRows, kVectors, kApart>(job, A, a_row, row, next);
 }
 
 // Even blocks: 7 rows are 4 + 3, never 6 + 1.
@@ -137,12 +148,14 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
+  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
+  const uintptr_t depth = static_cast<uintptr_t>(job.num_segments * job.length),
+                  row_bytes = static_cast<uintptr_t>(kVectors * lanes) * sizeof(float);
+  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
-    // Each of the first tiles fetches one vector of every row.
-    const bool fetches = job.fetches_ahead && block < kVectors;
-    const int64_t ahead = fetches ? (job.num_segments * job.length * kVectors + block) * lanes : 0;
-    tile_of<kVectors, kApart>(count, job, A, a_row, row, ahead * static_cast<int64_t>(sizeof(float)));
+    tile_of<kVectors, kApart>(count, job, A, a_row, row, next);
+    next.at += depth * next.step;
     row += count;
     A += count * a_row;
   }

@@ -14,10 +14,11 @@ namespace {
 
 constexpr int64_t kPointsPerBlock = 32 * 36;    // of transformed tiles, which stay in L2
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // so few are done at once: each block reads all weights
-// Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few parts,
-// as each reads and writes the sums once more.
-constexpr int64_t kLongestSum = 128, kShortestSum = 32, kFewParts = 4;
-constexpr int64_t kEnoughBlocks = 6;  // from here on a thread takes whole blocks; before, all threads share each block
+// Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few of
+// them.
+constexpr int64_t kLongestSum = 128, kShortestSum = 32, kFewChains = 4;
+constexpr int64_t kChannelsTogether = 8;  // channels are rounded up to these; weights of more would be multiplied by zeros
+constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
@@ -26,7 +27,7 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 /// when the products are written: they share a buffer.
 struct Plan {
   int64_t out, points;  // outputs of a tile's side, matrices
-  int64_t C, M;         // rounded up to vectors
+  int64_t C, M;         // rounded up
   int64_t high, wide;   // tiles
   int64_t rows_per_block, images_per_block;
   int64_t blocks;              // of one image
@@ -38,7 +39,7 @@ struct Plan {
   Plan(const ConvParams& p, int outputs) : out(outputs), points((out + 2) * (out + 2)) {
     const Window& w = p.window;
     const int64_t tiles_per_block = kPointsPerBlock / points, tiles_in_one_block = kPointsInOneBlock / points;
-    C = round_up(p.C, kWinogradLanes);
+    C = round_up(p.C, kChannelsTogether);
     M = round_up(p.M, kWinogradLanes);
     high = (w.out[1] + out - 1) / out;
     wide = (w.out[2] + out - 1) / out;
@@ -62,13 +63,11 @@ struct Plan {
 
 int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
 
-/// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part.
-struct Parts {
-  int64_t C, count;
-  explicit Parts(int64_t channels)
-      : C(channels), count(std::max({int64_t{1}, divide_up(C, kLongestSum), std::min(kFewParts, divide_up(C, kShortestSum))})) {}
-  int64_t begin(int64_t part) const { return C * part / count; }
-};
+/// Channels of one chain of sums, in chains of nearly equal length.
+int64_t longest_sum(int64_t channels) {
+  const int64_t chains = std::max({int64_t{1}, divide_up(channels, kLongestSum), std::min(kFewChains, divide_up(channels, kShortestSum))});
+  return divide_up(channels, chains);
+}
 
 /// One block of some images, on all threads of `pool`.
 struct Block {
@@ -121,19 +120,12 @@ struct Block {
   }
 
   void products() const {
-    const Parts parts(p.C);
+    Epilogue<float> plain;
+    plain.longest_sum = longest_sum(p.C);
     parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t point = begin; point < end; ++point) {
-        float* sums = first() + point * plan.m_matrix;
-        const float* weights_of_point = packed + point * point_size(p);
-        for (int64_t part = 0; part < parts.count; ++part) {
-          const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-          Epilogue<float> add;
-          if (part > 0) add.residual = sums, add.residual_row = plan.M;
-          gemm<float>(tiles(), {second() + point * plan.v_matrix + from, plan.C, 1},
-                      {depth, p.M, weights_of_point + packed_b_size<float>(from, p.M)}, sums, plan.M, add, nullptr);
-        }
-      }
+      for (int64_t point = begin; point < end; ++point)
+        gemm<float>(tiles(), {second() + point * plan.v_matrix, plan.C, 1}, {p.C, p.M, packed + point * point_size(p)},
+                    first() + point * plan.m_matrix, plan.M, plain, nullptr);
     });
   }
 
@@ -265,14 +257,10 @@ int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) *
 
 void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed) {
   const Panels panels(p.M, panel_shape<float>());
-  const Parts parts(p.C);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    for (int64_t part = 0; part < parts.count; ++part) {
-      const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-      winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
-                       packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
-    }
+    winograd_weights(out, weights + first * p.C * 9, p.C * 9, p.C, std::min(width, p.M - first), width, packed + first * p.C,
+                     point_size(p));
   }
 }
 

@@ -6,11 +6,12 @@
 
 namespace treadle::kernels {
 
-/// Floats of a channel row are rounded up to this, the widest vector.
+/// Floats of a row of sums are rounded up to this, the widest vector.
 inline constexpr int64_t kWinogradLanes = 16;
 
 /// Tiles [begin, end) of a block of `tiles_wide` tiles a row.
-/// @param x  the block's input with its border: rows of `x_row` floats, pixels of `channels` floats (a multiple of kWinogradLanes)
+/// @param x  the block's input with its border: rows of `x_row` floats, pixels of `channels` floats; as many as make a vector may be read
+/// behind it
 /// @param v  (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `channels` floats
 void winograd_input(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
                     int64_t v_matrix);

@@ -30,6 +30,8 @@ struct Epilogue {
   int64_t residual_row = 0;
   Unary activation = Unary::none;  // float64: none, relu and clip only
   float a = 0, b = 0;
+  /// Products that one chain of sums adds up: the rounding of longer ones would be most of the error of a long row.
+  int64_t longest_sum = 512;
 };
 
 /// A packed matrix. A view: whoever packed it keeps the memory.

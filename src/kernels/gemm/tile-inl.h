@@ -10,7 +10,9 @@
 
 #include <algorithm>
 
+#include "kernels/bounds-inl.h"
 #include "kernels/gemm/tile.h"
+#include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -18,9 +20,9 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Accumulators, one row of B and a broadcast of A must fit the registers: 6 x 4 of 32, or 4 x 3 of 16.
-#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+#if HWY_MAX_BYTES >= 64 || HWY_TARGET == HWY_NEON
 constexpr int kMaxVectors = 4;
-constexpr int max_rows(int vectors) { return vectors >= 3 ? 6 : 8; }
+constexpr int max_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
 #elif HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 constexpr int kMaxVectors = 2;
 constexpr int max_rows(int) { return 2; }
@@ -29,14 +31,11 @@ constexpr int kMaxVectors = 3;
 constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
 
-// Products that one chain of sums adds up: the rounding of longer ones would be most of the error of a long row.
-constexpr int64_t kLongestSum = 512;
-
 // Loads vector v of a row; only the last vector of a panel can be cut.
-template <typename T, int kVectors, class D, class M>
-HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, M mask) {
+template <typename T, int kVectors, class D>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, const FirstLanes<D>& first) {
   const T* p = row + v * static_cast<int64_t>(hn::Lanes(d));
-  return v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, p) : hn::LoadU(d, p);
+  return v == kVectors - 1 && cut ? load_first(d, first, p) : hn::LoadU(d, p);
 }
 
 // alpha, bias, residual, clamp and store.
@@ -46,8 +45,8 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t last = job.columns - (kVectors - 1) * lanes;  // columns in the last vector
   const bool cut = last < lanes;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(last, lanes)));
-#define TREADLE_EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r)
+  const FirstLanes first(d, std::min(last, lanes));
+#define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
   if (e.alpha != T{1}) {
     const V alpha = hn::Set(d, e.alpha);
@@ -63,32 +62,32 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
       }
     } else if (e.bias_row == 0) {
       TREADLE_EACH_VECTOR {
-        const V b = hn::Mul(beta, load_part<T, kVectors>(d, bias, v, cut, mask));
+        const V b = hn::Mul(beta, load_part<T, kVectors>(d, bias, v, cut, first));
         TREADLE_EACH_ROW sum[r][v] = hn::Add(sum[r][v], b);
       }
     } else {
       TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
-          hn::Add(sum[r][v], hn::Mul(beta, load_part<T, kVectors>(d, bias + r * e.bias_row, v, cut, mask)));
+          hn::Add(sum[r][v], hn::Mul(beta, load_part<T, kVectors>(d, bias + r * e.bias_row, v, cut, first)));
     }
   }
   if (e.residual != nullptr) {
     const T* residual = e.residual + row * e.residual_row + job.first_column;
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
-        hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, mask));
+        hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, first));
   }
-  // Max and Min return their second operand if one is NaN, so NaN stays.
+  // NaN stays.
   if (e.activation == Unary::relu) {
-    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Max(hn::Zero(d), sum[r][v]);
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(hn::Zero(d), sum[r][v]);
   } else if (e.activation == Unary::clip) {
     const V low = hn::Set(d, static_cast<T>(e.a)), high = hn::Set(d, static_cast<T>(e.b));
-    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Min(high, hn::Max(low, sum[r][v]));
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_most(high, at_least(low, sum[r][v]));
   }
   T* c = job.C + row * job.ldc;
   TREADLE_EACH_ROW {
     TREADLE_EACH_VECTOR {
       T* p = c + r * job.ldc + v * lanes;
       if (v == kVectors - 1 && cut) {
-        hn::BlendedStore(sum[r][v], mask, d, p);
+        store_first(sum[r][v], d, first, p);
       } else {
         hn::StoreU(sum[r][v], d, p);
       }
@@ -101,11 +100,16 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 
-// Weights that come from memory arrive while the panel before them is used, one line for each row of the panel: read when they are needed,
-// they would hold up the first tile of every panel. Fetching never faults, wherever it points.
-template <typename T>
-HWY_INLINE void fetch_into_l2(const T* p, int64_t distance) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(distance) * sizeof(T)), 0, 2);
+// Weights that come from memory arrive while the panel before them is used: read when they are needed, they would hold up the first tile of
+// every panel. All tiles of a panel share the work, a few bytes further with each row of the panel, so that memory delivers at the pace of
+// the sums: with all of it in the first four tiles, products of 128 rows ran 15 % slower on an Intel core. Fetching never faults, wherever
+// it points.
+struct NextLines {
+  uintptr_t at = 0, step = 0;  // bytes
+};
+[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
+  __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
+  next.at += next.step;
 }
 
 // Rows of a panel that L1 has no room for come from L2 a few steps before they are used: on an Intel core (2 MB of L2) products ran 5 to 7
@@ -122,7 +126,7 @@ HWY_INLINE void fetch_into_l1(D d, const T* row) {
 
 // sum += the next k columns of A x the next k rows of B.
 template <bool kFromL2, typename T, int kRows, int kVectors, class D, class V>
-HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, int64_t ahead,
+HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
                              V (&sum)[num_sets(kRows) * kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t a_row = job.a_row, a_col = job.a_col, b_row = job.b_row;
@@ -141,12 +145,12 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   for (; k > 0; --k) {
     V bv[kVectors];
     if constexpr (kRows > 1 && kVectors > 2) {
-      fetch_into_l2(b, ahead);
+      fetch_into_l2(next);
       if constexpr (kFromL2) fetch_into_l1<kVectors>(d, b + kRowsAhead * b_row);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * lanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const V av = hn::Set(d, a[r * a_row]);
 #pragma GCC unroll 4
@@ -157,38 +161,39 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   }
 }
 
-// `ahead`: elements from each row of B to the line to fetch.
 template <typename T, int kRows, int kVectors>
-HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, [[maybe_unused]] int64_t ahead) {
+HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, NextLines next) {
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   constexpr int kSums = num_sets(kRows) * kRows;
   V sum[kSums][kVectors];
-#define TREADLE_EACH_SUM _Pragma("GCC unroll 8") for (int r = 0; r < kSums; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+#define TREADLE_EACH_SUM _Pragma("GCC unroll 12") for (int r = 0; r < kSums; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
   TREADLE_EACH_SUM sum[r][v] = hn::Zero(d);
   const T* a = job.A + row * job.a_row;
   const T* b = job.B;
-  HWY_ALIGN T longer[kSums * kVectors * hn::MaxLanes(d)];  // what the sums came to before, if K is large
-  const bool is_long = job.K > kLongestSum;
-  if (is_long) TREADLE_EACH_SUM hn::Store(sum[r][v], d, longer + (r * kVectors + v) * lanes);
+  HWY_ALIGN T longer[kSums * kVectors * hn::MaxLanes(d)];
+  T* before = nullptr;  // what the sums of earlier chains came to
+  const int64_t longest = job.epilogue->longest_sum;
+  const bool is_long = job.K > longest;
   const bool from_l2 = job.K * job.b_row * static_cast<int64_t>(sizeof(T)) > kPanelBytesInL1;
   int64_t k = job.K;
   do {
     if (kVectors > 2 && from_l2)
-      add_products<(kVectors > 2), T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), ahead, sum);
+      add_products<(kVectors > 2), T, kRows, kVectors>(d, job, a, b, std::min(k, longest), next, sum);
     else
-      add_products<false, T, kRows, kVectors>(d, job, a, b, std::min(k, kLongestSum), ahead, sum);
-    k -= kLongestSum;
+      add_products<false, T, kRows, kVectors>(d, job, a, b, std::min(k, longest), next, sum);
+    k -= longest;
     if (!is_long) break;
+    if (before != nullptr) TREADLE_EACH_SUM sum[r][v] = hn::Add(sum[r][v], hn::Load(d, before + (r * kVectors + v) * lanes));
+    if (k <= 0) break;
+    before = longer;
     TREADLE_EACH_SUM {
-      T* total = longer + (r * kVectors + v) * lanes;
-      hn::Store(hn::Add(sum[r][v], hn::Load(d, total)), d, total);
+      hn::Store(sum[r][v], d, before + (r * kVectors + v) * lanes);
       sum[r][v] = hn::Zero(d);
     }
-  } while (k > 0);
-  if (is_long) TREADLE_EACH_SUM sum[r][v] = hn::Load(d, longer + (r * kVectors + v) * lanes);
+  } while (true);
 #undef TREADLE_EACH_SUM
   if constexpr (num_sets(kRows) == 2) {
     V total[1][kVectors];
@@ -201,11 +206,11 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, [[maybe_unused]] int6
 }
 
 template <typename T, int kVectors, int kRows = max_rows(kVectors)>
-HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, int64_t ahead) {
+HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, NextLines next) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return tile_of<T, kVectors, kRows - 1>(rows, job, row, ahead);
+    if (rows < kRows) return tile_of<T, kVectors, kRows - 1>(rows, job, row, next);
   }
-  tile<T, kRows, kVectors>(job, row, ahead);
+  tile<T, kRows, kVectors>(job, row, next);
 }
 
 // Even blocks: 7 rows are 4 + 3, never 6 + 1.
@@ -215,11 +220,13 @@ void rows_of(const TileJob<T>& job) {
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
   int64_t row = job.row_begin;
+  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
+  const uintptr_t row_bytes = static_cast<uintptr_t>(job.b_row) * sizeof(T), K = static_cast<uintptr_t>(job.K);
+  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
-    // Each of the first tiles fetches one vector of every row.
-    const bool fetches = job.fetches_ahead && block < kVectors;
-    tile_of<T, kVectors>(count, job, row, fetches ? job.K * job.b_row + block * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())) : 0);
+    tile_of<T, kVectors>(count, job, row, next);
+    next.at += K * next.step;
     row += count;
   }
 }

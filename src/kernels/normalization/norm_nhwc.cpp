@@ -8,6 +8,9 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 
@@ -54,10 +57,10 @@ void channel_statistics(int64_t pixels, int64_t C, int64_t step, const float* x,
     hn::StoreU(mean[0], d, means + c), hn::StoreU(square[0], d, squares + c);
   }
   if (c == C) return;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(C - c));
+  const FirstLanes rest(d, C - c);
   block_statistics<1>(
-      pixels, step, x + c, [&](const float* from, int) { return hn::MaskedLoad(mask, d, from); }, mean, square);
-  hn::BlendedStore(mean[0], mask, d, means + c), hn::BlendedStore(square[0], mask, d, squares + c);
+      pixels, step, x + c, [&](const float* from, int) { return load_first(d, rest, from); }, mean, square);
+  store_first(mean[0], d, rest, means + c), store_first(square[0], d, rest, squares + c);
 }
 
 void normalize_pixels(int64_t pixels, const NhwcNorm& norm, const float* x, const float* means, const float* factors, const float* bias,
@@ -65,15 +68,15 @@ void normalize_pixels(int64_t pixels, const NhwcNorm& norm, const float* x, cons
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V low = hn::Set(d, norm.low);
-  auto result = [&](V v, V mean, V factor, V addend) { return hn::Max(low, hn::MulAdd(hn::Sub(v, mean), factor, addend)); };
+  auto result = [&](V v, V mean, V factor, V addend) { return at_least(low, hn::MulAdd(hn::Sub(v, mean), factor, addend)); };
   for (int64_t p = 0; p < pixels; ++p, x += norm.x_pixel, y += norm.y_pixel) {
     int64_t c = 0;
     for (; c + lanes <= norm.C; c += lanes)
       hn::StoreU(result(hn::LoadU(d, x + c), hn::LoadU(d, means + c), hn::LoadU(d, factors + c), hn::LoadU(d, bias + c)), d, y + c);
     if (c == norm.C) continue;
-    const auto mask = hn::FirstN(d, static_cast<size_t>(norm.C - c));
-    auto some = [&](const float* from) { return hn::MaskedLoad(mask, d, from + c); };
-    hn::BlendedStore(result(some(x), some(means), some(factors), some(bias)), mask, d, y + c);
+    const FirstLanes rest(d, norm.C - c);
+    auto some = [&](const float* from) { return load_first(d, rest, from + c); };
+    store_first(result(some(x), some(means), some(factors), some(bias)), d, rest, y + c);
   }
 }
 

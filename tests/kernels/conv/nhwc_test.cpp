@@ -47,7 +47,8 @@ void expect_part(const std::vector<float>& whole, const std::vector<float>& y, i
   }
 }
 
-/// Runs one way with 1 and 3 threads against the definition, in double; then with x and y parts of wider images: the same bits.
+/// Runs one way with 1 and 3 threads against the definition, in double; then with x and y parts of wider images, and with x in planes: the
+/// same bits.
 void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activation) {
   const int64_t y_size = p.N * p.M * p.window.out_size();
   const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),
@@ -88,6 +89,12 @@ void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activat
     nhwc_conv(parts, method, wide.data() + x_first, weights.data(), packed.data(), whole.data() + y_first, e, scratch.data(), threads,
               &pool);
     expect_part(whole, first, p.M, parts.y_pixel, y_first);
+    if (method != NhwcMethod::direct) continue;
+    ConvParams planes = p;
+    planes.x_planes = true;
+    scratch.resize(nhwc_scratch_bytes(planes, method, threads) + 64);
+    nhwc_conv(planes, method, x.data(), weights.data(), packed.data(), y.data(), e, scratch.data(), threads, &pool);
+    ASSERT_EQ(first, y) << "other bits of an image in planes";
   }
 }
 

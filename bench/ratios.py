@@ -1,0 +1,130 @@
+"""The rules of the tables of models: which peers a ratio is taken over, who is left out, and the tables themselves.
+
+A result is what bench/models.py writes for a model: {"engines": {name: {"ms": .., "error": ..}}, "ceiling_ms": .., ...}.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+OWN = "treadle"
+FIRST_PEERS = ("onnxruntime", "openvino")
+ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column and no part in a ratio: it is no inference engine
+TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "pytorch": "PyTorch"}
+
+# A peer that is so much less exact than ONNX Runtime computes something else: other formulas, fewer bits.
+ERROR_FACTOR = 100
+# ONNX Runtime's error is taken to be no less: recorded results of its own have none at all.
+LEAST_ERROR = 1e-7
+
+
+def left_out(result: dict) -> set[str]:
+    """Engines that were measured and whose results are too far from what is exact for their time to be compared."""
+    engines = result["engines"]
+    reference = engines.get("onnxruntime", {}).get("error")
+    if reference is None or not math.isfinite(reference):
+        return set()
+    limit = ERROR_FACTOR * max(reference, LEAST_ERROR)
+    return {name for name, e in engines.items() if name not in (OWN, "onnxruntime") and e.get("ms") and not (e["error"] is not None and e["error"] <= limit)}
+
+
+def ratio(result: dict, peers: Iterable[str]) -> float | None:
+    """The best peer's time over treadle's; None where one of the two is missing."""
+    own = result["engines"].get(OWN, {}).get("ms")
+    excluded = left_out(result)
+    times = [result["engines"][p]["ms"] for p in peers if p not in excluded and result["engines"].get(p, {}).get("ms")]
+    return min(times) / own if own and times else None
+
+
+def fastest_peer(result: dict, peers: Iterable[str] = ALL_PEERS) -> str | None:
+    excluded = left_out(result)
+    times = {p: result["engines"][p]["ms"] for p in peers if p not in excluded and result["engines"].get(p, {}).get("ms")}
+    return min(times, key=times.get) if times else None
+
+
+def error_ratio(result: dict) -> float | None:
+    """treadle's error over ONNX Runtime's, where what is exact is known better than float32 knows it."""
+    own, peer = (result["engines"].get(e, {}).get("error") for e in (OWN, "onnxruntime"))
+    return own / peer if own is not None and peer and result.get("exact", True) else None
+
+
+def bound_by_weights(result: dict) -> bool:
+    return result.get("weights_ms", 0) > result.get("ceiling_ms", math.inf)
+
+
+def ceiling_fraction(result: dict) -> float | None:
+    """Of the speed that the ceiling grants; None where layers could not be counted."""
+    own, ceiling = result["engines"].get(OWN, {}).get("ms"), result.get("ceiling_ms")
+    return max(ceiling, result.get("weights_ms", 0)) / own if own and ceiling else None
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def summary(results: dict, peers: Iterable[str]) -> str:
+    found = {name: r for name in results if (r := ratio(results[name], peers))}
+    if not found:
+        return ""
+    worst = min(found, key=found.get)
+    return f"geometric mean {geometric_mean(found.values()):.2f} over {len(found)} models, lowest {found[worst]:.2f} ({worst})"
+
+
+def shown(value: float | None, form: str = ".2f") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def cell(engine: dict, mark: str = "") -> str:
+    return f"{engine['ms']:.3g} ({engine['error']:.0e}){mark}" if engine.get("ms") else "–"
+
+
+def memory_cell(memory: dict | None) -> str:
+    if not memory:
+        return "–"
+    peer = f" ({memory['onnxruntime']:.0f})" if memory.get("onnxruntime") is not None else ""
+    return f"{memory['account']:.0f} / {memory['process']:.0f}{peer}"
+
+
+def bits_cell(bits: dict | None) -> str:
+    """`bits`: number of threads -> whether the results are those of one thread."""
+    if not bits:
+        return "–"
+    wrong = [threads for threads, same in bits.items() if not same]
+    return f"not with {', '.join(wrong)}" if wrong else "yes"
+
+
+def table(results: dict, engines: list[str]) -> list[str]:
+    """Lines of Markdown: a row a model. Columns that no model has are left out."""
+    details = any(r.get("memory") for r in results.values())
+    heads = ["model", *(TITLES.get(e, e) for e in engines), "ratio", "ratio, all peers", "error ÷ ONNX Runtime's", "of the ceiling"]
+    heads += ["peak memory, MB", "same bits"] if details else []
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for name, result in results.items():
+        excluded = left_out(result)
+        cells = [name, *(cell(result["engines"].get(e, {}), "*" if e in excluded else "") for e in engines)]
+        first, every, fraction = ratio(result, FIRST_PEERS), ratio(result, ALL_PEERS), ceiling_fraction(result)
+        cells += [shown(first), shown(every), shown(error_ratio(result), ".1f"), shown(fraction, ".0%") + (" m" if bound_by_weights(result) else "")]
+        cells += [memory_cell(result.get("memory")), bits_cell(result.get("bits"))] if details else []
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def notes(results: dict, missing: dict[str, str]) -> list[str]:
+    """What stands below a table: means, who is left out and why, engines that are not there."""
+    lines = []
+    if first := summary(results, FIRST_PEERS):
+        lines.append(f"Ratio (the better of ONNX Runtime and OpenVINO over treadle): {first}.")
+    if any("ncnn" in r["engines"] or "mnn" in r["engines"] for r in results.values()) and (every := summary(results, ALL_PEERS)):
+        lines.append(f"Ratio over all peers (ncnn and MNN as well): {every}.")
+    if any(bound_by_weights(r) for r in results.values()):
+        lines.append("m: reading the weights once takes longer than the operations at the ceiling's speed, and is the ceiling.")
+    marked = sorted({(name, TITLES.get(e, e)) for name in results for e in left_out(results[name])})
+    if marked:
+        lines.append(f"* An error more than {ERROR_FACTOR} times ONNX Runtime's: something else is computed, so the time is shown and not compared.")
+    failed = sorted({f"{TITLES.get(e, e)}: {name} ({reason})" for name, r in results.items() for e, reason in r.get("failed", {}).items()})
+    if failed:
+        lines.append("Not converted or not run: " + "; ".join(failed) + ".")
+    lines += [f"No column for {TITLES.get(engine, engine)}: {reason}." for engine, reason in missing.items()]
+    return lines

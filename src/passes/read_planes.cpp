@@ -1,0 +1,48 @@
+// NhwcConv(Transpose(x)) -> NhwcConv(x, planes = 1) for an input of the model with a few channels, which nothing else reads so. The kernel
+// copies the image anyway, to pad it, and puts the channels innermost on the way.
+#include "passes/channels_last.h"
+#include "passes/layout.h"
+#include "passes/matching.h"
+
+namespace treadle::passes {
+namespace {
+
+constexpr int64_t kFewChannels = 4;
+
+bool has_few_channels(const Type& type) {
+  return type.has_rank() && type.rank() >= 3 && (*type.shape)[1].is_const() && (*type.shape)[1].value() <= kFewChannels;
+}
+
+bool is_padded(const Node& conv) {
+  for (int64_t pad : conv.attributes.get_ints("pads"))
+    if (pad > 0) return true;
+  return false;
+}
+
+}  // namespace
+
+int64_t read_planes(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  for (NodeId id : graph.order()) {
+    if (count >= limit) break;
+    const Node& conv = graph.node(id);
+    if (!conv.is("NhwcConv", "treadle") || conv.attributes.get_int("group", 1) != 1 || !is_padded(conv)) continue;
+    const ValueId image = conv.inputs[0];
+    const Node* transpose = producer_of(graph, image);
+    if (!transpose || !is_used_once(graph, image)) continue;
+    const ValueId input = transpose->inputs[0];
+    const Type& type = graph.type(input);
+    // A value that a node makes may lie between rows of others; the model's inputs are on their own.
+    if (graph.value(input).producer != kNoNode || graph.value(input).is_constant() || !has_few_channels(type) ||
+        !has_perm(transpose, channels_last_order(type.rank())))
+      continue;
+    const NodeId moved = transpose->id;
+    graph.set_input(id, 0, input);
+    graph.node(id).attributes.set("planes", int64_t{1});
+    graph.remove_node(moved);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace treadle::passes
