@@ -1,11 +1,13 @@
 // How long the graph optimiser takes for graphs of tens of thousands of nodes, of several kinds, in seconds of CPU time; `-v` prints the
 // passes of each (as they were on the clock).
-//   bench_optimizer [-v] [KIND]
+//   bench_optimizer [-v] [KIND [NODES]]
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "passes/pipeline.h"
 #include "tests/passes/large_graphs.h"
@@ -50,16 +52,19 @@ Figures measure(const LargeGraph::Kind& kind, int64_t nodes, bool verbose) {
 int main(int argc, char** argv) {
   bool verbose = false;
   std::string only;
+  std::vector<int64_t> sizes{10'000, 20'000, 40'000};
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "-v") == 0)
       verbose = true;
-    else
+    else if (only.empty())
       only = argv[i];
+    else
+      sizes = {std::atol(argv[i])};
   }
   std::printf("%-14s %8s %8s %12s %12s %14s\n", "graph", "nodes", "after", "inference s", "optimiser s", "us a node");
   for (const LargeGraph::Kind& kind : LargeGraph::kinds()) {
     if (!only.empty() && kind.name != only) continue;
-    for (int64_t nodes : {10'000, 20'000, 40'000}) {
+    for (int64_t nodes : sizes) {
       const Figures f = measure(kind, nodes, verbose);
       std::printf("%-14s %8zu %8zu %12.3f %12.3f %14.1f\n", std::string(kind.name).c_str(), f.before, f.after, f.infer_s, f.optimize_s,
                   f.optimize_s * 1e6 / static_cast<double>(f.before));

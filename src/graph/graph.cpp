@@ -250,7 +250,7 @@ void Graph::drop_use(ValueId id, Use use) {
     if (uses.size() > kLongList && place < uses.size()) places_[key_of(uses[place])] = static_cast<uint32_t>(place);
   };
   const bool is_long = uses.size() > kLongList;
-  for (size_t low = 0, high = uses.size(); low < high && (!is_long || low < kLongList / 2); ++low) {
+  for (size_t low = 0, high = uses.size(); low < high && (!is_long || low < 2); ++low) {
     --high;
     num_searched_ += 2;
     if (uses[low] == use || uses[high] == use) return take_out(uses[low] == use ? low : high);
