@@ -2,11 +2,18 @@
 // caches and with weights that come from memory, as in a model whose weights exceed the caches. What nhwc_method estimates rests on these.
 //
 //     bench_conv [C M size kernel stride [group]]
+//     bench_conv --calibrate FILE
+//
+// The second form fits the rates of the estimates (kernels::ConvRates) to what 3x3 layers take on this machine, some twenty seconds on one
+// core, and writes them for the session's option `conv_rates`.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <vector>
 
@@ -53,17 +60,27 @@ double microseconds(Run run, int copies) {
   return best;
 }
 
-void measure(const Layer& l) {
+ConvParams params_of(const Layer& l) {
   ConvParams p;
   p.N = 1, p.C = l.C, p.M = l.M, p.group = l.group;
   const int64_t pad = (l.kernel - 1) / 2, out = (l.size + 2 * pad - l.kernel) / l.stride + 1;
   const int64_t in[] = {l.size, l.size}, outs[] = {out, out}, kernel[] = {l.kernel, l.kernel}, strides[] = {l.stride, l.stride},
                 pads[] = {pad, pad, pad, pad};
   p.window = make_window(in, outs, kernel, strides, pads, {});
-  const double flops = 2.0 * static_cast<double>(out * out * l.M * l.C / l.group * l.kernel * l.kernel);
+  return p;
+}
+
+struct Times {
+  NhwcMethod method;
+  double warm, cold;  // microseconds
+};
+
+std::vector<Times> times_of(const Layer& l) {
+  const ConvParams p = params_of(l);
+  std::vector<Times> result;
+  const int64_t out = p.window.out[1];
   const auto x = floats(l.size * l.size * l.C), y = floats(out * out * l.M), weights = floats(l.M * l.C / l.group * l.kernel * l.kernel),
              bias = floats(l.M);
-  std::string line = fmt::format("{:5} > {:5} @{:3} k{} s{}{}", l.C, l.M, l.size, l.kernel, l.stride, l.group > 1 ? " dw" : "   ");
   for (const NhwcMethod method : nhwc_methods(p)) {
     const size_t bytes = static_cast<size_t>(nhwc_packed_size(p, method)) * sizeof(float);
     const int copies = static_cast<int>(std::clamp<size_t>((100UL << 20) / std::max<size_t>(bytes, 1), 2, 400));
@@ -76,7 +93,16 @@ void measure(const Layer& l) {
     auto run = [&](int i) {
       nhwc_conv(p, method, data_of(x), data_of(weights), data_of(packed) + i * stride, data_of(y), e, scratch->data(), 1, nullptr);
     };
-    const double warm = microseconds([&](int) { run(0); }, 3), cold = microseconds(run, copies);
+    result.push_back({method, microseconds([&](int) { run(0); }, 3), microseconds(run, copies)});
+  }
+  return result;
+}
+
+void measure(const Layer& l) {
+  const ConvParams p = params_of(l);
+  const double flops = 2.0 * static_cast<double>(p.window.out_size() * l.M * l.C / l.group * l.kernel * l.kernel);
+  std::string line = fmt::format("{:5} > {:5} @{:3} k{} s{}{}", l.C, l.M, l.size, l.kernel, l.stride, l.group > 1 ? " dw" : "   ");
+  for (const auto& [method, warm, cold] : times_of(l)) {
     line += fmt::format(" | {:9} {:7.1f} us {:6.1f} GF/s, cold {:7.1f} us {:6.1f}", nhwc_method_name(method), warm, flops / warm / 1e3,
                         cold, flops / cold / 1e3);
   }
@@ -84,9 +110,103 @@ void measure(const Layer& l) {
   std::fflush(stdout);
 }
 
+struct Sample {
+  ConvParams params;
+  int out;  // as winograd_estimate has it
+  bool from_memory;
+  double us;
+};
+
+constexpr const char* kRateNames[] = {"direct", "winograd", "transforms", "cached", "memory"};
+constexpr float ConvRates::*kRates[] = {&ConvRates::direct, &ConvRates::winograd, &ConvRates::transforms, &ConvRates::cached,
+                                        &ConvRates::memory};
+
+double error_of(const std::vector<Sample>& samples, const ConvRates& rates) {
+  double sum = 0;
+  for (const Sample& s : samples) sum += std::pow(std::log(winograd_estimate(s.params, s.out, rates, s.from_memory) / s.us), 2);
+  return std::sqrt(sum / static_cast<double>(samples.size()));
+}
+
+/// What the layers take together, each the way that the rates choose, over the fastest way of each.
+double choices_over_best(const std::vector<Sample>& samples, const ConvRates& rates) {
+  double chosen = 0, best = 0;
+  for (size_t i = 0; i < samples.size();) {  // the ways of one layer, in one state of the caches, stand beside each other
+    size_t end = i, by_estimate = i, fastest = i;
+    for (; end < samples.size() && samples[end].params.C == samples[i].params.C && samples[end].params.M == samples[i].params.M &&
+           samples[end].params.window.out[1] == samples[i].params.window.out[1] && samples[end].from_memory == samples[i].from_memory;
+         ++end) {
+      auto estimate = [&](size_t k) { return winograd_estimate(samples[k].params, samples[k].out, rates, samples[k].from_memory); };
+      if (estimate(end) < estimate(by_estimate)) by_estimate = end;
+      if (samples[end].us < samples[fastest].us) fastest = end;
+    }
+    chosen += samples[by_estimate].us, best += samples[fastest].us;
+    i = end;
+  }
+  return chosen / best;
+}
+
+// Coordinate descent in steps that shrink: five numbers and some hundred samples.
+ConvRates fit(const std::vector<Sample>& samples) {
+  ConvRates rates;
+  for (float step = 1.5F; step > 1.005F; step = std::sqrt(step)) {
+    for (bool better = true; better;) {
+      better = false;
+      for (float ConvRates::*rate : kRates) {
+        for (float factor : {step, 1 / step}) {
+          ConvRates candidate = rates;
+          candidate.*rate *= factor;
+          if (error_of(samples, candidate) >= error_of(samples, rates)) continue;
+          rates = candidate;
+          better = true;
+        }
+      }
+    }
+  }
+  return rates;
+}
+
+int calibrate(const char* path) {
+  std::vector<Sample> samples;
+  for (const Layer& layer : std::initializer_list<Layer>{{32, 32, 112, 3, 1},
+                                                         {64, 64, 56, 3, 1},
+                                                         {128, 128, 28, 3, 1},
+                                                         {256, 256, 14, 3, 1},
+                                                         {256, 256, 28, 3, 1},
+                                                         {512, 512, 7, 3, 1},
+                                                         {512, 512, 14, 3, 1},
+                                                         {192, 192, 14, 3, 1},
+                                                         {128, 32, 28, 3, 1},
+                                                         {128, 32, 7, 3, 1},
+                                                         {24, 24, 80, 3, 1}}) {
+    const ConvParams p = params_of(layer);
+    const std::vector<Times> times = times_of(layer);
+    for (bool from_memory : {false, true}) {
+      for (const Times& t : times) {
+        const int out = t.method == NhwcMethod::winograd4 ? 4 : t.method == NhwcMethod::winograd2 ? 2 : 0;
+        samples.push_back({p, out, from_memory, from_memory ? t.cold : t.warm});
+      }
+    }
+  }
+  const ConvRates rates = fit(samples);
+  std::string text = "# What one core reaches, for the session's option conv_rates: floating-point operations, and bytes, a microsecond.\n";
+  for (size_t i = 0; i < std::size(kRates); ++i) text += fmt::format("{} {:.0f}\n", kRateNames[i], rates.*kRates[i]);
+  fmt::print(
+      "{}estimates are off by a factor of {:.2f} (built in: {:.2f}); the ways chosen take {:.3f} of the fastest (built in: {:.3f})\n", text,
+      std::exp(error_of(samples, rates)), std::exp(error_of(samples, {})), choices_over_best(samples, rates),
+      choices_over_best(samples, {}));
+  std::FILE* file = std::fopen(path, "w");
+  const bool written = file && std::fputs(text.c_str(), file) >= 0;
+  if (!file || std::fclose(file) != 0 || !written) {
+    fmt::print(stderr, "{} cannot be written\n", path);
+    return 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "--calibrate") == 0) return calibrate(argv[2]);
   if (argc >= 6) {
     auto at = [&](int i) { return argc > i ? std::atol(argv[i]) : 1; };
     measure({at(1), at(2), at(3), at(4), at(5), at(6)});

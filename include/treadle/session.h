@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,6 +56,12 @@ struct TREADLE_API SessionOptions {
   /// or entries separated by ";", of which PATTERN=PRECISION holds for nodes of such names and the last that matches counts. Inference
   /// only; without graph optimisations it has no effect. docs/precision.md says what each costs and gives.
   std::string precision;
+  /// The most that transformed weights of a convolution may take, over what the weights themselves take: 1 forbids Winograd's ways (1.8 and
+  /// 4 times the weights), which are the fastest for many. Session::to_text("planned") says what each node packs.
+  double max_weight_expansion = std::numeric_limits<double>::infinity();
+  /// File with what this machine's cores reach, by which convolutions choose their way; `bench_conv --calibrate FILE` writes it. Empty:
+  /// what is built in. Results may differ in their last bits between different files, never between runs.
+  std::string conv_rates;
   bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
   std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
   /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over

@@ -204,6 +204,10 @@ void register_options(nb::module_& module) {
               "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"int8_weights\", or \";\"-separated "
               "entries "
               "PATTERN=PRECISION; see docs/precision.md.")
+      .def_rw("max_weight_expansion", &PySessionOptions::max_weight_expansion,
+              "Bytes that a convolution's transformed weights may take, over those of the weights: from 1 on, or math.inf.")
+      .def_rw("conv_rates", &PySessionOptions::conv_rates,
+              "File that `bench_conv --calibrate` wrote, by which convolutions choose their way; \"\": what is built in.")
       .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
       .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
       .def_rw("config", &PySessionOptions::config)

@@ -146,6 +146,7 @@ int inspect(const InspectOptions& options) {
                           {"bytes_moved", optimised.bytes_moved},
                           {"cost_is_complete", optimised.cost_is_complete}};
       if (planned) {
+        out["packed_bytes"] = memory.packed_bytes;
         out["arena_bytes"] = memory.arena_bytes;
         out["arena_lower_bound_bytes"] = memory.arena_lower_bound_bytes;
         out["arena_sum_bytes"] = memory.arena_sum_bytes;
@@ -175,9 +176,9 @@ int inspect(const InspectOptions& options) {
     if (planned)
       fmt::print(
           "\n  memory    {:.2f} MB arena for activations, {:.2f} MB is the least possible; {:.2f} MB by best fit in order, {:.2f} MB "
-          "if nothing shared bytes",
+          "if nothing shared bytes; {:.2f} MB of packed weights",
           megabytes(memory.arena_bytes), megabytes(memory.arena_lower_bound_bytes), megabytes(memory.arena_in_order_bytes),
-          megabytes(memory.arena_sum_bytes));
+          megabytes(memory.arena_sum_bytes), megabytes(memory.packed_bytes));
   }
   for (const std::string& line : missing) fmt::print("\n  missing   {}", line);
   fmt::print("\n");

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
 #include <vector>
+
+#include "treadle/error.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -135,11 +138,18 @@ size_t physical_memory_bytes() {
   return size_t{1} << 32;
 }
 
+// Processors with ARM's instructions have numbers in place of a name: who made it, and which part it is.
 std::string model_name() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
-  return "unknown";
+  std::string implementer, part;
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    if (line.rfind("model name", 0) == 0) return line.substr(colon + 2);
+    if (line.rfind("CPU implementer", 0) == 0) implementer = line.substr(colon + 2);
+    if (line.rfind("CPU part", 0) == 0) part = line.substr(colon + 2);
+  }
+  return part.empty() ? "unknown" : "implementer " + implementer + ", part " + part;
 }
 
 CacheSizes cache_sizes() {
@@ -219,11 +229,38 @@ CpuInfo detect() {
   info.memory_limit_bytes = physical_memory_bytes();
   if (limits.memory_bytes) info.memory_limit_bytes = std::min<size_t>(info.memory_limit_bytes, *limits.memory_bytes);
   info.features = detect_features();
+  if (const char* isa = std::getenv("TREADLE_ISA"); isa && *isa) info.features = limited_features(info.features, isa);
   info.caches = cache_sizes();
   return info;
 }
 
 }  // namespace
+
+CpuFeatures limited_features(CpuFeatures features, std::string_view isa) {
+  using Has = bool CpuFeatures::*;
+  struct Level {
+    std::string_view name;
+    std::vector<Has> adds;
+  };
+  static const std::vector<Level> levels{
+      {"baseline", {}},
+      {"neon", {&CpuFeatures::neon}},
+      {"avx2", {&CpuFeatures::avx2}},
+      {"avx_vnni", {&CpuFeatures::avx_vnni}},
+      {"avx512", {&CpuFeatures::avx512}},
+      {"avx512_vnni", {&CpuFeatures::avx512_vnni}},
+      {"avx512_bf16", {&CpuFeatures::avx512_bf16, &CpuFeatures::avx512_fp16}},
+      {"amx", {&CpuFeatures::amx_bf16, &CpuFeatures::amx_int8}},
+  };
+  CpuFeatures limited;
+  std::string names;
+  for (const Level& level : levels) {
+    for (Has has : level.adds) limited.*has = features.*has;
+    if (level.name == isa) return limited;
+    names += (names.empty() ? "" : ", ") + std::string(level.name);
+  }
+  throw Error(ErrorCode::invalid_argument, "TREADLE_ISA is \"" + std::string(isa) + "\"; there are " + names);
+}
 
 CgroupLimits read_cgroup_limits(const std::string& root) {
   CgroupLimits limits;

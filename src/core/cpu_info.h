@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace treadle {
 
@@ -19,6 +20,8 @@ struct CpuFeatures {
   bool amx_bf16 = false;  ///< tiles, and the kernel has granted them to this process
   bool amx_int8 = false;
   bool neon = false;
+
+  bool operator==(const CpuFeatures&) const = default;
 };
 
 struct CacheSizes {
@@ -35,8 +38,14 @@ struct CpuInfo {
   CacheSizes caches;
 };
 
-/// Detected once, at the first call.
+/// Detected once, at the first call. The environment variable TREADLE_ISA names the most that is used of the instruction sets.
+/// @throws Error(invalid_argument) if it names none
 const CpuInfo& cpu_info();
+
+/// The features that remain if nothing beyond `isa` is used: baseline, neon, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx, each
+/// with all that is named before it; baseline is plain C++.
+/// @throws Error(invalid_argument) for any other text
+CpuFeatures limited_features(CpuFeatures features, std::string_view isa);
 
 /// Limits that cgroups (v1 or v2) put on this process; the tightest on the way from its group to the root.
 struct CgroupLimits {

@@ -11,12 +11,10 @@ namespace hwy {
 
 int64_t SupportedTargets() {
   const treadle::CpuFeatures& features = treadle::cpu_info().features;
-  int64_t targets = HWY_STATIC_TARGET;
-#if HWY_ARCH_X86
+  int64_t targets = HWY_SCALAR | HWY_EMU128;
+  if (features.neon) targets |= HWY_NEON;
   if (features.avx2) targets |= HWY_AVX2;
   if (features.avx2 && features.avx512) targets |= HWY_AVX3;
-#endif
-  (void)features;
   return targets & HWY_TARGETS;
 }
 

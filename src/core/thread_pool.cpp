@@ -394,6 +394,7 @@ ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const noexcept { return impl_->num_threads; }
+int ThreadPool::loop_threads() const noexcept { return std::clamp(1 + impl_->helpers(), 1, std::max(1, thread_limit)); }
 
 void ThreadPool::count_callers(int difference) {
   // The threads that were counted before a fork are not in the child.

@@ -59,6 +59,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const noexcept;
+  /// How many threads a loop that this thread begins now has at most, this one included.
+  int loop_threads() const noexcept;
 
   /// The process's shared pool, made at the first call.
   static const std::shared_ptr<ThreadPool>& shared();
@@ -131,6 +133,9 @@ class ParallelLimit {
  private:
   int before_;
 };
+
+/// As ThreadPool::loop_threads; 1 without a pool.
+inline int loop_threads(const ThreadPool* pool) { return pool ? pool->loop_threads() : 1; }
 
 /// As ThreadPool::parallel_for; without a pool, or for a single chunk, the caller does it all, in the same chunks.
 template <typename Fn>

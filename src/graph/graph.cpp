@@ -13,6 +13,57 @@ const Body* Node::body(std::string_view attribute) const {
   return nullptr;
 }
 
+void OutputList::index() {
+  places_.clear();
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    Places& places = places_[static_cast<uint32_t>(ids_[i])];
+    if (places.count++ == 0) places.first = static_cast<uint32_t>(i);
+  }
+}
+
+void OutputList::push_back(ValueId id) {
+  Places& places = places_[static_cast<uint32_t>(id)];
+  if (places.count++ == 0) places.first = static_cast<uint32_t>(ids_.size());
+  ids_.push_back(id);
+}
+
+void OutputList::set(size_t i, ValueId id) {
+  ids_[i] = id;
+  index();
+}
+
+void OutputList::insert(std::vector<ValueId>::const_iterator at, ValueId id) {
+  ids_.insert(at, id);
+  index();
+}
+
+void OutputList::erase(std::vector<ValueId>::const_iterator at) {
+  ids_.erase(at);
+  index();
+}
+
+void OutputList::clear() {
+  ids_.clear();
+  places_.clear();
+}
+
+size_t OutputList::replace(ValueId old_value, ValueId new_value) {
+  auto found = places_.find(static_cast<uint32_t>(old_value));
+  if (found == places_.end() || old_value == new_value) return 0;
+  const Places old = found->second;
+  places_.erase(found);
+  Places& places = places_[static_cast<uint32_t>(new_value)];
+  places.first = places.count == 0 ? old.first : std::min(places.first, old.first);
+  places.count += old.count;
+  size_t looked_at = 0;
+  for (uint32_t i = old.first, left = old.count; left > 0; ++i, ++looked_at) {
+    if (ids_[i] != old_value) continue;
+    ids_[i] = new_value;
+    --left;
+  }
+  return looked_at;
+}
+
 Graph::Graph(std::shared_ptr<SymbolTable> symbols) : symbols_(std::move(symbols)) {}
 Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&&) noexcept = default;
@@ -111,8 +162,6 @@ void Graph::rename_value(ValueId id, std::string_view value_name) {
   by_name_.emplace(renamed.name, id);
 }
 
-bool Graph::is_output(ValueId id) const { return std::find(outputs.begin(), outputs.end(), id) != outputs.end(); }
-
 std::vector<NodeId> Graph::order() const {
   std::vector<NodeId> ids;
   ids.reserve(num_alive_);
@@ -139,7 +188,7 @@ NodeId Graph::append(Node node) {
   node.id = id;
   if (!node.name.empty()) node_names_.insert(node.name);
   for (size_t i = 0; i < node.inputs.size(); ++i)
-    if (node.inputs[i] != kNoValue) value(node.inputs[i]).uses.push_back({id, static_cast<int>(i)});
+    if (node.inputs[i] != kNoValue) add_use(node.inputs[i], {id, static_cast<int>(i)});
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNoValue) continue;
     value(node.outputs[i]).producer = id;
@@ -172,15 +221,51 @@ NodeId Graph::add_node(NodeSpec spec, NodeId before) {
   return id;
 }
 
+namespace {
+
+// Lists up to this length are searched.
+constexpr size_t kLongList = 32;
+
+uint64_t key_of(const Use& use) { return uint64_t{index_of(use.node)} << 32U | static_cast<uint32_t>(use.input); }
+
+}  // namespace
+
+void Graph::note_places(ValueId id, size_t first) {
+  const std::vector<Use>& uses = value(id).uses;
+  if (uses.size() <= kLongList) return;
+  for (size_t i = first; i < uses.size(); ++i) places_[key_of(uses[i])] = static_cast<uint32_t>(i);
+}
+
+void Graph::add_use(ValueId id, Use use) {
+  value(id).uses.push_back(use);
+  note_places(id, value(id).uses.size() - 1);
+}
+
 void Graph::drop_use(ValueId id, Use use) {
-  // From both ends: nodes mostly go in the order in which they came, or in reverse, and a constant may have thousands of readers.
+  // A constant may have thousands of readers. From both ends first: nodes mostly go in the order in which they came, or in reverse.
   auto& uses = value(id).uses;
-  for (size_t low = 0, high = uses.size(); low < high; ++low) {
-    --high;
-    if (uses[low] != use && uses[high] != use) continue;
-    uses[uses[low] == use ? low : high] = uses.back();
+  auto take_out = [&](size_t place) {
+    uses[place] = uses.back();
     uses.pop_back();
-    return;
+    if (uses.size() > kLongList && place < uses.size()) places_[key_of(uses[place])] = static_cast<uint32_t>(place);
+  };
+  const bool is_long = uses.size() > kLongList;
+  for (size_t low = 0, high = uses.size(); low < high && (!is_long || low < kLongList / 2); ++low) {
+    --high;
+    num_searched_ += 2;
+    if (uses[low] == use || uses[high] == use) return take_out(uses[low] == use ? low : high);
+  }
+  if (!is_long) return;
+  for (bool noted : {true, false}) {
+    auto found = places_.find(key_of(use));
+    if (found != places_.end() && found->second < uses.size() && uses[found->second] == use) {
+      const size_t place = found->second;
+      places_.erase(found);
+      return take_out(place);
+    }
+    if (!noted) return;
+    num_searched_ += static_cast<int64_t>(uses.size());
+    note_places(id);
   }
 }
 
@@ -206,7 +291,7 @@ void Graph::set_input(NodeId id, size_t input, ValueId new_value) {
   if (slot == new_value) return;
   if (slot != kNoValue) drop_use(slot, {id, static_cast<int>(input)});
   slot = new_value;
-  if (new_value != kNoValue) value(new_value).uses.push_back({id, static_cast<int>(input)});
+  if (new_value != kNoValue) add_use(new_value, {id, static_cast<int>(input)});
 }
 
 void Graph::resize_inputs(NodeId id, size_t count) {
@@ -229,7 +314,7 @@ int Graph::add_capture(NodeId id, ValueId captured) {
   for (size_t i = static_cast<size_t>(formal); i < capturing.inputs.size(); ++i)
     if (capturing.inputs[i] == captured) return static_cast<int>(i) - formal;
   capturing.inputs.push_back(captured);
-  value(captured).uses.push_back({id, static_cast<int>(capturing.inputs.size()) - 1});
+  add_use(captured, {id, static_cast<int>(capturing.inputs.size()) - 1});
   return static_cast<int>(capturing.inputs.size()) - 1 - formal;
 }
 
@@ -239,8 +324,10 @@ void Graph::replace_uses(ValueId old_value, ValueId new_value) {
   value(old_value).uses.clear();
   for (const Use& use : uses) node(use.node).inputs[static_cast<size_t>(use.input)] = new_value;
   auto& moved_to = value(new_value).uses;
+  const size_t first = moved_to.size();
   moved_to.insert(moved_to.end(), uses.begin(), uses.end());
-  std::replace(outputs.begin(), outputs.end(), old_value, new_value);
+  note_places(new_value, first);
+  num_searched_ += static_cast<int64_t>(uses.size() + outputs.replace(old_value, new_value));
 }
 
 bool is_aligned(const Tensor& tensor) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -86,6 +87,41 @@ struct Node {
   const Body* body(std::string_view attribute) const;
 };
 
+/// The outputs of a graph: any values, in order, one of them more than once if need be. Whether a value is among them is found without a
+/// search, also where there are thousands (all values of a model, to look at them).
+class OutputList {
+ public:
+  OutputList() = default;
+  OutputList(std::vector<ValueId> ids) : ids_(std::move(ids)) { index(); }
+  OutputList(std::initializer_list<ValueId> ids) : ids_(ids) { index(); }
+  operator const std::vector<ValueId>&() const { return ids_; }
+
+  size_t size() const { return ids_.size(); }
+  bool empty() const { return ids_.empty(); }
+  ValueId operator[](size_t i) const { return ids_[i]; }
+  ValueId back() const { return ids_.back(); }
+  std::vector<ValueId>::const_iterator begin() const { return ids_.begin(); }
+  std::vector<ValueId>::const_iterator end() const { return ids_.end(); }
+  bool contains(ValueId id) const { return places_.contains(static_cast<uint32_t>(id)); }
+
+  void push_back(ValueId id);
+  void set(size_t i, ValueId id);
+  void insert(std::vector<ValueId>::const_iterator at, ValueId id);
+  void erase(std::vector<ValueId>::const_iterator at);
+  void clear();
+  /// Returns how many entries it has looked at.
+  size_t replace(ValueId old_value, ValueId new_value);
+
+ private:
+  struct Places {
+    uint32_t count = 0, first = 0;
+  };
+  void index();
+
+  std::vector<ValueId> ids_;
+  std::unordered_map<uint32_t, Places> places_;
+};
+
 /// What a new node is made of.
 struct NodeSpec {
   std::string op_type;
@@ -127,11 +163,11 @@ class Graph {
   void rename_value(ValueId id, std::string_view name);
 
   std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
-  std::vector<ValueId> outputs;
+  OutputList outputs;
   std::vector<std::string> output_names;          // of a model's graph; an output may be any value, even an input
   std::vector<Type> declared_outputs;             // as the model states them; empty in graphs that were not read
   std::vector<ValueId> overridable_initializers;  // constants that a feed may replace (IR 4 on)
-  bool is_output(ValueId id) const;
+  bool is_output(ValueId id) const { return outputs.contains(id); }
 
   // Nodes, in topological order.
   size_t num_nodes() const { return num_alive_; }
@@ -168,6 +204,9 @@ class Graph {
   std::string unique_name(std::string_view stem);       // neither a value nor a node has it
   std::string unique_node_name(std::string_view stem);  // no node has it; a value may
 
+  /// Entries of lists (uses, outputs) that changes of the graph have looked at since it was made: what edits cost, for tests.
+  int64_t num_searched() const { return num_searched_; }
+
  private:
   struct Slot {
     std::unique_ptr<Node> node;
@@ -175,7 +214,9 @@ class Graph {
   };
   void link(NodeId id, NodeId before);
   void unlink(NodeId id);
+  void add_use(ValueId value, Use use);
   void drop_use(ValueId value, Use use);
+  void note_places(ValueId value, size_t first = 0);
 
   std::shared_ptr<SymbolTable> symbols_;
   std::vector<Value> values_;
@@ -191,6 +232,8 @@ class Graph {
   ByName<ValueId> by_name_;
   std::unordered_set<std::string, NameHash, std::equal_to<>> node_names_;
   ByName<uint64_t> name_counters_;
+  std::unordered_map<uint64_t, uint32_t> places_;  // of uses in long lists, by node and input; hints, which may be out of date
+  int64_t num_searched_ = 0;
 };
 
 /// `Conv node "layer1/conv" (ai.onnx, opset 17)`

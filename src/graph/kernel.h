@@ -88,7 +88,8 @@ struct PackedPart {
 /// What `create` made for a node: packed weights and the like. Shared by all bindings.
 struct PackedState {
   virtual ~PackedState() = default;
-  virtual size_t size_bytes() const { return 0; }  // memory beyond the weights themselves
+  virtual size_t size_bytes() const { return 0; }   // memory beyond the weights themselves
+  virtual std::string forms() const { return {}; }  // which forms these are, for people: "F(4,3)"
   /// All of it as blocks that KernelDef::restore makes an equal state of. Empty: it can only be created again.
   virtual std::vector<PackedPart> parts() const { return {}; }
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 
 #include "graph/infer.h"
 #include "treadle/error.h"
@@ -72,6 +73,7 @@ class PatchDriver {
   }
 
   void visit(NodeId id) {
+    if (options_.num_visits) ++*options_.num_visits;
     for (const Rule* rule : rules_) {
       std::optional<Patch> patch = rule->match(graph_, graph_.node(id));
       if (!patch) continue;
@@ -108,11 +110,18 @@ class PatchDriver {
       replace(rule, old_value, replacement);
       if (with != replacement) take_name(old_value, replacement);
     }
-    // The new nodes stand for the matched one, and for all that the patch has made superfluous (noted from the last to the first).
-    std::vector<std::string> sources = std::move(removed_sources_);
-    std::reverse(sources.begin(), sources.end());
-    if (graph_.is_alive(matched)) sources.insert(sources.begin(), graph_.node(matched).sources.begin(), graph_.node(matched).sources.end());
-    for (NodeId id : made_nodes) graph_.node(id).sources = sources;
+    // The new nodes stand for the matched one, and for all that the patch has made superfluous (noted from the last to the first). A chain
+    // that collapses node by node has a list that grows: it is moved and appended to, not copied.
+    std::vector<std::string> sources;
+    if (graph_.is_alive(matched)) sources = graph_.node(matched).sources;
+    for (auto it = removed_sources_.rbegin(); it != removed_sources_.rend(); ++it) {
+      if (sources.empty())
+        sources = std::move(*it);
+      else
+        sources.insert(sources.end(), std::make_move_iterator(it->begin()), std::make_move_iterator(it->end()));
+    }
+    for (size_t i = 0; i + 1 < made_nodes.size(); ++i) graph_.node(made_nodes[i]).sources = sources;
+    if (!made_nodes.empty()) graph_.node(made_nodes.back()).sources = std::move(sources);
   }
 
   // The names of values survive: people look for them.
@@ -146,8 +155,7 @@ class PatchDriver {
       NodeId candidate = stack.back();
       stack.pop_back();
       if (!graph_.is_alive(candidate) || !is_unused(graph_, graph_.node(candidate))) continue;
-      const std::vector<std::string>& sources = graph_.node(candidate).sources;
-      removed_sources_.insert(removed_sources_.end(), sources.rbegin(), sources.rend());
+      removed_sources_.push_back(std::move(graph_.node(candidate).sources));
       for (ValueId input : graph_.node(candidate).inputs) {
         if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
         stack.push_back(graph_.value(input).producer);
@@ -161,7 +169,7 @@ class PatchDriver {
   std::span<const Rule* const> rules_;
   const PatchOptions& options_;
   std::string_view last_rule_;
-  std::vector<std::string> removed_sources_;  // of the nodes that the patch in hand has made superfluous
+  std::vector<std::vector<std::string>> removed_sources_;  // of the nodes that the patch in hand has made superfluous
   std::deque<NodeId> queue_;
   std::vector<bool> queued_;
   int64_t count_ = 0;

@@ -60,6 +60,7 @@ struct PatchOptions {
   std::vector<std::string> skip;    // rules that are not applied
   int64_t max_patches = INT64_MAX;  // stop after that many (to bisect a fault)
   std::function<void(std::string_view rule, const Node&)> log;
+  int64_t* num_visits = nullptr;  // grows by one for each node that the rules are asked about
 };
 
 /// Applies rules until none matches; removes nodes whose outputs nobody reads. Refuses (Error internal) a patch that alters the dtype or

@@ -198,6 +198,24 @@ void write_fused_attention(FunctionBody& b) {
   b.give(0, y);
 }
 
+void write_fused_rotary(FunctionBody& b) {
+  const Attributes& attributes = b.node().attributes;
+  const std::vector<int64_t> turn{0, 2, 1, 3};
+  const bool interleaved = attributes.get_int("interleaved") != 0;
+  std::string x = b.in(0);
+  if (attributes.get_int("x_layout") != 0) x = b.op("Transpose", {x}, attribute("perm", turn));
+  const std::string pairs =
+      b.op("Reshape", {x, b.ints(interleaved ? std::vector<int64_t>{0, 0, 0, -1, 2} : std::vector<int64_t>{0, 0, 0, 2, -1})});
+  auto feature = [&](int64_t which) {  // of all pairs, with the axis that it was chosen from
+    return b.op("Gather", {pairs, b.ints({which})}, attribute("axis", int64_t{interleaved ? 4 : 3}));
+  };
+  const std::string turned = b.op("Concat", {b.op("Neg", {feature(1)}), feature(0)}, attribute("axis", int64_t{interleaved ? 4 : 3}));
+  const std::string rotated = b.op("Reshape", {turned, b.ints({0, 0, 0, -1})});
+  std::string y = b.op("Add", {b.op("Mul", {x, b.in(1)}), b.op("Mul", {rotated, b.in(2)})});
+  if (attributes.get_int("y_layout") != 0) y = b.op("Transpose", {y}, attribute("perm", turn));
+  b.give(0, y);
+}
+
 int elementwise_opset(const Node& node) {
   int opset = 1;
   for (const std::string& text : node.attributes.get_strings("steps")) {
@@ -362,6 +380,7 @@ constexpr InternalFunction kFunctions[] = {{"NhwcConv", write_nhwc_conv, layout_
                                            {"Yield", write_yield, any_opset},
                                            {"FusedAttention", write_fused_attention, any_opset},
                                            {"FusedMatMul", write_fused_matmul, activation_opset},
+                                           {"FusedRotary", write_fused_rotary, any_opset},
                                            {"QuantizedMatMul", write_quantized_matmul, any_opset}};
 
 const InternalFunction& function_of(const Node& node) {

@@ -107,6 +107,14 @@ ConvEpilogue bind_epilogue(const ShapeContext& c, const std::string& prefix = ""
   return e;
 }
 
+kernels::ConvChoice choice_of(const Attributes& attributes) {
+  kernels::ConvChoice choice;
+  if (const float expansion = attributes.get_float("max_weight_expansion"); expansion > 0)
+    choice.max_weight_expansion = static_cast<double>(expansion);
+  if (const std::vector<float>& r = attributes.get_floats("rates"); r.size() == 5) choice.rates = {r[0], r[1], r[2], r[3], r[4]};
+  return choice;
+}
+
 struct ConstantWeights {
   static constexpr uint32_t packs = 1U << 1, strided_inputs = 1, strided_outputs = 1;
   static std::string declines(const CreateContext& c) { return c.stored(1) ? "" : "W is not constant"; }
@@ -149,7 +157,7 @@ struct Convolution : ConstantWeights {
     if (c.has_input(3)) check_equal(c.num_elements(3), c.output_shape(0).num_elements(), "elements of the residual and of Y");
     p.x_pixel = p.x_planes ? 0 : c.input_step(0), p.y_pixel = c.output_step(0);
     k.epilogue = bind_epilogue(c);
-    k.method = kernels::nhwc_method(p);
+    k.method = kernels::nhwc_method(p, choice_of(c.node().attributes));
     k.max_threads = c.max_threads();
     // One bfloat16 product is faster than Winograd's way in float32, three are not; depthwise convolutions wait for memory.
     const auto form = bf16_form(c.node().attributes);
@@ -413,8 +421,11 @@ std::vector<OpDef> nhwc_ops() {
            .inputs =
                {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes =
-               joined(joined(window, activation), {{"group", int64_t{1}}, {"planes", int64_t{0}}, {kPrecision, std::string_view("")}}),
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}},
+                                                             {"planes", int64_t{0}},
+                                                             {kPrecision, std::string_view("")},
+                                                             {"max_weight_expansion", 0.0F},
+                                                             {"rates"}}),
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32)}},

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -104,6 +105,15 @@ class NhwcPacked final : public PackedState {
     size_t bytes = bf16_.defined() ? bf16_.size_bytes() : 0;
     for (const Tensor& form : forms_) bytes += form.defined() ? form.size_bytes() : 0;
     return bytes;
+  }
+
+  std::string forms() const override {
+    std::lock_guard lock(mutex_);
+    std::string text;
+    for (int32_t method = 0; method < kernels::kNhwcMethods; ++method)
+      if (forms_[method].defined())
+        text += (text.empty() ? "" : ", ") + std::string(nhwc_method_name(static_cast<kernels::NhwcMethod>(method)));
+    return text;
   }
 
  private:

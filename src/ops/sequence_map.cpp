@@ -72,7 +72,7 @@ void decompose(Graph& graph, NodeId id) {
   body.captures = std::move(captures);
   for (size_t k = 0; k < results.size(); ++k) {
     NodeId insert = inside.add_node({.op_type = "SequenceInsert", .inputs = {grown[k], inside.outputs[k]}});
-    inside.outputs[k] = inside.node(insert).outputs[0];
+    inside.outputs.set(k, inside.node(insert).outputs[0]);
   }
   inside.outputs.insert(inside.outputs.begin(), condition);
 

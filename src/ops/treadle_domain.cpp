@@ -25,7 +25,8 @@ std::vector<OpDef> treadle_domain_ops() {
                              .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
                              .infer = infer_yield,
                              .deterministic = false}};
-  for (auto family : {fused_attention_ops, fused_elementwise_ops, fused_matmul_ops, quantized_matmul_ops, blocked_matmul_ops, sparse_ops})
+  for (auto family : {fused_attention_ops, fused_elementwise_ops, fused_matmul_ops, fused_rotary_ops, quantized_matmul_ops,
+                      blocked_matmul_ops, sparse_ops})
     for (OpDef& op : family()) ops.push_back(std::move(op));
   return ops;
 }

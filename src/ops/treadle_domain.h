@@ -11,6 +11,7 @@ std::vector<OpDef> blocked_matmul_ops();
 std::vector<OpDef> fused_attention_ops();
 std::vector<OpDef> fused_elementwise_ops();
 std::vector<OpDef> fused_matmul_ops();
+std::vector<OpDef> fused_rotary_ops();
 std::vector<OpDef> quantized_matmul_ops();
 
 }  // namespace treadle::ops

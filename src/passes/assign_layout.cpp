@@ -99,6 +99,8 @@ class LayoutPass {
                                                                      {"ReduceMax", &LayoutPass::reduce},
                                                                      {"ReduceSum", &LayoutPass::reduce},
                                                                      {"BatchNormalization", &LayoutPass::batch_norm},
+                                                                     {"InstanceNormalization", &LayoutPass::group_norm},
+                                                                     {"GroupNormalization", &LayoutPass::group_norm},
                                                                      {"Resize", &LayoutPass::resize},
                                                                      {"Pad", &LayoutPass::pad},
                                                                      {"Slice", &LayoutPass::slice},
@@ -462,6 +464,16 @@ class LayoutPass {
                    .inputs = {channels_last(node.inputs[0], node.id), g_.add_constant(node.name + "/scale", Tensor::vector<float>(scale)),
                               g_.add_constant(node.name + "/shift", Tensor::vector<float>(shift))},
                    .domain = "treadle"});
+    return true;
+  }
+
+  bool group_norm(const Node& node) {
+    if (!is_image(node.inputs[0])) return false;
+    NodeSpec spec{.op_type = "NhwcGroupNormalization", .inputs = node.inputs, .domain = "treadle"};
+    spec.inputs[0] = channels_last(node.inputs[0], node.id);
+    spec.attributes.set("epsilon", node.attributes.get_float("epsilon", 1e-5F));
+    if (node.is("GroupNormalization")) spec.attributes.set("num_groups", node.attributes.get_int("num_groups"));
+    replace(node, std::move(spec));
     return true;
   }
 

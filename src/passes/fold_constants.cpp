@@ -1,5 +1,6 @@
 // Constant folding: nodes whose inputs are all constants are computed once, now.
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 #include "core/file.h"
@@ -145,13 +146,12 @@ class ConstantFolder {
 int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit) { return ConstantFolder(graph, budget, limit).run(); }
 
 void release_unused_constants(Graph& graph) {
+  const std::unordered_set<ValueId> overridable(graph.overridable_initializers.begin(), graph.overridable_initializers.end());
   for (size_t i = 0; i < graph.num_values(); ++i) {
     ValueId id{static_cast<uint32_t>(i)};
     Value& value = graph.value(id);
     if (!value.is_constant() || !value.uses.empty() || graph.is_output(id)) continue;
-    bool overridable =
-        std::find(graph.overridable_initializers.begin(), graph.overridable_initializers.end(), id) != graph.overridable_initializers.end();
-    if (!overridable) value.constant = Datum();
+    if (!overridable.contains(id)) value.constant = Datum();
   }
   for (NodeId id : graph.order())
     for (Body& body : graph.node(id).bodies) release_unused_constants(*body.graph);

@@ -1,6 +1,7 @@
 // act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), where nothing else reads what lies between. The sums and the
 // functions are those of the operators, so nothing changes but the memory that is not written, and a rounding where a hard swish is scaled
-// and shifted. NhwcConvTranspose takes an activation only, NhwcAffine a Relu, NhwcQLinearConv a ByteTable.
+// and shifted. NhwcConvTranspose takes an activation only, NhwcAffine
+// and NhwcGroupNormalization a Relu, NhwcQLinearConv a ByteTable.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -63,9 +64,10 @@ class ConvFusion {
 
  private:
   static bool is_fusible(const Node& node) {
-    return node.domain == "treadle" && (node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose" || node.op_type == "NhwcAffine" ||
-                                        node.op_type == "NhwcQLinearConv");
+    return node.domain == "treadle" && (node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose" ||
+                                        node.op_type == "NhwcQLinearConv" || takes_relu_only(node));
   }
+  static bool takes_relu_only(const Node& node) { return node.op_type == "NhwcAffine" || node.op_type == "NhwcGroupNormalization"; }
 
   bool take_next(NodeId id) {
     if (g_.node(id).op_type == "NhwcQLinearConv") return take_table(id);
@@ -76,13 +78,13 @@ class ConvFusion {
     const std::string_view activation_name = conv.attributes.get_string("activation", "none");
     if (activation_name == "hard_swish" || activation_name == "scaled_hard_swish") return uses.size() == 1 && take_scale(id, uses[0]);
     if (activation_name != "none") return false;
-    if (uses.size() == 2) return conv.op_type != "NhwcAffine" && take_gate(id, uses);
+    if (uses.size() == 2) return !takes_relu_only(conv) && take_gate(id, uses);
     if (uses.size() != 1) return false;
     const Node& next = g_.node(uses[0].node);
     if (conv.op_type == "NhwcConv" && next.is("Add") && !conv.has_input(3)) return take_sum(id, next, uses[0].input);
     if (uses[0].input != 0) return false;
     const std::optional<Activation> activation = activation_of(g_, next);
-    if (!activation || (conv.op_type == "NhwcAffine" && activation->name != "relu")) return false;
+    if (!activation || (takes_relu_only(conv) && activation->name != "relu")) return false;
     return take_activation(id, next, *activation);
   }
 

@@ -56,16 +56,19 @@ constexpr RulePass kRules[] = {
     {{"merge-constant-operands", "(x * c1) * c2 -> x * c, where exact", false}, merge_constant_operands},
     {{"divide-to-multiply", "x / 2^k -> x * 2^-k", false}, divide_to_multiply},
     {{"stack-to-pairs", "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y), outside of training", true}, stack_to_pairs},
+    {{"absorb-pad", "Pad of zeros -> the pads of the convolution or pool that reads it", false}, absorb_pad},
     {{"batch-norm-into-conv", "BatchNormalization(Conv(x)), Conv(x) * constant … -> Conv(x) with other weights, outside of training", true},
      batch_norm_into_conv},
     {{"fuse-gelu", "Gelu and Swish written out -> one operator, outside of training", true}, fuse_gelu},
     {{"fuse-normalization", "LayerNormalization and RMSNormalization written out -> one operator, outside of training", true},
      fuse_normalization},
     {{"fuse-attention", "products around a Softmax -> FusedAttention, outside of training", true}, fuse_attention},
+    {{"fuse-rotary", "rotary position embedding written out -> FusedRotary, outside of training", true}, fuse_rotary},
     {{kQuantizedMatMul, "products of dequantised operands -> QuantizedMatMul, outside of training", true}, fuse_quantized_matmul},
     {{kQuantizedConv, "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training", true},
      fuse_quantized_conv},
     {{kBlockedMatMul, "products with dequantised weights -> BlockedMatMul, outside of training", true}, fuse_blocked_matmul},
+    {{"rotary-layouts", "Transposes around FusedRotary -> its strides", true}, rotary_layouts},
     {{"attention-layouts", "Transposes around FusedAttention -> its strides", true}, attention_layouts},
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
@@ -100,6 +103,8 @@ constexpr WholeGraphPass kLast[] = {
 constexpr PassInfo kAssignPrecision{"assign-precision",
                                     "products and convolutions to be computed in less than float32, where the session asks", true};
 
+constexpr PassInfo kAssignConvChoice{"assign-conv-choice", "which ways convolutions may go, where the session says", true};
+
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), options_(options), left_(options.max_patches) {
@@ -128,6 +133,8 @@ class Pipeline {
     for (const WholeGraphPass& pass : kLast) apply(pass);
     if ((options_.layout || !options_.precision.empty()) && is_active(kAssignPrecision))
       timed(kAssignPrecision, [&] { return assign_precision(graph_, options_.precision, left_); });
+    if (!options_.conv_choice.empty() && is_active(kAssignConvChoice))
+      timed(kAssignConvChoice, [&] { return assign_conv_choice(graph_, options_.conv_choice, left_); });
     release_unused_constants(graph_);
   }
 
@@ -160,8 +167,10 @@ class Pipeline {
   void apply(const RulePass& pass) {
     if (!is_active(pass.info)) return;
     std::unique_ptr<Rule> rules[] = {pass.make()};
-    timed(pass.info, [&] { return apply_rules(graph_, rules, {.training = options_.training, .max_patches = left_}); });
+    timed(pass.info, [&] { return apply_rules(graph_, rules, rule_options()); });
   }
+
+  PatchOptions rule_options() const { return {.training = options_.training, .max_patches = left_, .num_visits = options_.num_visits}; }
 
   template <typename Fn>
   void timed(const PassInfo& info, Fn&& fn) {
@@ -203,6 +212,7 @@ std::vector<PassInfo> list_passes() {
   for (const WholeGraphPass& pass : kAfterLayout) list.push_back(pass.info);
   for (const WholeGraphPass& pass : kLast) list.push_back(pass.info);
   list.push_back(kAssignPrecision);
+  list.push_back(kAssignConvChoice);
   return list;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "passes/conv_choice.h"
 #include "passes/precision.h"
 
 namespace treadle::passes {
@@ -27,11 +28,14 @@ struct PipelineOptions {
   bool widen = true;
   /// Faster arithmetic than float32 for some products and convolutions. Not for a file.
   PrecisionRules precision;
+  /// Which ways convolutions may go. Not for a file.
+  ConvChoiceRules conv_choice;
   /// Called once, when the graph is simplified but still of ONNX's operators: what it takes out is not fused any more.
   std::function<void(Graph&)> before_fusion;
   /// One line for every pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
   std::function<void(const std::string&)> warn;
+  int64_t* num_visits = nullptr;  ///< grows by one for each node that a rule is asked about
 };
 
 /// What every graph needs before it is lowered: constants of bodies are their own. Changes no value.

@@ -7,6 +7,7 @@
 
 namespace treadle::passes {
 
+std::unique_ptr<Rule> absorb_pad();
 std::unique_ptr<Rule> remove_identity();
 std::unique_ptr<Rule> remove_dropout();
 std::unique_ptr<Rule> remove_no_op();
@@ -23,6 +24,8 @@ std::unique_ptr<Rule> fuse_gelu();
 std::unique_ptr<Rule> fuse_normalization();
 std::unique_ptr<Rule> fuse_attention();
 std::unique_ptr<Rule> attention_layouts();
+std::unique_ptr<Rule> fuse_rotary();
+std::unique_ptr<Rule> rotary_layouts();
 std::unique_ptr<Rule> fuse_into_matmul();
 std::unique_ptr<Rule> fuse_quantized_matmul();
 std::unique_ptr<Rule> fuse_quantized_conv();

@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "core/file.h"
 #include "core/sha1.h"
 #include "core/thread_pool.h"
 #include "exec/binding.h"
+#include "passes/conv_choice.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -96,6 +98,8 @@ std::string graph_options(const SessionOptions& options) {
       fmt::format("disable_all={}\nstrict_symbols={}\nmax_patches={}\n",
                   options.graph_optimization_level == GraphOptimizationLevel::disable_all, options.strict_symbols, options.max_patches);
   if (!options.precision.empty()) text += fmt::format("precision={}\n", options.precision);
+  if (std::isfinite(options.max_weight_expansion)) text += fmt::format("max_weight_expansion={}\n", options.max_weight_expansion);
+  if (!options.conv_rates.empty()) text += fmt::format("conv_rates={}\n", fmt::join(passes::read_conv_rates(options.conv_rates), " "));
   for (const std::string& pass : options.disabled_passes) text += fmt::format("without {}\n", pass);
   for (const auto& [symbol, extent] : options.free_dimension_overrides) text += fmt::format("{}={}\n", symbol, extent);
   for (const auto& [denotation, extent] : options.denotation_overrides) text += fmt::format("denotation {}={}\n", denotation, extent);

@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "passes/precision.h"
 #include "treadle/error.h"
@@ -79,6 +82,14 @@ void set_level(SessionOptions& options, const std::string& value) {
   throw_value(value, "disable_all, basic, extended, layout or all");
 }
 
+double expansion_of(const std::string& value) {
+  if (value == "unlimited") return std::numeric_limits<double>::infinity();
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  if (value.empty() || *end != '\0' || !(number >= 1)) throw_value(value, "a number from 1 on, or unlimited");
+  return number;
+}
+
 using Options = SessionOptions;
 using Text = const std::string&;
 
@@ -105,6 +116,16 @@ const OptionInfo kTable[] = {
        passes::PrecisionRules::parse(v);
        o.precision = v;
      }},
+    {"max_weight_expansion", "", "treadle.max_weight_expansion", "number from 1 on, or unlimited",
+     "bytes that a convolution's transformed weights may take, over those of the weights; 1 forbids Winograd's ways (1.8 and 4 times)",
+     [](const Options& o) {
+       return std::isinf(o.max_weight_expansion) ? std::string("unlimited") : fmt::format("{}", o.max_weight_expansion);
+     },
+     [](Options& o, Text v) { o.max_weight_expansion = expansion_of(v); }},
+    {"conv_rates", "", "treadle.conv_rates", "path",
+     "what this machine's cores reach, by which convolutions choose their way; bench_conv --calibrate writes the file; empty: what is "
+     "built in",
+     [](const Options& o) { return o.conv_rates; }, [](Options& o, Text v) { o.conv_rates = v; }},
     {"device", "", "treadle.device", "cpu, sim, sim:NAME",
      "where nodes run that nothing else places; sim is a simulated accelerator, which checks every access",
      [](const Options& o) { return o.device; }, [](Options& o, Text v) { o.device = v; }},

@@ -151,6 +151,13 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.max_patches = options.max_patches;
   pipeline.layout = pipeline.widen = !for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
+  if (!(options.max_weight_expansion >= 1))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("max_weight_expansion is {}, not a number from 1 on", options.max_weight_expansion));
+  if (!for_file) {
+    pipeline.conv_choice.max_weight_expansion = options.max_weight_expansion;
+    if (!options.conv_rates.empty()) pipeline.conv_choice.rates = passes::read_conv_rates(options.conv_rates);
+  }
   if (has_backends) pipeline.before_fusion = partition;
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
+
+#include "treadle/error.h"
 
 namespace treadle {
 namespace {
@@ -81,6 +84,7 @@ TEST(CpuInfo, UsableCpusRespectTheAffinityMask) {
 
 TEST(CpuInfo, FeaturesAgreeWithTheKernel) {
 #if defined(__x86_64__)
+  if (const char* isa = std::getenv("TREADLE_ISA"); isa && *isa) GTEST_SKIP() << "limited to " << isa;
   std::ifstream file("/proc/cpuinfo");
   std::string flags;
   for (std::string line; flags.empty() && std::getline(file, line);)
@@ -95,6 +99,45 @@ TEST(CpuInfo, FeaturesAgreeWithTheKernel) {
   EXPECT_EQ(features.avx_vnni, has("avx_vnni"));
   EXPECT_FALSE(!has("amx_tile") && (features.amx_bf16 || features.amx_int8));
 #endif
+}
+
+CpuFeatures everything() {
+  return {.avx2 = true,
+          .avx512 = true,
+          .avx512_vnni = true,
+          .avx512_bf16 = true,
+          .avx512_fp16 = true,
+          .avx_vnni = true,
+          .amx_bf16 = true,
+          .amx_int8 = true,
+          .neon = true};
+}
+
+TEST(CpuInfo, AnInstructionSetBringsAllBeforeIt) {
+  EXPECT_EQ(limited_features(everything(), "baseline"), CpuFeatures{});
+  EXPECT_EQ(limited_features(everything(), "neon"), CpuFeatures{.neon = true});
+  EXPECT_EQ(limited_features(everything(), "avx2"), (CpuFeatures{.avx2 = true, .neon = true}));
+  const CpuFeatures limited = limited_features(everything(), "avx512");
+  EXPECT_TRUE(limited.avx2 && limited.avx512 && limited.avx_vnni);
+  EXPECT_FALSE(limited.avx512_vnni || limited.avx512_bf16 || limited.avx512_fp16 || limited.amx_bf16 || limited.amx_int8);
+  EXPECT_EQ(limited_features(everything(), "amx"), everything());
+}
+
+TEST(CpuInfo, NothingIsAddedThatTheMachineLacks) {
+  for (const char* isa : {"baseline", "neon", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"})
+    EXPECT_EQ(limited_features({}, isa), CpuFeatures{}) << isa;
+  const CpuFeatures old{.avx2 = true};
+  EXPECT_EQ(limited_features(old, "amx"), old);
+}
+
+TEST(CpuInfo, AnUnknownInstructionSetIsRefusedWithTheKnownOnes) {
+  try {
+    limited_features(everything(), "avx9");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_STREQ(error.what(), "TREADLE_ISA is \"avx9\"; there are baseline, neon, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx");
+  }
 }
 
 TEST(CpuInfo, SizesArePlausible) {

@@ -113,6 +113,35 @@ TEST(AssignLayout, TransposedConvolutionsWithoutOverlapMoveAndOthersStay) {
   EXPECT_EQ(count(*graph, "ConvTranspose"), 1);
 }
 
+TEST(AssignLayout, InstanceAndGroupNormalizationFollowAndTakeARelu) {
+  for (bool groups : {false, true}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {b.symbol("n"), 4, b.symbol("h"), 7});
+    ValueId conv = b.op("conv", "Conv", {x, b.weights("w1", {6, 4, 3, 3})}, {{"pads", Ints{1, 1, 1, 1}}});
+    const std::vector<ValueId> operands{conv, b.weights("s", {6}), b.input("o", {6})};
+    ValueId norm = groups ? b.op("norm", "GroupNormalization", operands, {{"num_groups", int64_t{3}}, {"epsilon", 1e-3F}})
+                          : b.op("norm", "InstanceNormalization", operands, {{"epsilon", 1e-3F}});
+    ValueId act = b.op("act", "Relu", {norm});
+    ValueId last =
+        b.op("last", "InstanceNormalization", {b.op("conv2", "Conv", {act, b.weights("w2", {6, 6, 1, 1})}), operands[1], operands[2]});
+    b.output(b.op("y", "Sigmoid", {last}));
+    auto graph = b.take();
+    EXPECT_GE(same_results(*graph, 1e-5), 5);
+    EXPECT_EQ(count(*graph, "Transpose"), 2);
+    EXPECT_EQ(count(*graph, "NhwcGroupNormalization", "treadle"), 2);
+    EXPECT_EQ(count(*graph, "Relu"), 0);
+    EXPECT_EQ(count(*graph, "Sigmoid"), 1);  // only a Relu is taken in
+  }
+}
+
+TEST(AssignLayout, NormalizationOfWhatDoesNotMoveStays) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {2, 4, 6, 6});
+  b.output(b.op("y", "InstanceNormalization", {x, b.weights("s", {4}), b.weights("o", {4})}));
+  auto graph = b.take();
+  EXPECT_EQ(same_results(*graph), 0);
+}
+
 TEST(AssignLayout, LeavesConvolutionsWithComputedWeightsAlone) {
   GraphBuilder b;
   ValueId x = b.input("x", {1, 3, 8, 8});

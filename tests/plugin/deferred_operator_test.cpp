@@ -31,8 +31,12 @@ struct Laters {
   std::shared_future<void> release = released.get_future().share();
 
   void join() {
-    for (std::thread& thread : threads) thread.join();
-    threads.clear();
+    std::vector<std::thread> begun;
+    {
+      std::lock_guard lock(mutex);  // a run that its caller has left may begin one more
+      begun.swap(threads);
+    }
+    for (std::thread& thread : begun) thread.join();
   }
 };
 Laters* laters = nullptr;

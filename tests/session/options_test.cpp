@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <tuple>
 
 #include "tests/session/models.h"
 #include "treadle/error.h"
@@ -89,6 +92,86 @@ TEST(Options, WrongNamesAndValuesAreNamed) {
   EXPECT_NE(message("intra_op_num_threads", "-1").find("\"-1\" is given, a number from 0 on is expected"), std::string::npos);
   EXPECT_NE(message("use_mmap", "maybe").find("0 or 1 is expected"), std::string::npos);
   EXPECT_NE(message("free_dimension_overrides", "4").find("NAME=EXTENT is expected"), std::string::npos);
+}
+
+Model convolution() {
+  testing::ModelBuilder model;
+  Tensor weights(DType::float32, Shape{64, 64, 3, 3});
+  float next = 0;
+  for (float& w : weights.span<float>()) w = (next = next < 1 ? next + 0.03125F : -1) * 0.05F;
+  model.input("x", {1, 64, 56, 56}).output("y", {1, 64, 56, 56}).constant("w", weights).node("Conv", {"x", "w"}, {"y"});
+  onnx::AttributeDef pads;
+  pads.name = "pads", pads.type = onnx::AttributeType::ints, pads.ints = {1, 1, 1, 1};
+  model.last_node().attributes.push_back(std::move(pads));
+  return model.model();
+}
+
+struct Packing {
+  std::string plan;
+  size_t bytes;
+  Tensor y;
+};
+Packing packing(const Model& model, const SessionOptions& options) {
+  Tensor x(DType::float32, Shape{1, 64, 56, 56});
+  float next = 0;
+  for (float& value : x.span<float>()) value = next = next < 1 ? next + 0.0625F : -1;
+  Session session(model, options);
+  const Tensor y = session.run({{"x", x}})[0].tensor();
+  return {session.to_text("planned"), session.memory().packed_bytes, y};
+}
+
+TEST(Options, TransformedWeightsAreBoundedAndReported) {
+  const Model model = convolution();
+  constexpr size_t kWeights = 64 * 64 * 9 * sizeof(float);
+  const Packing free = packing(model, {});
+  EXPECT_NE(free.plan.find("packs 589824 bytes (F(4,3))"), std::string::npos) << free.plan;
+  EXPECT_EQ(free.bytes, 4 * kWeights);
+  for (auto [text, form, bytes] : {std::tuple("4", "F(4,3)", 4 * kWeights), std::tuple("2", "F(2,3)", 16 * kWeights / 9),
+                                   std::tuple("1", "direct", kWeights), std::tuple("unlimited", "F(4,3)", 4 * kWeights)}) {
+    SessionOptions options;
+    set_option(options, "max_weight_expansion", text);
+    const Packing bounded = packing(model, options);
+    EXPECT_NE(bounded.plan.find(std::string("bytes (") + form + ")"), std::string::npos) << bounded.plan;
+    EXPECT_EQ(bounded.bytes, bytes) << text;
+    EXPECT_LE(static_cast<double>(bounded.bytes), options.max_weight_expansion * static_cast<double>(kWeights));
+    double difference = 0, largest = 0;
+    for (int64_t i = 0; i < free.y.num_elements(); ++i) {
+      difference = std::max(difference, std::abs(double{free.y.data<float>()[i]} - double{bounded.y.data<float>()[i]}));
+      largest = std::max(largest, std::abs(double{free.y.data<float>()[i]}));
+    }
+    EXPECT_LE(difference, 4e-6 * largest);
+  }
+}
+
+TEST(Options, AnExpansionBelowOneIsRefused) {
+  SessionOptions options;
+  for (const char* text : {"0.5", "0", "-1", "nan", "", "2x"})
+    EXPECT_THROW(set_option(options, "max_weight_expansion", text), Error) << text;
+  options.max_weight_expansion = 0.5;
+  EXPECT_THROW(Session(convolution(), options), Error);
+  add_config_entry(options, "treadle.max_weight_expansion", "1");
+  EXPECT_EQ(options.max_weight_expansion, 1);
+}
+
+TEST(Options, RatesOfAMachineChooseTheWayOfConvolutions) {
+  const Model model = convolution();
+  const std::string path = ::testing::TempDir() + "conv_rates.txt";
+  auto with = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    SessionOptions options;
+    set_option(options, "conv_rates", path);
+    return packing(model, options).plan;
+  };
+  const std::string rest = "winograd 220000\ncached 60000\nmemory 25000\n";
+  EXPECT_NE(with("# a machine\ndirect 210000\ntransforms 60000\n" + rest).find("(F(4,3))"), std::string::npos);
+  EXPECT_NE(with("direct 210000\ntransforms 60\n" + rest).find("(direct)"), std::string::npos);
+  EXPECT_THROW(with(rest), Error);                                         // two are missing
+  EXPECT_THROW(with("direct 0\ntransforms 60\n" + rest), Error);           // no rate
+  EXPECT_THROW(with("direct 1\ntransforms 60 7\n" + rest), Error);         // two numbers
+  EXPECT_THROW(with("direct 1\ntransforms 60\nspeed 3\n" + rest), Error);  // no such rate
+  SessionOptions missing;
+  missing.conv_rates = path + ".none";
+  EXPECT_THROW(Session(model, missing), Error);
 }
 
 }  // namespace

@@ -62,6 +62,17 @@ TEST(Structure, FoldersIncludeOnlyWhatTheDesignAllows) {
   }
 }
 
+// They read and write whole vectors where no instruction masks memory.
+TEST(Structure, PartsOfVectorsAreLoadedAndStoredInOnePlace) {
+  const std::regex masked("hn::(MaskedLoad|BlendedStore)\\(");
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "kernels")) {
+    if (!entry.is_regular_file() || entry.path().filename() == "partial-inl.h") continue;
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);)
+      EXPECT_FALSE(std::regex_search(line, masked)) << entry.path().string() << " goes past kernels/partial-inl.h: " << line;
+  }
+}
+
 TEST(Structure, PublicHeadersIncludeOnlyEachOther) {
   const std::regex include("^\\s*#\\s*include\\s+\"([^\"]+)\"");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "include")) {

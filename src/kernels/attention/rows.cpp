@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/elementwise/math-inl.h"
+#include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -27,12 +28,12 @@ HWY_INLINE void each_vector(int64_t n, Fn&& fn) {
 }
 HWY_INLINE V load(D d, const float* p, int64_t left, float other) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, p);
-  const auto mask = hn::FirstN(d, static_cast<size_t>(left));
-  return hn::IfThenElse(mask, hn::MaskedLoad(mask, d, p), hn::Set(d, other));
+  const FirstLanes first(d, left);
+  return hn::IfThenElse(first.mask, load_first(d, first, p), hn::Set(d, other));
 }
 HWY_INLINE void store(D d, V v, float* p, int64_t left) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::StoreU(v, d, p);
-  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(left)), d, p);
+  store_first(v, d, FirstLanes(d, left), p);
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ void softmax(float* row, int64_t n, EmptyRows empty) {
   const D d;
   V top = hn::Set(d, kLowest);
   // A NaN that Max loses still reaches the sum through exp.
-  each_vector(n, [&](int64_t i, int64_t left) { top = hn::Max(top, load(d, row + i, left, kLowest)); });
+  each_vector(n, [&](int64_t i, int64_t left) { top = at_least(top, load(d, row + i, left, kLowest)); });
   const V largest = hn::MaxOfLanes(d, top);
   V sum = hn::Zero(d);
   each_vector(n, [&](int64_t i, int64_t left) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/conv/window.h"
+#include "kernels/gemm/gemm_bytes.h"
 
 namespace treadle::kernels {
 
@@ -28,8 +29,12 @@ struct ByteConvTile {
   int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
 };
 void byte_conv_tile_plain(const ByteConvTile& tile);
-/// @pre the CPU has AVX512-VNNI
+/// @pre the CPU has AVX2, here and below, and AVX-VNNI if `vnni`
+void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni);
+/// @pre the CPU has AVX512-VNNI, here and below
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
+/// @pre the CPU has what is named, here and below
+void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with);
 
 /// One row of outputs of one image.
 struct ByteDepthwiseRow {
@@ -44,8 +49,9 @@ struct ByteDepthwiseRow {
   int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
 };
 void byte_depthwise_row_plain(const ByteDepthwiseRow& row);
-/// @pre the CPU has AVX512-VNNI
+void byte_depthwise_row_avx2(const ByteDepthwiseRow& row);
 void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row);
+void byte_depthwise_row(const ByteDepthwiseRow& row, ByteInstructions with);
 
 /// One row of outputs of one image's maxima.
 struct ByteMaxRow {
@@ -56,8 +62,9 @@ struct ByteMaxRow {
   uint8_t* y;
 };
 void byte_max_row_plain(const ByteMaxRow& row);
-/// @pre the CPU has AVX512-VNNI
+void byte_max_row_avx2(const ByteMaxRow& row);
 void byte_max_row_avx512vnni(const ByteMaxRow& row);
+void byte_max_row(const ByteMaxRow& row, ByteInstructions with);
 
 void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 /// False if the CPU lacks AVX512-VBMI; nothing is done then.

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -36,7 +38,7 @@ HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Add(hn::LoadU(d, sums + i), hn::LoadU(d, x + i)), d, sums + i);
 #if HWY_TARGET <= HWY_AVX2
-  if (i < n) hn::StoreU(hn::Add(hn::LoadU(d, sums + i), hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n - i)), d, x + i)), d, sums + i);
+  if (i < n) hn::StoreU(hn::Add(hn::LoadU(d, sums + i), load_first(d, FirstLanes(d, n - i), x + i)), d, sums + i);
 #else
   for (; i < n; ++i) sums[i] += x[i];
 #endif

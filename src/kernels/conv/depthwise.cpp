@@ -58,6 +58,9 @@ struct PaddedChannel {
 }  // namespace treadle::kernels
 #endif
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -80,19 +83,19 @@ HWY_INLINE void outputs(const PaddedChannel& padded, const float* src, int64_t r
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(hn::LoadU(d, tap + r * row_step), weight, sum[r]);
   }
-  // Unbounded unless the activation is a clamp. Max and Min return their second operand if one is NaN, so NaN stays.
+  // Unbounded unless the activation is a clamp. NaN stays.
   const auto bottom = hn::Set(d, low), top = hn::Set(d, high);
   const bool full = columns >= static_cast<int64_t>(hn::Lanes(d));
-  const auto mask = hn::FirstN(d, static_cast<size_t>(columns));
+  const FirstLanes first(d, columns);  // more than a vector has where all are stored
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     const int64_t at = r * dst_row;
     if (full) {
       if (residual != nullptr) sum[r] = hn::Add(sum[r], hn::LoadU(d, residual + at));
-      hn::StoreU(hn::Min(top, hn::Max(bottom, sum[r])), d, dst + at);
+      hn::StoreU(at_most(top, at_least(bottom, sum[r])), d, dst + at);
     } else {
-      if (residual != nullptr) sum[r] = hn::Add(sum[r], hn::MaskedLoad(mask, d, residual + at));
-      hn::BlendedStore(hn::Min(top, hn::Max(bottom, sum[r])), mask, d, dst + at);
+      if (residual != nullptr) sum[r] = hn::Add(sum[r], load_first(d, first, residual + at));
+      store_first(at_most(top, at_least(bottom, sum[r])), d, first, dst + at);
     }
   }
 }
@@ -129,8 +132,8 @@ HWY_INLINE void copy_row(const float* src, int64_t n, float* dst) {
   if (n >= lanes) {  // the last whole vector again
     hn::StoreU(hn::LoadU(d, src + n - lanes), d, dst + n - lanes);
   } else {
-    const auto mask = hn::FirstN(d, static_cast<size_t>(n));
-    hn::BlendedStore(hn::MaskedLoad(mask, d, src), mask, d, dst);
+    const FirstLanes some(d, n);
+    store_first(load_first(d, some, src), d, some, dst);
   }
 }
 

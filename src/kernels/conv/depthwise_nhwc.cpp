@@ -7,6 +7,9 @@
 
 #include <algorithm>
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -33,10 +36,10 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
                         float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(lanes, r.end - c - (kVectors - 1) * lanes)));
+  const FirstLanes rest(d, std::min(lanes, r.end - c - (kVectors - 1) * lanes));
   auto load = [&](const float* from, int v) {
     if constexpr (kCut) {
-      if (v == kVectors - 1) return hn::MaskedLoad(mask, d, from + v * lanes);
+      if (v == kVectors - 1) return load_first(d, rest, from + v * lanes);
     }
     return hn::LoadU(d, from + v * lanes);
   };
@@ -60,10 +63,10 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
     V s = sum[o][v];
     if (r.bias != nullptr) s = hn::Add(s, load(r.bias + c, v));
     if (residual != nullptr) s = hn::Add(s, load(residual + o * r.C + c, v));
-    s = hn::Min(high, hn::Max(low, s));
+    s = at_most(high, at_least(low, s));
     float* to = y + o * r.y_step + c + v * lanes;
     if (kCut && v == kVectors - 1) {
-      hn::BlendedStore(s, mask, d, to);
+      store_first(s, d, rest, to);
     } else {
       hn::StoreU(s, d, to);
     }

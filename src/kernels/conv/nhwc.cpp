@@ -103,6 +103,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   const int64_t out_size = w.out_size(), items_per_image = plan.blocks * p.group * plan.panel_ranges;
   const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
+  const int64_t next_item = grain > 1 ? 1 : loop_threads(pool);  // what a thread takes up after an item is about so far ahead
   for (int64_t image = 0; image < p.N; ++image) {
     const float* from = x + image * w.in_size() * p.x_step();
     if (source.copied) {
@@ -118,6 +119,8 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                       last_pixel = std::min(out_size, (block + 1) * plan.block_lines * plan.line);
         const int64_t first_panel = range * plan.panels_per_range,
                       last_panel = std::min(plan.panels.count, first_panel + plan.panels_per_range);
+        const float* weights_of_next = packed + (item + next_item) / plan.panel_ranges % p.group * group_floats +
+                                       K * plan.panels.first_column((item + next_item) % plan.panel_ranges * plan.panels_per_range);
         const int64_t pieces = divide_up(last_pixel - first_pixel, kMaxPieceRows);
         for (int64_t piece = 0; piece < pieces; ++piece) {
           const int64_t p0 = first_pixel + (last_pixel - first_pixel) * piece / pieces,
@@ -140,6 +143,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
               const bool first = i == 0, last = i + 1 == parts.count;
               const DepthParts::Part part = parts.part(i);
               const float* residual = e.residual != nullptr ? e.residual + pixel * p.M + filter : nullptr;
+              const float* behind = weights_of_part + part.segments * part.length * vectors * plan.panels.lanes;
               nhwc_tile({.A = first_window + part.begin,
                          .a_row = w.stride[2] * source.step,
                          .pixels = uniform ? nullptr : pixels,
@@ -157,8 +161,8 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                          .residual_row = first ? p.M : p.y_step(),
                          .low = last ? clamp.low : -kInfinity,
                          .high = last ? clamp.high : kInfinity,
-                         .fetches_ahead = true});
-              weights_of_part += part.segments * part.length * vectors * plan.panels.lanes;
+                         .next = last && panel + 1 == last_panel ? weights_of_next : behind});
+              weights_of_part = behind;
             }
           }
         }
@@ -226,10 +230,10 @@ void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels,
   });
 }
 
-NhwcMethod nhwc_method(const ConvParams& p) {
+NhwcMethod nhwc_method(const ConvParams& p, const ConvChoice& choice) {
   if (p.x_planes) return NhwcMethod::direct;
   if (is_depthwise(p)) return NhwcMethod::depthwise;
-  const int out = winograd_choice(p);
+  const int out = winograd_choice(p, choice);
   return out == 4 ? NhwcMethod::winograd4 : out == 2 ? NhwcMethod::winograd2 : NhwcMethod::direct;
 }
 

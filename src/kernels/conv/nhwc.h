@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -28,8 +29,21 @@ inline constexpr int kNhwcMethods = 4;
 /// Whether the original weights are read, too.
 inline bool is_winograd(NhwcMethod method) { return method == NhwcMethod::winograd4 || method == NhwcMethod::winograd2; }
 
+/// What one core reaches, for the estimates behind a choice. The numbers here are those of one machine; `bench_conv --calibrate` measures
+/// another's. They are given and never measured in passing: which way a convolution goes, and so its last bits, must not depend on noise.
+struct ConvRates {
+  float direct = 210e3F, winograd = 220e3F;  ///< floating-point operations a microsecond
+  float transforms = 60e3F;                  ///< bytes a microsecond that Winograd's transforms read and write
+  float cached = 60e3F, memory = 25e3F;      ///< bytes of weights a microsecond: from L3, from memory
+};
+/// What the choice rests on, besides the shapes.
+struct ConvChoice {
+  ConvRates rates;
+  double max_weight_expansion = std::numeric_limits<double>::infinity();  ///< bytes of transformed weights over those of the weights
+};
+
 /// The way that is estimated to be the fastest; depends on the extents of the image.
-NhwcMethod nhwc_method(const ConvParams& params);
+NhwcMethod nhwc_method(const ConvParams& params, const ConvChoice& choice = {});
 
 /// All ways that can take it.
 std::vector<NhwcMethod> nhwc_methods(const ConvParams& params);

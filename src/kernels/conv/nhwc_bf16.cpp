@@ -140,7 +140,7 @@ struct Shared {
       job.to.row_begin = 0, job.to.row_end = p1 - p0;
       job.to.first_column = filter, job.to.columns = std::min(vectors * plan.panels.lanes, filters - column);
       job.to.epilogue = &epilogue;
-      job.to.fetches_ahead = true;
+      if (panel + 1 < last_panel) job.to.next = packed + group * group_words(p, form) + words * plan.panels.first_column(panel + 1);
       run_bf16_tile(job);
     }
   }

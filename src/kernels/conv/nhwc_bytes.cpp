@@ -127,7 +127,8 @@ void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
 
 void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const ByteEpilogue& epilogue, uint8_t* y, void* scratch,
            int max_threads, ThreadPool* pool) {
-  const bool fast = has_fast_byte_products(), in_place = is_pointwise(p) && !conv.x_signed;
+  const ByteInstructions with = byte_instructions();
+  const bool in_place = is_pointwise(p) && !conv.x_signed;
   auto* sums = reinterpret_cast<int32_t*>(y);
   const int64_t quads = quads_of(p), lda = 4 * quads, pixels = p.N * p.window.out_size(), chunks = dense_chunks(p, in_place);
   const Gather gather(p, conv);
@@ -156,7 +157,7 @@ void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, cons
                                 columns,
                                 last - first,
                                 conv.sums_only ? sums + first * p.M + n0 : nullptr};
-        fast ? byte_conv_tile_avx512vnni(tile) : byte_conv_tile_plain(tile);
+        byte_conv_tile(tile, with);
       }
       if (conv.table) map_some((last - first) * p.M, conv.table, y + first * p.M, y + first * p.M);
     }
@@ -165,7 +166,7 @@ void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, cons
 
 void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const ByteEpilogue& epilogue, uint8_t* y,
                ThreadPool* pool) {
-  const bool fast = has_fast_byte_products();
+  const ByteInstructions with = byte_instructions();
   const Window& w = p.window;
   const int64_t line = w.out[2] * p.C;
   parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, 60'000 / std::max<int64_t>(1, line * w.kernel_size())),
@@ -181,7 +182,7 @@ void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, 
                                               epilogue,
                                               y + i * line,
                                               conv.sums_only ? reinterpret_cast<int32_t*>(y) + i * line : nullptr};
-                   fast ? byte_depthwise_row_avx512vnni(row) : byte_depthwise_row_plain(row);
+                   byte_depthwise_row(row, with);
                    if (conv.table) map_some(line, conv.table, row.y, row.y);
                  }
                });
@@ -242,6 +243,23 @@ void byte_max_row_plain(const ByteMaxRow& row) {
       row.y[ow * row.C + c] = largest ^ row.flip;
     }
   }
+}
+
+void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with) {
+  switch (with) {
+    case ByteInstructions::avx512_vnni: return byte_conv_tile_avx512vnni(tile);
+    case ByteInstructions::avx_vnni: return byte_conv_tile_avx2(tile, /*vnni=*/true);
+    case ByteInstructions::avx2: return byte_conv_tile_avx2(tile, /*vnni=*/false);
+    case ByteInstructions::plain: return byte_conv_tile_plain(tile);
+  }
+}
+void byte_depthwise_row(const ByteDepthwiseRow& row, ByteInstructions with) {
+  if (with == ByteInstructions::avx512_vnni) return byte_depthwise_row_avx512vnni(row);
+  with == ByteInstructions::plain ? byte_depthwise_row_plain(row) : byte_depthwise_row_avx2(row);
+}
+void byte_max_row(const ByteMaxRow& row, ByteInstructions with) {
+  if (with == ByteInstructions::avx512_vnni) return byte_max_row_avx512vnni(row);
+  with == ByteInstructions::plain ? byte_max_row_plain(row) : byte_max_row_avx2(row);
 }
 
 void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
@@ -313,7 +331,7 @@ void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed,
 }
 
 void max_pool_bytes(const Window& w, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool) {
-  const bool fast = has_fast_byte_products();
+  const ByteInstructions with = byte_instructions();
   const int64_t line = w.out[2] * C, image = w.in_size() * C;
   parallel_for(pool, N * w.out[1], std::max<int64_t>(1, 200'000 / std::max<int64_t>(1, line * w.kernel_size())),
                [&](int64_t begin, int64_t end) {
@@ -324,7 +342,7 @@ void max_pool_bytes(const Window& w, int64_t N, int64_t C, bool is_signed, const
                                         static_cast<const uint8_t*>(x) + i / w.out[1] * image,
                                         static_cast<uint8_t>(is_signed ? 0x80 : 0),
                                         static_cast<uint8_t*>(y) + i * line};
-                   fast ? byte_max_row_avx512vnni(row) : byte_max_row_plain(row);
+                   byte_max_row(row, with);
                  }
                });
 }

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -16,7 +19,7 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 // Accumulators, one row of B and a broadcast of A fit the registers. Panels are as wide as the GEMM's, which packs them.
-#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+#if HWY_MAX_BYTES >= 64 || HWY_TARGET == HWY_NEON
 constexpr int kMaxVectors = 4;
 constexpr int max_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
 #elif HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
@@ -38,7 +41,7 @@ constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
 
 // Fetching never faults, wherever it points.
-HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
+[[maybe_unused]] HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes_ahead)), 0, 3);
 }
 
@@ -46,7 +49,7 @@ HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
 struct NextLines {
   uintptr_t at = 0, step = 0;  // bytes
 };
-HWY_INLINE void fetch_into_l2(NextLines& next) {
+[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
   __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
   next.at += next.step;
 }
@@ -99,9 +102,9 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
 
   const int64_t last = job.columns - (kVectors - 1) * lanes;
   const bool cut = last < lanes;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(last, lanes)));
+  const FirstLanes rest(d, std::min(last, lanes));
   auto load = [&](const float* from, int v) {
-    return v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
+    return v == kVectors - 1 && cut ? load_first(d, rest, from + v * lanes) : hn::LoadU(d, from + v * lanes);
   };
   if (job.bias != nullptr) {
     TREADLE_EACH_VECTOR {
@@ -117,11 +120,11 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
   float* c = job.C + row * job.ldc;
   TREADLE_EACH_ROW {
     TREADLE_EACH_VECTOR {
-      // Max and Min return their second operand if one is NaN, so NaN stays.
-      const V y = hn::Min(high, hn::Max(low, sum[r][v]));
+      // NaN stays.
+      const V y = at_most(high, at_least(low, sum[r][v]));
       float* to = c + r * job.ldc + v * lanes;
       if (v == kVectors - 1 && cut) {
-        hn::BlendedStore(y, mask, d, to);
+        store_first(y, d, rest, to);
       } else {
         hn::StoreU(y, d, to);
       }
@@ -145,13 +148,10 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
-  NextLines next{reinterpret_cast<uintptr_t>(job.B)};
+  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
   const uintptr_t depth = static_cast<uintptr_t>(job.num_segments * job.length),
                   row_bytes = static_cast<uintptr_t>(kVectors * lanes) * sizeof(float);
-  if (job.fetches_ahead) {
-    next.at += depth * row_bytes;
-    next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
-  }
+  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
     tile_of<kVectors, kApart>(count, job, A, a_row, row, next);

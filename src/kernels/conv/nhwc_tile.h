@@ -20,7 +20,7 @@ struct NhwcTile {
   const float* residual;       ///< as C, or null; may be C
   int64_t residual_row;        ///< floats from row to row of the residual
   float low, high;
-  bool fetches_ahead = false;  ///< B goes on with what is read next: the first tiles fetch that into L2
+  const float* next = nullptr;  ///< what is read after this panel, and as large: fetched into L2 meanwhile
 };
 
 /// Every element is one sum in the order of its segments, whatever `rows` is.

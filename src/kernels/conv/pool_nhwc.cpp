@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/bounds-inl.h"
 #include "kernels/conv/pool.h"
+#include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -28,7 +30,7 @@ template <NhwcPool kKind, int kVectors>
 HWY_INLINE void pixel(const Window& w, int64_t step, const Place& p, const float* x, int64_t c, int64_t count, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+  const FirstLanes first(d, count);
   const bool cut = count < lanes;
   const V start = kKind == NhwcPool::max ? hn::Set(d, -std::numeric_limits<float>::infinity()) : hn::Zero(d);
   V result[kVectors];
@@ -40,10 +42,10 @@ HWY_INLINE void pixel(const Window& w, int64_t step, const Place& p, const float
       const float* from = row + j * w.dilation[2] * step;
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        const V element = v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, from + v * lanes) : hn::LoadU(d, from + v * lanes);
+        const V element = v == kVectors - 1 && cut ? load_first(d, first, from + v * lanes) : hn::LoadU(d, from + v * lanes);
         if constexpr (kKind == NhwcPool::max) {
           // Max returns its second operand if one is NaN: a NaN that has been found stays, and a new one is taken by the blend.
-          result[v] = hn::IfThenElse(hn::IsNaN(element), element, hn::Max(element, result[v]));
+          result[v] = hn::IfThenElse(hn::IsNaN(element), element, at_least(element, result[v]));
         } else {
           result[v] = hn::Add(result[v], element);
         }
@@ -54,7 +56,7 @@ HWY_INLINE void pixel(const Window& w, int64_t step, const Place& p, const float
   for (int v = 0; v < kVectors; ++v) {
     if constexpr (kKind == NhwcPool::average) result[v] = hn::Div(result[v], hn::Set(d, p.scale));
     if (v == kVectors - 1 && cut) {
-      hn::BlendedStore(result[v], mask, d, y + c + v * lanes);
+      store_first(result[v], d, first, y + c + v * lanes);
     } else {
       hn::StoreU(result[v], d, y + c + v * lanes);
     }
@@ -97,7 +99,7 @@ void mean_channels(int64_t pixels, int64_t line, int64_t step, int64_t begin, in
     for (int v = 0; v < kVectors; ++v) total[v] = hn::Zero(d);
     const int64_t whole = std::min<int64_t>(kVectors, (end - c) / lanes);
     const int64_t last = end - c - whole * lanes;  // channels of a vector that is cut
-    const auto mask = hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(last, 0, lanes)));
+    const FirstLanes rest(d, std::clamp<int64_t>(last, 0, lanes));
     const bool cut = whole < kVectors && last > 0;
     for (int64_t first = 0; first < pixels; first += line) {
       V sum[kVectors];
@@ -112,7 +114,7 @@ void mean_channels(int64_t pixels, int64_t line, int64_t step, int64_t begin, in
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
           if (v < whole) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
-          if (v == whole && cut) sum[v] = hn::Add(sum[v], hn::MaskedLoad(mask, d, from + v * lanes));
+          if (v == whole && cut) sum[v] = hn::Add(sum[v], load_first(d, rest, from + v * lanes));
         }
       }
       for (int v = 0; v < kVectors; ++v) total[v] = hn::Add(total[v], sum[v]);
@@ -120,7 +122,7 @@ void mean_channels(int64_t pixels, int64_t line, int64_t step, int64_t begin, in
     for (int v = 0; v < kVectors; ++v) {
       const V mean = hn::Div(total[v], count);
       if (v < whole) hn::StoreU(mean, d, y + c + v * lanes);
-      if (v == whole && cut) hn::BlendedStore(mean, mask, d, y + c + v * lanes);
+      if (v == whole && cut) store_first(mean, d, rest, y + c + v * lanes);
     }
   }
 }
@@ -132,11 +134,11 @@ void affine_rows(int64_t rows, int64_t C, PixelSteps steps, const float* x, cons
   for (int64_t r = 0; r < rows; ++r, x += steps.x, y += steps.y) {
     int64_t c = 0;
     for (; c + lanes <= C; c += lanes)
-      hn::StoreU(hn::Max(bottom, hn::MulAdd(hn::LoadU(d, x + c), hn::LoadU(d, scale + c), hn::LoadU(d, shift + c))), d, y + c);
+      hn::StoreU(at_least(bottom, hn::MulAdd(hn::LoadU(d, x + c), hn::LoadU(d, scale + c), hn::LoadU(d, shift + c))), d, y + c);
     if (c == C) continue;
-    const auto mask = hn::FirstN(d, static_cast<size_t>(C - c));
-    const V last = hn::MulAdd(hn::MaskedLoad(mask, d, x + c), hn::MaskedLoad(mask, d, scale + c), hn::MaskedLoad(mask, d, shift + c));
-    hn::BlendedStore(hn::Max(bottom, last), mask, d, y + c);
+    const FirstLanes rest(d, C - c);
+    const V last = hn::MulAdd(load_first(d, rest, x + c), load_first(d, rest, scale + c), load_first(d, rest, shift + c));
+    store_first(at_least(bottom, last), d, rest, y + c);
   }
 }
 

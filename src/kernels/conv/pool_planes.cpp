@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/bounds-inl.h"
 #include "kernels/conv/pool.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,7 +27,7 @@ struct LargestOf {
   template <class V>
   static HWY_INLINE V join(V a, V b) {
     if constexpr (std::is_floating_point_v<T>)
-      return hn::IfThenElse(hn::Eq(a, a), hn::Max(a, b), a);  // Max has b's NaN only
+      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least has b's NaN only
     else
       return hn::Max(a, b);
   }

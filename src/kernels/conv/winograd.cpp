@@ -222,21 +222,32 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-int winograd_choice(const ConvParams& p) {
-  if (!winograd_applies(p)) return 0;
-  // Microseconds on one core, from measured rates: products near the peak, transforms bound by L2, weights by L3 or, when they do not fit
-  // there, by memory, for the most part beside the products. The direct way loses to windows that are not whole tiles.
-  const double C = static_cast<double>(p.C), M = static_cast<double>(p.M), out = static_cast<double>(p.N * p.window.out_size());
+// From measured rates: products near the peak, transforms bound by L2, weights from L3 or memory, for the most part beside the products.
+// The direct way loses to windows that are not whole tiles.
+double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
+  const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
+  const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);
   auto with_weights = [&](double products_us, double matrices) {
-    const double bytes = matrices * C * M * 4, stream_us = bytes / (bytes < 16e6 ? 60e3 : 25e3);
+    const double stream_us = matrices * C * M * sizeof(float) / stream;
     return std::max(products_us, stream_us) + 0.5 * std::min(products_us, stream_us);
   };
+  if (side == 0) return with_weights(2 * 9 * static_cast<double>(p.N * p.window.out_size()) * C * M / static_cast<double>(rates.direct), 9);
+  const Plan plan(p, side);
+  const double tiles = static_cast<double>(p.N * plan.high * plan.wide), points = static_cast<double>(plan.points);
+  return with_weights(2 * points * tiles * C * M / static_cast<double>(rates.winograd), points) +
+         tiles * (C + M) * points * sizeof(float) * 2 / static_cast<double>(rates.transforms);
+}
+
+int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
+  if (!winograd_applies(p)) return 0;
+  const double weights = static_cast<double>(p.C * p.M);
   int best = 0;
-  double least = with_weights(2 * 9 * out * C * M / 210e3, 9);
-  for (int side : {2, 4}) {
-    const Plan plan(p, side);
-    const double tiles = static_cast<double>(p.N * plan.high * plan.wide), points = static_cast<double>(plan.points);
-    const double us = with_weights(2 * points * tiles * C * M / 220e3, points) + tiles * (C + M) * points * 4 * 2 / 60e3;
+  double least = std::numeric_limits<double>::infinity();
+  for (int side : {0, 2, 4}) {
+    const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
+    if (side != 0 && static_cast<double>(winograd_weights_size(p, side)) > choice.max_weight_expansion * 9 * weights) continue;
+    constexpr double kLastCache = 16e6;  // bytes; a model's other weights pass through it, too
+    const double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (us < least) least = us, best = side;
   }
   return best;

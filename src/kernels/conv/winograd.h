@@ -15,8 +15,12 @@ namespace treadle::kernels {
 
 /// Whether it applies: 3x3, stride 1, no dilation, one group, two axes, some channels.
 bool winograd_applies(const ConvParams& params);
-/// The outputs of a tile's side, 4 or 2, with which it is estimated to be the fastest way; 0 if it is not, or does not apply.
-int winograd_choice(const ConvParams& params);
+/// Microseconds that one core is estimated to take: `out` 4 or 2, or 0 for the direct way.
+/// @param from_memory  whether the weights come from there and not from L3
+double winograd_estimate(const ConvParams& params, int out, const ConvRates& rates, bool from_memory);
+/// The outputs of a tile's side, 4 or 2, with which it is estimated to be the fastest way that the choice allows; 0 if it is not, or does
+/// not apply.
+int winograd_choice(const ConvParams& params, const ConvChoice& choice = {});
 
 /// `out`, here and below: 4 or 2.
 int64_t winograd_weights_size(const ConvParams& params, int out);

@@ -8,6 +8,9 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -116,7 +119,7 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
             VD row[kIn];
             weight_line<kOut>(d, t[i][0], t[i][1], t[i][2], row);
 #pragma GCC unroll 6
-            for (int j = 0; j < kIn; ++j) hn::StoreU(hn::DemoteTo(narrow, row[j]), narrow, to + (i * kIn + j) * packed_matrix);
+            for (int j = 0; j < kIn; ++j) hn::StoreU(to_float(narrow, row[j]), narrow, to + (i * kIn + j) * packed_matrix);
           }
         }
       }
@@ -136,7 +139,7 @@ void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channel
     for (int64_t c = 0; c < channels; c += lanes) {
       // A vector that is wider than what is left reads of the next pixel and does not write it.
       const bool cut = channels - c < lanes;
-      const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(channels - c, lanes)));
+      const FirstLanes first(d, std::min(channels - c, lanes));
       V t[kIn][kIn];  // columns transformed
 #pragma GCC unroll 6
       for (int j = 0; j < kIn; ++j) {
@@ -153,7 +156,7 @@ void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channel
         input_line<kOut>(d, t[i], out);
         if (cut) {
 #pragma GCC unroll 6
-          for (int j = 0; j < kIn; ++j) hn::BlendedStore(out[j], mask, d, to + (i * kIn + j) * v_matrix + c);
+          for (int j = 0; j < kIn; ++j) store_first(out[j], d, first, to + (i * kIn + j) * v_matrix + c);
         } else {
 #pragma GCC unroll 6
           for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * v_matrix + c);
@@ -177,8 +180,8 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
     V check = zero;  // 0 * y, summed: NaN as soon as one y is not finite
     for (int64_t c = 0; c < o.channels; c += lanes) {
       const bool cut = o.channels - c < lanes;
-      const auto mask = hn::FirstN(d, static_cast<size_t>(cut ? o.channels - c : lanes));
-      const V shift = o.bias != nullptr ? hn::MaskedLoad(mask, d, o.bias + c) : zero;
+      const FirstLanes first(d, cut ? o.channels - c : lanes);
+      const V shift = o.bias != nullptr ? load_first(d, first, o.bias + c) : zero;
       V t[kOut][kIn];
 #pragma GCC unroll 6
       for (int j = 0; j < kIn; ++j) {
@@ -204,18 +207,18 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
           V y = hn::Add(out[j], shift);
           if (o.residual != nullptr) {
             const float* residual = o.residual + pixel * o.channels + c;
-            y = hn::Add(y, cut ? hn::MaskedLoad(mask, d, residual) : hn::LoadU(d, residual));
+            y = hn::Add(y, cut ? load_first(d, first, residual) : hn::LoadU(d, residual));
           }
-          // Max and Min return their second operand if one is NaN, so NaN stays.
-          y = hn::Min(top, hn::Max(bottom, y));
+          // NaN stays.
+          y = at_most(top, at_least(bottom, y));
           if (cut) {
-            hn::BlendedStore(y, mask, d, to);
+            store_first(y, d, first, to);
           } else {
             hn::StoreU(y, d, to);
           }
         }
       }
-      check = hn::Add(check, hn::IfThenElseZero(mask, bad));
+      check = hn::Add(check, hn::IfThenElseZero(first.mask, bad));
     }
     o.finite[tile] = hn::AllTrue(d, hn::Eq(check, zero)) ? 1 : 0;
   }

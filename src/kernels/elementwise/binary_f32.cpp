@@ -8,6 +8,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/bounds-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -40,17 +42,17 @@ struct Div : WholeVectors {
     return hn::Div(x, y);
   }
 };
-// Max and Min return their second operand if one is NaN; a NaN in the first must win too.
+// The bounds give their second operand if one is NaN; a NaN in the first must win too.
 struct Max : WholeVectors {
   template <class D, class V>
   HWY_INLINE V operator()(D, V x, V y) const {
-    return hn::IfThenElse(hn::Eq(x, x), hn::Max(x, y), x);
+    return hn::IfThenElse(hn::Eq(x, x), at_least(x, y), x);
   }
 };
 struct Min : WholeVectors {
   template <class D, class V>
   HWY_INLINE V operator()(D, V x, V y) const {
-    return hn::IfThenElse(hn::Eq(x, x), hn::Min(x, y), x);
+    return hn::IfThenElse(hn::Eq(x, x), at_most(x, y), x);
   }
 };
 
@@ -101,7 +103,7 @@ struct Pow : InDouble {
 
     // 2^w is 0 or infinity as a float before the bounds are reached.
     const auto power = hn::PromoteTo(dd, y);
-    const auto w = hn::Min(hn::Set(dd, 200.0), hn::Max(hn::Set(dd, -200.0), hn::Mul(power, log2)));
+    const auto w = at_most(hn::Set(dd, 200.0), at_least(hn::Set(dd, -200.0), hn::Mul(power, log2)));
     const auto shifted = hn::Add(w, magic);
     const auto f = hn::Sub(w, hn::Sub(shifted, magic));
     auto p = hn::Set(dd, 0.0001534581194847102);
@@ -112,7 +114,7 @@ struct Pow : InDouble {
     p = hn::MulAdd(p, f, hn::Set(dd, 0.6931472057371951));
     p = hn::MulAdd(p, f, hn::Set(dd, 1.0000000005541672));
     const auto result = hn::BitCast(dd, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<52>(hn::BitCast(di, shifted))));
-    V z = hn::DemoteTo(d, result);
+    V z = to_float(d, result);
 
     // Of a negative base, integer powers only.
     const auto negative = hn::Lt(x, hn::Zero(d));
@@ -134,8 +136,8 @@ struct Fmod : InDouble {
     const hn::Rebind<double, D> dd;
     const auto x = hn::PromoteTo(dd, a), y = hn::PromoteTo(dd, b);
     const auto quotient = hn::Div(x, y);
-    const V rest = hn::CopySign(hn::DemoteTo(d, hn::NegMulAdd(hn::Trunc(quotient), y, x)), a);
-    const V near = hn::Abs(hn::DemoteTo(d, quotient)), infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+    const V rest = hn::CopySign(to_float(d, hn::NegMulAdd(hn::Trunc(quotient), y, x)), a);
+    const V near = hn::Abs(to_float(d, quotient)), infinity = hn::Set(d, std::numeric_limits<float>::infinity());
     const auto usual = hn::And(hn::Lt(near, hn::Set(d, 268435456.0f)), hn::Lt(hn::Abs(b), infinity));
     return replace_rare(d, hn::Not(usual), a, b, rest, [](float dividend, float divisor) { return std::fmod(dividend, divisor); });
   }

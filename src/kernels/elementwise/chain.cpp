@@ -10,6 +10,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/bounds-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -69,8 +71,8 @@ TREADLE_BINARY(ReverseSub, hn::Sub(x, acc));
 TREADLE_BINARY(MulOf, hn::Mul(acc, x));
 TREADLE_BINARY(DivOf, hn::Div(acc, x));
 TREADLE_BINARY(ReverseDiv, hn::Div(x, acc));
-TREADLE_BINARY(MaxOf, keep_nan(acc, hn::Max(acc, x)));
-TREADLE_BINARY(MinOf, keep_nan(acc, hn::Min(acc, x)));
+TREADLE_BINARY(MaxOf, keep_nan(acc, at_least(acc, x)));
+TREADLE_BINARY(MinOf, keep_nan(acc, at_most(acc, x)));
 TREADLE_BINARY(Less, Truth::of(d, hn::Lt(acc, x)));
 TREADLE_BINARY(LessOrEqual, Truth::of(d, hn::Le(acc, x)));
 TREADLE_BINARY(Greater, Truth::of(d, hn::Gt(acc, x)));
@@ -80,7 +82,7 @@ TREADLE_BINARY(Equal, Truth::of(d, hn::Eq(acc, x)));
 // The bounds come first: Max returns its second operand if one is NaN, and a NaN becomes the lower bound.
 struct Quantize {
   static HWY_INLINE V of(D d, V acc, V zero, float low, float high) {
-    const V bounded = hn::Min(hn::Max(acc, hn::Sub(hn::Set(d, low), zero)), hn::Sub(hn::Set(d, high), zero));
+    const V bounded = at_most(at_least(acc, hn::Sub(hn::Set(d, low), zero)), hn::Sub(hn::Set(d, high), zero));
     return hn::Add(hn::Round(bounded), zero);
   }
 };
@@ -93,8 +95,8 @@ struct Quantize {
     }                                                      \
   }
 TREADLE_UNARY(Not, hn::Sub(hn::Set(d, 1.0f), acc));
-TREADLE_UNARY(Relu, hn::Max(hn::Zero(d), acc));
-TREADLE_UNARY(Clip, hn::Min(hn::Set(d, b), hn::Max(hn::Set(d, a), acc)));
+TREADLE_UNARY(Relu, at_least(hn::Zero(d), acc));
+TREADLE_UNARY(Clip, at_most(hn::Set(d, b), at_least(hn::Set(d, a), acc)));
 TREADLE_UNARY(LeakyRelu, hn::IfThenElse(hn::Lt(acc, hn::Zero(d)), hn::Mul(hn::Set(d, a), acc), acc));
 TREADLE_UNARY(Sqrt, hn::Sqrt(acc));
 TREADLE_UNARY(Reciprocal, hn::Div(hn::Set(d, 1.0f), acc));

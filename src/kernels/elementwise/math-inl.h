@@ -12,6 +12,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/bounds-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -44,9 +46,8 @@ HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
 template <int kExponent = 0, class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range. Max and Min return the second if
-  // unordered.
-  x = hn::Min(hn::Set(d, 90.0f), hn::Max(hn::Set(d, -104.5f), x));
+  // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range, and NaN.
+  x = at_most(hn::Set(d, 90.0f), at_least(hn::Set(d, -104.5f), x));
   hn::Vec<decltype(di)> bits;
   const V p = exp_mantissa(d, x, bits);
   // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers. Behind the magic number's own bits, 0x4b400000, there is n + 127.
@@ -69,7 +70,7 @@ HWY_INLINE V exp_of_negative(D d, V x) {
 /// 1 + exp(x). What exp is below 2^-126 does not show in the sum, and 2^n for the largest n is infinity: one factor will do.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V one_plus_exp(D d, V x) {
-  x = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -87.0f), x));
+  x = at_most(hn::Set(d, 89.0f), at_least(hn::Set(d, -87.0f), x));
   hn::Vec<hn::RebindToSigned<D>> bits;
   const V p = exp_mantissa(d, x, bits);
   return hn::MulAdd(p, hn::BitCast(d, hn::ShiftLeft<23>(bits)), hn::Set(d, 1.0f));
@@ -86,7 +87,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
   const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 9.01f));  // tanh(9.01) rounds to 1
   const V sign = hn::CopySignToAbs(hn::Set(d, 1.0f), x);
-  x = hn::Min(hn::Set(d, 9.02f), hn::Max(hn::Set(d, -9.02f), x));
+  x = at_most(hn::Set(d, 9.02f), at_least(hn::Set(d, -9.02f), x));
   const V t = hn::Mul(x, x);
   V p = hn::Set(d, 1.3322385659336745e-8f);
   p = hn::MulAdd(p, t, hn::Set(d, 2.0585974113752015e-5f));
@@ -107,7 +108,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V erf(D d, V x) {
   const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 3.92f));  // erf(3.92) rounds to 1
   const V sign = hn::CopySignToAbs(hn::Set(d, 1.0f), x);
-  x = hn::Min(hn::Set(d, 3.925f), hn::Max(hn::Set(d, -3.925f), x));
+  x = at_most(hn::Set(d, 3.925f), at_least(hn::Set(d, -3.925f), x));
   const V t = hn::Mul(x, x);
   V p = hn::Set(d, 2.0417447990648601e-6f);
   p = hn::MulAdd(p, t, hn::Set(d, 0.00028476195450415529f));
@@ -353,14 +354,14 @@ HWY_INLINE V acosh(D d, V x) {
 /// log(1 + exp(x)) without overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V softplus(D d, V x) {
-  return hn::Add(hn::Max(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
+  return hn::Add(at_least(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
 }
 
 /// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). Past 20 the quotient is 1, and further on n would overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V mish(D d, V x) {
   const V two = hn::Set(d, 2.0f);
-  const V e = exp(d, hn::Min(hn::Set(d, 20.0f), x));
+  const V e = exp(d, at_most(hn::Set(d, 20.0f), x));
   const V n = hn::Mul(e, hn::Add(e, two));
   return hn::Mul(x, hn::Div(n, hn::Add(n, two)));
 }

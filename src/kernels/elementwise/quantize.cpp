@@ -5,6 +5,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -46,7 +48,7 @@ FloatRange range_of(const float* x, int64_t n) {
     }
   }
   for (; i < n; i += lanes) {
-    const V v = n - i >= lanes ? hn::LoadU(d, x + i) : hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n - i)), d, x + i);
+    const V v = n - i >= lanes ? hn::LoadU(d, x + i) : load_first(d, FirstLanes(d, n - i), x + i);
     low[0] = smaller(v, low[0]), high[0] = larger(v, high[0]);
   }
   for (int k = 1; k < kChains; ++k) low[0] = smaller(low[k], low[0]), high[0] = larger(high[k], high[0]);
@@ -62,7 +64,7 @@ void quantize(const float* x, int64_t n, float scale, float zero, uint8_t* y) {
   for (; i + lanes <= n; i += lanes) hn::StoreU(codes(hn::LoadU(d, x + i), s, z), bytes, y + i);
   if (i == n) return;
   HWY_ALIGN uint8_t last[hn::MaxLanes(d)];
-  hn::Store(codes(hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n - i)), d, x + i), s, z), bytes, last);
+  hn::Store(codes(load_first(d, FirstLanes(d, n - i), x + i), s, z), bytes, last);
   for (int64_t k = 0; i + k < n; ++k) y[i + k] = last[k];
 }
 

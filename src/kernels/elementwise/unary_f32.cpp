@@ -16,9 +16,7 @@ namespace {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Min and Max return their second operand if one is NaN: bounds come first, so that NaN stays NaN.
-HWY_INLINE V at_least(V low, V x) { return hn::Max(low, x); }
-HWY_INLINE V at_most(V high, V x) { return hn::Min(high, x); }
+// NaN stays NaN: x is the second operand of bounds.
 
 // exp(x) - 1 for x <= 0, without the cancellation near 0: there tanh(x / 2) = (exp(x) - 1) / (exp(x) + 1) helps.
 HWY_INLINE V expm1_negative(D d, V x) {
@@ -30,7 +28,7 @@ HWY_INLINE V expm1_negative(D d, V x) {
 
 HWY_INLINE V elu(D d, V a, V x) {
   const V zero = hn::Zero(d);
-  return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(a, expm1_negative(d, hn::Min(zero, x))), x);
+  return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(a, expm1_negative(d, at_most(zero, x))), x);
 }
 
 #define TREADLE_UNARY(NAME, EXPRESSION)                         \
@@ -51,7 +49,7 @@ TREADLE_UNARY(Tanh, tanh(d, x));
 TREADLE_UNARY(ScaledTanh, hn::Mul(a, tanh(d, hn::Mul(b, x))));
 TREADLE_UNARY(Elu, elu(d, a, x));
 TREADLE_UNARY(Selu, hn::Mul(b, elu(d, a, x)));
-TREADLE_UNARY(Celu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, expm1_negative(d, hn::Min(ZERO, hn::Div(x, a)))), x));
+TREADLE_UNARY(Celu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, expm1_negative(d, at_most(ZERO, hn::Div(x, a)))), x));
 TREADLE_UNARY(Softplus, softplus(d, x));
 TREADLE_UNARY(Softsign, hn::Div(x, hn::Add(ONE, hn::Abs(x))));
 TREADLE_UNARY(Affine, hn::MulAdd(a, x, b));

@@ -171,6 +171,7 @@ void run_tile(const TileJob<T>& job) {
       part.A += begin * job.a_col;
       part.B += begin * job.b_row;
       part.K = end - begin;
+      if (i + 1 < parts) part.next = part.B + part.K * job.b_row;
       part.epilogue = &own;
       run_tile(part);
     }
@@ -184,7 +185,7 @@ void run_tile(const TileJob<T>& job) {
       piece.row_begin = row;
       piece.row_end = std::min(job.row_end, row + kRowsPerChunk);
       gemm_tile_rows(piece);
-      piece.fetches_ahead = false;
+      piece.next = nullptr;
       for (int64_t m = row; m < piece.row_end; ++m) {
         float* c = job.C + m * job.ldc;
         unary_f32(e.activation, e.a, e.b, c, c, job.columns);
@@ -224,6 +225,7 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
   const int64_t rows = panels.count < kManyPanels ? kRowsPerChunk : kRowsOfManyPanels, chunks = (M + rows - 1) / rows;
   const int64_t width = (panels.vectors + 1) * panels.lanes;
   const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
+  const int64_t next_item = grain > 1 ? 1 : loop_threads(pool);  // what a thread takes up after an item is about so far ahead
   // The panel is the outer index: it stays in L2 while its row chunks pass.
   parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
@@ -231,7 +233,8 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
       job.B = B.data + B.K * job.first_column;
       job.row_begin = M * (item % chunks) / chunks;
       job.row_end = M * (item % chunks + 1) / chunks;
-      job.fetches_ahead = item % chunks == 0;
+      const int64_t panel = item / chunks, next_panel = (item + next_item) / chunks;
+      if (next_panel != panel && next_panel < panels.count) job.next = B.data + B.K * panels.first_column(next_panel);
       run_tile(job);
     }
   });

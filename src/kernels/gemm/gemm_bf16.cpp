@@ -153,19 +153,21 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
   const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
   const int64_t chunks = (M + per_chunk - 1) / per_chunk, width = (panels.vectors + 1) * panels.lanes;
   const int64_t macs = K * terms_of(B.form) * std::min(M, per_chunk) * width / (layout.depth != 0 ? kTileGain : 1);
-  parallel_for(pool, panels.count * chunks, std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t item = begin; item < end; ++item) {
-                   const int64_t panel = item / chunks;
-                   Bf16Tile job = job_for(narrow, layout, panels, panel, C, ldc, epilogue);
-                   job.B = B.data + pairs_of(K) * parts_of(B.form) * panels.first_column(panel);
-                   job.to.row_begin = units * (item % chunks) / chunks * unit;
-                   job.to.row_end = std::min(M, units * (item % chunks + 1) / chunks * unit);
-                   job.to.fetches_ahead = item % chunks == 0;
-                   job.emulated = emulated;
-                   run_bf16_tile(job);
-                 }
-               });
+  const int64_t grain = std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs)), next_item = grain > 1 ? 1 : loop_threads(pool);
+  parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t panel = item / chunks;
+      Bf16Tile job = job_for(narrow, layout, panels, panel, C, ldc, epilogue);
+      job.B = B.data + pairs_of(K) * parts_of(B.form) * panels.first_column(panel);
+      job.to.row_begin = units * (item % chunks) / chunks * unit;
+      job.to.row_end = std::min(M, units * (item % chunks + 1) / chunks * unit);
+      const int64_t next_panel = (item + next_item) / chunks;
+      if (next_panel != panel && next_panel < panels.count)
+        job.to.next = B.data + pairs_of(K) * parts_of(B.form) * panels.first_column(next_panel);
+      job.emulated = emulated;
+      run_bf16_tile(job);
+    }
+  });
 }
 
 size_t gemm_bf16_unpacked_scratch_bytes(const GemmShape& s, Bf16Form form) {

@@ -8,6 +8,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 
@@ -43,6 +45,9 @@ struct BlockedTile {
   // One row needs more sums side by side than it has columns, to hide the latency of a sum.
   static constexpr int kChains = kRows == 1 && HWY_TARGET <= HWY_AVX3 ? 2 : 1;
   BlockedVec sums[kChains][kRows][kVectors];
+
+  // By hand: GCC gives the implicit one no instruction set, and a vector's own then does not fit in.
+  HWY_INLINE BlockedTile() {}
 
   template <int kPlace>
   HWY_INLINE void place(BlockedTag d, const float* A, int64_t lda, const hn::Vec<BlockedWordTag>* words, BlockedVec table) {
@@ -97,8 +102,7 @@ struct BlockedTile {
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {
         const int64_t n = job.panel * 64 + column + v * lanes;
-        if (n < s.N)
-          hn::BlendedStore(totals[r][v], hn::FirstN(d, static_cast<size_t>(std::min(lanes, s.N - n))), d, job.C + (row + r) * s.N + n);
+        if (n < s.N) store_first(totals[r][v], d, FirstLanes(d, std::min(lanes, s.N - n)), job.C + (row + r) * s.N + n);
       }
     }
   }

@@ -70,7 +70,31 @@ int64_t panels_of(int64_t N) { return (N + kPanel - 1) / kPanel; }
 
 }  // namespace
 
-bool has_fast_byte_products() { return cpu_info().features.avx512_vnni && cpu_info().features.avx512; }
+bool has_byte_instructions(ByteInstructions which) {
+  const CpuFeatures& features = cpu_info().features;
+  switch (which) {
+    case ByteInstructions::avx512_vnni: return features.avx512 && features.avx512_vnni;
+    case ByteInstructions::avx_vnni: return features.avx2 && features.avx_vnni;
+    case ByteInstructions::avx2: return features.avx2;
+    case ByteInstructions::plain: return true;
+  }
+  return false;
+}
+
+ByteInstructions byte_instructions() {
+  for (ByteInstructions with : {ByteInstructions::avx512_vnni, ByteInstructions::avx_vnni, ByteInstructions::avx2})
+    if (has_byte_instructions(with)) return with;
+  return ByteInstructions::plain;
+}
+
+void byte_tile(const ByteTile& tile, ByteInstructions with) {
+  switch (with) {
+    case ByteInstructions::avx512_vnni: return byte_tile_avx512vnni(tile);
+    case ByteInstructions::avx_vnni: return byte_tile_avx2(tile, /*vnni=*/true);
+    case ByteInstructions::avx2: return byte_tile_avx2(tile, /*vnni=*/false);
+    case ByteInstructions::plain: return byte_tile_plain(tile);
+  }
+}
 
 void byte_tile_plain(const ByteTile& tile) {
   std::fill_n(tile.C, tile.rows * kPanel, 0);
@@ -139,7 +163,7 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
       std::fill(a + m * lda + K, a + (m + 1) * lda, uint8_t{0});
     }
   });
-  const bool fast = has_fast_byte_products();
+  const ByteInstructions with = byte_instructions();
   const int64_t chunks = (M + kRows - 1) / kRows;
   const int64_t macs = std::max<int64_t>(1, K * std::min(M, kRows) * kPanel);
   parallel_for(pool, panels_of(N) * chunks, std::max<int64_t>(1, 400'000 / macs), [&](int64_t begin, int64_t end) {
@@ -151,7 +175,7 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
       if (uses_amx_bytes(tile.rows, quads)) {
         amx_byte_sums(tile.A, lda, tile.B, quads, kPanel / 16, tile.rows, sums);
       } else {
-        fast ? byte_tile_avx512vnni(tile) : byte_tile_plain(tile);
+        byte_tile(tile, with);
       }
       for (int64_t m = first; m < last; ++m) HWY_DYNAMIC_DISPATCH(scale_row)
       (sums + (m - first) * kPanel, offsets + n0, has_b_zero ? zeros + n0 : nullptr, has_b_zero ? row_sums[m] : 0, p.scales + n0, columns,

@@ -1,6 +1,6 @@
 // Products of 8-bit matrices with float32 results: y = (A - a_zero) (B - b_zero) * scale. A is read as it lies, four elements of K at a
-// time, by the integer dot products of AVX512-VNNI; elsewhere by plain loops. Sums are exact in 32 bits, so that every machine gives the
-// same.
+// time, by the integer dot products of AVX512-VNNI or AVX-VNNI, or by AVX2's of 16 bits; elsewhere by plain loops. Sums are exact in 32
+// bits, so that every machine gives the same.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,15 @@
 
 namespace treadle::kernels {
 
+/// What sums are made with; the least comes first.
+enum class ByteInstructions : uint8_t { plain, avx2, avx_vnni, avx512_vnni };
+/// Whether this process may use them. A machine with AVX512-VNNI may lack AVX-VNNI.
+bool has_byte_instructions(ByteInstructions which);
+/// The best that it may use.
+ByteInstructions byte_instructions();
+
 /// True if this machine has instructions that make these products faster than those of floats.
-bool has_fast_byte_products();
+inline bool has_fast_byte_products() { return byte_instructions() != ByteInstructions::plain; }
 
 /// B in panels of 64 columns, four rows interleaved, as signed bytes (unsigned ones less 128), with the sums of its columns.
 struct PackedBytesB {

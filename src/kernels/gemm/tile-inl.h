@@ -10,7 +10,9 @@
 
 #include <algorithm>
 
+#include "kernels/bounds-inl.h"
 #include "kernels/gemm/tile.h"
+#include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -18,7 +20,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Accumulators, one row of B and a broadcast of A must fit the registers: 6 x 4 of 32, or 4 x 3 of 16.
-#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+#if HWY_MAX_BYTES >= 64 || HWY_TARGET == HWY_NEON
 constexpr int kMaxVectors = 4;
 constexpr int max_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
 #elif HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
@@ -30,10 +32,10 @@ constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
 
 // Loads vector v of a row; only the last vector of a panel can be cut.
-template <typename T, int kVectors, class D, class M>
-HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, M mask) {
+template <typename T, int kVectors, class D>
+HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, const FirstLanes<D>& first) {
   const T* p = row + v * static_cast<int64_t>(hn::Lanes(d));
-  return v == kVectors - 1 && cut ? hn::MaskedLoad(mask, d, p) : hn::LoadU(d, p);
+  return v == kVectors - 1 && cut ? load_first(d, first, p) : hn::LoadU(d, p);
 }
 
 // alpha, bias, residual, clamp and store.
@@ -43,7 +45,7 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t last = job.columns - (kVectors - 1) * lanes;  // columns in the last vector
   const bool cut = last < lanes;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(std::min(last, lanes)));
+  const FirstLanes first(d, std::min(last, lanes));
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
   if (e.alpha != T{1}) {
@@ -60,32 +62,32 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
       }
     } else if (e.bias_row == 0) {
       TREADLE_EACH_VECTOR {
-        const V b = hn::Mul(beta, load_part<T, kVectors>(d, bias, v, cut, mask));
+        const V b = hn::Mul(beta, load_part<T, kVectors>(d, bias, v, cut, first));
         TREADLE_EACH_ROW sum[r][v] = hn::Add(sum[r][v], b);
       }
     } else {
       TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
-          hn::Add(sum[r][v], hn::Mul(beta, load_part<T, kVectors>(d, bias + r * e.bias_row, v, cut, mask)));
+          hn::Add(sum[r][v], hn::Mul(beta, load_part<T, kVectors>(d, bias + r * e.bias_row, v, cut, first)));
     }
   }
   if (e.residual != nullptr) {
     const T* residual = e.residual + row * e.residual_row + job.first_column;
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
-        hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, mask));
+        hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, first));
   }
-  // Max and Min return their second operand if one is NaN, so NaN stays.
+  // NaN stays.
   if (e.activation == Unary::relu) {
-    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Max(hn::Zero(d), sum[r][v]);
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(hn::Zero(d), sum[r][v]);
   } else if (e.activation == Unary::clip) {
     const V low = hn::Set(d, static_cast<T>(e.a)), high = hn::Set(d, static_cast<T>(e.b));
-    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Min(high, hn::Max(low, sum[r][v]));
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_most(high, at_least(low, sum[r][v]));
   }
   T* c = job.C + row * job.ldc;
   TREADLE_EACH_ROW {
     TREADLE_EACH_VECTOR {
       T* p = c + r * job.ldc + v * lanes;
       if (v == kVectors - 1 && cut) {
-        hn::BlendedStore(sum[r][v], mask, d, p);
+        store_first(sum[r][v], d, first, p);
       } else {
         hn::StoreU(sum[r][v], d, p);
       }
@@ -105,7 +107,7 @@ constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 struct NextLines {
   uintptr_t at = 0, step = 0;  // bytes
 };
-HWY_INLINE void fetch_into_l2(NextLines& next) {
+[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
   __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
   next.at += next.step;
 }
@@ -218,13 +220,9 @@ void rows_of(const TileJob<T>& job) {
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
   int64_t row = job.row_begin;
-  // The next panel is behind this one, and as large.
-  NextLines next{reinterpret_cast<uintptr_t>(job.B)};
+  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
   const uintptr_t row_bytes = static_cast<uintptr_t>(job.b_row) * sizeof(T), K = static_cast<uintptr_t>(job.K);
-  if (job.fetches_ahead) {
-    next.at += K * row_bytes;
-    next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
-  }
+  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
     tile_of<T, kVectors>(count, job, row, next);

@@ -41,7 +41,7 @@ struct TileJob {
   int64_t K, row_begin, row_end;
   int64_t first_column, columns;  // the panel's place in C, and how many of its columns exist
   const Epilogue<T>* epilogue;
-  bool fetches_ahead = false;  // B goes on behind its K rows with what is read next: the first tiles fetch that into L2
+  const void* next = nullptr;  // what is read after this panel, and as large: fetched into L2 meanwhile
 };
 
 template <typename T>

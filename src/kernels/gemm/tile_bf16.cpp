@@ -102,6 +102,10 @@ HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row,
 #undef TREADLE_EACH_ROW
 #undef TREADLE_EACH_VECTOR
 
+int64_t bytes_to_next(const Bf16Tile& job) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(job.to.next) - reinterpret_cast<uintptr_t>(job.B));
+}
+
 template <bool kPairs, int kVectors, bool kApart, int kRows = max_rows(kVectors)>
 HWY_INLINE void bf16_rows_of(int64_t rows, const Bf16Tile& job, const uint16_t* A, int64_t row, int64_t ahead) {
   if constexpr (kRows > 1) {
@@ -119,10 +123,9 @@ void bf16_blocks(const Bf16Tile& job) {
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
     // Each of the first tiles fetches one vector of every row.
-    const bool fetches = job.to.fetches_ahead && block < kVectors;
-    const int64_t ahead = fetches ? (std::min(job.num_segments, job.b_segments) * (job.length / 2) * kVectors + block) * lanes : 0;
-    bf16_rows_of<kPairs, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row,
-                                           ahead * static_cast<int64_t>(sizeof(uint32_t)));
+    const bool fetches = job.to.next != nullptr && block < kVectors;
+    const int64_t ahead = fetches ? bytes_to_next(job) + block * lanes * static_cast<int64_t>(sizeof(uint32_t)) : 0;
+    bf16_rows_of<kPairs, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row, ahead);
     row += count;
   }
 }
@@ -202,8 +205,8 @@ void amx_any(const Bf16Tile& job) {
                        .rows = std::min(kAmxRows, rows - i * kAmxRows),
                        .sums = sums + i * kAmxRows * width,
                        .adds = part > 0};
-        if (job.to.fetches_ahead && first == begin)
-          block.fetch_distance = job.b_segments * job.length / 2 * row_bytes, block.fetch_share = i, block.fetch_shares = blocks;
+        if (job.to.next != nullptr && first == begin)
+          block.fetch_distance = bytes_to_next(job), block.fetch_share = i, block.fetch_shares = blocks;
         if (lined) {
           block.A += job.pixels[0];
         } else if (job.a_tiles == 0 && job.pixels != nullptr) {
@@ -287,7 +290,7 @@ void to_tiles_here(const float* rows, int64_t lda, int64_t count, int64_t K, int
       const float* from = rows + r * lda + first;
       for (int64_t k = 0; k < kAmxPitch; k += lanes) {
         const V x = k + lanes <= columns ? hn::LoadU(d, from + k)
-                    : k < columns        ? hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(columns - k)), d, from + k)
+                    : k < columns        ? load_first(d, FirstLanes(d, columns - k), from + k)
                                          : hn::Zero(d);
         hn::StoreU(narrowed<kHasPairs>(x), d16, hi + r * kAmxPitch + k);
         if (lo != nullptr) hn::StoreU(narrowed<kHasPairs>(rest_of(x)), d16, lo + r * kAmxPitch + k);

@@ -9,6 +9,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -61,7 +63,7 @@ HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
       if (left >= lanes) {
         hn::StoreU(sum[r][v], d, c);
       } else {
-        hn::BlendedStore(sum[r][v], hn::FirstN(d, static_cast<size_t>(left)), d, c);
+        store_first(sum[r][v], d, FirstLanes(d, left), c);
       }
     }
   }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/gemm/gemm_bytes.h"
+
 namespace treadle::kernels {
 
 /// Rows [0, rows) of A times one panel of 64 columns.
@@ -15,7 +17,11 @@ struct ByteTile {
   int64_t rows;
 };
 void byte_tile_plain(const ByteTile& tile);
+/// @pre the CPU has AVX2, and AVX-VNNI if `vnni`
+void byte_tile_avx2(const ByteTile& tile, bool vnni);
 /// @pre the CPU has AVX512-VNNI
 void byte_tile_avx512vnni(const ByteTile& tile);
+/// @pre the CPU has what is named
+void byte_tile(const ByteTile& tile, ByteInstructions with);
 
 }  // namespace treadle::kernels

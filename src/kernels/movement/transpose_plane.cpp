@@ -5,6 +5,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -53,11 +55,11 @@ HWY_INLINE void block(const int32_t* src, int64_t src_stride, int32_t* dst, int6
 
 HWY_INLINE void edge(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
   const D d;
-  const auto in = hn::FirstN(d, static_cast<size_t>(columns)), out = hn::FirstN(d, static_cast<size_t>(rows));
+  const FirstLanes in(d, columns), out(d, rows);
   V r[8];
-  for (int i = 0; i < 8; ++i) r[i] = i < rows ? hn::MaskedLoad(in, d, src + i * src_stride) : hn::Zero(d);
+  for (int i = 0; i < 8; ++i) r[i] = i < rows ? load_first(d, in, src + i * src_stride) : hn::Zero(d);
   transpose8(d, r);
-  for (int i = 0; i < columns; ++i) hn::BlendedStore(r[i], out, d, dst + i * dst_stride);
+  for (int i = 0; i < columns; ++i) store_first(r[i], d, out, dst + i * dst_stride);
 }
 
 void plane(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {

@@ -46,7 +46,7 @@ void batch_norm(int64_t N, int64_t C, int64_t inner, const T* x, const T* scale,
     for (int64_t i = begin; i < end; ++i) {
       const int64_t c = i % C;
       const T multiplier = static_cast<T>(scale[c] / std::sqrt(variance[c] + epsilon));
-      row_affine(x + i * inner, inner, multiplier, static_cast<T>(bias[c] - mean[c] * multiplier), y + i * inner);
+      row_affine(x + i * inner, inner, mean[c], multiplier, bias[c], y + i * inner);
     }
   });
 }
@@ -63,7 +63,10 @@ void group_norm(int64_t N, int64_t C, int64_t groups, int64_t inner, const T* x,
       for (int64_t j = 0; j < channels; ++j) {
         const int64_t c = r % groups * channels + j, offset = r * length + j * inner;
         const double multiplier = inverse * static_cast<double>(scale[c]);
-        row_affine(x + offset, inner, static_cast<T>(multiplier), static_cast<T>(static_cast<double>(bias[c]) - s.mean * multiplier),
+        // What rounding to T takes from the mean is added again. x - mean first: both may be far larger than what is between them.
+        const T mean = static_cast<T>(s.mean);
+        const double rest = s.mean - static_cast<double>(mean);
+        row_affine(x + offset, inner, mean, static_cast<T>(multiplier), static_cast<T>(static_cast<double>(bias[c]) - rest * multiplier),
                    y + offset);
       }
     }

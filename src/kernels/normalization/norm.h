@@ -19,8 +19,7 @@ void layer_norm(int64_t rows, int64_t length, const T* x, const T* scale, const 
 template <typename T>
 void rms_norm(int64_t rows, int64_t length, const T* x, const T* scale, T epsilon, T* y, ThreadPool* pool);
 
-/// y[n, c, i] = x[n, c, i] * multiplier(c) + addend(c), with multiplier = scale / sqrt(variance + epsilon) and addend = bias - mean *
-/// multiplier.
+/// y[n, c, i] = (x[n, c, i] - mean(c)) * multiplier(c) + bias(c), with multiplier = scale / sqrt(variance + epsilon).
 template <typename T>
 void batch_norm(int64_t N, int64_t C, int64_t inner, const T* x, const T* scale, const T* bias, const T* mean, const T* variance, T epsilon,
                 T* y, ThreadPool* pool);

@@ -5,17 +5,13 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-// What is left of a row behind its whole vectors; x is read no further than its `left` elements.
-template <class D, typename T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> load_some(D d, const T* x, int64_t left) {
-  return hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(left)), d, x);
-}
 
 // Sum of x - shift, or of its square: four vectors of chains over short blocks, whose totals are joined in double.
 template <bool kSquare, typename T>
@@ -23,15 +19,15 @@ double shifted_sum(const T* x, int64_t n, T shift) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int64_t kBlock = 2048;
+  const int64_t block = 128 * lanes;  // chains of 32: short ones keep a large mean's rounding small
   const V shifts = hn::Set(d, shift);
   auto add = [&](V sum, V v) {
     v = hn::Sub(v, shifts);
     return kSquare ? hn::MulAdd(v, v, sum) : hn::Add(sum, v);
   };
   double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = n - begin < kBlock ? n : begin + kBlock;
+  for (int64_t begin = 0; begin < n; begin += block) {
+    const int64_t end = n - begin < block ? n : begin + block;
     V a = hn::Zero(d), b = a, c = a, e = a;
     int64_t i = begin;
     for (; i + 4 * lanes <= end; i += 4 * lanes) {
@@ -42,8 +38,8 @@ double shifted_sum(const T* x, int64_t n, T shift) {
     }
     for (; i + lanes <= end; i += lanes) a = add(a, hn::LoadU(d, x + i));
     if (i < end) {
-      const auto some = hn::FirstN(d, static_cast<size_t>(end - i));
-      b = hn::IfThenElse(some, add(b, load_some(d, x + i, end - i)), b);
+      const FirstLanes some(d, end - i);
+      b = hn::IfThenElse(some.mask, add(b, load_first(d, some, x + i)), b);
     }
     total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e)))));
   }
@@ -68,9 +64,8 @@ HWY_INLINE void map_row(const T* x, int64_t n, T* y, Fn&& fn) {
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(fn(hn::LoadU(d, x + i), [&](const T* p) { return hn::LoadU(d, p + i); }), d, y + i);
   if (i == n) return;
-  const int64_t left = n - i;
-  hn::BlendedStore(fn(load_some(d, x + i, left), [&](const T* p) { return load_some(d, p + i, left); }),
-                   hn::FirstN(d, static_cast<size_t>(left)), d, y + i);
+  const FirstLanes left(d, n - i);
+  store_first(fn(load_first(d, left, x + i), [&](const T* p) { return load_first(d, left, p + i); }), d, left, y + i);
 }
 
 template <typename T>
@@ -91,11 +86,11 @@ void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T*
 }
 
 template <typename T>
-void affine(const T* x, int64_t n, T multiplier, T addend, T* y) {
+void affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
-  const V multipliers = hn::Set(d, multiplier), addends = hn::Set(d, addend);
-  map_row(x, n, y, [&](V v, auto&&) { return hn::MulAdd(v, multipliers, addends); });
+  const V means = hn::Set(d, mean), multipliers = hn::Set(d, multiplier), addends = hn::Set(d, addend);
+  map_row(x, n, y, [&](V v, auto&&) { return hn::MulAdd(hn::Sub(v, means), multipliers, addends); });
 }
 
 }  // namespace
@@ -105,7 +100,7 @@ void affine(const T* x, int64_t n, T multiplier, T addend, T* y) {
   void normalize_##T(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y) { \
     normalize(x, n, mean, factor, scale, bias, y);                                                   \
   }                                                                                                  \
-  void affine_##T(const T* x, int64_t n, T multiplier, T addend, T* y) { affine(x, n, multiplier, addend, y); }
+  void affine_##T(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) { affine(x, n, mean, multiplier, addend, y); }
 TREADLE_ROW(float)
 TREADLE_ROW(double)
 #undef TREADLE_ROW
@@ -129,8 +124,8 @@ namespace treadle::kernels {
     HWY_DYNAMIC_DISPATCH(normalize_##T)(x, n, mean, factor, scale, bias, y);                         \
   }                                                                                                  \
   template <>                                                                                        \
-  void row_affine(const T* x, int64_t n, T multiplier, T addend, T* y) {                             \
-    HWY_DYNAMIC_DISPATCH(affine_##T)(x, n, multiplier, addend, y);                                   \
+  void row_affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) {                     \
+    HWY_DYNAMIC_DISPATCH(affine_##T)(x, n, mean, multiplier, addend, y);                             \
   }
 TREADLE_ROW(float)
 TREADLE_ROW(double)

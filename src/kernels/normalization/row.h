@@ -14,8 +14,8 @@ RowStatistics row_statistics(const T* x, int64_t n);
 /// y = (x - mean) * factor * scale + bias; scale and bias may be null.
 template <typename T>
 void row_normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y);
-/// y = x * multiplier + addend
+/// y = (x - mean) * multiplier + addend
 template <typename T>
-void row_affine(const T* x, int64_t n, T multiplier, T addend, T* y);
+void row_affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y);
 
 }  // namespace treadle::kernels

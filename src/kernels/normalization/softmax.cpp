@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/elementwise/math-inl.h"
+#include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -25,26 +26,26 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // Elements [i, n) of a strided column of vectors; lanes past n read as `other`.
 HWY_INLINE V load(D d, const float* x, int64_t left, float other) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, x);
-  const auto mask = hn::FirstN(d, static_cast<size_t>(left));
-  return hn::IfThenElse(mask, hn::MaskedLoad(mask, d, x), hn::Set(d, other));
+  const FirstLanes first(d, left);
+  return hn::IfThenElse(first.mask, load_first(d, first, x), hn::Set(d, other));
 }
 HWY_INLINE void store(D d, V v, float* y, int64_t left) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::StoreU(v, d, y);
-  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(left)), d, y);
+  store_first(v, d, FirstLanes(d, left), y);
 }
 
 // Max that keeps a NaN of either side.
-HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), hn::Max(a, b), a); }
+HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a); }
 
 // A row of at most one vector.
 HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   const D d;
-  const auto mask = hn::FirstN(d, static_cast<size_t>(n));
-  const V v = hn::IfThenElse(mask, hn::MaskedLoad(mask, d, x), hn::Set(d, kLowest));
+  const FirstLanes first(d, n);
+  const V v = hn::IfThenElse(first.mask, load_first(d, first, x), hn::Set(d, kLowest));
   const V a = hn::Sub(v, hn::MaxOfLanes(d, v));
-  const V e = hn::IfThenElseZero(mask, exp_of_negative(d, a));
+  const V e = hn::IfThenElseZero(first.mask, exp_of_negative(d, a));
   const V sum = hn::SumOfLanes(d, e);
-  hn::BlendedStore(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), mask, d, y);
+  store_first(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), d, first, y);
 }
 
 // Rows of two elements, a vector of rows at a time; returns how many.
@@ -74,12 +75,12 @@ float largest_of(int64_t n, const float* x) {
   V top0 = hn::Set(d, kLowest), top1 = top0;
   int64_t i = 0;
   for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    top0 = hn::Max(top0, hn::LoadU(d, x + i));
-    top1 = hn::Max(top1, hn::LoadU(d, x + i + lanes));
+    top0 = at_least(top0, hn::LoadU(d, x + i));
+    top1 = at_least(top1, hn::LoadU(d, x + i + lanes));
   }
-  for (; i < n; i += lanes) top0 = hn::Max(top0, load(d, x + i, n - i, kLowest));
+  for (; i < n; i += lanes) top0 = at_least(top0, load(d, x + i, n - i, kLowest));
   // A NaN that Max loses still reaches the sum of exponentials, and with it every element.
-  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(top0, top1)));
+  return hn::GetLane(hn::MaxOfLanes(d, at_least(top0, top1)));
 }
 
 // The sum of exp(x - top), which are kept in y if kKeep.

@@ -9,17 +9,20 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/bounds-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Max and Min have b's NaN only.
+// The bounds have b's NaN only.
 template <bool kLargest, class V>
 HWY_INLINE V join(V a, V b) {
-  const V joined = kLargest ? hn::Max(a, b) : hn::Min(a, b);
-  if constexpr (std::is_floating_point_v<hn::TFromV<V>>) return hn::IfThenElse(hn::Eq(a, a), joined, a);
-  return joined;
+  if constexpr (std::is_floating_point_v<hn::TFromV<V>>)
+    return hn::IfThenElse(hn::Eq(a, a), kLargest ? at_least(a, b) : at_most(a, b), a);
+  else
+    return kLargest ? hn::Max(a, b) : hn::Min(a, b);
 }
 
 // The extreme first, then its place: both passes are a few operations per vector. n >= Lanes(d); a last vector that overlaps the one before

@@ -8,6 +8,9 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/bounds-inl.h"
+#include "kernels/partial-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -52,7 +55,7 @@ struct ProductOf {
   }
   static double join(double a, double b) { return a * b; }
 };
-// Of a pair that has a NaN, Max and Min return the second: a NaN in `b` stays by itself, one in `a` is kept by the selection.
+// Of a pair that has a NaN the bounds give the second: a NaN in `b` stays by itself, one in `a` is kept by the selection.
 struct MaxOf {
   static constexpr float kIdentity = -std::numeric_limits<float>::infinity();
   template <class W>
@@ -61,7 +64,7 @@ struct MaxOf {
   }
   template <class W>
   static HWY_INLINE W join(W a, W b) {
-    return hn::IfThenElse(hn::Eq(a, a), hn::Max(a, b), a);
+    return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);
   }
   static double join(double a, double b) { return b > a || b != b ? b : a; }
 };
@@ -73,7 +76,7 @@ struct MinOf {
   }
   template <class W>
   static HWY_INLINE W join(W a, W b) {
-    return hn::IfThenElse(hn::Eq(a, a), hn::Min(a, b), a);
+    return hn::IfThenElse(hn::Eq(a, a), at_most(a, b), a);
   }
   static double join(double a, double b) { return b < a || b != b ? b : a; }
 };
@@ -102,8 +105,8 @@ HWY_INLINE float join_lanes(DW d, hn::Vec<DW> v) {
 // The mapped elements of a part of a vector, with the identity behind them.
 template <class F, class DW>
 HWY_INLINE hn::Vec<DW> some(DW d, const float* x, int64_t left) {
-  const auto there = hn::FirstN(d, static_cast<size_t>(left));
-  return hn::IfThenElse(there, F::map(hn::MaskedLoad(there, d, x)), hn::Set(d, F::kIdentity));
+  const FirstLanes there(d, left);
+  return hn::IfThenElse(there.mask, F::map(load_first(d, there, x)), hn::Set(d, F::kIdentity));
 }
 
 // At most kBlock elements in one vector.

@@ -124,65 +124,71 @@ TEST(NhwcBytes, DepthwiseOnesEqualTheDefinition) {
   }
 }
 
-// What machines without these instructions compute.
-TEST(NhwcBytes, PlainKernelsGiveTheSame) {
-  if (!has_fast_byte_products()) GTEST_SKIP() << "no AVX512-VNNI here: the tests above have run the plain ones";
-  Random random(64);
-  for (int vectors = 1; vectors <= 4; ++vectors)
-    for (int64_t rows : {1, 5, 13, 29}) {
-      const int64_t quads = random.integer(1, 30), width = 16 * vectors, columns = width - random.integer(0, 15);
-      const std::vector<uint8_t> a = random_bytes(random, rows * 4 * quads), b = random_bytes(random, width * 4 * quads);
-      std::vector<int32_t> offsets(static_cast<size_t>(width), -321);
-      std::vector<float> scales(static_cast<size_t>(width), 1e-3F);
-      std::vector<uint8_t> fast(static_cast<size_t>(rows * columns), 1), plain(fast.size(), 2);
-      ByteConvTile tile{a.data(),    4 * quads, reinterpret_cast<const int8_t*>(b.data()),
-                        quads,       vectors,   {offsets.data(), scales.data(), 7, rows > 5},
-                        fast.data(), columns,   columns,
-                        rows};
-      byte_conv_tile_avx512vnni(tile);
-      tile.y = plain.data();
-      byte_conv_tile_plain(tile);
+// What other machines compute, too.
+TEST(NhwcBytes, KernelsOfEveryInstructionSetGiveTheSame) {
+  int tested = 0;
+  for (ByteInstructions with : {ByteInstructions::avx2, ByteInstructions::avx_vnni, ByteInstructions::avx512_vnni}) {
+    if (!has_byte_instructions(with)) continue;
+    SCOPED_TRACE(static_cast<int>(with));
+    ++tested;
+    Random random(64);
+    for (int vectors = 1; vectors <= 4; ++vectors)
+      for (int64_t rows : {1, 5, 13, 29}) {
+        const int64_t quads = random.integer(1, 30), width = 16 * vectors, columns = width - random.integer(0, 15);
+        const std::vector<uint8_t> a = random_bytes(random, rows * 4 * quads), b = random_bytes(random, width * 4 * quads);
+        std::vector<int32_t> offsets(static_cast<size_t>(width), -321);
+        std::vector<float> scales(static_cast<size_t>(width), 1e-3F);
+        std::vector<uint8_t> fast(static_cast<size_t>(rows * columns), 1), plain(fast.size(), 2);
+        ByteConvTile tile{a.data(),    4 * quads, reinterpret_cast<const int8_t*>(b.data()),
+                          quads,       vectors,   {offsets.data(), scales.data(), 7, rows > 5},
+                          fast.data(), columns,   columns,
+                          rows};
+        byte_conv_tile(tile, with);
+        tile.y = plain.data();
+        byte_conv_tile_plain(tile);
+        EXPECT_EQ(fast, plain);
+        std::vector<int32_t> fast_sums(fast.size(), 1), plain_sums(fast.size(), 2);
+        tile.sums = fast_sums.data();
+        byte_conv_tile(tile, with);
+        tile.sums = plain_sums.data();
+        byte_conv_tile_plain(tile);
+        EXPECT_EQ(fast_sums, plain_sums);
+      }
+    for (int round = 0; round < 30; ++round) {
+      const Window w = test::random_window(random, 2, 9);
+      const int64_t C = random.integer(1, 100);
+      const std::vector<uint8_t> x = random_bytes(random, w.in_size() * C);
+      std::vector<int32_t> weights, offsets(static_cast<size_t>(C + 15), 5);
+      for (uint8_t byte : random_bytes(random, w.kernel_size() * C)) weights.push_back(static_cast<uint16_t>(static_cast<int8_t>(byte)));
+      std::vector<float> scales(static_cast<size_t>(C + 15), 4e-3F);
+      std::vector<uint8_t> fast(static_cast<size_t>(w.out[2] * C), 1), plain(fast.size(), 2);
+      ByteDepthwiseRow row{&w,
+                           C,
+                           random.integer(0, w.out[1] - 1),
+                           x.data(),
+                           random.coin(),
+                           3,
+                           weights.data(),
+                           {offsets.data(), scales.data(), 9, random.coin()},
+                           fast.data()};
+      byte_depthwise_row(row, with);
+      row.y = plain.data();
+      byte_depthwise_row_plain(row);
       EXPECT_EQ(fast, plain);
       std::vector<int32_t> fast_sums(fast.size(), 1), plain_sums(fast.size(), 2);
-      tile.sums = fast_sums.data();
-      byte_conv_tile_avx512vnni(tile);
-      tile.sums = plain_sums.data();
-      byte_conv_tile_plain(tile);
+      row.sums = fast_sums.data();
+      byte_depthwise_row(row, with);
+      row.sums = plain_sums.data();
+      byte_depthwise_row_plain(row);
       EXPECT_EQ(fast_sums, plain_sums);
+      ByteMaxRow largest{&w, C, row.oh, x.data(), static_cast<uint8_t>(random.coin() ? 0x80 : 0), fast.data()};
+      byte_max_row(largest, with);
+      largest.y = plain.data();
+      byte_max_row_plain(largest);
+      EXPECT_EQ(fast, plain);
     }
-  for (int round = 0; round < 30; ++round) {
-    const Window w = test::random_window(random, 2, 9);
-    const int64_t C = random.integer(1, 100);
-    const std::vector<uint8_t> x = random_bytes(random, w.in_size() * C);
-    std::vector<int32_t> weights, offsets(static_cast<size_t>(C + 15), 5);
-    for (uint8_t byte : random_bytes(random, w.kernel_size() * C)) weights.push_back(static_cast<uint16_t>(static_cast<int8_t>(byte)));
-    std::vector<float> scales(static_cast<size_t>(C + 15), 4e-3F);
-    std::vector<uint8_t> fast(static_cast<size_t>(w.out[2] * C), 1), plain(fast.size(), 2);
-    ByteDepthwiseRow row{&w,
-                         C,
-                         random.integer(0, w.out[1] - 1),
-                         x.data(),
-                         random.coin(),
-                         3,
-                         weights.data(),
-                         {offsets.data(), scales.data(), 9, true},
-                         fast.data()};
-    byte_depthwise_row_avx512vnni(row);
-    row.y = plain.data();
-    byte_depthwise_row_plain(row);
-    EXPECT_EQ(fast, plain);
-    std::vector<int32_t> fast_sums(fast.size(), 1), plain_sums(fast.size(), 2);
-    row.sums = fast_sums.data();
-    byte_depthwise_row_avx512vnni(row);
-    row.sums = plain_sums.data();
-    byte_depthwise_row_plain(row);
-    EXPECT_EQ(fast_sums, plain_sums);
-    ByteMaxRow largest{&w, C, row.oh, x.data(), static_cast<uint8_t>(random.coin() ? 0x80 : 0), fast.data()};
-    byte_max_row_avx512vnni(largest);
-    largest.y = plain.data();
-    byte_max_row_plain(largest);
-    EXPECT_EQ(fast, plain);
   }
+  if (tested == 0) GTEST_SKIP() << "no AVX2 here: the tests above have run the plain ones";
 }
 
 TEST(NhwcBytes, MaxPoolsAndTablesEqualTheDefinition) {

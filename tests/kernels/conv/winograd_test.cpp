@@ -148,6 +148,21 @@ TEST(Winograd, IsChosenForLargeMapsAndNotForOtherWindows) {
   EXPECT_EQ(0, winograd_choice(p));
 }
 
+TEST(Winograd, IsChosenWithinTheBoundsThatAreGiven) {
+  const ConvParams p = params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1);
+  auto side = [&](double expansion) { return winograd_choice(p, {.max_weight_expansion = expansion}); };
+  EXPECT_EQ(4, side(4));
+  EXPECT_EQ(2, side(3.99));  // 36 / 9, 16 / 9
+  EXPECT_EQ(2, side(1.78));
+  EXPECT_EQ(0, side(1.77));
+  EXPECT_EQ(0, side(1));
+  EXPECT_EQ(NhwcMethod::direct, nhwc_method(p, {.max_weight_expansion = 1}));
+  // Where transforms take forever, nobody transforms; where products do, everybody.
+  EXPECT_EQ(0, winograd_choice(p, {.rates = {.transforms = 10}}));
+  const ConvParams small = params_3x3(1, 16, 16, 5, 5, 1, 1, 1, 1);
+  EXPECT_NE(0, winograd_choice(small, {.rates = {.direct = 1, .winograd = 1}}));
+}
+
 TEST(TransposePlane, MovesEveryElementAndNoOther) {
   Random random(94);
   for (int round = 0; round < 200; ++round) {

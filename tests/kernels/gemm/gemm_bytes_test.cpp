@@ -46,19 +46,24 @@ TEST(GemmBytes, IsTheExactProductTimesTheScales) {
   }
 }
 
-TEST(GemmBytes, TheTileOfThisMachineIsThePlainOne) {
-  if (!has_fast_byte_products()) GTEST_SKIP() << "this machine has no VNNI";
+// With the largest bytes, pairs of whose products do not fit 16 bits, now and then.
+TEST(GemmBytes, TilesOfEveryInstructionSetAreThePlainOne) {
+  if (!has_fast_byte_products()) GTEST_SKIP() << "this machine has none but the plain one";
   std::mt19937 generator(6);
   for (int64_t rows = 1; rows <= 20; ++rows) {
     const int64_t quads = 1 + generator() % 20;
     std::vector<uint8_t> a(static_cast<size_t>(rows * quads * 4));
     std::vector<int8_t> b(static_cast<size_t>(quads * 256));
-    for (uint8_t& x : a) x = static_cast<uint8_t>(generator());
-    for (int8_t& x : b) x = static_cast<int8_t>(generator());
-    std::vector<int32_t> fast(static_cast<size_t>(rows * 64)), plain = fast;
-    byte_tile_avx512vnni({a.data(), quads * 4, b.data(), quads, fast.data(), rows});
+    for (uint8_t& x : a) x = rows % 5 == 0 ? 255 : static_cast<uint8_t>(generator());
+    for (int8_t& x : b) x = rows % 10 == 0 ? -128 : rows % 5 == 0 ? 127 : static_cast<int8_t>(generator());
+    std::vector<int32_t> plain(static_cast<size_t>(rows * 64));
     byte_tile_plain({a.data(), quads * 4, b.data(), quads, plain.data(), rows});
-    EXPECT_EQ(fast, plain);
+    for (ByteInstructions with : {ByteInstructions::avx2, ByteInstructions::avx_vnni, ByteInstructions::avx512_vnni}) {
+      if (!has_byte_instructions(with)) continue;
+      std::vector<int32_t> fast(plain.size(), 77);
+      byte_tile({a.data(), quads * 4, b.data(), quads, fast.data(), rows}, with);
+      EXPECT_EQ(fast, plain) << "with " << static_cast<int>(with);
+    }
   }
 }
 

@@ -1,0 +1,56 @@
+// The larger and the smaller of two floats, with one meaning for NaN on every instruction set. Highway leaves it open: x86 has the second
+// operand, ARM's instructions and plain C++ the one that is a number. And doubles as floats, with infinity where Highway's plain C++ has
+// the largest float.
+#if defined(TREADLE_KERNELS_BOUNDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TREADLE_KERNELS_BOUNDS_INL_H_
+#undef TREADLE_KERNELS_BOUNDS_INL_H_
+#else
+#define TREADLE_KERNELS_BOUNDS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
+constexpr bool kSecondIfNan = true;  // of the instructions for a maximum and a minimum
+#else
+constexpr bool kSecondIfNan = false;
+#endif
+
+/// low > x ? low : x, so that x stays where it is NaN.
+template <class V>
+HWY_INLINE V at_least(V low, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (kSecondIfNan) return hn::Max(low, x);
+  return hn::IfThenElse(hn::Gt(low, x), low, x);
+}
+
+/// high < x ? high : x, so that x stays where it is NaN.
+template <class V>
+HWY_INLINE V at_most(V high, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (kSecondIfNan) return hn::Min(high, x);
+  return hn::IfThenElse(hn::Lt(high, x), high, x);
+}
+
+template <class DFloat, class VDouble>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<DFloat> to_float([[maybe_unused]] DFloat d, VDouble v) {
+#if HWY_TARGET == HWY_SCALAR
+  return hwy::HWY_NAMESPACE::Vec<DFloat>(static_cast<float>(v.raw));
+#elif HWY_TARGET == HWY_EMU128
+  hwy::HWY_NAMESPACE::Vec<DFloat> narrow;
+  for (size_t i = 0; i < hwy::HWY_NAMESPACE::MaxLanes(d); ++i) narrow.raw[i] = static_cast<float>(v.raw[i]);
+  return narrow;
+#else
+  return hwy::HWY_NAMESPACE::DemoteTo(d, v);
+#endif
+}
+
+}  // namespace
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // TREADLE_KERNELS_BOUNDS_INL_H_

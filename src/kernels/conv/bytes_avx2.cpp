@@ -1,0 +1,204 @@
+// Compiled for AVX2 (and AVX-VNNI); called only where the machine has it. The same sums and bytes as the plain loops.
+#include "kernels/conv/byte_tile.h"
+
+#if defined(__x86_64__)
+#include "kernels/gemm/byte_products_avx2.h"
+
+namespace treadle::kernels {
+namespace {
+
+using Sums = __m256i[2];  // of 16 columns
+
+TREADLE_AVX2 inline __m256i load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+
+// As requantize() does it: 16-bit saturation on the way to bytes changes nothing.
+struct Scaling {
+  __m256i offset[2], zero;
+  __m256 scale[2], bound;
+  bool is_signed;
+
+  TREADLE_AVX2 Scaling(const ByteEpilogue& e, int64_t column)
+      : offset{load(e.offsets + column), load(e.offsets + column + 8)},
+        zero(_mm256_set1_epi32(e.zero)),
+        scale{_mm256_loadu_ps(e.scales + column), _mm256_loadu_ps(e.scales + column + 8)},
+        bound(_mm256_set1_ps(1e6F)),
+        is_signed(e.is_signed) {}
+  TREADLE_AVX2 __m128i to_bytes(const Sums& sums) const {
+    __m256i shifted[2];
+    for (int v = 0; v < 2; ++v) {
+      const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(sums[v], offset[v])), scale[v]);
+      const __m256 inside = _mm256_min_ps(bound, _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), bound), scaled));
+      shifted[v] = _mm256_add_epi32(_mm256_cvtps_epi32(inside), zero);
+    }
+    // Packing works in halves of registers, which leaves the columns' fours in the order 0, 2, 1, 3.
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(shifted[0], shifted[1]), 0xD8);
+    const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
+    return is_signed ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high);
+  }
+};
+
+TREADLE_AVX2 inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst) {
+  if (count >= 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), bytes);
+  } else if (count > 0) {
+    alignas(16) uint8_t some[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(some), bytes);
+    std::memcpy(dst, some, static_cast<size_t>(count));
+  }
+}
+
+// The lanes of a vector that are among the first `count`.
+TREADLE_AVX2 inline __m256i first(int64_t count) {
+  const auto last = static_cast<int32_t>(count > 8 ? 8 : count);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TREADLE_AVX2 inline void store_sums(const Sums& sums, const ByteEpilogue& e, int64_t column, int64_t count, int32_t* dst) {
+  for (int v = 0; v < 2; ++v)
+    if (count > 8 * v)
+      _mm256_maskstore_epi32(dst + 8 * v, first(count - 8 * v), _mm256_add_epi32(sums[v], load(e.offsets + column + 8 * v)));
+}
+
+template <bool kVnni, int kRows>
+TREADLE_AVX2 void rows_of(const ByteConvTile& tile, int64_t row, int64_t column) {
+  Sums sum[kRows];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+  add_byte_quads<kVnni, kRows>(tile.A + row * tile.lda, tile.lda, tile.B + 4 * column, 64 * tile.vectors, tile.quads, sum);
+  const int64_t count = tile.columns - column;
+  if (tile.sums) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) store_sums(sum[r], tile.epilogue, column, count, tile.sums + (row + r) * tile.ldy + column);
+    return;
+  }
+  const Scaling scaling(tile.epilogue, column);
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) store_bytes(scaling.to_bytes(sum[r]), count, tile.y + (row + r) * tile.ldy + column);
+}
+
+template <bool kVnni, int kRows = kMaxByteRows<kVnni>>
+TREADLE_AVX2 void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows, int64_t column) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return rows_any<kVnni, kRows - 1>(tile, row, rows, column);
+  }
+  rows_of<kVnni, kRows>(tile, row, column);
+}
+
+template <bool kVnni>
+void all_rows(const ByteConvTile& tile) {
+  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // even ones: 5 rows are 3 + 2
+  for (int64_t column = 0; column < 16 * tile.vectors; column += 16)
+    for (int64_t block = 0, row = 0; block < blocks; ++block) {
+      const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);
+      rows_any<kVnni>(tile, row, count, column);
+      row += count;
+    }
+}
+
+// Eight bytes, or the `count` that there are, as integers.
+template <bool kSigned>
+TREADLE_AVX2 inline __m256i load_bytes(const uint8_t* src, int64_t count) {
+  int64_t eight = 0;
+  std::memcpy(&eight, src, count >= 8 ? 8 : static_cast<size_t>(count));
+  const __m128i bytes = _mm_cvtsi64_si128(eight);
+  return kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+}
+
+// Pixels [ow, ow + kPixels), `count` channels from c on, at most 16.
+template <bool kSigned, int kPixels>
+TREADLE_AVX2 inline void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c,
+                                          int64_t count) {
+  const Window& w = *row.window;
+  const int64_t step = w.stride[2] * row.C;
+  const __m256i zero = _mm256_set1_epi32(row.x_zero);
+  const int vectors = count > 8 ? 2 : 1;
+  Sums sum[kPixels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPixels; ++p) sum[p][0] = sum[p][1] = _mm256_setzero_si256();
+  for (int64_t i = down.first; i < down.last; ++i)
+    for (int64_t j = along.first; j < along.last; ++j) {
+      const uint8_t* x = row.x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
+      const int32_t* weights = row.weights + (i * w.kernel[2] + j) * row.C + c;
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        if (v == vectors) break;
+        const int64_t left = count - 8 * v;
+        const __m256i factor = left >= 8 ? load(weights + 8 * v) : _mm256_maskload_epi32(weights + 8 * v, first(left));
+        // The product of the lower halves: the upper one of the weight is zero.
+#pragma GCC unroll 4
+        for (int p = 0; p < kPixels; ++p) {
+          const __m256i value = _mm256_sub_epi32(load_bytes<kSigned>(x + p * step + 8 * v, left), zero);
+          sum[p][v] = _mm256_add_epi32(sum[p][v], _mm256_madd_epi16(value, factor));
+        }
+      }
+    }
+  if (row.sums) {
+    for (int p = 0; p < kPixels; ++p) store_sums(sum[p], row.epilogue, c, count, row.sums + (ow + p) * row.C + c);
+    return;
+  }
+  const Scaling scaling(row.epilogue, c);
+  for (int p = 0; p < kPixels; ++p) store_bytes(scaling.to_bytes(sum[p]), count, row.y + (ow + p) * row.C + c);
+}
+
+template <bool kSigned, int kPixels>
+TREADLE_AVX2 void depthwise_channels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
+  int64_t c = 0;
+  for (; c + 16 <= row.C; c += 16) depthwise_pixels<kSigned, kPixels>(row, down, along, ow, c, 16);
+  if (c < row.C) depthwise_pixels<kSigned, kPixels>(row, down, along, ow, c, row.C - c);
+}
+
+template <bool kSigned>
+TREADLE_AVX2 void depthwise_row(const ByteDepthwiseRow& row) {
+  constexpr int kPixels = 4;
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  for (int64_t ow = 0; ow < w.out[2];) {
+    const Taps along = taps_inside(w, 2, ow);
+    // All taps of the first and the last of some pixels inside: so are those between.
+    const int64_t last = along.start + (kPixels - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
+    if (along.start >= 0 && last < w.in[2] && ow + kPixels <= w.out[2]) {
+      depthwise_channels<kSigned, kPixels>(row, down, along, ow);
+      ow += kPixels;
+    } else {
+      depthwise_channels<kSigned, 1>(row, down, along, ow++);
+    }
+  }
+}
+
+}  // namespace
+
+void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni) { vnni ? all_rows<true>(tile) : all_rows<false>(tile); }
+
+void byte_depthwise_row_avx2(const ByteDepthwiseRow& row) { row.x_signed ? depthwise_row<true>(row) : depthwise_row<false>(row); }
+
+TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
+  constexpr int64_t kBytes = 32;
+  if (row.C < kBytes) return byte_max_row_plain(row);
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  const __m256i flip = _mm256_set1_epi8(static_cast<char>(row.flip));
+  uint8_t* y = row.y;
+  for (int64_t ow = 0; ow < w.out[2]; ++ow, y += row.C) {
+    const Taps along = taps_inside(w, 2, ow);
+    for (int64_t begin = 0; begin < row.C; begin += kBytes) {
+      const int64_t c = begin + kBytes <= row.C ? begin : row.C - kBytes;  // the last vector takes some channels once more
+      __m256i largest = _mm256_setzero_si256();
+      for (int64_t i = down.first; i < down.last; ++i)
+        for (int64_t j = along.first; j < along.last; ++j) {
+          const int64_t at = ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
+          const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.x + at));
+          largest = _mm256_max_epu8(largest, _mm256_xor_si256(bytes, flip));
+        }
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + c), _mm256_xor_si256(largest, flip));
+    }
+  }
+}
+
+}  // namespace treadle::kernels
+#else
+namespace treadle::kernels {
+void byte_conv_tile_avx2(const ByteConvTile& tile, bool) { byte_conv_tile_plain(tile); }
+void byte_depthwise_row_avx2(const ByteDepthwiseRow& row) { byte_depthwise_row_plain(row); }
+void byte_max_row_avx2(const ByteMaxRow& row) { byte_max_row_plain(row); }
+}  // namespace treadle::kernels
+#endif

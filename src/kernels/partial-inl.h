@@ -1,0 +1,59 @@
+// Vectors of which only the first lanes are in memory. Highway's MaskedLoad reads whole vectors where no instruction masks memory (NEON,
+// its emulation), and BlendedStore reads and writes them back: past the end of a buffer, or over what another thread has written meanwhile.
+#if defined(TREADLE_KERNELS_PARTIAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TREADLE_KERNELS_PARTIAL_INL_H_
+#undef TREADLE_KERNELS_PARTIAL_INL_H_
+#else
+#define TREADLE_KERNELS_PARTIAL_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+
+/// Whether masked loads and stores of elements of 32 and 64 bits touch only what the mask names.
+constexpr bool kMasksMemory = HWY_TARGET <= HWY_AVX2;
+
+/// The first `count` lanes of a vector, from none to all: where memory is masked the mask counts, elsewhere the number does.
+template <class D>
+struct FirstLanes {
+  hwy::HWY_NAMESPACE::Mask<D> mask;
+  size_t count;
+  HWY_INLINE FirstLanes(D d, int64_t lanes)
+      : mask(hwy::HWY_NAMESPACE::FirstN(d, static_cast<size_t>(lanes))), count(static_cast<size_t>(lanes)) {}
+};
+
+/// Zero in the other lanes.
+template <class D>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const FirstLanes<D>& first, const hwy::HWY_NAMESPACE::TFromD<D>* from) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (kMasksMemory) {
+    return hn::MaskedLoad(first.mask, d, from);
+  } else {
+    HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())] = {};
+    __builtin_memcpy(lanes, from, first.count * sizeof lanes[0]);
+    return hn::Load(d, lanes);
+  }
+}
+
+template <class D>
+HWY_INLINE void store_first(hwy::HWY_NAMESPACE::Vec<D> v, D d, const FirstLanes<D>& first, hwy::HWY_NAMESPACE::TFromD<D>* to) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (kMasksMemory) {
+    hn::BlendedStore(v, first.mask, d, to);
+  } else {
+    HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())];
+    hn::Store(v, d, lanes);
+    __builtin_memcpy(to, lanes, first.count * sizeof lanes[0]);
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // TREADLE_KERNELS_PARTIAL_INL_H_

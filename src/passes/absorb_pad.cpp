@@ -1,0 +1,121 @@
+// Pad(x, zeros) in front of a convolution or a pool -> its own `pads`, so that no padded copy of the image is written and read:
+//   Conv: pads of zero, as its own are.
+//   AveragePool: pads of zero, where its windows count those of its own (or has none of its own, which it then counts).
+//   MaxPool: pads of -infinity; or of zero around values that are never negative, as every window holds one of these at least.
+// Only if every reader of the padded image is such a node: else the copy is made all the same. Declines for other numbers, modes that
+// read the image, negative pads (which cut), pads of the batch or the channels, windows placed by `auto_pad`, and rounding up.
+#include <algorithm>
+#include <cmath>
+
+#include "passes/matching.h"
+#include "passes/rules.h"
+
+namespace treadle::passes {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+struct Padding {
+  ValueId image;
+  Ints begin, end;    // of the spatial axes
+  double number = 0;  // what is written there
+};
+
+std::optional<double> padded_number(const Graph& graph, const Node& pad) {
+  if (!pad.has_input(2)) return 0;
+  const Tensor* number = graph.constant_tensor(pad.inputs[2]);
+  if (!number || number->num_elements() != 1) return std::nullopt;
+  if (number->dtype() == DType::float32) return static_cast<double>(*number->data<float>());
+  if (number->dtype() == DType::float64) return *number->data<double>();
+  return std::nullopt;
+}
+
+std::optional<Padding> padding_of(const Graph& graph, const Node* pad) {
+  if (!pad || !pad->is("Pad") || pad->attributes.get_string("mode", "constant") != "constant") return std::nullopt;
+  const Type& type = graph.type(pad->inputs[0]);
+  if (!type.is_tensor() || !type.has_rank() || type.rank() < 3) return std::nullopt;
+  const auto given = constant_ints(graph, pad->inputs[1]);
+  const auto number = padded_number(graph, *pad);
+  if (!given || !number || std::isnan(*number) || (*number == 0 && std::signbit(*number))) return std::nullopt;
+  const size_t rank = static_cast<size_t>(type.rank());
+  Ints axes(rank);
+  for (size_t i = 0; i < rank; ++i) axes[i] = static_cast<int64_t>(i);
+  if (pad->has_input(3)) {
+    const auto chosen = constant_ints(graph, pad->inputs[3]);
+    if (!chosen) return std::nullopt;
+    axes = *chosen;
+  }
+  if (given->size() != 2 * axes.size()) return std::nullopt;
+  Padding padding{pad->inputs[0], Ints(rank - 2), Ints(rank - 2), *number};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const int64_t axis = axes[i] < 0 ? axes[i] + type.rank() : axes[i], begin = (*given)[i], end = (*given)[i + axes.size()];
+    if (begin < 0 || end < 0 || axis < 0 || axis >= type.rank()) return std::nullopt;
+    if (axis < 2 && begin + end > 0) return std::nullopt;
+    if (axis < 2) continue;
+    padding.begin[static_cast<size_t>(axis - 2)] = begin, padding.end[static_cast<size_t>(axis - 2)] = end;
+  }
+  return padding;
+}
+
+bool is_never_negative(const Graph& graph, ValueId id) {
+  const Node* node = producer_of(graph, id);
+  if (!node || !node->domain.empty()) return false;
+  if (node->is("Clip") && node->has_input(1)) {
+    const Tensor* low = graph.constant_tensor(node->inputs[1]);
+    return low && low->dtype() == DType::float32 && low->num_elements() == 1 && *low->data<float>() >= 0;
+  }
+  return node->is("Relu") || node->is("Sigmoid") || node->is("HardSigmoid") || node->is("Exp") || node->is("Abs");
+}
+
+/// `pads` of the reader with those of the padding added; nothing if it cannot take them.
+std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Padding& padding) {
+  const bool is_conv = reader.is("Conv"), is_average = reader.is("AveragePool");
+  if (!is_conv && !is_average && !reader.is("MaxPool")) return std::nullopt;
+  if (reader.outputs.size() > 1) return std::nullopt;  // indices of MaxPool count in the padded image
+  const std::string_view placed = reader.attributes.get_string("auto_pad", "NOTSET");
+  const size_t axes = padding.begin.size();
+  Ints pads = reader.attributes.get_ints("pads");
+  if (placed == "VALID" || pads.empty()) pads.assign(2 * axes, 0);
+  if ((!placed.empty() && placed != "NOTSET" && placed != "VALID") || pads.size() != 2 * axes) return std::nullopt;
+  const bool has_own = std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad != 0; });
+  if (std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return std::nullopt;
+  for (size_t i = 0; i < axes; ++i) pads[i] += padding.begin[i], pads[i + axes] += padding.end[i];
+  if (is_conv) return padding.number == 0 ? std::optional(pads) : std::nullopt;
+
+  if (reader.attributes.get_int("ceil_mode") != 0) return std::nullopt;
+  const Ints& kernel = reader.attributes.get_ints("kernel_shape");
+  for (size_t i = 0; i < axes; ++i)  // a window of pads alone is not ONNX's
+    if (kernel.size() != axes || pads[i] >= kernel[i] || pads[i + axes] >= kernel[i]) return std::nullopt;
+  if (is_average)
+    return padding.number == 0 && (!has_own || reader.attributes.get_int("count_include_pad") != 0) ? std::optional(pads) : std::nullopt;
+  const bool is_lowest = std::isinf(padding.number) && padding.number < 0;
+  return is_lowest || (padding.number == 0 && is_never_negative(graph, padding.image)) ? std::optional(pads) : std::nullopt;
+}
+
+class AbsorbPad final : public Rule {
+ public:
+  std::string_view name() const override { return "absorb-pad"; }
+  std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (node.inputs.empty() || node.outputs.empty()) return std::nullopt;
+    const std::optional<Padding> padding = padding_of(graph, producer_of(graph, node.inputs[0]));
+    if (!padding) return std::nullopt;
+    const std::optional<Ints> pads = joined_pads(graph, node, *padding);
+    if (!pads || graph.is_output(node.inputs[0])) return std::nullopt;
+    for (const Use& use : graph.value(node.inputs[0]).uses)
+      if (use.input != 0 || !joined_pads(graph, graph.node(use.node), *padding)) return std::nullopt;
+    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .name = node.name};
+    spec.inputs[0] = padding->image;
+    spec.attributes.erase("auto_pad");
+    spec.attributes.set("pads", *pads);
+    if (node.is("AveragePool")) spec.attributes.set("count_include_pad", int64_t{1});
+    Patch patch;
+    patch.replace(node.outputs[0], patch.add(std::move(spec)));
+    return patch;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> absorb_pad() { return std::make_unique<AbsorbPad>(); }
+
+}  // namespace treadle::passes

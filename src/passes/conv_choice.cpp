@@ -1,0 +1,66 @@
+#include "passes/conv_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <sstream>
+
+#include "core/file.h"
+#include "treadle/error.h"
+
+namespace treadle::passes {
+namespace {
+
+// In the order of kernels::ConvRates.
+constexpr std::array<std::string_view, 5> kNames = {"direct", "winograd", "transforms", "cached", "memory"};
+
+bool has_window_of_3(const Graph& graph, const Node& node) {
+  const Tensor* weights = graph.stored_tensor(node.inputs[1]);
+  return weights && weights->shape().rank() == 4 && weights->shape()[2] == 3 && weights->shape()[3] == 3 &&
+         node.attributes.get_int("group", 1) == 1;
+}
+
+}  // namespace
+
+std::vector<float> parse_conv_rates(const std::string& text) {
+  std::vector<float> rates(kNames.size(), 0);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    std::string name, rest;
+    float number = 0;
+    const bool is_rate = static_cast<bool>(words >> name >> number) && !(words >> rest) && std::isfinite(number) && number > 0;
+    const auto* found = std::find(kNames.begin(), kNames.end(), name);
+    if (!is_rate || found == kNames.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("conv_rates: \"{}\" is given, a rate's name and a number above 0 are expected", line));
+    rates[static_cast<size_t>(found - kNames.begin())] = number;
+  }
+  for (size_t i = 0; i < rates.size(); ++i)
+    if (rates[i] == 0) throw Error(ErrorCode::invalid_argument, fmt::format("conv_rates: \"{}\" is missing", kNames[i]));
+  return rates;
+}
+
+std::vector<float> read_conv_rates(const std::string& path) {
+  const std::shared_ptr<Storage> file = read_file(path);
+  return parse_conv_rates(std::string(reinterpret_cast<const char*>(file->data()), file->size_bytes()));
+}
+
+int64_t assign_conv_choice(Graph& graph, const ConvChoiceRules& rules, int64_t limit) {
+  int64_t count = 0;
+  for (NodeId id = graph.first(); id != kNoNode && count < limit; id = graph.next(id)) {
+    Node& node = graph.node(id);
+    for (Body& body : node.bodies) count += assign_conv_choice(*body.graph, rules, limit - count);
+    if (!node.is("NhwcConv", "treadle") || !has_window_of_3(graph, node) || count >= limit) continue;
+    if (std::isfinite(rules.max_weight_expansion))
+      node.attributes.set("max_weight_expansion", static_cast<float>(rules.max_weight_expansion));
+    if (!rules.rates.empty()) node.attributes.set("rates", rules.rates);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace treadle::passes
