@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -20,7 +21,8 @@ namespace fs = std::filesystem;
 class CgroupTest : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::path(testing::TempDir()) / ("cgroup_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    root_ = fs::path(testing::TempDir()) /
+            ("cgroup_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(root_);
   }
   void TearDown() override { fs::remove_all(root_); }
