@@ -29,16 +29,19 @@ inline constexpr int kNhwcMethods = 4;
 /// Whether the original weights are read, too.
 inline bool is_winograd(NhwcMethod method) { return method == NhwcMethod::winograd4 || method == NhwcMethod::winograd2; }
 
-/// What one core reaches, for the estimates behind a choice. The numbers here are those of one machine; `bench_conv --calibrate` measures
-/// another's. They are given and never measured in passing: which way a convolution goes, and so its last bits, must not depend on noise.
+/// What one core reaches, for the estimates behind a choice. The numbers here are those of one machine (AMD Zen 5); `bench_conv
+/// --calibrate` measures another's. They are given and never measured in passing: which way a convolution goes, and so its last bits, must
+/// not depend on noise.
 struct ConvRates {
   float direct = 210e3F, winograd = 220e3F;  ///< floating-point operations a microsecond
   float transforms = 60e3F;                  ///< bytes a microsecond that Winograd's transforms read and write
   float cached = 60e3F, memory = 25e3F;      ///< bytes of weights a microsecond: from L3, from memory
 };
+/// What is built in for the maker of this machine's processor: an Intel core's L3 is about as far away as memory.
+const ConvRates& built_in_rates();
 /// What the choice rests on, besides the shapes.
 struct ConvChoice {
-  ConvRates rates;
+  ConvRates rates = built_in_rates();
   double max_weight_expansion = std::numeric_limits<double>::infinity();  ///< bytes of transformed weights over those of the weights
 };
 

@@ -63,11 +63,16 @@ struct Plan {
 
 int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
 
-/// Channels of one chain of sums, in chains of nearly equal length.
-int64_t longest_sum(int64_t channels) {
-  const int64_t chains = std::max({int64_t{1}, divide_up(channels, kLongestSum), std::min(kFewChains, divide_up(channels, kShortestSum))});
-  return divide_up(channels, chains);
-}
+/// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part, so that a
+/// panel of a part stays in L1. Within a part chains of sums end once more.
+struct Parts {
+  int64_t C, count, longest_sum;
+  explicit Parts(int64_t channels) : C(channels), count(std::max(int64_t{1}, divide_up(C, kLongestSum))) {
+    const int64_t chains = std::max(count, std::min(kFewChains, divide_up(C, kShortestSum)));
+    longest_sum = std::max(int64_t{1}, divide_up(divide_up(C, count), divide_up(chains, count)));
+  }
+  int64_t begin(int64_t part) const { return C * part / count; }
+};
 
 /// One block of some images, on all threads of `pool`.
 struct Block {
@@ -120,12 +125,23 @@ struct Block {
   }
 
   void products() const {
-    Epilogue<float> plain;
-    plain.longest_sum = longest_sum(p.C);
+    const Parts parts(p.C);
+    const int64_t threads = loop_threads(pool);
     parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t point = begin; point < end; ++point)
-        gemm<float>(tiles(), {second() + point * plan.v_matrix, plan.C, 1}, {p.C, p.M, packed + point * point_size(p)},
-                    first() + point * plan.m_matrix, plan.M, plain, nullptr);
+      for (int64_t point = begin; point < end; ++point) {
+        float* sums = first() + point * plan.m_matrix;
+        const float* weights_of_point = packed + point * point_size(p);
+        const float* next_point = packed + (point + threads) % plan.points * point_size(p);
+        for (int64_t part = 0; part < parts.count; ++part) {
+          const int64_t from = parts.begin(part), to = parts.begin(part + 1);
+          Epilogue<float> e;
+          e.longest_sum = parts.longest_sum;
+          if (part > 0) e.residual = sums, e.residual_row = plan.M;
+          const float *own = weights_of_point + packed_b_size<float>(from, p.M), *behind = weights_of_point + packed_b_size<float>(to, p.M);
+          gemm<float>(tiles(), {second() + point * plan.v_matrix + from, plan.C, 1},
+                      {to - from, p.M, own, part + 1 < parts.count ? behind : next_point}, sums, plan.M, e, nullptr);
+        }
+      }
     });
   }
 
@@ -257,10 +273,14 @@ int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) *
 
 void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed) {
   const Panels panels(p.M, panel_shape<float>());
+  const Parts parts(p.C);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    winograd_weights(out, weights + first * p.C * 9, p.C * 9, p.C, std::min(width, p.M - first), width, packed + first * p.C,
-                     point_size(p));
+    for (int64_t part = 0; part < parts.count; ++part) {
+      const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
+      winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
+                       packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
+    }
   }
 }
 

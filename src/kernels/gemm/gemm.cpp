@@ -234,7 +234,7 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
       job.row_begin = M * (item % chunks) / chunks;
       job.row_end = M * (item % chunks + 1) / chunks;
       const int64_t panel = item / chunks, next_panel = (item + next_item) / chunks;
-      if (next_panel != panel && next_panel < panels.count) job.next = B.data + B.K * panels.first_column(next_panel);
+      if (next_panel != panel) job.next = next_panel < panels.count ? B.data + B.K * panels.first_column(next_panel) : B.next;
       run_tile(job);
     }
   });

@@ -39,6 +39,7 @@ template <typename T>
 struct PackedB {
   int64_t K = 0, N = 0;
   const T* data = nullptr;
+  const T* next = nullptr;  ///< what is read after it, if that is known: fetched meanwhile
 };
 
 /// A packed matrix with its memory, for constant weights.
