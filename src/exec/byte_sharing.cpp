@@ -91,6 +91,7 @@ class Choice {
             if (!options_.reuse_memory || slot(root).placement != Placement::arena || slot(out).placement != Placement::arena) continue;
             if (root_last_use[static_cast<size_t>(root)] > step || !same_size(program_.type(in), program_.type(out))) continue;
             if (is_split[static_cast<size_t>(root)] && reads_another_part(instruction, in)) continue;
+            if (reads_elsewhere(instruction, alias, root)) continue;
             // Where instructions run at once, all others that touch the bytes must have ended.
             if (order_ && !std::all_of(accesses[static_cast<size_t>(root)].begin(), accesses[static_cast<size_t>(root)].end(),
                                        [&](int32_t j) { return order_->before(j, step); }))
@@ -114,6 +115,21 @@ class Choice {
     result.peak_bytes = peak_of(result.elided);
     result.slots = std::move(slots_);
     return result;
+  }
+
+  // Whether an input that the output must not lie over has the same bytes: of a product's residual that is its A as well, later columns
+  // would be products of sums.
+  bool reads_elsewhere(const Instruction& instruction, const Alias& alias, int32_t root) {
+    const auto operands = program_.operands(instruction);
+    for (int k = 0; k < static_cast<int>(instruction.num_inputs); ++k) {
+      const int32_t operand = operands[static_cast<size_t>(k)];
+      if (k == alias.input || operand < 0 || slot(operand).root != root) continue;
+      const bool may_lie_over = std::any_of(
+          instruction.node->op->alias.begin(), instruction.node->op->alias.end(),
+          [&](const Alias& other) { return other.kind == Alias::Kind::reuse && other.output == alias.output && other.input == k; });
+      if (!may_lie_over) return true;
+    }
+    return false;
   }
 
   // The outputs of a Split lie in its input.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "core/logging.h"
@@ -344,7 +345,10 @@ bool Residency::evict_idle() {
   std::lock_guard lock(own_->mutex);
   for (Residency* other : own_->programs) {
     if (other == this) continue;
-    std::lock_guard other_lock(other->mutex_);
+    // Its run has ended, as one at a time takes place: who has this mutex has it for a moment and waits for no other. The order of the two
+    // is not everywhere the same, so none is waited for.
+    std::unique_lock other_lock(other->mutex_, std::try_to_lock);
+    while (!other_lock.owns_lock() && !other_lock.try_lock()) std::this_thread::yield();
     bool any = false;
     for (size_t u = 0; u < other->units_.size(); ++u)
       if (other->units_[u].resident) other->move_out(u), any = true;
@@ -453,6 +457,16 @@ void Residency::limit_changed(bool may_wait) {
     lock.lock();
   else if (!lock.try_lock())
     return;
+  keep_to_limit();
+}
+
+bool Residency::try_keep_to_limit() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock) keep_to_limit();
+  return lock.owns_lock();
+}
+
+void Residency::keep_to_limit() {
   if (binding_) return;
   shrink_to_limit(position_);
   try {

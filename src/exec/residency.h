@@ -66,6 +66,8 @@ class Residency final : public sharing::MemoryWatch::Client {
 
   /// A limit has changed: moves out at once if no run is under way; a run does it at its next node.
   void limit_changed(bool may_wait) override;
+  /// The same, where nobody runs. False, and nothing done, while another thread is at it.
+  bool try_keep_to_limit();
 
  private:
   struct Unit {
@@ -86,6 +88,7 @@ class Residency final : public sharing::MemoryWatch::Client {
   int64_t next_use(size_t unit, size_t position) const;
   bool reserve(size_t size_bytes);
   void shrink_to_limit(size_t position);
+  void keep_to_limit();  // with the mutex
   bool make_room(size_t unit, size_t position);
   void move_out(size_t unit);
   void drop(size_t unit);

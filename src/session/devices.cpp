@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
@@ -84,7 +85,9 @@ void SessionDevices::set_memory_limit(size_t limit_bytes) {
   // A run under way keeps to it at its next node.
   limit_->run.if_idle([&] {
     std::lock_guard lock(limit_->mutex);
-    for (exec::Residency* program : limit_->programs) program->limit_changed(/*may_wait=*/true);
+    // A run waits for this mutex with its program's locked, so that waiting for that one here would be the wrong way round.
+    for (exec::Residency* program : limit_->programs)
+      while (!program->try_keep_to_limit()) std::this_thread::yield();
   });
 }
 

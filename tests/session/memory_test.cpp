@@ -491,5 +491,41 @@ TEST(SessionMemory, AParentAccountIsChargedWithWhatItsSessionsHold) {
   EXPECT_EQ(job->bytes(), 0U);
 }
 
+// A product's residual that is its own A as well, or has the bytes of it, is not written over while rows of A are still read.
+TEST(SessionMemory, NoResultLiesOverAnOperandThatIsReadInAnotherOrder) {
+  constexpr int64_t kRows = 5, kColumns = 200;  // several panels of every instruction set
+  Tensor weight(DType::float32, {kColumns, kColumns}), x(DType::float32, {kRows, kColumns});
+  for (int64_t i = 0; i < kColumns * kColumns; ++i) weight.data<float>()[i] = static_cast<float>(i * 31 % 101 - 50) / 800;
+  for (int64_t i = 0; i < kRows * kColumns; ++i) x.data<float>()[i] = static_cast<float>(i * 17 % 23 - 11) / 11;
+  auto times_weight = [&](const std::vector<double>& a) {
+    std::vector<double> product(a.size());
+    for (int64_t m = 0; m < kRows; ++m)
+      for (int64_t n = 0; n < kColumns; ++n)
+        for (int64_t k = 0; k < kColumns; ++k)
+          product[m * kColumns + n] += a[m * kColumns + k] * double{weight.data<float>()[k * kColumns + n]};
+    return product;
+  };
+  const std::vector<float> feed = values_of(x);
+  const std::vector<double> a = times_weight({feed.begin(), feed.end()});
+  std::vector<double> sum = times_weight(a);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += a[i];
+  const std::vector<double> expected = times_weight(sum);
+  Tensor rows(DType::int64, {2});
+  rows.data<int64_t>()[0] = kRows, rows.data<int64_t>()[1] = kColumns;
+  for (bool viewed : {false, true}) {
+    ModelBuilder b;
+    b.input("x", {kRows, kColumns}).output("y", {kRows, kColumns}).constant("w", weight).constant("rows", rows);
+    b.node("MatMul", {"x", "w"}, {"a"}).node("Reshape", {"a", "rows"}, {"same"});
+    b.node("MatMul", {"a", "w"}, {"b"}).node("Add", {"b", viewed ? "same" : "a"}, {"c"}).node("MatMul", {"c", "w"}, {"y"});
+    for (bool optimised : {true, false}) {
+      SessionOptions options;
+      if (!optimised) options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+      const std::vector<float> y = values_of(Session(b.model(), options).run({{"x", x}})[0]);
+      for (size_t i = 0; i < y.size(); ++i)
+        ASSERT_NEAR(y[i], expected[i], 1e-4) << "element " << i << (viewed ? " viewed" : "") << (optimised ? " optimised" : "");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace treadle::testing
