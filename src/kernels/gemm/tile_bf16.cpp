@@ -26,6 +26,9 @@ using VU = hn::Vec<DU>;
 using DH = hn::Rebind<uint16_t, D>;
 using VH = hn::Vec<DH>;
 
+// No more rows than these: each is four functions, and compilers take minutes over them.
+constexpr int max_rows_bf16(int vectors) { return std::min(max_rows(vectors), vectors >= 3 ? 6 : 8); }
+
 #if HWY_TARGET == HWY_AVX3
 // sum += the two products of each pair. Written as an instruction because this file's functions are compiled for AVX-512 without bfloat16,
 // which Highway knows no target for; only called where the processor has it.
@@ -106,7 +109,7 @@ int64_t bytes_to_next(const Bf16Tile& job) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(job.to.next) - reinterpret_cast<uintptr_t>(job.B));
 }
 
-template <bool kPairs, int kVectors, bool kApart, int kRows = max_rows(kVectors)>
+template <bool kPairs, int kVectors, bool kApart, int kRows = max_rows_bf16(kVectors)>
 HWY_INLINE void bf16_rows_of(int64_t rows, const Bf16Tile& job, const uint16_t* A, int64_t row, int64_t ahead) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return bf16_rows_of<kPairs, kVectors, kApart, kRows - 1>(rows, job, A, row, ahead);
@@ -118,7 +121,7 @@ HWY_INLINE void bf16_rows_of(int64_t rows, const Bf16Tile& job, const uint16_t* 
 template <bool kPairs, int kVectors, bool kApart>
 void bf16_blocks(const Bf16Tile& job) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
-  const int64_t rows = job.to.row_end - job.to.row_begin, blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
+  const int64_t rows = job.to.row_end - job.to.row_begin, blocks = (rows + max_rows_bf16(kVectors) - 1) / max_rows_bf16(kVectors);
   int64_t row = job.to.row_begin;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
