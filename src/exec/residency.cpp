@@ -452,11 +452,11 @@ void Residency::check_room(size_t position) const {
 }
 
 void Residency::limit_changed(bool may_wait) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (may_wait)
-    lock.lock();
-  else if (!lock.try_lock())
+  if (!may_wait) {
+    try_keep_to_limit();
     return;
+  }
+  std::lock_guard lock(mutex_);
   keep_to_limit();
 }
 

@@ -48,6 +48,24 @@ struct ByteDepthwiseRow {
   uint8_t* y;
   int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
 };
+/// Calls some(down, along, ow) where the windows of kPixels outputs from ow on have all their taps along inside, one(down, along, ow) for
+/// each other output.
+template <int kPixels, typename Some, typename One>
+void each_of_row(const ByteDepthwiseRow& row, Some some, One one) {
+  const Window& w = *row.window;
+  const Taps down = taps_inside(w, 1, row.oh);
+  for (int64_t ow = 0; ow < w.out[2];) {
+    const Taps along = taps_inside(w, 2, ow);
+    // All taps of the first and the last: so are those between.
+    const int64_t last = along.start + (kPixels - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
+    if (along.start >= 0 && last < w.in[2] && ow + kPixels <= w.out[2]) {
+      some(down, along, ow);
+      ow += kPixels;
+    } else {
+      one(down, along, ow++);
+    }
+  }
+}
 void byte_depthwise_row_plain(const ByteDepthwiseRow& row);
 void byte_depthwise_row_avx2(const ByteDepthwiseRow& row);
 void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row);

@@ -148,21 +148,11 @@ TREADLE_AVX2 void depthwise_channels(const ByteDepthwiseRow& row, const Taps& do
 }
 
 template <bool kSigned>
-TREADLE_AVX2 void depthwise_row(const ByteDepthwiseRow& row) {
+void depthwise_row(const ByteDepthwiseRow& row) {
   constexpr int kPixels = 4;
-  const Window& w = *row.window;
-  const Taps down = taps_inside(w, 1, row.oh);
-  for (int64_t ow = 0; ow < w.out[2];) {
-    const Taps along = taps_inside(w, 2, ow);
-    // All taps of the first and the last of some pixels inside: so are those between.
-    const int64_t last = along.start + (kPixels - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
-    if (along.start >= 0 && last < w.in[2] && ow + kPixels <= w.out[2]) {
-      depthwise_channels<kSigned, kPixels>(row, down, along, ow);
-      ow += kPixels;
-    } else {
-      depthwise_channels<kSigned, 1>(row, down, along, ow++);
-    }
-  }
+  each_of_row<kPixels>(
+      row, [&](const Taps& down, const Taps& along, int64_t ow) { depthwise_channels<kSigned, kPixels>(row, down, along, ow); },
+      [&](const Taps& down, const Taps& along, int64_t ow) { depthwise_channels<kSigned, 1>(row, down, along, ow); });
 }
 
 }  // namespace

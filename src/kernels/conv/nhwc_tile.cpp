@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/bounds-inl.h"
+#include "kernels/gemm/fetch_ahead.h"
 #include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,37 +38,19 @@ constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
-// As in the GEMM's tile: rows of a panel that L1 has no room for come from L2 a few steps before they are used.
-constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
-
-// Fetching never faults, wherever it points.
-[[maybe_unused]] HWY_INLINE void fetch_into_l1(const float* from, int64_t bytes_ahead) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes_ahead)), 0, 3);
-}
-
-// What comes after the panel goes into L2 meanwhile, a share with each tile and each row of the panel, as in the GEMM's tile.
-struct NextLines {
-  uintptr_t at = 0, step = 0;  // bytes
-};
-[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
-  __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
-  next.at += next.step;
-}
-
 // sum += `length` columns of A, a run of the window of each row, times as many rows of the panel. kApart: each row has a pointer, `a`; else
 // rows are a_row apart from `first`.
 template <bool kFromL2, int kRows, int kVectors, bool kApart>
 HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] const float* const (&a)[kRows], int64_t a_row,
                         int64_t length, [[maybe_unused]] NextLines& next, const float*& panel, V (&sum)[kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  [[maybe_unused]] const int64_t vector_bytes = lanes * static_cast<int64_t>(sizeof(float));
   const float* HWY_RESTRICT b = panel;
   for (int64_t k = 0; k < length; ++k) {
     V bv[kVectors];
     // Where loads are short, they are not for this.
-    if constexpr (kVectors > 2) fetch_into_l2(next);
-    if constexpr (kFromL2) {
-      TREADLE_EACH_VECTOR fetch_into_l1(b + v * lanes, kRowsAhead * kVectors * lanes * static_cast<int64_t>(sizeof(float)));
-    }
+    if constexpr (kVectors > 2) next.fetch();
+    if constexpr (kFromL2) fetch_into_l1<kVectors>(b, kRowsAhead * kVectors * vector_bytes, vector_bytes);
     TREADLE_EACH_VECTOR bv[v] = hn::LoadU(d, b + v * lanes);
     TREADLE_EACH_ROW {
       const V av = hn::Set(d, kApart ? a[r][k] : first[r * a_row]);
@@ -148,14 +131,11 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
-  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
-  const uintptr_t depth = static_cast<uintptr_t>(job.num_segments * job.length),
-                  row_bytes = static_cast<uintptr_t>(kVectors * lanes) * sizeof(float);
-  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
+  NextLines next(job.next, job.B, kVectors * lanes * static_cast<int64_t>(sizeof(float)), blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
     tile_of<kVectors, kApart>(count, job, A, a_row, row, next);
-    next.at += depth * next.step;
+    next.skip(job.num_segments * job.length);
     row += count;
     A += count * a_row;
   }

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "kernels/bounds-inl.h"
+#include "kernels/gemm/fetch_ahead.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/partial-inl.h"
 
@@ -100,36 +101,13 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 
-// Weights that come from memory arrive while the panel before them is used: read when they are needed, they would hold up the first tile of
-// every panel. All tiles of a panel share the work, a few bytes further with each row of the panel, so that memory delivers at the pace of
-// the sums: with all of it in the first four tiles, products of 128 rows ran 15 % slower on an Intel core. Fetching never faults, wherever
-// it points.
-struct NextLines {
-  uintptr_t at = 0, step = 0;  // bytes
-};
-[[maybe_unused]] HWY_INLINE void fetch_into_l2(NextLines& next) {
-  __builtin_prefetch(reinterpret_cast<const void*>(next.at), 0, 2);
-  next.at += next.step;
-}
-
-// Rows of a panel that L1 has no room for come from L2 a few steps before they are used: on an Intel core (2 MB of L2) products ran 5 to 7
-// % faster with it than with what the processor fetches by itself. Panels in L1 would lose as much to the additional loads.
-constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
-template <int kVectors, typename T, class D>
-HWY_INLINE void fetch_into_l1(D d, const T* row) {
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const auto at = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(v) * hn::Lanes(d) * sizeof(T);
-    __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 3);
-  }
-}
-
 // sum += the next k columns of A x the next k rows of B.
 template <bool kFromL2, typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
                              V (&sum)[num_sets(kRows) * kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t a_row = job.a_row, a_col = job.a_col, b_row = job.b_row;
+  [[maybe_unused]] constexpr int64_t kBytes = sizeof(T);
   if constexpr (num_sets(kRows) == 2) {
     for (; k >= 2; k -= 2) {
       const V a0 = hn::Set(d, a[0]), a1 = hn::Set(d, a[a_col]);
@@ -145,8 +123,8 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   for (; k > 0; --k) {
     V bv[kVectors];
     if constexpr (kRows > 1 && kVectors > 2) {
-      fetch_into_l2(next);
-      if constexpr (kFromL2) fetch_into_l1<kVectors>(d, b + kRowsAhead * b_row);
+      next.fetch();
+      if constexpr (kFromL2) fetch_into_l1<kVectors>(b, kRowsAhead * b_row * kBytes, lanes * kBytes);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * lanes);
@@ -220,13 +198,11 @@ void rows_of(const TileJob<T>& job) {
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
   const int64_t low = rows / blocks, extra = rows % blocks;
   int64_t row = job.row_begin;
-  NextLines next{reinterpret_cast<uintptr_t>(job.next != nullptr ? job.next : job.B)};
-  const uintptr_t row_bytes = static_cast<uintptr_t>(job.b_row) * sizeof(T), K = static_cast<uintptr_t>(job.K);
-  if (job.next != nullptr) next.step = (row_bytes + static_cast<uintptr_t>(blocks) - 1) / static_cast<uintptr_t>(blocks);
+  NextLines next(job.next, job.B, job.b_row * static_cast<int64_t>(sizeof(T)), blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
     tile_of<T, kVectors>(count, job, row, next);
-    next.at += K * next.step;
+    next.skip(job.K);
     row += count;
   }
 }
