@@ -1,8 +1,8 @@
 // A guaranteed job beside an opportunistic one on the one engine of a simulated device:
-//   bench_engine MODEL OTHER_MODEL [--slices 10] [--seconds 2] [--period-ms 20] [--same-class]
+//   bench_engine MODEL OTHER_MODEL [--slices 10] [--seconds 2] [--period-ms 20] [--pace 1] [--same-class]
 // Slices of requests every --period-ms alone and beside the other job, in turn, so that what else the machine does hits both. Printed are
 // p50 and p99 alone and together, their ratios with the 5th and 95th percentile over slices drawn again, and the other job's runs over
-// those alone.
+// those alone. With a --pace P the engine takes P times what the host does: its times are those of a model, and not of the host's caches.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,13 +54,14 @@ void compare(const char* what, const Slices& together, const Slices& alone, doub
 }
 
 struct Client {
-  Client(const std::string& path, treadle::JobClass job_class) {
+  Client(const std::string& path, treadle::JobClass job_class, double pace) {
     treadle::SessionOptions options;
     options.job = std::make_shared<treadle::Job>(
         treadle::JobOptions{.name = job_class == treadle::JobClass::guaranteed ? "guaranteed" : "other", .job_class = job_class});
     options.intra_op_num_threads = 1;
     options.config["treadle.device"] = "sim:shared";
     options.config["treadle.sim.shared_engine"] = "1";
+    options.config["treadle.sim.engine_pace"] = std::to_string(static_cast<int>(pace));
     session = std::make_unique<treadle::Session>(path, options);
     for (const treadle::ValueInfo& info : session->inputs()) {
       std::vector<int64_t> extents;
@@ -94,17 +95,18 @@ std::vector<double> requests(const Client& client, double seconds, double period
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return fmt::print(stderr, "bench_engine MODEL OTHER_MODEL [--slices N] [--seconds S] [--period-ms MS] [--same-class]\n"), 2;
-  double slices = 10, seconds = 2, period_ms = 20;
+  if (argc < 3)
+    return fmt::print(stderr, "bench_engine MODEL OTHER_MODEL [--slices N] [--seconds S] [--period-ms MS] [--pace P] [--same-class]\n"), 2;
+  double slices = 10, seconds = 2, period_ms = 20, pace = 1;
   bool same_class = false;
   for (int i = 3; i < argc; ++i) {
     const std::string option = argv[i];
     if (option == "--same-class") same_class = true;
-    for (auto [name, value] : {std::pair{"--slices", &slices}, {"--seconds", &seconds}, {"--period-ms", &period_ms}})
+    for (auto [name, value] : {std::pair{"--slices", &slices}, {"--seconds", &seconds}, {"--period-ms", &period_ms}, {"--pace", &pace}})
       if (option == name && i + 1 < argc) *value = std::atof(argv[++i]);
   }
-  const Client guaranteed(argv[1], treadle::JobClass::guaranteed);
-  const Client other(argv[2], same_class ? treadle::JobClass::guaranteed : treadle::JobClass::opportunistic);
+  const Client guaranteed(argv[1], treadle::JobClass::guaranteed, pace);
+  const Client other(argv[2], same_class ? treadle::JobClass::guaranteed : treadle::JobClass::opportunistic, pace);
   std::map<std::string, double> runs, taken;
   std::atomic<bool> stop{false};
   auto work = [&](const std::string& beside) {

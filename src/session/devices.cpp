@@ -29,6 +29,8 @@ SimOptions sim_options(const SessionOptions& options) {
   if (const std::string* text = given("treadle.sim.max_delay_us"))
     sim.max_delay_us = static_cast<int>(std::min<uint64_t>(sharing::parse_bytes(*text), 1'000'000));
   if (const std::string* text = given("treadle.sim.shared_engine")) sim.shared_engine = *text == "1";
+  if (const std::string* text = given("treadle.sim.engine_pace"))
+    sim.engine_pace = static_cast<double>(std::min<uint64_t>(sharing::parse_bytes(*text), 1000));
   return sim;
 }
 

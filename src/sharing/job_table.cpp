@@ -179,6 +179,7 @@ int JobTable::claim() {
     slot.suspended = slot.publishes = slot.memory_changes = 0;
     slot.memory_limit = slot.host_limit = 0;
     slot.threads = 0;
+    slot.cpu = -1;
     for (auto* counter :
          {&slot.runs, &slot.run_ns, &slot.idle_ns, &slot.gave_way_ns, &slot.last_step_ns, &slot.average_step_ns, &slot.device_bytes,
           &slot.host_bytes, &slot.disk_bytes, &slot.peak_bytes, &slot.moved_bytes, &slot.moves, &slot.moving_ns})

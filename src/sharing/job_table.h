@@ -47,6 +47,7 @@ struct JobSlot {
   alignas(64) std::atomic<uint32_t> running{0};
   std::atomic<uint32_t> active{0};  // threads in them that do not wait for their share or their turn
   std::atomic<int32_t> threads{0};
+  std::atomic<int32_t> cpu{-1};  // where the last of them began
   // What the job reports.
   alignas(64) std::atomic<uint64_t> runs{0};
   std::atomic<uint64_t> run_ns{0}, idle_ns{0}, gave_way_ns{0}, last_step_ns{0}, average_step_ns{0};

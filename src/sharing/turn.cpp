@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -22,9 +23,12 @@ namespace {
 constexpr int64_t kLookNs = 2'000'000;            // how often a wait looks whether the run was cancelled
 constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly the system's own time; less is owed on
 constexpr int64_t kMostCreditNs = 1'000'000'000;  // of sleeping too long
-constexpr int64_t kSettleNs = 100'000;            // how long no guaranteed job has had work before others go on
-constexpr int64_t kLongestLookNs = 1'000'000;     // between two looks at whether guaranteed jobs have work
-constexpr uint64_t kSweepNs = 50'000'000;         // how often who gives way looks whether those it waits for are alive
+// How long no guaranteed job has had work before others go on: meanwhile its client uses the results, on a CPU that an opportunistic thread
+// which wakes would take from it for some milliseconds.
+constexpr int64_t kSettleNs = 400'000;
+constexpr int64_t kShortestLookNs = 100'000;  // between two looks at whether guaranteed jobs have work
+constexpr int64_t kLongestLookNs = 1'000'000;
+constexpr uint64_t kSweepNs = 50'000'000;  // how often who gives way looks whether those it waits for are alive
 
 // The name as status shows it and as `name=…` lines can carry it.
 std::string checked_name(const std::string& given) {
@@ -58,9 +62,41 @@ bool takes_idle_priority() {
   return takes;
 }
 
+// The CPUs where guaranteed jobs other than that of `index` have begun work that is not done yet.
+cpu_set_t cpus_in_use(const Page& page, int index) {
+  cpu_set_t used;
+  CPU_ZERO(&used);
+  for (uint64_t others = page.guaranteed_running.load() & ~(uint64_t{1} << index); others != 0; others &= others - 1) {
+    const int cpu = page.slots[std::countr_zero(others)].cpu.load(std::memory_order_relaxed);
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &used);
+  }
+  return used;
+}
+
+// Guaranteed clients that wake while opportunistic work still computes meet on one CPU, and the system may take all of a run's time to see
+// that the other one has become idle: who begins second goes there itself. The thread may use the CPUs it could before as soon as it has
+// moved.
+void take_free_cpu(const Page& page, JobSlot& slot, int index) {
+  int cpu = sched_getcpu();
+  const cpu_set_t used = cpus_in_use(page, index);
+  cpu_set_t allowed;
+  if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &used) && sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    cpu_set_t both, rest;
+    CPU_AND(&both, &allowed, &used);
+    CPU_XOR(&rest, &allowed, &both);
+    if (CPU_COUNT(&rest) > 0 && sched_setaffinity(0, sizeof rest, &rest) == 0) {
+      sched_setaffinity(0, sizeof allowed, &allowed);
+      cpu = sched_getcpu();
+    }
+  }
+  slot.cpu.store(cpu, std::memory_order_relaxed);
+}
+
 void begin_work(Page& page, JobSlot& slot, int index) {
-  slot.active.fetch_add(1);
-  if (static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed) page.guaranteed_running.fetch_or(uint64_t{1} << index);
+  const bool first = slot.active.fetch_add(1) == 0;
+  if (static_cast<JobClass>(slot.job_class.load()) != JobClass::guaranteed) return;
+  page.guaranteed_running.fetch_or(uint64_t{1} << index);
+  if (first) take_free_cpu(page, slot, index);
 }
 
 void end_work(Page& page, JobSlot& slot, int index) {
@@ -305,7 +341,7 @@ void Turn::give_way() {
       const uint64_t now = now_ns(), ended = page.guaranteed_ended_ns.load();
       const int64_t quiet = runs || ended > now ? 0 : static_cast<int64_t>(now - ended);
       if (quiet >= kSettleNs) break;
-      const int64_t rest = runs ? std::clamp(static_cast<int64_t>(now - start) / 4, kSettleNs, kLongestLookNs) : kSettleNs - quiet;
+      const int64_t rest = runs ? std::clamp(static_cast<int64_t>(now - start) / 4, kShortestLookNs, kLongestLookNs) : kSettleNs - quiet;
       futex_wait_shared(state_.slot->word, word, rest);
       state_.interruption.check(state_.interruption.context);
       if (now < next_sweep) continue;

@@ -267,6 +267,44 @@ TEST(SimDevice, StreamsTakeTurnsAtASharedEngineAndCopiesDoNot) {
   a->synchronize();
 }
 
+TEST(SimDevice, APaceMakesTheEngineTakeAMultipleOfTheHostsTime) {
+  auto device = SimDevice::create({.shared_engine = true, .engine_pace = 10});
+  auto stream = device->create_stream("s");
+  using Clock = std::chrono::steady_clock;
+  Clock::duration inside{};
+  const auto start = Clock::now();
+  stream->enqueue(
+      [&] {
+        const auto begin = Clock::now();
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        inside = Clock::now() - begin;
+      },
+      "work");
+  stream->synchronize();
+  EXPECT_GE(Clock::now() - start, 10 * inside);
+}
+
+TEST(SimDevice, WorkThatGivesWayLeavesAPacedEngineAndGoesOnLater) {
+  auto device = SimDevice::create({.shared_engine = true, .engine_pace = 100});
+  auto first = device->create_stream("first"), last = device->create_stream("last");
+  last->set_gives_way([] {});
+  std::promise<void> computed;
+  std::atomic<bool> last_is_done{false};
+  last->enqueue(
+      [&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        computed.set_value();
+      },
+      "gives way");
+  last->enqueue([&] { last_is_done = true; }, "behind it");
+  computed.get_future().wait();
+  first->enqueue([] {}, "goes first");
+  first->synchronize();
+  EXPECT_FALSE(last_is_done);
+  last->synchronize();
+  EXPECT_TRUE(last_is_done);
+}
+
 TEST(SimDevice, StreamsComputeBesideEachOtherWithoutASharedEngine) {
   auto device = SimDevice::create();
   auto a = device->create_stream("a"), b = device->create_stream("b");

@@ -328,5 +328,68 @@ TEST(Jobs, LiveThroughARandomLife) {
   EXPECT_EQ(sharing::JobTable::get().page().guaranteed_running.load(), 0U);
 }
 
+// Jobs and coordinators killed at any moment, in a random order: the runs of the one that is left have the right bits, and nothing of the
+// dead stays in its way.
+TEST(Jobs, SurviveTheDeathOfOthersAtAnyMoment) {
+  const Model model = chain(4).model();
+  const std::map<std::string, Datum> feeds{{"x", chain_input()}};
+  const auto expected = testing::values_of(Session(model).run(feeds)[0]);
+  auto in_job = [&](const char* name, JobClass job_class) {
+    SessionOptions options;
+    options.job = std::make_shared<Job>(JobOptions{.name = name, .job_class = job_class});
+    options.intra_op_num_threads = 1;
+    return options;
+  };
+  const SessionOptions own = in_job("survivor", JobClass::opportunistic);
+  Session session(model, own);
+  std::mt19937 random(23);
+  auto spawn = [&](unsigned kind) {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    alarm(60);
+    try {
+      if (kind == 0) {
+        std::atomic<bool> stop{false};
+        Coordinator({.policy = "feedback", .period_ms = 1}).run(stop);
+      } else {
+        Session other(model, in_job("victim", kind == 1 ? JobClass::guaranteed : JobClass::opportunistic));
+        for (;;) other.run(feeds);
+      }
+    } catch (const Error&) {  // there is a coordinator already
+    }
+    _exit(0);
+  };
+  auto end = [](pid_t child) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  };
+  std::vector<pid_t> children;
+  int finished = 0;
+  for (int step = 0; step < 60; ++step) {
+    if (children.size() < 4) children.push_back(spawn(random() % 3));
+    RunOptions options;
+    options.deadline_ms = 3;
+    try {
+      EXPECT_EQ(testing::values_of(session.run(feeds, {}, &options)[0]), expected);
+      ++finished;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timed_out) << error.what();
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
+    if (random() % 2 != 0) continue;
+    const auto chosen = children.begin() + static_cast<std::ptrdiff_t>(random() % children.size());
+    end(*chosen);
+    children.erase(chosen);
+  }
+  for (const pid_t child : children) end(child);
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_EQ(testing::values_of(session.run(feeds)[0]), expected);
+    return own.job->status().granted_percent == 100;
+  }));
+  for (const JobStatus& job : list_jobs()) EXPECT_NE(job.name, "victim");
+  EXPECT_EQ(sharing::JobTable::get().page().guaranteed_running.load(), 0U);
+  RecordProperty("finished beside them", finished);
+}
+
 }  // namespace
 }  // namespace treadle

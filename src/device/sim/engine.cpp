@@ -1,6 +1,7 @@
 #include "device/sim/engine.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "core/futex.h"
 
@@ -12,6 +13,7 @@ constexpr auto kSettle = std::chrono::microseconds(100);
 constexpr auto kLongestLook = std::chrono::microseconds(1000);  // at whether others still compute
 // What is under way leaves at its next chunk: sleeping and waking would take longer.
 constexpr auto kSpin = std::chrono::microseconds(100);
+constexpr auto kOversleep = std::chrono::microseconds(20);  // sleeping takes some microseconds longer than asked for
 
 }  // namespace
 
@@ -23,6 +25,7 @@ SimEngine::Turn::Turn(SimEngine& engine, const std::function<void()>& gives_way)
     breaks_.emplace(static_cast<LoopBreak*>(this));
   }
   inside_ = true;
+  start_ = Clock::now();
 }
 
 SimEngine::Turn::~Turn() {
@@ -30,17 +33,66 @@ SimEngine::Turn::~Turn() {
 }
 
 void SimEngine::Turn::take() {
+  const auto left = Clock::now();
   engine_.leave(/*gave_way=*/true);
   inside_ = false;
   engine_.enter_last(gives_way_);
   inside_ = true;
+  start_ += Clock::now() - left;
+}
+
+void SimEngine::Turn::keep(double pace, std::chrono::nanoseconds& shortest) {
+  shortest = std::min<std::chrono::nanoseconds>(shortest, Clock::now() - start_);
+  const auto whole = std::chrono::nanoseconds(static_cast<int64_t>(pace * static_cast<double>(shortest.count())));
+  for (Clock::time_point now; (now = Clock::now()) < start_ + whole;) {
+    const Clock::duration rest = start_ + whole - now;
+    if (gives_way_) {
+      const auto taken = engine_.stay(start_ + whole);
+      if (!taken) return;
+      inside_ = false;
+      engine_.enter_last(gives_way_);
+      inside_ = true;
+      start_ += Clock::now() - *taken;
+    } else if (rest > kOversleep) {
+      std::this_thread::sleep_for(rest - kOversleep);
+    } else {
+      cpu_relax();
+    }
+  }
+}
+
+// Nobody wakes it when the engine is taken: it sees so when its time is over.
+std::optional<SimEngine::Clock::time_point> SimEngine::stay(Clock::time_point until) {
+  std::optional<Clock::time_point> taken;
+  {
+    std::lock_guard lock(mutex_);
+    if (waiting_ > 0) {
+      busy_ = false;
+      changed_.notify_all();
+      return Clock::now();
+    }
+    stays_ = &taken;
+  }
+  std::this_thread::sleep_until(until);
+  std::lock_guard lock(mutex_);
+  if (stays_ == &taken) stays_ = nullptr;
+  return taken;
 }
 
 void SimEngine::enter() {
   waiting_.fetch_add(1);
   const auto start = Clock::now();
-  for (const auto until = start + kSpin; busy_.load(std::memory_order_relaxed) && Clock::now() < until;) cpu_relax();
   std::unique_lock lock(mutex_);
+  if (stays_) {
+    *stays_ = start;
+    stays_ = nullptr;
+    busy_ = false;
+  }
+  if (busy_) {
+    lock.unlock();
+    for (const auto until = start + kSpin; busy_.load(std::memory_order_relaxed) && Clock::now() < until;) cpu_relax();
+    lock.lock();
+  }
   const uint64_t ticket = tickets_++;
   changed_.wait(lock, [&] { return !busy_ && next_ == ticket; });
   ++next_;

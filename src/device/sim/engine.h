@@ -28,13 +28,19 @@ class SimEngine {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
+    /// Keeps the engine until the turn has taken `pace` times the shortest time that the same work has had; work that gives way leaves in
+    /// between, and goes on later.
+    void keep(double pace, std::chrono::nanoseconds& shortest);
+
    private:
+    using Clock = std::chrono::steady_clock;
     bool wanted() const noexcept override { return engine_.waiting_.load(std::memory_order_relaxed) > 0; }
     void take() override;
 
     SimEngine& engine_;
     const std::function<void()>& gives_way_;
     bool inside_ = false;
+    Clock::time_point start_;  // moved on by the time away
     std::optional<LoopBreakScope> breaks_;
   };
 
@@ -46,6 +52,8 @@ class SimEngine {
   void enter();
   void enter_last(const std::function<void()>& check);
   void leave(bool gave_way);
+  /// Keeps the engine until then, unless work that does not give way takes it: when.
+  std::optional<Clock::time_point> stay(Clock::time_point until);
 
   std::mutex mutex_;
   std::atomic<bool> busy_{false};
@@ -56,6 +64,7 @@ class SimEngine {
   Clock::time_point ended_;      // the last work that does not give way
   std::list<const void*> last_;  // that gives way, in order
   std::condition_variable last_changed_;
+  std::optional<Clock::time_point>* stays_ = nullptr;  // of work that gives way and computes no more: set by who takes the engine from it
 };
 
 }  // namespace treadle

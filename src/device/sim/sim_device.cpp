@@ -92,6 +92,7 @@ class SimStream final : public Stream {
         max_delay_us_(options.max_delay_us),
         bus_bytes_per_second_(options.bus_bytes_per_second),
         engine_(engine),
+        engine_pace_(options.engine_pace),
         random_(seed),
         thread_([this] { loop(); }) {}
 
@@ -108,12 +109,16 @@ class SimStream final : public Stream {
 
   Device& device() const override { return *device_; }
 
-  void enqueue(Work work, std::string_view) override {
-    if (engine_)
-      work = [engine = engine_, check = gives_way_, inner = std::move(work)] {
+  void enqueue(Work work, std::string_view name) override {
+    if (engine_) {
+      auto* shortest =
+          engine_pace_ > 1 ? &shortest_.try_emplace(std::string(name), std::chrono::nanoseconds::max()).first->second : nullptr;
+      work = [engine = engine_, check = gives_way_, pace = engine_pace_, shortest, inner = std::move(work)] {
         SimEngine::Turn turn(*engine, check);
         inner();
+        if (shortest) turn.keep(pace, *shortest);
       };
+    }
     issue(std::move(work));
   }
 
@@ -241,6 +246,8 @@ class SimStream final : public Stream {
   int max_delay_us_;
   double bus_bytes_per_second_;
   SimEngine* engine_;
+  double engine_pace_;
+  std::map<std::string, std::chrono::nanoseconds> shortest_;  // of work by name; the times are the stream's thread's
   std::function<void()> gives_way_;
   std::mt19937_64 random_;
   std::mutex mutex_;

@@ -17,7 +17,10 @@ struct SimOptions {
   int max_delay_us = 0;                   ///< before every piece of work, uniform from 0; 0: none
   size_t memory_bytes = size_t{1} << 30;  ///< more allocated at once is Error(resource_exhausted)
   double bus_bytes_per_second = 0;        ///< of moves to and from the host's memory, and of access to it; 0: they take no time
-  bool shared_engine = false;    ///< true: one piece of work at a time computes, of whatever stream, in the order of asking; copies do not
+  bool shared_engine = false;  ///< true: one piece of work at a time computes, of whatever stream, in the order of asking; copies do not
+  /// Of the shared engine: work takes so many times the shortest time in which the host has computed the work of that name in its stream.
+  /// Far above 1, its time is the model's, as an accelerator's does not depend on the host's caches.
+  double engine_pace = 1;
   bool host_accessible = false;  ///< true: stands for the host, so that its work is asynchronous and checked like a device's
   /// Shared by devices whose events are to count for each other; null: an own one.
   std::shared_ptr<AccessChecker> checker;
