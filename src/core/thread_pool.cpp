@@ -1,6 +1,7 @@
 // How a region runs. The caller takes a free slot of a small table, writes the loop into it, opens it (`next` = 0) and sets its bit in
-// the mask that idle workers watch. Every participant claims chunks by adding one to `next`; whoever claims the last one
-// (or is the last helper that the region wants) clears the bit.
+// the mask that idle workers watch. Every participant claims chunks by adding one to its side of `next`; whoever claims the last one
+// (or is the last helper that the region wants) clears the bit. The caller's chunks are the first ones, and the helpers' the rest, loop
+// after loop: what a thread has written is in its core's cache when it reads that part in the next loop. Who is done takes the other's.
 // A worker counts itself among the slot's `users` before it looks whether the slot is open; the caller first closes the slot, then waits
 // until there are no users. In the single order of these four accesses one of the two sees the other, so that a worker never reads a
 // slot that has been given to somebody else, and a chunk that nobody has claimed is never waited for.
@@ -33,10 +34,12 @@
 namespace treadle {
 namespace {
 
-constexpr int kNumSlots = 64;                              // one bit each in the mask; with more regions at once, callers work alone
-constexpr int64_t kClosed = int64_t{1} << 62;              // `next` of a slot without an open region; claims that come late only add to it
-constexpr uint32_t kOwnerSleeps = 1U << 31;                // in `users`
-constexpr auto kSpinTime = std::chrono::microseconds(60);  // about twice what waking a sleeper takes
+constexpr int kNumSlots = 64;                  // one bit each in the mask; with more regions at once, callers work alone
+constexpr int64_t kClosed = int64_t{1} << 62;  // `next` of a slot without an open region; claims that come late only add to it
+constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the two counts in `next`
+constexpr int64_t kMostChunks = int64_t{1} << 30;                      // so that neither count reaches the other
+constexpr uint32_t kOwnerSleeps = 1U << 31;                            // in `users`
+constexpr auto kSpinTime = std::chrono::microseconds(60);              // about twice what waking a sleeper takes
 constexpr int kSpinsPerClockRead = 64;
 
 // On the caller's stack.
@@ -44,6 +47,21 @@ struct Owner {
   std::atomic<bool> has_error{false};
   std::exception_ptr error;  // the first one
   LoopBreak* loop_break = nullptr;
+};
+
+// Which chunk a claim stands for.
+struct Claim {
+  Claim(int64_t before, bool owns) : owners(before & (kHelpersClaim - 1)), helpers(before >> 32), owns(owns) {}
+  /// Chunks claimed before it.
+  int64_t claimed() const { return owners + helpers; }
+  /// `first_part` are the owner's; the others' end is where who has no part of its own left goes on.
+  int64_t chunk(int64_t num_chunks, int64_t first_part) const {
+    const int64_t rest = num_chunks - first_part;
+    if (owns) return owners < first_part ? owners : num_chunks - 1 - (owners - first_part);
+    return helpers < rest ? first_part + helpers : first_part - 1 - (helpers - rest);
+  }
+  int64_t owners, helpers;
+  bool owns;
 };
 
 // All that a participant touches is on one cache line.
@@ -252,21 +270,23 @@ void ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
 
 void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   const int64_t num_chunks = slot.num_chunks, grain = slot.grain, n = slot.n;
+  const int64_t first_part = (num_chunks + slot.max_helpers) / (slot.max_helpers + 1);
   LoopBreak* const loop_break = slot.owner->loop_break;
   for (;;) {
     const bool rests = loop_break && loop_break->wanted();
     if (rests && !owns) return hide(slot_index);
-    int64_t chunk = slot.next.fetch_add(1);
-    if (chunk >= num_chunks) return;
-    bool last = chunk == num_chunks - 1;
+    const Claim claim(slot.next.fetch_add(owns ? kOwnersClaim : kHelpersClaim), owns);
+    if (claim.claimed() >= num_chunks) return;
+    const bool last = claim.claimed() == num_chunks - 1;
     if (last) hide(slot_index);
+    const int64_t chunk = claim.chunk(num_chunks, first_part);
     try {
       if (rests) [[unlikely]]
         rest(slot, slot_index, *loop_break);
-      slot.body(slot.context, chunk * grain, last ? n : (chunk + 1) * grain);
+      slot.body(slot.context, chunk * grain, chunk == num_chunks - 1 ? n : (chunk + 1) * grain);
     } catch (...) {
       if (!slot.owner->has_error.exchange(true)) slot.owner->error = std::current_exception();
-      if (slot.next.exchange(num_chunks) < num_chunks) hide(slot_index);  // nobody claims the rest
+      if (Claim(slot.next.exchange(num_chunks), owns).claimed() < num_chunks) hide(slot_index);  // nobody claims the rest
     }
     if (last) return;
   }
@@ -276,7 +296,7 @@ void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
 void ThreadPool::Impl::rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break) {
   hide(slot_index);
   loop_break.take();
-  if (slot.next.load(std::memory_order_relaxed) < slot.num_chunks) call_helpers(slot, slot_index);
+  if (Claim(slot.next.load(std::memory_order_relaxed), true).claimed() < slot.num_chunks) call_helpers(slot, slot_index);
 }
 
 void ThreadPool::Impl::open(unsigned slot_index) {
@@ -394,7 +414,7 @@ ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const noexcept { return impl_->num_threads; }
-int ThreadPool::loop_threads() const noexcept { return std::clamp(1 + impl_->helpers(), 1, std::max(1, thread_limit)); }
+int64_t ThreadPool::chunks_ahead() const noexcept { return std::clamp(impl_->helpers(), 1, std::max(1, thread_limit - 1)); }
 
 void ThreadPool::count_callers(int difference) {
   // The threads that were counted before a fork are not in the child.
@@ -414,7 +434,7 @@ void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
   if (n <= 0) return;
   grain = std::clamp<int64_t>(grain, 1, n);
   const int64_t num_chunks = (n - 1) / grain + 1;
-  const int helpers = num_chunks > 1 && thread_limit > 1 ? impl_->helpers() : 0;
+  const int helpers = num_chunks > 1 && num_chunks <= kMostChunks && thread_limit > 1 ? impl_->helpers() : 0;
   if (helpers > 0 && impl_->ready()) {
     // The workers compute as the caller does.
     struct Job {

@@ -59,14 +59,16 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const noexcept;
-  /// How many threads a loop that this thread begins now has at most, this one included.
-  int loop_threads() const noexcept;
+  /// What a thread takes up after a chunk of a loop that this thread begins now is about so many chunks ahead of it.
+  int64_t chunks_ahead() const noexcept;
 
   /// The process's shared pool, made at the first call.
   static const std::shared_ptr<ThreadPool>& shared();
 
   /// Calls `fn(begin, end)` on disjoint chunks that cover [0, n), each a multiple of `grain` long (the last may be shorter); returns
   /// when all are done. Chunk bounds depend on n and grain only, so that results never depend on the number of threads.
+  /// The caller begins with the first chunk and goes on from there, the others behind its share of them, so that loops over the same
+  /// rows find in a core's cache what the one before has left there.
   /// The first exception reaches the caller after the chunks under way have ended; those that nobody has begun are dropped.
   /// Loops may nest. The pool works in a forked child, but not for a loop that was under way in the forking thread.
   template <typename Fn>
@@ -134,8 +136,8 @@ class ParallelLimit {
   int before_;
 };
 
-/// As ThreadPool::loop_threads; 1 without a pool.
-inline int loop_threads(const ThreadPool* pool) { return pool ? pool->loop_threads() : 1; }
+/// As ThreadPool::chunks_ahead; 1 without a pool.
+inline int64_t chunks_ahead(const ThreadPool* pool) { return pool ? pool->chunks_ahead() : 1; }
 
 /// As ThreadPool::parallel_for; without a pool, or for a single chunk, the caller does it all, in the same chunks.
 template <typename Fn>

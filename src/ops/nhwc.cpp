@@ -380,9 +380,12 @@ struct NhwcGlobalAveragePool {
 
   static NhwcGlobalAveragePool bind(BindContext& c) {
     const Shape& x = c.shape(0);
-    return {x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1], c.input_step(0)};
+    const NhwcGlobalAveragePool k{x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1],
+                                  c.input_step(0)};
+    c.request_scratch(kernels::mean_nhwc_scratch_bytes(k.N, k.pixels, k.line, k.C));
+    return k;
   }
-  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, step, c.in<float>(0), c.out<float>(0), c.pool()); }
+  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, step, c.in<float>(0), c.out<float>(0), c.scratch<void>(), c.pool()); }
 };
 
 // y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.

@@ -74,6 +74,23 @@ TEST(ThreadPool, HugeRangesDoNotOverflow) {
   EXPECT_EQ(chunks_of(nullptr, kMax, kMax - 1), expected);
 }
 
+// What a thread has written in one loop it reads in the next: its part of the chunks is the same.
+TEST(ThreadPool, TheCallersPartComesFirstAndTheHelpersBehindIt) {
+  ThreadPool pool(2);
+  for (int64_t chunks = 2; chunks < 12; ++chunks) {
+    std::atomic<int64_t> callers{-1}, helpers{-1};
+    const auto caller = std::this_thread::get_id();
+    pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t) {
+      auto& first = std::this_thread::get_id() == caller ? callers : helpers;
+      int64_t none = -1;
+      if (!first.compare_exchange_strong(none, begin)) return;
+      while (callers < 0 || helpers < 0) std::this_thread::yield();
+    });
+    EXPECT_EQ(callers, 0);
+    EXPECT_EQ(helpers, (chunks + 1) / 2);
+  }
+}
+
 TEST(ThreadPool, ThreadsWorkAtTheSameTime) {
   ThreadPool pool(3);
   std::atomic<int> inside{0};

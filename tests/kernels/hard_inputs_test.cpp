@@ -383,7 +383,8 @@ Outcome mean_of(Inputs& in) {
   const int64_t N = in.random.integer(0, 2), pixels = in.extent(30), C = in.extent(90), step = C + in.random.integer(0, 9);
   const auto& x = in.floats(N == 0 ? 0 : (N * pixels - 1) * step + C);
   const auto& y = in.output(N * C);
-  mean_nhwc(N, pixels, 4, C, step, x.data(), y.data(), nullptr);
+  auto& scratch = in.output(static_cast<int64_t>(mean_nhwc_scratch_bytes(N, pixels, 4, C) / sizeof(float)));
+  mean_nhwc(N, pixels, 4, C, step, x.data(), y.data(), scratch.data(), nullptr);
   Outcome o{y.values(), {}};
   for (int64_t i = 0; i < N * C; ++i) {
     double sum = 0;

@@ -104,7 +104,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   const int64_t out_size = w.out_size(), items_per_image = plan.blocks * p.group * plan.panel_ranges;
   const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
-  const int64_t next_item = grain > 1 ? 1 : loop_threads(pool);  // what a thread takes up after an item is about so far ahead
+  const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
   for (int64_t image = 0; image < p.N; ++image) {
     const float* from = x + image * w.in_size() * p.x_step();
     if (source.copied) {

@@ -90,6 +90,9 @@ struct DirectPlan {
     if (weights > kBlockFloats * 4) rows = std::clamp<int64_t>(weights / std::max<int64_t>(1, pixel_floats), rows, kMaxBlockRows);
     if (flat) {
       const int64_t pixels = w.out_size();
+      // Two threads have half of the pixels each, in this layer and the next, as long as reading all weights costs less than half of the
+      // image from another core.
+      if (weights <= pixels * (p.C + p.M)) rows = std::clamp(divide_up(pixels, 2), std::min(least_rows, rows), rows);
       lines = std::max<int64_t>(1, divide_up(pixels, rows));
       line = divide_up(pixels, lines);
       block_lines = 1;

@@ -12,11 +12,12 @@ namespace {
 
 constexpr int64_t kPixelsAtOnce = 64;  // for which a row of the pointwise weights is read once
 constexpr int64_t kRowsPerBand = 8;    // at least: the rows at a band's border are computed for both its sides
+constexpr int64_t kFewestRows = 3;     // of a band, where some threads would have none otherwise
 
 /// Rows of y are done in steps; a ring holds the rows of the image between that a step reads. With several threads y is cut into bands.
 struct Plan {
   int64_t reach;  // rows that a window spans
-  int64_t rows_per_step, ring_rows, bands;
+  int64_t rows_per_step, ring_rows, bands = 1;
   size_t slot_bytes;
 
   explicit Plan(const PointwiseDepthwise& p) {
@@ -25,7 +26,9 @@ struct Plan {
     const int64_t pixels = std::max<int64_t>(1, w.stride[1] * w.in[2]);
     rows_per_step = std::clamp<int64_t>((kPixelsAtOnce + pixels - 1) / pixels, 1, std::max<int64_t>(1, w.out[1]));
     ring_rows = (rows_per_step - 1) * w.stride[1] + reach;
-    bands = p.max_threads <= 1 ? 1 : std::clamp<int64_t>(w.out[1] / kRowsPerBand, 1, 2 * static_cast<int64_t>(p.max_threads));
+    const int64_t threads = p.max_threads;
+    if (threads > 1)
+      bands = std::clamp<int64_t>(w.out[1] / kRowsPerBand, std::clamp<int64_t>(w.out[1] / kFewestRows, 1, threads), 2 * threads);
     slot_bytes = aligned_bytes<float>(ring_rows * w.in[2] * p.depthwise.C);
   }
 };

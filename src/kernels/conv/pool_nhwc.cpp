@@ -88,41 +88,36 @@ void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, Pixel
   row(w, C, include_pad, steps, x, oh, y);
 }
 
-// Channels [begin, end), a few vectors at a time so that the chains overlap.
-void mean_channels(int64_t pixels, int64_t line, int64_t step, int64_t begin, int64_t end, const float* x, float* y) {
+// y[c] = the sum of x[pixel, c] / divisor, a few vectors at a time so that the chains overlap.
+void sum_pixels(int64_t pixels, int64_t step, int64_t C, float divisor, const float* x, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const V count = hn::Set(d, static_cast<float>(pixels));
+  const V count = hn::Set(d, divisor);
   constexpr int kVectors = 4;
-  for (int64_t c = begin; c < end; c += kVectors * lanes) {
-    V total[kVectors];
-    for (int v = 0; v < kVectors; ++v) total[v] = hn::Zero(d);
-    const int64_t whole = std::min<int64_t>(kVectors, (end - c) / lanes);
-    const int64_t last = end - c - whole * lanes;  // channels of a vector that is cut
+  for (int64_t c = 0; c < C; c += kVectors * lanes) {
+    V sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+    const int64_t whole = std::min<int64_t>(kVectors, (C - c) / lanes);
+    const int64_t last = C - c - whole * lanes;  // channels of a vector that is cut
     const FirstLanes rest(d, std::clamp<int64_t>(last, 0, lanes));
     const bool cut = whole < kVectors && last > 0;
-    for (int64_t first = 0; first < pixels; first += line) {
-      V sum[kVectors];
-      for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
-      const float* from = x + first * step + c;
-      for (int64_t i = std::min(line, pixels - first); i > 0; --i, from += step) {
-        if (whole == kVectors) {
+    const float* from = x + c;
+    for (int64_t i = pixels; i > 0; --i, from += step) {
+      if (whole == kVectors) {
 #pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
-          continue;
-        }
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          if (v < whole) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
-          if (v == whole && cut) sum[v] = hn::Add(sum[v], load_first(d, rest, from + v * lanes));
-        }
+        for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
+        continue;
       }
-      for (int v = 0; v < kVectors; ++v) total[v] = hn::Add(total[v], sum[v]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        if (v < whole) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
+        if (v == whole && cut) sum[v] = hn::Add(sum[v], load_first(d, rest, from + v * lanes));
+      }
     }
     for (int v = 0; v < kVectors; ++v) {
-      const V mean = hn::Div(total[v], count);
-      if (v < whole) hn::StoreU(mean, d, y + c + v * lanes);
-      if (v == whole && cut) store_first(mean, d, rest, y + c + v * lanes);
+      const V result = hn::Div(sum[v], count);
+      if (v < whole) hn::StoreU(result, d, y + c + v * lanes);
+      if (v == whole && cut) store_first(result, d, rest, y + c + v * lanes);
     }
   }
 }
@@ -148,9 +143,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
+namespace {
+
 HWY_EXPORT(pool_row);
 HWY_EXPORT(affine_rows);
-HWY_EXPORT(mean_channels);
+HWY_EXPORT(sum_pixels);
+
+int64_t num_lines(int64_t pixels, int64_t line) { return (pixels + line - 1) / line; }
+
+}  // namespace
 
 void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool include_pad, PixelSteps steps, const float* x, float* y,
                ThreadPool* pool) {
@@ -162,15 +163,24 @@ void pool_nhwc(NhwcPool kind, const Window& w, int64_t N, int64_t C, bool includ
                });
 }
 
-void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, ThreadPool* pool) {
-  constexpr int64_t kChannels = 256;  // of a chunk
-  const int64_t chunks = (C + kChannels - 1) / kChannels;
-  parallel_for(pool, N * chunks, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, pixels * kChannels)), [&](int64_t begin, int64_t end) {
+size_t mean_nhwc_scratch_bytes(int64_t N, int64_t pixels, int64_t line, int64_t C) {
+  return static_cast<size_t>(N * num_lines(pixels, line) * C) * sizeof(float);
+}
+
+// Lines are cut among the threads as they are where images are made, so that a core finds them in its cache.
+void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, void* scratch,
+               ThreadPool* pool) {
+  auto* sums = static_cast<float*>(scratch);
+  const int64_t lines = num_lines(pixels, line);
+  parallel_for(pool, N * lines, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, line * C)), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t n = i / chunks, first = i % chunks * kChannels;
-      HWY_DYNAMIC_DISPATCH(mean_channels)(pixels, line, step, first, std::min(C, first + kChannels), x + n * pixels * step, y + n * C);
+      const int64_t first = i % lines * line;
+      HWY_DYNAMIC_DISPATCH(sum_pixels)
+      (std::min(line, pixels - first), step, C, 1, x + (i / lines * pixels + first) * step, sums + i * C);
     }
   });
+  for (int64_t n = 0; n < N; ++n)
+    HWY_DYNAMIC_DISPATCH(sum_pixels)(lines, C, C, static_cast<float>(pixels), sums + n * lines * C, y + n * C);
 }
 
 void affine_nhwc(int64_t rows, int64_t C, PixelSteps steps, const float* x, const float* scale, const float* shift, float low, float* y,

@@ -22,7 +22,8 @@ void pool_nhwc(NhwcPool kind, const Window& window, int64_t N, int64_t C, bool i
 
 /// y[n, c] = the mean of x[n, pixel, c] over all pixels, which are `step` floats apart, `line` of them summed at a time, so that errors do
 /// not grow with the image.
-void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, ThreadPool* pool);
+void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, void* scratch, ThreadPool* pool);
+size_t mean_nhwc_scratch_bytes(int64_t N, int64_t pixels, int64_t line, int64_t C);
 
 /// y[i, c] = max(x[i, c] * scale[c] + shift[c], low) for i in [0, rows)
 void affine_nhwc(int64_t rows, int64_t C, PixelSteps steps, const float* x, const float* scale, const float* shift, float low, float* y,

@@ -126,12 +126,12 @@ struct Block {
 
   void products() const {
     const Parts parts(p.C);
-    const int64_t threads = loop_threads(pool);
+    const int64_t ahead = chunks_ahead(pool);
     parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
       for (int64_t point = begin; point < end; ++point) {
         float* sums = first() + point * plan.m_matrix;
         const float* weights_of_point = packed + point * point_size(p);
-        const float* next_point = packed + (point + threads) % plan.points * point_size(p);
+        const float* next_point = packed + (point + ahead) % plan.points * point_size(p);
         for (int64_t part = 0; part < parts.count; ++part) {
           const int64_t from = parts.begin(part), to = parts.begin(part + 1);
           Epilogue<float> e;

@@ -225,7 +225,7 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
   const int64_t rows = panels.count < kManyPanels ? kRowsPerChunk : kRowsOfManyPanels, chunks = (M + rows - 1) / rows;
   const int64_t width = (panels.vectors + 1) * panels.lanes;
   const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
-  const int64_t next_item = grain > 1 ? 1 : loop_threads(pool);  // what a thread takes up after an item is about so far ahead
+  const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
   // The panel is the outer index: it stays in L2 while its row chunks pass.
   parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {

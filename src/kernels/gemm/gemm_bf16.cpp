@@ -153,7 +153,7 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
   const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
   const int64_t chunks = (M + per_chunk - 1) / per_chunk, width = (panels.vectors + 1) * panels.lanes;
   const int64_t macs = K * terms_of(B.form) * std::min(M, per_chunk) * width / (layout.depth != 0 ? kTileGain : 1);
-  const int64_t grain = std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs)), next_item = grain > 1 ? 1 : loop_threads(pool);
+  const int64_t grain = std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs)), next_item = grain > 1 ? 1 : chunks_ahead(pool);
   parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t panel = item / chunks;

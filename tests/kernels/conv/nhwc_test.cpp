@@ -267,7 +267,9 @@ TEST(NhwcPool, MeanAndScalingEqualTheirDefinition) {
     const int64_t N = random.integer(1, 3), pixels = random.integer(1, 60), C = random.integer(1, 300);
     const auto x = random.vector(N * pixels * C), scale = random.vector(C), shift = random.vector(C);
     std::vector<float> mean(N * C), scaled(x.size());
-    mean_nhwc(N, pixels, random.integer(1, 9), C, C, x.data(), mean.data(), nullptr);
+    const int64_t line = random.integer(1, 9);
+    std::vector<std::byte> scratch(mean_nhwc_scratch_bytes(N, pixels, line, C));
+    mean_nhwc(N, pixels, line, C, C, x.data(), mean.data(), scratch.data(), nullptr);
     affine_nhwc(N * pixels, C, {C, C}, x.data(), scale.data(), shift.data(), 0.0F, scaled.data(), nullptr);
     for (int64_t i = 0; i < N * C; ++i) {
       double sum = 0;
