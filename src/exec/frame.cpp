@@ -127,7 +127,9 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   bool same = binding_ && std::all_of(symbols.begin(), symbols.end(), [&](int32_t s) {
                 return binding_->values()[static_cast<size_t>(s)] == symbol_values_[static_cast<size_t>(s)];
               });
-  if (!same) {
+  if (same) {
+    binding_->note_return();
+  } else {
     const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
     binding_ = program_.bindings().get(program_, symbol_values_, threads, control.pool, std::move(binding_));
   }
