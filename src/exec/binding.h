@@ -76,25 +76,32 @@ class Binding {
   sharing::NodeHint hint(size_t instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
   /// True if two instructions that are or may be expensive need not wait for each other.
   bool wide() const { return wide_; }
-  /// Differs after every bind(), over all bindings of the process: a frame compares it to know whether its pointers are right.
+  /// Differs after every bind(), over all bindings of the process.
   uint64_t generation() const { return generation_; }
+  /// Differs after a bind() that put something of the arena elsewhere: a frame compares it to know whether its pointers are right.
+  uint64_t places_generation() const { return places_generation_; }
 
  private:
   friend struct BindingCache;
   void evaluate();
   void pack_ahead(int max_threads, ThreadPool* pool);
-  bool is_up_to_date(const Instruction& instruction) const;
+  void bind_all(ThreadPool* pool);
+  void bind_again();
   void bind_instruction(const Instruction& instruction, int max_threads);
-  void place_parts();
+  size_t bytes_of(int32_t slot) const;
+  bool place_parts();  // true if a part of a buffer in the arena has another place than before
   void place(bool bucketed);
   void estimate_costs();
   void judge_costs();
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
   const Program& program_;
-  std::vector<int64_t> values_;   // per expression of the symbol table
-  std::vector<Shape> shapes_;     // per slot
-  std::vector<Tensor> known_;     // per slot of placement known
+  std::vector<int64_t> values_;  // per expression of the symbol table
+  std::vector<Shape> shapes_;    // per slot
+  std::vector<Tensor> known_;    // per slot of placement known
+  // What depends on the symbols at all: the rest is bound once.
+  std::vector<const Instruction*> varying_;
+  std::vector<size_t> varying_buffers_;
   std::vector<uint8_t> changed_;  // per slot: its shape, or known elements, differ from when the object was bound before
   std::vector<const Shape*> operand_shapes_;
   std::vector<DType> operand_dtypes_;
@@ -104,7 +111,7 @@ class Binding {
   std::vector<size_t> sizes_;         // bytes, per buffer
   std::vector<size_t> part_offsets_;  // bytes, per slot; empty if no slot is a part of another
   std::shared_ptr<const OffsetPlan> offsets_;
-  uint64_t generation_ = 0;
+  uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;
   mutable std::atomic<bool> came_back_ = false;
   int max_threads_ = 0;
