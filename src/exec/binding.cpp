@@ -56,6 +56,7 @@ Binding::Binding(const Program& program) : program_(program) {
   values_.resize(program.num_expressions(), -1);
   shapes_.resize(slots.size());
   known_.resize(slots.size());
+  changed_.resize(slots.size());
   sizes_.resize(program.num_buffers());
   // Bound states are aligned within the block as the block is: operator new gives the strictest fundamental alignment.
   state_ = std::make_unique<std::byte[]>(program.state_bytes() + 1);
@@ -75,6 +76,16 @@ Binding::Binding(const Program& program) : program_(program) {
       shapes_[s].resize(value.type.rank());
     if (slots[s].placement == Placement::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
+  std::vector<bool> varies(slots.size());
+  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) varies[static_cast<size_t>(extent.slot)] = true;
+  for (const Program::SymbolicExtent& element : program.known_elements()) varies[static_cast<size_t>(element.slot)] = true;
+  auto is_varying = [&](int32_t slot) { return slot >= 0 && varies[static_cast<size_t>(slot)]; };
+  for (const Instruction& instruction : program.instructions()) {
+    const auto operands = program.operands(instruction);
+    if (!instruction.dynamic && std::any_of(operands.begin(), operands.end(), is_varying)) varying_.push_back(&instruction);
+  }
+  for (size_t b = 0; b < program.num_buffers(); ++b)
+    if (is_varying(program.buffers()[b].slot)) varying_buffers_.push_back(b);
   for (int32_t slot : program.operands()) {
     const Tensor* content = nullptr;
     if (slot >= 0) {
@@ -91,25 +102,29 @@ Binding::Binding(const Program& program) : program_(program) {
 void Binding::evaluate() {
   program_.extent_code().run(values_);
   const auto slots = program_.slots();
+  std::fill(changed_.begin(), changed_.end(), uint8_t{0});
+  auto set = [&](auto& target, int64_t value, size_t slot) {
+    changed_[slot] |= target != value;
+    target = static_cast<std::remove_reference_t<decltype(target)>>(value);
+  };
   for (const Program::SymbolicExtent& element : program_.known_elements()) {
     auto s = static_cast<size_t>(element.slot), i = static_cast<size_t>(element.position);
-    int64_t value = element.value(values_);
     if (slots[s].dtype == DType::int64)
-      known_[s].data<int64_t>()[i] = value;
+      set(known_[s].data<int64_t>()[i], element.value(values_), s);
     else
-      known_[s].data<int32_t>()[i] = static_cast<int32_t>(value);
+      set(known_[s].data<int32_t>()[i], element.value(values_), s);
   }
   for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
     int64_t value = extent.value(values_);
     if (value < 0)
       throw Error(ErrorCode::invalid_argument,
                   "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
-    shapes_[static_cast<size_t>(extent.slot)][extent.position] = value;
+    set(shapes_[static_cast<size_t>(extent.slot)][extent.position], value, static_cast<size_t>(extent.slot));
   }
 }
 
 void Binding::bind_instruction(const Instruction& instruction, int max_threads) {
-  if (instruction.dynamic || (bound_before_ && instruction.constant_bind)) return;
+  if (instruction.dynamic) return;
   size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
   BindContext context(*instruction.node);
   context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
@@ -165,24 +180,46 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   drop_waiting_pages();
 }
 
+void Binding::bind_all(ThreadPool* pool) {
+  pack_ahead(max_threads_, pool);
+  for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads_);
+  program_.charge_shared_packed();
+  for (size_t b = 0; b < sizes_.size(); ++b)
+    if (program_.buffers()[b].slot >= 0) sizes_[b] = bytes_of(program_.buffers()[b].slot);
+}
+
+// A kernel's bind() depends on shapes and known elements only: what reads none that differ stays as it is. Of a model whose cache grows by
+// a token these are most nodes; nothing of them is touched, as weights have driven it from the caches since.
+void Binding::bind_again() {
+  bool may_have_packed = false;
+  for (const Instruction* instruction : varying_) {
+    const auto operands = program_.operands(*instruction);
+    if (std::none_of(operands.begin(), operands.end(), [&](int32_t slot) { return slot >= 0 && changed_[static_cast<size_t>(slot)] != 0; }))
+      continue;
+    bind_instruction(*instruction, max_threads_);
+    may_have_packed |= instruction->packed_is_shared;
+  }
+  if (may_have_packed) program_.charge_shared_packed();
+  for (size_t b : varying_buffers_) sizes_[b] = bytes_of(program_.buffers()[b].slot);
+}
+
 void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {
   for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
   evaluate();
-  if (!bound_before_) pack_ahead(max_threads, pool);
-  for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads);
-  program_.charge_shared_packed();
-  const auto buffers = program_.buffers();
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b].slot < 0) continue;
-    sizes_[b] = size_bytes(program_.slots()[static_cast<size_t>(buffers[b].slot)].dtype,
-                           shapes_[static_cast<size_t>(buffers[b].slot)].num_elements());
-  }
-  place_parts();
+  if (max_threads != max_threads_) bound_before_ = false;
+  max_threads_ = max_threads;
+  if (bound_before_)
+    bind_again();
+  else
+    bind_all(pool);
+  const OffsetPlan* before = offsets_.get();
+  const bool moved = place_parts();
   place(bucketed);
   if (program_.parallel() || program_.shared()) estimate_costs();
   if (program_.parallel()) judge_costs();
-  bound_before_ = true;
   generation_ = next_generation();
+  if (!bound_before_ || moved || offsets_.get() != before) places_generation_ = generation_;
+  bound_before_ = true;
   std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
 }
@@ -252,12 +289,13 @@ void Binding::judge_costs() {
     for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);
 }
 
-void Binding::place_parts() {
+size_t Binding::bytes_of(int32_t slot) const {
+  return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+}
+
+bool Binding::place_parts() {
+  bool moved = false;
   const auto slots = program_.slots();
-  auto bytes_of = [&](int32_t slot) {
-    const auto s = static_cast<size_t>(slot);
-    return size_bytes(slots[s].dtype, shapes_[s].num_elements());
-  };
   auto row_of = [&](int32_t slot) {
     const auto s = static_cast<size_t>(slot);
     return shapes_[s][shapes_[s].rank() - 1];
@@ -283,8 +321,11 @@ void Binding::place_parts() {
       throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(part.slot)].root) +
                                                    "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
                                                    to_string(shape(part.slot)));
-    part_offsets_[static_cast<size_t>(part.slot)] = offset;
+    size_t& own = part_offsets_[static_cast<size_t>(part.slot)];
+    moved |= own != offset && slots[static_cast<size_t>(part.slot)].placement == Placement::arena;
+    own = offset;
   }
+  return moved;
 }
 
 void Binding::place(bool bucketed) {
@@ -349,28 +390,33 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
   bool first = false;
   {
     std::lock_guard lock(mutex_);
+    const Binding* held = previous && !previous->came_back() ? previous.get() : nullptr;
     previous.reset();
     for (auto it = recent_.begin(); it != recent_.end(); ++it) {
       bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
                               [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
       if (!same) continue;
       recent_.splice(recent_.begin(), recent_, it);
+      recent_.front()->note_return();
       ++statistics_.hits;
       return recent_.front();
     }
     ++statistics_.misses;
     first = statistics_.misses == 1;
-    // The least recent one that no run holds is bound anew: its memory is there already.
+    // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run never come back in time: the
+    // binding of the run before, which is in the caches, then goes on. Now and then the least recent one makes room for extents that do.
+    const bool goes_on = held && statistics_.misses % kMissesPerNewEntry != 0;
+    auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
     if (recent_.size() >= kCapacity) {
-      for (auto it = recent_.end(); it != recent_.begin();) {
-        --it;
-        if (it->use_count() != 1) continue;
-        taken.splice(taken.begin(), recent_, it);
-        break;
-      }
+      auto found = recent_.end();
+      if (goes_on) found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
+      for (auto it = recent_.end(); found == recent_.end() && it != recent_.begin();)
+        if (is_free(*--it)) found = it;
+      if (found != recent_.end()) taken.splice(taken.begin(), recent_, found);
     }
   }
   if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
+  taken.front()->came_back_ = false;
   taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);

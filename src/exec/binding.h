@@ -1,6 +1,7 @@
 // What a program needs beyond itself for one set of extents: shapes, bound kernels, offsets. And the cache of these.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -41,6 +42,12 @@ class Binding {
   /// @throws Error naming the node whose kernel cannot take its shapes.
   void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool);
 
+  /// Another run has the extents that it was bound for.
+  void note_return() const {
+    if (!came_back()) came_back_.store(true, std::memory_order_relaxed);
+  }
+  bool came_back() const { return came_back_.load(std::memory_order_relaxed); }
+
   const Program& program() const { return program_; }
   const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
   const void* state(const Instruction& instruction) const { return state_.get() + instruction.state_offset; }
@@ -69,15 +76,20 @@ class Binding {
   sharing::NodeHint hint(size_t instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
   /// True if two instructions that are or may be expensive need not wait for each other.
   bool wide() const { return wide_; }
-  /// Differs after every bind(), over all bindings of the process: a frame compares it to know whether its pointers are right.
+  /// Differs after every bind(), over all bindings of the process.
   uint64_t generation() const { return generation_; }
+  /// Differs after a bind() that put something of the arena elsewhere: a frame compares it to know whether its pointers are right.
+  uint64_t places_generation() const { return places_generation_; }
 
  private:
   friend struct BindingCache;
   void evaluate();
   void pack_ahead(int max_threads, ThreadPool* pool);
+  void bind_all(ThreadPool* pool);
+  void bind_again();
   void bind_instruction(const Instruction& instruction, int max_threads);
-  void place_parts();
+  size_t bytes_of(int32_t slot) const;
+  bool place_parts();  // true if a part of a buffer in the arena has another place than before
   void place(bool bucketed);
   void estimate_costs();
   void judge_costs();
@@ -87,6 +99,10 @@ class Binding {
   std::vector<int64_t> values_;  // per expression of the symbol table
   std::vector<Shape> shapes_;    // per slot
   std::vector<Tensor> known_;    // per slot of placement known
+  // What depends on the symbols at all: the rest is bound once.
+  std::vector<const Instruction*> varying_;
+  std::vector<size_t> varying_buffers_;
+  std::vector<uint8_t> changed_;  // per slot: its shape, or known elements, differ from when the object was bound before
   std::vector<const Shape*> operand_shapes_;
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
@@ -95,8 +111,10 @@ class Binding {
   std::vector<size_t> sizes_;         // bytes, per buffer
   std::vector<size_t> part_offsets_;  // bytes, per slot; empty if no slot is a part of another
   std::shared_ptr<const OffsetPlan> offsets_;
-  uint64_t generation_ = 0;
+  uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;
+  mutable std::atomic<bool> came_back_ = false;
+  int max_threads_ = 0;
   std::vector<sharing::NodeHint> hints_;
   std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
   bool wide_ = false;
@@ -109,6 +127,7 @@ class Binding {
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.
 struct BindingCache {
   static constexpr size_t kCapacity = 16;
+  static constexpr int64_t kMissesPerNewEntry = 8;  // where extents grow from run to run
 
   /// The binding for these values, made or re-made if needed.
   /// @param pool      as Binding::bind.

@@ -112,7 +112,7 @@ void Frame::ready_pointers() {
       if (const Datum& constant = program_.constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
     }
   }
-  generation_ = binding_->generation();
+  generation_ = binding_->places_generation();
 }
 
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
@@ -127,7 +127,9 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   bool same = binding_ && std::all_of(symbols.begin(), symbols.end(), [&](int32_t s) {
                 return binding_->values()[static_cast<size_t>(s)] == symbol_values_[static_cast<size_t>(s)];
               });
-  if (!same) {
+  if (same) {
+    binding_->note_return();
+  } else {
     const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
     binding_ = program_.bindings().get(program_, symbol_values_, threads, control.pool, std::move(binding_));
   }
@@ -139,7 +141,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     budget_.reset();
     generation_ = 0;
   }
-  if (generation_ != binding_->generation()) ready_pointers();
+  if (generation_ != binding_->places_generation()) ready_pointers();
   if (control.memory && control.memory->allocator) control.memory->allocator->renew(arena_->data(), arena_->size_bytes());
 
   for (int32_t slot : program_.input_slots()) {

@@ -310,13 +310,11 @@ class Lowering {
     made.num_inputs = static_cast<uint16_t>(node.inputs.size());
     made.num_outputs = static_cast<uint16_t>(node.outputs.size());
     made.is_yield = node.is("Yield", "treadle");
-    bool constant = true;
     auto operand = [&](ValueId id) {
       int32_t index = slot_of(id);
       p_.operands_.push_back(index);
       if (index < 0) return;
       made.dynamic |= !slot(index).static_shape || slot(index).dtype == DType::string;
-      constant &= slot(index).constant_shape && slot(index).placement != Placement::known;
     };
     for (ValueId input : node.inputs) operand(input);
     for (ValueId output : node.outputs) operand(output);
@@ -345,7 +343,6 @@ class Lowering {
       made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
       p_.state_bytes_ += made.kernel->state_bytes;
     }
-    made.constant_bind = constant;
     if (made.dynamic) {
       for (ValueId output : node.outputs)
         if (output != kNoValue) slot(slot_of(output)).placement = Placement::held;

@@ -64,7 +64,6 @@ struct Instruction {
   uint32_t state_offset = 0;    ///< of the bound state in the binding
   int32_t scratch_buffer = -1;  ///< index of the planned buffer
   bool dynamic = false;         ///< bound in the run, over Datums
-  bool constant_bind = false;   ///< nothing it binds depends on the feeds: bound once per Binding object
   bool is_yield = false;
   uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it

@@ -40,6 +40,9 @@ int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit
 /// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation = false);
 
+/// Gathers that take an input apart, one element of its outermost axis each, become a Split, whose outputs need no copies.
+int64_t split_inputs(Graph& graph, int64_t limit);
+
 /// Removes nodes that nothing reads, in bodies too, and captures that no body reads any more.
 int64_t remove_dead(Graph& graph, int64_t limit);
 

@@ -79,6 +79,32 @@ TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
   for (int64_t n = 65; n <= 128; ++n) EXPECT_EQ(step(n), 0) << n;
 }
 
+// Nodes that read neither extent, the one, the other or both, and one whose known elements differ where its shapes do not.
+TEST(Frame, ABindingMadeForOtherExtentsComputesAsANewOne) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), 4}), y = b.input("y", DType::float32, {b.symbol("m"), 4});
+  ValueId fixed = b.input("fixed", DType::float32, {3, 4});
+  ValueId both = b.node("Concat", {b.node("Exp", {x}), b.node("Exp", {y})}, {{"axis", int64_t{0}}});
+  ValueId n = b.node("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+  b.output(b.node("Slice", {both, n, b.node("Add", {n, b.ints("one", {1})}), b.ints("axis", {0})}), "first_of_y");
+  b.output(b.node("ReduceSum", {b.node("Neg", {x}), b.ints("axes", {0})}), "sum_of_x");
+  b.output(b.node("ReduceMax", {both, b.ints("axes1", {0})}), "largest");
+  b.output(b.node("MatMul", {fixed, b.constant("w", floats({4, 4}))}), "product");
+  auto graph = b.finish();
+  Program program(graph);
+  // More pairs than the cache holds; from one to the next one extent grows, or both differ.
+  std::vector<std::pair<int64_t, int64_t>> extents;
+  for (int64_t i = 1; i <= 24; ++i) extents.push_back({i, 5});
+  for (int64_t i = 1; i <= 24; ++i) extents.push_back({24, i});
+  for (int64_t i = 1; i <= 24; ++i) extents.push_back({i * 7 % 23 + 1, i * 5 % 19 + 1});
+  for (auto [rows, others] : extents) {
+    const std::vector<Datum> feeds{floats({rows, 4}, -1, 0.01F), floats({others, 4}, 1, -0.02F), floats({3, 4})};
+    const std::vector<Datum> found = run_all(program, feeds), wanted = run_all(Program(graph), feeds);
+    for (size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_TRUE(equal(found[i].tensor(), wanted[i].tensor())) << rows << ' ' << others << ' ' << i;
+  }
+}
+
 TEST(Frame, ViewsAndInPlaceUpdatesShareBytes) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4, 6});

@@ -73,6 +73,9 @@ TREADLE_BINARY(DivOf, hn::Div(acc, x));
 TREADLE_BINARY(ReverseDiv, hn::Div(x, acc));
 TREADLE_BINARY(MaxOf, keep_nan(acc, at_least(acc, x)));
 TREADLE_BINARY(MinOf, keep_nan(acc, at_most(acc, x)));
+// The same bits for an x that is not NaN: acc where it is, x where they are equal.
+TREADLE_BINARY(MaxOfNumber, hn::IfThenElse(hn::Le(acc, x), x, acc));
+TREADLE_BINARY(MinOfNumber, hn::IfThenElse(hn::Ge(acc, x), x, acc));
 TREADLE_BINARY(Less, Truth::of(d, hn::Lt(acc, x)));
 TREADLE_BINARY(LessOrEqual, Truth::of(d, hn::Le(acc, x)));
 TREADLE_BINARY(Greater, Truth::of(d, hn::Gt(acc, x)));
@@ -118,6 +121,17 @@ TREADLE_STEP(binary_step) {
   const float* HWY_RESTRICT x = m->operands[pc->x];
   const float a = pc->a, b = pc->b;
 #define TREADLE_ONE(V_I, I) V_I = F::of(d, V_I, hn::LoadU(d, x + I * hn::Lanes(d)), a, b)
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+// The same where x is one number, which a block of copies would have to bring from memory eight vectors at a time.
+template <class F>
+TREADLE_STEP(scalar_step) {
+  const D d;
+  const V x = hn::Set(d, *m->operands[pc->x]);
+  const float a = pc->a, b = pc->b;
+#define TREADLE_ONE(V_I, I) V_I = F::of(d, V_I, x, a, b)
   TREADLE_EACH(TREADLE_ONE);
 #undef TREADLE_ONE
   TREADLE_NEXT;
@@ -215,6 +229,21 @@ Fn step_of(const ChainStep& step) {
   return last_step;
 }
 
+/// Of the steps that are worth it, the one for an x of one number; null for others.
+Fn scalar_step_of(ChainOp op, float x) {
+  switch (op) {
+    case ChainOp::add: return scalar_step<AddOf>;
+    case ChainOp::sub: return scalar_step<SubOf>;
+    case ChainOp::reverse_sub: return scalar_step<ReverseSub>;
+    case ChainOp::mul: return scalar_step<MulOf>;
+    case ChainOp::div: return scalar_step<DivOf>;
+    case ChainOp::reverse_div: return scalar_step<ReverseDiv>;
+    case ChainOp::max: return std::isnan(x) ? nullptr : scalar_step<MaxOfNumber>;
+    case ChainOp::min: return std::isnan(x) ? nullptr : scalar_step<MinOfNumber>;
+    default: return nullptr;
+  }
+}
+
 // Elements to float32 and back.
 template <class DF, class V = hn::Vec<DF>>
 HWY_INLINE V widened(DF d, const float* p) {
@@ -274,7 +303,7 @@ void write_elements(DType dtype, const float* src, int64_t n, void* dst, int64_t
 const float* block_of(const ChainInput& input, DType dtype, const void* src, int64_t at, int64_t n, int64_t block, float* buffer) {
   const auto* floats = static_cast<const float*>(src);
   switch (input.kind) {
-    case ChainInput::Kind::scalar: return buffer;  // filled before the first block
+    case ChainInput::Kind::scalar: return buffer;
     case ChainInput::Kind::flat:
       if (dtype == DType::float32 && n == block) return floats + at;
       read_elements(dtype, src, at, n, 1, buffer);
@@ -298,6 +327,17 @@ const float* block_of(const ChainInput& input, DType dtype, const void* src, int
   return buffer;
 }
 
+// Of arrays beyond L2 the block after the next one is on its way while a block is computed: with ten steps a block, too few loads are under
+// way otherwise.
+constexpr int64_t kFarElements = int64_t{1} << 18, kBlocksAhead = 2;
+template <bool kToWrite>
+HWY_INLINE void fetch_ahead(const float* block_begin, int64_t block) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int64_t i = 0; i < block; i += kLine)
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block_begin) + (kBlocksAhead * block + i) * sizeof(float)),
+                       kToWrite);  // in integers: it may lie behind the array's end
+}
+
 }  // namespace
 
 void chain_range(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, int64_t begin, int64_t end) {
@@ -308,26 +348,43 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   HWY_ALIGN float spill[kBlock], result[kBlock];
   Step steps[kMaxChainSteps + 1];
   const size_t num_steps = program.steps.size(), num_inputs = program.inputs.size();
-  for (size_t i = 0; i < num_steps; ++i) {
-    const ChainStep& s = program.steps[i];
-    steps[i] = {step_of(s), s.x, s.y, s.function, s.a, s.b};
-  }
-  steps[num_steps] = {last_step, 0, 0, Unary::none, 0, 0};
   Memory memory{};
   memory.spill = spill;
   for (size_t i = 0; i < std::size(buffers); ++i) memory.operands[i] = buffers[i];
+  struct Moving {  // an input of more than one number
+    size_t index;
+    const float* elements;  // null unless blocks are read where they lie
+  } moving[kMaxChainInputs];
+  size_t num_moving = 0;
   for (size_t i = 0; i < num_inputs; ++i) {
     // The end of a last, short block is computed, too, and thrown away: it shall at least be numbers.
     std::fill_n(buffers[i], block, 0.0f);
-    if (plan.inputs[i].kind != ChainInput::Kind::scalar) continue;
+    if (plan.inputs[i].kind != ChainInput::Kind::scalar) {
+      const bool in_place = plan.inputs[i].kind == ChainInput::Kind::flat && program.inputs[i] == DType::float32;
+      moving[num_moving++] = {i, in_place ? static_cast<const float*>(inputs[i]) : nullptr};
+      continue;
+    }
     read_elements(program.inputs[i], inputs[i], 0, 1, 1, buffers[i]);
     std::fill_n(buffers[i] + 1, block - 1, buffers[i][0]);
   }
+  for (size_t i = 0; i < num_steps; ++i) {
+    const ChainStep& s = program.steps[i];
+    const bool is_scalar = s.x < num_inputs && plan.inputs[s.x].kind == ChainInput::Kind::scalar;
+    const Fn scalar = is_scalar ? scalar_step_of(s.op, buffers[s.x][0]) : nullptr;
+    steps[i] = {scalar ? scalar : step_of(s), s.x, s.y, s.function, s.a, s.b};
+  }
+  steps[num_steps] = {last_step, 0, 0, Unary::none, 0, 0};
+  const bool is_far = plan.size >= kFarElements;
   for (int64_t at = begin; at < end; at += block) {
     const int64_t n = std::min(block, end - at);
-    for (size_t i = 0; i < num_inputs; ++i)
-      memory.operands[i] = block_of(plan.inputs[i], program.inputs[i], inputs[i], at, n, block, buffers[i]);
+    for (size_t k = 0; k < num_moving; ++k) {
+      const auto [i, elements] = moving[k];
+      if (is_far && elements) fetch_ahead<false>(elements + at, block);
+      memory.operands[i] =
+          elements && n == block ? elements + at : block_of(plan.inputs[i], program.inputs[i], inputs[i], at, n, block, buffers[i]);
+    }
     const bool direct = program.output == DType::float32 && n == block;
+    if (is_far && direct) fetch_ahead<true>(static_cast<float*>(dst) + at, block);
     memory.dst = direct ? static_cast<float*>(dst) + at : result;
     const V zero = hn::Zero(d);
     steps[0].fn(steps, &memory, zero, zero, zero, zero, zero, zero, zero, zero);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <random>
 
 namespace treadle::kernels {
@@ -98,6 +100,35 @@ TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
   EXPECT_EQ(quantised[1], 12);  // ties to even
   EXPECT_EQ(quantised[2], 255);
   EXPECT_EQ(quantised[3], 0);
+}
+
+// Against an operand of as many copies, which takes the steps that read memory: infinities, NaN and zeros of both signs on both sides.
+TEST(Chain, AnOperandOfOneNumberGivesTheBitsOfItsCopies) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> special{0.0F, -0.0F, 1.5F, -2.0F, kInf, -kInf, kNaN, 1e-40F};
+  std::vector<float> x = random_floats(300, 9);
+  for (size_t i = 0; i < 4 * special.size(); ++i) x[7 * i] = special[i % special.size()];
+  ChainPlan plan;
+  plan.size = static_cast<int64_t>(x.size());
+  const int64_t dims[] = {plan.size};
+  for (ChainOp op : {ChainOp::add, ChainOp::sub, ChainOp::reverse_sub, ChainOp::mul, ChainOp::div, ChainOp::reverse_div, ChainOp::max,
+                     ChainOp::min, ChainOp::less, ChainOp::equal}) {
+    ChainProgram program;
+    program.inputs = {DType::float32, DType::float32};
+    program.steps = {{ChainOp::load, 0}, {op, 1}};
+    for (float number : special) {
+      std::vector<float> results[2];
+      const std::vector<float> copies(x.size(), number);
+      for (int scalar : {0, 1}) {
+        plan.inputs[0] = plan_chain_input(dims, dims);
+        plan.inputs[1] = plan_chain_input(dims, scalar != 0 ? std::span<const int64_t>() : dims);
+        const void* inputs[] = {x.data(), copies.data()};
+        results[scalar].resize(x.size());
+        run_chain(program, plan, inputs, results[scalar].data(), nullptr);
+      }
+      EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), x.size() * sizeof(float)), 0) << static_cast<int>(op) << ' ' << number;
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,72 @@
+// Gather(x, 0), Gather(x, 1), … for each element of the outermost axis of an input -> Split(x), and Squeeze of its outputs: what a state
+// that stacks the caches of all layers is read by. A Gather copies; the outputs of a Split lie in its input, and a Squeeze is a view.
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "passes/matching.h"
+#include "passes/whole_graph.h"
+
+namespace treadle::passes {
+namespace {
+
+constexpr int64_t kMaxParts = 256;
+
+// Per element of axis 0 the Gathers that take it; empty if some element is taken by none: a Split that may have to copy copies it too.
+std::vector<std::vector<NodeId>> find_gathers(const Graph& graph, ValueId input) {
+  const Type& type = graph.type(input);
+  if (!type.is_tensor() || !type.has_rank() || type.rank() == 0 || !(*type.shape)[0].is_const()) return {};
+  const int64_t count = (*type.shape)[0].value();
+  if (count < 2 || count > kMaxParts) return {};
+  std::vector<std::vector<NodeId>> taken(static_cast<size_t>(count));
+  for (const Use& use : graph.value(input).uses) {
+    const Node& node = graph.node(use.node);
+    if (!node.is("Gather") || use.input != 0 || node.attributes.get_int("axis") != 0) continue;
+    const auto index = constant_ints(graph, node.inputs[1]);
+    if (!index || index->size() != 1 || graph.type(node.inputs[1]).rank() != 0) continue;
+    const int64_t element = index->front() < 0 ? index->front() + count : index->front();
+    if (element >= 0 && element < count) taken[static_cast<size_t>(element)].push_back(use.node);
+  }
+  if (std::any_of(taken.begin(), taken.end(), [](const auto& gathers) { return gathers.empty(); })) return {};
+  return taken;
+}
+
+ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vector<std::string>& sources) {
+  const NodeId id = graph.add_node(std::move(spec), before);
+  graph.node(id).sources = sources;
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+
+}  // namespace
+
+int64_t split_inputs(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  for (size_t i = 0; i < graph.inputs.size() && count < limit; ++i) {
+    const ValueId input = graph.inputs[i];
+    const auto taken = find_gathers(graph, input);
+    if (taken.empty()) continue;
+    // In front of all nodes: an input is there from the start.
+    const Node& some = graph.node(taken[0][0]);
+    NodeSpec spec{.op_type = "Split", .inputs = {input}, .name = some.name, .num_outputs = static_cast<int>(taken.size())};
+    spec.attributes.set("axis", int64_t{0});
+    spec.attributes.set("num_outputs", static_cast<int64_t>(taken.size()));
+    const std::vector<std::string> sources = some.sources;
+    const ValueId first = add_inferred(graph, std::move(spec), graph.first(), sources);
+    const NodeId split = graph.value(first).producer, behind = graph.next(split);
+    const ValueId axis = graph.add_constant(graph.value(input).name + "/axis", Tensor::vector<int64_t>(std::vector<int64_t>{0}));
+    for (size_t k = 0; k < taken.size(); ++k) {
+      const ValueId part = graph.node(split).outputs[k];
+      for (NodeId gather : taken[k]) {
+        const ValueId element = add_inferred(graph, {.op_type = "Squeeze", .inputs = {part, axis}, .name = graph.node(gather).name}, behind,
+                                             graph.node(gather).sources);
+        graph.replace_uses(graph.node(gather).outputs[0], element);
+      }
+    }
+    for (const auto& gathers : taken)
+      for (NodeId gather : gathers) graph.remove_node(gather);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace treadle::passes
