@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "core/allocation.h"
 #include "core/checked.h"
@@ -205,20 +206,21 @@ void Binding::bind_again() {
 
 void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {
   for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
-  evaluate();
-  if (max_threads != max_threads_) bound_before_ = false;
+  // What throws below leaves nothing to go on from.
+  const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
   max_threads_ = max_threads;
-  if (bound_before_)
+  evaluate();
+  if (again)
     bind_again();
   else
     bind_all(pool);
-  const OffsetPlan* before = offsets_.get();
+  const std::shared_ptr<const OffsetPlan> before = offsets_;
   const bool moved = place_parts();
   place(bucketed);
   if (program_.parallel() || program_.shared()) estimate_costs();
   if (program_.parallel()) judge_costs();
   generation_ = next_generation();
-  if (!bound_before_ || moved || offsets_.get() != before) places_generation_ = generation_;
+  if (!again || moved || offsets_ != before) places_generation_ = generation_;
   bound_before_ = true;
   std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
