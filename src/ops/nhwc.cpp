@@ -385,7 +385,9 @@ struct NhwcGlobalAveragePool {
     c.request_scratch(kernels::mean_nhwc_scratch_bytes(k.N, k.pixels, k.line, k.C));
     return k;
   }
-  void run(RunContext& c) const { kernels::mean_nhwc(N, pixels, line, C, step, c.in<float>(0), c.out<float>(0), c.scratch<void>(), c.pool()); }
+  void run(RunContext& c) const {
+    kernels::mean_nhwc(N, pixels, line, C, step, c.in<float>(0), c.out<float>(0), c.scratch<void>(), c.pool());
+  }
 };
 
 // y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.
