@@ -1,5 +1,6 @@
 // Jobs: the table, shares, suspension, giving way, forks and kills.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -252,6 +253,20 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   third.get();
   stop.terminate = true;
   EXPECT_THROW(first.get(), Error);
+}
+
+// The second begins where the first one does, on this thread's CPU.
+TEST(Jobs, GuaranteedOnesThatMeetOnACpuSpread) {
+  cpu_set_t before, after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "one CPU";
+  Job first({.name = "first"}), second({.name = "second"});
+  const sharing::Turn begun(first.state().get(), nullptr, {});
+  const int taken = first.state()->slot().cpu;
+  const sharing::Turn elsewhere(second.state().get(), nullptr, {});
+  EXPECT_NE(second.state()->slot().cpu, taken);
+  ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
 // Two sessions on one device meet at its engine: one node at a time, and both come to their ends with their own bits.
