@@ -6,6 +6,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/bounds-inl.h"
 #include "kernels/gemm/fetch_ahead.h"
@@ -67,8 +68,17 @@ template <int kRows, int kVectors, bool kApart>
 HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, NextLines next) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t last = job.columns - (kVectors - 1) * lanes;
+  const bool cut = last < lanes;
+  const FirstLanes rest(d, std::min(last, lanes));
+  auto load = [&](const float* from, int v) {
+    return v == kVectors - 1 && cut ? load_first(d, rest, from + v * lanes) : hn::LoadU(d, from + v * lanes);
+  };
   V sum[kRows][kVectors];
-  TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Zero(d);
+  TREADLE_EACH_VECTOR {
+    const V bias = job.bias != nullptr ? load(job.bias, v) : hn::Zero(d);
+    TREADLE_EACH_ROW sum[r][v] = bias;
+  }
   const float* b = job.B;
   const bool from_l2 = job.num_segments * job.length * kVectors * lanes * static_cast<int64_t>(sizeof(float)) > kPanelBytesInL1;
   for (int64_t s = 0; s < job.num_segments; ++s) {
@@ -83,33 +93,27 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
       add_run<false, kRows, kVectors, kApart>(d, first, a, a_row, job.length, next, b, sum);
   }
 
-  const int64_t last = job.columns - (kVectors - 1) * lanes;
-  const bool cut = last < lanes;
-  const FirstLanes rest(d, std::min(last, lanes));
-  auto load = [&](const float* from, int v) {
-    return v == kVectors - 1 && cut ? load_first(d, rest, from + v * lanes) : hn::LoadU(d, from + v * lanes);
-  };
-  if (job.bias != nullptr) {
-    TREADLE_EACH_VECTOR {
-      const V bias = load(job.bias, v);
-      TREADLE_EACH_ROW sum[r][v] = hn::Add(sum[r][v], bias);
-    }
-  }
   if (job.residual != nullptr) {
     const float* residual = job.residual + row * job.residual_row;
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Add(sum[r][v], load(residual + r * job.residual_row, v));
   }
-  const V low = hn::Set(d, job.low), high = hn::Set(d, job.high);
+  // NaN stays.
+  if (job.low > -std::numeric_limits<float>::infinity()) {
+    const V low = hn::Set(d, job.low);
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(low, sum[r][v]);
+  }
+  if (job.high < std::numeric_limits<float>::infinity()) {
+    const V high = hn::Set(d, job.high);
+    TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_most(high, sum[r][v]);
+  }
   float* c = job.C + row * job.ldc;
   TREADLE_EACH_ROW {
     TREADLE_EACH_VECTOR {
-      // NaN stays.
-      const V y = at_most(high, at_least(low, sum[r][v]));
       float* to = c + r * job.ldc + v * lanes;
       if (v == kVectors - 1 && cut) {
-        store_first(y, d, rest, to);
+        store_first(sum[r][v], d, rest, to);
       } else {
-        hn::StoreU(y, d, to);
+        hn::StoreU(sum[r][v], d, to);
       }
     }
   }

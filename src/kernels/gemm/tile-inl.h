@@ -101,7 +101,7 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 
-// sum += the next k columns of A x the next k rows of B.
+// sum += the next k columns of A x the next k rows of B. kFromL2: these come from there.
 template <bool kFromL2, typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
                              V (&sum)[num_sets(kRows) * kRows][kVectors]) {
@@ -139,60 +139,62 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
   }
 }
 
-template <typename T, int kRows, int kVectors>
+#define TREADLE_EACH_SUM(kSums) \
+  _Pragma("GCC unroll 12") for (int r = 0; r < (kSums); ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+
+// One chain of sums. The accumulators are its own, so that the compiler keeps them in registers.
+template <bool kFromL2, typename T, int kRows, int kVectors, class D>
+HWY_INLINE void add_chain(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
+                          hn::Vec<D> (&total)[kRows][kVectors]) {
+  constexpr int kSums = num_sets(kRows) * kRows;
+  hn::Vec<D> sum[kSums][kVectors];
+  TREADLE_EACH_SUM(kSums) sum[r][v] = hn::Zero(d);
+  add_products<kFromL2, T, kRows, kVectors>(d, job, a, b, k, next, sum);
+  TREADLE_EACH_SUM(kRows) {
+    if constexpr (kSums > kRows) {
+      total[r][v] = hn::Add(sum[r][v], sum[r + kRows][v]);
+    } else {
+      total[r][v] = sum[r][v];
+    }
+  }
+}
+
+template <bool kFromL2, typename T, int kRows, int kVectors>
 HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, NextLines next) {
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int kSums = num_sets(kRows) * kRows;
-  V sum[kSums][kVectors];
-#define TREADLE_EACH_SUM _Pragma("GCC unroll 12") for (int r = 0; r < kSums; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
-  TREADLE_EACH_SUM sum[r][v] = hn::Zero(d);
   const T* a = job.A + row * job.a_row;
   const T* b = job.B;
-  HWY_ALIGN T longer[kSums * kVectors * hn::MaxLanes(d)];
-  T* before = nullptr;  // what the sums of earlier chains came to
   const int64_t longest = job.epilogue->longest_sum;
-  const bool is_long = job.K > longest;
-  const bool from_l2 = job.K * job.b_row * static_cast<int64_t>(sizeof(T)) > kPanelBytesInL1;
+  HWY_ALIGN T sums[kRows * kVectors * hn::MaxLanes(d)];
+  T* before = nullptr;  // what earlier chains came to
   int64_t k = job.K;
-  do {
-    if (kVectors > 2 && from_l2)
-      add_products<(kVectors > 2), T, kRows, kVectors>(d, job, a, b, std::min(k, longest), next, sum);
-    else
-      add_products<false, T, kRows, kVectors>(d, job, a, b, std::min(k, longest), next, sum);
-    k -= longest;
-    if (!is_long) break;
-    if (before != nullptr) TREADLE_EACH_SUM sum[r][v] = hn::Add(sum[r][v], hn::Load(d, before + (r * kVectors + v) * lanes));
-    if (k <= 0) break;
-    before = longer;
-    TREADLE_EACH_SUM {
-      hn::Store(sum[r][v], d, before + (r * kVectors + v) * lanes);
-      sum[r][v] = hn::Zero(d);
-    }
-  } while (true);
-#undef TREADLE_EACH_SUM
-  if constexpr (num_sets(kRows) == 2) {
-    V total[1][kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) total[0][v] = hn::Add(sum[0][v], sum[1][v]);
-    finish<T, kRows, kVectors>(d, total, job, row);
-  } else {
-    finish<T, kRows, kVectors>(d, sum, job, row);
+  for (; k > longest; k -= longest) {
+    V sum[kRows][kVectors];
+    add_chain<kFromL2, T, kRows, kVectors>(d, job, a, b, longest, next, sum);
+    if (before != nullptr) TREADLE_EACH_SUM(kRows) sum[r][v] = hn::Add(sum[r][v], hn::Load(d, before + (r * kVectors + v) * lanes));
+    before = sums;
+    TREADLE_EACH_SUM(kRows) hn::Store(sum[r][v], d, before + (r * kVectors + v) * lanes);
   }
+  V sum[kRows][kVectors];
+  add_chain<kFromL2, T, kRows, kVectors>(d, job, a, b, k, next, sum);
+  if (before != nullptr) TREADLE_EACH_SUM(kRows) sum[r][v] = hn::Add(sum[r][v], hn::Load(d, before + (r * kVectors + v) * lanes));
+  finish<T, kRows, kVectors>(d, sum, job, row);
 }
+#undef TREADLE_EACH_SUM
 
-template <typename T, int kVectors, int kRows = max_rows(kVectors)>
+template <bool kFromL2, typename T, int kVectors, int kRows = max_rows(kVectors)>
 HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, NextLines next) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return tile_of<T, kVectors, kRows - 1>(rows, job, row, next);
+    if (rows < kRows) return tile_of<kFromL2, T, kVectors, kRows - 1>(rows, job, row, next);
   }
-  tile<T, kRows, kVectors>(job, row, next);
+  tile<kFromL2 && (kRows > 1), T, kRows, kVectors>(job, row, next);
 }
 
 // Even blocks: 7 rows are 4 + 3, never 6 + 1.
-template <typename T, int kVectors>
+template <bool kFromL2, typename T, int kVectors>
 void rows_of(const TileJob<T>& job) {
   const int64_t rows = job.row_end - job.row_begin;
   const int64_t blocks = (rows + max_rows(kVectors) - 1) / max_rows(kVectors);
@@ -201,7 +203,7 @@ void rows_of(const TileJob<T>& job) {
   NextLines next(job.next, job.B, job.b_row * static_cast<int64_t>(sizeof(T)), blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = low + (block < extra ? 1 : 0);
-    tile_of<T, kVectors>(count, job, row, next);
+    tile_of<kFromL2, T, kVectors>(count, job, row, next);
     next.skip(job.K);
     row += count;
   }
@@ -212,7 +214,11 @@ void rows_any(const TileJob<T>& job) {
   if constexpr (kVectors > 1) {
     if (job.vectors < kVectors) return rows_any<T, kVectors - 1>(job);
   }
-  rows_of<T, kVectors>(job);
+  const bool from_l2 = job.K * job.b_row * static_cast<int64_t>(sizeof(T)) > kPanelBytesInL1;
+  if (kVectors > 2 && from_l2)
+    rows_of<(kVectors > 2), T, kVectors>(job);
+  else
+    rows_of<false, T, kVectors>(job);
 }
 
 template <typename T>
