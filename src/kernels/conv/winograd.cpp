@@ -23,8 +23,7 @@ constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole b
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 
-/// The tiles of one image, cut into blocks of whole tile rows; of several images where one has few. A block's input with its border is dead
-/// when the products are written: they share a buffer.
+/// The tiles of one image, cut into blocks of whole tile rows; of several images where one has few.
 struct Plan {
   int64_t out, points;  // outputs of a tile's side, matrices
   int64_t C, M;         // rounded up
@@ -32,9 +31,8 @@ struct Plan {
   int64_t rows_per_block, images_per_block;
   int64_t blocks;              // of one image
   int64_t items;               // blocks of all images
-  int64_t x_row, x_image;      // floats
   int64_t v_matrix, m_matrix;  // floats from matrix to matrix: one cache line more than needed, as powers of two would share cache sets
-  size_t first_bytes, second_bytes, slot_bytes;
+  size_t v_bytes, m_bytes, zeros_bytes, slot_bytes;
 
   Plan(const ConvParams& p, int outputs) : out(outputs), points((out + 2) * (out + 2)) {
     const Window& w = p.window;
@@ -49,14 +47,13 @@ struct Plan {
     images_per_block =
         blocks == 1 ? std::clamp<int64_t>(tiles_per_block / std::max<int64_t>(1, high * wide), 1, std::max<int64_t>(1, p.N)) : 1;
     items = blocks * ((p.N + images_per_block - 1) / images_per_block);
-    x_row = (wide * out + 2) * C;
-    x_image = (rows_per_block * out + 2) * x_row;
     const int64_t tiles = images_per_block * rows_per_block * wide;
     v_matrix = tiles * C + kWinogradLanes;
     m_matrix = tiles * M + kWinogradLanes;
-    first_bytes = aligned_bytes<float>(std::max(images_per_block * x_image, points * m_matrix));
-    second_bytes = aligned_bytes<float>(points * v_matrix);
-    slot_bytes = first_bytes + second_bytes + aligned_bytes<uint8_t>(tiles);
+    v_bytes = aligned_bytes<float>(points * v_matrix);
+    m_bytes = aligned_bytes<float>(points * m_matrix);
+    zeros_bytes = aligned_bytes<float>(C);
+    slot_bytes = v_bytes + m_bytes + zeros_bytes + aligned_bytes<uint8_t>(tiles);
   }
   bool by_block() const { return items >= kEnoughBlocks; }
 };
@@ -85,61 +82,50 @@ struct Block {
   ThreadPool* pool;
   int64_t image, images, first_row, tile_rows;  // the first image, how many; tile rows
 
-  float* first() const { return reinterpret_cast<float*>(scratch); }
-  float* second() const { return reinterpret_cast<float*>(scratch + plan.first_bytes); }
-  uint8_t* finite() const { return reinterpret_cast<uint8_t*>(scratch + plan.first_bytes + plan.second_bytes); }
+  float* v() const { return reinterpret_cast<float*>(scratch); }
+  float* m() const { return reinterpret_cast<float*>(scratch + plan.v_bytes); }
+  float* zeros() const { return reinterpret_cast<float*>(scratch + plan.v_bytes + plan.m_bytes); }
+  uint8_t* finite() const { return reinterpret_cast<uint8_t*>(scratch + plan.v_bytes + plan.m_bytes + plan.zeros_bytes); }
   int64_t tiles_of_image() const { return tile_rows * plan.wide; }
   int64_t tiles() const { return images * tiles_of_image(); }
   int64_t output_rows() const { return std::min(tile_rows * plan.out, p.window.out[1] - first_row * plan.out); }
 
-  /// Rows of the input with zeros all around, channels rounded up to vectors.
-  void gather() const {
-    const Window& w = p.window;
-    const int64_t pixels = plan.wide * plan.out + 2, left = w.pad_begin[2];
-    const int64_t inside = std::clamp<int64_t>(w.in[2], 0, pixels - left);
-    const int64_t rows = tile_rows * plan.out + 2;
-    parallel_for(pool, images * rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t item = begin; item < end; ++item) {
-        const int64_t n = item / rows, r = item % rows;
-        float* row = first() + n * plan.x_image + r * plan.x_row;
-        const int64_t ih = first_row * plan.out + r - w.pad_begin[1];
-        if (ih < 0 || ih >= w.in[1]) {
-          std::fill(row, row + plan.x_row, 0.0f);
-          continue;
-        }
-        const int64_t step = p.x_step();
-        const float* from = x + ((image + n) * w.in[1] + ih) * w.in[2] * step;
-        float* to = row + left * plan.C;
-        std::fill(row, to, 0.0f);
-        if (plan.C == p.C && step == p.C) {
-          std::copy(from, from + inside * p.C, to);
-        } else {
-          for (int64_t pixel = 0; pixel < inside; ++pixel) {
-            std::copy_n(from + pixel * step, p.C, to + pixel * plan.C);
-            std::fill(to + pixel * plan.C + p.C, to + (pixel + 1) * plan.C, 0.0f);
-          }
-        }
-        std::fill(to + inside * plan.C, row + plan.x_row, 0.0f);
-      }
-    });
-  }
-
+  /// m = v times the weights, point by point. Part by part of the channels: a panel of one stays in L1 while all tiles pass.
   void products() const {
     const Parts parts(p.C);
-    const int64_t ahead = chunks_ahead(pool);
+    const Panels panels(p.M, panel_shape<float>());
+    const int64_t ahead = chunks_ahead(pool), weights_of_point = point_size(p), padded = panels.padded_columns();
     parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
+      Epilogue<float> first, others;
+      first.longest_sum = others.longest_sum = parts.longest_sum;
+      others.residual_row = plan.M;
       for (int64_t point = begin; point < end; ++point) {
-        float* sums = first() + point * plan.m_matrix;
-        const float* weights_of_point = packed + point * point_size(p);
-        const float* next_point = packed + (point + ahead) % plan.points * point_size(p);
+        float* const sums = m() + point * plan.m_matrix;
+        others.residual = sums;
         for (int64_t part = 0; part < parts.count; ++part) {
-          const int64_t from = parts.begin(part), to = parts.begin(part + 1);
-          Epilogue<float> e;
-          e.longest_sum = parts.longest_sum;
-          if (part > 0) e.residual = sums, e.residual_row = plan.M;
-          const float *own = weights_of_point + packed_b_size<float>(from, p.M), *behind = weights_of_point + packed_b_size<float>(to, p.M);
-          gemm<float>(tiles(), {second() + point * plan.v_matrix + from, plan.C, 1},
-                      {to - from, p.M, own, part + 1 < parts.count ? behind : next_point}, sums, plan.M, e, nullptr);
+          const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
+          const float* own = packed + point * weights_of_point + from * padded;
+          for (int64_t panel = 0; panel < panels.count; ++panel) {
+            const int64_t column = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+            const bool last = part + 1 == parts.count && panel + 1 == panels.count;
+            const float* next = last ? packed + (point + ahead) % plan.points * weights_of_point : own + depth * width;
+            gemm_tile_rows<float>({.A = v() + point * plan.v_matrix + from,
+                                   .a_row = plan.C,
+                                   .a_col = 1,
+                                   .B = own,
+                                   .b_row = width,
+                                   .vectors = width / panels.lanes,
+                                   .C = sums + column,
+                                   .ldc = plan.M,
+                                   .K = depth,
+                                   .row_begin = 0,
+                                   .row_end = tiles(),
+                                   .first_column = column,
+                                   .columns = std::min(width, p.M - column),
+                                   .epilogue = part > 0 ? &others : &first,
+                                   .next = next});
+            own += depth * width;
+          }
         }
       }
     });
@@ -192,11 +178,22 @@ struct Block {
     const Clamp clamp = clamp_of(epilogue);
     const int64_t first_pixel = image * p.window.out_size() + first_row * plan.out * p.window.out[2], step = p.y_step();
     const int64_t each = tiles_of_image();
-    gather();
+    std::fill_n(zeros(), p.C, 0.0f);
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
       each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
-        winograd_input(static_cast<int>(plan.out), begin, end, plan.wide, plan.C, first() + n * plan.x_image, plan.x_row,
-                       second() + n * each * plan.C, plan.v_matrix);
+        winograd_input(static_cast<int>(plan.out), begin, end,
+                       {.tiles_wide = plan.wide,
+                        .x = x + (image + n) * p.window.in[1] * p.window.in[2] * p.x_step(),
+                        .rows = p.window.in[1],
+                        .columns = p.window.in[2],
+                        .x_pixel = p.x_step(),
+                        .top = first_row * plan.out - p.window.pad_begin[1],
+                        .left = -p.window.pad_begin[2],
+                        .channels = p.C,
+                        .zeros = zeros(),
+                        .v = v() + n * each * plan.C,
+                        .v_matrix = plan.v_matrix,
+                        .v_row = plan.C});
       });
     });
     products();
@@ -205,7 +202,7 @@ struct Block {
         const int64_t pixel = first_pixel + n * p.window.out_size();
         winograd_output(static_cast<int>(plan.out), begin, end,
                         {.tiles_wide = plan.wide,
-                         .m = first() + n * each * plan.M,
+                         .m = m() + n * each * plan.M,
                          .m_matrix = plan.m_matrix,
                          .m_row = plan.M,
                          .rows = output_rows(),

@@ -127,42 +127,70 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   }
 }
 
-template <int kOut>
-void input_tiles(int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
-                 int64_t v_matrix) {
+// One vector of channels of one tile; at(i, j): where it begins in row i and column j of the tile.
+template <int kOut, bool kCut, class At>
+HWY_INLINE void input_vector(D d, [[maybe_unused]] const FirstLanes<D>& first, At at, float* to, int64_t v_matrix) {
   constexpr int kIn = kOut + 2;
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t tile = begin; tile < end; ++tile) {
-    const float* corner = x + tile / tiles_wide * kOut * x_row + tile % tiles_wide * kOut * channels;
-    float* to = v + tile * channels;
-    for (int64_t c = 0; c < channels; c += lanes) {
-      // A vector that is wider than what is left reads of the next pixel and does not write it.
-      const bool cut = channels - c < lanes;
-      const FirstLanes first(d, std::min(channels - c, lanes));
-      V t[kIn][kIn];  // columns transformed
+  V t[kIn][kIn];  // columns transformed
 #pragma GCC unroll 6
-      for (int j = 0; j < kIn; ++j) {
-        V column[kIn], out[kIn];
+  for (int j = 0; j < kIn; ++j) {
+    V column[kIn], out[kIn];
 #pragma GCC unroll 6
-        for (int i = 0; i < kIn; ++i) column[i] = hn::LoadU(d, corner + i * x_row + j * channels + c);
-        input_line<kOut>(d, column, out);
+    for (int i = 0; i < kIn; ++i) column[i] = kCut ? load_first(d, first, at(i, j)) : hn::LoadU(d, at(i, j));
+    input_line<kOut>(d, column, out);
 #pragma GCC unroll 6
-        for (int i = 0; i < kIn; ++i) t[i][j] = out[i];
-      }
+    for (int i = 0; i < kIn; ++i) t[i][j] = out[i];
+  }
 #pragma GCC unroll 6
-      for (int i = 0; i < kIn; ++i) {
-        V out[kIn];
-        input_line<kOut>(d, t[i], out);
-        if (cut) {
+  for (int i = 0; i < kIn; ++i) {
+    V out[kIn];
+    input_line<kOut>(d, t[i], out);
 #pragma GCC unroll 6
-          for (int j = 0; j < kIn; ++j) store_first(out[j], d, first, to + (i * kIn + j) * v_matrix + c);
-        } else {
-#pragma GCC unroll 6
-          for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * v_matrix + c);
-        }
+    for (int j = 0; j < kIn; ++j) {
+      float* const to_point = to + (i * kIn + j) * v_matrix;
+      if constexpr (kCut) {
+        store_first(out[j], d, first, to_point);
+      } else {
+        hn::StoreU(out[j], d, to_point);
       }
     }
+  }
+}
+
+// All channels of one tile; at(i, j): its pixel in row i and column j.
+template <int kOut, class At>
+HWY_INLINE void input_tile(D d, const WinogradInput& in, float* to, At at) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = in.channels - in.channels % lanes;
+  const FirstLanes first(d, in.channels - whole);
+  for (int64_t c = 0; c < whole; c += lanes)
+    input_vector<kOut, false>(
+        d, first, [&](int i, int j) HWY_ATTR { return at(i, j) + c; }, to + c, in.v_matrix);
+  if (whole < in.channels)
+    input_vector<kOut, true>(
+        d, first, [&](int i, int j) HWY_ATTR { return at(i, j) + whole; }, to + whole, in.v_matrix);
+}
+
+template <int kOut>
+void input_tiles(int64_t begin, int64_t end, const WinogradInput& in) {
+  constexpr int kIn = kOut + 2;
+  const D d;
+  const int64_t x_row = in.columns * in.x_pixel;
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const int64_t row = in.top + tile / in.tiles_wide * kOut, column = in.left + tile % in.tiles_wide * kOut;
+    float* to = in.v + tile * in.v_row;
+    if (row >= 0 && column >= 0 && row + kIn <= in.rows && column + kIn <= in.columns) {
+      const float* corner = in.x + row * x_row + column * in.x_pixel;
+      input_tile<kOut>(d, in, to, [&](int i, int j) HWY_ATTR { return corner + i * x_row + j * in.x_pixel; });
+      continue;
+    }
+    const float* pixels[kIn][kIn];
+    for (int i = 0; i < kIn; ++i) {
+      for (int j = 0; j < kIn; ++j) {
+        const bool inside = row + i >= 0 && row + i < in.rows && column + j >= 0 && column + j < in.columns;
+        pixels[i][j] = inside ? in.x + (row + i) * x_row + (column + j) * in.x_pixel : in.zeros;
+      }
+    }
+    input_tile<kOut>(d, in, to, [&](int i, int j) HWY_ATTR { return pixels[i][j]; });
   }
 }
 
@@ -230,9 +258,8 @@ void weights_here(int out, const float* weights, int64_t filter_floats, int64_t 
                   int64_t packed_matrix) {
   (out == 2 ? weight_tiles<2> : weight_tiles<4>)(weights, filter_floats, channels, filters, width, packed, packed_matrix);
 }
-void input_here(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
-                int64_t v_matrix) {
-  (out == 2 ? input_tiles<2> : input_tiles<4>)(begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
+void input_here(int out, int64_t begin, int64_t end, const WinogradInput& input) {
+  (out == 2 ? input_tiles<2> : input_tiles<4>)(begin, end, input);
 }
 void output_here(int out, int64_t begin, int64_t end, const WinogradOutput& o) {
   (out == 2 ? output_tiles<2> : output_tiles<4>)(begin, end, o);
@@ -252,9 +279,8 @@ void winograd_weights(int out, const float* weights, int64_t filter_floats, int6
                       int64_t packed_matrix) {
   HWY_DYNAMIC_DISPATCH(weights_here)(out, weights, filter_floats, channels, filters, width, packed, packed_matrix);
 }
-void winograd_input(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
-                    int64_t v_matrix) {
-  HWY_DYNAMIC_DISPATCH(input_here)(out, begin, end, tiles_wide, channels, x, x_row, v, v_matrix);
+void winograd_input(int out, int64_t begin, int64_t end, const WinogradInput& input) {
+  HWY_DYNAMIC_DISPATCH(input_here)(out, begin, end, input);
 }
 void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& output) {
   HWY_DYNAMIC_DISPATCH(output_here)(out, begin, end, output);

@@ -9,12 +9,19 @@ namespace treadle::kernels {
 /// Floats of a row of sums are rounded up to this, the widest vector.
 inline constexpr int64_t kWinogradLanes = 16;
 
-/// Tiles [begin, end) of a block of `tiles_wide` tiles a row.
-/// @param x  the block's input with its border: rows of `x_row` floats, pixels of `channels` floats; as many as make a vector may be read
-/// behind it
-/// @param v  (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `channels` floats
-void winograd_input(int out, int64_t begin, int64_t end, int64_t tiles_wide, int64_t channels, const float* x, int64_t x_row, float* v,
-                    int64_t v_matrix);
+/// A block's way in: v = B^T x B. What lies outside the image is zero.
+struct WinogradInput {
+  int64_t tiles_wide;
+  const float* x;  ///< the image: rows of `columns` pixels, `x_pixel` floats apart
+  int64_t rows, columns, x_pixel;
+  int64_t top, left;  ///< where in the image the first tile begins; negative in the border
+  int64_t channels;
+  const float* zeros;  ///< as many as there are channels
+  float* v;            ///< (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `v_row` floats
+  int64_t v_matrix, v_row;
+};
+/// Tiles [begin, end).
+void winograd_input(int out, int64_t begin, int64_t end, const WinogradInput& input);
 
 /// G g G^T, computed in double, of `channels` channels of the filters of one panel of packed weights.
 /// @param weights  of the first filter, its first channel, at any address: filters `filter_floats` floats apart, 9 floats a channel
