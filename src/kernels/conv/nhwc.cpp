@@ -65,9 +65,9 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
 /// The depth of a convolution in parts of nearly equal length, runs of whole segments or pieces of one segment: a part of a panel stays in
 /// L2 while all pixels of a block pass, beside the part that is fetched meanwhile.
 struct DepthParts {
-  int64_t pieces, segments_each, segment_count, length, count;
+  int64_t pieces, segments_each, segment_count, length, fold, count;
 
-  DepthParts(const Segments& segments, int64_t width) : segment_count(segments.count), length(segments.length) {
+  DepthParts(const Segments& segments, int64_t width, int fold_by) : segment_count(segments.count), length(segments.length), fold(fold_by) {
     const int64_t depth = std::max<int64_t>(1, kPartFloats / width);
     const bool whole = segments.count * length <= depth + depth / 2;
     pieces = whole ? 1 : std::max<int64_t>(1, divide_up(length, depth));
@@ -77,9 +77,10 @@ struct DepthParts {
   struct Part {
     int64_t first_segment, segments, begin, length;
   };
+  int64_t cut(int64_t piece) const { return length / fold * piece / pieces * fold; }
   Part part(int64_t i) const {
-    const int64_t first = i / pieces * segments_each, begin = length * (i % pieces) / pieces;
-    return {first, std::min(segments_each, segment_count - first), begin, length * (i % pieces + 1) / pieces - begin};
+    const int64_t first = i / pieces * segments_each, begin = cut(i % pieces);
+    return {first, std::min(segments_each, segment_count - first), begin, cut(i % pieces + 1) - begin};
   }
 };
 
@@ -93,6 +94,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   // Within a line pixels are evenly spaced.
   const bool flat = is_flat(w), uniform = flat || (plan.block_lines == 1 && plan.line <= kMaxPieceRows);
   const int64_t channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p), group_floats = K * plan.panels.padded_columns();
+  const int fold = direct_fold(p);
   int64_t offsets[kMaxSegments];
   std::vector<int64_t> many;
   int64_t* at = offsets;
@@ -138,13 +140,13 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
             const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel);
             const int64_t filter = group * filters + column, pixel = image * out_size + p0;
             float* to = y + pixel * p.y_step() + filter;
-            const DepthParts parts(segments, vectors * plan.panels.lanes);
+            const DepthParts parts(segments, vectors * plan.panels.lanes, fold);
             const float* weights_of_part = packed + group * group_floats + K * column;
             for (int64_t i = 0; i < parts.count; ++i) {
               const bool first = i == 0, last = i + 1 == parts.count;
               const DepthParts::Part part = parts.part(i);
               const float* residual = e.residual != nullptr ? e.residual + pixel * p.M + filter : nullptr;
-              const float* behind = weights_of_part + part.segments * part.length * vectors * plan.panels.lanes;
+              const float* behind = weights_of_part + part.segments * part.length / fold * vectors * plan.panels.lanes;
               nhwc_tile({.A = first_window + part.begin,
                          .a_row = w.stride[2] * source.step,
                          .pixels = uniform ? nullptr : pixels,
@@ -162,6 +164,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
                          .residual_row = first ? p.M : p.y_step(),
                          .low = last ? clamp.low : -kInfinity,
                          .high = last ? clamp.high : kInfinity,
+                         .fold = fold,
                          .next = last && panel + 1 == last_panel ? weights_of_next : behind});
               weights_of_part = behind;
             }
@@ -255,6 +258,8 @@ std::vector<NhwcMethod> nhwc_methods(const ConvParams& p) {
   return methods;
 }
 
+int direct_fold(const ConvParams& p) { return nhwc_fold(p.M / p.group, p.C / p.group); }
+
 std::string_view nhwc_method_name(NhwcMethod method) {
   switch (method) {
     case NhwcMethod::depthwise: return "depthwise";
@@ -307,19 +312,25 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
     }
     return;
   }
+  const int64_t fold = direct_fold(p);
   each_block(p, [&](const PackedBlock& b) {
     for (int64_t n = 0; n < b.columns; ++n) {
       int64_t at = b.from + n * b.depth + b.c0 * b.taps;
       for (int64_t c = b.c0; c < b.c1; ++c) {
-        for (int64_t t = 0; t < b.taps; ++t) visit(at++, b.to + (t * b.channels + c) * b.width + n);
+        for (int64_t t = 0; t < b.taps; ++t) {
+          const int64_t k = t * b.channels + c;
+          visit(at++, b.to + k / fold * b.width + n * fold + k % fold);
+        }
       }
     }
   });
 }
 
+}  // namespace
+
 // Transposed in registers, a block at a time; rows of several taps are put in their places afterwards. Weights of a file may lie anywhere,
 // which is no place for floats: they are copied first.
-void pack_direct(const ConvParams& p, const float* weights, float* packed) {
+void direct::pack_rows(const ConvParams& p, const float* weights, float* packed) {
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   std::vector<float> copied, transposed;
   each_block(p, [&](const PackedBlock& b) {
@@ -347,13 +358,14 @@ void pack_direct(const ConvParams& p, const float* weights, float* packed) {
   });
 }
 
-}  // namespace
-
 void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
   switch (method) {
     case NhwcMethod::winograd4: return winograd_pack(p, 4, weights, packed);
     case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed);
-    case NhwcMethod::direct: return pack_direct(p, weights, packed);
+    case NhwcMethod::direct:
+      if (direct_fold(p) == 1) return pack_rows(p, weights, packed);
+      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // few of them are used
+      [[fallthrough]];
     case NhwcMethod::depthwise:
       return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });
   }

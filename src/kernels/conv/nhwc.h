@@ -57,6 +57,8 @@ int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
 /// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
 /// @param weights  at any address: they are read bytewise
 void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed);
+/// How many k's share a row of the weights packed for the direct way (nhwc_tile.h).
+int direct_fold(const ConvParams& params);
 /// The weights that nhwc_pack read. @param method  none of winograd's, whose transforms round.
 void nhwc_unpack(const ConvParams& params, NhwcMethod method, const float* packed, float* weights);
 

@@ -170,7 +170,7 @@ int64_t nhwc_bf16_packed_size(const ConvParams& p, Bf16Form form) { return p.gro
 
 void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, uint32_t* packed) {
   std::vector<float> wide(static_cast<size_t>(nhwc_packed_size(p, NhwcMethod::direct)));
-  nhwc_pack(p, NhwcMethod::direct, weights, wide.data());
+  direct::pack_rows(p, weights, wide.data());
   const Panels panels(p.M / p.group, panel_shape<float>());
   const int64_t K = depth_of(p);
   const float* rows = wide.data();

@@ -65,6 +65,9 @@ struct Segments {
   }
 };
 
+/// The weights packed for the direct way, but not folded.
+void pack_rows(const ConvParams& p, const float* weights, float* packed);
+
 inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
 
 /// How the direct way cuts its work: lines of outputs (a line's pixels are evenly spaced in the image) in blocks, times groups, times

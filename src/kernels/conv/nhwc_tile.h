@@ -6,6 +6,9 @@
 namespace treadle::kernels {
 
 /// C(r, m) = clamp(bias(m) + sum over s, k of A[pixel(r) + segments[s] + k] * B[(s * length + k) * panel width + m] + residual(r, m))
+///
+/// A panel of few columns may be folded: a row of it holds the weights of `fold` k's, those of each column side by side, so that a vector's
+/// lanes all have something to do.
 struct NhwcTile {
   const float* A;
   int64_t a_row;            ///< pixel(r) = r * a_row, unless there are
@@ -20,10 +23,14 @@ struct NhwcTile {
   const float* residual;       ///< as C, or null; may be C
   int64_t residual_row;        ///< floats from row to row of the residual
   float low, high;
+  int fold = 1;                 ///< nhwc_fold's; `length` is a multiple of it
   const float* next = nullptr;  ///< what is read after this panel, and as large: fetched into L2 meanwhile
 };
 
-/// Every element is one sum in the order of its segments, whatever `rows` is.
+/// How many k's share a row of a panel: 1, or 2 or 4 for one vector of which a half or a quarter would do.
+int nhwc_fold(int64_t columns, int64_t length);
+
+/// Every element is one sum in the order of its segments, whatever `rows` is; folded, `fold` sums.
 void nhwc_tile(const NhwcTile& job);
 
 }  // namespace treadle::kernels

@@ -56,7 +56,8 @@ void expand(const ConvParams& p, int64_t wide, const float* x, const ConvStage& 
                .residual = nullptr,
                .residual_row = 0,
                .low = clamp.low,
-               .high = clamp.high});
+               .high = clamp.high,
+               .fold = direct_fold(p)});
   }
   if (!clamp.complete) unary_f32(stage.epilogue.activation, stage.epilogue.a, stage.epilogue.b, y, y, pixels * p.M);
 }

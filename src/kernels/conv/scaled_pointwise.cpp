@@ -49,7 +49,7 @@ HWY_EXPORT(scale_channels);
 
 constexpr int64_t kGrainFloats = 16 * 1024;
 
-bool scales_weights(const ConvParams& p) { return packed_b_size<float>(p.C, p.M) <= p.window.out_size() * p.C; }
+bool scales_weights(const ConvParams& p) { return packed_b_size<float>(p.C, p.M) <= p.window.out_size() * p.C && direct_fold(p) == 1; }
 
 }  // namespace
 

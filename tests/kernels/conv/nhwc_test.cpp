@@ -126,6 +126,23 @@ TEST(NhwcConv, DeepWindowsAreSummedInParts) {
   }
 }
 
+// So few filters that several channels share a vector: by two and four, and not at all where their number is odd.
+TEST(NhwcConv, FewFiltersFoldTheChannels) {
+  Random random(59);
+  for (const auto& [channels, filters, kernel] :
+       {std::array<int64_t, 3>{24, 8, 3}, {24, 5, 3}, {24, 4, 3}, {20, 1, 1}, {10, 3, 3}, {7, 4, 3}, {9002, 7, 1}, {9004, 3, 1}}) {
+    for (int64_t groups : {1, 3}) {
+      ConvParams p{.N = 1, .C = channels * groups, .M = filters * groups, .group = groups};
+      const int64_t in[] = {random.integer(3, 9), random.integer(3, 30)}, k[] = {kernel, kernel}, stride[] = {1, random.integer(1, 2)},
+                    pad = kernel / 2, pads[] = {pad, pad, pad, pad};
+      const int64_t out[] = {pool_out_extent(in[0], kernel, stride[0], 1, pad, pad, false),
+                             pool_out_extent(in[1], kernel, stride[1], 1, pad, pad, false)};
+      p.window = make_window(in, out, k, stride, pads, {});
+      for (Unary activation : kActivations) check(p, NhwcMethod::direct, random, activation);
+    }
+  }
+}
+
 /// What the two convolutions give one after the other, bit for bit.
 TEST(PointwiseDepthwise, EqualsTheTwoOneAfterTheOther) {
   Random random(59);
