@@ -16,7 +16,7 @@ constexpr int64_t kPointsPerBlock = 32 * 36;    // of transformed tiles, which s
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // so few are done at once: each block reads all weights
 // Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few of
 // them.
-constexpr int64_t kLongestSum = 128, kShortestSum = 32, kFewChains = 4;
+constexpr int64_t kLongestSum = 128, kShortestSum = 16, kFewChains = 4;
 constexpr int64_t kChannelsTogether = 8;  // channels are rounded up to these; weights of more would be multiplied by zeros
 constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
 
