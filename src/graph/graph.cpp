@@ -84,7 +84,7 @@ std::unique_ptr<Graph> Graph::clone() const {
   copy->first_ = first_;
   copy->last_ = last_;
   copy->num_alive_ = num_alive_;
-  copy->by_name_ = by_name_;
+  copy->value_names_ = value_names_;
   copy->node_names_ = node_names_;
   copy->name_counters_ = name_counters_;
   for (const Slot& slot : nodes_) {
@@ -110,30 +110,53 @@ std::unique_ptr<Graph> Graph::clone() const {
   return copy;
 }
 
+uint32_t Graph::find_value_name(size_t hash, std::string_view value_name) const {
+  return value_names_.find(hash, value_name, [&](uint32_t i) -> std::string_view { return values_[i].name; });
+}
+
+uint32_t Graph::find_node_name(size_t hash, std::string_view node_name) const {
+  return node_names_.find(hash, node_name, [&](uint32_t i) -> std::string_view { return nodes_[i].node->name; });
+}
+
+bool Graph::has_name(std::string_view wanted) const {
+  const size_t hash = NameIndex::hash(wanted);
+  return find_value_name(hash, wanted) != NameIndex::kNone || find_node_name(hash, wanted) != NameIndex::kNone;
+}
+
 std::string Graph::unique_name(std::string_view stem) {
-  std::string base(stem.empty() ? std::string_view("value") : stem);
-  if (!by_name_.contains(base) && !node_names_.contains(base)) return base;
-  uint64_t& counter = name_counters_[base];
-  while (true) {
-    std::string candidate = base + "_" + std::to_string(++counter);
-    if (!by_name_.contains(candidate) && !node_names_.contains(candidate)) return candidate;
-  }
+  std::string candidate(stem.empty() ? std::string_view("value") : stem);
+  if (!has_name(candidate)) return candidate;
+  uint64_t& counter = name_counters_[NameIndex::hash(candidate)];
+  candidate += '_';
+  const size_t length = candidate.size();
+  do {
+    candidate.resize(length);
+    candidate += std::to_string(++counter);
+  } while (has_name(candidate));
+  return candidate;
 }
 
 std::string Graph::unique_node_name(std::string_view stem) {
   std::string base(stem.empty() ? std::string_view("node") : stem);
-  return node_names_.contains(base) ? unique_name(base) : base;
+  return find_node_name(NameIndex::hash(base), base) == NameIndex::kNone ? base : unique_name(base);
 }
 
 ValueId Graph::add_value(std::string_view value_name, Type type, Value::Kind kind) {
   ValueId id{static_cast<uint32_t>(values_.size())};
   // Before the pool grows: the name asked for may be another value's.
-  std::string own_name = by_name_.contains(value_name) || value_name.empty() ? unique_name(value_name) : std::string(value_name);
+  size_t hash = NameIndex::hash(value_name);
+  std::string own_name;
+  if (value_name.empty() || find_value_name(hash, value_name) != NameIndex::kNone) {
+    own_name = unique_name(value_name);
+    hash = NameIndex::hash(own_name);
+  } else {
+    own_name = value_name;
+  }
   Value& value = values_.emplace_back();
   value.name = std::move(own_name);
   value.type = std::move(type);
   value.kind = kind;
-  by_name_.emplace(value.name, id);
+  value_names_.insert(hash, static_cast<uint32_t>(id));
   return id;
 }
 
@@ -149,17 +172,15 @@ ValueId Graph::add_constant(std::string_view value_name, Datum content) {
   return id;
 }
 
-ValueId Graph::find_value(std::string_view value_name) const {
-  auto found = by_name_.find(value_name);
-  return found == by_name_.end() ? kNoValue : found->second;
-}
+ValueId Graph::find_value(std::string_view value_name) const { return ValueId{find_value_name(NameIndex::hash(value_name), value_name)}; }
 
 void Graph::rename_value(ValueId id, std::string_view value_name) {
   Value& renamed = value(id);
   if (renamed.name == value_name) return;
-  by_name_.erase(renamed.name);
-  renamed.name = by_name_.contains(value_name) ? unique_name(value_name) : std::string(value_name);
-  by_name_.emplace(renamed.name, id);
+  value_names_.erase(NameIndex::hash(renamed.name), static_cast<uint32_t>(id));
+  const size_t hash = NameIndex::hash(value_name);
+  renamed.name = find_value_name(hash, value_name) == NameIndex::kNone ? std::string(value_name) : unique_name(value_name);
+  value_names_.insert(renamed.name == value_name ? hash : NameIndex::hash(renamed.name), static_cast<uint32_t>(id));
 }
 
 std::vector<NodeId> Graph::order() const {
@@ -186,7 +207,9 @@ void Graph::unlink(NodeId id) {
 NodeId Graph::append(Node node) {
   NodeId id{static_cast<uint32_t>(nodes_.size())};
   node.id = id;
-  if (!node.name.empty()) node_names_.insert(node.name);
+  const size_t name_hash = NameIndex::hash(node.name);
+  if (!node.name.empty() && find_node_name(name_hash, node.name) == NameIndex::kNone)
+    node_names_.insert(name_hash, static_cast<uint32_t>(id));
   for (size_t i = 0; i < node.inputs.size(); ++i)
     if (node.inputs[i] != kNoValue) add_use(node.inputs[i], {id, static_cast<int>(i)});
   for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -275,7 +298,8 @@ void Graph::remove_node(NodeId id) {
     if (removed.inputs[i] != kNoValue) drop_use(removed.inputs[i], {id, static_cast<int>(i)});
   for (ValueId output : removed.outputs)
     if (output != kNoValue) value(output).producer = kNoNode;
-  node_names_.erase(removed.name);
+  const size_t name_hash = NameIndex::hash(removed.name);
+  if (const uint32_t named = find_node_name(name_hash, removed.name); named != NameIndex::kNone) node_names_.erase(name_hash, named);
   unlink(id);
   nodes_[index_of(id)].node.reset();
   --num_alive_;

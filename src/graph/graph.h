@@ -11,12 +11,12 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "graph/attributes.h"
 #include "graph/dim.h"
+#include "graph/name_index.h"
 #include "graph/type.h"
 
 namespace treadle {
@@ -217,21 +217,18 @@ class Graph {
   void add_use(ValueId value, Use use);
   void drop_use(ValueId value, Use use);
   void note_places(ValueId value, size_t first = 0);
+  uint32_t find_value_name(size_t hash, std::string_view name) const;
+  uint32_t find_node_name(size_t hash, std::string_view name) const;
+  bool has_name(std::string_view name) const;
 
   std::shared_ptr<SymbolTable> symbols_;
   std::vector<Value> values_;
   std::vector<Slot> nodes_;
   NodeId first_ = kNoNode, last_ = kNoNode;
   size_t num_alive_ = 0;
-  struct NameHash {  // names are looked up without making strings of them
-    using is_transparent = void;
-    size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>{}(name); }
-  };
-  template <typename T>
-  using ByName = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
-  ByName<ValueId> by_name_;
-  std::unordered_set<std::string, NameHash, std::equal_to<>> node_names_;
-  ByName<uint64_t> name_counters_;
+  NameIndex value_names_, node_names_;
+  std::unordered_map<size_t, uint64_t>
+      name_counters_;                              // by the hash of what was to be made unique; where two are the same, they share numbers
   std::unordered_map<uint64_t, uint32_t> places_;  // of uses in long lists, by node and input; hints, which may be out of date
   int64_t num_searched_ = 0;
 };
