@@ -386,10 +386,17 @@ void Binding::place(bool bucketed) {
   offsets_ = std::move(plan);
 }
 
+size_t BindingCache::hash(const Program& program, std::span<const int64_t> symbol_values) {
+  size_t result = 1;  // 0 is an entry of left_behind_ that was never used
+  for (int32_t s : program.symbols())
+    result = (result ^ static_cast<uint64_t>(symbol_values[static_cast<size_t>(s)])) * 0x9e3779b97f4a7c15ULL + 1;
+  return result;
+}
+
 std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
                                                  ThreadPool* pool, std::shared_ptr<const Binding> previous) {
   std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
-  bool first = false;
+  bool first = false, returns = false;
   {
     std::lock_guard lock(mutex_);
     const Binding* held = previous && !previous->came_back() ? previous.get() : nullptr;
@@ -405,20 +412,27 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
     }
     ++statistics_.misses;
     first = statistics_.misses == 1;
-    // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run never come back in time: the
-    // binding of the run before, which is in the caches, then goes on. Now and then the least recent one makes room for extents that do.
-    const bool goes_on = held && statistics_.misses % kMissesPerNewEntry != 0;
+    // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run do not come back in time: the
+    // binding of the run before, which is in the caches, then goes on. Extents that it left behind a few runs ago do come back, and take
+    // the least recent one.
+    returns = std::find(left_behind_.begin(), left_behind_.end(), hash(program, symbol_values)) != left_behind_.end();
     auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
     if (recent_.size() >= kCapacity) {
       auto found = recent_.end();
-      if (goes_on) found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
+      if (held && !returns) {
+        found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
+        if (found != recent_.end()) {
+          left_behind_[next_left_behind_] = hash(program, held->values());
+          next_left_behind_ = (next_left_behind_ + 1) % left_behind_.size();
+        }
+      }
       for (auto it = recent_.end(); found == recent_.end() && it != recent_.begin();)
         if (is_free(*--it)) found = it;
       if (found != recent_.end()) taken.splice(taken.begin(), recent_, found);
     }
   }
   if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
-  taken.front()->came_back_ = false;
+  taken.front()->came_back_ = returns;
   taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);

@@ -1,6 +1,7 @@
 // What a program needs beyond itself for one set of extents: shapes, bound kernels, offsets. And the cache of these.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -127,7 +128,6 @@ class Binding {
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.
 struct BindingCache {
   static constexpr size_t kCapacity = 16;
-  static constexpr int64_t kMissesPerNewEntry = 8;  // where extents grow from run to run
 
   /// The binding for these values, made or re-made if needed.
   /// @param pool      as Binding::bind.
@@ -148,8 +148,13 @@ struct BindingCache {
   std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
 
  private:
+  static size_t hash(const Program& program, std::span<const int64_t> symbol_values);
+
   mutable ForkMutex mutex_;
   std::list<std::shared_ptr<Binding>> recent_;  // most recent first
+  // Extents (hashes of them) whose binding went on with other ones: they get one of their own if they come back soon.
+  std::array<size_t, kCapacity - 1> left_behind_{};
+  size_t next_left_behind_ = 0;
   std::list<std::shared_ptr<const OffsetPlan>> plans_;
   Statistics statistics_;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "exec/binding.h"
 #include "tests/exec/allocation_counter.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
@@ -12,6 +13,7 @@
 namespace treadle {
 namespace {
 
+using exec::BindingCache;
 using exec::Program;
 using testing::GraphBuilder;
 
@@ -103,6 +105,38 @@ TEST(Frame, ABindingMadeForOtherExtentsComputesAsANewOne) {
     for (size_t i = 0; i < wanted.size(); ++i)
       EXPECT_TRUE(equal(found[i].tensor(), wanted[i].tensor())) << rows << ' ' << others << ' ' << i;
   }
+}
+
+BindingCache::Statistics statistics_after(const Program& program, std::initializer_list<int64_t> extents) {
+  for (int64_t n : extents) run_all(program, {floats({n, 4})});
+  return program.bindings().statistics();
+}
+
+TEST(Frame, ExtentsThatGrowTakeNoBindingFromThoseThatComeBack) {
+  GraphBuilder b;
+  b.output(b.node("Exp", {b.input("x", DType::float32, {b.symbol("n"), 4})}), "y");
+  auto graph = b.finish();
+  Program program(graph);
+  for (int64_t n = 1; n <= static_cast<int64_t>(BindingCache::kCapacity); ++n) statistics_after(program, {n});
+  for (int64_t n = 100; n < 200; ++n) statistics_after(program, {n});
+  const int64_t misses = program.bindings().statistics().misses;
+  EXPECT_EQ(misses, static_cast<int64_t>(BindingCache::kCapacity) + 100);
+  for (int64_t n = 1; n < static_cast<int64_t>(BindingCache::kCapacity); ++n) statistics_after(program, {n});
+  EXPECT_EQ(program.bindings().statistics().misses, misses) << "only the last of the first extents made room";
+}
+
+TEST(Frame, ExtentsThatComeBackGetBindingsOfTheirOwn) {
+  GraphBuilder b;
+  b.output(b.node("Exp", {b.input("x", DType::float32, {b.symbol("n"), 4})}), "y");
+  auto graph = b.finish();
+  Program program(graph);
+  for (int64_t n = 100; n < 200; ++n) statistics_after(program, {n});
+  const int64_t before = statistics_after(program, {1, 2, 3, 4, 5}).misses;
+  EXPECT_LE(statistics_after(program, {1, 2, 3, 4, 5}).misses, before + 5);
+  const int64_t twice = program.bindings().statistics().misses;
+  EXPECT_EQ(statistics_after(program, {1, 2, 3, 4, 5, 3, 1}).misses, twice);
+  // One that came back is not what new extents are bound over.
+  EXPECT_EQ(statistics_after(program, {6, 1, 7, 2, 8, 3, 9, 4}).misses, twice + 4);
 }
 
 TEST(Frame, ViewsAndInPlaceUpdatesShareBytes) {
