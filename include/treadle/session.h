@@ -257,8 +257,8 @@ struct StatePair {
 
 /// Runs of one sequence whose states go from run to run without being copied. What a state lay in becomes the room for the state after
 /// the next, with capacity to spare, so that a steady run makes no memory for it; where an output is its input and then some
-/// (Concat(past, new) along the outermost axis), the new elements are appended in place. Of one thread at a time; any number of them may
-/// use one session, which must outlive them.
+/// (Concat(past, new) along the outermost axis), the new elements are appended in place, and where rows grow within it (heads before
+/// tokens) the old ones move within its memory. Of one thread at a time; any number of them may use one session, which must outlive them.
 class TREADLE_API StatefulRun {
  public:
   /// @param initial  values of paired inputs for the first run, given up: memory that nobody else holds may be written to. States of a

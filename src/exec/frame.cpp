@@ -120,6 +120,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   control_ = control;
   pc_ = 0;
   moved_before_ = kNeverMoved;
+  sliding_.clear();
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
   std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
   bind_feeds(feeds);
@@ -168,6 +169,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       tensor = memory.reshaped(binding_->shape(slot));
       break;
     }
+    if (!tensor.defined()) tensor = make_beside_feed(slot, memory);
     if (!tensor.defined()) tensor = make_output(slot, memory);
     hold(slot, std::move(tensor));
   }
@@ -206,6 +208,14 @@ Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, c
   return Tensor(dtype, shape);
 }
 
+// A state that grows by a row a run asks for new memory ever more rarely. Where it is small, and has grown before, more rarely still:
+// memory that no cache has and whose pages are fresh costs a run more than all that it copies.
+size_t room_to_grow(size_t needed_bytes, bool has_grown) {
+  constexpr size_t kLittle = size_t{64} << 10, kMuch = size_t{1} << 20;
+  const size_t half = needed_bytes / 2 + 4096;
+  return has_grown ? std::max(half, std::clamp(7 * needed_bytes, kLittle, kMuch)) : half;
+}
+
 }  // namespace
 
 Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) const {
@@ -226,10 +236,43 @@ Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) co
         return Tensor(dtype, shape, feed.tensor().storage());
     }
     if (memory[k].storage && memory[k].storage->size_bytes() >= needed) return Tensor(dtype, shape, memory[k].storage);
-    // Half as much again: a state that grows by a row a run asks for new memory ever more rarely.
-    return Tensor(dtype, shape, Storage::allocate(needed + needed / 2 + 4096));
+    const bool has_grown = memory[k].storage || memory[k].appends_to >= 0;
+    return Tensor(dtype, shape, Storage::allocate(needed + room_to_grow(needed, has_grown)));
   }
   return Tensor(dtype, shape);
+}
+
+// An output that grows from a feed, before it in the same memory, or at the end of new memory: the next one will be before it. Undefined if
+// that is not to be. Nobody must look at the feed while the run is under way, and the run must end before the caller goes on.
+Tensor Frame::make_beside_feed(int32_t slot, std::span<const OutputMemory> memory) {
+  if (control_.observer || control_.deadline || control_.caller || control_.pass || budget_) return {};
+  const auto outputs = program_.output_slots();
+  for (size_t k = 0; k < memory.size(); ++k) {
+    if (memory[k].grows_from < 0 || memory[k].allocator || program_.slots()[static_cast<size_t>(outputs[k])].root != slot) continue;
+    const int32_t input = program_.input_slots()[static_cast<size_t>(memory[k].grows_from)];
+    auto slide = std::find_if(slides_.begin(), slides_.end(), [&](const Slide& s) { return s.feed() == input && s.output() == slot; });
+    if (slide == slides_.end()) slide = slides_.emplace(slides_.end(), program_, input, slot);
+    if (!slide->plan(*binding_)) return {};
+    const DType dtype = program_.slots()[static_cast<size_t>(slot)].dtype;
+    const Shape& shape = binding_->shape(slot);
+    const Tensor& feed = held_[static_cast<size_t>(input)].tensor();
+    const auto room = static_cast<size_t>(feed.raw() - feed.storage()->data());
+    if (room >= slide->distance()) {
+      sliding_.emplace_back(&*slide, feed.raw());
+      return Tensor(dtype, shape, feed.storage(), room - slide->distance());
+    }
+    AllocationScope scope(AllocationScope::current(), MemoryClass::io);
+    const size_t needed = size_bytes(dtype, shape.num_elements());
+    auto storage = Storage::allocate(needed + room_to_grow(needed, /*has_grown=*/true));
+    const size_t offset = (storage->size_bytes() - needed) / Storage::kAlignment * Storage::kAlignment;
+    return Tensor(dtype, shape, std::move(storage), offset);
+  }
+  return {};
+}
+
+void Frame::restore_feeds() {
+  for (const auto& [slide, feed] : sliding_) slide->undo(feed, pc_);
+  sliding_.clear();
 }
 
 void Frame::point_at(int32_t slot, const Tensor& tensor) {
@@ -555,13 +598,18 @@ void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> 
     ~GiveBack() { program.frames().give_back(std::move(frame)); }
   } give_back{program, frame};
   frame->start(feeds, bound, control, parent_values, memory);
-  // A state may be appended to where it lies; nodes at once take it that no output shares bytes with an input.
+  // A state may be made where the one before lies; nodes at once take it that no output shares bytes with an input.
   const bool in_place = std::any_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
-  if (!in_place && !frame->budget() && worth_parallel(program, frame->binding(), control))
-    run_parallel(*frame);
-  else if (!frame->advance())
-    throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
-  frame->take_outputs(outputs, memory);
+  try {
+    if (!in_place && !frame->budget() && worth_parallel(program, frame->binding(), control))
+      run_parallel(*frame);
+    else if (!frame->advance())
+      throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
+    frame->take_outputs(outputs, memory);
+  } catch (...) {
+    frame->restore_feeds();
+    throw;
+  }
 }
 
 }  // namespace treadle::exec

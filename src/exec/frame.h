@@ -6,17 +6,20 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/fork_mutex.h"
 #include "exec/binding.h"
 #include "exec/program.h"
+#include "exec/slide.h"
 #include "graph/evaluate.h"
 #include "treadle/datum.h"
 
@@ -116,6 +119,7 @@ struct OutputMemory {
   bool reusable = false;                 ///< new memory is made larger than needed: it will come back for outputs that grow
   std::shared_ptr<Allocator> allocator;  ///< where new memory comes from; null: from where all memory of the run comes
   int appends_to = -1;                   ///< a feed that the output begins with, in memory that may be written behind its end
+  int grows_from = -1;  ///< a feed whose memory nobody else has: its rows may be moved within it if they are the output's (Slide)
 };
 
 class Frame {
@@ -159,6 +163,8 @@ class Frame {
   /// After the end: the outputs, one per output of the program. The frame keeps none of them.
   /// @param memory  as for start().
   void take_outputs(std::span<Datum> outputs, std::span<const OutputMemory> memory = {});
+  /// After an error: feeds whose rows have been moved within their memory are as they were.
+  void restore_feeds();
   /// Drops everything that the run holds (after the end, or an error).
   void clear();
 
@@ -205,6 +211,7 @@ class Frame {
   void release(const Instruction& instruction);
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
   Tensor make_output(int32_t slot, std::span<const OutputMemory> memory) const;
+  Tensor make_beside_feed(int32_t slot, std::span<const OutputMemory> memory);
   void hold(int32_t slot, Datum datum);
   bool is_fed(const Tensor& memory) const;            // some of its bytes are a feed's
   void point_at(int32_t slot, const Tensor& tensor);  // all operands that have the slot's bytes, or some of them
@@ -215,9 +222,11 @@ class Frame {
   std::shared_ptr<const Binding> binding_;
   uint64_t generation_ = 0;  // of the binding that the pointers were readied for
   std::vector<int64_t> symbol_values_;
-  std::vector<void*> pointers_;  // per operand
-  std::vector<Datum> held_;      // per slot: feeds and held values
-  std::vector<Datum> bound_;     // per output
+  std::vector<void*> pointers_;                               // per operand
+  std::vector<Datum> held_;                                   // per slot: feeds and held values
+  std::vector<Datum> bound_;                                  // per output
+  std::list<Slide> slides_;                                   // of feeds that an output may grow from
+  std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // of this run, and where their feeds begin
   std::shared_ptr<Storage> arena_;
   Evaluator evaluator_;  // for instructions bound in the run
   size_t pc_ = 0;

@@ -140,6 +140,8 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
     auto at = static_cast<size_t>(input - executable->input_names.begin());
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);
+    else
+      memory[position].grows_from = static_cast<int>(at);
   }
 
   std::vector<Datum> arranged;

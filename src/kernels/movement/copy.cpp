@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "kernels/movement/element.h"
@@ -279,6 +280,13 @@ void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t sr
   }
   const auto* from = static_cast<const std::byte*>(src);
   auto* to = static_cast<std::byte*>(dst);
+  const auto from_address = reinterpret_cast<uintptr_t>(from), to_address = reinterpret_cast<uintptr_t>(to);
+  const auto reach = static_cast<uintptr_t>((count - 1) * std::max(src_pitch_bytes, dst_pitch_bytes) + block_bytes);
+  if (to_address < from_address && from_address - to_address < reach) {  // in their order, as each makes room for the next one
+    for (int64_t i = 0; i < count; ++i)
+      std::memmove(to + i * dst_pitch_bytes, from + i * src_pitch_bytes, static_cast<size_t>(block_bytes));
+    return;
+  }
   if (count == 1) {
     parallel_for(pool, block_bytes, 4 * kGrainBytes,
                  [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });

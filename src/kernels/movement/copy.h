@@ -38,7 +38,8 @@ int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> sta
 /// @param element_bytes  1, 2, 4, 8 or 16. @throws Error(invalid_argument) otherwise.
 void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst, ThreadPool* pool);
 
-/// `count` blocks of `block_bytes`, from one pitch to another: a part of a concatenation or of a split.
+/// `count` blocks of `block_bytes`, from one pitch to another: a part of a concatenation or of a split. They may overlap if every block
+/// moves down, and ends before the next one begins.
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool);
 

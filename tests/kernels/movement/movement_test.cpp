@@ -179,6 +179,20 @@ TEST(Copy, BlocksMakeAConcatenation) {
   EXPECT_THROW(fill(3, &value, filled, 1, nullptr), Error);
 }
 
+// Three heads of a cache get a row more each: all that there was moves down within one block of memory, also where loops are cut.
+TEST(Copy, BlocksThatMoveDownMayOverlap) {
+  ThreadPool pool(2);
+  constexpr int64_t kBlock = 100'000, kRow = 8, kCount = 3;
+  std::vector<uint8_t> memory(kCount * (kBlock + kRow)), before(kCount * kBlock);
+  for (size_t i = 0; i < before.size(); ++i) before[i] = static_cast<uint8_t>(i * 2654435761U >> 13U);
+  std::copy(before.begin(), before.end(), memory.begin() + kCount * kRow);
+  copy_blocks(kCount, kBlock, memory.data() + kCount * kRow, kBlock, memory.data(), kBlock + kRow, &pool);
+  for (int64_t i = 0; i < kCount; ++i)
+    EXPECT_TRUE(std::equal(before.begin() + i * kBlock, before.begin() + (i + 1) * kBlock, memory.begin() + i * (kBlock + kRow))) << i;
+  copy_blocks(1, 2 * kBlock, memory.data() + kRow, 2 * kBlock, memory.data(), 2 * kBlock, &pool);
+  EXPECT_TRUE(std::equal(before.begin() + kRow, before.begin() + kBlock, memory.begin()));
+}
+
 // numpy.pad, one axis at a time, index by index.
 int64_t pad_source(PadMode mode, int64_t i, int64_t n) {
   if (mode == PadMode::edge) return std::clamp<int64_t>(i, 0, n - 1);

@@ -1,0 +1,138 @@
+// States that grow in the middle, heads before rows: made in the memory of the state before, and as they were after an error.
+#include <gtest/gtest.h>
+
+#include <tuple>
+#include <utility>
+
+#include "tests/session/models.h"
+#include "treadle/error.h"
+#include "treadle/treadle.hpp"
+
+namespace treadle {
+namespace {
+
+using testing::ModelBuilder;
+
+constexpr int64_t kLayers = 2, kHeads = 3, kWidth = 4;
+
+void give(ModelBuilder& b, const std::string& name, int64_t value) {
+  onnx::AttributeDef& made = b.last_node().attributes.emplace_back();
+  made.name = name;
+  made.type = onnx::AttributeType::i;
+  made.i = value;
+}
+
+// present[l] = Concat(past[l], x or -x) along the rows, for two layers that the file stacks; y and z are a head of each, which the
+// inputs "pick" and "pick2" choose: an index that is out of bounds ends the run there. The second layer waits for the first one, as layers
+// do.
+ModelBuilder stacked() {
+  ModelBuilder b;
+  b.input("past", {kLayers, 1, kHeads, -1, kWidth}).input("x", {1, kHeads, -1, kWidth});
+  b.input("pick", {1}, DType::int64).input("pick2", {1}, DType::int64);
+  b.def().graph.inputs[0].type.shape->at(3).param = "p";
+  b.output("present", {kLayers, 1, kHeads, -1, kWidth}).output("y", {1, 1, -1, kWidth}).output("z", {1, 1, -1, kWidth});
+  for (auto& output : b.def().graph.outputs) output.type.shape->at(output.name == "present" ? 3 : 2).param = "m";
+  b.constant("axis", Tensor::vector<int64_t>(std::vector<int64_t>{0}));
+  b.node("Split", {"past"}, {"s0", "s1"});
+  give(b, "axis", 0);
+  give(b, "num_outputs", 2);
+  for (const auto& [i, rows, pick, out] : {std::tuple{"0", "x", "pick", "y"}, std::tuple{"1", "negated", "pick2", "z"}}) {
+    const std::string n = i;
+    if (n == "1") b.node("ReduceSum", {"y"}, {"sum"}).node("Sub", {"sum", "sum"}, {"zero"}).node("Sub", {"zero", "x"}, {"negated"});
+    b.node("Squeeze", {"s" + n, "axis"}, {"q" + n});
+    b.node("Concat", {"q" + n, rows}, {"c" + n});
+    give(b, "axis", -2);
+    b.node("Gather", {"c" + n, pick}, {out});
+    give(b, "axis", 1);
+    b.node("Unsqueeze", {"c" + n, "axis"}, {"u" + n});
+  }
+  b.node("Concat", {"u0", "u1"}, {"present"});
+  give(b, "axis", 0);
+  return b;
+}
+
+float element(int64_t head, int64_t row, int64_t column) { return static_cast<float>(1000 * head + 10 * row + column); }
+
+Tensor new_rows(int64_t first, int64_t count) {
+  Tensor x(DType::float32, {1, kHeads, count, kWidth});
+  for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = element(i / (count * kWidth), first + i / kWidth % count, i % kWidth);
+  return x;
+}
+
+void expect_state(const Tensor& state, int64_t rows) {
+  ASSERT_EQ(state.shape(), (Shape{kLayers, 1, kHeads, rows, kWidth}));
+  for (int64_t i = 0; i < state.num_elements(); ++i) {
+    const int64_t row = i / kWidth % rows, head = i / (kWidth * rows);
+    const float wanted = element(head % kHeads, row, i % kWidth);
+    ASSERT_EQ(state.data<float>()[i], head < kHeads ? wanted : -wanted) << "head " << head << " row " << row << " of " << rows;
+  }
+}
+
+class StatefulSlide : public ::testing::Test {
+ protected:
+  explicit StatefulSlide() : session_(stacked().model()), runs_(session_, {{"past", "present"}}, {{"past", empty()}}) {}
+  static Tensor empty() { return Tensor(DType::float32, {kLayers, 1, kHeads, 0, kWidth}); }
+  static Tensor index(int64_t i) { return Tensor::vector<int64_t>(std::vector<int64_t>{i}); }
+
+  std::vector<Datum> append(int64_t count, int64_t pick = 1, int64_t pick2 = 2, const RunOptions* options = nullptr) {
+    std::vector<Datum> results = runs_.run({{"x", new_rows(rows_, count)}, {"pick", index(pick)}, {"pick2", index(pick2)}}, {}, options);
+    rows_ += count;
+    return results;
+  }
+  const std::byte* place() const { return runs_.state("past").tensor().raw(); }
+
+  Session session_;
+  StatefulRun runs_;
+  int64_t rows_ = 0;
+};
+
+TEST_F(StatefulSlide, RowsMoveDownInOneBlock) {
+  int slid = 0;
+  for (int step = 0; step < 300; ++step) {
+    const std::byte* before = place();
+    const int64_t count = 1 + step % 3;
+    const std::vector<Datum> results = append(count);
+    slid += place() == before - kLayers * kHeads * count * kWidth * 4;
+    expect_state(runs_.state("past").tensor(), rows_);
+    ASSERT_EQ(results.size(), 2U);
+    for (int64_t i = 0; i < rows_ * kWidth; ++i) {
+      ASSERT_EQ(results[0].tensor().data<float>()[i], element(1, i / kWidth, i % kWidth));
+      ASSERT_EQ(results[1].tensor().data<float>()[i], -element(2, i / kWidth, i % kWidth));
+    }
+  }
+  EXPECT_GE(slid, 290);
+}
+
+TEST_F(StatefulSlide, AfterAnErrorTheStateIsTheOneBefore) {
+  for (int step = 0; step < 40; ++step) {
+    append(1);
+    for (auto [pick, pick2] : {std::pair<int64_t, int64_t>{9, 0}, {0, 9}, {9, 9}}) {
+      const int64_t rows = rows_;
+      EXPECT_THROW(append(2, pick, pick2), Error);
+      EXPECT_EQ(rows_, rows);
+      expect_state(runs_.state("past").tensor(), rows_);
+    }
+  }
+}
+
+TEST_F(StatefulSlide, AStateThatSomebodyHoldsStaysAsItIs) {
+  for (int step = 0; step < 20; ++step) {
+    append(1);
+    const Datum held = runs_.state("past");
+    append(2);
+    expect_state(held.tensor(), rows_ - 2);
+    expect_state(runs_.state("past").tensor(), rows_);
+  }
+}
+
+TEST_F(StatefulSlide, OnlyWhereTheCallerStaysUntilTheEnd) {
+  RunOptions options;
+  options.deadline_ms = 60'000;
+  for (int step = 0; step < 20; ++step) {
+    append(1, 1, 2, step % 2 == 0 ? &options : nullptr);
+    expect_state(runs_.state("past").tensor(), rows_);
+  }
+}
+
+}  // namespace
+}  // namespace treadle
