@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "session/hooks.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 
@@ -129,6 +130,9 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
       session.executable({wanted, overridden, {}, options && !options->dump_folder.empty()}, nullptr);
   const auto& names = executable->output_names;
 
+  // Where an error may come behind the run, of a hook or of what the allocator checks, rows stay where they are: it could not be undone any
+  // more.
+  const bool may_move_rows = !session.memory.allocator && !hooks::any(HookPoint::post_run);
   std::vector<exec::OutputMemory> memory(names.size());
   for (size_t i = 0; i < impl_->states.size(); ++i) {
     Impl::State& state = impl_->states[i];
@@ -140,7 +144,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
     auto at = static_cast<size_t>(input - executable->input_names.begin());
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);
-    else
+    else if (may_move_rows)
       memory[position].grows_from = static_cast<int>(at);
   }
 

@@ -1,11 +1,15 @@
 // States that grow in the middle, heads before rows: made in the memory of the state before, and as they were after an error.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 
+#include "tests/exec/allocation_counter.h"
 #include "tests/session/models.h"
 #include "treadle/error.h"
+#include "treadle/hooks.h"
 #include "treadle/treadle.hpp"
 
 namespace treadle {
@@ -113,6 +117,32 @@ TEST_F(StatefulSlide, AfterAnErrorTheStateIsTheOneBefore) {
       expect_state(runs_.state("past").tensor(), rows_);
     }
   }
+}
+
+TEST_F(StatefulSlide, AfterAnErrorOfAHookBehindTheRunAsWell) {
+  for (int step = 0; step < 10; ++step) append(1);
+  const HookId failing = register_hook(HookPoint::post_run, 0, [](const HookedRun&) { throw Error(ErrorCode::io_error, "no disk"); });
+  EXPECT_THROW(append(1), Error);
+  unregister_hook(failing);
+  expect_state(runs_.state("past").tensor(), rows_);
+  append(1);
+  expect_state(runs_.state("past").tensor(), rows_);
+}
+
+// Whatever allocation fails, the state is whole: the one before, or the new one if the run had ended.
+TEST_F(StatefulSlide, SurvivesEveryFailingAllocation) {
+  for (int step = 0; step < 10; ++step) append(1);
+  for (int64_t k = 0; k < 80; ++k) {
+    std::map<std::string, Datum> feeds{{"x", new_rows(rows_, 1)}, {"pick", index(0)}, {"pick2", index(1)}};
+    try {
+      const testing::FailingNew failing(k, /*all=*/false);
+      runs_.run(feeds);
+    } catch (const std::exception&) {
+    }
+    rows_ = runs_.state("past").tensor().shape()[3];
+    expect_state(runs_.state("past").tensor(), rows_);
+  }
+  EXPECT_GT(rows_, 10);
 }
 
 TEST_F(StatefulSlide, AStateThatSomebodyHoldsStaysAsItIs) {
