@@ -227,14 +227,19 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
   const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
   const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
   // The panel is the outer index: it stays in L2 while its row chunks pass.
-  parallel_for(pool, panels.count * chunks, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
+  const int64_t items = panels.count * chunks;
+  parallel_for(pool, items, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t item = B.backwards ? items - 1 - i : i;
       TileJob<T> job = job_for(A, B.K, panels, item / chunks, C, ldc, epilogue);
       job.B = B.data + B.K * job.first_column;
       job.row_begin = M * (item % chunks) / chunks;
       job.row_end = M * (item % chunks + 1) / chunks;
-      const int64_t panel = item / chunks, next_panel = (item + next_item) / chunks;
-      if (next_panel != panel) job.next = next_panel < panels.count ? B.data + B.K * panels.first_column(next_panel) : B.next;
+      const int64_t next = B.backwards ? item - next_item : item + next_item;
+      if (next < 0 || next >= items)
+        job.next = B.next;
+      else if (next / chunks != item / chunks)
+        job.next = B.data + B.K * panels.first_column(next / chunks);
       run_tile(job);
     }
   });

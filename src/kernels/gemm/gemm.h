@@ -40,6 +40,9 @@ struct PackedB {
   int64_t K = 0, N = 0;
   const T* data = nullptr;
   const T* next = nullptr;  ///< what is read after it, if that is known: fetched meanwhile
+  /// The last columns pass first: of products with one B after the other, which take turns, each finds in L1 what the one before has left
+  /// there.
+  bool backwards = false;
 };
 
 /// A packed matrix with its memory, for constant weights.

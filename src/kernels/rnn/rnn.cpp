@@ -77,13 +77,19 @@ void gate_products(const Run& r, const Layout& layout, int64_t step, int64_t fir
   const RnnParams& p = r.p;
   const int64_t gh = p.gates() * p.hidden;
   const Strides rows = r.rows();
-  for (int64_t b = 0; b < p.batch; ++b) {
-    if (step >= r.length(b)) continue;
-    const float* from = r.inputs + (r.time(step, b) * rows.step + b * rows.row) * gh;
-    std::memcpy(r.gates + b * gh, from, static_cast<size_t>(gh) * sizeof(float));
+  Epilogue<float> add{.residual = r.gates, .residual_row = gh};
+  if (first == p.gates() && r.data.sequence_lengths == nullptr) {
+    add.residual = r.inputs + r.time(step, 0) * rows.step * gh;
+    add.residual_row = rows.row * gh;
+  } else {
+    for (int64_t b = 0; b < p.batch; ++b) {
+      if (step >= r.length(b)) continue;
+      const float* from = r.inputs + (r.time(step, b) * rows.step + b * rows.row) * gh;
+      std::memcpy(r.gates + b * gh, from, static_cast<size_t>(gh) * sizeof(float));
+    }
   }
-  const Epilogue<float> add{.residual = r.gates, .residual_row = gh};
-  gemm<float>(p.batch, {r.h, p.hidden, 1}, {p.hidden, first * p.hidden, r.packed + layout.R}, r.gates, gh, add, r.pool);
+  const PackedB<float> weights{.K = p.hidden, .N = first * p.hidden, .data = r.packed + layout.R, .backwards = step % 2 != 0};
+  gemm<float>(p.batch, {r.h, p.hidden, 1}, weights, r.gates, gh, add, r.pool);
 }
 
 void lstm_step(const Run& r, const Layout& layout, int64_t step) {
