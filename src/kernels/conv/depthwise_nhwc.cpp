@@ -30,8 +30,9 @@ struct Row {
   float low, high;
 };
 
-// kOutputs neighbours times kVectors vectors of channels. `cut`: the last vector has channels beyond the end.
-template <int kOutputs, int kVectors, bool kCut>
+// kOutputs neighbours times kVectors vectors of channels. kCut: the last vector has channels beyond the end. kTaps: along, where
+// neighbours' windows are a pixel apart, so that each pixel is read once for all of them; or 0.
+template <int kOutputs, int kVectors, bool kCut, int kTaps>
 HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t c, const float* residual,
                         float* y) {
   const D d;
@@ -49,6 +50,26 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
   for (int64_t i = 0; i < r.taps_down; ++i) {
     const float* HWY_RESTRICT from = x + i * r.row - (i >= r.before_wrap ? r.wrap : 0) + c;
     const float* HWY_RESTRICT weights = w + i * r.weights_row + c;
+    if constexpr (kTaps > 0) {
+      V tap[kTaps][kVectors];
+#pragma GCC unroll 7
+      for (int j = 0; j < kTaps; ++j) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) tap[j][v] = load(weights + j * r.C, v);
+      }
+#pragma GCC unroll 14
+      for (int p = 0; p < kOutputs + kTaps - 1; ++p) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          const V pixel = load(from + p * r.pixel, v);
+#pragma GCC unroll 7
+          for (int j = 0; j < kTaps; ++j) {
+            if (p - j >= 0 && p - j < kOutputs) sum[p - j][v] = hn::MulAdd(tap[j][v], pixel, sum[p - j][v]);
+          }
+        }
+      }
+      continue;
+    }
     for (int64_t j = 0; j < r.taps_along; ++j) {
       V tap[kVectors];
 #pragma GCC unroll 4
@@ -74,13 +95,13 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
 #undef TREADLE_EACH
 }
 
-template <int kOutputs, int kVectors>
+template <int kOutputs, int kVectors, int kTaps>
 HWY_NOINLINE void all_channels(const Row& r, const float* x, const float* w, const float* residual, float* y) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   int64_t c = r.begin;
-  for (; c + kVectors * lanes <= r.end; c += kVectors * lanes) outputs<kOutputs, kVectors, false>(r, x, w, c, residual, y);
-  for (; c + lanes <= r.end; c += lanes) outputs<kOutputs, 1, false>(r, x, w, c, residual, y);
-  if (c < r.end) outputs<kOutputs, 1, true>(r, x, w, c, residual, y);
+  for (; c + kVectors * lanes <= r.end; c += kVectors * lanes) outputs<kOutputs, kVectors, false, kTaps>(r, x, w, c, residual, y);
+  for (; c + lanes <= r.end; c += lanes) outputs<kOutputs, 1, false, kTaps>(r, x, w, c, residual, y);
+  if (c < r.end) outputs<kOutputs, 1, true, kTaps>(r, x, w, c, residual, y);
 }
 
 #if HWY_MAX_BYTES >= 64
@@ -94,7 +115,13 @@ HWY_INLINE void some(int64_t count, const Row& r, const float* x, const float* w
   if constexpr (kOutputs > 1) {
     if (count < kOutputs) return some<kOutputs - 1>(count, r, x, w, residual, y);
   }
-  all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4)>(r, x, w, residual, y);
+  if constexpr (kOutputs >= 5) {
+    const int64_t taps = r.pixel == r.step ? r.taps_along : 0;
+    if (taps == 3) return all_channels<kOutputs, 1, 3>(r, x, w, residual, y);
+    if (taps == 5) return all_channels<kOutputs, 1, 5>(r, x, w, residual, y);
+    if (taps == 7) return all_channels<kOutputs, 1, 7>(r, x, w, residual, y);
+  }
+  all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4), 0>(r, x, w, residual, y);
 }
 
 }  // namespace
