@@ -18,13 +18,8 @@ template <typename T>
 void layer_norm(int64_t rows, int64_t length, const T* x, const T* scale, const T* bias, T epsilon, T* y, T* mean, T* inverse_deviation,
                 ThreadPool* pool) {
   parallel_for(pool, rows, row_grain(length), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const RowStatistics s = row_statistics(x + r * length, length);
-      const double inverse = 1 / std::sqrt(s.variance + static_cast<double>(epsilon));
-      row_normalize(x + r * length, length, static_cast<T>(s.mean), static_cast<T>(inverse), scale, bias, y + r * length);
-      if (mean) mean[r] = static_cast<T>(s.mean);
-      if (inverse_deviation) inverse_deviation[r] = static_cast<T>(inverse);
-    }
+    layer_norm_rows(end - begin, length, x + begin * length, scale, bias, static_cast<double>(epsilon), y + begin * length,
+                    mean ? mean + begin : nullptr, inverse_deviation ? inverse_deviation + begin : nullptr);
   });
 }
 

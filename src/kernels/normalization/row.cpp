@@ -1,5 +1,7 @@
 #include "kernels/normalization/row.h"
 
+#include <cmath>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/normalization/row.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -85,6 +87,80 @@ void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T*
   }
 }
 
+constexpr int64_t kShortRow = 64;  // vectors, of which chains of 32 sums are made
+
+// Sums of x - shift, or of its square, of kRows rows at once: a row by itself would wait for its own additions.
+template <bool kSquare, int kRows, typename T>
+HWY_INLINE void shifted_sums(const T* x, int64_t n, const T (&shift)[kRows], double (&total)[kRows]) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V even[kRows], odd[kRows];
+  for (int r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
+  auto add = [&](V sum, V v, int r) {
+    v = hn::Sub(v, hn::Set(d, shift[r]));
+    return kSquare ? hn::MulAdd(v, v, sum) : hn::Add(sum, v);
+  };
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    for (int r = 0; r < kRows; ++r) {
+      even[r] = add(even[r], hn::LoadU(d, x + r * n + i), r);
+      odd[r] = add(odd[r], hn::LoadU(d, x + r * n + i + lanes), r);
+    }
+  }
+  if (i + lanes <= n) {
+    for (int r = 0; r < kRows; ++r) even[r] = add(even[r], hn::LoadU(d, x + r * n + i), r);
+    i += lanes;
+  }
+  if (i < n) {
+    const FirstLanes some(d, n - i);
+    for (int r = 0; r < kRows; ++r) odd[r] = hn::IfThenElse(some.mask, add(odd[r], load_first(d, some, x + r * n + i), r), odd[r]);
+  }
+  for (int r = 0; r < kRows; ++r) total[r] = static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(even[r], odd[r]))));
+}
+
+template <int kRows, typename T>
+void layer_norm_short(int64_t n, const T* x, const T* scale, const T* bias, double epsilon, T* y, T* means, T* inverse_deviations) {
+  const double count = static_cast<double>(n);
+  const T zeros[kRows] = {};
+  T mean[kRows];
+  double sum[kRows], squares[kRows];
+  shifted_sums<false>(x, n, zeros, sum);
+  for (int r = 0; r < kRows; ++r) mean[r] = static_cast<T>(sum[r] / count);
+  shifted_sums<true>(x, n, mean, squares);
+  for (int r = 0; r < kRows; ++r) {
+    const double rest = sum[r] / count - static_cast<double>(mean[r]), variance = squares[r] / count - rest * rest;
+    const T inverse = static_cast<T>(1 / std::sqrt(variance + epsilon));
+    normalize(x + r * n, n, mean[r], inverse, scale, bias, y + r * n);
+    if (means) means[r] = mean[r];
+    if (inverse_deviations) inverse_deviations[r] = inverse;
+  }
+}
+
+template <typename T>
+void layer_norm(int64_t rows, int64_t n, const T* x, const T* scale, const T* bias, double epsilon, T* y, T* means, T* inverse_deviations) {
+  constexpr int kTogether = 4;
+  const bool is_short = n <= kShortRow * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  for (int64_t r = 0; r < rows;) {
+    T *mean = means ? means + r : nullptr, *inverse = inverse_deviations ? inverse_deviations + r : nullptr;
+    if (is_short && rows - r >= kTogether) {
+      layer_norm_short<kTogether>(n, x + r * n, scale, bias, epsilon, y + r * n, mean, inverse);
+      r += kTogether;
+      continue;
+    }
+    if (is_short) {
+      layer_norm_short<1>(n, x + r * n, scale, bias, epsilon, y + r * n, mean, inverse);
+    } else {
+      const RowStatistics s = statistics(x + r * n, n);
+      const T factor = static_cast<T>(1 / std::sqrt(s.variance + epsilon));
+      normalize(x + r * n, n, static_cast<T>(s.mean), factor, scale, bias, y + r * n);
+      if (mean) *mean = static_cast<T>(s.mean);
+      if (inverse) *inverse = factor;
+    }
+    ++r;
+  }
+}
+
 template <typename T>
 void affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) {
   const hn::ScalableTag<T> d;
@@ -95,11 +171,14 @@ void affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) {
 
 }  // namespace
 
-#define TREADLE_ROW(T)                                                                               \
-  RowStatistics statistics_##T(const T* x, int64_t n) { return statistics(x, n); }                   \
-  void normalize_##T(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y) { \
-    normalize(x, n, mean, factor, scale, bias, y);                                                   \
-  }                                                                                                  \
+#define TREADLE_ROW(T)                                                                                                                   \
+  RowStatistics statistics_##T(const T* x, int64_t n) { return statistics(x, n); }                                                       \
+  void normalize_##T(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y) {                                     \
+    normalize(x, n, mean, factor, scale, bias, y);                                                                                       \
+  }                                                                                                                                      \
+  void layer_norm_##T(int64_t rows, int64_t n, const T* x, const T* scale, const T* bias, double epsilon, T* y, T* means, T* inverses) { \
+    layer_norm(rows, n, x, scale, bias, epsilon, y, means, inverses);                                                                    \
+  }                                                                                                                                      \
   void affine_##T(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) { affine(x, n, mean, multiplier, addend, y); }
 TREADLE_ROW(float)
 TREADLE_ROW(double)
@@ -111,21 +190,26 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
-#define TREADLE_ROW(T)                                                                               \
-  HWY_EXPORT(statistics_##T);                                                                        \
-  HWY_EXPORT(normalize_##T);                                                                         \
-  HWY_EXPORT(affine_##T);                                                                            \
-  template <>                                                                                        \
-  RowStatistics row_statistics(const T* x, int64_t n) {                                              \
-    return HWY_DYNAMIC_DISPATCH(statistics_##T)(x, n);                                               \
-  }                                                                                                  \
-  template <>                                                                                        \
-  void row_normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y) { \
-    HWY_DYNAMIC_DISPATCH(normalize_##T)(x, n, mean, factor, scale, bias, y);                         \
-  }                                                                                                  \
-  template <>                                                                                        \
-  void row_affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) {                     \
-    HWY_DYNAMIC_DISPATCH(affine_##T)(x, n, mean, multiplier, addend, y);                             \
+#define TREADLE_ROW(T)                                                                                                                    \
+  HWY_EXPORT(statistics_##T);                                                                                                             \
+  HWY_EXPORT(normalize_##T);                                                                                                              \
+  HWY_EXPORT(layer_norm_##T);                                                                                                             \
+  HWY_EXPORT(affine_##T);                                                                                                                 \
+  template <>                                                                                                                             \
+  RowStatistics row_statistics(const T* x, int64_t n) {                                                                                   \
+    return HWY_DYNAMIC_DISPATCH(statistics_##T)(x, n);                                                                                    \
+  }                                                                                                                                       \
+  template <>                                                                                                                             \
+  void row_normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y) {                                      \
+    HWY_DYNAMIC_DISPATCH(normalize_##T)(x, n, mean, factor, scale, bias, y);                                                              \
+  }                                                                                                                                       \
+  template <>                                                                                                                             \
+  void layer_norm_rows(int64_t rows, int64_t n, const T* x, const T* scale, const T* bias, double epsilon, T* y, T* means, T* inverses) { \
+    HWY_DYNAMIC_DISPATCH(layer_norm_##T)(rows, n, x, scale, bias, epsilon, y, means, inverses);                                           \
+  }                                                                                                                                       \
+  template <>                                                                                                                             \
+  void row_affine(const T* x, int64_t n, T mean, T multiplier, T addend, T* y) {                                                          \
+    HWY_DYNAMIC_DISPATCH(affine_##T)(x, n, mean, multiplier, addend, y);                                                                  \
   }
 TREADLE_ROW(float)
 TREADLE_ROW(double)
