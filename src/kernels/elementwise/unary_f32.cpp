@@ -91,14 +91,6 @@ void map(const float* src, float* dst, int64_t n, float a, float b) {
   const F f{d, hn::Set(d, a), hn::Set(d, b)};
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    const V y0 = f(hn::LoadU(d, src + i)), y1 = f(hn::LoadU(d, src + i + lanes)), y2 = f(hn::LoadU(d, src + i + 2 * lanes)),
-            y3 = f(hn::LoadU(d, src + i + 3 * lanes));
-    hn::StoreU(y0, d, dst + i);
-    hn::StoreU(y1, d, dst + i + lanes);
-    hn::StoreU(y2, d, dst + i + 2 * lanes);
-    hn::StoreU(y3, d, dst + i + 3 * lanes);
-  }
   for (; i + lanes <= n; i += lanes) hn::StoreU(f(hn::LoadU(d, src + i)), d, dst + i);
   if (i == n) return;
   HWY_ALIGN float tail[hn::MaxLanes(d)] = {};
