@@ -49,7 +49,8 @@ void expect_part(const std::vector<float>& whole, const std::vector<float>& y, i
 
 /// Runs one way with 1 and 3 threads against the definition, in double; then with x and y parts of wider images, and with x in planes: the
 /// same bits.
-void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activation) {
+/// @param tolerance  of the largest output
+void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activation, double tolerance = 3e-6) {
   const int64_t y_size = p.N * p.M * p.window.out_size();
   const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),
              bias = random.vector(p.M), residual = random.vector(y_size);
@@ -76,7 +77,7 @@ void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activat
     std::vector<char> scratch(nhwc_scratch_bytes(p, method, threads) + 64);
     std::vector<float> y(y_size, 77);
     nhwc_conv(p, method, inner.data(), weights.data(), packed.data(), y.data(), e, scratch.data(), threads, &pool);
-    for (int64_t i = 0; i < y_size; ++i) ASSERT_NEAR(y[i], expected[i], 3e-6 * largest) << "element " << i;
+    for (int64_t i = 0; i < y_size; ++i) ASSERT_NEAR(y[i], expected[i], tolerance * largest) << "element " << i;
     if (first.empty()) first = y;
     ASSERT_EQ(first, y) << "other bits with " << threads << " threads";
     if (y_size == 0) continue;
@@ -138,7 +139,9 @@ TEST(NhwcConv, FewFiltersFoldTheChannels) {
       const int64_t out[] = {pool_out_extent(in[0], kernel, stride[0], 1, pad, pad, false),
                              pool_out_extent(in[1], kernel, stride[1], 1, pad, pad, false)};
       p.window = make_window(in, out, k, stride, pads, {});
-      for (Unary activation : kActivations) check(p, NhwcMethod::direct, random, activation);
+      // Plain C++ adds nine thousand products up in two chains.
+      const double tolerance = channels > 1000 ? 1e-5 : 3e-6;
+      for (Unary activation : kActivations) check(p, NhwcMethod::direct, random, activation, tolerance);
     }
   }
 }
