@@ -172,7 +172,7 @@ TEST(JobHostMemory, WhatIsHeldIsInTheStatusUntilTheSessionGoes) {
   EXPECT_EQ(job->status().host_bytes, 0U);
 }
 
-TEST(JobHostMemory, AnIdleJobGivesUpItsArenaAtOnce) {
+TEST(JobHostMemory, AnIdleJobGivesUpItsArena) {
   auto job = job_named("idle");
   auto measuring = std::make_shared<MeasuringAllocator>();
   SessionOptions options = in_job(job);
@@ -181,8 +181,8 @@ TEST(JobHostMemory, AnIdleJobGivesUpItsArenaAtOnce) {
   run_for(session);
   EXPECT_GE(measuring->live, (kLinks - 1) * kValueBytes);
   job->set_host_limit(4 * kValueBytes + 4096);
-  EXPECT_LE(measuring->live, 4 * kValueBytes);
-  EXPECT_LE(job->status().host_bytes, 4 * kValueBytes);
+  // By this thread, or by the job's, should that have noticed first.
+  EXPECT_TRUE(eventually([&] { return measuring->live <= 4 * kValueBytes && job->status().host_bytes <= 4 * kValueBytes; }));
   EXPECT_EQ(run_for(session), truth());
 }
 
