@@ -23,6 +23,8 @@ struct Row {
   int64_t step;                   // floats from one output's pixel in x to the next one's
   int64_t y_step;                 // and in y
   int64_t taps_down, taps_along;  // that are inside the image
+  int64_t start;                  // floats from the row's first pixel to the first tap's, below 0 in front of the image
+  Taps inside;                    // pixels under the neighbours' windows, from the first tap on
   int64_t weights_row;            // floats from one row of weights to the next
   int64_t begin, end;             // channels
   int64_t before_wrap, wrap;      // taps down before the ring begins again, and floats back to there
@@ -31,8 +33,8 @@ struct Row {
 };
 
 // kOutputs neighbours times kVectors vectors of channels. kCut: the last vector has channels beyond the end. kTaps: along, where
-// neighbours' windows are a pixel apart, so that each pixel is read once for all of them; or 0.
-template <int kOutputs, int kVectors, bool kCut, int kTaps>
+// neighbours' windows are a pixel apart, so that each pixel is read once for all of them; or 0. kBorder: some pixels are not inside.
+template <int kOutputs, int kVectors, bool kCut, int kTaps, bool kBorder>
 HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t c, const float* residual,
                         float* y) {
   const D d;
@@ -45,10 +47,11 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
     return hn::LoadU(d, from + v * lanes);
   };
 #define TREADLE_EACH _Pragma("GCC unroll 8") for (int o = 0; o < kOutputs; ++o) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+  const int64_t pixel = r.pixel, first_pixel = r.inside.first, last_pixel = r.inside.last;
   V sum[kOutputs][kVectors];
   TREADLE_EACH sum[o][v] = hn::Zero(d);
   for (int64_t i = 0; i < r.taps_down; ++i) {
-    const float* HWY_RESTRICT from = x + i * r.row - (i >= r.before_wrap ? r.wrap : 0) + c;
+    int64_t at = i * r.row - (i >= r.before_wrap ? r.wrap : 0) + c + r.start;
     const float* HWY_RESTRICT weights = w + i * r.weights_row + c;
     if constexpr (kTaps > 0) {
       V tap[kTaps][kVectors];
@@ -59,12 +62,15 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
       }
 #pragma GCC unroll 14
       for (int p = 0; p < kOutputs + kTaps - 1; ++p) {
+        const float* HWY_RESTRICT from = x + at;
+        at += pixel;
+        if (kBorder && (p < first_pixel || p >= last_pixel)) continue;
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          const V pixel = load(from + p * r.pixel, v);
+          const V value = load(from, v);
 #pragma GCC unroll 7
           for (int j = 0; j < kTaps; ++j) {
-            if (p - j >= 0 && p - j < kOutputs) sum[p - j][v] = hn::MulAdd(tap[j][v], pixel, sum[p - j][v]);
+            if (p - j >= 0 && p - j < kOutputs) sum[p - j][v] = hn::MulAdd(tap[j][v], value, sum[p - j][v]);
           }
         }
       }
@@ -74,8 +80,8 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
       V tap[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) tap[v] = load(weights, v);
-      TREADLE_EACH sum[o][v] = hn::MulAdd(tap[v], load(from + o * r.step, v), sum[o][v]);
-      from += r.pixel;
+      TREADLE_EACH sum[o][v] = hn::MulAdd(tap[v], load(x + (at + o * r.step), v), sum[o][v]);
+      at += pixel;
       weights += r.C;
     }
   }
@@ -95,13 +101,13 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
 #undef TREADLE_EACH
 }
 
-template <int kOutputs, int kVectors, int kTaps>
+template <int kOutputs, int kVectors, int kTaps, bool kBorder>
 HWY_NOINLINE void all_channels(const Row& r, const float* x, const float* w, const float* residual, float* y) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   int64_t c = r.begin;
-  for (; c + kVectors * lanes <= r.end; c += kVectors * lanes) outputs<kOutputs, kVectors, false, kTaps>(r, x, w, c, residual, y);
-  for (; c + lanes <= r.end; c += lanes) outputs<kOutputs, 1, false, kTaps>(r, x, w, c, residual, y);
-  if (c < r.end) outputs<kOutputs, 1, true, kTaps>(r, x, w, c, residual, y);
+  for (; c + kVectors * lanes <= r.end; c += kVectors * lanes) outputs<kOutputs, kVectors, false, kTaps, kBorder>(r, x, w, c, residual, y);
+  for (; c + lanes <= r.end; c += lanes) outputs<kOutputs, 1, false, kTaps, kBorder>(r, x, w, c, residual, y);
+  if (c < r.end) outputs<kOutputs, 1, true, kTaps, kBorder>(r, x, w, c, residual, y);
 }
 
 #if HWY_MAX_BYTES >= 64
@@ -109,19 +115,35 @@ constexpr int kNeighbours = 8;
 #else
 constexpr int kNeighbours = 6;
 #endif
+constexpr int kFewestNeighbours = 3;  // whose windows share pixels
 
+// Neighbours with whole windows, each of which reads its own pixels.
 template <int kOutputs>
-HWY_INLINE void some(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
+HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > 1) {
-    if (count < kOutputs) return some<kOutputs - 1>(count, r, x, w, residual, y);
+    if (count < kOutputs) return apart<kOutputs - 1>(count, r, x, w, residual, y);
   }
-  if constexpr (kOutputs >= 5) {
-    const int64_t taps = r.pixel == r.step ? r.taps_along : 0;
-    if (taps == 3) return all_channels<kOutputs, 1, 3>(r, x, w, residual, y);
-    if (taps == 5) return all_channels<kOutputs, 1, 5>(r, x, w, residual, y);
-    if (taps == 7) return all_channels<kOutputs, 1, 7>(r, x, w, residual, y);
+  all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4), 0, false>(r, x, w, residual, y);
+}
+
+// Neighbours whose windows share pixels, of which some may lie outside.
+template <int kTaps, int kOutputs>
+HWY_INLINE void shared(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
+  if constexpr (kOutputs > kFewestNeighbours) {
+    if (count < kOutputs) return shared<kTaps, kOutputs - 1>(count, r, x, w, residual, y);
   }
-  all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4), 0>(r, x, w, residual, y);
+  if (r.inside.last - r.inside.first == kOutputs + kTaps - 1) return all_channels<kOutputs, 1, kTaps, false>(r, x, w, residual, y);
+  all_channels<kOutputs, 1, kTaps, true>(r, x, w, residual, y);
+}
+
+using Neighbours = decltype(&shared<3, kNeighbours>);
+Neighbours shared_by(int64_t taps) {
+  switch (taps) {
+    case 3: return shared<3, kNeighbours>;
+    case 5: return shared<5, kNeighbours>;
+    case 7: return shared<7, kNeighbours>;
+    default: return nullptr;
+  }
 }
 
 }  // namespace
@@ -138,6 +160,8 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
         .y_step = y_step,
         .taps_down = down.last - down.first,
         .taps_along = 0,
+        .start = 0,
+        .inside = {},
         .weights_row = w.kernel[2] * C,
         .begin = begin,
         .end = end,
@@ -149,24 +173,31 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
         .high = high};
   const float* row = x.data + slot * row_floats;
   const float* row_weights = weights + down.first * r.weights_row;
+  // `count` outputs from ow on, with the taps [first, last) along.
+  auto run = [&](Neighbours neighbours, int64_t ow, int64_t count, const Taps& along) {
+    r.taps_along = along.last - along.first;
+    r.start = (along.start + along.first * w.dilation[2]) * x.step;
+    const float* res = residual != nullptr ? residual + ow * C : nullptr;
+    neighbours(count, r, row, row_weights + along.first * C, res, y + ow * y_step);
+  };
+  auto run_blocks = [&](Neighbours neighbours, int64_t first, int64_t last) {
+    const int64_t blocks = (last - first + kNeighbours - 1) / kNeighbours;
+    for (int64_t block = 0, at = first; block < blocks; ++block) {
+      const int64_t count = (last - first) / blocks + (block < (last - first) % blocks ? 1 : 0), start = at * w.stride[2] - w.pad_begin[2];
+      r.inside = places_inside(start, w.dilation[2], count + w.kernel[2] - 1, w.in[2]);
+      run(neighbours, at, count, Taps{0, w.kernel[2], start});
+      at += count;
+    }
+  };
+  if (const Neighbours neighbours = shared_by(w.kernel[2]);
+      neighbours != nullptr && w.stride[2] == w.dilation[2] && w.out[2] >= kFewestNeighbours)
+    return run_blocks(neighbours, 0, w.out[2]);
   // Outputs whose whole window is inside lie between the first and the last tap's.
   const int64_t first = std::min(outputs_inside(w, 2, 0).first, w.out[2]);
   const int64_t last = std::max(first, outputs_inside(w, 2, w.kernel[2] - 1).last);
-  auto run = [&](int64_t ow, int64_t count, const Taps& along) {
-    r.taps_along = along.last - along.first;
-    const float* res = residual != nullptr ? residual + ow * C : nullptr;
-    some<kNeighbours>(count, r, row + (along.start + along.first * w.dilation[2]) * x.step, row_weights + along.first * C, res,
-                      y + ow * y_step);
-  };
-  for (int64_t ow = 0; ow < first; ++ow) run(ow, 1, taps_inside(w, 2, ow));
-  const int64_t inside = last - first, blocks = (inside + kNeighbours - 1) / kNeighbours;
-  int64_t at = first;
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t count = inside / blocks + (block < inside % blocks ? 1 : 0);
-    run(at, count, Taps{0, w.kernel[2], at * w.stride[2] - w.pad_begin[2]});
-    at += count;
-  }
-  for (int64_t ow = last; ow < w.out[2]; ++ow) run(ow, 1, taps_inside(w, 2, ow));
+  for (int64_t ow = 0; ow < first; ++ow) run(apart<1>, ow, 1, taps_inside(w, 2, ow));
+  run_blocks(apart<kNeighbours>, first, last);
+  for (int64_t ow = last; ow < w.out[2]; ++ow) run(apart<1>, ow, 1, taps_inside(w, 2, ow));
 }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
@@ -174,8 +205,19 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace treadle::kernels {
+namespace {
+constexpr int64_t kLargeWindow = 25;        // taps, from which on L1 has no room for all channels of the rows under a window
+constexpr int64_t kBlockFloats = 8 * 1024;  // of those rows and of weights, that stay in L1
+constexpr int64_t kFewestChannels = 32, kMostChannels = 256;
+}  // namespace
 
 HWY_EXPORT(depthwise_row);
+
+int64_t depthwise_nhwc_block(const Window& w) {
+  if (w.kernel_size() < kLargeWindow) return kMostChannels;
+  const int64_t rows = std::min(w.in[1], (w.kernel[1] - 1) * w.dilation[1] + 1);
+  return std::clamp(kBlockFloats / (w.in[2] * rows + w.kernel_size()), kFewestChannels, kMostChannels) / kFewestChannels * kFewestChannels;
+}
 
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
                         float low, float high, int64_t oh, int64_t begin, int64_t end, float* y, int64_t y_step) {

@@ -22,4 +22,7 @@ struct RowRing {
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
                         float low, float high, int64_t oh, int64_t begin, int64_t end, float* y, int64_t y_step);
 
+/// How many channels pass at once over several rows, so that the rows under a window, which the next output row shares, stay in L1.
+int64_t depthwise_nhwc_block(const Window& window);
+
 }  // namespace treadle::kernels

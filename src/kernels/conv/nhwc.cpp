@@ -21,7 +21,6 @@ namespace {
 using namespace direct;  // NOLINT(google-build-using-namespace): names of this subject
 
 constexpr int64_t kBandFloats = 64 * 1024;    // of a depthwise convolution's output, that stay in L2 for the activation
-constexpr int64_t kLargeWindow = 25;          // taps of a depthwise convolution, from which on L1 has room for fewer channels
 constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
 constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -187,7 +186,7 @@ void depthwise(const ConvParams& p, const float* x, const float* packed, float* 
   const int64_t row = w.out[2] * p.C;
   const int64_t band_rows = std::clamp<int64_t>(kBandFloats / std::max<int64_t>(1, row), 1, w.out[1]),
                 bands = divide_up(w.out[1], band_rows);
-  const int64_t block = w.kernel_size() >= kLargeWindow ? 128 : 256, blocks = divide_up(p.C, block),
+  const int64_t block = depthwise_nhwc_block(w), blocks = divide_up(p.C, block),
                 groups = pool == nullptr ? 1 : std::clamp<int64_t>(kEnoughItems / (p.N * bands), 1, blocks);
   const int64_t macs = band_rows * row * w.kernel_size() / groups;
   parallel_for(

@@ -94,13 +94,16 @@ void pointwise_depthwise(const PointwiseDepthwise& p, const float* x, const Conv
           expand(p.pointwise, w.in[2], from, pointwise, have, to, ring + slot * image_row);
           have = to;
         }
-        for (int64_t r = oh; r < step_end; ++r) {
-          const int64_t pixel = (image * w.out[1] + r) * w.out[2], step = p.depthwise.y_step();
-          float* to = y + pixel * step;
-          depthwise_nhwc_row(w, C, {ring, plan.ring_rows, C}, depthwise.packed, e.bias,
-                             e.residual != nullptr ? e.residual + pixel * C : nullptr, clamp.low, clamp.high, r, 0, C, to, step);
-          if (!clamp.complete) activate(e, to, w.out[2], C, step);
+        const int64_t block = depthwise_nhwc_block(w), step = p.depthwise.y_step(), row = image * w.out[1];
+        for (int64_t c = 0; c < C; c += block) {
+          for (int64_t r = oh; r < step_end; ++r) {
+            const int64_t pixel = (row + r) * w.out[2];
+            depthwise_nhwc_row(w, C, {ring, plan.ring_rows, C}, depthwise.packed, e.bias,
+                               e.residual != nullptr ? e.residual + pixel * C : nullptr, clamp.low, clamp.high, r, c,
+                               std::min(C, c + block), y + pixel * step, step);
+          }
         }
+        if (!clamp.complete) activate(e, y + (row + oh) * w.out[2] * step, (step_end - oh) * w.out[2], C, step);
       }
     }
   });

@@ -22,17 +22,21 @@ struct Window {
 Window make_window(std::span<const int64_t> in, std::span<const int64_t> out, std::span<const int64_t> kernel,
                    std::span<const int64_t> strides, std::span<const int64_t> pads, std::span<const int64_t> dilations);
 
-/// The taps k in [first, last) of one axis whose input index o * stride + k * dilation - pad_begin lies inside.
+/// The k in [first, last) of `count` whose index start + k * step lies inside an axis of `in` elements.
 struct Taps {
-  int64_t first, last, start;  ///< start: input index of tap 0, may be negative
+  int64_t first, last, start;  ///< start: index of the first one, may be negative
 };
-inline Taps taps_inside(const Window& w, int axis, int64_t o) {
-  const int64_t start = o * w.stride[axis] - w.pad_begin[axis], d = w.dilation[axis];
-  const int64_t first = start >= 0 ? 0 : d == 1 ? -start : (-start + d - 1) / d;  // divisions are slow
-  const int64_t room = w.in[axis] - start;
-  const int64_t last = room <= 0 ? 0 : d == 1 ? room : (room + d - 1) / d;
-  const int64_t end = last < w.kernel[axis] ? last : w.kernel[axis];
+inline Taps places_inside(int64_t start, int64_t step, int64_t count, int64_t in) {
+  const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // divisions are slow
+  const int64_t room = in - start;
+  const int64_t last = room <= 0 ? 0 : step == 1 ? room : (room + step - 1) / step;
+  const int64_t end = last < count ? last : count;
   return {first < end ? first : end, end, start};
+}
+
+/// The taps of one axis whose input index o * stride + k * dilation - pad_begin lies inside.
+inline Taps taps_inside(const Window& w, int axis, int64_t o) {
+  return places_inside(o * w.stride[axis] - w.pad_begin[axis], w.dilation[axis], w.kernel[axis], w.in[axis]);
 }
 
 /// The outputs [first, last) of one axis for which tap k lies inside the input.

@@ -55,7 +55,8 @@ TREADLE_UNARY(Softsign, hn::Div(x, hn::Add(ONE, hn::Abs(x))));
 TREADLE_UNARY(Affine, hn::MulAdd(a, x, b));
 TREADLE_UNARY(Gelu, gelu(d, x));
 TREADLE_UNARY(GeluTanh, gelu_tanh(d, x));
-TREADLE_UNARY(Silu, hn::Div(x, one_plus_exp(d, hn::Neg(hn::Mul(a, x)))));
+TREADLE_UNARY(Silu, hn::Div(x, one_plus_exp_of_negated(d, x)));
+TREADLE_UNARY(ScaledSilu, hn::Div(x, one_plus_exp_of_negated(d, hn::Mul(a, x))));
 TREADLE_UNARY(HardSwish, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))));
 TREADLE_UNARY(ScaledHardSwish,
               hn::MulAdd(a, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))), b));
@@ -124,7 +125,7 @@ void unary_loop(Unary op, float a, float b, const float* src, float* dst, int64_
     case Unary::affine: return map<Affine>(src, dst, n, a, b);
     case Unary::gelu: return map<Gelu>(src, dst, n, a, b);
     case Unary::gelu_tanh: return map<GeluTanh>(src, dst, n, a, b);
-    case Unary::silu: return map<Silu>(src, dst, n, a, b);
+    case Unary::silu: return a == 1.0f ? map<Silu>(src, dst, n, a, b) : map<ScaledSilu>(src, dst, n, a, b);
     case Unary::hard_swish: return map<HardSwish>(src, dst, n, a, b);
     case Unary::scaled_hard_swish: return map<ScaledHardSwish>(src, dst, n, a, b);
     case Unary::mish: return map<Mish>(src, dst, n, a, b);
