@@ -138,20 +138,16 @@ struct ConvDouble {
 }  // namespace
 
 std::vector<OpDef> conv_ops() {
-  std::vector<OpDef> ops = {
-      {.name = "Conv",
-       .since = {1, 11, 22},
-       .inputs = {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
-       .outputs = {{"Y", kFloats, "T"}},
-       .attributes =
-           {{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}},
-       .infer = infer_conv,
-       .cost = conv_cost,
-       .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)},
-       .gradient = gradients::conv}};
-  for (const OpDef& op : nhwc_ops()) ops.push_back(op);
-  for (const OpDef& op : nhwc_byte_ops()) ops.push_back(op);
-  return ops;
+  return {{.name = "Conv",
+           .since = {1, 11, 22},
+           .inputs = {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
+           .outputs = {{"Y", kFloats, "T"}},
+           .attributes =
+               {{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}},
+           .infer = infer_conv,
+           .cost = conv_cost,
+           .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)},
+           .gradient = gradients::conv}};
 }
 
 }  // namespace treadle::ops

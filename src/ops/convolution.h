@@ -19,9 +19,4 @@ struct ConvolutionInputs {
 void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType result);
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
 
-/// The operators with channels innermost that the layout pass makes; a part of the family of convolutions.
-std::vector<OpDef> nhwc_ops();
-/// And those on bytes.
-std::vector<OpDef> nhwc_byte_ops();
-
 }  // namespace treadle::ops

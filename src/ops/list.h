@@ -49,6 +49,7 @@ std::vector<OpDef> ml_maps_ops();
 std::vector<OpDef> ml_scaler_ops();
 std::vector<OpDef> ml_svm_ops();
 std::vector<OpDef> ml_tree_ensemble_ops();
+std::vector<OpDef> nhwc_bytes_ops();
 std::vector<OpDef> nhwc_normalization_ops();
 std::vector<OpDef> nhwc_ops();
 std::vector<OpDef> non_max_suppression_ops();
@@ -131,6 +132,7 @@ inline constexpr Family kFamilies[] = {
     ml_scaler_ops,
     ml_svm_ops,
     ml_tree_ensemble_ops,
+    nhwc_bytes_ops,
     nhwc_normalization_ops,
     nhwc_ops,
     non_max_suppression_ops,

@@ -9,13 +9,14 @@
 #include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/conv/conv_depthwise.h"
 #include "kernels/conv/nhwc_bf16.h"
-#include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "kernels/conv/scaled_pointwise.h"
 #include "ops/activation_names.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/list.h"
 #include "ops/nhwc_packed.h"
 #include "ops/precision.h"
 #include "ops/window.h"
@@ -52,10 +53,29 @@ void infer_conv(InferContext& c) {
   c.set_output(0, DType::float32, std::move(out));
 }
 
-void infer_pointwise_depthwise(InferContext& c) {
+/// A NhwcConvDepthwise has the window of its first convolution in attributes of their own.
+Attributes attributes_of_first(const Attributes& attributes) {
+  Attributes first;
+  for (const char* name : {"dilations", "pads", "strides"}) first.set(name, attributes.get_ints(fmt::format("inner_{}", name)));
+  first.set("auto_pad", std::string(attributes.get_string("inner_auto_pad", "NOTSET")));
+  return first;
+}
+
+/// The spatial extents of the image between the two.
+SymbolicShape infer_between(const Attributes& attributes, const SymbolicShape& x, const SymbolicShape& w) {
+  return infer_window(attributes_of_first(attributes), reads_planes(attributes) ? spatial(x) : inner(x), spatial(w));
+}
+Shape between_of(const ShapeContext& c) {
+  auto symbolic = [](const Shape& shape) { return SymbolicShape(shape.dims().begin(), shape.dims().end()); };
+  Shape between;
+  for (const Dim& dim : infer_between(c.node().attributes, symbolic(c.shape(0)), symbolic(c.shape(1)))) between.push_back(dim.value());
+  return between;
+}
+
+void infer_conv_depthwise(InferContext& c) {
   for (int input : {0, 1, 3})
     if (!c.has_rank(input) || c.rank(input) != 4) throw Error(ErrorCode::invalid_argument, "X, W and D are of rank 4");
-  SymbolicShape out = infer_window(c.attributes(), inner(c.shape(0)), spatial(c.shape(3)));
+  SymbolicShape out = infer_window(c.attributes(), infer_between(c.attributes(), c.shape(0), c.shape(1)), spatial(c.shape(3)));
   out.insert(out.begin(), c.shape(0)[0]);
   out.push_back(c.shape(3)[0]);
   c.set_output(0, DType::float32, std::move(out));
@@ -87,9 +107,10 @@ Cost conv_cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1) + 4 * outputs};
 }
 Cost pair_cost(const ShapeContext& c) {
-  const Shape &x = c.shape(0), &w = c.shape(1), &d = c.shape(3), out = c.output_shape(0);
-  const double outputs = static_cast<double>(out.num_elements()), between = static_cast<double>(x.product(0, 3) * w[0]);
-  return {2 * between * static_cast<double>(w[1]) + 2 * outputs * static_cast<double>(d[2] * d[3]),
+  const Shape &w = c.shape(1), &d = c.shape(3), out = c.output_shape(0);
+  const double outputs = static_cast<double>(out.num_elements()),
+               pixels = static_cast<double>(c.shape(0)[0] * between_of(c).num_elements());
+  return {2 * pixels * static_cast<double>(w.num_elements()) + 2 * outputs * static_cast<double>(d[2] * d[3]),
           c.size_bytes(0) + c.size_bytes(1) + c.size_bytes(3) + 4 * outputs};
 }
 Cost transpose_cost(const ShapeContext& c) {
@@ -248,11 +269,11 @@ struct NhwcScaledPointwise {
   }
 };
 
-struct NhwcPointwiseDepthwise {
+struct NhwcConvDepthwise {
   static constexpr uint32_t packs = 1U << 1 | 1U << 3, strided_inputs = 1, strided_outputs = 1;
-  kernels::PointwiseDepthwise params;
-  ConvEpilogue pointwise, depthwise;
-  const float *pointwise_weights, *depthwise_weights;
+  kernels::ConvDepthwise params;
+  ConvEpilogue first, depthwise;
+  const float *first_weights, *depthwise_weights;
 
   static std::string declines(const CreateContext& c) { return c.stored(1) && c.stored(3) ? "" : "W or D is not constant"; }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -271,6 +292,7 @@ struct NhwcPointwiseDepthwise {
   static std::pair<ConvParams, ConvParams> weight_params(const CreateContext& c) {
     const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
     ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};
+    first.window.kernel[1] = w[2], first.window.kernel[2] = w[3];
     second.window.kernel[1] = d[2], second.window.kernel[2] = d[3];
     return {first, second};
   }
@@ -280,34 +302,37 @@ struct NhwcPointwiseDepthwise {
     return NhwcPackedPair::restore(parts, kernels::nhwc_packed_size(first, NhwcMethod::direct),
                                    kernels::nhwc_packed_size(second, NhwcMethod::depthwise));
   }
-  static NhwcPointwiseDepthwise bind(BindContext& c) {
-    NhwcPointwiseDepthwise k;
-    const Shape &x = c.shape(0), &w = c.shape(1), &d = c.shape(3);
-    ConvParams &first = k.params.pointwise, &second = k.params.depthwise;
-    check_equal(w[1], x[3], "channels of W and of X");
+  static NhwcConvDepthwise bind(BindContext& c) {
+    NhwcConvDepthwise k;
+    const Shape &x = c.shape(0), &w = c.shape(1), &d = c.shape(3), between = between_of(c);
+    ConvParams &first = k.params.first, &second = k.params.depthwise;
+    first.x_planes = reads_planes(c.node().attributes);
+    first.N = second.N = x[0];
+    first.C = x[first.x_planes ? 1 : 3], first.M = w[0];
+    second.C = second.M = second.group = d[0];
+    check_equal(w[1], first.C, "channels of W and of X");
     check_equal(w[0], d[0], "filters of W and channels of D");
-    check_equal(w[2] * w[3] * d[1], 1, "W's window, times D's channels in a group, and one");
+    check_equal(d[1], 1, "D's channels in a group, and one");
     if (c.has_input(2)) check_equal(c.num_elements(2), w[0], "B and the filters of W");
     if (c.has_input(4)) check_equal(c.num_elements(4), d[0], "E and the filters of D");
     if (c.has_input(5)) check_equal(c.num_elements(5), c.output_shape(0).num_elements(), "elements of the residual and of Y");
-    first.N = second.N = x[0];
-    first.C = x[3], first.M = w[0];
-    second.C = second.M = second.group = d[0];
-    first.x_pixel = c.input_step(0), second.y_pixel = c.output_step(0);
-    second.window = bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), spatial(d));
+    first.x_pixel = first.x_planes ? 0 : c.input_step(0), second.y_pixel = c.output_step(0);
+    first.window =
+        bind_window(attributes_of_first(c.node().attributes), first.x_planes ? spatial(x) : inner(x), between.dims(), spatial(w));
+    second.window = bind_window(c.node().attributes, between.dims(), inner(c.output_shape(0)), spatial(d));
     k.params.max_threads = c.max_threads();
-    k.pointwise = bind_epilogue(c, "inner_");
+    k.first = bind_epilogue(c, "inner_");
     k.depthwise = bind_epilogue(c);
     const auto& packed = c.packed<NhwcPackedPair>();
-    k.pointwise_weights = packed.pointwise(), k.depthwise_weights = packed.depthwise();
-    c.request_scratch(kernels::pointwise_depthwise_scratch_bytes(k.params));
+    k.first_weights = packed.first(), k.depthwise_weights = packed.depthwise();
+    c.request_scratch(kernels::conv_depthwise_scratch_bytes(k.params));
     return k;
   }
   void run(RunContext& c) const {
-    kernels::ConvStage first{pointwise_weights, pointwise}, second{depthwise_weights, depthwise};
-    first.epilogue.bias = c.in<float>(2);
-    second.epilogue.bias = c.in<float>(4), second.epilogue.residual = c.in<float>(5);
-    kernels::pointwise_depthwise(params, c.in<float>(0), first, second, c.out<float>(0), c.scratch<void>(), c.pool());
+    kernels::ConvStage stages[] = {{first_weights, first}, {depthwise_weights, depthwise}};
+    stages[0].epilogue.bias = c.in<float>(2);
+    stages[1].epilogue.bias = c.in<float>(4), stages[1].epilogue.residual = c.in<float>(5);
+    kernels::conv_depthwise(params, c.in<float>(0), stages[0], stages[1], c.out<float>(0), c.scratch<void>(), c.pool());
   }
 };
 
@@ -446,7 +471,7 @@ std::vector<OpDef> nhwc_ops() {
        .infer = infer_scaled_pointwise,
        .cost = scaled_pointwise_cost,
        .kernels = {kernel<NhwcScaledPointwise>("nhwc", DType::float32)}},
-      {.name = "NhwcPointwiseDepthwise",
+      {.name = "NhwcConvDepthwise",
        .domain = "treadle",
        .since = {1},
        .inputs = {{"X", kFloat32},
@@ -456,11 +481,17 @@ std::vector<OpDef> nhwc_ops() {
                   {"E", kFloat32, "", Presence::optional},
                   {"residual", kFloat32, "", Presence::optional}},
        .outputs = {{"Y", kFloat32}},
-       .attributes = joined(joined(window, activation),
-                            {{"inner_activation", std::string_view("none")}, {"inner_alpha", 0.0F}, {"inner_beta", 0.0F}}),
-       .infer = infer_pointwise_depthwise,
+       .attributes = joined(joined(window, activation), {{"inner_activation", std::string_view("none")},
+                                                         {"inner_alpha", 0.0F},
+                                                         {"inner_beta", 0.0F},
+                                                         {"inner_auto_pad", std::string_view("NOTSET")},
+                                                         {"inner_dilations"},
+                                                         {"inner_pads"},
+                                                         {"inner_strides"},
+                                                         {"planes", int64_t{0}}}),
+       .infer = infer_conv_depthwise,
        .cost = pair_cost,
-       .kernels = {kernel<NhwcPointwiseDepthwise>("rows", DType::float32)}},
+       .kernels = {kernel<NhwcConvDepthwise>("rows", DType::float32)}},
       {.name = "NhwcConvTranspose",
        .domain = "treadle",
        .since = {1},

@@ -11,6 +11,7 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/list.h"
 #include "ops/packed_parts.h"
 #include "ops/widen.h"
 #include "ops/window.h"
@@ -207,7 +208,7 @@ struct NhwcByteMaxPool {
 
 }  // namespace
 
-std::vector<OpDef> nhwc_byte_ops() {
+std::vector<OpDef> nhwc_bytes_ops() {
   const std::vector<AttributeDef> window = {
       {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
   std::vector<AttributeDef> conv = window, pool = window;

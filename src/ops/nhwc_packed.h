@@ -140,20 +140,19 @@ class NhwcPacked final : public PackedState {
 /// The two convolutions' weights, packed at once: how does not depend on the image.
 class NhwcPackedPair final : public PackedState {
  public:
-  NhwcPackedPair(Tensor pointwise, Tensor depthwise) : pointwise_(std::move(pointwise)), depthwise_(std::move(depthwise)) {}
-  const float* pointwise() const { return pointwise_.data<float>(); }
+  NhwcPackedPair(Tensor first, Tensor depthwise) : first_(std::move(first)), depthwise_(std::move(depthwise)) {}
+  const float* first() const { return first_.data<float>(); }
   const float* depthwise() const { return depthwise_.data<float>(); }
-  std::vector<PackedPart> parts() const override { return {{0, pointwise_}, {1, depthwise_}}; }
-  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, int64_t pointwise_size, int64_t depthwise_size) {
-    const Tensor *pointwise = find_part(parts, 0, DType::float32), *depthwise = find_part(parts, 1, DType::float32);
-    if (!pointwise || !depthwise || pointwise->num_elements() != pointwise_size || depthwise->num_elements() != depthwise_size)
-      return nullptr;
-    return std::make_unique<NhwcPackedPair>(*pointwise, *depthwise);
+  std::vector<PackedPart> parts() const override { return {{0, first_}, {1, depthwise_}}; }
+  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, int64_t first_size, int64_t depthwise_size) {
+    const Tensor *first = find_part(parts, 0, DType::float32), *depthwise = find_part(parts, 1, DType::float32);
+    if (!first || !depthwise || first->num_elements() != first_size || depthwise->num_elements() != depthwise_size) return nullptr;
+    return std::make_unique<NhwcPackedPair>(*first, *depthwise);
   }
-  size_t size_bytes() const override { return pointwise_.size_bytes() + depthwise_.size_bytes(); }
+  size_t size_bytes() const override { return first_.size_bytes() + depthwise_.size_bytes(); }
 
  private:
-  Tensor pointwise_, depthwise_;
+  Tensor first_, depthwise_;
 };
 
 }  // namespace treadle::ops

@@ -1,5 +1,8 @@
-// NhwcConv(NhwcConv(x, 1x1), depthwise) -> NhwcPointwiseDepthwise(x), where nothing else reads the image between and it is too large for
-// the nearest caches: that one is wider than its neighbours and took most of the time to write and read back. Bit for bit the same.
+// NhwcConv(NhwcConv(x), depthwise) -> NhwcConvDepthwise(x), where nothing else reads the image between and it is too large for the nearest
+// caches: that one is wider than its neighbours and took most of the time to write and read back. The first is a 1x1 convolution, or reads
+// a few channels, as a network's first one does. Bit for bit the same.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "passes/channels_last.h"
@@ -10,12 +13,20 @@ namespace treadle::passes {
 namespace {
 
 constexpr int64_t kLargeImage = 128 * 1024;  // floats: half of a usual L2
+constexpr int64_t kFewChannels = 4;
 
 bool is_depthwise(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle")) return false;
   const Type& w = graph.type(node.inputs[1]);
   const Dim group(node.attributes.get_int("group", 1));
   return w.has_rank() && w.rank() == 4 && group != Dim(1) && (*w.shape)[0] == group && (*w.shape)[1] == Dim(1);
+}
+
+/// Colours, say: the windows are so short that no other way of computing the convolution would be faster.
+bool reads_few_channels(const Graph& graph, const Node& node) {
+  if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1) return false;
+  const Type& w = graph.type(node.inputs[1]);
+  return w.has_rank() && w.rank() == 4 && (*w.shape)[1].is_const() && (*w.shape)[1].value() <= kFewChannels;
 }
 
 /// Extents that are not known may be large.
@@ -39,19 +50,21 @@ int64_t fuse_depthwise(Graph& graph, int64_t limit) {
     const Node& depthwise = graph.node(id);
     const ValueId between = depthwise.inputs[0];
     const NodeId producer = graph.value(between).producer;
-    if (producer == kNoNode || !is_used_once(graph, between) || !is_plain_pointwise(graph, graph.node(producer)) ||
-        graph.node(producer).has_input(3) || !is_large(graph.type(between)))
-      continue;
-    const Node& pointwise = graph.node(producer);
-    NodeSpec spec{.op_type = "NhwcPointwiseDepthwise", .attributes = depthwise.attributes, .domain = "treadle"};
+    if (producer == kNoNode || !is_used_once(graph, between) || !is_large(graph.type(between))) continue;
+    const Node& first = graph.node(producer);
+    if (!(is_plain_pointwise(graph, first) || reads_few_channels(graph, first)) || first.has_input(3)) continue;
+    NodeSpec spec{.op_type = "NhwcConvDepthwise", .attributes = depthwise.attributes, .domain = "treadle"};
     spec.name = depthwise.name;
     auto input = [](const Node& node, size_t i) { return node.has_input(i) ? node.inputs[i] : kNoValue; };
-    spec.inputs = {pointwise.inputs[0], pointwise.inputs[1], input(pointwise, 2),
-                   depthwise.inputs[1], input(depthwise, 2), input(depthwise, 3)};
+    spec.inputs = {first.inputs[0], first.inputs[1], input(first, 2), depthwise.inputs[1], input(depthwise, 2), input(depthwise, 3)};
     spec.attributes.erase("group");
-    spec.attributes.set("inner_activation", std::string(pointwise.attributes.get_string("activation", "none")));
-    spec.attributes.set("inner_alpha", pointwise.attributes.get_float("alpha", 0.0F));
-    spec.attributes.set("inner_beta", pointwise.attributes.get_float("beta", 0.0F));
+    spec.attributes.set("inner_activation", std::string(first.attributes.get_string("activation", "none")));
+    spec.attributes.set("inner_alpha", first.attributes.get_float("alpha", 0.0F));
+    spec.attributes.set("inner_beta", first.attributes.get_float("beta", 0.0F));
+    spec.attributes.set("inner_auto_pad", std::string(first.attributes.get_string("auto_pad", "NOTSET")));
+    spec.attributes.set("planes", first.attributes.get_int("planes", 0));
+    for (const char* name : {"dilations", "pads", "strides"})
+      spec.attributes.set(fmt::format("inner_{}", name), first.attributes.get_ints(name));
     replace_pair(graph, producer, id, std::move(spec));
     ++count;
   }

@@ -92,7 +92,7 @@ constexpr WholeGraphPass kAfterLayout[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_scale(graph, limit); }},
     {{kReadPlanes, "a NhwcConv of few channels reads the model's input with channels second", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return read_planes(graph, limit); }},
-    {{kFuseDepthwise, "a pointwise NhwcConv and the depthwise one that reads it -> NhwcPointwiseDepthwise", true},
+    {{kFuseDepthwise, "a pointwise NhwcConv, or one of a few channels, and the depthwise one that reads it -> NhwcConvDepthwise", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };
 constexpr WholeGraphPass kLast[] = {

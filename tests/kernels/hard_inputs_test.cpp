@@ -13,9 +13,9 @@
 
 #include "core/float_mode.h"
 #include "kernels/attention/attention.h"
+#include "kernels/conv/conv_depthwise.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_bf16.h"
-#include "kernels/conv/pointwise_depthwise.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "kernels/conv/scaled_pointwise.h"
 #include "kernels/elementwise/chain.h"
@@ -233,6 +233,8 @@ ConvParams random_conv(Inputs& in) {
 ConvParams random_depthwise(Inputs& in) {
   ConvParams p = random_conv(in);
   p.C = p.M = p.group = in.random.integer(2, 40);
+  const int64_t extents[] = {in.random.integer(1, 9), in.random.integer(1, 20)};
+  if (in.random.coin()) p.window = test::random_window_over(in.random, extents);
   return p;
 }
 ConvParams random_3x3(Inputs& in) {
@@ -320,11 +322,11 @@ Outcome scaled_pointwise_of(Inputs& in) {
   return o;
 }
 
-Outcome pointwise_depthwise_of(Inputs& in) {
+Outcome conv_depthwise_of(Inputs& in) {
   ConvParams second = random_depthwise(in), first{.N = second.N, .C = in.extent(12), .M = second.C};
-  second.window = test::random_window(in.random, 2, 9);
-  const int64_t extent[] = {second.window.in[1], second.window.in[2]}, one[] = {1, 1};
-  first.window = make_window(extent, extent, one, {}, {}, {});
+  const int64_t extent[] = {in.random.integer(1, 9), in.random.integer(1, 9)}, one[] = {1, 1};
+  first.window = in.random.coin() ? make_window(extent, extent, one, {}, {}, {}) : test::random_window_over(in.random, extent);
+  second.window = test::random_window_over(in.random, std::span(first.window.out).subspan(1));
   const ConvRun run(in, first);
   const Guarded<float> x(channels_last(run.x.values(), first.C, first.window.in_size()));
   const auto& depthwise = in.weights(second.M * second.window.kernel_size());
@@ -333,9 +335,9 @@ Outcome pointwise_depthwise_of(Inputs& in) {
        *packed_depthwise = in.aligned(nhwc_packed_size(second, NhwcMethod::depthwise) * 4);
   nhwc_pack(first, NhwcMethod::direct, run.weights.data(), packed);
   nhwc_pack(second, NhwcMethod::depthwise, depthwise.data(), packed_depthwise);
-  const PointwiseDepthwise params{first, second, 1};
-  pointwise_depthwise(params, x.data(), {packed, {.bias = run.bias.data()}}, {packed_depthwise, {}}, y.data(),
-                      in.aligned<void>(static_cast<int64_t>(pointwise_depthwise_scratch_bytes(params))), nullptr);
+  const ConvDepthwise params{first, second, 1};
+  conv_depthwise(params, x.data(), {packed, {.bias = run.bias.data()}}, {packed_depthwise, {}}, y.data(),
+                 in.aligned<void>(static_cast<int64_t>(conv_depthwise_scratch_bytes(params))), nullptr);
   const std::vector<double> between = run.expected(), taps = doubles(depthwise);
   return {y.values(), channels_last(test::reference_conv<double, double>(second, between, taps), second.M, second.window.out_size())};
 }
@@ -681,7 +683,7 @@ const Case kCases[] = {
      },
      3e-6, 1e30F, /*takes_denormals=*/false},
     {"scaled_pointwise", scaled_pointwise_of},
-    {"pointwise_depthwise", pointwise_depthwise_of, 3e-6, 1e35F},
+    {"pointwise_depthwise", conv_depthwise_of, 3e-6, 1e35F},
     {"pool_nhwc, max", pool_of<true, true>},
     {"pool_nhwc, average", pool_of<false, true>},
     {"max_pool", pool_of<true, false>},

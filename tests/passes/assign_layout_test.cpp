@@ -207,11 +207,11 @@ TEST(FuseDepthwise, IsPartOfThePipeline) {
   b.output(pair_of(b, b.input("x", {1, 5, b.symbol("h"), b.symbol("w")}), 5, 20, ""));
   auto graph = b.take(), halves = graph->clone();
   passes::optimize(*graph, {.verify = true});
-  EXPECT_EQ(count(*graph, "NhwcPointwiseDepthwise", "treadle"), 1);
+  EXPECT_EQ(count(*graph, "NhwcConvDepthwise", "treadle"), 1);
   passes::PipelineOptions options{.verify = true};
   options.precision = passes::PrecisionRules::parse("bfloat16");
   passes::optimize(*halves, options);
-  EXPECT_EQ(count(*halves, "NhwcPointwiseDepthwise", "treadle"), 0) << "the two together compute in float32 only";
+  EXPECT_EQ(count(*halves, "NhwcConvDepthwise", "treadle"), 0) << "the two together compute in float32 only";
 }
 
 TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
@@ -226,11 +226,31 @@ TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
   EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 1);
   verify(*graph);
   infer(*graph);
-  EXPECT_EQ(count(*graph, "NhwcPointwiseDepthwise", "treadle"), 1);
+  EXPECT_EQ(count(*graph, "NhwcConvDepthwise", "treadle"), 1);
   EXPECT_EQ(count(*graph, "NhwcConv", "treadle"), 1);
   std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
                      after = testing::run_graph(*graph, feeds);
   EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
+}
+
+// A network's first convolution and the depthwise one behind it, with any windows, of an input that is read as it is given.
+TEST(FuseDepthwise, JoinsAConvolutionOfColoursToo) {
+  for (int64_t colours : {3, 5}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {2, colours, b.symbol("h"), 11});
+    ValueId first = b.op("first", "Conv", {x, b.weights("w", {20, colours, 3, 2}), b.weights("b", {20})},
+                         {{"pads", Ints{1, 0, 1, 1}}, {"strides", Ints{2, 1}}, {"dilations", Ints{1, 2}}});
+    b.output(
+        b.op("deep", "Conv", {b.op("act", "Relu", {first}), b.weights("d", {20, 1, 5, 3})}, {{"group", 20}, {"pads", Ints{2, 1, 2, 1}}}));
+    auto graph = b.take();
+    std::unique_ptr<Graph> original = graph->clone();
+    passes::optimize(*graph, {.verify = true});
+    EXPECT_EQ(count(*graph, "NhwcConvDepthwise", "treadle"), colours == 3 ? 1 : 0);
+    infer(*graph);
+    std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
+                       after = testing::run_graph(*graph, feeds);
+    EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
+  }
 }
 
 /// A squeeze-and-excite block: x times a gate per channel, and a convolution of that.

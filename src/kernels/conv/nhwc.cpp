@@ -32,35 +32,6 @@ void interleave(int64_t channels, int64_t count, const float* planes, int64_t pl
   transpose_plane(channels, count, planes, plane, to, channels);
 }
 
-void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
-  const Window& w = p.window;
-  const int64_t row = source.extent[2] * p.C;
-  parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, row)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r) {
-                   const int64_t d = r / source.extent[1] - w.pad_begin[0], h = r % source.extent[1] - w.pad_begin[1];
-                   float* out = to + r * row;
-                   if (d < 0 || d >= w.in[0] || h < 0 || h >= w.in[1]) {
-                     std::fill(out, out + row, 0.0f);
-                     continue;
-                   }
-                   float* inside = out + w.pad_begin[2] * p.C;
-                   const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
-                   const int64_t first_pixel = (d * w.in[1] + h) * w.in[2];
-                   const float* from = x + first_pixel * p.x_step();
-                   std::fill(out, inside, 0.0f);
-                   if (p.x_planes) {
-                     interleave(p.C, count / p.C, x + first_pixel, w.in_size(), inside);
-                   } else if (p.x_step() == p.C) {
-                     std::copy(from, from + count, inside);
-                   } else {
-                     for (int64_t i = 0; i < count / p.C; ++i) std::copy_n(from + i * p.x_step(), p.C, inside + i * p.C);
-                   }
-                   std::fill(inside + count, out + row, 0.0f);
-                 }
-               });
-}
-
 /// The depth of a convolution in parts of nearly equal length, runs of whole segments or pieces of one segment: a part of a panel stays in
 /// L2 while all pixels of a block pass, beside the part that is fetched meanwhile.
 struct DepthParts {
@@ -94,14 +65,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   const bool flat = is_flat(w), uniform = flat || (plan.block_lines == 1 && plan.line <= kMaxPieceRows);
   const int64_t channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p), group_floats = K * plan.panels.padded_columns();
   const int fold = direct_fold(p);
-  int64_t offsets[kMaxSegments];
-  std::vector<int64_t> many;
-  int64_t* at = offsets;
-  if (segments.count > kMaxSegments) {
-    many.resize(static_cast<size_t>(segments.count));
-    at = many.data();
-  }
-  segments.offsets(p, source, at);
+  const SegmentOffsets offsets(p, source, segments);
   const int64_t out_size = w.out_size(), items_per_image = plan.blocks * p.group * plan.panel_ranges;
   const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
@@ -149,7 +113,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
               nhwc_tile({.A = first_window + part.begin,
                          .a_row = w.stride[2] * source.step,
                          .pixels = uniform ? nullptr : pixels,
-                         .segments = at + part.first_segment,
+                         .segments = offsets.data() + part.first_segment,
                          .num_segments = part.segments,
                          .length = part.length,
                          .B = weights_of_part,
@@ -326,6 +290,35 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
 }
 
 }  // namespace
+
+void direct::copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
+  const Window& w = p.window;
+  const int64_t row = source.extent[2] * p.C;
+  parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, row)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) {
+                   const int64_t d = r / source.extent[1] - w.pad_begin[0], h = r % source.extent[1] - w.pad_begin[1];
+                   float* out = to + r * row;
+                   if (d < 0 || d >= w.in[0] || h < 0 || h >= w.in[1]) {
+                     std::fill(out, out + row, 0.0f);
+                     continue;
+                   }
+                   float* inside = out + w.pad_begin[2] * p.C;
+                   const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
+                   const int64_t first_pixel = (d * w.in[1] + h) * w.in[2];
+                   const float* from = x + first_pixel * p.x_step();
+                   std::fill(out, inside, 0.0f);
+                   if (p.x_planes) {
+                     interleave(p.C, count / p.C, x + first_pixel, w.in_size(), inside);
+                   } else if (p.x_step() == p.C) {
+                     std::copy(from, from + count, inside);
+                   } else {
+                     for (int64_t i = 0; i < count / p.C; ++i) std::copy_n(from + i * p.x_step(), p.C, inside + i * p.C);
+                   }
+                   std::fill(inside + count, out + row, 0.0f);
+                 }
+               });
+}
 
 // Transposed in registers, a block at a time; rows of several taps are put in their places afterwards. Weights of a file may lie anywhere,
 // which is no place for floats: they are copied first.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/conv/conv.h"
 #include "kernels/gemm/tile.h"
@@ -64,6 +65,29 @@ struct Segments {
     }
   }
 };
+
+/// Their places in the source, from a window's first.
+class SegmentOffsets {
+ public:
+  SegmentOffsets(const ConvParams& p, const Source& source, const Segments& segments) : data_(few_) {
+    if (segments.count > kMaxSegments) {
+      many_.resize(static_cast<size_t>(segments.count));
+      data_ = many_.data();
+    }
+    segments.offsets(p, source, data_);
+  }
+  SegmentOffsets(const SegmentOffsets&) = delete;
+  SegmentOffsets& operator=(const SegmentOffsets&) = delete;
+  const int64_t* data() const { return data_; }
+
+ private:
+  int64_t few_[kMaxSegments];
+  std::vector<int64_t> many_;
+  int64_t* data_;
+};
+
+/// One image as the direct way reads it, where source.copied: to[source.pixels() * p.C].
+void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool);
 
 /// The weights packed for the direct way, but not folded.
 void pack_rows(const ConvParams& p, const float* weights, float* packed);

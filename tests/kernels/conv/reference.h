@@ -1,7 +1,9 @@
 // Convolutions and windows written out element by element, in double: the truth that the kernels are checked against.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/conv/conv.h"
@@ -24,6 +26,21 @@ inline kernels::Window random_window(Random& random, int rank, int64_t max_in, b
     if (in.back() + pads[static_cast<size_t>(i)] + pads[static_cast<size_t>(rank + i)] < reach) in.back() = reach;
     out.push_back(kernels::pool_out_extent(in.back(), kernel.back(), stride.back(), dilation.back(), pads[static_cast<size_t>(i)],
                                            pads[static_cast<size_t>(rank + i)], ceil_mode));
+  }
+  return kernels::make_window(in, out, kernel, stride, pads, dilation);
+}
+
+/// The same over two axes of given extents; kernels up to 7.
+inline kernels::Window random_window_over(Random& random, std::span<const int64_t> in) {
+  std::vector<int64_t> out, kernel, stride, pads(4), dilation;
+  for (size_t i = 0; i < 2; ++i) {
+    kernel.push_back(random.integer(1, 7));
+    stride.push_back(random.integer(1, 2));
+    dilation.push_back(random.integer(0, 3) == 0 ? 2 : 1);
+    const int64_t reach = dilation[i] * (kernel[i] - 1) + 1;
+    pads[i] = random.integer(0, kernel[i] - 1);
+    pads[2 + i] = std::max(random.integer(0, kernel[i] - 1), reach - pads[i] - in[i]);
+    out.push_back(kernels::pool_out_extent(in[i], kernel[i], stride[i], dilation[i], pads[i], pads[2 + i], false));
   }
   return kernels::make_window(in, out, kernel, stride, pads, dilation);
 }

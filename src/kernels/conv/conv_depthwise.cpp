@@ -1,0 +1,153 @@
+#include "kernels/conv/conv_depthwise.h"
+
+#include <algorithm>
+
+#include "kernels/conv/depthwise_nhwc.h"
+#include "kernels/conv/nhwc_direct.h"
+#include "kernels/conv/nhwc_tile.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kPixelsAtOnce = 64;  // for which a row of the first weights is read once
+constexpr int64_t kRowsPerBand = 8;    // at least: the rows at a band's border are computed for both its sides
+constexpr int64_t kFewestRows = 3;     // of a band, where some threads would have none otherwise
+
+/// Rows of y are done in steps; a ring holds the rows of the image between that a step reads. With several threads y is cut into bands.
+/// What the first convolution reads is copied as nhwc_conv copies it, for one image at a time.
+struct Plan {
+  int64_t reach;  // rows that a window spans
+  int64_t rows_per_step, ring_rows, bands = 1;
+  size_t slot_bytes, padded_bytes;
+
+  explicit Plan(const ConvDepthwise& p) {
+    const Window& w = p.depthwise.window;
+    reach = (w.kernel[1] - 1) * w.dilation[1] + 1;
+    const int64_t pixels = std::max<int64_t>(1, w.stride[1] * w.in[2]);
+    rows_per_step = std::clamp<int64_t>((kPixelsAtOnce + pixels - 1) / pixels, 1, std::max<int64_t>(1, w.out[1]));
+    ring_rows = (rows_per_step - 1) * w.stride[1] + reach;
+    const int64_t threads = p.max_threads;
+    if (threads > 1)
+      bands = std::clamp<int64_t>(w.out[1] / kRowsPerBand, std::clamp<int64_t>(w.out[1] / kFewestRows, 1, threads), 2 * threads);
+    const direct::Source source(p.first);
+    padded_bytes = source.copied ? aligned_bytes<float>(source.pixels() * p.first.C) : 0;
+    slot_bytes = aligned_bytes<float>(ring_rows * w.in[2] * p.depthwise.C);
+  }
+};
+
+/// The first convolution's rows.
+class FirstRows {
+ public:
+  FirstRows(const ConvParams& p, const ConvStage& stage)
+      : p_(p),
+        stage_(stage),
+        source_(p),
+        segments_(p),
+        offsets_(p, source_, segments_),
+        flat_(direct::is_flat(p.window)),
+        clamp_(clamp_of(stage.epilogue)) {}
+
+  /// Rows [from, to), which lie side by side in y. A 1x1 convolution sees all their pixels as one line.
+  void compute(const float* x, int64_t from, int64_t to, float* y) const {
+    const Window& w = p_.window;
+    const Panels panels(p_.M, panel_shape<float>());
+    const int64_t lines = flat_ ? 1 : to - from, pixels = flat_ ? (to - from) * w.out[2] : w.out[2];
+    const int64_t line_step = w.stride[1] * source_.extent[2] * source_.step;
+    for (int64_t panel = 0; panel < panels.count; ++panel) {
+      const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
+      for (int64_t line = 0; line < lines; ++line) {
+        nhwc_tile({.A = x + (from + line) * line_step,
+                   .a_row = w.stride[2] * source_.step,
+                   .pixels = nullptr,
+                   .segments = offsets_.data(),
+                   .num_segments = segments_.count,
+                   .length = segments_.length,
+                   .B = stage_.packed + direct::depth_of(p_) * column,
+                   .vectors = vectors,
+                   .C = y + line * pixels * p_.M + column,
+                   .ldc = p_.M,
+                   .rows = pixels,
+                   .columns = std::min(vectors * panels.lanes, p_.M - column),
+                   .bias = stage_.epilogue.bias != nullptr ? stage_.epilogue.bias + column : nullptr,
+                   .residual = nullptr,
+                   .residual_row = 0,
+                   .low = clamp_.low,
+                   .high = clamp_.high,
+                   .fold = direct_fold(p_)});
+      }
+    }
+    const ConvEpilogue& e = stage_.epilogue;
+    if (!clamp_.complete) unary_f32(e.activation, e.a, e.b, y, y, lines * pixels * p_.M);
+  }
+  const direct::Source& source() const { return source_; }
+
+ private:
+  const ConvParams& p_;
+  const ConvStage& stage_;
+  direct::Source source_;
+  direct::Segments segments_;
+  direct::SegmentOffsets offsets_;
+  bool flat_;
+  Clamp clamp_;
+};
+
+}  // namespace
+
+size_t conv_depthwise_scratch_bytes(const ConvDepthwise& p) {
+  const Plan plan(p);
+  return plan.padded_bytes + plan.slot_bytes * static_cast<size_t>(ScratchSlots::count(p.max_threads, p.depthwise.N * plan.bands));
+}
+
+void conv_depthwise(const ConvDepthwise& p, const float* x, const ConvStage& first, const ConvStage& depthwise, float* y, void* scratch,
+                    ThreadPool* pool) {
+  const Window& w = p.depthwise.window;
+  const int64_t C = p.depthwise.C, image_row = w.in[2] * C;
+  if (p.depthwise.N <= 0 || C <= 0 || w.out_size() <= 0) return;
+  const Plan plan(p);
+  const FirstRows rows(p.first, first);
+  const ConvEpilogue& e = depthwise.epilogue;
+  const Clamp clamp = clamp_of(e);
+  float* padded = static_cast<float*>(scratch);
+  ScratchSlots slots(static_cast<std::byte*>(scratch) + plan.padded_bytes, plan.slot_bytes,
+                     ScratchSlots::count(p.max_threads, p.depthwise.N * plan.bands));
+  auto run = [&](int64_t image, int64_t band, const float* from, float* ring) {
+    const int64_t last_row = w.out[1] * (band + 1) / plan.bands, block = depthwise_nhwc_block(w), step = p.depthwise.y_step();
+    int64_t have = 0;  // rows of the image between from here on are not computed yet
+    for (int64_t oh = w.out[1] * band / plan.bands; oh < last_row; oh += plan.rows_per_step) {
+      const int64_t step_end = std::min(last_row, oh + plan.rows_per_step), reached = oh * w.stride[1] - w.pad_begin[1];
+      const int64_t need = std::min(w.in[1], (step_end - 1) * w.stride[1] - w.pad_begin[1] + plan.reach);
+      for (have = std::max(have, reached); have < need;) {
+        const int64_t slot = have % plan.ring_rows, to = std::min(need, have + plan.ring_rows - slot);
+        rows.compute(from, have, to, ring + slot * image_row);
+        have = to;
+      }
+      const int64_t row = image * w.out[1];
+      for (int64_t c = 0; c < C; c += block) {
+        for (int64_t r = oh; r < step_end; ++r) {
+          const int64_t pixel = (row + r) * w.out[2];
+          depthwise_nhwc_row(w, C, {ring, plan.ring_rows, C}, depthwise.packed, e.bias,
+                             e.residual != nullptr ? e.residual + pixel * C : nullptr, clamp.low, clamp.high, r, c, std::min(C, c + block),
+                             y + pixel * step, step);
+        }
+      }
+      if (!clamp.complete) activate(e, y + (row + oh) * w.out[2] * step, (step_end - oh) * w.out[2], C, step);
+    }
+  };
+  const bool copied = rows.source().copied;
+  const int64_t images_at_once = copied ? 1 : p.depthwise.N;
+  for (int64_t first_image = 0; first_image < p.depthwise.N; first_image += images_at_once) {
+    if (copied) direct::copy_padded(p.first, rows.source(), x + first_image * p.first.window.in_size() * p.first.x_step(), padded, pool);
+    parallel_for(pool, images_at_once * plan.bands, 1, [&](int64_t begin, int64_t end) {
+      ScratchSlots::Lease lease(slots);
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t image = first_image + item / plan.bands;
+        run(image, item % plan.bands, copied ? padded : x + image * p.first.window.in_size() * p.first.x_step(),
+            reinterpret_cast<float*>(lease.data()));
+      }
+    });
+  }
+}
+
+}  // namespace treadle::kernels
