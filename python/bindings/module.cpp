@@ -3,6 +3,9 @@
 
 NB_MODULE(_treadle, module) {
   using namespace treadle::python;
+  // A callback of an object that refers back to it, at the end of a script, say: Python cannot see the cycle, and a user can do nothing
+  // about it.
+  nanobind::set_leak_warnings(false);
   module.doc() = "The Treadle library as Python objects; use the package treadle.";
   module.def("version", [] { return std::string(treadle::version()); });
   register_errors(module);

@@ -1,6 +1,8 @@
 """Cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps, metadata, thread pools."""
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -197,3 +199,14 @@ def test_a_monitor_that_refers_to_its_session_does_not_keep_it():
     watcher = weakref.ref(Watcher())
     gc.collect()
     assert watcher() is None
+
+
+def test_a_cycle_through_a_callback_is_left_at_exit_without_a_word():
+    script = """import treadle
+options = treadle.RunOptions()
+def seen(metadata):
+    return options
+options.on_metadata = seen
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
