@@ -146,7 +146,8 @@ struct FusedMatMul : Plan {
   }
   static FusedMatMul bind(BindContext& c) { return {Plan::of(c)}; }
   void run(RunContext& c) const {
-    kernels::gemm<float>(M, {c.in<float>(kA), K, 1}, c.packed<PackedWeights>().b.view, c.out<float>(0), N, epilogue(c), c.pool());
+    kernels::gemm<float>(M, {c.in<float>(kA), K, 1}, in_turn(c.packed<PackedWeights>().b.view, c), c.out<float>(0), N, epilogue(c),
+                         c.pool());
   }
 };
 

@@ -122,7 +122,7 @@ struct MatMulPacked {
     const GemmShape& s = product.shape;
     const C* in = widen(c, c.in<T>(0), a);
     C* out = wide_output(c, c.out<T>(0), y);
-    kernels::gemm<C>(s.M, {in, s.a_row, s.a_col}, c.packed<PackedWeights<C>>().b.view, out, s.ldc, {}, c.pool());
+    kernels::gemm<C>(s.M, {in, s.a_row, s.a_col}, in_turn(c.packed<PackedWeights<C>>().b.view, c), out, s.ldc, {}, c.pool());
     narrow(c, y, c.out<T>(0));
   }
 };
@@ -273,7 +273,7 @@ struct GemmKernel {
     C* out = wide_output(c, c.out<T>(0), y);
     const Epilogue<C> epilogue = plan.epilogue<C>(widen(c, c.in<T>(2), bias), out);
     if constexpr (kPacked) {
-      kernels::gemm<C>(s.M, {lhs, s.a_row, s.a_col}, c.packed<PackedWeights<C>>().b.view, out, s.ldc, epilogue, c.pool());
+      kernels::gemm<C>(s.M, {lhs, s.a_row, s.a_col}, in_turn(c.packed<PackedWeights<C>>().b.view, c), out, s.ldc, epilogue, c.pool());
     } else {
       const C* rhs = widen(c, c.in<T>(1), b);
       kernels::gemm_batched<C>(s, {}, lhs, rhs, out, epilogue, scratch_at(c, work), max_threads, c.pool());

@@ -1,4 +1,4 @@
-// Blocks of packed states for the files of compiled models.
+// Packed states: their blocks in the files of compiled models, and the order in which runs read them.
 #pragma once
 
 #include <cstring>
@@ -58,5 +58,13 @@ struct BytesWithSums final : PackedState {
     return state;
   }
 };
+
+/// A packed matrix as this run reads it. On one thread, every other run of a session begins with the last columns, which the run before has
+/// read last: of weights somewhat larger than L2, which would push each other out in every run, half is found there then.
+template <typename T>
+kernels::PackedB<T> in_turn(kernels::PackedB<T> b, const RunContext& c) {
+  b.backwards = c.run_id % 2 != 0 && (!c.pool() || c.pool()->num_threads() == 1);
+  return b;
+}
 
 }  // namespace treadle::ops

@@ -67,6 +67,11 @@ void random_packed_products(double tolerance) {
       for (int64_t n = N; n < ldc; ++n) ASSERT_EQ(C[m * ldc + n], guard) << "wrote past a row";
     }
     expect_near(tight, expected, tolerance);
+    PackedB<T> backwards = packed.view;
+    backwards.backwards = true;
+    std::vector<T> again(C.size(), guard);
+    gemm<T>(M, {A.data(), a_row, a_col}, backwards, again.data(), ldc, e, nullptr);
+    ASSERT_EQ(again, C) << "other bits, last columns first";
 
     // The same product with B packed, or read, during the run.
     GemmShape shape{.M = M, .N = N, .K = K, .a_row = a_row, .a_col = a_col, .ldb = ldb, .b_transposed = b_transposed, .ldc = N};
