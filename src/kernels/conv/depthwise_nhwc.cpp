@@ -6,6 +6,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/bounds-inl.h"
 #include "kernels/partial-inl.h"
@@ -30,6 +31,7 @@ struct Row {
   int64_t before_wrap, wrap;      // taps down before the ring begins again, and floats back to there
   const float *bias, *residual;
   float low, high;
+  bool clamped;
 };
 
 // kOutputs neighbours times kVectors vectors of channels. kCut: the last vector has channels beyond the end. kTaps: along, where
@@ -49,7 +51,7 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
 #define TREADLE_EACH _Pragma("GCC unroll 8") for (int o = 0; o < kOutputs; ++o) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
   const int64_t pixel = r.pixel, first_pixel = r.inside.first, last_pixel = r.inside.last;
   V sum[kOutputs][kVectors];
-  TREADLE_EACH sum[o][v] = hn::Zero(d);
+  TREADLE_EACH sum[o][v] = o > 0 ? sum[0][v] : r.bias != nullptr ? load(r.bias + c, v) : hn::Zero(d);
   for (int64_t i = 0; i < r.taps_down; ++i) {
     int64_t at = i * r.row - (i >= r.before_wrap ? r.wrap : 0) + c + r.start;
     const float* HWY_RESTRICT weights = w + i * r.weights_row + c;
@@ -85,17 +87,18 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
       weights += r.C;
     }
   }
-  const V low = hn::Set(d, r.low), high = hn::Set(d, r.high);
+  if (residual != nullptr) TREADLE_EACH sum[o][v] = hn::Add(sum[o][v], load(residual + o * r.C + c, v));
+  if (r.clamped) {
+    const V low = hn::Set(d, r.low), high = hn::Set(d, r.high);
+    TREADLE_EACH sum[o][v] = at_most(high, at_least(low, sum[o][v]));
+  }
+  const int64_t y_step = r.y_step;  // the compiler takes it that the stores may write to r
   TREADLE_EACH {
-    V s = sum[o][v];
-    if (r.bias != nullptr) s = hn::Add(s, load(r.bias + c, v));
-    if (residual != nullptr) s = hn::Add(s, load(residual + o * r.C + c, v));
-    s = at_most(high, at_least(low, s));
-    float* to = y + o * r.y_step + c + v * lanes;
+    float* to = y + o * y_step + c + v * lanes;
     if (kCut && v == kVectors - 1) {
-      store_first(s, d, rest, to);
+      store_first(sum[o][v], d, rest, to);
     } else {
-      hn::StoreU(s, d, to);
+      hn::StoreU(sum[o][v], d, to);
     }
   }
 #undef TREADLE_EACH
@@ -170,7 +173,8 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
         .bias = bias,
         .residual = residual,
         .low = low,
-        .high = high};
+        .high = high,
+        .clamped = low > -std::numeric_limits<float>::infinity() || high < std::numeric_limits<float>::infinity()};
   const float* row = x.data + slot * row_floats;
   const float* row_weights = weights + down.first * r.weights_row;
   // `count` outputs from ow on, with the taps [first, last) along.
