@@ -267,11 +267,11 @@ class Attention(nn.Module):
 class Transformer(nn.Module):
     """Pre-norm (ViT) or post-norm (BERT) encoder over embedded tokens."""
 
-    def __init__(self, width, heads, layers, pre_norm):
+    def __init__(self, width, heads, layers, pre_norm, expansion=4, act=nn.GELU):
         super().__init__()
         self.pre_norm = pre_norm
         self.attention = nn.ModuleList(Attention(width, heads) for _ in range(layers))
-        self.mlp = nn.ModuleList(nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(layers))
+        self.mlp = nn.ModuleList(nn.Sequential(nn.Linear(width, expansion * width), act(), nn.Linear(expansion * width, width)) for _ in range(layers))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers))
 
     def forward(self, x):
@@ -298,6 +298,35 @@ class VisionTransformer(nn.Module):
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1) + self.position
         return self.head(self.norm(self.body(x))[:, 0])
+
+
+class MobileViTBlock(nn.Module):
+    """Mehta and Rastegari, MobileViT (2021), figure 1: pixels at the same place of all 2x2 patches attend to each other."""
+
+    def __init__(self, channels, width, layers):
+        super().__init__()
+        self.local = nn.Sequential(conv_bn(channels, channels, 3, act=nn.SiLU), nn.Conv2d(channels, width, 1, bias=False))
+        self.body, self.norm = Transformer(width, 4, layers, True, 2, nn.SiLU), nn.LayerNorm(width)
+        self.back, self.join = conv_bn(width, channels, 1, act=nn.SiLU), conv_bn(2 * channels, channels, 3, act=nn.SiLU)
+
+    def forward(self, x):
+        y = self.local(x)
+        n, c, h, w = y.shape
+        y = y.reshape(n * c * (h // 2), 2, w // 2, 2).transpose(1, 2).reshape(n, c, h * w // 4, 4).transpose(1, 3).reshape(n * 4, h * w // 4, c)
+        y = self.norm(self.body(y))
+        y = y.reshape(n, 4, h * w // 4, c).transpose(1, 3).reshape(n * c * (h // 2), w // 2, 2, 2).transpose(1, 2).reshape(n, c, h, w)
+        return self.join(torch.cat((x, self.back(y)), 1))
+
+
+def mobilevit_xxs():
+    def inverted(inputs, outputs, stride=1):
+        body = nn.Sequential(conv_bn(inputs, 2 * inputs, 1, act=nn.SiLU), conv_bn(2 * inputs, 2 * inputs, 3, stride, 2 * inputs, nn.SiLU), conv_bn(2 * inputs, outputs, 1, act=None))
+        return Residual(body) if stride == 1 and inputs == outputs else body
+
+    layers = [conv_bn(3, 16, 3, 2, act=nn.SiLU), inverted(16, 16), inverted(16, 24, 2), inverted(24, 24), inverted(24, 24)]
+    for inputs, channels, width, depth in ((24, 48, 64, 2), (48, 64, 80, 4), (64, 80, 96, 3)):
+        layers += [inverted(inputs, channels, 2), MobileViTBlock(channels, width, depth)]
+    return nn.Sequential(*layers, conv_bn(80, 320, 1, act=nn.SiLU), head(320))
 
 
 class Bert(nn.Module):
@@ -342,6 +371,7 @@ ARCHITECTURES = {
     "mobilenet_v2": (mobilenet_v2, image()),
     "mobilenet_v3": (mobilenet_v3_like, image()),
     "efficientnet_b0": (efficientnet_b0, image()),
+    "mobilevit_xxs": (mobilevit_xxs, image(256)),
     "regnet_y002": (regnet_y002, image()),
     "convnext_atto": (convnext_atto, image()),
     "ghostnet": (ghostnet, image()),
