@@ -13,15 +13,24 @@
 namespace treadle::kernels {
 namespace {
 
-// Scores of one tile: at most this many elements, unless a single row has more.
-constexpr int64_t kTileElements = 64 * 1024;
-constexpr int64_t kFewRows = 4;  // that do not pay for rounding and packing keys and values
+// A tile of queries is what a thread takes at once; keys and values are packed once for it. Its scores exist a block of rows at a time, in
+// L1: a line written to L2 costs as much as half a vector of the softmax.
+constexpr int64_t kTileElements = 256 * 1024, kBlockElements = 6 * 1024, kLeastBlock = 12;
+constexpr int64_t kWholeTileElements = 64 * 1024;  // where the products round and pack their operands themselves: one block
+constexpr int64_t kFewRows = 4;                    // that do not pay for rounding and packing keys and values
 
 int64_t tile_rows(const AttentionParams& p) {
-  return std::clamp<int64_t>(kTileElements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
+  const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements;
+  return std::clamp<int64_t>(elements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
 }
 /// From one row of scores to the next: rows begin where vectors do, as stores across two lines of the cache take twice the time.
 int64_t scores_row(const AttentionParams& p) { return (p.kv_length + 15) / 16 * 16; }
+int64_t block_rows(const AttentionParams& p) {
+  if (p.bf16) return tile_rows(p);
+  const int64_t fit = kBlockElements / std::max<int64_t>(1, scores_row(p)) / kLeastBlock * kLeastBlock;
+  return std::min(tile_rows(p), std::max(kLeastBlock, fit));
+}
+bool packs(const AttentionParams& p, int64_t rows) { return !p.bf16 && rows > kFewRows; }
 int64_t num_tiles(const AttentionParams& p) { return (p.q_length + tile_rows(p) - 1) / tile_rows(p); }
 
 GemmShape scores_shape(const AttentionParams& p, int64_t rows) {
@@ -37,31 +46,41 @@ GemmShape values_shape(const AttentionParams& p, int64_t rows) {
   return s;
 }
 
+/// Of a product whose operands are not packed beforehand: all with bfloat16, of a few rows without.
 template <typename T>
-size_t product_bytes(const AttentionParams& p, const GemmShape& s) {
-  // The last tile may have few rows where the others have many.
-  const size_t bytes = gemm_scratch_bytes<T>(s, 1);
-  GemmShape few = s;
-  few.M = std::min(s.M, kFewRows);
-  return p.bf16 ? std::max({bytes, gemm_scratch_bytes<T>(few, 1), gemm_bf16_unpacked_scratch_bytes(s, *p.bf16)}) : bytes;
-}
-template <typename T>
-size_t gemm_bytes(const AttentionParams& p) {
-  return std::max(product_bytes<T>(p, scores_shape(p, tile_rows(p))), product_bytes<T>(p, values_shape(p, tile_rows(p))));
+size_t product_bytes(GemmShape s, const std::optional<Bf16Form>& bf16) {
+  const size_t rounded = bf16 ? gemm_bf16_unpacked_scratch_bytes(s, *bf16) : 0;
+  s.M = std::min(s.M, kFewRows);  // the last tile may have few rows where the others have many
+  return std::max(rounded, gemm_scratch_bytes<T>(s, 1));
 }
 
+/// A product with keys or values, which `packed` holds where they are packed.
 template <typename T>
-void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, void* work) {
+void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T* B, const PackedB<T>& packed, T* C,
+              const Epilogue<T>& epilogue, void* work) {
+  if (packed.data != nullptr) return gemm<T>(s.M, {A, s.a_row, 1}, packed, C, s.ldc, epilogue, nullptr);
   if constexpr (std::is_same_v<T, float>) {
     if (p.bf16 && s.M > kFewRows) return gemm_bf16_unpacked(s, A, B, C, epilogue, *p.bf16, work);
   }
   gemm_batched<T>(s, {}, A, B, C, epilogue, work, 1, nullptr);
 }
 
+/// The working memory of one tile.
 template <typename T>
-size_t slot_bytes(const AttentionParams& p) {
-  return aligned_bytes<T>(tile_rows(p) * scores_row(p)) + aligned_bytes<char>(static_cast<int64_t>(gemm_bytes<T>(p)));
-}
+struct Slot {
+  size_t factors, keys, values, work, bytes;  // where they begin, behind the scores; and all of it
+
+  explicit Slot(const AttentionParams& p) {
+    const bool packed = packs(p, tile_rows(p));
+    factors = aligned_bytes<T>(block_rows(p) * scores_row(p));
+    keys = factors + aligned_bytes<T>(block_rows(p));
+    values = keys + (packed ? aligned_bytes<T>(packed_b_size<T>(p.head_size, p.kv_length)) : 0);
+    work = values + (packed ? aligned_bytes<T>(packed_b_size<T>(p.kv_length, p.v_head_size)) : 0);
+    const size_t product =
+        std::max(product_bytes<T>(scores_shape(p, block_rows(p)), p.bf16), product_bytes<T>(values_shape(p, block_rows(p)), p.bf16));
+    bytes = work + aligned_bytes<char>(static_cast<int64_t>(product));
+  }
+};
 
 void tanh_row(float* row, int64_t n) { tanh_f32(row, row, n); }
 void tanh_row(double* row, int64_t n) {
@@ -108,63 +127,82 @@ void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b,
   }
 }
 
-void softmax_row(float* row, int64_t n, EmptyRows empty) { softmax_scores(row, n, empty); }
-void softmax_row(double* row, int64_t n, EmptyRows empty) {
+float softmax_row(float* row, int64_t n, EmptyRows empty) { return softmax_scores(row, n, empty); }
+double softmax_row(double* row, int64_t n, EmptyRows empty) {
   constexpr double kLowest = -std::numeric_limits<double>::infinity();
   double largest = kLowest, sum = 0;
   for (int64_t i = 0; i < n; ++i) largest = row[i] > largest || row[i] != row[i] ? row[i] : largest;
   for (int64_t i = 0; i < n; ++i) sum += row[i] = std::exp(row[i] - largest);
   if (sum != sum && (empty == EmptyRows::zero_for_nan || (empty == EmptyRows::zero && largest == kLowest))) {
     std::fill_n(row, n, 0.0);
-    return;
+    return 1;
   }
-  for (int64_t i = 0; i < n; ++i) row[i] /= sum;
+  return 1 / sum;
+}
+void scale_row(float* row, float factor, int64_t n) { scale_row_f32(row, factor, n); }
+void scale_row(double* row, double factor, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) row[i] *= factor;
 }
 
 template <typename T>
 void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t first, int64_t rows,
                     std::byte* scratch) {
-  T* scores = reinterpret_cast<T*>(scratch);
-  void* work = scratch + aligned_bytes<T>(tile_rows(p) * scores_row(p));
+  const Slot<T> slot(p);
+  T *scores = reinterpret_cast<T*>(scratch), *factors = reinterpret_cast<T*>(scratch + slot.factors);
+  void* work = scratch + slot.work;
   const int64_t kv_head = h / (p.q_heads / p.kv_heads), stride = scores_row(p);
+  const T *k = data.k + b * p.k.batch + kv_head * p.k.head, *v = data.v + b * p.v.batch + kv_head * p.v.head;
+  PackedB<T> keys, values;
+  if (packs(p, rows)) {
+    keys = pack_b(k, p.head_size, p.kv_length, p.k.row, true, reinterpret_cast<T*>(scratch + slot.keys));
+    values = pack_b(v, p.kv_length, p.v_head_size, p.v.row, false, reinterpret_cast<T*>(scratch + slot.values));
+  }
   Epilogue<T> scaled;
   scaled.alpha = static_cast<T>(p.scale);
-  multiply<T>(p, scores_shape(p, rows), data.q + b * p.q.batch + h * p.q.head + first * p.q.row,
-              data.k + b * p.k.batch + kv_head * p.k.head, scores, scaled, work);
-  T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + first) * p.kv_length : nullptr;
-  for (int64_t r = 0; r < rows; ++r) {
-    T* row = scores + r * stride;
-    auto show = [&](AttentionScores kind) {
-      if (shown && data.scores_kind == kind) std::copy_n(row, p.kv_length, shown + r * p.kv_length);
-    };
-    show(AttentionScores::raw);
-    if (p.softcap > 0) {
-      const T cap = static_cast<T>(p.softcap);
-      for (int64_t i = 0; i < p.kv_length; ++i) row[i] /= cap;
-      tanh_row(row, p.kv_length);
-      for (int64_t i = 0; i < p.kv_length; ++i) row[i] *= cap;
+  const int64_t blocks = (rows + block_rows(p) - 1) / block_rows(p);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t begin = first + rows * block / blocks, count = first + rows * (block + 1) / blocks - begin;
+    multiply<T>(p, scores_shape(p, count), data.q + b * p.q.batch + h * p.q.head + begin * p.q.row, k, keys, scores, scaled, work);
+    T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + begin) * p.kv_length : nullptr;
+    for (int64_t r = 0; r < count; ++r) {
+      T* row = scores + r * stride;
+      auto show = [&](AttentionScores kind) {
+        if (shown && data.scores_kind == kind) std::copy_n(row, p.kv_length, shown + r * p.kv_length);
+      };
+      show(AttentionScores::raw);
+      if (p.softcap > 0) {
+        const T cap = static_cast<T>(p.softcap);
+        for (int64_t i = 0; i < p.kv_length; ++i) row[i] /= cap;
+        tanh_row(row, p.kv_length);
+        for (int64_t i = 0; i < p.kv_length; ++i) row[i] *= cap;
+      }
+      show(AttentionScores::capped);
+      mask_row(p, data, b, h, begin + r, row);
+      show(AttentionScores::biased);
+      factors[r] = softmax_row(row, p.kv_length, p.empty_rows);
+      if (shown && data.scores_kind == AttentionScores::probabilities) {
+        scale_row(row, factors[r], p.kv_length);
+        factors[r] = 1;
+      }
+      show(AttentionScores::probabilities);
     }
-    show(AttentionScores::capped);
-    mask_row(p, data, b, h, first + r, row);
-    show(AttentionScores::biased);
-    softmax_row(row, p.kv_length, p.empty_rows);
-    show(AttentionScores::probabilities);
+    T* y = data.y + b * p.y.batch + h * p.y.head + begin * p.y.row;
+    multiply<T>(p, values_shape(p, count), scores, v, values, y, {}, work);
+    for (int64_t r = 0; r < count; ++r) scale_row(y + r * p.y.row, factors[r], p.v_head_size);
   }
-  multiply<T>(p, values_shape(p, rows), scores, data.v + b * p.v.batch + kv_head * p.v.head,
-              data.y + b * p.y.batch + h * p.y.head + first * p.y.row, {}, work);
 }
 
 }  // namespace
 
 template <typename T>
 size_t attention_scratch_bytes(const AttentionParams& p, int max_threads) {
-  return slot_bytes<T>(p) * static_cast<size_t>(ScratchSlots::count(max_threads, p.batch * p.q_heads * num_tiles(p)));
+  return Slot<T>(p).bytes * static_cast<size_t>(ScratchSlots::count(max_threads, p.batch * p.q_heads * num_tiles(p)));
 }
 
 template <typename T>
 void attention(const AttentionParams& p, const AttentionData<T>& data, void* scratch, int max_threads, ThreadPool* pool) {
   const int64_t tiles = num_tiles(p), step = tile_rows(p), work = p.batch * p.q_heads * tiles;
-  ScratchSlots slots(scratch, slot_bytes<T>(p), ScratchSlots::count(max_threads, work));
+  ScratchSlots slots(scratch, Slot<T>(p).bytes, ScratchSlots::count(max_threads, work));
   // Small tiles are not worth a chunk each.
   const int64_t cost = 2 * step * p.kv_length * (p.head_size + p.v_head_size);
   parallel_for(pool, work, std::clamp<int64_t>(100'000 / std::max<int64_t>(1, cost), 1, std::max<int64_t>(1, work)),

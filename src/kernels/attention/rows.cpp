@@ -60,27 +60,42 @@ void mask_by_bools(float* row, const uint8_t* mask, uint8_t keeps, float masked,
   for (; i < n; ++i) row[i] = mask[i] == keeps ? row[i] : masked;
 }
 
-void softmax(float* row, int64_t n, EmptyRows empty) {
+float softmax(float* row, int64_t n, EmptyRows empty) {
   const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V top = hn::Set(d, kLowest);
-  // A NaN that Max loses still reaches the sum through exp.
-  each_vector(n, [&](int64_t i, int64_t left) { top = at_least(top, load(d, row + i, left, kLowest)); });
+  // Four chains: one alone would wait for itself. A NaN that Max loses still reaches the sum through exp.
+  int64_t i = 0;
+  if (n >= 4 * lanes) {
+    V tops[4] = {top, top, top, top};
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) tops[v] = at_least(tops[v], hn::LoadU(d, row + i + v * lanes));
+    }
+    top = at_least(at_least(tops[0], tops[1]), at_least(tops[2], tops[3]));
+  }
+  each_vector(n - i, [&](int64_t j, int64_t left) { top = at_least(top, load(d, row + i + j, left, kLowest)); });
   const V largest = hn::MaxOfLanes(d, top);
   V sum = hn::Zero(d);
-  each_vector(n, [&](int64_t i, int64_t left) {
-    V e = exp_of_negative(d, hn::Sub(load(d, row + i, left, kLowest), largest));
-    if (left < static_cast<int64_t>(hn::Lanes(d))) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(left)), e);
+  each_vector(n, [&](int64_t j, int64_t left) {
+    V e = exp_of_negative(d, hn::Sub(load(d, row + j, left, kLowest), largest));
+    if (left < lanes) e = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(left)), e);
     sum = hn::Add(sum, e);
-    store(d, e, row + i, left);
+    store(d, e, row + j, left);
   });
-  const V total = hn::SumOfLanes(d, sum);
-  const bool is_nan = !(hn::GetLane(total) == hn::GetLane(total));
+  const float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  const bool is_nan = !(total == total);
   if (is_nan && (empty == EmptyRows::zero_for_nan || (empty == EmptyRows::zero && hn::GetLane(largest) == kLowest))) {
-    for (int64_t i = 0; i < n; ++i) row[i] = 0;
-    return;
+    for (int64_t j = 0; j < n; ++j) row[j] = 0;
+    return 1;
   }
-  const V factor = hn::Div(hn::Set(d, 1.0f), total);
-  each_vector(n, [&](int64_t i, int64_t left) { store(d, hn::Mul(load(d, row + i, left, 0.0f), factor), row + i, left); });
+  return 1 / total;
+}
+
+void scale(float* row, float factor, int64_t n) {
+  const D d;
+  const V by = hn::Set(d, factor);
+  each_vector(n, [&](int64_t i, int64_t left) { store(d, hn::Mul(load(d, row + i, left, 0.0f), by), row + i, left); });
 }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
@@ -92,12 +107,14 @@ namespace treadle::kernels {
 HWY_EXPORT(add_bias);
 HWY_EXPORT(mask_by_bools);
 HWY_EXPORT(softmax);
+HWY_EXPORT(scale);
 
 void add_bias_row(float* row, const float* bias, int64_t n) { HWY_DYNAMIC_DISPATCH(add_bias)(row, bias, n); }
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n) {
   HWY_DYNAMIC_DISPATCH(mask_by_bools)(row, reinterpret_cast<const uint8_t*>(mask), keeps ? 1 : 0, masked, n);
 }
-void softmax_scores(float* row, int64_t n, EmptyRows empty) { HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty); }
+float softmax_scores(float* row, int64_t n, EmptyRows empty) { return HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty); }
+void scale_row_f32(float* row, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale)(row, factor, n); }
 
 }  // namespace treadle::kernels
 #endif

@@ -11,7 +11,8 @@ namespace treadle::kernels {
 void add_bias_row(float* row, const float* bias, int64_t n);
 /// row[i] = masked, where mask[i] != keeps.
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n);
-/// Softmax in place.
-void softmax_scores(float* row, int64_t n, EmptyRows empty);
+/// Softmax in place, but for the factor that it returns: the products with values have fewer elements to be multiplied by it.
+float softmax_scores(float* row, int64_t n, EmptyRows empty);
+void scale_row_f32(float* row, float factor, int64_t n);
 
 }  // namespace treadle::kernels
