@@ -96,6 +96,8 @@ constexpr WholeGraphPass kAfterLayout[] = {
      [](Graph& graph, FoldBudget&, int64_t limit) { return fuse_depthwise(graph, limit); }},
 };
 constexpr WholeGraphPass kLast[] = {
+    {{"merge-movements", "Transposes with nothing but views between them -> one Transpose, outside of training", true},
+     [](Graph& graph, FoldBudget&, int64_t limit) { return merge_movements(graph, limit); }},
     {{"split-inputs", "Gathers that take an input apart along its first axis -> Split, outside of training", true},
      [](Graph& graph, FoldBudget&, int64_t limit) { return split_inputs(graph, limit); }},
     {{"fuse-elementwise", "pointwise operators behind one another -> FusedElementwise, outside of training", true},

@@ -40,6 +40,9 @@ int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit
 /// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation = false);
 
+/// Transposes with nothing but views between them become one.
+int64_t merge_movements(Graph& graph, int64_t limit);
+
 /// Gathers that take an input apart, one element of its outermost axis each, become a Split, whose outputs need no copies.
 int64_t split_inputs(Graph& graph, int64_t limit);
 

@@ -1,0 +1,179 @@
+// Transpose(view(Transpose(x))) -> Reshape(Transpose(Reshape(x))): images cut into patches and put together again move once. The axes of x
+// are cut into pieces that every shape on the way keeps whole; what the chain does is then one permutation of them. Known extents only.
+#include <algorithm>
+#include <numeric>
+
+#include "graph/infer.h"
+#include "passes/matching.h"
+#include "passes/whole_graph.h"
+
+namespace treadle::passes {
+namespace {
+
+using Extents = std::vector<int64_t>;
+constexpr size_t kMaxRank = 8;
+
+/// Nothing if an extent is not known, or 0.
+std::optional<Extents> extents_of(const Type& type) {
+  if (!type.is_tensor() || !type.has_rank()) return std::nullopt;
+  Extents extents;
+  for (const Dim& dim : *type.shape) {
+    if (!dim.is_const() || dim.value() < 1) return std::nullopt;
+    extents.push_back(dim.value());
+  }
+  return extents;
+}
+
+/// An array's axes in pieces, each known by its number.
+class Pieces {
+ public:
+  explicit Pieces(const Extents& x) : extents_(x), before_(x.size()), axes_(x.size()) {
+    std::iota(before_.begin(), before_.end(), size_t{0});
+    for (size_t i = 0; i < x.size(); ++i) axes_[i] = {i};
+  }
+  bool transpose(const std::vector<int64_t>& perm) {
+    if (perm.size() != axes_.size()) return false;
+    std::vector<std::vector<size_t>> moved;
+    for (int64_t axis : perm) moved.push_back(axes_[static_cast<size_t>(axis)]);
+    axes_ = std::move(moved);
+    return true;
+  }
+  /// False if a border between two new axes falls where no piece can be cut.
+  bool reshape(const Extents& to) {
+    std::vector<size_t> rest = now();
+    std::reverse(rest.begin(), rest.end());  // the next one is the last
+    axes_.assign(to.size(), {});
+    for (size_t i = 0; i < to.size(); ++i) {
+      for (int64_t open = to[i]; open > 1;) {
+        if (rest.empty()) return false;
+        const size_t piece = rest.back();
+        rest.pop_back();
+        if (extents_[piece] > open) {
+          if (extents_[piece] % open != 0) return false;
+          rest.push_back(cut(piece, open));
+        }
+        if (open % extents_[piece] != 0) return false;
+        open /= extents_[piece];
+        axes_[i].push_back(piece);
+      }
+    }
+    return std::all_of(rest.begin(), rest.end(), [&](size_t piece) { return extents_[piece] == 1; });
+  }
+
+  /// What the whole chain amounts to: x under the shape `extents`, transposed by `perm`. Pieces that stay beside each other are one axis.
+  struct Movement {
+    Extents extents, perm;
+  };
+  Movement movement() const {
+    std::vector<size_t> place(extents_.size());
+    for (size_t i = 0; i < before_.size(); ++i) place[before_[i]] = i;
+    // Pieces of one element are nowhere.
+    std::vector<size_t> moved;
+    for (size_t piece : now())
+      if (extents_[piece] > 1) moved.push_back(place[piece]);
+    std::vector<std::pair<size_t, int64_t>> runs;  // the first place, and the elements, in the new order
+    for (size_t i = 0; i < moved.size(); ++i) {
+      const int64_t extent = extents_[before_[moved[i]]];
+      if (i > 0 && follows(moved[i - 1], moved[i]))
+        runs.back().second *= extent;
+      else
+        runs.emplace_back(moved[i], extent);
+    }
+    Movement m;
+    std::vector<size_t> order(runs.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return runs[a].first < runs[b].first; });
+    m.perm.resize(runs.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      m.extents.push_back(runs[order[i]].second);
+      m.perm[order[i]] = static_cast<int64_t>(i);
+    }
+    return m;
+  }
+
+ private:
+  std::vector<size_t> now() const {
+    std::vector<size_t> all;
+    for (const auto& axis : axes_) all.insert(all.end(), axis.begin(), axis.end());
+    return all;
+  }
+  /// The piece keeps `outer` of its extent; the rest becomes one of its own, which is returned.
+  size_t cut(size_t piece, int64_t outer) {
+    const size_t inner = extents_.size();
+    extents_.push_back(extents_[piece] / outer);
+    extents_[piece] = outer;
+    before_.insert(std::find(before_.begin(), before_.end(), piece) + 1, inner);
+    return inner;
+  }
+  /// Whether nothing but pieces of one element lies between two places of x.
+  bool follows(size_t first, size_t second) const {
+    if (second <= first) return false;
+    return std::all_of(before_.begin() + static_cast<std::ptrdiff_t>(first) + 1, before_.begin() + static_cast<std::ptrdiff_t>(second),
+                       [&](size_t piece) { return extents_[piece] == 1; });
+  }
+
+  Extents extents_;             // of every piece
+  std::vector<size_t> before_;  // the pieces in the order of x
+  std::vector<std::vector<size_t>> axes_;
+};
+
+ValueId add_inferred(Graph& graph, NodeSpec spec, const Node& like) {
+  const std::vector<std::string> sources = like.sources;
+  const NodeId id = graph.add_node(std::move(spec), like.id);
+  graph.node(id).sources = sources;
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+
+ValueId reshaped(Graph& graph, ValueId value, const Extents& to, const Node& like) {
+  if (extents_of(graph.type(value)) == to) return value;
+  const ValueId shape = graph.add_constant(like.name + "/shape", Tensor::vector<int64_t>(to));
+  return add_inferred(graph, {.op_type = "Reshape", .inputs = {value, shape}, .name = like.name}, like);
+}
+
+bool merge(Graph& graph, NodeId last) {
+  const Node& outer = graph.node(last);
+  // The views between, from the last to the first.
+  std::vector<NodeId> chain{last};
+  const Node* inner = producer_of(graph, outer.inputs[0]);
+  while (inner && is_used_once(graph, inner->outputs[0])) {
+    chain.push_back(inner->id);
+    if (inner->is("Transpose")) break;
+    if (!is_view(*inner)) return false;
+    inner = producer_of(graph, inner->inputs[0]);
+  }
+  if (!inner || chain.size() < 3 || !inner->is("Transpose") || chain.back() != inner->id) return false;
+  const ValueId x = inner->inputs[0];
+  const auto from = extents_of(graph.type(x)), between = extents_of(graph.type(outer.inputs[0])),
+             to = extents_of(graph.type(outer.outputs[0]));
+  const std::vector<int64_t>&first = inner->attributes.get_ints("perm"), &second = outer.attributes.get_ints("perm");
+  if (!from || !between || !to) return false;
+  Pieces pieces(*from);
+  if (!pieces.transpose(first) || !pieces.reshape(*between) || !pieces.transpose(second)) return false;
+  const Pieces::Movement m = pieces.movement();
+  if (m.extents.size() > kMaxRank) return false;
+  ValueId moved = reshaped(graph, x, m.extents, outer);
+  if (!std::is_sorted(m.perm.begin(), m.perm.end())) {
+    NodeSpec spec{.op_type = "Transpose", .inputs = {moved}, .name = outer.name};
+    spec.attributes.set("perm", m.perm);
+    moved = add_inferred(graph, std::move(spec), outer);
+  }
+  moved = reshaped(graph, moved, *to, outer);
+  if (moved == x) return false;  // for another rule
+  graph.replace_uses(outer.outputs[0], moved);
+  for (NodeId id : chain) graph.remove_node(id);
+  return true;
+}
+
+}  // namespace
+
+int64_t merge_movements(Graph& graph, int64_t limit) {
+  int64_t count = 0;
+  for (NodeId id : graph.order()) {
+    for (Body& body : graph.node(id).bodies) count += merge_movements(*body.graph, limit - count);
+    if (count < limit && graph.is_alive(id) && graph.node(id).is("Transpose") && merge(graph, id)) ++count;
+  }
+  return count;
+}
+
+}  // namespace treadle::passes
