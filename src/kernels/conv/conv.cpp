@@ -16,11 +16,15 @@ namespace {
 constexpr int64_t kEnoughPanels = 12;          // from here on the panels alone keep the threads busy
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us
 
-/// A 1x1 convolution without strides and pads sees its image as one row.
-Window flattened(const Window& w) {
+/// A 1x1 convolution without strides and pads: its columns are the image's pixels.
+bool is_pointwise(const Window& w) {
   for (int i = 0; i < 3; ++i) {
-    if (w.kernel[i] != 1 || w.stride[i] != 1 || w.pad_begin[i] != 0 || w.in[i] != w.out[i]) return w;
+    if (w.kernel[i] != 1 || w.stride[i] != 1 || w.pad_begin[i] != 0 || w.in[i] != w.out[i]) return false;
   }
+  return true;
+}
+/// It sees the image as one row.
+Window flattened(const Window& w) {
   Window flat = w;
   flat.in[0] = flat.in[1] = flat.out[0] = flat.out[1] = 1;
   flat.in[2] = flat.out[2] = w.in_size();
@@ -75,7 +79,8 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
   const Method method = method_of(p, panels);
   if (method == Method::depthwise) return depthwise(p, x, weights, y, epilogue, scratch, max_threads, pool);
 
-  const Window w = flattened(p.window);
+  const bool pointwise = is_pointwise(p.window);
+  const Window w = pointwise ? flattened(p.window) : p.window;
   const int64_t K = depth_of(p), channels = p.C / p.group, rows = p.M / p.group, in_size = w.in_size();
   auto pack = [&](int64_t image, int64_t group, int64_t panel, float* dst) {
     const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
@@ -96,7 +101,6 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
     return;
   }
 
-  const bool pointwise = w.kernel_size() == 1 && w.in[2] == out_size;
   const int64_t items = p.N * p.group * panels.count;
   const int64_t slot_floats = K * (panels.vectors + 1) * panels.lanes;
   ScratchSlots slots(scratch, aligned_bytes<float>(slot_floats), ScratchSlots::count(max_threads, items));

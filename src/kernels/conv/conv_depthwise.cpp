@@ -11,15 +11,18 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPixelsAtOnce = 64;  // for which a row of the first weights is read once
-constexpr int64_t kRowsPerBand = 8;    // at least: the rows at a band's border are computed for both its sides
-constexpr int64_t kFewestRows = 3;     // of a band, where some threads would have none otherwise
+constexpr int64_t kPixelsAtOnce = 64;      // for which a row of the first weights is read once
+constexpr int64_t kRowsPerBand = 8;        // at least: the rows at a band's border are computed for both its sides
+constexpr int64_t kFewestRows = 3;         // of a band, where some threads would have none otherwise
+constexpr int64_t kRingFloats = 9 * 1024;  // that stay in L1, beside the weights
+constexpr int64_t kMostTwice = 16;         // one column in so many may be computed for both sides of a border between strips
 
 /// Rows of y are done in steps; a ring holds the rows of the image between that a step reads. With several threads y is cut into bands.
-/// What the first convolution reads is copied as nhwc_conv copies it, for one image at a time.
+/// Where whole rows would leave L1, y is cut into strips of columns, each with a ring of its own, if they have few columns in common. What
+/// the first convolution reads is copied as nhwc_conv copies it, for one image at a time.
 struct Plan {
   int64_t reach;  // rows that a window spans
-  int64_t rows_per_step, ring_rows, bands = 1;
+  int64_t rows_per_step, ring_rows, bands = 1, strips = 1;
   size_t slot_bytes, padded_bytes;
 
   explicit Plan(const ConvDepthwise& p) {
@@ -31,9 +34,32 @@ struct Plan {
     const int64_t threads = p.max_threads;
     if (threads > 1)
       bands = std::clamp<int64_t>(w.out[1] / kRowsPerBand, std::clamp<int64_t>(w.out[1] / kFewestRows, 1, threads), 2 * threads);
+    const int64_t column = std::max<int64_t>(1, ring_rows * p.depthwise.C), columns = std::max<int64_t>(1, kRingFloats / column);
+    const int64_t wanted = std::clamp<int64_t>((w.in[2] + columns - 1) / columns, 1, std::max<int64_t>(1, w.out[2]));
+    if ((wanted - 1) * shared_columns(w) * kMostTwice <= w.in[2]) strips = wanted;
     const direct::Source source(p.first);
     padded_bytes = source.copied ? aligned_bytes<float>(source.pixels() * p.first.C) : 0;
-    slot_bytes = aligned_bytes<float>(ring_rows * w.in[2] * p.depthwise.C);
+    int64_t widest = 0;
+    for (int64_t i = 0; i < strips; ++i) widest = std::max(widest, strip(w, i).window.in[2]);
+    slot_bytes = aligned_bytes<float>(ring_rows * widest * p.depthwise.C);
+  }
+
+  /// Columns that the windows on both sides of a border read.
+  static int64_t shared_columns(const Window& w) { return std::max<int64_t>(0, (w.kernel[2] - 1) * w.dilation[2] + 1 - w.stride[2]); }
+  /// A strip as an image of its own: its window, and the first columns of y and of the image between.
+  struct Strip {
+    Window window;
+    int64_t first, first_in;
+  };
+  Strip strip(const Window& w, int64_t i) const {
+    const int64_t first = w.out[2] * i / strips, last = w.out[2] * (i + 1) / strips;
+    const int64_t begin = first * w.stride[2] - w.pad_begin[2],
+                  end = (last - 1) * w.stride[2] - w.pad_begin[2] + (w.kernel[2] - 1) * w.dilation[2] + 1;
+    Strip s{w, first, std::clamp<int64_t>(begin, 0, w.in[2])};
+    s.window.in[2] = std::clamp(end, s.first_in, w.in[2]) - s.first_in;
+    s.window.out[2] = last - first;
+    s.window.pad_begin[2] = s.first_in - begin;
+    return s;
   }
 };
 
@@ -49,17 +75,20 @@ class FirstRows {
         flat_(direct::is_flat(p.window)),
         clamp_(clamp_of(stage.epilogue)) {}
 
-  /// Rows [from, to), which lie side by side in y. A 1x1 convolution sees all their pixels as one line.
-  void compute(const float* x, int64_t from, int64_t to, float* y) const {
+  /// Columns [first, first + columns) of rows [from, to), which lie side by side in y. A 1x1 convolution sees whole rows as one line.
+  void compute(const float* x, int64_t from, int64_t to, int64_t first, int64_t columns, float* y) const {
+    if (columns <= 0) return;  // of a strip that lies in the padding
     const Window& w = p_.window;
     const Panels panels(p_.M, panel_shape<float>());
-    const int64_t lines = flat_ ? 1 : to - from, pixels = flat_ ? (to - from) * w.out[2] : w.out[2];
-    const int64_t line_step = w.stride[1] * source_.extent[2] * source_.step;
+    const bool one_line = flat_ && columns == w.out[2];
+    const int64_t lines = one_line ? 1 : to - from, pixels = one_line ? (to - from) * columns : columns;
+    const int64_t line_step = w.stride[1] * source_.extent[2] * source_.step, pixel_step = w.stride[2] * source_.step;
+    x += from * line_step + first * pixel_step;
     for (int64_t panel = 0; panel < panels.count; ++panel) {
       const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
       for (int64_t line = 0; line < lines; ++line) {
-        nhwc_tile({.A = x + (from + line) * line_step,
-                   .a_row = w.stride[2] * source_.step,
+        nhwc_tile({.A = x + line * line_step,
+                   .a_row = pixel_step,
                    .pixels = nullptr,
                    .segments = offsets_.data(),
                    .num_segments = segments_.count,
@@ -97,13 +126,14 @@ class FirstRows {
 
 size_t conv_depthwise_scratch_bytes(const ConvDepthwise& p) {
   const Plan plan(p);
-  return plan.padded_bytes + plan.slot_bytes * static_cast<size_t>(ScratchSlots::count(p.max_threads, p.depthwise.N * plan.bands));
+  return plan.padded_bytes +
+         plan.slot_bytes * static_cast<size_t>(ScratchSlots::count(p.max_threads, p.depthwise.N * plan.bands * plan.strips));
 }
 
 void conv_depthwise(const ConvDepthwise& p, const float* x, const ConvStage& first, const ConvStage& depthwise, float* y, void* scratch,
                     ThreadPool* pool) {
   const Window& w = p.depthwise.window;
-  const int64_t C = p.depthwise.C, image_row = w.in[2] * C;
+  const int64_t C = p.depthwise.C;
   if (p.depthwise.N <= 0 || C <= 0 || w.out_size() <= 0) return;
   const Plan plan(p);
   const FirstRows rows(p.first, first);
@@ -111,40 +141,46 @@ void conv_depthwise(const ConvDepthwise& p, const float* x, const ConvStage& fir
   const Clamp clamp = clamp_of(e);
   float* padded = static_cast<float*>(scratch);
   ScratchSlots slots(static_cast<std::byte*>(scratch) + plan.padded_bytes, plan.slot_bytes,
-                     ScratchSlots::count(p.max_threads, p.depthwise.N * plan.bands));
-  auto run = [&](int64_t image, int64_t band, const float* from, float* ring) {
-    const int64_t last_row = w.out[1] * (band + 1) / plan.bands, block = depthwise_nhwc_block(w), step = p.depthwise.y_step();
+                     ScratchSlots::count(p.max_threads, p.depthwise.N * plan.bands * plan.strips));
+  auto run = [&](int64_t image, int64_t band, const Plan::Strip& strip, const float* from, float* ring) {
+    const Window& own = strip.window;
+    const int64_t last_row = w.out[1] * (band + 1) / plan.bands, block = depthwise_nhwc_block(own), step = p.depthwise.y_step();
     int64_t have = 0;  // rows of the image between from here on are not computed yet
     for (int64_t oh = w.out[1] * band / plan.bands; oh < last_row; oh += plan.rows_per_step) {
       const int64_t step_end = std::min(last_row, oh + plan.rows_per_step), reached = oh * w.stride[1] - w.pad_begin[1];
       const int64_t need = std::min(w.in[1], (step_end - 1) * w.stride[1] - w.pad_begin[1] + plan.reach);
       for (have = std::max(have, reached); have < need;) {
         const int64_t slot = have % plan.ring_rows, to = std::min(need, have + plan.ring_rows - slot);
-        rows.compute(from, have, to, ring + slot * image_row);
+        rows.compute(from, have, to, strip.first_in, own.in[2], ring + slot * own.in[2] * C);
         have = to;
       }
-      const int64_t row = image * w.out[1];
+      auto pixel_of = [&](int64_t r) { return (image * w.out[1] + r) * w.out[2] + strip.first; };
       for (int64_t c = 0; c < C; c += block) {
         for (int64_t r = oh; r < step_end; ++r) {
-          const int64_t pixel = (row + r) * w.out[2];
-          depthwise_nhwc_row(w, C, {ring, plan.ring_rows, C}, depthwise.packed, e.bias,
-                             e.residual != nullptr ? e.residual + pixel * C : nullptr, clamp.low, clamp.high, r, c, std::min(C, c + block),
-                             y + pixel * step, step);
+          depthwise_nhwc_row(own, C, {ring, plan.ring_rows, C}, depthwise.packed, e.bias,
+                             e.residual != nullptr ? e.residual + pixel_of(r) * C : nullptr, clamp.low, clamp.high, r, c,
+                             std::min(C, c + block), y + pixel_of(r) * step, step);
         }
       }
-      if (!clamp.complete) activate(e, y + (row + oh) * w.out[2] * step, (step_end - oh) * w.out[2], C, step);
+      if (clamp.complete) continue;
+      if (plan.strips == 1) {
+        activate(e, y + pixel_of(oh) * step, (step_end - oh) * w.out[2], C, step);
+        continue;
+      }
+      for (int64_t r = oh; r < step_end; ++r) activate(e, y + pixel_of(r) * step, own.out[2], C, step);
     }
   };
   const bool copied = rows.source().copied;
   const int64_t images_at_once = copied ? 1 : p.depthwise.N;
   for (int64_t first_image = 0; first_image < p.depthwise.N; first_image += images_at_once) {
     if (copied) direct::copy_padded(p.first, rows.source(), x + first_image * p.first.window.in_size() * p.first.x_step(), padded, pool);
-    parallel_for(pool, images_at_once * plan.bands, 1, [&](int64_t begin, int64_t end) {
+    const int64_t per_image = plan.bands * plan.strips;
+    parallel_for(pool, images_at_once * per_image, 1, [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
       for (int64_t item = begin; item < end; ++item) {
-        const int64_t image = first_image + item / plan.bands;
-        run(image, item % plan.bands, copied ? padded : x + image * p.first.window.in_size() * p.first.x_step(),
-            reinterpret_cast<float*>(lease.data()));
+        const int64_t image = first_image + item / per_image;
+        run(image, item % per_image / plan.strips, plan.strip(w, item % plan.strips),
+            copied ? padded : x + image * p.first.window.in_size() * p.first.x_step(), reinterpret_cast<float*>(lease.data()));
       }
     });
   }

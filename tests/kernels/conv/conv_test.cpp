@@ -170,5 +170,18 @@ TEST(ConvTranspose, LongRowsOfEveryStride) {
       }
 }
 
+// As many outputs as the image is wide, of a convolution that leaves pixels out: its columns are not the image's.
+TEST(Conv, StridedOneByOneIsNotTakenForTheImage) {
+  const int64_t in[] = {4, 64}, out[] = {2, 32}, one[] = {1, 1}, two[] = {2, 2};
+  ConvParams p{.N = 12, .C = 3, .M = 2, .window = make_window(in, out, one, two, {}, {})};
+  Random random(67);
+  const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.C * p.M);
+  const auto expected = test::reference_conv<float, double>(p, x, weights);
+  std::vector<float> y(expected.size());
+  std::vector<char> scratch(conv_scratch_bytes(p, 1) + 64);
+  conv(p, x.data(), weights.data(), y.data(), {}, scratch.data(), 1, nullptr);
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5) << "element " << i;
+}
+
 }  // namespace
 }  // namespace treadle::kernels
