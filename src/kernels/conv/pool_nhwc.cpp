@@ -88,38 +88,25 @@ void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, Pixel
   row(w, C, include_pad, steps, x, oh, y);
 }
 
-// y[c] = the sum of x[pixel, c] / divisor, a few vectors at a time so that the chains overlap.
+// y[c] = the sum of x[pixel, c] / divisor. Four pixels at a time from the first channel to the last: memory is read in its order.
 void sum_pixels(int64_t pixels, int64_t step, int64_t C, float divisor, const float* x, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const V count = hn::Set(d, divisor);
-  constexpr int kVectors = 4;
-  for (int64_t c = 0; c < C; c += kVectors * lanes) {
-    V sum[kVectors];
-    for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
-    const int64_t whole = std::min<int64_t>(kVectors, (C - c) / lanes);
-    const int64_t last = C - c - whole * lanes;  // channels of a vector that is cut
-    const FirstLanes rest(d, std::clamp<int64_t>(last, 0, lanes));
-    const bool cut = whole < kVectors && last > 0;
-    const float* from = x + c;
-    for (int64_t i = pixels; i > 0; --i, from += step) {
-      if (whole == kVectors) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
-        continue;
-      }
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        if (v < whole) sum[v] = hn::Add(sum[v], hn::LoadU(d, from + v * lanes));
-        if (v == whole && cut) sum[v] = hn::Add(sum[v], load_first(d, rest, from + v * lanes));
-      }
+  const FirstLanes rest(d, C % lanes);
+  std::fill_n(y, C, 0.0f);
+  auto add = [&](auto sum_of) {
+    int64_t c = 0;
+    for (; c + lanes <= C; c += lanes) {
+      hn::StoreU(hn::Add(hn::LoadU(d, y + c), sum_of([&](int64_t i) { return hn::LoadU(d, x + i * step + c); })), d, y + c);
     }
-    for (int v = 0; v < kVectors; ++v) {
-      const V result = hn::Div(sum[v], count);
-      if (v < whole) hn::StoreU(result, d, y + c + v * lanes);
-      if (v == whole && cut) store_first(result, d, rest, y + c + v * lanes);
-    }
-  }
+    if (c == C) return;
+    const V sum = hn::Add(load_first(d, rest, y + c), sum_of([&](int64_t i) { return load_first(d, rest, x + i * step + c); }));
+    store_first(sum, d, rest, y + c);
+  };
+  for (; pixels >= 4; pixels -= 4, x += 4 * step) add([](auto at) { return hn::Add(hn::Add(at(0), at(1)), hn::Add(at(2), at(3))); });
+  for (; pixels > 0; --pixels, x += step) add([](auto at) { return at(0); });
+  if (divisor == 1) return;
+  for (int64_t c = 0; c < C; ++c) y[c] /= divisor;
 }
 
 void affine_rows(int64_t rows, int64_t C, PixelSteps steps, const float* x, const float* scale, const float* shift, float low, float* y) {
