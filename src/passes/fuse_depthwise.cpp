@@ -13,8 +13,6 @@ namespace treadle::passes {
 namespace {
 
 constexpr int64_t kLargeImage = 128 * 1024;  // floats: half of a usual L2
-constexpr int64_t kFewChannels = 4;
-
 bool is_depthwise(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle")) return false;
   const Type& w = graph.type(node.inputs[1]);

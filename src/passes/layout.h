@@ -27,6 +27,9 @@ bool is_plain_pointwise(const Graph& graph, const Node& node);
 /// Pointwise convolutions and the depthwise ones that read them become one operator, after fuse_conv.
 int64_t fuse_depthwise(Graph& graph, int64_t limit);
 
+/// Colours, say: of an image that a network's first convolution reads.
+inline constexpr int64_t kFewChannels = 4;
+
 /// Convolutions of the model's input, if it has few channels, read it with channels second; after fuse_conv.
 int64_t read_planes(Graph& graph, int64_t limit);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/float_types.h"
+#include "graph/infer.h"
 
 namespace treadle::passes {
 
@@ -75,6 +76,13 @@ std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, cons
   }
   if (hole && (others.is_const(0) || floor_div(product(in), others) != out[*hole])) return std::nullopt;
   return target;
+}
+
+ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vector<std::string>& sources) {
+  const NodeId id = graph.add_node(std::move(spec), before);
+  graph.node(id).sources = sources;
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
 }
 
 }  // namespace treadle::passes

@@ -30,4 +30,7 @@ bool is_view(const Node& node);
 /// would read as "copy".
 std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, const SymbolicShape& out);
 
+/// The output of a new node in front of `before`, its type inferred. `sources`: the nodes of the model that it stands for.
+ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vector<std::string>& sources);
+
 }  // namespace treadle::passes

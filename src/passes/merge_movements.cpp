@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "graph/infer.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
 
@@ -117,18 +116,10 @@ class Pieces {
   std::vector<std::vector<size_t>> axes_;
 };
 
-ValueId add_inferred(Graph& graph, NodeSpec spec, const Node& like) {
-  const std::vector<std::string> sources = like.sources;
-  const NodeId id = graph.add_node(std::move(spec), like.id);
-  graph.node(id).sources = sources;
-  infer_node(graph, id);
-  return graph.node(id).outputs[0];
-}
-
 ValueId reshaped(Graph& graph, ValueId value, const Extents& to, const Node& like) {
   if (extents_of(graph.type(value)) == to) return value;
   const ValueId shape = graph.add_constant(like.name + "/shape", Tensor::vector<int64_t>(to));
-  return add_inferred(graph, {.op_type = "Reshape", .inputs = {value, shape}, .name = like.name}, like);
+  return add_inferred(graph, {.op_type = "Reshape", .inputs = {value, shape}, .name = like.name}, like.id, like.sources);
 }
 
 bool merge(Graph& graph, NodeId last) {
@@ -156,7 +147,7 @@ bool merge(Graph& graph, NodeId last) {
   if (!std::is_sorted(m.perm.begin(), m.perm.end())) {
     NodeSpec spec{.op_type = "Transpose", .inputs = {moved}, .name = outer.name};
     spec.attributes.set("perm", m.perm);
-    moved = add_inferred(graph, std::move(spec), outer);
+    moved = add_inferred(graph, std::move(spec), outer.id, outer.sources);
   }
   moved = reshaped(graph, moved, *to, outer);
   if (moved == x) return false;  // for another rule

@@ -7,8 +7,6 @@
 namespace treadle::passes {
 namespace {
 
-constexpr int64_t kFewChannels = 4;
-
 bool has_few_channels(const Type& type) {
   return type.has_rank() && type.rank() >= 3 && (*type.shape)[1].is_const() && (*type.shape)[1].value() <= kFewChannels;
 }

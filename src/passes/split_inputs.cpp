@@ -2,7 +2,6 @@
 // that stacks the caches of all layers is read by. A Gather copies; the outputs of a Split lie in its input, and a Squeeze is a view.
 #include <algorithm>
 
-#include "graph/infer.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
 
@@ -28,13 +27,6 @@ std::vector<std::vector<NodeId>> find_gathers(const Graph& graph, ValueId input)
   }
   if (std::any_of(taken.begin(), taken.end(), [](const auto& gathers) { return gathers.empty(); })) return {};
   return taken;
-}
-
-ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vector<std::string>& sources) {
-  const NodeId id = graph.add_node(std::move(spec), before);
-  graph.node(id).sources = sources;
-  infer_node(graph, id);
-  return graph.node(id).outputs[0];
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace treadle::kernels {
 namespace {
 
-// A tile of queries is what a thread takes at once; keys and values are packed once for it. Its scores exist a block of rows at a time, in
-// L1: a line written to L2 costs as much as half a vector of the softmax.
+// A tile of queries is what a thread takes at once; keys and values are packed once for it. Its scores exist a block of rows at a time,
+// which L1 holds: little memory, and no slower than all of them.
 constexpr int64_t kTileElements = 256 * 1024, kBlockElements = 6 * 1024, kLeastBlock = 12;
 constexpr int64_t kWholeTileElements = 64 * 1024;  // where the products round and pack their operands themselves: one block
 constexpr int64_t kFewRows = 4;                    // that do not pay for rounding and packing keys and values
