@@ -163,7 +163,7 @@ class Choice {
     for (const Instruction& instruction : instructions_) {
       const auto operands = program_.operands(instruction);
       for (size_t k = 0; k < operands.size(); ++k)
-        if (operands[k] == value && !takes_steps(instruction, k)) return false;
+        if (operands[k] == value && !takes_steps(program_.graph(), instruction, k)) return false;
     }
     return true;
   }

@@ -28,7 +28,7 @@ class Placing {
       for (size_t k = 0; k < operands.size(); ++k)
         if (operands[k] >= 0)
           accesses_[at(slots[at(operands[k])].root)].push_back(
-              {static_cast<int32_t>(i), k >= instructions[i].num_inputs, takes_steps(instructions[i], k)});
+              {static_cast<int32_t>(i), k >= instructions[i].num_inputs, takes_steps(program.graph(), instructions[i], k)});
     }
   }
 
@@ -107,13 +107,14 @@ class Placing {
     late_[at(root)] = late_[at(out)];
   }
 
-  // All that share the bytes of a root have some of another one's now.
+  // All that share the bytes of a root have some of another one's now. Where the root's rows follow each other there too, those that are
+  // parts of its rows stay so.
   void join(int32_t root, Slot other, int64_t row_step) {
     std::vector<int32_t> members = std::move(members_[at(root)]);
     for (int32_t member : members) {
       slots_[at(member)].root = other.root;
       slots_[at(member)].placement = other.placement;
-      slots_[at(member)].row_step = row_step;
+      if (row_step != 0) slots_[at(member)].row_step = row_step;
     }
     auto& joined = members_[at(other.root)];
     joined.insert(joined.end(), members.begin(), members.end());
@@ -179,8 +180,9 @@ Join join_of(const Graph& graph, const Node& node) {
   return axis + 1 == rank && has_known_rows(whole) && std::all_of(parts.begin(), parts.end(), has_known_rows) ? Join::by_rows : Join::none;
 }
 
-bool takes_steps(const Instruction& instruction, size_t operand) {
+bool takes_steps(const Graph& graph, const Instruction& instruction, size_t operand) {
   if (instruction.dynamic || instruction.kernel == nullptr) return false;
+  if (instruction.node->op->pieces != Pieces::none && join_of(graph, *instruction.node) != Join::by_rows) return false;
   const bool is_input = operand < instruction.num_inputs;
   const uint32_t mask = is_input ? instruction.kernel->strided_inputs : instruction.kernel->strided_outputs;
   return (mask >> std::min<size_t>(is_input ? operand : operand - instruction.num_inputs, 31) & 1U) != 0;

@@ -30,8 +30,8 @@ enum class Join : uint8_t {
 };
 Join join_of(const Graph& graph, const Node& node);
 
-/// True if the kernel asks how far the rows of the operand are apart.
-bool takes_steps(const Instruction& instruction, size_t operand);
+/// True if the kernel asks how far the rows of the operand are apart. What joins or splits along another axis than the last does not.
+bool takes_steps(const Graph& graph, const Instruction& instruction, size_t operand);
 
 /// Elements of a row, a run along the last axis. @pre the extent is known, as those of operands of a node that joins by rows are.
 int64_t row_length(const Program& program, int32_t slot);

@@ -65,6 +65,58 @@ TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
   EXPECT_GE(arena_of(copies), arena_of(pieces) + 3 * 4 * 256 * sizeof(float) - 1024) << "but for scratch";
 }
 
+// Row by row in plain C++: the truth for Concats of matrices.
+Tensor joined_columns(const Tensor& a, const Tensor& b) {
+  const int64_t rows = a.shape()[0], left = a.shape()[1], right = b.shape()[1];
+  Tensor out(DType::float32, {rows, left + right});
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(a.data<float>() + r * left, left, out.data<float>() + r * (left + right));
+    std::copy_n(b.data<float>() + r * right, right, out.data<float>() + r * (left + right) + left);
+  }
+  return out;
+}
+
+TEST(Pieces, AConcatAlongAnotherAxisDoesNotWriteRowsWithAStep) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {1, 4}), y = b.input("y", DType::float32, {1, 4}), z = b.input("z", DType::float32, {2, 4});
+  ValueId below = b.node("Concat", {b.node("Relu", {x}), b.node("Relu", {y})}, {{"axis", int64_t{0}}});
+  b.output(b.node("Concat", {below, b.node("Relu", {z})}, {{"axis", int64_t{1}}}));
+  const Tensor row_x = Tensor::of<float>({1, 4}, std::vector<float>{1, 2, 3, 4}),
+               row_y = Tensor::of<float>({1, 4}, std::vector<float>{5, 6, 7, 8});
+  const Tensor right = Tensor::of<float>({2, 4}, std::vector<float>{11, 12, 13, 14, 15, 16, 17, 18});
+  const Tensor left = Tensor::of<float>({2, 4}, std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+  const Program pieces(b.finish(), kPieces);
+  expect_same_bits(run(pieces, {row_x, row_y, right}), {joined_columns(left, right)});
+}
+
+TEST(Pieces, ASplitAlongAnotherAxisDoesNotReadRowsWithAStep) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {2, 8});
+  ValueId two = b.ints("two", {4, 4}), one = b.ints("one", {1, 1});
+  const auto columns = b.nodes("Split", {b.node("Relu", {x}), two}, 2, {{"axis", int64_t{1}}});
+  const auto rows = b.nodes("Split", {columns[1], one}, 2, {{"axis", int64_t{0}}});
+  b.output(b.node("Neg", {rows[1]}));
+  std::vector<float> numbers(16);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
+  const Program pieces(b.finish(), kPieces);
+  expect_same_bits(run(pieces, {Tensor::of<float>({2, 8}, numbers)}), {Tensor::of<float>({1, 4}, std::vector<float>{-12, -13, -14, -15})});
+}
+
+TEST(Pieces, PartsOfRowsKeepTheirStepsWhereTheWholeMoves) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {2, 2});
+  const auto columns = b.nodes("Split", {b.node("Relu", {x}), b.ints("ones", {1, 1})}, 2, {{"axis", int64_t{1}}});
+  b.output(b.node("Concat", {columns[1], columns[0]}, {{"axis", int64_t{0}}}));
+  ValueId whole = b.node("Relu", {x});
+  const auto parts = b.nodes("Split", {whole, b.ints("halves", {1, 1})}, 2, {{"axis", int64_t{1}}});
+  b.output(b.node("Concat", {parts[1], parts[1]}, {{"axis", int64_t{1}}}));
+  b.output(b.node("Concat", {whole, whole}, {{"axis", int64_t{0}}}));
+  const Program pieces(b.finish(), kPieces);
+  expect_same_bits(run(pieces, {Tensor::of<float>({2, 2}, std::vector<float>{1, 2, 3, 4})}),
+                   {Tensor::of<float>({4, 1}, std::vector<float>{2, 4, 1, 3}), Tensor::of<float>({2, 2}, std::vector<float>{2, 2, 4, 4}),
+                    Tensor::of<float>({4, 2}, std::vector<float>{1, 2, 3, 4, 1, 2, 3, 4})});
+}
+
 TEST(Pieces, OutputsOfTheGraphAreWrittenPieceByPiece) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});
