@@ -132,7 +132,7 @@ class DeviceRun {
     };
     switch (info.placement) {
       case Placement::feed:
-      case Placement::held: return viewed(values_[index(info.root)]);
+      case Placement::held: return for_node(info, viewed(values_[index(info.root)]));
       case Placement::known:
         if (!values_[index(slot)].defined()) set(slot, binding().known(slot));
         return values_[index(slot)];

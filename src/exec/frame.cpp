@@ -311,6 +311,15 @@ Tensor part_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storag
 
 }  // namespace
 
+Datum for_node(const Slot& slot, Datum value) {
+  if (!slot.rewritten || !value.is_tensor()) return value;
+  const Tensor& tensor = value.tensor();
+  const auto offset = static_cast<size_t>(tensor.raw() - tensor.storage()->data());
+  auto loan = Storage::lend(tensor.storage()->data(), tensor.storage()->size_bytes());
+  if (slot.row_step == 0) return Tensor(tensor.dtype(), tensor.shape(), std::move(loan), offset);
+  return Tensor(tensor.dtype(), tensor.shape(), tensor.strides(), std::move(loan), offset);
+}
+
 Datum Frame::datum_of(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
@@ -327,7 +336,8 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
       else
         tensor = Tensor(slot.dtype, shape, whole.storage(), static_cast<size_t>(whole.raw() - whole.storage()->data()) + offset);
     }
-    return Datum(shared && tensor.storage()->lent() ? tensor.clone() : tensor);
+    const Datum datum = for_node(slot, std::move(tensor));
+    return shared && datum.tensor().storage()->lent() ? Datum(datum.tensor().clone()) : datum;
   };
   switch (slot.placement) {
     case Placement::constant: return viewed(program_.constant(slot.root));

@@ -60,6 +60,9 @@ struct Caller {
   std::atomic<const Node*> under_way{nullptr};  ///< the last node that was begun
 };
 
+/// A held value for a node of a run: on loan where it is written over later, so that a node which keeps it makes a copy.
+Datum for_node(const Slot& slot, Datum value);
+
 /// How a run is done, apart from what it computes.
 struct RunControl {
   ThreadPool* pool = nullptr;

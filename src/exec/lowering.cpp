@@ -363,6 +363,22 @@ class Lowering {
       if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
     p_.instructions_ = std::move(kept);
     note_parts(sharing.places);
+    note_rewritten(sharing.places);
+  }
+
+  // Held values are kept by reference, in a sequence for example: not those over which, or over a part of whose root, others are written.
+  void note_rewritten(const Places& places) {
+    std::vector<int32_t> made(p_.slots_.size(), -1), last_write(p_.slots_.size(), -1);
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      for (int32_t output : p_.operands(p_.instructions_[i]).subspan(p_.instructions_[i].num_inputs))
+        if (output >= 0) made[static_cast<size_t>(output)] = last_write[static_cast<size_t>(slot(output).root)] = static_cast<int32_t>(i);
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      if (p_.slots_[s].placement != Placement::held) continue;
+      auto maker = static_cast<int32_t>(s);  // of a view: what it is a view of
+      while (made[static_cast<size_t>(maker)] < 0 && places.base[static_cast<size_t>(maker)] >= 0)
+        maker = places.base[static_cast<size_t>(maker)];
+      p_.slots_[s].rewritten = made[static_cast<size_t>(maker)] < last_write[static_cast<size_t>(p_.slots_[s].root)];
+    }
   }
 
   // Values whose bytes do not begin where their root's do, each behind what it lies in.

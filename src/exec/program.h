@@ -47,6 +47,7 @@ struct Slot {
   bool constant_shape = false;  ///< all extents are integers
   bool in_pieces = false;       ///< a root: some values are parts of it, so that it is written before the node that makes it runs
   bool is_output = false;       ///< outlives the run: a fetched or yielded value
+  bool rewritten = false;       ///< held, and bytes of its root are written after it is made: whoever keeps the value keeps a copy
   /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::parts): the slot whose bytes it shares, or
   /// some of them; itself otherwise.
   int32_t root = -1;

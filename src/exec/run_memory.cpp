@@ -80,6 +80,7 @@ class Estimate {
   /// True if a node that keeps the value beyond its own end gets a copy.
   bool is_copied(int32_t index) const {
     const Slot& root = slot(slot(index).root);
+    if (slot(index).rewritten) return true;
     if (root.placement == Placement::arena || root.placement == Placement::known) return true;
     if (root.placement != Placement::feed) return false;
     const auto inputs = program_.input_slots();

@@ -262,6 +262,30 @@ TEST(Frame, StridedFeedsAreRead) {
     for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(y.data<float>()[i * 8 + j], std::pow(memory.data<float>()[j * 2 + i] + 1, 2.0F));
 }
 
+TEST(Frame, ASequenceKeepsElementsThatAreWrittenOverLater) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {2});
+  ValueId zero = b.constant("zero", Tensor::scalar<int64_t>(0));
+  // Neg lies over the square, whose bytes a view makes an output of the graph, or a Concat a part of one.
+  auto over = [&](bool concat) {
+    ValueId square = b.node("Mul", {x, x});
+    ValueId sequence = b.node("SequenceConstruct", {square});
+    ValueId negative = b.node("Neg", {square});
+    b.output(concat ? b.node("Concat", {negative, x}, {{"axis", int64_t{0}}}) : b.node("Reshape", {negative, b.ints("row", {1, 2})}));
+    b.output(b.node("SequenceAt", {sequence, zero}));
+  };
+  over(true);
+  over(false);
+  auto graph = b.finish();
+  for (bool parallel : {false, true}) {
+    const Program program(graph, {.parallel = parallel, .always_parallel = parallel, .pieces_in_place = true});
+    const std::vector<Datum> outputs = run_all(program, {floats({2}, 3)});
+    for (size_t kept : {1U, 3U})
+      EXPECT_EQ(std::vector<float>(outputs[kept].tensor().span<float>().begin(), outputs[kept].tensor().span<float>().end()),
+                (std::vector<float>{9, 16}));
+  }
+}
+
 TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   Program program(small_chain());
   std::vector<Datum> feeds{floats({1, 8})}, outputs(1);
