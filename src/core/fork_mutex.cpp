@@ -1,6 +1,7 @@
 #include "core/fork_mutex.h"
 
 #include <atomic>
+#include <utility>
 
 #if defined(__unix__)
 #include <pthread.h>
@@ -21,10 +22,11 @@ uint32_t fork_generation() noexcept {
   return forks.load(std::memory_order_relaxed);
 }
 
-/// The list of all, never destroyed: a mutex with static storage may outlive whatever this file could destroy.
+/// The lists of all, never destroyed: a mutex with static storage may outlive whatever this file could destroy.
 struct ForkMutexes {
   std::mutex mutex;
   ForkMutex* first = nullptr;
+  ForkReset* first_reset = nullptr;
 
   static ForkMutexes& all() {
     static auto* all = new ForkMutexes;
@@ -33,7 +35,7 @@ struct ForkMutexes {
 
   ForkMutexes() {
 #if defined(__unix__)
-    pthread_atfork([] { all().lock(); }, [] { all().unlock(); }, [] { all().unlock(); });
+    pthread_atfork([] { all().lock(); }, [] { all().unlock(); }, [] { all().start_child(); });
 #endif
   }
 
@@ -46,20 +48,32 @@ struct ForkMutexes {
     mutex.unlock();
   }
 
-  void add(ForkMutex& one) {
-    std::lock_guard guard(mutex);
-    one.next_ = first;
-    if (first) first->previous_ = &one;
-    first = &one;
+  void start_child() {
+    unlock();
+    for (ForkReset* one = first_reset; one; one = one->next_) one->in_child_();
   }
-  void remove(ForkMutex& one) {
+
+  template <typename T>
+  void add(T& one, T*& list) {
     std::lock_guard guard(mutex);
-    (one.previous_ ? one.previous_->next_ : first) = one.next_;
+    one.next_ = list;
+    if (list) list->previous_ = &one;
+    list = &one;
+  }
+  template <typename T>
+  void remove(T& one, T*& list) {
+    std::lock_guard guard(mutex);
+    (one.previous_ ? one.previous_->next_ : list) = one.next_;
     if (one.next_) one.next_->previous_ = one.previous_;
   }
 };
 
-ForkMutex::ForkMutex() { ForkMutexes::all().add(*this); }
-ForkMutex::~ForkMutex() { ForkMutexes::all().remove(*this); }
+ForkMutex::ForkMutex() { ForkMutexes::all().add(*this, ForkMutexes::all().first); }
+ForkMutex::~ForkMutex() { ForkMutexes::all().remove(*this, ForkMutexes::all().first); }
+
+ForkReset::ForkReset(std::function<void()> in_child) : in_child_(std::move(in_child)) {
+  ForkMutexes::all().add(*this, ForkMutexes::all().first_reset);
+}
+ForkReset::~ForkReset() { ForkMutexes::all().remove(*this, ForkMutexes::all().first_reset); }
 
 }  // namespace treadle

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 
 namespace treadle {
@@ -27,5 +28,28 @@ class ForkMutex {
   std::mutex mutex_;
   ForkMutex *previous_ = nullptr, *next_ = nullptr;  // all of the process
 };
+
+/// Calls a function in every forked child, before fork() returns there: for what is locked too long to make a fork wait. A mutex that a
+/// thread of the parent holds, or waits with, has to be made anew in the child, with what it guards.
+class ForkReset {
+ public:
+  /// @param in_child  runs where no other thread exists; it must not allocate or lock.
+  explicit ForkReset(std::function<void()> in_child);
+  ~ForkReset();
+  ForkReset(const ForkReset&) = delete;
+  ForkReset& operator=(const ForkReset&) = delete;
+
+ private:
+  friend struct ForkMutexes;
+  const std::function<void()> in_child_;
+  ForkReset *previous_ = nullptr, *next_ = nullptr;
+};
+
+/// In the child of a fork: a new object in the place of one that a thread of the parent may have been changing. The old one is left as it
+/// is.
+template <typename T>
+void renew_in_child(T& object) {
+  new (&object) T();
+}
 
 }  // namespace treadle

@@ -27,6 +27,18 @@ size_t standing_bytes(const MemoryAccount& account) {
 
 }  // namespace
 
+void MemoryQueue::add(const std::function<void()>& trim) {
+  std::lock_guard lock(mutex);
+  std::lock_guard whole(trims_mutex_);
+  trims.push_back(&trim);
+}
+
+void MemoryQueue::remove(const std::function<void()>& trim) {
+  std::lock_guard lock(mutex);
+  std::lock_guard whole(trims_mutex_);
+  trims.remove(&trim);
+}
+
 std::shared_ptr<JobMemory> JobMemory::of(const std::shared_ptr<Job>& job) {
   static std::mutex& mutex = *new std::mutex;
   static auto& known = *new std::map<const Job*, std::weak_ptr<JobMemory>>;
@@ -100,14 +112,10 @@ MemoryGate::MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill
       trim_(std::move(trim)),
       job_(std::move(job)),
       own_(job_ ? nullptr : std::make_unique<MemoryQueue>()) {
-  std::lock_guard lock(queue().mutex);
-  queue().trims.push_back(&trim_);
+  queue().add(trim_);
 }
 
-MemoryGate::~MemoryGate() {
-  std::lock_guard lock(queue().mutex);
-  queue().trims.remove(&trim_);
-}
+MemoryGate::~MemoryGate() { queue().remove(trim_); }
 
 bool MemoryGate::limited() const {
   bool limited = false;
@@ -125,15 +133,7 @@ void MemoryGate::set_limit(size_t limit_bytes) {
 MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits && runs_inside == 0) {
   if (!waits_) return;
   ++runs_inside;
-  MemoryQueue& queue = gate_.queue();
-  // A forked child lacks the threads whose runs were counted.
-  const uint32_t current = fork_generation();
-  if (queue.forks.load(std::memory_order_relaxed) != current && queue.forks.exchange(current) != current) {
-    queue.arriving = queue.inside = 0;
-    std::lock_guard lock(queue.mutex);
-    queue.later_bytes.clear();
-  }
-  queue.arriving.fetch_add(1);
+  gate_.queue().arriving.fetch_add(1);
 }
 
 MemoryGate::Pass::~Pass() {

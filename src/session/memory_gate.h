@@ -27,7 +27,6 @@ struct MemoryQueue {
   std::condition_variable left;
   std::atomic<int> arriving{0};  // runs on their way in: their frames may hold memory that they let go, or come in with
   std::atomic<int> inside{0};    // runs that will leave by themselves
-  std::atomic<uint32_t> forks{0};
   std::atomic<uint64_t> generation{0};
   std::list<const std::function<void()>*> trims;  // free what idle frames hold
   // By session: what runs that were let in may yet take; some of it may be in use already. Under the mutex.
@@ -35,6 +34,18 @@ struct MemoryQueue {
   void trim_all() const {
     for (const auto* trim : trims) (*trim)();
   }
+  void add(const std::function<void()>& trim);
+  void remove(const std::function<void()>& trim);
+
+ private:
+  ForkMutex trims_mutex_;  // a fork waits until the list is whole
+  // A forked child lacks the threads whose runs were counted, and the one that held the mutex.
+  const ForkReset reset_{[this] {
+    renew_in_child(mutex);
+    renew_in_child(left);
+    renew_in_child(later_bytes);
+    arriving = inside = 0;
+  }};
 };
 
 /// The host's memory of a job in this process: an account above those of its sessions and trainers, with the job's limit.

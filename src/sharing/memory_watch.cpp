@@ -23,6 +23,19 @@ MemoryWatch& MemoryWatch::get() {
   return watch;
 }
 
+// A thread of the parent may hold any of the mutexes, to tell a job's clients for example.
+MemoryWatch::MemoryWatch()
+    : reset_([this] {
+        renew_in_child(mutex_);
+        for (const auto& watched : jobs_) renew_in_child(watched->mutex);
+      }) {}
+
+// What the thread has seen is what the caller has, not a new limit at some later time.
+void MemoryWatch::start(Watched& watched) {
+  watched.generation = fork_generation();
+  watched.thread = std::thread([&watched, seen = watched.job->slot().memory_changes.load()] { listen(watched, seen); });
+}
+
 void MemoryWatch::listen(Watched& watched, uint32_t seen) {
   JobSlot& slot = watched.job->slot();
   while (!watched.stop) {
@@ -39,18 +52,22 @@ void MemoryWatch::listen(Watched& watched, uint32_t seen) {
 void MemoryWatch::add(Client& client, JobState& job) {
   std::lock_guard lock(mutex_);
   auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& one) { return one->job == &job; });
-  if (found != jobs_.end()) {
-    std::lock_guard clients_lock((*found)->mutex);
-    (*found)->clients.push_back(&client);
-    return announce(job.slot());
+  if (found == jobs_.end()) {
+    std::list<std::unique_ptr<Watched>> made;
+    found = made.insert(made.end(), std::make_unique<Watched>());
+    (*found)->job = &job;
+    start(**found);
+    std::lock_guard whole(lists_mutex_);
+    jobs_.splice(jobs_.end(), made);
+  } else if ((*found)->generation != fork_generation()) {
+    renew_in_child((*found)->thread);
+    start(**found);
   }
-  auto watched = std::make_unique<Watched>();
-  watched->job = &job;
-  watched->clients.push_back(&client);
-  watched->generation = fork_generation();
-  // What this thread has seen, not the new one at some later time.
-  watched->thread = std::thread([one = watched.get(), seen = job.slot().memory_changes.load()] { listen(*one, seen); });
-  jobs_.push_back(std::move(watched));
+  {
+    std::lock_guard clients_lock((*found)->mutex);
+    std::lock_guard whole(lists_mutex_);
+    (*found)->clients.push_back(&client);
+  }
   announce(job.slot());
 }
 
@@ -85,6 +102,7 @@ void MemoryWatch::remove(Client& client) {
       std::lock_guard clients_lock(watched.mutex);
       auto found = std::find(watched.clients.begin(), watched.clients.end(), &client);
       if (found == watched.clients.end()) continue;
+      std::lock_guard whole(lists_mutex_);
       watched.clients.erase(found);
       if (!watched.clients.empty()) return;
     }
@@ -95,6 +113,7 @@ void MemoryWatch::remove(Client& client) {
       announce(watched.job->slot());
       watched.thread.join();
     }
+    std::lock_guard whole(lists_mutex_);
     jobs_.erase(one);
     return;
   }

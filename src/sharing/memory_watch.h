@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/fork_mutex.h"
 #include "sharing/turn.h"
 
 namespace treadle::sharing {
@@ -41,12 +42,16 @@ class MemoryWatch {
     std::thread thread;
     uint32_t generation;  // of forks: a child lacks the thread
   };
+  MemoryWatch();
+  static void start(Watched& watched);
   template <typename Visit>
   void visit_clients(int slot, Visit&& visit);
   static void listen(Watched& watched, uint32_t seen);
 
   std::mutex mutex_;
   std::list<std::unique_ptr<Watched>> jobs_;
+  ForkMutex lists_mutex_;  // a fork waits until the lists of jobs and clients are whole
+  const ForkReset reset_;
 };
 
 }  // namespace treadle::sharing

@@ -12,10 +12,13 @@
 #include <cstdio>
 #include <future>
 #include <limits>
+#include <semaphore>
 #include <thread>
 
 #include "core/thread_pool.h"
+#include "session/memory_gate.h"
 #include "sharing/job_table.h"
+#include "sharing/memory_watch.h"
 #include "sharing/turn.h"
 #include "tests/onnx/wire_builder.h"
 #include "tests/sanitizers.h"
@@ -390,6 +393,56 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
   session.run({{"x", chain_input()}});  // would not end
   for (const JobStatus& left : list_jobs()) EXPECT_NE(left.name, "killed");
   close(ready[0]);
+}
+
+// The thread that tells a job's clients of a limit holds mutexes that a child of a fork finds locked, and lacks the thread.
+TEST(Jobs, AForkWhileALimitIsToldLeavesTheChildFree) {
+  struct Slow final : sharing::MemoryWatch::Client {
+    std::binary_semaphore told{0}, go_on{0};
+    std::atomic<bool> waits{true};
+    void limit_changed(bool) override {
+      if (!waits.exchange(false)) return;
+      told.release();
+      go_on.acquire();
+    }
+  } slow;
+  struct Quick final : sharing::MemoryWatch::Client {
+    std::binary_semaphore told{0};
+    void limit_changed(bool) override { told.release(); }
+  };
+  auto job = std::make_shared<Job>(JobOptions{.name = "told"});
+  sharing::MemoryWatch& watch = sharing::MemoryWatch::get();
+  watch.add(slow, *job->state());  // is told at once
+  slow.told.acquire();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    Quick own;
+    watch.add(own, *job->state());
+    own.told.acquire();  // the child has a thread of its own
+    watch.remove(own);
+    _exit(0);
+  }
+  slow.go_on.release();
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  watch.remove(slow);
+}
+
+TEST(Jobs, AForkWhileARunIsLetInLeavesTheChildFree) {
+  MemoryQueue queue;
+  std::lock_guard held(queue.mutex);
+  queue.inside = 1;
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    std::lock_guard lock(queue.mutex);
+    _exit(queue.inside == 0 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Jobs, OfAForkedChildAreItsOwn) {
