@@ -124,6 +124,16 @@ void Binding::evaluate() {
   }
 }
 
+void Binding::check_views() const {
+  for (const Program::CheckedView& view : program_.checked_views())
+    if (shape(view.input).num_elements() != shape(view.output).num_elements())
+      throw Error(ErrorCode::invalid_argument,
+                  "the output \"" + program_.name(view.output) + "\" of shape " + to_string(shape(view.output)) + " has " +
+                      std::to_string(shape(view.output).num_elements()) + " elements, the input \"" + program_.name(view.input) +
+                      "\" of shape " + to_string(shape(view.input)) + " has " + std::to_string(shape(view.input).num_elements()))
+          .add_context(describe(*view.node) + ", binding shapes");
+}
+
 void Binding::bind_instruction(const Instruction& instruction, int max_threads) {
   if (instruction.dynamic) return;
   size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
@@ -210,6 +220,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
   max_threads_ = max_threads;
   evaluate();
+  check_views();
   if (again)
     bind_again();
   else

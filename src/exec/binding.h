@@ -85,6 +85,7 @@ class Binding {
  private:
   friend struct BindingCache;
   void evaluate();
+  void check_views() const;
   void pack_ahead(int max_threads, ThreadPool* pool);
   void bind_all(ThreadPool* pool);
   void bind_again();

@@ -219,8 +219,9 @@ class Choice {
     return order;
   }
 
-  // An output needs bytes of its own; a view of anything else may lie where its input lies.
+  // An output needs bytes of its own, and a known value has none; a view of anything else may lie where its input lies.
   bool can_view(int32_t in, int32_t out) {
+    if (slot(slot(in).root).placement == Placement::known) return false;
     if (!slot(out).is_output) return true;
     // The root, not handed over itself, can be computed straight into the output.
     const int32_t root = slot(in).root;

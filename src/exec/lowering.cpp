@@ -359,8 +359,12 @@ class Lowering {
     p_.slots_ = std::move(sharing.slots);
     viewed_ = std::move(sharing.viewed);
     std::vector<Instruction> kept;
-    for (size_t i = 0; i < p_.instructions_.size(); ++i)
-      if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
+    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
+      if (!sharing.elided[i])
+        kept.push_back(std::move(p_.instructions_[i]));
+      else
+        note_view(p_.instructions_[i], sharing.places);
+    }
     p_.instructions_ = std::move(kept);
     note_parts(sharing.places);
     note_rewritten(sharing.places);
@@ -379,6 +383,12 @@ class Lowering {
         maker = places.base[static_cast<size_t>(maker)];
       p_.slots_[s].rewritten = made[static_cast<size_t>(maker)] < last_write[static_cast<size_t>(p_.slots_[s].root)];
     }
+  }
+
+  // Its extents may come from other inputs than its elements do, and symbols that are not equal may have any values.
+  void note_view(const Instruction& elided, const Places& places) {
+    const int32_t output = p_.operands(elided)[elided.num_inputs], input = places.base[static_cast<size_t>(output)];
+    if (product(*p_.type(input).shape) != product(*p_.type(output).shape)) p_.checked_views_.push_back({elided.node, input, output});
   }
 
   // Values whose bytes do not begin where their root's do, each behind what it lies in.

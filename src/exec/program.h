@@ -162,6 +162,12 @@ class Program {
   };
   /// Bases come before what lies in them.
   std::span<const Part> parts() const { return parts_; }
+  /// A view that no instruction makes, whose extents may have another product than its input's: binding compares them.
+  struct CheckedView {
+    const Node* node;
+    int32_t input, output;
+  };
+  std::span<const CheckedView> checked_views() const { return checked_views_; }
   /// What binding evaluates, and where the results go.
   const ExtentCode& extent_code() const { return extent_code_; }
   size_t num_expressions() const { return num_expressions_; }
@@ -191,6 +197,7 @@ class Program {
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
   std::vector<Part> parts_;
+  std::vector<CheckedView> checked_views_;
   ExtentCode extent_code_;
   size_t num_expressions_ = 0;  // in the symbol table, when the program was made
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;

@@ -55,6 +55,7 @@ kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInpu
   p.N = x[0], p.C = x[1], p.M = w[0], p.group = c.get_int("group", 1);
   p.window = bind_window(c.node().attributes, spatial(x), spatial(c.output_shape(0)), spatial(w));
   kernels::check_conv(p);
+  check_kernel_shape(c.node().attributes, spatial(w));
   check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
   if (at.b >= 0 && c.has_input(at.b)) check_equal(c.num_elements(at.b), p.M, "B and the filters of W");
   return p;

@@ -112,6 +112,7 @@ ConvParams bind_params(const BindContext& c) {
   p.group = c.get_int("group", 1);
   p.N = x[0], p.C = x[1], p.M = w[1] * p.group;
   check_equal(w[0], p.C, "channels of X and W");
+  check_kernel_shape(c.node().attributes, spatial(w));
   if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
   TransposedWindow window(c.node().attributes, static_cast<size_t>(x.rank() - 2));
   int64_t pads[6];

@@ -12,6 +12,7 @@
 #include "graph/kernel.h"
 #include "kernels/movement/copy.h"
 #include "kernels/movement/element.h"
+#include "ops/checks.h"
 
 namespace treadle::ops {
 
@@ -63,7 +64,10 @@ void move_blocks(DType dtype, int64_t count, int64_t length, const void* src, in
 struct CopyAll {
   DType dtype;
   int64_t count;
-  static CopyAll bind(BindContext& c) { return {c.dtype(0), c.num_elements(0)}; }
+  static CopyAll bind(BindContext& c) {
+    check_equal(c.num_elements(0), c.output_shape(0).num_elements(), "elements of the input and of the output");
+    return {c.dtype(0), c.num_elements(0)};
+  }
   void run(RunContext& c) const { copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool()); }
 };
 

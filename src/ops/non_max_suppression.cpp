@@ -9,6 +9,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/scratch_slots.h"
+#include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -74,6 +75,9 @@ struct Nms {
 
   static Nms bind(BindContext& c) {
     Nms k{};
+    check_equal(c.shape(0)[2], 4, "coordinates of a box, and four");
+    check_equal(c.shape(0)[0], c.shape(1)[0], "batches of boxes and scores");
+    check_equal(c.shape(0)[1], c.shape(1)[2], "boxes of boxes and scores");
     k.batches = c.shape(0)[0], k.boxes = c.shape(0)[1], k.classes = c.shape(1)[1];
     if (k.boxes > INT32_MAX) throw Error(ErrorCode::not_implemented, fmt::format("{} boxes; at most {}", k.boxes, INT32_MAX));
     // Without the input nothing is kept: its default is 0.

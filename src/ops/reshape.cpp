@@ -76,6 +76,7 @@ void infer_reshape(InferContext& c) {
 }
 
 void infer_flatten(InferContext& c) {
+  keep_known(c);
   if (!c.has_rank(0)) return c.set_output(0, c.dtype(0), c.data_dependent_shape("flatten", 2));
   const int rank = c.rank(0);
   const int64_t axis = c.get_int("axis", 1);

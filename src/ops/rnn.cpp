@@ -256,6 +256,11 @@ struct Recurrent {
     for (int i : {kInitialH, kInitialC})
       if (i < kNumInputs && c.has_input(i)) check_equal(c.num_elements(i), directions * p.batch * p.hidden, "elements of an initial state");
     if (kP < kNumInputs && c.has_input(kP)) check_equal(c.num_elements(kP), directions * 3 * p.hidden, "elements of P");
+    // Inferred from the attribute hidden_size, where it is there.
+    for (int i = 0; i < kNumOutputs; ++i)
+      if (c.has_output(i))
+        check_equal(c.output_shape(i).num_elements(), (i == 0 ? p.steps : 1) * directions * p.batch * p.hidden,
+                    "elements of an output for hidden_size, and for the columns of R");
   }
 
   const float* input(RunContext& c, int i) const { return i < kNumInputs && present[i] ? inputs[i].read(c, i) : nullptr; }

@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/gather.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
@@ -111,9 +112,15 @@ struct ScatterElements {
   int64_t count;
   kernels::ElementsPlan plan;
   static ScatterElements bind(BindContext& c) {
-    const int axis = c.axis("axis", 0, c.shape(0).rank());
-    return {c.dtype(0), reduction_of(c.node().attributes), c.num_elements(0),
-            kernels::plan_elements(c.shape(0).dims(), c.shape(1).dims(), axis)};
+    const Shape &data = c.shape(0), &indices = c.shape(1), &updates = c.shape(2);
+    const int axis = c.axis("axis", 0, data.rank());
+    if (indices != updates)
+      throw Error(ErrorCode::invalid_argument, fmt::format("indices are {}, updates {}", to_string(indices), to_string(updates)));
+    for (int a = 0; a < data.rank(); ++a)
+      if (a != axis && indices[a] > data[a])
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("axis {} of the indices has {} elements, the data {}", a, indices[a], data[a]));
+    return {c.dtype(0), reduction_of(c.node().attributes), c.num_elements(0), kernels::plan_elements(data.dims(), indices.dims(), axis)};
   }
   void run(RunContext& c) const {
     copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool());
@@ -128,8 +135,14 @@ struct ScatterNd {
   int64_t count;
   kernels::TuplePlan plan;
   static ScatterNd bind(BindContext& c) {
-    return {c.dtype(0), reduction_of(c.node().attributes), c.num_elements(0),
-            kernels::plan_tuples(c.shape(0).dims(), c.shape(1).dims(), 0)};
+    const Shape &data = c.shape(0), &indices = c.shape(1);
+    const kernels::TuplePlan plan = kernels::plan_tuples(data.dims(), indices.dims(), 0);
+    Shape wanted;
+    for (int a = 0; a + 1 < indices.rank(); ++a) wanted.push_back(indices[a]);
+    for (int a = static_cast<int>(indices[indices.rank() - 1]); a < data.rank(); ++a) wanted.push_back(data[a]);
+    if (c.shape(2) != wanted)
+      throw Error(ErrorCode::invalid_argument, fmt::format("updates are {}, expected {}", to_string(c.shape(2)), to_string(wanted)));
+    return {c.dtype(0), reduction_of(c.node().attributes), c.num_elements(0), plan};
   }
   void run(RunContext& c) const {
     copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool());
@@ -147,6 +160,11 @@ struct TensorScatter {
   static TensorScatter bind(BindContext& c) {
     const Shape &cache = c.shape(0), &update = c.shape(1);
     const int axis = c.axis("axis", -2, cache.rank());
+    for (int a = 0; a < cache.rank(); ++a)
+      if (a != axis) check_equal(cache[a], update[a], "extents of past_cache and update beside the axis");
+    if (update[axis] > cache[axis])
+      throw Error(ErrorCode::invalid_argument, fmt::format("an update of {} elements for a cache of {}", update[axis], cache[axis]));
+    if (c.has_input(2)) check_equal(c.num_elements(2), cache[0], "write_indices and the batch");
     TensorScatter k{};
     k.dtype = c.dtype(0);
     k.circular = c.get_string("mode", "linear") == "circular";

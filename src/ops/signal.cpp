@@ -76,6 +76,8 @@ struct Dft {
 
   static Dft bind(BindContext& c) {
     const Shape &x = c.shape(0), &y = c.output_shape(0);
+    if (x.back() != 1 && x.back() != 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements, not 1 (real) or 2 (complex)", x.back()));
     int axis = signal_axis(c.has_input(2) ? c.value_at(2, 0) : -2, x.rank());
     Dft dft{.transform = {Fft<T>(1, false), 1},
             .before = x.product(0, axis),

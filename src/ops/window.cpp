@@ -114,4 +114,11 @@ kernels::Window bind_window(const Attributes& attributes, std::span<const int64_
   return kernels::make_window(in, out, kernel, {strides.data(), rank}, {both, 2 * rank}, {dilations.data(), rank});
 }
 
+void check_kernel_shape(const Attributes& attributes, std::span<const int64_t> kernel) {
+  const std::vector<int64_t>& wanted = attributes.get_ints("kernel_shape");
+  if (!wanted.empty() && !std::equal(wanted.begin(), wanted.end(), kernel.begin(), kernel.end()))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("kernel_shape is [{}], W has the window [{}]", fmt::join(wanted, ","), fmt::join(kernel, ",")));
+}
+
 }  // namespace treadle::ops

@@ -21,6 +21,9 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
 kernels::Window bind_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
                             std::span<const int64_t> kernel);
 
+/// @throws Error(invalid_argument) if the attribute kernel_shape, where it is there, differs from the weights' extents.
+void check_kernel_shape(const Attributes& attributes, std::span<const int64_t> kernel);
+
 /// The extents of a shape behind the batch and the channels.
 inline std::span<const int64_t> spatial(const Shape& shape) { return shape.dims().subspan(2); }
 inline SymbolicShape spatial(const SymbolicShape& shape) { return {shape.begin() + 2, shape.end()}; }
