@@ -37,12 +37,21 @@ class Decomposition {
   }
   /// -1 if it is not known.
   int rank(ValueId value) const { return type(value).has_rank() ? type(value).rank() : -1; }
+  /// An extent, counted from the end if `axis` is negative; -1 if it is not known before the run.
+  int64_t extent(ValueId value, int axis) const {
+    int axes = rank(value), index = axis < 0 ? axis + axes : axis;
+    if (axes < 0 || index < 0 || index >= axes) return -1;
+    const Dim& dim = (*type(value).shape)[static_cast<size_t>(index)];
+    return dim.is_const() ? dim.value() : -1;
+  }
 
-  std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {}) {
+  std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {},
+                            std::string domain = {}) {
     while (!inputs.empty() && inputs.back() == kNoValue) inputs.pop_back();
     NodeId made = graph_.add_node({.op_type = std::string(op_type),
                                    .inputs = std::move(inputs),
                                    .attributes = std::move(attributes),
+                                   .domain = std::move(domain),
                                    .name = name_ + "/" + std::string(op_type),
                                    .num_outputs = num_outputs},
                                   node_);
@@ -50,6 +59,10 @@ class Decomposition {
   }
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
     return op_n(op_type, std::move(inputs), 1, std::move(attributes))[0];
+  }
+  /// An operator of com.microsoft, which is taken apart in its turn.
+  ValueId microsoft_op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return op_n(op_type, std::move(inputs), 1, std::move(attributes), "com.microsoft")[0];
   }
   ValueId constant(Tensor tensor) { return graph_.add_constant(name_ + "/constant", std::move(tensor)); }
   ValueId ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }

@@ -41,8 +41,14 @@ std::vector<OpDef> loss_gradient_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> matmul_ops();
 std::vector<OpDef> microsoft_domain_ops();
+std::vector<OpDef> microsoft_experts_ops();
+std::vector<OpDef> microsoft_gates_ops();
+std::vector<OpDef> microsoft_image_ops();
+std::vector<OpDef> microsoft_lstm_ops();
+std::vector<OpDef> microsoft_matrix_ops();
 std::vector<OpDef> microsoft_quantized_ops();
 std::vector<OpDef> microsoft_tokenizer_ops();
+std::vector<OpDef> microsoft_words_ops();
 std::vector<OpDef> ml_encoders_ops();
 std::vector<OpDef> ml_linear_ops();
 std::vector<OpDef> ml_maps_ops();
@@ -124,8 +130,14 @@ inline constexpr Family kFamilies[] = {
     loss_ops,
     matmul_ops,
     microsoft_domain_ops,
+    microsoft_experts_ops,
+    microsoft_gates_ops,
+    microsoft_image_ops,
+    microsoft_lstm_ops,
+    microsoft_matrix_ops,
     microsoft_quantized_ops,
     microsoft_tokenizer_ops,
+    microsoft_words_ops,
     ml_encoders_ops,
     ml_linear_ops,
     ml_maps_ops,

@@ -173,27 +173,57 @@ Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padd
   return packed;
 }
 
+/// Zero points of MatMulNBits [N, blocks]: codes, which are the middle of all codes unless the model gives others, and numbers of a float
+/// type that the model gives instead.
+struct ZeroPoints {
+  ValueId codes = kNoValue, floats = kNoValue;
+};
+
+ZeroPoints zero_points_of(Decomposition& d, int64_t N, int64_t blocks, int64_t bits) {
+  if (d.has(3) && d.type(d.in(3)).dtype == DType::uint8)
+    return {.codes = d.constant(repacked(constant_bytes(d, 3, "zero_points"), N, blocks, blocks, bits, "zero_points"))};
+  Tensor middle(packed_dtype(bits), Shape{N, blocks});
+  std::memset(middle.raw(), bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA, middle.size_bytes());
+  ZeroPoints zero_points{.codes = d.constant(std::move(middle))};
+  if (d.has(3)) zero_points.floats = d.op("Reshape", {d.in(3), d.ints({N, blocks})});
+  return zero_points;
+}
+
+/// (codes - zero points) * scales, where g_idx says for each of the K columns which scale and zero point are its own.
+ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points) {
+  auto of_column = [&](ValueId x) { return d.op("Gather", {x, d.in(4)}, {{"axis", int64_t{1}}}); };
+  auto as_scales = [&](ValueId x) { return d.op("CastLike", {x, scales}); };
+  ValueId zero = zero_points.floats != kNoValue ? zero_points.floats : as_scales(zero_points.codes);
+  return d.op("Mul", {d.op("Sub", {as_scales(codes), of_column(zero)}), of_column(scales)});
+}
+
+// What zero points that are not codes add: (middle - zero) * scale of a block times the sum of the block's elements of A. So the weights
+// stay codes.
+ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64_t bits, int64_t blocks, int64_t block, int64_t padding) {
+  ValueId a = d.in(0), middle = d.scalar(static_cast<float>(int64_t{1} << (bits - 1)), scales);
+  ValueId factors = d.op("Mul", {d.op("Sub", {middle, zero}), scales});
+  ValueId leading = d.op("Shape", {a}, {{"end", int64_t{-1}}});
+  if (padding > 0) a = d.op("Pad", {a, d.ints({0, padding}), kNoValue, d.ints({-1})});
+  a = d.op("Reshape", {a, d.op("Concat", {leading, d.ints({blocks, block})}, {{"axis", int64_t{0}}})});
+  ValueId sums = d.op("ReduceSum", {a, d.ints({-1})}, {{"keepdims", int64_t{0}}});
+  return d.op("MatMul", {sums, d.op("Transpose", {factors}, {{"perm", std::vector<int64_t>{1, 0}}})});
+}
+
 // A [.., K] times the transpose of B [N, K], whose rows are cut into blocks of block_size codes with one scale (and zero point) each.
 void decompose_matmul_nbits(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   int64_t K = d.attributes().get_int("K"), N = d.attributes().get_int("N"), bits = d.attributes().get_int("bits", 4),
           block = d.attributes().get_int("block_size");
   if (K < 1 || N < 1 || block < 1) throw Error(ErrorCode::invalid_model, fmt::format("K = {}, N = {}, block_size = {}", K, N, block));
-  if (d.has(4)) throw Error(ErrorCode::not_implemented, "g_idx is not implemented");
   int64_t blocks = ceil_div(K, block), padded = checked_mul(blocks, block);
   ValueId codes = d.constant(repacked(constant_bytes(d, 1, "B"), N, K, padded, bits, "B"));
-  ValueId scales = d.op("Reshape", {d.in(2), d.ints({N, blocks})}), zero_points;
-  if (d.has(3)) {
-    if (d.type(d.in(3)).dtype != DType::uint8)
-      throw Error(ErrorCode::not_implemented, "zero points that are not packed bytes are not implemented");
-    zero_points = d.constant(repacked(constant_bytes(d, 3, "zero_points"), N, blocks, blocks, bits, "zero_points"));
-  } else {
-    Tensor middle(packed_dtype(bits), Shape{N, blocks});
-    std::memset(middle.raw(), bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA, middle.size_bytes());
-    zero_points = d.constant(std::move(middle));
-  }
-  ValueId weights = dequantized(d, codes, scales, zero_points, {{"axis", int64_t{1}}, {"block_size", block}});
+  ValueId scales = d.op("Reshape", {d.in(2), d.ints({N, blocks})});
+  ZeroPoints zero_points = zero_points_of(d, N, blocks, bits);
+  ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points)
+                             : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
+  if (!d.has(4) && zero_points.floats != kNoValue)
+    y = d.op("Add", {y, zero_point_product(d, zero_points.floats, scales, bits, blocks, block, padded - K)});
   if (d.has(5)) y = d.op("Add", {y, d.in(5)});
   d.give(0, y);
   d.finish();
