@@ -321,7 +321,7 @@ void check_sparse(const ParseContext& context, const SparseTensorDef& sparse) {
   if (!sparse.indices.value.defined()) return;  // external, and not asked for
   if (num_elements == 0 && nnz > 0) place.fail(std::to_string(nnz) + " values in a sparse tensor of no elements");
   const auto* index = sparse.indices.value.data<int64_t>();
-  int64_t last = -1;
+  std::vector<int64_t> places(static_cast<size_t>(nnz));
   for (int64_t i = 0; i < nnz; ++i) {
     int64_t linear = shape.rank() == 1 ? index[i] : 0;
     for (int64_t axis = 0; shape.rank() == 2 && axis < rank; ++axis) {
@@ -333,9 +333,12 @@ void check_sparse(const ParseContext& context, const SparseTensorDef& sparse) {
     }
     if (linear < 0 || linear >= num_elements)
       place.fail("index " + std::to_string(i) + " is " + std::to_string(linear) + " of " + std::to_string(num_elements) + " elements");
-    if (linear <= last) place.fail("the indices of a sparse tensor do not ascend at number " + std::to_string(i));
-    last = linear;
+    places[static_cast<size_t>(i)] = linear;
   }
+  // ONNX asks for ascending indices; onnxruntime takes them in any order, and so do models. No element may have two values.
+  std::sort(places.begin(), places.end());
+  auto twice = std::adjacent_find(places.begin(), places.end());
+  if (twice != places.end()) place.fail("a sparse tensor has two values for its element " + std::to_string(*twice));
 }
 
 }  // namespace

@@ -369,8 +369,9 @@ struct MeanVarianceNormalization {
 
 std::vector<OpDef> normalization_ops() {
   constexpr TypeSet kStash{DType::float32, DType::bfloat16};
+  // LayerNormalization came with opset 17; exporters write the same operator into models of older opsets, which onnxruntime runs.
   return {{.name = "LayerNormalization",
-           .since = {17},
+           .since = {1, 17},
            .inputs = {{"X", kFloats, "T"}, {"Scale", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
            .outputs = {{"Y", kFloats, "T"}, {"Mean", kStash, "U", Presence::optional}, {"InvStdDev", kStash, "U", Presence::optional}},
            .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},

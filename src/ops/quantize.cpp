@@ -10,6 +10,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/decomposition.h"
 #include "ops/elementwise.h"
 #include "ops/list.h"
 #include "ops/movement.h"
@@ -389,6 +390,15 @@ struct DynamicQuantizeLinear {
   }
 };
 
+// The operator's own type is float32; converters to 16-bit floats leave it between values of theirs.
+void widen_dynamic(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  if (d.type(d.in(0)).dtype == DType::float32 || d.type(d.in(0)).dtype == DType::undefined) return;
+  auto outputs = d.op_n("DynamicQuantizeLinear", {d.cast(d.in(0), DType::float32)}, 3);
+  for (size_t i = 0; i < 3; ++i) d.give(i, outputs[i]);
+  d.finish();
+}
+
 }  // namespace
 
 std::vector<OpDef> quantize_ops() {
@@ -419,11 +429,12 @@ std::vector<OpDef> quantize_ops() {
        .kernels = {kernel<DequantizeLinear>()}},
       {.name = "DynamicQuantizeLinear",
        .since = {11},
-       .inputs = {{"x", TypeSet{DType::float32}, "T1"}},
+       .inputs = {{"x", kHalfOrFloat, "T1"}},
        .outputs = {{"y", TypeSet{DType::uint8}, "T2"}, {"y_scale", TypeSet{DType::float32}}, {"y_zero_point", TypeSet{DType::uint8}, "T2"}},
        .infer = infer_dynamic,
        .cost = elementwise_cost<5>,
-       .kernels = {kernel<DynamicQuantizeLinear>()}}};
+       .kernels = {kernel<DynamicQuantizeLinear>("plain", DType::float32)},
+       .decompose = widen_dynamic}};
 }
 
 }  // namespace treadle::ops

@@ -192,7 +192,7 @@ struct Stft {
               .length = c.has_input(3)   ? c.value_at(3, 0)
                         : c.has_input(2) ? c.shape(2)[0]
                                          : x[1],
-              .parts = static_cast<int>(x.back())};
+              .parts = x.rank() == 2 ? 1 : static_cast<int>(x.back())};
     if (c.has_input(2) && c.shape(2)[0] != stft.length)
       throw Error(ErrorCode::invalid_argument, fmt::format("the window has {} elements, frame_length is {}", c.shape(2)[0], stft.length));
     stft.transform = Transform<T>::bind(c, stft.length, false, stft.batch * stft.frames, lines_per_task(stft.length));
@@ -224,9 +224,10 @@ struct Stft {
 void infer_stft(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
   SymbolicShape shape = c.shape(0);
-  if (shape.size() != 3)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the signal is {}; expected [batch, length, 1 or 2]", to_string(shape)));
-  check_parts(shape.back());
+  if (shape.size() != 2 && shape.size() != 3)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the signal is {}; expected [batch, length] or [batch, length, 1 or 2]", to_string(shape)));
+  if (shape.size() == 3) check_parts(shape.back());
   std::optional<Dim> step = known_scalar(c, 1), length = shape[1];
   if (c.has_input(3))
     length = known_scalar(c, 3);

@@ -1,0 +1,51 @@
+"""Models that go beyond the letter of ONNX, which ONNX Runtime runs and exporters write."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from contrib import compare, model, run
+
+
+def test_layer_normalization_stands_in_models_of_older_opsets(ort):
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((2, 3, 8)), "scale": rng.standard_normal(8), "bias": rng.standard_normal(8)}
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    for opset in (11, 13, 16):
+        compare(ort, "LayerNormalization", inputs, 1, {"axis": -1, "epsilon": 1e-3}, domain="", opset=opset)
+
+
+def test_stft_takes_signals_without_an_axis_of_parts(ort):
+    rng = np.random.default_rng(0)
+    for onesided in (0, 1):
+        signal = rng.standard_normal((2, 64)).astype(np.float32)
+        inputs = {"signal": signal, "step": np.array(8), "window": np.hanning(16).astype(np.float32), "length": np.array(16)}
+        constants = ("step", "length")
+        flat = run(model("STFT", inputs, 1, {"onesided": onesided}, constants, domain="", opset=17), {"signal": signal, "window": inputs["window"]})
+        inputs["signal"] = signal[..., None]
+        deep = compare(ort, "STFT", inputs, 1, {"onesided": onesided}, constants, domain="", opset=17, atol=1e-4)
+        np.testing.assert_array_equal(flat[0], deep[0])
+
+
+def test_dynamic_quantization_of_half_floats_is_that_of_floats():
+    x = np.random.default_rng(0).standard_normal((3, 17)).astype(np.float16)
+    y, scale, zero = run(model("DynamicQuantizeLinear", {"x": x}, 3, domain=""), {"x": x})
+    wide = x.astype(np.float32)
+    for actual, expected in zip((y, scale, zero), run(model("DynamicQuantizeLinear", {"x": wide}, 3, domain=""), {"x": wide})):
+        np.testing.assert_array_equal(actual, expected)
+    assert np.abs((y.astype(np.float32) - zero) * scale - wide).max() <= 0.51 * scale
+
+
+def test_sparse_constants_may_have_their_indices_in_any_order(ort):
+    values = numpy_helper.from_array(np.array([1, 2, 3], np.float32), "weights")
+    for indices in ([7, 0, 5], [[1, 3], [0, 0], [1, 1]]):
+        sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(indices, np.int64), "weights_indices"), [2, 4])
+        node = helper.make_node("Add", ["x", "weights"], ["y"])
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy")
+        graph = helper.make_graph([node], "sparse", [x], [y], sparse_initializer=[sparse])
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        assert isinstance(made, onnx.ModelProto)
+        feeds = {"x": np.zeros((2, 4), np.float32)}
+        expected = np.array([[2, 0, 0, 0], [0, 3, 0, 1]], np.float32)
+        np.testing.assert_array_equal(ort.InferenceSession(made.SerializeToString()).run(None, feeds)[0], expected)
+        np.testing.assert_array_equal(run(made.SerializeToString(), feeds)[0], expected)
