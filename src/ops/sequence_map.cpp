@@ -28,6 +28,7 @@ void decompose(Graph& graph, NodeId id) {
   std::vector<ValueId> carried{graph.node(length).outputs[0], kNoValue};
   for (size_t k = 0; k < results.size(); ++k) {
     DType dtype = inside.type(inside.outputs[k]).dtype;
+    if (dtype == DType::undefined && k < inside.declared_outputs.size()) dtype = inside.declared_outputs[k].dtype;
     if (dtype == DType::undefined && results[k] != kNoValue && graph.type(results[k]).element)
       dtype = graph.type(results[k]).element->dtype;
     Attributes attributes;
@@ -75,6 +76,7 @@ void decompose(Graph& graph, NodeId id) {
     inside.outputs.set(k, inside.node(insert).outputs[0]);
   }
   inside.outputs.insert(inside.outputs.begin(), condition);
+  inside.declared_outputs.clear();  // they were of the elements
 
   graph.node(loop).bodies.push_back(std::move(body));
   for (size_t k = 0; k < results.size(); ++k)
