@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "onnx/case_data.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
+#include "onnx/random_case.h"
 #include "passes/pipeline.h"
 #include "treadle/error.h"
 
@@ -66,8 +69,48 @@ std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, const 
   return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}));
 }
 
+/// What one data set of a case has to give.
+struct Expectation {
+  std::vector<Datum> feeds;
+  std::vector<std::optional<Datum>> outputs;  // none for an output without a file
+};
+
+Expectation read_set(const fs::path& data, const Graph& graph, const std::vector<Type>& output_types) {
+  Expectation set;
+  for (size_t i = 0; i < graph.inputs.size(); ++i)
+    set.feeds.push_back(testing::read_pb(data / ("input_" + std::to_string(i) + ".pb"), kind_of(graph.type(graph.inputs[i]))));
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    fs::path file = data / ("output_" + std::to_string(i) + ".pb");
+    set.outputs.emplace_back();
+    if (fs::exists(file)) set.outputs.back() = testing::read_pb(file, kind_of(output_types[i]));
+  }
+  return set;
+}
+
+using Run = std::function<std::vector<Datum>(const std::vector<Datum>& feeds, uint64_t run_id)>;
+
+std::string judge(const Expectation& set, const Tolerance& tolerance, const Run& run) {
+  const std::vector<Datum> outputs = run(set.feeds, 0);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!set.outputs[i]) continue;
+    std::string difference = testing::compare(outputs[i], *set.outputs[i], tolerance.rtol, tolerance.atol);
+    if (!difference.empty()) return "output " + std::to_string(i) + ": " + difference;
+  }
+  return {};
+}
+
+std::string judge_random(const std::string& name, const Expectation& set, const Run& run) {
+  testing::RandomCase random(name, set.feeds);
+  for (int i = 0; i < testing::RandomCase::kRuns; ++i) {
+    std::string difference = random.add(run(set.feeds, static_cast<uint64_t>(i)), set.outputs);
+    if (!difference.empty()) return difference;
+  }
+  return random.verdict();
+}
+
 // Empty if the case passes, else why not.
-std::string run_case(const fs::path& folder, bool optimize, const std::string& where) {
+std::string run_case(const fs::path& root, const std::string& name, bool optimize, const std::string& where) {
+  const fs::path folder = root / name;
   try {
     onnx::ModelDef model = onnx::parse_model_file((folder / "model.onnx").string());
     std::shared_ptr<Graph> graph = onnx::import_graph(model);
@@ -81,22 +124,19 @@ std::string run_case(const fs::path& folder, bool optimize, const std::string& w
     exec::Program program(graph, {.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"});
     std::unique_ptr<exec::DeviceExecutor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
+    const Run run = [&](const std::vector<Datum>& feeds, uint64_t run_id) {
+      std::vector<Datum> outputs(graph->outputs.size());
+      if (placed)
+        placed->run(feeds, outputs, {.run_id = run_id});
+      else
+        exec::run(program, feeds, outputs, {.run_id = run_id});
+      return outputs;
+    };
     for (int set = 0; fs::exists(folder / ("test_data_set_" + std::to_string(set))); ++set) {
       fs::path data = folder / ("test_data_set_" + std::to_string(set));
-      std::vector<Datum> feeds, outputs(graph->outputs.size());
-      for (size_t i = 0; i < graph->inputs.size(); ++i)
-        feeds.push_back(testing::read_pb(data / ("input_" + std::to_string(i) + ".pb"), kind_of(graph->type(graph->inputs[i]))));
-      if (placed)
-        placed->run(feeds, outputs, {});
-      else
-        exec::run(program, feeds, outputs, {});
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        fs::path file = data / ("output_" + std::to_string(i) + ".pb");
-        if (!fs::exists(file)) continue;
-        std::string difference =
-            testing::compare(outputs[i], testing::read_pb(file, kind_of(output_types[i])), tolerance.rtol, tolerance.atol);
-        if (!difference.empty()) return "output " + std::to_string(i) + ": " + difference;
-      }
+      const Expectation expected = read_set(data, *graph, output_types);
+      std::string difference = testing::RandomCase::is_random(name) ? judge_random(name, expected, run) : judge(expected, tolerance, run);
+      if (!difference.empty()) return difference;
     }
     return {};
   } catch (const std::exception& error) {
@@ -150,7 +190,7 @@ int main(int argc, char** argv) {
   int failed = 0;
   for (const std::string& name : find_cases(folder, filters)) {
     if (!list.empty() && !must_pass.contains(name)) continue;
-    std::string reason = run_case(folder / name, optimize, where);
+    std::string reason = run_case(folder, name, optimize, where);
     if (reason.empty()) {
       passed.push_back(name);
       must_pass.erase(name);
