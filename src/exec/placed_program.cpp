@@ -213,7 +213,7 @@ class PlacedRun {
         const Shape& shape = binding().shape(slot);
         return Tensor(info.dtype, shape, Storage::lend(owner_.planned_[index(at)], size_bytes(info.dtype, shape.num_elements())));
       }
-      case Memory::held: return for_node(info, viewed(places_[index(at)].datum));
+      case Memory::held: return viewed(places_[index(at)].datum);
       case Memory::given: return info.placement == Placement::known ? Datum(binding().known(slot)) : viewed(feeds_.at(found.slot));
       case Memory::constant: break;
     }
@@ -359,7 +359,7 @@ class PlacedRun {
         dtypes[k - inputs.size()] = slot_info(operands[k]).dtype;
         continue;
       }
-      inputs[k] = value_at(at[k], operands[k]);
+      inputs[k] = for_node(slot_info(operands[k]), value_at(at[k], operands[k]));
       declare(queue, at[k], inputs[k], Access::read, instruction.node->name);
     }
     made_.assign(instruction.num_outputs, Datum());
