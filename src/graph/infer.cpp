@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -68,6 +69,23 @@ struct Knowledge {
   }
 };
 
+/// A tensor of this dtype holds the integer as it is: it neither wraps around nor is it rounded.
+bool holds(DType dtype, int64_t value) {
+  auto within = [&]<typename T>(T) { return value >= std::numeric_limits<T>::min() && value <= std::numeric_limits<T>::max(); };
+  switch (dtype) {
+    case DType::int32: return within(int32_t{});
+    case DType::int16: return within(int16_t{});
+    case DType::int8: return within(int8_t{});
+    case DType::uint8: return within(uint8_t{});
+    case DType::uint16: return within(uint16_t{});
+    case DType::uint32: return within(uint32_t{});
+    case DType::uint64: return value >= 0;
+    case DType::float32: return value >= -(int64_t{1} << 24) && value <= int64_t{1} << 24;
+    case DType::float64: return value >= -(int64_t{1} << 53) && value <= int64_t{1} << 53;
+    default: return true;
+  }
+}
+
 }  // namespace
 
 int normalise_axis(int64_t axis, int rank, std::string_view what) {
@@ -114,8 +132,11 @@ void InferContext::set_output(int i, Type type) {
 }
 
 void InferContext::set_known(int i, KnownValues values) {
-  if (i < static_cast<int>(outputs.size()) && static_cast<int64_t>(values.size()) <= kMaxKnownValues)
-    known_outputs[static_cast<size_t>(i)] = std::move(values);
+  if (i >= static_cast<int>(outputs.size()) || static_cast<int64_t>(values.size()) > kMaxKnownValues) return;
+  const Type& type = outputs[static_cast<size_t>(i)];
+  for (const Dim& value : values)
+    if (value.is_const() && !holds(type.dtype, value.value())) return;
+  known_outputs[static_cast<size_t>(i)] = std::move(values);
 }
 
 SymbolicShape InferContext::data_dependent_shape(std::string_view hint, int rank) {

@@ -76,7 +76,7 @@ struct GeluTanhFn {
     double operator()(double x) const { return EXPRESSION; }           \
   }
 TREADLE_ACTIVATION(LeakyReluFn, leaky_parameters, x < 0 ? a * x : x);
-TREADLE_ACTIVATION(ThresholdedReluFn, alpha_one, x <= a ? 0 : x);
+TREADLE_ACTIVATION(ThresholdedReluFn, alpha_one, x > a ? x : 0);  // 0 for NaN
 TREADLE_ACTIVATION(EluFn, alpha_one, x < 0 ? a * std::expm1(x) : x);
 TREADLE_ACTIVATION(SeluFn, selu_parameters, b*(x < 0 ? a * std::expm1(x) : x));
 TREADLE_ACTIVATION(CeluFn, alpha_one, std::max(x, 0.0) + std::min(0.0, a* std::expm1(x / a)));

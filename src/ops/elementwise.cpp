@@ -70,7 +70,7 @@ void propagate_binary(InferContext& c, const SymbolicShape& result, std::optiona
   KnownValues wide_a = broadcast_known(*a, c.shape(0), result), wide_b = broadcast_known(*b, c.shape(1), result);
   KnownValues values;
   for (size_t i = 0; i < wide_a.size(); ++i) {
-    auto value = fn(wide_a[i], wide_b[i]);
+    auto value = or_unknown([&] { return fn(wide_a[i], wide_b[i]); });
     if (!value) return;
     values.push_back(*value);
   }

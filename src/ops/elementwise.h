@@ -13,6 +13,7 @@
 #include "kernels/elementwise/binary_f32.h"
 #include "kernels/elementwise/broadcast.h"
 #include "kernels/elementwise/convert.h"
+#include "treadle/error.h"
 
 // The kernels may write over one of their inputs, element by element; without this the compiler's overlap check sends that case to a scalar
 // loop.
@@ -242,6 +243,17 @@ void infer_broadcast(InferContext& c);
 void infer_broadcast_bool(InferContext& c);
 /// The shape that all inputs broadcast to; nothing if a rank is unknown.
 std::optional<SymbolicShape> broadcast_inputs(const InferContext& c, int first = 0);
+/// What `fn` makes of small integers, or nothing where their arithmetic overflows: the tensor's own arithmetic wraps around.
+template <typename F>
+std::optional<Dim> or_unknown(F fn) {
+  try {
+    return fn();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::resource_exhausted) throw;
+    return std::nullopt;
+  }
+}
+
 /// Sets what is known of output 0 of a broadcasting operator from what is known of inputs 0 and 1; `fn` says nothing where it cannot tell.
 void propagate_binary(InferContext& c, const SymbolicShape& result, std::optional<Dim> (*fn)(const Dim& a, const Dim& b));
 /// Elements of a known value, repeated under broadcasting to `result`, whose extents are integers.

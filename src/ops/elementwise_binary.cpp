@@ -1,5 +1,6 @@
 // Add, Sub, Mul, Div, Pow, Mod: arithmetic on two tensors that broadcast.
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "core/dispatch.h"
@@ -112,9 +113,11 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   if (exponent == 2) return each([](C v) { return v * v; });
   if (exponent == 3) return each([](C v) { return v * v * v; });
   if (exponent == 1) return each([](C v) { return v; });
-  if (exponent == 0.5) return each([](C v) { return std::sqrt(v); });
+  // A root but for what IEEE 754 has of pow: the powers of -0 and of -inf are those of 0 and of inf.
+  auto root = [](C v) { return std::sqrt(v == -std::numeric_limits<C>::infinity() ? -v : v + C{0}); };
+  if (exponent == 0.5) return each(root);
   if (exponent == -1) return each([](C v) { return C{1} / v; });
-  if (exponent == -0.5) return each([](C v) { return C{1} / std::sqrt(v); });
+  if (exponent == -0.5) return each([root](C v) { return C{1} / root(v); });
   return false;
 }
 

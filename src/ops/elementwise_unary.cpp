@@ -130,7 +130,9 @@ void infer_integer(InferContext& c, Dim (*fn)(const Dim&)) {
   if (!values || !(is_integer(c.dtype(0)) || c.dtype(0) == DType::boolean)) return;
   for (Dim& value : *values) {
     if (!fn && !value.is_const()) return;
-    value = fn ? fn(value) : Dim(value.value() < 0 ? -value.value() : value.value());
+    const auto result = or_unknown([&]() -> std::optional<Dim> { return fn ? fn(value) : maximum(value, Dim(0) - value); });
+    if (!result) return;
+    value = *result;
   }
   c.set_known(0, std::move(*values));
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "graph/infer.h"
@@ -52,9 +53,9 @@ struct Of {
 void propagate(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   auto values = c.known(0);
   if (!fn || !values || values->empty() || !is_integer(c.dtype(0)) || c.rank(0) != 1) return;
-  Dim result = values->front();
-  for (size_t i = 1; i < values->size(); ++i) result = fn(result, (*values)[i]);
-  c.set_known(0, {result});
+  const auto result =
+      or_unknown([&]() -> std::optional<Dim> { return std::accumulate(values->begin() + 1, values->end(), values->front(), fn); });
+  if (result) c.set_known(0, {*result});
 }
 
 void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {

@@ -45,6 +45,27 @@ TEST(Arithmetic, OfIntegersWrapsAround) {
   EXPECT_EQ(values<int64_t>(run_op({"Div", 14, {tensor<int64_t>({1}, {kMin}), tensor<int64_t>({1}, {-1})}})[0])[0], kMin);
 }
 
+TEST(Pow, OfRootsFollowsIEEE754) {
+  // pow(±0, y) is +0 for y > 0 that is no odd integer, +inf for y < 0; pow(-inf, y) is +inf and +0. A square root has -0 and NaN there.
+  for (DType dtype : {DType::float32, DType::float64}) {
+    auto power = [&](double exponent) {
+      if (dtype == DType::float64)
+        return values<double>(run_op({"Pow", 15, {tensor<double>({2}, {-0.0, -kInfinity}), tensor<double>({1}, {exponent})}})[0]);
+      auto result = values<float>(run_op({"Pow", 15, {floats({2}, {-0.0F, -kInfinity}), floats({1}, {static_cast<float>(exponent)})}})[0]);
+      return std::vector<double>(result.begin(), result.end());
+    };
+    EXPECT_EQ(power(0.5), (std::vector<double>{0, kInfinity}));
+    EXPECT_FALSE(std::signbit(power(0.5)[0]));
+    EXPECT_EQ(power(-0.5), (std::vector<double>{kInfinity, 0}));
+  }
+}
+
+TEST(ThresholdedRelu, OfNaNIsZero) {
+  // ONNX, ThresholdedRelu: "y = x for x > alpha, y = 0 otherwise".
+  EXPECT_EQ(values<float>(run_op({"ThresholdedRelu", 22, {floats({3}, {kNaN, 2, 1})}})[0]), (std::vector<float>{0, 2, 0}));
+  EXPECT_EQ(values<double>(run_op({"ThresholdedRelu", 22, {tensor<double>({2}, {kNaN, 2})}})[0]), (std::vector<double>{0, 2}));
+}
+
 TEST(Arithmetic, DividesIntegersTowardsZeroAndRefusesZero) {
   EXPECT_EQ(values<int32_t>(run_op({"Div", 14, {tensor<int32_t>({3}, {-7, 7, -6}), tensor<int32_t>({}, {2})}})[0]),
             (std::vector<int32_t>{-3, 3, -3}));

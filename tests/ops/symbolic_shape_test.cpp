@@ -25,6 +25,22 @@ TEST(SymbolicShapes, HeadsAreSplitAndMergedExactly) {
   EXPECT_EQ(inferred(b, b.op("flat", "Flatten", {turned}, {{"axis", int64_t{2}}})), "f32[12*N,64*past + 64*seq]");
 }
 
+TEST(SymbolicShapes, ConstantsThatWrapAroundAreNotKnown) {
+  GraphBuilder b;
+  ValueId most = b.ints("most", {INT64_MAX}), least = b.ints("least", {INT64_MIN});
+  for (const char* op : {"Add", "Sub", "Mul", "Less", "Equal", "GreaterOrEqual"}) {
+    EXPECT_NO_THROW(b.op(op, op, {most, least})) << op;
+    EXPECT_NO_THROW(b.op(op, op, {least, most})) << op;
+  }
+  EXPECT_NO_THROW(b.op("negated", "Neg", {least}));
+  EXPECT_NO_THROW(b.op("size", "Abs", {least}));
+  EXPECT_NO_THROW(b.op("product", "ReduceProd", {b.ints("both", {INT64_MAX, INT64_MIN})}));
+  // 200 + 100 is 44 in a byte.
+  ValueId sum = b.op("sum", "Add", {b.constant<uint8_t>("a", Shape{1}, {200}), b.constant<uint8_t>("b", Shape{1}, {100})});
+  ValueId wide = b.op("wide", "Cast", {sum}, {{"to", static_cast<int64_t>(DType::int64)}});
+  EXPECT_NE(inferred(b, b.op("filled", "ConstantOfShape", {wide})), "f32[300]");
+}
+
 TEST(SymbolicShapes, SlicesOfSymbolsAreExact) {
   GraphBuilder b;
   Dim past = b.symbol("past"), seq = b.symbol("seq");

@@ -121,6 +121,7 @@ TEST(UnaryF32, AnElementsValueDoesNotDependOnItsPlace) {
 
 TEST(UnaryF32, NaNStaysNaN) {
   for (const Case& c : cases()) {
+    if (c.op == Unary::thresholded_relu) continue;  // NaN is not above the threshold
     const float x = NAN;
     float y = 0;
     unary_f32(c.op, c.a, c.b, &x, &y, 1);
