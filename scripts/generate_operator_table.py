@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -41,6 +42,21 @@ def short(names):
     kinds = {"float16, float32, float64, bfloat16": "floats", "float32, float64, float16, bfloat16": "floats"}
     text = ", ".join(names)
     return kinds.get(text, text)
+
+
+def disagreements():
+    """The rulings of the operator fuzzer: where Treadle differs from a judge and follows ONNX's specification."""
+    sys.path.insert(0, str(ROOT / "tests" / "operators"))
+    from disagreements import RULINGS
+
+    judges = {"reference": "onnx.reference", "onnxruntime": "onnxruntime", "both": "both"}
+    text = ["", "## Disagreements", ""]
+    text += ["tests/operators/fuzz_operators.py compares every operator with onnxruntime and with ONNX's reference evaluator."]
+    text += ["Treadle differs from a judge in these places; the specification is on its side, or leaves the result open.", ""]
+    text += ["| operators | judge | what the judge does |", "|---|---|---|"]
+    for ruling in sorted(RULINGS, key=lambda r: (r.ops, r.judge)):
+        text.append(f"| {ruling.ops.replace(' ', ', ')} | {judges[ruling.judge]} | {ruling.reason.replace('|', '&#124;')} |")
+    return text
 
 
 def main():
@@ -76,6 +92,7 @@ def main():
                 f"| {operator['name']} | {', '.join(map(str, operator['versions']))} | {operator['realisation']} | {short(operator['dtypes'])}"
                 f" | {'yes' if operator['gradient'] else ''} | {f'{good} / {len(names)}' if names else ''} |"
             )
+    text += disagreements()
     options.output.write_text("\n".join(text) + "\n")
     print(f"{options.output}: {len(operators)} operators")
 

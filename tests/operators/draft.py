@@ -1,0 +1,273 @@
+"""Cases of the operator fuzzer: choices that can be replayed, and operands made of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import defs
+
+# TensorProto's name of an element type → the dtype of its arrays.
+DTYPES: dict[str, Any] = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "string": np.object_,
+    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8e5m2": ml_dtypes.float8_e5m2,
+    "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "float8e8m0": ml_dtypes.float8_e8m0fnu,
+    "float4e2m1": ml_dtypes.float4_e2m1fn,
+    "int4": ml_dtypes.int4,
+    "uint4": ml_dtypes.uint4,
+    "int2": ml_dtypes.int2,
+    "uint2": ml_dtypes.uint2,
+}
+NUMPY_FLOATS = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16))
+WORDS = ["a", "bc", "", "Ab 1", "the", "a b", "é", "x1,y2", "中文", "0"]
+
+# Extents by how often they are met; the first is what a shrunk case has. Those above 8 meet whole vectors and their remainders.
+EXTENTS = [1, 2, 3, 2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0, 9, 16, 17, 33]
+
+
+class Rejected(Exception):
+    """The choices make no case."""
+
+
+class Choices:
+    """Numbers below a bound, drawn from a seed or replayed; 0 is always the simplest choice."""
+
+    def __init__(self, seed: int, replay: Sequence[int] | None = None) -> None:
+        self._random = random.Random(seed)
+        self._replay = replay
+        self.made: list[int] = []
+
+    def below(self, bound: int) -> int:
+        """A number in [0, bound)."""
+        if self._replay is None:
+            number = int(self._random.random() * bound)
+        elif len(self.made) < len(self._replay):
+            number = min(self._replay[len(self.made)], bound - 1)
+        else:
+            number = 0
+        self.made.append(number)
+        return number
+
+
+@dataclass
+class Case:
+    """One node with its operands. `constant` tells which operands are initializers of the model instead of its inputs."""
+
+    op: str
+    domain: str
+    opset: int
+    since: int
+    inputs: list[np.ndarray | None]
+    attributes: dict[str, Any]
+    num_outputs: int
+    constant: list[bool]
+    choices: list[int] = field(default_factory=list)
+    seed: int = 0
+    tolerance: float = 1.0  # multiple of a comparison's usual tolerance
+
+    def __str__(self) -> str:
+        operands = ", ".join("-" if x is None else f"{x.dtype}{list(x.shape)}{'c' if c else ''}" for x, c in zip(self.inputs, self.constant))
+        attributes = ", ".join(f"{k}={v}" for k, v in self.attributes.items())
+        return f"{self.domain or 'ai.onnx'}.{self.op} opset {self.opset} ({operands}) {{{attributes}}}"
+
+
+class Draft:
+    """A case in the making."""
+
+    def __init__(self, schema: defs.OpSchema, choices: Choices) -> None:
+        self.schema = schema
+        self.since = schema.since_version
+        self.choices = choices
+        self.inputs: list[np.ndarray | None] = []
+        self.attributes: dict[str, Any] = {}
+        self.num_outputs = max(1, schema.min_output)
+        self.tolerance = 1.0
+        self.edges = choices.below(4) == 3  # NaN, infinities, denormals among the values
+        self._dtypes: dict[str, Any] = {}
+        self._allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+
+    # Choices.
+
+    def below(self, bound: int) -> int:
+        return self.choices.below(bound)
+
+    def number(self, low: int, high: int) -> int:
+        """A number in [low, high]; low is the simplest."""
+        return low + self.below(high - low + 1)
+
+    def flip(self, chance: float = 0.5) -> bool:
+        return self.below(100) >= 100 - round(100 * chance)
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return options[self.below(len(options))]
+
+    def fraction(self, low: float, high: float) -> float:
+        return float(np.float32(low + (high - low) * self.below(41) / 40))
+
+    def reject_if(self, condition: Any) -> None:
+        if condition:
+            raise Rejected
+
+    # Types.
+
+    def has_input(self, name: str) -> bool:
+        return any(i.name == name for i in self.schema.inputs)
+
+    def has_attribute(self, name: str) -> bool:
+        return name in self.schema.attributes
+
+    def dtype(self, of: int | str, only: Sequence[Any] | None = None) -> Any:
+        """The element type of an operand (its number) or of a type parameter, the same for all that share the parameter."""
+        parameter = of if isinstance(of, str) else self.schema.inputs[min(of, len(self.schema.inputs) - 1)].type_str
+        if parameter not in self._dtypes:
+            names = [t[7:-1] for t in self._allowed.get(parameter, [parameter]) if t.startswith("tensor(")]
+            found = [np.dtype(DTYPES[n]) for n in names if n in DTYPES]
+            if only is not None:
+                found = [t for t in found if t in [np.dtype(o) for o in only]]
+            self.reject_if(not found)
+            usual = [t for t in NUMPY_FLOATS if t in found]
+            found = usual + sorted((t for t in found if t not in usual), key=lambda t: t.name)
+            self._dtypes[parameter] = self.pick(found) if self.flip(0.6) else found[0]
+        return self._dtypes[parameter]
+
+    def set_dtype(self, parameter: str, dtype: Any) -> None:
+        self._dtypes[parameter] = np.dtype(dtype)
+
+    # Shapes and axes.
+
+    def extent(self, empty: bool = True) -> int:
+        found = EXTENTS[self.below(len(EXTENTS))]
+        return found if found or empty else 1
+
+    def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> tuple[int, ...]:
+        rank = self.number(low, high)
+        found = [self.extent(empty) for _ in range(rank)]
+        while np.prod(found, dtype=np.int64) > 20000:
+            found[found.index(max(found))] //= 2
+        return tuple(found)
+
+    def partner(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape that broadcasts with another one."""
+        found = list(shape)
+        for i in range(len(found)):
+            if found[i] == 1:
+                found[i] = self.pick([1, 1, 1, 2, 3, 0])
+            elif self.flip(0.3):
+                found[i] = 1
+        found = found[self.below(len(found) + 1) :]
+        return tuple(found) if len(found) != len(shape) or not self.flip(0.1) else (self.pick([1, 2]), *found)
+
+    def narrower(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape that broadcasts to another one."""
+        found = [1 if self.flip(0.3) else n for n in shape]
+        return tuple(found[self.below(len(found) + 1) :])
+
+    def axis(self, rank: int, negative: bool = True) -> int:
+        axis = self.below(rank)
+        return axis - rank if negative and self.flip(0.4) else axis
+
+    def axes(self, rank: int, low: int = 1, negative: bool = True) -> list[int]:
+        count = self.number(min(low, rank), rank)
+        found, rest = [], list(range(rank))
+        for _ in range(count):
+            axis = rest.pop(self.below(len(rest)))
+            found.append(axis - rank if negative and self.flip(0.4) else axis)
+        return found
+
+    # Values.
+
+    def array(self, dtype: Any, shape: Sequence[int], low: float = -4, high: float = 4, edges: bool | None = None) -> np.ndarray:
+        """Values of a type: small multiples of a half, numbers, numbers of all sizes; with `edges`, those at the ends of the type."""
+        dtype = np.dtype(dtype)
+        random_values = np.random.default_rng(self.below(1 << 16))
+        kind = self.below(4)
+        if dtype == np.bool_:
+            return random_values.random(shape) < 0.5
+        if dtype == np.object_:
+            words = np.array(WORDS, object)
+            return np.asarray(words[random_values.integers(0, len(words), shape)], object).reshape(shape)
+        integral = dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2")
+        if integral:
+            info = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)
+            low, high = max(low, info.min), min(high, info.max)
+            values = random_values.integers(int(np.ceil(low)), int(np.floor(high)) + 1, shape)
+            found = np.asarray(values).astype(dtype)
+            return self._with_edges(found, [info.min, info.max, 0, 1], random_values) if (self.edges if edges is None else edges) else found
+        if kind in (0, 3):
+            values = np.round(random_values.uniform(low, high, shape) * 2) / 2
+            values = np.clip(values, low, high)
+        else:
+            values = random_values.uniform(low, high, shape)
+        if kind == 2 and edges is not False and low < 0:
+            values = values * 10.0 ** random_values.integers(-4, 3, shape)
+        found = np.asarray(values).astype(dtype)
+        if (self.edges if edges is None else edges) and dtype.name != "float4_e2m1fn":
+            info = ml_dtypes.finfo(dtype)
+            special = [np.nan, np.inf, -np.inf, 0.0, -0.0, float(info.smallest_subnormal), -float(info.tiny), float(info.max), float(info.min), 1.0]
+            return self._with_edges(found, special, random_values)
+        return found
+
+    @staticmethod
+    def _with_edges(values: np.ndarray, special: Sequence[float], random_values: np.random.Generator) -> np.ndarray:
+        flat = np.array(values).reshape(-1)
+        ends = np.array([np.array(s).astype(values.dtype) for s in special])
+        where = random_values.random(flat.shape) < 0.3
+        flat[where] = ends[random_values.integers(0, len(ends), int(where.sum()))]
+        return flat.reshape(values.shape)
+
+    def indices(self, dtype: Any, shape: Sequence[int], extent: int, negative: bool = True) -> np.ndarray:
+        """Indices into an axis, counted from its end too."""
+        self.reject_if(extent == 0 and np.prod(shape, dtype=np.int64) > 0)
+        random_values = np.random.default_rng(self.below(1 << 16))
+        low = -extent if negative and self.flip(0.5) else 0
+        return np.asarray(random_values.integers(low, max(extent, low + 1), shape)).astype(dtype)
+
+    # The node.
+
+    def add(self, value: np.ndarray | None) -> np.ndarray | None:
+        self.inputs.append(value)
+        return value
+
+    def ints(self, values: Sequence[int], dtype: Any = np.int64) -> np.ndarray:
+        return np.array(values, dtype).reshape(len(values))
+
+    def maybe(self, name: str, make: Callable[[], Any] | Any, chance: float = 0.7) -> Any:
+        """Sets an attribute that the schema has, or leaves its default; gives the value that holds."""
+        if not self.has_attribute(name):
+            return None
+        if self.flip(chance):
+            self.attributes[name] = make() if callable(make) else make
+            return self.attributes[name]
+        default = self.schema.attributes[name].default_value
+        return onnx.helper.get_attribute_value(default) if default.type else None
+
+    def finish(self, opset: int) -> Case:
+        while self.inputs and self.inputs[-1] is None:
+            self.inputs.pop()
+        kind = self.below(4)  # all inputs; all but the first constant; any; all constant
+        constant = [x is not None and (kind == 3 or (kind == 1 and i > 0) or (kind == 2 and self.flip())) for i, x in enumerate(self.inputs)]
+        return Case(
+            self.schema.name, self.schema.domain, opset, self.since, self.inputs, self.attributes, self.num_outputs, constant,
+            list(self.choices.made), tolerance=self.tolerance,
+        )

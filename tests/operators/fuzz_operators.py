@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Fuzzes operators: random cases of every operator, with Treadle against onnxruntime and ONNX's reference.
+
+    tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--bad] [--shrink]
+
+A case is a node of a random opset with operands and attributes that its maker draws (the *_makers.py beside this file). Treadle has to agree with
+both judges. Where only one agrees, disagreements.py must say which is right and why; where none does, Treadle is wrong. `--bad` breaks
+attributes, indices and shapes instead: such a case may end in an error or in a value, never in the death of the process.
+Runs in child processes; a case that kills one is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import multiprocessing
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from onnx import defs
+
+import classical_makers
+import elementwise_makers
+import movement_makers
+import neural_makers
+from breaking import broken
+from disagreements import heard
+from draft import Case, Choices, Draft, Rejected
+from judges import Result, all_same, can_widen, onnxruntime_run, reference_run, treadle_run
+
+MAKERS = {
+    **{("", op): make for makers in (elementwise_makers, movement_makers, neural_makers) for op, make in makers.MAKERS.items()},
+    **{("ai.onnx.ml", op): make for op, make in classical_makers.MAKERS.items()},
+}
+NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5}
+BATCH = 12
+# What a judge has no kernel for is no disagreement.
+_MISSING = ("not known to onnxruntime", "NOT_IMPLEMENTED", "INVALID_GRAPH", "Type Error", "No Op registered", "not implemented", "ImplementationError")
+# Treadle's words for a dtype that an operator does not compute.
+_LACKING = re.compile(r"no kernel|not implemented|no implementation for|; allowed: ")
+
+
+@dataclass
+class Finding:
+    """A case that is not clean."""
+
+    verdict: str  # wrong, disputed, refused, accepted, crashed
+    case: Case
+    text: str
+
+
+@dataclass
+class Tally:
+    """Counts and findings of many cases."""
+
+    verdicts: collections.Counter = field(default_factory=collections.Counter)
+    findings: list[Finding] = field(default_factory=list)
+    ops: collections.Counter = field(default_factory=collections.Counter)
+
+    def merge(self, other: Tally) -> None:
+        self.verdicts += other.verdicts
+        self.ops += other.ops
+        self.findings += other.findings
+
+
+def make_case(op: str, domain: str, opset: int, seed: int, replay: Sequence[int] | None = None, bad: bool = False) -> Case | None:
+    """The case of a seed, or of choices made before; None where they make none."""
+    choices = Choices(seed, replay)
+    try:
+        draft = Draft(defs.get_schema(op, opset, domain), choices)
+        MAKERS[domain, op](draft)
+        case = draft.finish(opset)
+    except Rejected:
+        return None
+    case.seed = seed
+    return broken(case, choices) if bad else case
+
+
+@functools.lru_cache
+def names_of(domain: str, opset: int, chosen: frozenset[str]) -> list[str]:
+    """Operators of an opset that have a maker."""
+    found = []
+    for maker_domain, op in sorted(MAKERS):
+        if maker_domain == domain and (not chosen or op in chosen) and defs.has(op, opset, domain) and not defs.get_schema(op, opset, domain).deprecated:
+            found.append(op)
+    return found
+
+
+def batch_of(seed: int, chosen: frozenset[str], bad: bool) -> list[Case]:
+    """Cases of one opset: half of the batches are of the newest."""
+    choices = Choices(seed)
+    classical = [op for d, op in MAKERS if d == "ai.onnx.ml" and (not chosen or op in chosen)]
+    domain = "ai.onnx.ml" if classical and (choices.below(10) == 0 or not names_of("", NEWEST[""], chosen)) else ""
+    newest = NEWEST[domain]
+    opset = newest if choices.below(2) else 1 + choices.below(newest)
+    names = names_of(domain, opset, chosen)
+    cases = []
+    for i in range(BATCH if names else 0):
+        case = make_case(names[choices.below(len(names))], domain, opset, seed * 1000 + i, bad=bad)
+        if case is not None:
+            cases.append(case)
+    return cases
+
+
+def missing(result: Result) -> bool:
+    return any(text in result.error for text in _MISSING)
+
+
+def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
+    """The verdict on a case and why."""
+    reference = reference_run(case)
+    judges = {"onnxruntime": theirs, "reference": reference}
+    given = {name: r.outputs for name, r in judges.items() if r.outputs is not None}
+    if ours.outputs is None:
+        if not given:
+            return "error everywhere", ""
+        return ("lacking" if _LACKING.search(ours.error) else "refused"), f"{', '.join(given)} ran it: {ours.error}"
+    if not given:
+        why = "; ".join(f"{name}: {r.error[:200]}" for name, r in judges.items())
+        refusing = [name for name, r in judges.items() if not missing(r) and heard(case, name)]
+        return ("accepted" if len(refusing) == 2 else "unjudged"), why
+    # The reference is free in the widths of floats that it returns.
+    against = {name: all_same(ours.outputs, outputs, case.tolerance, any_float=name == "reference") for name, outputs in given.items()}
+    if any(against.values()) and can_widen(case):
+        wide = reference_run(case, widen=True)
+        if wide.outputs is not None and not all_same(ours.outputs, wide.outputs, case.tolerance, any_float=True):
+            return "same", "in more bits"
+    differing = "; ".join(f"{name}: {text}" for name, text in against.items() if text and heard(case, name))
+    if not differing:
+        return ("justified" if any(against.values()) else "same"), ""
+    return ("disputed" if not all(against.values()) else "wrong"), differing
+
+
+def run_batch(cases: Sequence[Case], bad: bool) -> Tally:
+    tally = Tally()
+    if not cases:
+        return tally
+    if bad:  # the question is whether the process lives
+        tally.verdicts.update("error" if treadle_run([case])[0].outputs is None else "value" for case in cases)
+        return tally
+    mine = treadle_run(cases)
+    theirs = onnxruntime_run(cases)
+    for case, ours, other in zip(cases, mine, theirs):
+        verdict, text = judge(case, ours, other)
+        tally.verdicts[verdict] += 1
+        tally.ops[case.op] += 1
+        if verdict in ("wrong", "disputed", "refused", "accepted", "lacking"):
+            tally.findings.append(Finding(verdict, case, text))
+    return tally
+
+
+def worker(seeds: Iterable[int], chosen: frozenset[str], bad: bool, results, until: float) -> None:
+    """Runs batches; says which one before it begins, so that the parent knows what killed a child."""
+    for seed in seeds:
+        if time.time() > until:
+            break
+        results.send(("begin", seed))
+        try:
+            results.send(("done", run_batch(batch_of(seed, chosen, bad), bad)))
+        except Exception:
+            results.send(("broken", f"batch {seed}\n{traceback.format_exc()}"))
+    results.send(("end", None))
+
+
+def dies(run: Callable[[Sequence[Case]], list[Result]], cases: Sequence[Case]) -> str:
+    """How a run of these cases kills a process, or an empty string."""
+    child = multiprocessing.get_context("fork").Process(target=run, args=(cases,))
+    child.start()
+    child.join(60)
+    if child.is_alive():
+        child.kill()
+        return "did not end within 60 s"
+    return f"exit status {child.exitcode}" if child.exitcode else ""
+
+
+def crash_of(seed: int, chosen: frozenset[str], bad: bool) -> list[Finding]:
+    """The cases of a batch that kill a process: Treadle's, alone and together. Nothing if a judge died."""
+    cases = batch_of(seed, chosen, bad)
+    found = [Finding("crashed", case, how) for case in cases if (how := dies(treadle_run, [case]))]
+    if not found and not bad and (how := dies(treadle_run, cases)):
+        found.append(Finding("crashed", cases[0], f"the whole batch {seed}: {how}"))
+    return found
+
+
+def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), bad: bool = False, seconds: float = 1e9) -> Tally:
+    """Runs the batches of these seeds in a child; a new one takes over where one dies."""
+    tally, done, until = Tally(), seeds.start, time.time() + seconds
+    context = multiprocessing.get_context("fork")
+    while done < seeds.stop and time.time() < until:
+        receiver, sender = context.Pipe(False)
+        child = context.Process(target=worker, args=(range(done, seeds.stop), chosen, bad, sender, until))
+        child.start()
+        sender.close()
+        ended = False
+        try:
+            while not ended:
+                if not receiver.poll(120):
+                    child.kill()
+                kind, value = receiver.recv()
+                if kind == "begin":
+                    done = value
+                elif kind == "done":
+                    tally.merge(value)
+                elif kind == "broken":
+                    tally.verdicts["fuzzer broken"] += 1
+                    print(value, file=sys.stderr)
+                else:
+                    ended = True
+        except EOFError:
+            found = crash_of(done, chosen, bad)
+            tally.verdicts["crashed" if found else "a judge died"] += max(1, len(found))
+            tally.findings += found
+            done += 1
+        child.join()
+        if ended:
+            break
+    return tally
+
+
+def verdict_of(case: Case) -> tuple[str, str]:
+    return judge(case, treadle_run([case])[0], onnxruntime_run([case])[0])
+
+
+def shrunk(finding: Finding) -> Finding:
+    """The same failure of the fewest and smallest choices: each is tried at 0, halved, and one less."""
+    best, choices = finding, list(finding.case.choices)
+    improved = True
+    while improved:
+        improved = False
+        for i in range(len(choices)):
+            for smaller in dict.fromkeys((0, choices[i] // 2, choices[i] - 1)):
+                if not 0 <= smaller < choices[i]:
+                    continue
+                attempt = [*choices[:i], smaller, *choices[i + 1 :]]
+                case = make_case(best.case.op, best.case.domain, best.case.opset, 0, attempt)
+                if case is None:
+                    continue
+                verdict, text = verdict_of(case)
+                if verdict == finding.verdict:
+                    best, choices, improved = Finding(verdict, case, text), case.choices, True
+                    break
+            if i >= len(choices) - 1:
+                break
+    return best
+
+
+def report(tally: Tally, shrink: bool, per_group: int) -> None:
+    groups = collections.defaultdict(list)
+    for finding in tally.findings:
+        groups[finding.verdict, finding.case.op].append(finding)
+    for (verdict, op), found in sorted(groups.items()):
+        print(f"\n{verdict} {op}: {len(found)}")
+        for finding in found[:per_group]:
+            best = shrunk(finding) if shrink and verdict != "crashed" else finding
+            print(f"  {best.case} seed {finding.case.seed}\n    {best.text}")
+            if sum(x.size for x in best.case.inputs if x is not None) <= 24:
+                print("    " + "; ".join("-" if x is None else str(x.tolist()) for x in best.case.inputs))
+    print(f"\n{sum(tally.verdicts.values())} cases of {len(tally.ops)} operators: " + ", ".join(f"{v} {k}" for k, v in tally.verdicts.most_common()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first batch")
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--ops", default="", help="only these operators, separated by commas")
+    parser.add_argument("--bad", action="store_true", help="broken cases: the process has to survive them")
+    parser.add_argument("--shrink", action="store_true", help="show failing cases in their smallest form")
+    parser.add_argument("--show", type=int, default=2, help="cases shown of each operator and verdict")
+    options = parser.parse_args()
+    chosen = frozenset(options.ops.split(",")) - {""}
+    started = time.time()
+    tally = fuzz(range(options.seed, options.seed + -(-options.cases // BATCH)), chosen, options.bad, options.seconds)
+    report(tally, options.shrink, options.show)
+    print(f"{time.time() - started:.0f} s")
+    return 1 if any(f.verdict in ("wrong", "disputed", "refused", "accepted", "crashed") for f in tally.findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Runs cases with Treadle, onnxruntime and ONNX's reference, and compares what they give."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import defs, helper
+from onnx.reference import ReferenceEvaluator
+
+import treadle
+from draft import Case
+from elementwise_makers import onnx_kinds
+
+onnxruntime.set_default_logger_severity(4)
+_KINDS = onnx_kinds()
+_ORT_NEWEST = {"": 26, "ai.onnx.ml": 5}
+_ORT_DTYPES = {np.dtype(t) for t in ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "O")}
+# Significant bits decide how far two sums may differ.
+_RELATIVE = {"float32": 2e-6, "float64": 2e-12, "float16": 2e-3, "bfloat16": 1.6e-2}
+
+
+@dataclass
+class Result:
+    """What a runtime made of a case: its outputs, or why there are none."""
+
+    outputs: list[Any] | None
+    error: str = ""
+
+
+def _node(case: Case, prefix: str) -> tuple[onnx.NodeProto, list[str]]:
+    names = ["" if x is None else f"{prefix}x{i}" for i, x in enumerate(case.inputs)]
+    outputs = [f"{prefix}y{i}" for i in range(case.num_outputs)]
+    return helper.make_node(case.op, names, outputs, name=prefix, domain=case.domain, **case.attributes), outputs
+
+
+def _tensor(value: np.ndarray, name: str) -> onnx.TensorProto:
+    if value.dtype == np.object_:
+        return helper.make_tensor(name, onnx.TensorProto.STRING, value.shape, [s.encode() for s in value.reshape(-1)])
+    return onnx.numpy_helper.from_array(value, name)
+
+
+def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool = True) -> tuple[bytes, dict[str, np.ndarray], list[list[str]]]:
+    """A model with a node for each case, its feeds, and each case's outputs."""
+    graph = onnx.GraphProto(name="cases")
+    feeds: dict[str, np.ndarray] = {}
+    outputs = []
+    for number, case in enumerate(cases):
+        node, names = _node(case, f"n{number}_")
+        graph.node.append(node)
+        outputs.append(names)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        for i, value in enumerate(case.inputs):
+            if value is None:
+                continue
+            name = node.input[i]
+            if constants and case.constant[i]:
+                graph.initializer.append(_tensor(value, name))
+            else:
+                graph.input.append(helper.make_tensor_value_info(name, _KINDS[value.dtype], value.shape))
+                feeds[name] = value
+    model = onnx.ModelProto(ir_version=ir_version, graph=graph)
+    domain = cases[0].domain
+    model.opset_import.append(helper.make_opsetid(domain, opset))
+    if domain:
+        model.opset_import.append(helper.make_opsetid("", 21))
+    return model.SerializeToString(), feeds, outputs
+
+
+def _text(error: Exception) -> str:
+    return str(error)[:600] or type(error).__name__
+
+
+_OPTIONS = treadle.SessionOptions()
+_OPTIONS.intra_op_num_threads = 1
+
+
+def treadle_run(cases: Sequence[Case]) -> list[Result]:
+    """All cases as one model; a model that fails is taken apart."""
+    try:
+        data, feeds, names = model_of(cases, cases[0].opset, 13)
+        session = treadle.InferenceSession(data, _OPTIONS)
+        found = session.run(None, feeds)
+    except (treadle.Error, ValueError) as error:  # ValueError: NumPy has no array of such extents
+        if len(cases) == 1:
+            return [Result(None, _text(error))]
+        middle = len(cases) // 2
+        return treadle_run(cases[:middle]) + treadle_run(cases[middle:])
+    values = iter(found)
+    return [Result([next(values) for _ in each]) for each in names]
+
+
+_ORT_OPTIONS = onnxruntime.SessionOptions()
+_ORT_OPTIONS.intra_op_num_threads = 1
+_ORT_OPTIONS.log_severity_level = 4
+_ORT_OPTIONS.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
+    """As `treadle_run`; a case of a version or dtype that onnxruntime has not gets no result."""
+    known = [c for c in cases if c.since <= _ORT_NEWEST.get(c.domain, 1) and all(x is None or x.dtype in _ORT_DTYPES for x in c.inputs)]
+    if not known:
+        return [Result(None, "not known to onnxruntime") for _ in cases]
+    results = iter(_onnxruntime_run(known))
+    kept = {id(c) for c in known}
+    return [next(results) if id(c) in kept else Result(None, "not known to onnxruntime") for c in cases]
+
+
+def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
+    try:
+        opset = min(cases[0].opset, _ORT_NEWEST.get(cases[0].domain, 1))
+        data, feeds, names = model_of(cases, opset, 10)
+        session = onnxruntime.InferenceSession(data, _ORT_OPTIONS, providers=["CPUExecutionProvider"])
+        found = session.run(None, feeds)
+    except Exception as error:  # onnxruntime has an exception of its own for each kind of failure
+        if len(cases) == 1:
+            return [Result(None, _text(error))]
+        middle = len(cases) // 2
+        return _onnxruntime_run(cases[:middle]) + _onnxruntime_run(cases[middle:])
+    values = iter(found)
+    return [Result([next(values) for _ in each]) for each in names]
+
+
+def reference_run(case: Case, widen: bool = False) -> Result:
+    """ONNX's reference. `widen`: floats computed in a type of more bits, and their results rounded; tells rounding from mistakes."""
+    operands = [None if x is None else widened(x) if widen else x for x in case.inputs]
+    wide = Case(**{**case.__dict__, "inputs": operands})
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            data, feeds, names = model_of([wide], case.opset, 13, constants=False)
+            found = ReferenceEvaluator(onnx.load_from_string(data)).run(None, feeds)
+        except Exception as error:  # any kind: it is a judge, not the accused
+            return Result(None, _text(error))
+    outputs = []
+    for value in found:
+        array = np.asarray(value) if not isinstance(value, list) else value
+        outputs.append(array)
+    return Result(outputs)
+
+
+_WIDER = {"float32": np.float64, "float16": np.float32, "bfloat16": np.float32}
+
+
+def widened(value: np.ndarray) -> np.ndarray:
+    return value.astype(_WIDER[value.dtype.name]) if value.dtype.name in _WIDER else value
+
+
+def can_widen(case: Case) -> bool:
+    """The case has floats that the reference can compute in more bits, all of one type."""
+    floats = {x.dtype.name for x in case.inputs if x is not None and (x.dtype.kind == "f" or x.dtype == ml_dtypes.bfloat16)}
+    return len(floats) == 1 and floats <= set(_WIDER) and not case.op.startswith(("Cast", "BitCast", "Quantize", "Dequantize"))
+
+
+def difference(ours: Any, theirs: Any, tolerance: float, any_float: bool = False) -> str:
+    """Why two outputs are not the same, or an empty string."""
+    if isinstance(ours, list) or isinstance(theirs, list):
+        return "" if repr(ours) == repr(theirs) else "sequences differ"
+    a, b = np.asarray(ours), np.asarray(theirs)
+    if a.shape != b.shape:
+        return f"shape {list(a.shape)} against {list(b.shape)}"
+    if a.dtype.kind in "OU" or b.dtype.kind in "OU":
+        same = [str(x) for x in a.reshape(-1)] == [str(x) for x in b.reshape(-1)]
+        return "" if same else "strings differ"
+    if a.dtype != b.dtype and not (any_float and a.dtype.name in _RELATIVE):
+        return f"dtype {a.dtype} against {b.dtype}"
+    if a.dtype.name not in _RELATIVE:
+        if a.dtype.name.startswith("float"):
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            bad = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        else:
+            bad = a != b
+        return _first(a, b, bad)
+    relative = _RELATIVE[a.dtype.name] * tolerance
+    with np.errstate(all="ignore"):
+        if any_float and b.dtype.name in _RELATIVE and a.dtype.itemsize > b.dtype.itemsize:
+            relative = _RELATIVE[b.dtype.name] * tolerance
+        elif any_float:
+            b = b.astype(a.dtype)
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        finite = np.abs(y[np.isfinite(y)])
+        # Sums of operands of about the output's size: their rounding is relative to the largest, not to each element.
+        size = min(max(float(finite.max()), 1e-2), 1e4) if finite.size and tolerance > 1 else 1e-2
+        allowed = relative * (np.abs(y) + size) + (float(ml_dtypes.finfo(a.dtype).tiny))
+        bad = ~((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= allowed))
+    return _first(a, b, bad)
+
+
+def _first(a: np.ndarray, b: np.ndarray, bad: np.ndarray) -> str:
+    if not bad.any():
+        return ""
+    where = tuple(int(i) for i in np.argwhere(bad)[0])
+    return f"{int(bad.sum())} of {bad.size} differ, first at {list(where)}: {a[where]} against {b[where]}"
+
+
+def all_same(ours: Sequence[Any], theirs: Sequence[Any], tolerance: float, any_float: bool = False) -> str:
+    """Why the outputs of two runs are not the same, or an empty string."""
+    if len(ours) != len(theirs):
+        return f"{len(ours)} outputs against {len(theirs)}"
+    for i, (a, b) in enumerate(zip(ours, theirs)):
+        found = difference(a, b, tolerance, any_float)
+        if found:
+            return f"output {i}: {found}"
+    return ""
+
+
+def schema_of(op: str, domain: str, opset: int) -> defs.OpSchema:
+    return defs.get_schema(op, opset, domain)
