@@ -192,7 +192,8 @@ void infer_one_hot(InferContext& c) {
   c.set_output(0, DType::float32, std::move(shape));
 }
 
-// Z[..., j] = X[..., Y[j]]; a vector X gives one row.
+// Z[..., j] = X[..., Y[j]]; a vector X gives one row. Negative indices count from the end, as in ONNX's reference: converters of neighbours
+// within a radius fill up with -1 what they then weigh with 0.
 struct ArrayFeatureExtractor {
   int64_t rows, columns, count;
   DType dtype;
@@ -205,13 +206,14 @@ struct ArrayFeatureExtractor {
   void run(RunContext& c) const {
     const auto* indices = c.in<int64_t>(1);
     for (int64_t j = 0; j < count; ++j)
-      if (indices[j] < 0 || indices[j] >= columns)
-        throw Error(ErrorCode::invalid_argument, fmt::format("index {} of Y is {}, which is outside [0, {})", j, indices[j], columns));
+      if (indices[j] < -columns || indices[j] >= columns)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("index {} of Y is {}, which is outside [-{}, {})", j, indices[j], columns, columns));
     auto copy = [&]<typename T>() {
       const T* x = c.in<T>(0);
       T* z = c.out<T>(0);
       for (int64_t row = 0; row < rows; ++row)
-        for (int64_t j = 0; j < count; ++j) z[row * count + j] = x[row * columns + indices[j]];
+        for (int64_t j = 0; j < count; ++j) z[row * count + j] = x[row * columns + indices[j] + (indices[j] < 0 ? columns : 0)];
     };
     if (dtype == DType::string)
       copy.template operator()<std::string>();

@@ -20,7 +20,7 @@ def _floats(d: Draft, count: int, low: float = -2, high: float = 2) -> list[floa
 def array_feature_extractor(d: Draft) -> None:
     shape = d.shape(1, 3, empty=False)
     d.add(d.array(d.dtype(0), shape))
-    d.add(d.indices(np.int64, (d.number(1, 4),), shape[-1], negative=False))
+    d.add(d.indices(np.int64, (d.number(1, 4),), shape[-1]))
 
 
 def binarizer(d: Draft) -> None:

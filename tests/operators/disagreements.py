@@ -97,6 +97,7 @@ RULINGS = [
     Ruling("onnxruntime", "AffineGrid", "places a single point with align_corners elsewhere than at -1", _with("align_corners")),
     Ruling("onnxruntime", "LSTM", "does not clip the cell before its activation", _with("clip")),
     Ruling("reference", "TreeEnsembleRegressor TreeEnsembleClassifier SVMRegressor LinearRegressor Scaler", "rounds to the input's integers", _is_integral),
+    Ruling("onnxruntime", "ArrayFeatureExtractor", "reads before the row for negative indices", lambda c: bool((c.inputs[1] < 0).any())),
     Ruling("reference", "LinearRegressor", "has NaN for missing intercepts"),
     Ruling("reference", "Normalizer", "divides by max |x| for MAX, where max x is asked"),
     Ruling("reference", "Gemm", "does not scale C by beta where opsets below 7 do not broadcast it", _below(7)),
