@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 
 from draft import Draft
 
@@ -188,9 +189,54 @@ def svm_regressor(d: Draft) -> None:
         d.attributes["one_class"] = 1
 
 
+def tree_ensemble(d: Draft) -> None:
+    d.tolerance = 8
+    features, targets, dtype = d.number(1, 4), d.number(1, 3), d.dtype(0)
+    d.add(d.array(dtype, (d.pick([1, 2, 5, 17]), features), edges=False))
+    random_values = np.random.default_rng(d.below(1 << 16))
+    inner, trees = d.number(1, 5), d.number(1, 3)
+    # Complete chains: node i of a tree leads to a leaf, and to node i + 1 or another leaf.
+    nodes = {k: [] for k in ("featureids", "truenodeids", "trueleafs", "falsenodeids", "falseleafs")}
+    leaves, roots, targets_of = 0, [], []
+    for _ in range(trees):
+        roots.append(len(nodes["featureids"]))
+        for i in range(inner):
+            last = i == inner - 1
+            row = (int(random_values.integers(features)), leaves, 1, leaves + 1 if last else len(nodes["featureids"]) + 1, int(last))
+            leaves += 2 if last else 1
+            for key, value in zip(nodes, row):
+                nodes[key].append(value)
+    targets_of = [d.below(targets) for _ in range(leaves)]
+    count = trees * inner
+    d.attributes.update({"nodes_" + k: v for k, v in nodes.items()})
+    tensor = onnx.numpy_helper.from_array
+    d.attributes.update(
+        tree_roots=roots, n_targets=targets, leaf_targetids=targets_of, leaf_weights=tensor(d.array(dtype, (leaves,), edges=False)),
+        nodes_modes=tensor(random_values.integers(0, 6, count).astype(np.uint8)), nodes_splits=tensor(d.array(dtype, (count,), edges=False)),
+    )  # fmt: skip
+
+
+def svm_classifier(d: Draft) -> None:
+    d.tolerance = 60
+    features, per_class, classes = d.number(1, 4), d.number(1, 3), d.number(2, 3)
+    vectors = per_class * classes
+    _rows(d, features)
+    d.attributes.update(
+        kernel_type=d.pick(["LINEAR", "POLY", "RBF", "SIGMOID"]), kernel_params=[d.fraction(0.1, 1), d.fraction(0, 1), 2.0],
+        support_vectors=_floats(d, features * vectors), coefficients=_floats(d, vectors * (classes - 1)), rho=_floats(d, classes * (classes - 1) // 2),
+        vectors_per_class=[per_class] * classes, classlabels_ints=list(range(classes)),
+    )  # fmt: skip
+    d.num_outputs = 2
+
+
+def category_mapper(d: Draft) -> None:
+    d.attributes.update(cats_strings=["a", "bc", "the"], cats_int64s=[0, 2, 5])
+    d.add(d.array(object, d.shape(0, 2)) if d.flip() else d.array(np.int64, d.shape(0, 2), -1, 6, edges=False))
+
+
 MAKERS = {
     "ArrayFeatureExtractor": array_feature_extractor, "Binarizer": binarizer, "Scaler": scaler, "Normalizer": normalizer, "Imputer": imputer,
     "LabelEncoder": label_encoder, "OneHotEncoder": one_hot_encoder, "LinearRegressor": linear_regressor,
     "LinearClassifier": linear_classifier, "FeatureVectorizer": feature_vectorizer, "TreeEnsembleRegressor": tree_regressor,
-    "TreeEnsembleClassifier": tree_classifier, "SVMRegressor": svm_regressor,
+    "TreeEnsemble": tree_ensemble, "CategoryMapper": category_mapper, "SVMClassifier": svm_classifier, "TreeEnsembleClassifier": tree_classifier, "SVMRegressor": svm_regressor,
 }  # fmt: skip

@@ -28,16 +28,19 @@ import classical_makers
 import elementwise_makers
 import movement_makers
 import neural_makers
+import sequence_makers
 from breaking import broken
 from disagreements import heard
 from draft import Case, Choices, Draft, Rejected
 from judges import Result, all_same, can_widen, onnxruntime_run, reference_run, treadle_run
 
+TRAINING = "ai.onnx.preview.training"
 MAKERS = {
-    **{("", op): make for makers in (elementwise_makers, movement_makers, neural_makers) for op, make in makers.MAKERS.items()},
+    **{("", op): make for makers in (elementwise_makers, movement_makers, neural_makers, sequence_makers) for op, make in makers.MAKERS.items()},
     **{("ai.onnx.ml", op): make for op, make in classical_makers.MAKERS.items()},
+    **{(TRAINING, op): make for op, make in sequence_makers.TRAINING_MAKERS.items()},
 }
-NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5}
+NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1}
 BATCH = 12
 # What a judge has no kernel for is no disagreement.
 _MISSING = ("not known to onnxruntime", "NOT_IMPLEMENTED", "INVALID_GRAPH", "Type Error", "No Op registered", "not implemented", "ImplementationError")
@@ -91,11 +94,16 @@ def names_of(domain: str, opset: int, chosen: frozenset[str]) -> list[str]:
     return found
 
 
+@functools.lru_cache
+def choices_of_domain(chosen: frozenset[str]) -> list[str]:
+    return [domain for domain, op in sorted(MAKERS) if not chosen or op in chosen]
+
+
 def batch_of(seed: int, chosen: frozenset[str], bad: bool) -> list[Case]:
     """Cases of one opset: half of the batches are of the newest."""
     choices = Choices(seed)
-    classical = [op for d, op in MAKERS if d == "ai.onnx.ml" and (not chosen or op in chosen)]
-    domain = "ai.onnx.ml" if classical and (choices.below(10) == 0 or not names_of("", NEWEST[""], chosen)) else ""
+    # Domains in proportion to their operators.
+    domain = choices_of_domain(chosen)[choices.below(len(choices_of_domain(chosen)))]
     newest = NEWEST[domain]
     opset = newest if choices.below(2) else 1 + choices.below(newest)
     names = names_of(domain, opset, chosen)
