@@ -1,0 +1,97 @@
+// Values of the interpreter: elements as double or int64, each array with memory of its own. Slow and plain on purpose.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "treadle/datum.h"
+
+namespace treadle::graphs {
+
+using Dims = std::vector<int64_t>;
+
+/// The graph breaks ONNX's rules for these operands: no runtime has to take it.
+struct Invalid : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void require(bool condition, const char* rule);
+
+int64_t count_of(const Dims& dims);
+
+/// Floats are in `f`; integers and bool in `i` (uint64 by its bits).
+struct Array {
+  DType dtype = DType::undefined;
+  Dims dims;
+  std::vector<double> f;
+  std::vector<int64_t> i;
+
+  Array() = default;
+  Array(DType type, Dims shape);
+  static Array ints(std::vector<int64_t> values);  // int64 [n]
+  static Array scalar(int64_t value);              // int64 []
+
+  bool floats() const { return is_float(dtype); }
+  size_t size() const { return floats() ? f.size() : i.size(); }
+  int rank() const { return static_cast<int>(dims.size()); }
+  double number(size_t at) const { return floats() ? f[at] : static_cast<double>(i[at]); }
+  /// Rounds or wraps to the dtype.
+  void set(size_t at, double value);
+  void set(size_t at, int64_t value);
+  void copy(size_t at, const Array& from, size_t source) {
+    if (floats())
+      f[at] = from.f[source];
+    else
+      i[at] = from.i[source];
+  }
+};
+
+struct Value {
+  bool is_sequence = false;
+  Array array;                  // of a sequence: an empty one of the elements' dtype
+  std::vector<Array> elements;  // of a sequence
+
+  Value() = default;
+  Value(Array a) : array(std::move(a)) {}  // NOLINT(google-explicit-constructor): an array is a value
+};
+
+double round_to(DType dtype, double value);
+int64_t wrap_to(DType dtype, int64_t value);
+/// Distance between 1 and the next number of the type.
+double epsilon_of(DType dtype);
+
+/// Random errors of the size of rounding. An interpretation with it beside one without shows how much rounding may change a result.
+class Noise {
+ public:
+  Noise() = default;
+  explicit Noise(uint32_t seed) : on_(true), random_(seed) {}
+  bool on() const { return on_; }
+  /// `value` with a relative error of up to `ulps` units of the type, in either direction, and at least a half of that.
+  double operator()(double value, DType dtype, double ulps = 1);
+
+ private:
+  bool on_ = false;
+  std::minstd_rand random_;
+};
+
+/// Row-major steps; 0 for an extent of 1 if `broadcast`.
+Dims steps_of(const Dims& dims, bool broadcast = false);
+/// ONNX's (NumPy's) broadcasting. @throws Invalid
+Dims broadcast(const Dims& a, const Dims& b);
+/// Of an element of `dims`, the place in an array of shape `from` that is broadcast to it.
+size_t broadcast_index(size_t at, const Dims& dims, const Dims& from);
+/// Coordinates of element `at`.
+Dims coordinates(size_t at, const Dims& dims);
+size_t place(const Dims& coordinates, const Dims& dims);
+/// Negative axes count from the end. @throws Invalid outside [-rank, rank).
+int64_t normalise_axis(int64_t axis, int64_t rank);
+
+Tensor to_tensor(const Array& array);
+Array from_tensor(const Tensor& tensor);
+Datum to_datum(const Value& value);
+Value from_datum(const Datum& datum);
+
+}  // namespace treadle::graphs

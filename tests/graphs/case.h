@@ -1,0 +1,56 @@
+// A graph with feeds, and its text: what the fuzzer prints, and what regression tests are written in.
+//
+//     opset 21
+//     input x float32 [2,N]
+//     constant c int64 [2] = 1 2
+//     y, z = Split(x, c) axis=1
+//     w = If(b)
+//       then_branch {
+//         t = Neg(y)
+//         output t float32
+//       }
+//       else_branch {
+//         ...
+//       }
+//     output w float32
+//     feeds                    (a set of feeds; there may be several, of other extents)
+//     feed x [2,3] = 0.5 1 2 3 4 5
+//
+// Attributes: axis=1, alpha=0.5f, axes=[0,1], mode="edge", value=int64[2]{1 2}. Types of sequences: seq(float32).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx/model_def.h"
+#include "tests/graphs/array.h"
+
+namespace treadle::graphs {
+
+using Feeds = std::map<std::string, Array>;
+
+struct Case {
+  onnx::ModelDef model;
+  std::vector<Feeds> sets;
+};
+
+std::string print(const Case& c);
+/// @throws std::runtime_error naming the line.
+Case parse(const std::string& text);
+inline Case clone(const Case& c) { return parse(print(c)); }
+
+onnx::AttributeDef integer(std::string name, int64_t value);
+onnx::AttributeDef integers(std::string name, std::vector<int64_t> values);
+onnx::AttributeDef real(std::string name, float value);
+onnx::AttributeDef text(std::string name, std::string value);
+onnx::AttributeDef tensor(std::string name, const Array& value);
+onnx::AttributeDef body(std::string name, onnx::GraphDef graph);
+onnx::TensorDef initializer(std::string name, const Array& value);
+/// A tensor's or a sequence's declaration without a shape.
+onnx::ValueInfoDef declare(std::string name, DType dtype, bool is_sequence = false);
+
+/// A model with nothing in it.
+Case empty_case();
+
+}  // namespace treadle::graphs

@@ -1,0 +1,97 @@
+// Random valid graphs. Every node is interpreted as it is added, for all sets of feeds, and taken back if ONNX does not allow it or the
+// numbers get out of hand: so nothing here infers a shape.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/graphs/case.h"
+#include "tests/graphs/interpreter.h"
+
+namespace treadle::graphs {
+
+class Generator {
+ public:
+  explicit Generator(uint32_t seed);
+  /// Of a body, whose nodes see the outer graph's values.
+  explicit Generator(Generator& outer);
+
+  /// The whole case.
+  Case generate();
+
+  // Chance.
+  int64_t below(int64_t n) { return n <= 0 ? 0 : static_cast<int64_t>((*random_)() % static_cast<uint64_t>(n)); }
+  int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }
+  bool one_in(int64_t n) { return below(n) == 0; }
+  template <typename T>
+  const T& one_of(const std::vector<T>& list) {
+    return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
+  }
+
+  // Values.
+  const Value& value(const std::string& name, size_t set = 0) const { return scopes_[set].get(name); }
+  const Array& array(const std::string& name) const { return value(name).array; }
+  size_t num_sets() const { return scopes_.size(); }
+  using Condition = std::function<bool(const Array&)>;
+  /// A tensor, the newest more often than others; "" if there is none.
+  std::string pick(const Condition& condition);
+  std::string pick_sequence();
+  std::string constant(Array value);
+  std::string constant_ints(std::vector<int64_t> values) { return constant(Array::ints(std::move(values))); }
+  /// Random content of a kind that keeps numbers small.
+  Array random_array(DType dtype, Dims dims);
+
+  /// Adds a node if it is valid in all sets; else returns no names.
+  std::vector<std::string> add(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {},
+                               size_t num_outputs = 1);
+  /// The same, of one output: "" if it is not valid.
+  std::string add_one(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {});
+
+  // Bodies.
+  std::string add_formal(DType dtype, const std::vector<Array>& example_per_set);
+  void grow(int num_nodes);
+  void add_output(const std::string& name, bool in_body = true);
+  /// A value that the body itself made, of such a kind: "" if there is none.
+  std::string pick_own(const Condition& condition);
+  int depth() const { return depth_; }
+  onnx::GraphDef take_graph() { return std::move(graph_); }
+
+ private:
+  void add_inputs();
+  void choose_outputs();
+  bool tame(const Value& value) const;
+
+  std::shared_ptr<std::mt19937> random_;
+  std::shared_ptr<int> next_name_;
+  int depth_ = 0;
+  onnx::GraphDef graph_;
+  std::vector<Feeds> feeds_;
+  std::vector<Scope> scopes_;       // per set of feeds
+  std::vector<std::string> names_;  // what nodes may read, outer values first
+  size_t first_own_ = 0;
+  std::vector<int> weights_;  // of the kinds of nodes
+};
+
+template <typename... A>
+std::vector<onnx::AttributeDef> attributes(A... list) {
+  std::vector<onnx::AttributeDef> result;
+  (result.push_back(std::move(list)), ...);
+  return result;
+}
+
+/// A way to add nodes; false if it found nothing to do.
+struct Kind {
+  const char* name;
+  int weight;
+  bool (*make)(Generator&);
+};
+const std::vector<Kind>& movement_kinds();
+const std::vector<Kind>& shape_kinds();
+const std::vector<Kind>& compute_kinds();
+const std::vector<Kind>& neural_kinds();
+const std::vector<Kind>& control_kinds();
+
+}  // namespace treadle::graphs

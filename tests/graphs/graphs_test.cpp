@@ -1,0 +1,63 @@
+// The graph fuzzer as a test: a fixed slice of random graphs, and the fuzzer's own parts.
+#include <gtest/gtest.h>
+
+#include "tests/graphs/generator.h"
+#include "tests/graphs/interpreter.h"
+#include "tests/graphs/settings.h"
+
+namespace treadle::graphs {
+namespace {
+
+TEST(Graphs, TheTextOfACaseIsReadBackTheSame) {
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    const std::string text = print(Generator(seed).generate());
+    EXPECT_EQ(print(parse(text)), text) << seed;
+  }
+}
+
+TEST(Graphs, TheInterpreterComputesWhatOnnxDefines) {
+  const Case c = parse(R"(
+opset 21
+input x float32 [2,3]
+constant starts int64 [1] = -1
+constant ends int64 [1] = -100
+constant axes int64 [1] = 1
+constant steps int64 [1] = -2
+y = Slice(x, starts, ends, axes, steps)
+z = Softmax(x) axis=0
+a, b = Split(x) axis=1 num_outputs=2
+t = Transpose(b) perm=[1,0]
+output y float32
+output z float32
+output a float32
+output t float32
+feeds
+feed x [2,3] = 0 1 2 0 1 3
+)");
+  const std::vector<Expected> outputs = judge(c).at(0);
+  EXPECT_EQ(outputs[0].value.array.f, (std::vector<double>{2, 0, 3, 0}));
+  EXPECT_EQ(outputs[1].value.array.f[0], 0.5);
+  EXPECT_NEAR(outputs[1].value.array.f[5], 0.7310585786300049, 1e-7);
+  EXPECT_EQ(outputs[2].value.array.dims, (Dims{2, 2}));
+  EXPECT_EQ(outputs[3].value.array.f, (std::vector<double>{2, 3}));
+}
+
+TEST(Graphs, AWrongResultIsNoticedAndRoundingIsNot) {
+  const Case c = parse(R"(
+opset 21
+input x float32 [3]
+y = Exp(x)
+output y float32
+feeds
+feed x [3] = 0 1 2
+)");
+  const Judgement judgement = judge(c);
+  Array y = judgement[0][0].value.array;
+  y.f[1] *= 1 + 1e-7;
+  EXPECT_EQ(compare(to_tensor(y), judgement[0][0]), "");
+  y.f[1] *= 1 + 1e-4;
+  EXPECT_NE(compare(to_tensor(y), judgement[0][0]), "");
+}
+
+}  // namespace
+}  // namespace treadle::graphs

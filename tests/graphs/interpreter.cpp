@@ -1,0 +1,92 @@
+#include "tests/graphs/interpreter.h"
+
+namespace treadle::graphs {
+
+const Value& Scope::get(const std::string& name) const {
+  for (const Scope* scope = this; scope != nullptr; scope = scope->outer_)
+    if (auto found = scope->values_.find(name); found != scope->values_.end()) return *found->second;
+  throw Invalid("no value " + name);
+}
+
+Call::Call(const onnx::NodeDef& node, const Scope& scope, Noise& noise) : node_(node), scope_(scope), noise_(noise) {
+  for (const std::string& input : node.inputs) inputs_.push_back(input.empty() ? nullptr : &scope.get(input));
+}
+
+const Value& Call::value(size_t i) const {
+  require(has(i), "an input is missing");
+  return *inputs_[i];
+}
+
+const Array& Call::in(size_t i) const {
+  require(!value(i).is_sequence, "a tensor was expected");
+  return value(i).array;
+}
+
+const std::vector<int64_t>& Call::ints_in(size_t i) const {
+  require(in(i).dtype == DType::int64 && in(i).rank() <= 1, "an int64 vector was expected");
+  return in(i).i;
+}
+
+const onnx::AttributeDef* Call::attribute(std::string_view name) const {
+  for (const onnx::AttributeDef& attribute : node_.attributes)
+    if (attribute.name == name) return &attribute;
+  return nullptr;
+}
+
+int64_t Call::integer(std::string_view name, int64_t otherwise) const {
+  const auto* found = attribute(name);
+  return found != nullptr ? found->i : otherwise;
+}
+
+double Call::real(std::string_view name, double otherwise) const {
+  const auto* found = attribute(name);
+  return found != nullptr ? found->f : static_cast<float>(otherwise);
+}
+
+std::string Call::text(std::string_view name, const char* otherwise) const {
+  const auto* found = attribute(name);
+  return found != nullptr ? found->s : otherwise;
+}
+
+std::vector<int64_t> Call::integers(std::string_view name, std::vector<int64_t> otherwise) const {
+  const auto* found = attribute(name);
+  return found != nullptr ? found->ints : otherwise;
+}
+
+const onnx::GraphDef& Call::body(std::string_view name) const {
+  const auto* found = attribute(name);
+  require(found != nullptr && found->g != nullptr, "a body is missing");
+  return *found->g;
+}
+
+std::vector<Value> Call::run_body(const onnx::GraphDef& body, std::vector<Value> inputs) {
+  Scope inner(&scope_);
+  require(inputs.size() == body.inputs.size(), "the body has another number of inputs");
+  for (size_t i = 0; i < inputs.size(); ++i) inner.set(body.inputs[i].name, std::move(inputs[i]));
+  return interpret(body, inner, noise_);
+}
+
+void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise) {
+  for (const OperatorTable* table : {&elementwise_operators(), &movement_operators(), &reduction_operators(), &neural_operators(),
+                                     &quantised_operators(), &control_operators()}) {
+    auto found = table->find(node.op_type);
+    if (found == table->end()) continue;
+    Call call(node, scope, noise);
+    std::vector<Value> outputs = found->second(call);
+    require(outputs.size() >= node.outputs.size(), "more outputs are wanted than there are");
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (!node.outputs[i].empty()) scope.set(node.outputs[i], std::move(outputs[i]));
+    return;
+  }
+  throw Invalid("the interpreter has no operator " + node.op_type);
+}
+
+std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& noise) {
+  for (const onnx::TensorDef& initializer : graph.initializers) scope.set(initializer.name, from_tensor(initializer.value));
+  for (const onnx::NodeDef& node : graph.nodes) interpret(node, scope, noise);
+  std::vector<Value> outputs;
+  for (const onnx::ValueInfoDef& output : graph.outputs) outputs.push_back(scope.get(output.name));
+  return outputs;
+}
+
+}  // namespace treadle::graphs

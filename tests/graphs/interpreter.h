@@ -1,0 +1,79 @@
+// A plain interpreter of ONNX graphs, the truth that the runtime is compared with. It shares nothing with the runtime but the file's
+// structs and the number formats: shapes come out of each operator as it runs, every value has memory of its own, loops are scalar.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "onnx/model_def.h"
+#include "tests/graphs/array.h"
+
+namespace treadle::graphs {
+
+/// Values by name, and those of the graph around.
+class Scope {
+ public:
+  explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
+  /// @throws Invalid
+  const Value& get(const std::string& name) const;
+  void set(const std::string& name, Value value) { values_[name] = std::make_shared<const Value>(std::move(value)); }
+
+ private:
+  const Scope* outer_;
+  std::map<std::string, std::shared_ptr<const Value>> values_;
+};
+
+/// One node about to be interpreted.
+class Call {
+ public:
+  Call(const onnx::NodeDef& node, const Scope& scope, Noise& noise);
+
+  bool has(size_t i) const { return i < inputs_.size() && inputs_[i] != nullptr; }
+  size_t num_inputs() const { return inputs_.size(); }
+  size_t num_outputs() const { return node_.outputs.size(); }
+  bool wants(size_t output) const { return output < node_.outputs.size() && !node_.outputs[output].empty(); }
+  const Value& value(size_t i) const;
+  const Array& in(size_t i) const;
+  /// The elements of an int64 input.
+  const std::vector<int64_t>& ints_in(size_t i) const;
+
+  const std::string& op() const { return node_.op_type; }
+  const onnx::AttributeDef* attribute(std::string_view name) const;
+  int64_t integer(std::string_view name, int64_t otherwise) const;
+  double real(std::string_view name, double otherwise) const;
+  std::string text(std::string_view name, const char* otherwise) const;
+  std::vector<int64_t> integers(std::string_view name, std::vector<int64_t> otherwise = {}) const;
+  const onnx::GraphDef& body(std::string_view name) const;
+  /// The outputs of a body, whose graph sees this node's scope.
+  std::vector<Value> run_body(const onnx::GraphDef& body, std::vector<Value> inputs);
+
+  Noise& noise() { return noise_; }
+
+ private:
+  const onnx::NodeDef& node_;
+  const Scope& scope_;
+  Noise& noise_;
+  std::vector<const Value*> inputs_;
+};
+
+using Operator = std::vector<Value> (*)(Call&);
+using OperatorTable = std::map<std::string, Operator, std::less<>>;
+
+// One table per file; a new operator is a function and a line in one of them.
+const OperatorTable& elementwise_operators();
+const OperatorTable& movement_operators();
+const OperatorTable& reduction_operators();
+const OperatorTable& neural_operators();
+const OperatorTable& quantised_operators();
+const OperatorTable& control_operators();
+
+/// Adds the node's outputs to the scope. @throws Invalid
+void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise);
+/// The graph's outputs; `scope` has its inputs. @throws Invalid
+std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& noise);
+
+}  // namespace treadle::graphs

@@ -1,0 +1,288 @@
+#include "tests/graphs/settings.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "core/thread_pool.h"
+#include "device/sim/sim_device.h"
+#include "exec/device_program.h"
+#include "exec/frame.h"
+#include "exec/placed_program.h"
+#include "graph/graph.h"
+#include "onnx/import.h"
+#include "onnx/parse.h"
+#include "onnx/serialize.h"
+#include "passes/pipeline.h"
+#include "treadle/error.h"
+#include "treadle/model.h"
+#include "treadle/sharing.h"
+
+namespace treadle::graphs {
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string scratch_file(const char* extension) {
+  return (std::filesystem::temp_directory_path() / ("treadle_graph_" + std::to_string(getpid()) + extension)).string();
+}
+
+// A file that goes when this does.
+struct ScratchFile {
+  std::string path;
+  ~ScratchFile() { std::filesystem::remove(path); }
+};
+
+// One place to run the sets of feeds.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual std::vector<Datum> run(const Feeds& feeds) = 0;
+};
+
+class SessionRunner : public Runner {
+ public:
+  SessionRunner(const std::string& model, const Setting& setting) : setting_(setting), random_(setting.partial) {
+    SessionOptions options;
+    options.graph_optimization_level = setting.level;
+    options.disabled_passes = setting.skip;
+    options.max_patches = setting.max_patches;
+    options.reuse_memory = setting.reuse_memory;
+    options.intra_op_num_threads = setting.threads;
+    if (setting.parallel) {
+      options.execution_mode = ExecutionMode::parallel;
+      options.inter_op_num_threads = 2;
+    }
+    if (setting.device) options.device = "sim";
+    if (setting.job) options.job = std::make_shared<Job>(JobOptions{.name = "graph"});
+    if (setting.budget > 0) options.memory_limit_bytes = size_t{1} << 30U;
+    if (setting.file == File::none) {
+      session_ = std::make_unique<Session>(Model::from_bytes(bytes_of(model)), options);
+      return;
+    }
+    ScratchFile file{scratch_file(setting.file == File::compiled ? ".treadle" : ".onnx")};
+    SessionOptions writing = options;
+    (setting.file == File::compiled ? writing.compiled_model_filepath : writing.optimized_model_filepath) = file.path;
+    { Session writer(Model::from_bytes(bytes_of(model)), writing); }
+    session_ = std::make_unique<Session>(file.path, options);
+  }
+
+  std::vector<Datum> run(const Feeds& feeds) override {
+    std::map<std::string, Datum> data;
+    for (const auto& [name, value] : feeds) data.emplace(name, to_tensor(value));
+    if (setting_.partial != 0) return run_in_parts(data);
+    if (setting_.bound) return run_bound(data);
+    if (setting_.budget == 0) return session_->run(data);
+    // Where the limit is too small for this graph, the run says so before it begins.
+    session_->set_memory_limit(size_t{1} << 30U);
+    session_->reset_memory_peaks();
+    session_->run(data);
+    const size_t peak = session_->memory_statistics().total.peak_bytes;
+    session_->set_memory_limit(static_cast<size_t>(static_cast<double>(peak) * setting_.budget) + 64);
+    try {
+      return session_->run(data);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted) throw;
+      session_->set_memory_limit(size_t{1} << 30U);
+      return session_->run(data);
+    }
+  }
+
+ private:
+  std::vector<Datum> run_in_parts(const std::map<std::string, Datum>& data) {
+    PartialRun run = session_->partial_run(data);
+    for (int steps = 0; run.steps_left() > 0 && steps < 1000; ++steps) {
+      if (random_() % 8 == 0) session_->run(data);  // between the parts of another one
+      run.advance_steps(1 + random_() % 4);
+    }
+    run.advance();
+    return run.outputs();
+  }
+
+  std::vector<Datum> run_bound(const std::map<std::string, Datum>& data) {
+    IoBinding binding(*session_);
+    for (const auto& [name, value] : data) binding.bind_input(name, value);
+    for (const auto& output : session_->outputs()) binding.bind_output(output.name);
+    session_->run(binding);
+    return binding.outputs();
+  }
+
+  Setting setting_;
+  std::minstd_rand random_;
+  std::unique_ptr<Session> session_;
+};
+
+class ProgramRunner : public Runner {
+ public:
+  ProgramRunner(const std::string& model, const Setting& setting) : pool_(std::max(setting.threads, 1)) {
+    graph_ = onnx::import_graph(onnx::parse_model_bytes(bytes_of(model), nullptr, {}));
+    onnx::upgrade(*graph_);
+    passes::PipelineOptions pipeline{.skip = setting.skip, .max_patches = setting.max_patches, .verify = true};
+    if (setting.level == GraphOptimizationLevel::disable_all)
+      passes::canonicalise(*graph_);
+    else
+      passes::optimize(*graph_, pipeline);
+    verify(*graph_);
+    const bool streams = setting.where == "sim" || setting.where == "several", readiness = setting.where == "readiness";
+    program_ = std::make_unique<exec::Program>(graph_, exec::ProgramOptions{.reuse_memory = setting.reuse_memory,
+                                                                            .parallel = streams || readiness,
+                                                                            .always_parallel = readiness,
+                                                                            .pieces_in_place = readiness});
+    if (readiness) {
+      control_.pool = &pool_;
+      control_.inter_op_threads = setting.threads;
+    } else if (setting.where == "nodes") {
+      placed_ = std::make_unique<exec::DeviceProgram>(*program_, SimDevice::create());
+    } else {
+      place(setting.where == "several" ? 2 : 1);
+    }
+  }
+
+  std::vector<Datum> run(const Feeds& feeds) override {
+    std::vector<Datum> data, outputs(graph_->outputs.size());
+    for (ValueId input : graph_->inputs) data.emplace_back(to_tensor(feeds.at(graph_->value(input).name)));
+    if (placed_)
+      placed_->run(data, outputs, {});
+    else
+      exec::run(*program_, data, outputs, control_);
+    return outputs;
+  }
+
+ private:
+  void place(int others) {
+    auto checker = std::make_shared<AccessChecker>();
+    std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
+    for (int d = 0; d < others; ++d) devices.push_back(SimDevice::create({.checker = checker}));
+    exec::DevicePlacement placement = exec::place_instructions(*program_, {.default_device = 1});
+    if (others > 1)
+      for (size_t i = 0; i < placement.of_instruction.size(); ++i)
+        if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
+    const auto count = static_cast<int>(devices.size());
+    placed_ =
+        std::make_unique<exec::PlacedProgram>(*program_, devices, exec::plan_streams(*program_, placement, count, {.compute_streams = 2}));
+  }
+
+  ThreadPool pool_;
+  std::shared_ptr<Graph> graph_;
+  std::unique_ptr<exec::Program> program_;
+  std::unique_ptr<exec::DeviceExecutor> placed_;
+  exec::RunControl control_;
+};
+
+const std::vector<std::string>& pass_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> result;
+    for (const auto& pass : passes::list_passes()) result.emplace_back(pass.name);
+    return result;
+  }();
+  return names;
+}
+
+}  // namespace
+
+std::string to_string(const Setting& s) {
+  std::string text = "level=" + std::to_string(static_cast<int>(s.level)) + " threads=" + std::to_string(s.threads);
+  if (!s.where.empty()) text += " where=" + s.where;
+  for (const auto& pass : s.skip) text += " skip=" + pass;
+  if (s.max_patches != INT64_MAX) text += " max_patches=" + std::to_string(s.max_patches);
+  if (!s.reuse_memory) text += " no_reuse";
+  if (s.parallel) text += " parallel";
+  if (s.device) text += " device=sim";
+  if (s.job) text += " job";
+  if (s.budget > 0) text += " budget=" + std::to_string(s.budget);
+  if (s.partial != 0) text += " partial=" + std::to_string(s.partial);
+  if (s.bound) text += " bound";
+  if (s.file != File::none) text += s.file == File::compiled ? " compiled" : " exported";
+  return text;
+}
+
+std::vector<Setting> standard_settings() {
+  std::vector<Setting> all(1);
+  auto with = [&](auto change) {
+    all.emplace_back();
+    change(all.back());
+  };
+  for (auto level : {GraphOptimizationLevel::disable_all, GraphOptimizationLevel::basic, GraphOptimizationLevel::extended})
+    with([&](Setting& s) { s.level = level; });
+  with([](Setting& s) { s.reuse_memory = false; });
+  with([](Setting& s) { s.threads = 2; });
+  with([](Setting& s) { s.parallel = true, s.threads = 2; });
+  with([](Setting& s) { s.device = true; });
+  with([](Setting& s) { s.job = true; });
+  with([](Setting& s) { s.budget = 0.7; });
+  with([](Setting& s) { s.partial = 7; });
+  with([](Setting& s) { s.bound = true; });
+  for (File file : {File::compiled, File::exported}) with([&](Setting& s) { s.file = file; });
+  for (auto level : {GraphOptimizationLevel::disable_all, GraphOptimizationLevel::all})
+    for (const char* where : {"readiness", "sim", "several", "nodes"})
+      with([&](Setting& s) { s.where = where, s.level = level, s.threads = 2; });
+  return all;
+}
+
+Setting random_setting(std::mt19937& random) {
+  auto one_in = [&](uint32_t n) { return random() % n == 0; };
+  Setting s;
+  const std::vector<Setting> all = standard_settings();
+  s = all[random() % all.size()];
+  if (one_in(3)) s.level = one_in(2) ? GraphOptimizationLevel::disable_all : GraphOptimizationLevel::all;
+  if (s.level != GraphOptimizationLevel::disable_all && one_in(2))
+    for (uint32_t i = 0; i < 1 + random() % 3; ++i) s.skip.push_back(pass_names()[random() % pass_names().size()]);
+  if (s.level != GraphOptimizationLevel::disable_all && one_in(8)) s.max_patches = random() % 20;
+  if (one_in(10)) s.reuse_memory = !s.reuse_memory;
+  if (s.partial != 0) s.partial = 1 + random() % 1000;
+  if (s.budget > 0) s.budget = 0.3 + 0.1 * (random() % 8);
+  return s;
+}
+
+std::vector<Setting> simpler(const Setting& s) {
+  std::vector<Setting> result;
+  auto with = [&](bool applies, auto change) {
+    if (!applies) return;
+    result.push_back(s);
+    change(result.back());
+  };
+  with(!s.where.empty(), [](Setting& t) { t.where.clear(); });
+  with(s.level != GraphOptimizationLevel::disable_all,
+       [](Setting& t) { t.level = GraphOptimizationLevel::disable_all, t.skip.clear(), t.max_patches = INT64_MAX; });
+  with(s.file != File::none, [](Setting& t) { t.file = File::none; });
+  with(s.threads > 1, [](Setting& t) { t.threads = 1; });
+  with(s.parallel, [](Setting& t) { t.parallel = false; });
+  with(s.device, [](Setting& t) { t.device = false; });
+  with(s.job, [](Setting& t) { t.job = false; });
+  with(s.budget > 0, [](Setting& t) { t.budget = 0; });
+  with(s.partial != 0, [](Setting& t) { t.partial = 0; });
+  with(s.bound, [](Setting& t) { t.bound = false; });
+  with(!s.reuse_memory, [](Setting& t) { t.reuse_memory = true; });
+  with(s.max_patches != INT64_MAX, [](Setting& t) { t.max_patches = INT64_MAX; });
+  with(!s.skip.empty(), [](Setting& t) { t.skip.clear(); });
+  return result;
+}
+
+std::string run_case(const Case& c, const Judgement& judgement, const Setting& setting) {
+  const std::string model = onnx::serialize_model(c.model);
+  try {
+    std::unique_ptr<Runner> runner;
+    if (setting.where.empty())
+      runner = std::make_unique<SessionRunner>(model, setting);
+    else
+      runner = std::make_unique<ProgramRunner>(model, setting);
+    for (size_t turn = 0; turn <= c.sets.size(); ++turn) {
+      const size_t set = turn % c.sets.size();
+      const std::vector<Datum> outputs = runner->run(c.sets[set]);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const std::string difference = compare(outputs[i], judgement[set][i]);
+        if (!difference.empty())
+          return "wrong: run " + std::to_string(turn) + " (feeds " + std::to_string(set) + "), output " + c.model.graph.outputs[i].name +
+                 ": " + difference;
+      }
+    }
+    return {};
+  } catch (const Error& error) {
+    return "error " + std::string(error_code_name(error.code())) + ": " + error.what();
+  } catch (const std::exception& error) {
+    return std::string("exception: ") + error.what();
+  }
+}
+
+}  // namespace treadle::graphs
