@@ -116,7 +116,9 @@ std::string Generator::constant(Array content) {
   const std::string name = "c" + std::to_string((*next_name_)++);
   for (Scope& scope : scopes_) scope.set(name, content);
   graph_.initializers.push_back(initializer(name, content));
-  if (one_in(6)) names_.push_back(name);  // for others to read
+  // For others to read, unless arithmetic on it would overflow.
+  const bool small = std::all_of(content.i.begin(), content.i.end(), [](int64_t x) { return x > -1'000'000 && x < 1'000'000; });
+  if (small && one_in(6)) names_.push_back(name);
   return name;
 }
 

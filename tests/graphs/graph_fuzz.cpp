@@ -119,19 +119,18 @@ int replay(const Options& options) {
 int campaign(const Options& options) {
   auto* progress = static_cast<Progress*>(mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   *progress = {};
-  const auto begin = std::chrono::steady_clock::now();
-  const auto end = begin + (options.seconds > 0 ? std::chrono::seconds(options.seconds) : std::chrono::hours(24));
+  const std::chrono::steady_clock::duration time = options.seconds > 0 ? std::chrono::seconds(options.seconds) : std::chrono::hours(24);
   const auto last = static_cast<uint32_t>(options.seed + options.count);
   std::map<std::string, int> kinds;
   int64_t failed = 0;
   auto working = std::chrono::steady_clock::duration{};
-  for (uint32_t next = options.seed; next != last && std::chrono::steady_clock::now() < end && failed < options.failures;) {
+  for (uint32_t next = options.seed; next != last && working < time && failed < options.failures;) {
     progress->failure[0] = '\0';
     std::fflush(stdout);
     const auto started = std::chrono::steady_clock::now();
     const pid_t child = fork();
     if (child == 0) {
-      work(options, next, last, end, *progress);
+      work(options, next, last, started + (time - working), *progress);
       std::fflush(stderr);
       _exit(0);
     }

@@ -16,6 +16,7 @@ Values if_then_else(Call& c) { return c.run_body(c.body(truth(c.value(0)) ? "the
 // The rows of a scan output: stacked along `axis`.
 Array stack(const std::vector<Array>& rows, int64_t axis, bool backwards) {
   require(!rows.empty(), "no iteration says what the rows are like");
+  for (const Array& row : rows) require(row.dims == rows[0].dims, "rows of different shapes");
   Dims dims = rows[0].dims;
   axis = normalise_axis(axis, static_cast<int64_t>(dims.size()) + 1);
   dims.insert(dims.begin() + axis, static_cast<int64_t>(rows.size()));
@@ -25,7 +26,6 @@ Array stack(const std::vector<Array>& rows, int64_t axis, bool backwards) {
     auto row = static_cast<size_t>(at[static_cast<size_t>(axis)]);
     if (backwards) row = rows.size() - 1 - row;
     at.erase(at.begin() + axis);
-    require(rows[row].dims == rows[0].dims, "rows of different shapes");
     y.copy(k, rows[row], place(at, rows[row].dims));
   }
   return y;

@@ -98,6 +98,7 @@ std::vector<Value> power(Call& c) {
 template <typename F>
 Array fold(Call& c, double ulps, F f) {
   Array total = c.in(0);
+  require(total.dtype != DType::boolean, "no arithmetic on bool");
   for (size_t i = 1; i < c.num_inputs(); ++i) total = combine(c, total, c.in(i), ulps, f, f);
   return total;
 }
@@ -124,6 +125,7 @@ template <typename F>
 std::vector<Value> compare(Call& c, F f) {
   const Array &a = c.in(0), &b = c.in(1);
   require(a.dtype == b.dtype, "the operands' dtypes differ");
+  require(a.dtype != DType::boolean || c.op() == "Equal", "bool has no order");
   Array y(DType::boolean, broadcast(a.dims, b.dims));
   for (size_t k = 0; k < y.size(); ++k) {
     const size_t ka = broadcast_index(k, y.dims, a.dims), kb = broadcast_index(k, y.dims, b.dims);

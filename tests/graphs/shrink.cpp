@@ -15,7 +15,7 @@ namespace treadle::graphs {
 namespace {
 
 constexpr unsigned kMaxSeconds = 30;
-constexpr int kMaxTrials = 1500;
+constexpr int kMaxTrials = 500;
 
 class Shrinker {
  public:
@@ -25,8 +25,8 @@ class Shrinker {
     for (bool smaller = true; smaller && trials_ < kMaxTrials;) {
       smaller = false;
       for (auto step :
-           {&Shrinker::simplify_setting, &Shrinker::drop_sets, &Shrinker::drop_outputs, &Shrinker::move_outputs_up, &Shrinker::cut_above,
-            &Shrinker::bypass_nodes, &Shrinker::shrink_bodies, &Shrinker::shrink_extents, &Shrinker::drop_unused})
+           {&Shrinker::drop_unused, &Shrinker::simplify_setting, &Shrinker::drop_sets, &Shrinker::drop_outputs, &Shrinker::move_outputs_up,
+            &Shrinker::cut_above, &Shrinker::bypass_nodes, &Shrinker::shrink_bodies, &Shrinker::shrink_extents})
         smaller |= (this->*step)();
     }
     return std::move(best_);
