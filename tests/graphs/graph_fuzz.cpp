@@ -23,13 +23,14 @@ using namespace treadle::graphs;
 namespace {
 
 constexpr const char* kUsage =
-    "treadle_graph_fuzz [--seed FIRST] [--count GRAPHS] [--seconds TIME] [--settings PER_GRAPH | --all-settings] [--no-shrink]\n"
+    "treadle_graph_fuzz [--seed FIRST] [--count GRAPHS] [--seconds TIME] [--settings PER_GRAPH | --all-settings] [--no-shrink]\n           "
+    "        [--beyond-plain: not what fails without optimiser, too]\n"
     "                   [--failures MOST] [--out FOLDER] | --print SEED | --replay FILE [--all-settings]\n";
 
 struct Options {
   uint32_t seed = 1;
   int64_t count = INT64_MAX, seconds = 0, settings = 3, failures = 1'000'000;
-  bool all_settings = false, shrink = true;
+  bool all_settings = false, shrink = true, beyond_plain = false;
   std::string out, replay;
   bool print = false;
 };
@@ -71,6 +72,7 @@ void work(const Options& options, uint32_t first, uint32_t last, std::chrono::st
       ++progress.runs;
       const std::string failure = run_case(c, judgement, settings[i]);
       if (failure.empty()) continue;
+      if (options.beyond_plain && !run_apart(c, Setting{.level = GraphOptimizationLevel::disable_all}).empty()) break;
       if (failure.starts_with("error not_implemented")) {
         ++progress.unsupported;
         std::fprintf(stderr, "unsupported, seed %u: %.300s\n", seed, failure.c_str());
@@ -193,6 +195,8 @@ int main(int argc, char** argv) {
       options.print = true, options.seed = static_cast<uint32_t>(std::atoll(argv[++i]));
     else if (argument == "--all-settings")
       options.all_settings = true;
+    else if (argument == "--beyond-plain")
+      options.beyond_plain = true;
     else if (argument == "--no-shrink")
       options.shrink = false;
     else
