@@ -23,9 +23,8 @@ using namespace treadle::graphs;
 namespace {
 
 constexpr const char* kUsage =
-    "treadle_graph_fuzz [--seed FIRST] [--count GRAPHS] [--seconds TIME] [--settings PER_GRAPH | --all-settings] [--no-shrink]\n           "
-    "        [--beyond-plain: not what fails without optimiser, too]\n"
-    "                   [--failures MOST] [--out FOLDER] | --print SEED | --replay FILE [--all-settings]\n";
+    "treadle_graph_fuzz [--seed FIRST] [--count GRAPHS] [--seconds TIME] [--settings PER_GRAPH | --all-settings] [--no-shrink]\n"
+    "                   [--beyond-plain] [--failures MOST] [--out FOLDER] | --print SEED | --replay FILE\n";
 
 struct Options {
   uint32_t seed = 1;

@@ -29,8 +29,8 @@ class Shrinker {
     for (bool smaller = true; smaller && trials_ < kMaxTrials;) {
       smaller = false;
       for (auto step :
-           {&Shrinker::drop_unused, &Shrinker::simplify_setting, &Shrinker::drop_sets, &Shrinker::drop_outputs, &Shrinker::move_outputs_up,
-            &Shrinker::cut_above, &Shrinker::bypass_nodes, &Shrinker::shrink_bodies, &Shrinker::shrink_extents})
+           {&Shrinker::drop_unused, &Shrinker::simplify_setting, &Shrinker::cut_ends, &Shrinker::drop_sets, &Shrinker::drop_outputs,
+            &Shrinker::move_outputs_up, &Shrinker::cut_above, &Shrinker::bypass_nodes, &Shrinker::shrink_bodies, &Shrinker::shrink_extents})
         smaller |= (this->*step)();
     }
     return std::move(best_);
@@ -124,39 +124,61 @@ class Shrinker {
     return any;
   }
 
-  // What a node makes becomes an input with the same value.
-  bool cut_above() {
+  // Much at once: the first nodes become inputs, or the last ones go and what one of the others makes is the output.
+  bool cut_ends() {
     bool any = false;
-    for (size_t n = best_.graph.model.graph.nodes.size(); n-- > 0;) {
-      if (n >= best_.graph.model.graph.nodes.size()) continue;
+    for (const double part : {0.9, 0.75, 0.5, 0.25, 0.1}) {
+      const auto count = [&] { return static_cast<size_t>(part * static_cast<double>(best_.graph.model.graph.nodes.size())); };
       any |= attempt([&](Case& c) {
-        onnx::NodeDef node = std::move(c.model.graph.nodes[n]);
-        c.model.graph.nodes.erase(c.model.graph.nodes.begin() + static_cast<int64_t>(n));
-        for (const std::string& output : node.outputs) {
-          if (output.empty()) continue;
-          onnx::ValueInfoDef info;
-          for (size_t set = 0; set < c.sets.size(); ++set) {
-            const Value value = values_of(best_.graph, set).at(output);
-            if (value.is_sequence) return false;
-            c.sets[set][output] = value.array;
-            if (set > 0) continue;
-            info = declare(output, value.array.dtype);
-            info.type.shape.emplace();
-            for (int64_t extent : value.array.dims) {
-              onnx::DimDef dim;
-              if (c.sets.size() == 1) {
-                dim.kind = onnx::DimDef::Kind::value;
-                dim.value = extent;
-              }
-              info.type.shape->push_back(dim);
-            }
-          }
-          c.model.graph.inputs.push_back(std::move(info));
-        }
+        for (size_t n = count(); n-- > 0;) replace_by_inputs(c, n);
+        return count() > 0;
+      });
+      any |= attempt([&](Case& c) {
+        auto& graph = c.model.graph;
+        if (count() + 1 >= graph.nodes.size()) return false;
+        graph.nodes.resize(count() + 1);
+        graph.outputs.clear();
+        const auto values = values_of(best_.graph, 0);
+        for (const std::string& output : graph.nodes.back().outputs)
+          if (!output.empty()) graph.outputs.push_back(declare(output, values.at(output).array.dtype, values.at(output).is_sequence));
         return true;
       });
     }
     return any;
+  }
+
+  bool cut_above() {
+    bool any = false;
+    for (size_t n = best_.graph.model.graph.nodes.size(); n-- > 0;)
+      if (n < best_.graph.model.graph.nodes.size()) any |= attempt([&](Case& c) { return replace_by_inputs(c, n); });
+    return any;
+  }
+
+  // What a node makes becomes inputs with the same values; not if it makes a sequence.
+  bool replace_by_inputs(Case& c, size_t n) {
+    std::vector<std::map<std::string, Value>> values;
+    for (size_t set = 0; set < c.sets.size(); ++set) values.push_back(values_of(best_.graph, set));
+    const std::vector<std::string> outputs = c.model.graph.nodes[n].outputs;
+    for (const std::string& output : outputs)
+      if (!output.empty() && values[0].at(output).is_sequence) return false;
+    c.model.graph.nodes.erase(c.model.graph.nodes.begin() + static_cast<int64_t>(n));
+    for (const std::string& output : outputs) {
+      if (output.empty()) continue;
+      const Array& example = values[0].at(output).array;
+      onnx::ValueInfoDef info = declare(output, example.dtype);
+      info.type.shape.emplace();
+      for (int64_t extent : example.dims) {
+        onnx::DimDef dim;
+        if (c.sets.size() == 1) {
+          dim.kind = onnx::DimDef::Kind::value;
+          dim.value = extent;
+        }
+        info.type.shape->push_back(dim);
+      }
+      c.model.graph.inputs.push_back(std::move(info));
+      for (size_t set = 0; set < c.sets.size(); ++set) c.sets[set][output] = values[set].at(output).array;
+    }
+    return true;
   }
 
   // A node's readers read its input instead.
