@@ -89,8 +89,16 @@ double epsilon_of(DType dtype) {
   }
 }
 
+namespace {
+
+double smallest_normal(DType dtype) { return dtype == DType::float64 ? 0x1p-1022 : dtype == DType::float16 ? 0x1p-14 : 0x1p-125; }
+
+}  // namespace
+
 double Noise::operator()(double value, DType dtype, double ulps) {
   if (!on_) return value;
+  // Numbers too small to be normal may be taken for zero.
+  if (std::fabs(value) < smallest_normal(dtype) && random_() % 2 == 0) return 0;
   const double size = 0.5 + static_cast<double>(random_() % 1024) / 2048;
   return value * (1 + (random_() % 2 == 0 ? size : -size) * ulps * epsilon_of(dtype));
 }

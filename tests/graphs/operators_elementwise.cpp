@@ -64,7 +64,7 @@ std::vector<Value> divide(Call& c) {
   return binary(
       c, 1, [](double a, double b) { return a / b; },
       [](int64_t a, int64_t b) {
-        require(b != 0, "division by zero");
+        require(b != 0 && a != INT64_MIN, "division by zero, or overflow");
         return a / b;
       });
 }
@@ -76,7 +76,7 @@ std::vector<Value> modulo(Call& c) {
   return binary(
       c, 1, [](double a, double b) { return std::fmod(a, b); },
       [fmod](int64_t a, int64_t b) {
-        require(b != 0, "division by zero");
+        require(b != 0 && a != INT64_MIN, "division by zero, or overflow");
         const int64_t rest = a % b;
         return !fmod && rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
       });

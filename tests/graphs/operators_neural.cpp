@@ -252,7 +252,7 @@ Values batch_normalization(Call& c) {
 
 // Of each image's group of channels; InstanceNormalization has groups of one.
 Array normalise_groups(Call& c, const Array& x, int64_t groups) {
-  require(x.floats() && x.rank() >= 3 && x.dims[1] % groups == 0 && x.size() > 0, "channels in groups");
+  require(x.floats() && x.rank() >= 3 && x.size() > 0 && x.dims[1] % groups == 0, "channels in groups");
   Array y(x.dtype, x.dims);
   const size_t length = x.size() / static_cast<size_t>(x.dims[0] * groups);
   for (size_t row = 0; row < x.size() / length; ++row) {

@@ -387,7 +387,18 @@ std::string run_apart(const Case& c, const Setting& setting) {
   return end.empty() ? result : end;
 }
 
-std::string class_of(const std::string& failure) { return failure.substr(0, failure.find(':')); }
+std::string class_of(const std::string& failure) {
+  std::string result = failure.substr(0, failure.find(':'));
+  // Of an error, the words of its second line, too: the first names the node.
+  const size_t second = failure.find('\n');
+  if (!failure.starts_with("error") || second == std::string::npos) return result;
+  bool quoted = false;
+  for (size_t at = second + 1; at < failure.size() && failure[at] != '\n' && result.size() < 80; ++at) {
+    quoted ^= failure[at] == '"';
+    if (!quoted && std::isdigit(static_cast<unsigned char>(failure[at])) == 0) result += failure[at];
+  }
+  return result;
+}
 
 Shrunk shrink(const Case& c, const Setting& setting, const std::string& failure) { return Shrinker(c, setting, failure).run(); }
 

@@ -11,7 +11,7 @@ namespace treadle::graphs {
 /// @return empty if all is well; "wrong: …", "error CODE: …", "crash: …", "hang: …"; or "invalid: …" if the case breaks ONNX's rules.
 std::string run_apart(const Case& c, const Setting& setting);
 
-/// What two failures have in common that are the same: the text before the first colon.
+/// What two failures that are the same have in common.
 std::string class_of(const std::string& failure);
 
 struct Shrunk {

@@ -1,0 +1,131 @@
+// Graphs that the fuzzer found (docs/fuzzing.md), shrunk, in every standard setting beside the interpreter.
+#include <gtest/gtest.h>
+
+#include "tests/graphs/settings.h"
+
+namespace treadle::graphs {
+namespace {
+
+void expect_right(const char* text) {
+  const Case c = parse(text);
+  const Judgement judgement = judge(c);
+  for (const Setting& setting : standard_settings()) EXPECT_EQ(run_case(c, judgement, setting), "") << to_string(setting);
+}
+
+TEST(FoundGraphs, ConcatOfConcatsAlongAnotherAxis) {
+  expect_right(R"(
+opset 21
+input x uint8 [1,1,1,1,1]
+a = Concat(x, x) axis=1
+y = Concat(a, a) axis=-1
+output y uint8
+feeds
+feed x [1,1,1,1,1] = 4
+)");
+}
+
+TEST(FoundGraphs, ConcatOfComputedConcat) {
+  expect_right(R"(
+opset 21
+input a float32 [1,4]
+input b float32 [1,4]
+input c float32 [2,4]
+ta = Tanh(a)
+tb = Tanh(b)
+tc = Tanh(c)
+rows = Concat(ta, tb) axis=0
+y = Concat(rows, tc) axis=1
+output y float32
+feeds
+feed a [1,4] = 1 2 3 4
+feed b [1,4] = 0.1 0.2 0.3 0.4
+feed c [2,4] = -1 -2 -3 -4 0.5 0.6 0.7 0.8
+)");
+}
+
+TEST(FoundGraphs, SplitOfSplitAlongAnotherAxis) {
+  expect_right(R"(
+opset 21
+input x float32 [2,2,1,3]
+constant lengths int64 [2] = 1 1
+a, b, c = Split(x) axis=3 num_outputs=3
+d, e = Split(c, lengths) axis=1
+output e float32
+feeds
+feed x [2,2,1,3] = 1 2 3 4 5 6 7 8 9 10 11 12
+)");
+}
+
+TEST(FoundGraphs, SplitConcatAlongAnotherAxis) {
+  expect_right(R"(
+opset 21
+input x float32 [1,1,1,2,6]
+a, b = Split(x) axis=4 num_outputs=2
+y = Concat(a, b) axis=3
+output y float32
+feeds
+feed x [1,1,1,2,6] = 1 2 3 4 5 6 7 8 9 10 11 12
+)");
+}
+
+TEST(FoundGraphs, ConvScaledSplitTwice) {
+  expect_right(R"(
+opset 21
+input x float32 [1,4,1,4]
+input m float32 [1,4,1,1]
+constant w float32 [4,4,1,1] = -0.25 -2.25 -1.25 0.5 -1.75 -2.25 3 0.75 -1.75 0 -1.5 0.75 0 0.75 0 -1
+s = Conv(m, w)
+p = Mul(x, s)
+a, b, c, d = Split(p) axis=1 num_outputs=4
+e, f, g = Split(c) axis=-1 num_outputs=3
+output f float32
+feeds
+feed m [1,4,1,1] = 0.25 0.5 -0.25 1
+feed x [1,4,1,4] = 3 -2 2 0 -1 0 2.25 0 -1.5 2 0 -1.75 2 1.5 -0.5 -1.75
+)");
+}
+
+TEST(FoundGraphs, SplitJoinedInABody) {
+  expect_right(R"(
+opset 21
+input x float32 [2,3]
+input n int64 []
+constant trips int64 [] = 2
+y = Loop(trips, -, x)
+  body {
+    input i int64
+    input go_on bool
+    input state float32
+    a, b = Split(state) axis=1 num_outputs=2
+    t = Neg(b)
+    next = Concat(t, a) axis=1
+    again = Identity(go_on)
+    output again bool
+    output next float32
+  }
+output y float32
+feeds
+feed x [2,3] = 1 2 3 4 5 6
+feed n [] = 1
+)");
+}
+
+TEST(FoundGraphs, SequenceOfViewsJoined) {
+  expect_right(R"(
+opset 21
+input x float32 [2,2]
+constant shape int64 [2] = 1 4
+a = Neg(x)
+v = Reshape(a, shape)
+s = SequenceConstruct(v, v)
+b = Relu(a)
+y = ConcatFromSequence(s) axis=0
+output y float32
+output b float32
+feeds
+feed x [2,2] = 1 -2 3 -4
+)");
+}
+
+}  // namespace
+}  // namespace treadle::graphs
