@@ -63,6 +63,7 @@ struct TREADLE_API SessionOptions {
   /// what is built in. Results may differ in their last bits between different files, never between runs.
   std::string conv_rates;
   bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
+  bool verify_plans = false;             ///< runs of new extents prove first that every node reads what was written for it (to debug)
   std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
   /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over
   /// (memory that the caller bound apart). 0: none. Runs keep to it by another order of nodes, by writing values to a file or computing

@@ -194,6 +194,8 @@ void register_options(nb::module_& module) {
           "A ThreadPool in place of the shared one.")
       .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Runs take numbers too small to be normal for zero.")
       .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
+      .def_rw("verify_plans", &PySessionOptions::verify_plans,
+              "Runs of new extents prove first that every node will read what was written for it.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
       .def_rw("share_weights", &PySessionOptions::share_weights,
               "Weights and packed weights that other sessions of the process have as well are held once.")

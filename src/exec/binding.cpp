@@ -11,6 +11,7 @@
 #include "core/thread_pool.h"
 #include "exec/budget.h"
 #include "exec/parallel_plan.h"
+#include "exec/verify_plan.h"
 #include "graph/custom_ops.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -232,6 +233,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   if (program_.parallel()) judge_costs();
   generation_ = next_generation();
   if (!again || moved || offsets_ != before) places_generation_ = generation_;
+  if (program_.verifies_plans()) verify_binding(*this);
   bound_before_ = true;
   std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
@@ -245,6 +247,7 @@ std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, con
     return budgets_.front().plan;
   }
   auto plan = plan_for_budget(*this, capacity_bytes, order);
+  if (program_.verifies_plans()) verify_plan(describe_plan(*this, *plan));
   budgets_.push_front({capacity_bytes, order, plan});
   if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
   return plan;

@@ -58,6 +58,8 @@ class Binding {
     return std::span(operand_shapes_)
         .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
+  /// Elements from row to row that an operand's kernel is told; 0: rows follow each other.
+  int64_t operand_step(size_t operand) const { return operand_steps_.empty() ? 0 : operand_steps_[operand]; }
   /// In bytes, from where the slot's root begins.
   size_t part_offset(int32_t slot) const { return part_offsets_.empty() ? 0 : part_offsets_[static_cast<size_t>(slot)]; }
   const OffsetPlan& offsets() const { return *offsets_; }

@@ -173,6 +173,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     if (!tensor.defined()) tensor = make_output(slot, memory);
     hold(slot, std::move(tensor));
   }
+  if (program_.verifies_plans()) verify_outputs_over_feeds();
 }
 
 bool Frame::is_fed(const Tensor& memory) const {

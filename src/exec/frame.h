@@ -216,7 +216,8 @@ class Frame {
   Tensor make_output(int32_t slot, std::span<const OutputMemory> memory) const;
   Tensor make_beside_feed(int32_t slot, std::span<const OutputMemory> memory);
   void hold(int32_t slot, Datum datum);
-  bool is_fed(const Tensor& memory) const;            // some of its bytes are a feed's
+  bool is_fed(const Tensor& memory) const;  // some of its bytes are a feed's
+  void verify_outputs_over_feeds() const;
   void point_at(int32_t slot, const Tensor& tensor);  // all operands that have the slot's bytes, or some of them
   Datum datum_of(int32_t slot, bool shared) const;
 

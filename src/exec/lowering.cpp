@@ -20,6 +20,7 @@
 #include "exec/parallel_plan.h"
 #include "exec/program.h"
 #include "exec/shared_packed.h"
+#include "exec/verify_plan.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -59,6 +60,7 @@ class Lowering {
     bool yields = std::any_of(p_.instructions_.begin(), p_.instructions_.end(), [](const Instruction& i) { return i.is_yield; });
     if (options_.parallel && !yields && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.always_parallel_ = options_.always_parallel;
+    p_.verifies_plans_ = options_.verify_plans || verifies_plans();
     p_.shared_ = options_.shared;
     p_.measured_ns_ = std::make_unique<std::atomic<uint32_t>[]>(p_.instructions_.size());
   }

@@ -14,6 +14,7 @@
 #include "core/recorder.h"
 #include "exec/host_call.h"
 #include "exec/trace_marks.h"
+#include "exec/verify_plan.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -571,7 +572,17 @@ void PlacedProgram::place(const Binding& binding) {
     }
     for (size_t k = 0; k < arena.locations.size(); ++k) planned_[index(arena.locations[k])] = arena.storage->data() + arena.offsets[k];
   }
+  if (program_.verifies_plans()) verify(binding);
   generation_ = binding.generation();
+}
+
+void PlacedProgram::verify(const Binding& binding) const {
+  std::vector<size_t> offsets(plan_.locations.size(), DescribedPlan::kNowhere), arena_bytes;
+  for (const Arena& arena : arenas_) {
+    for (size_t k = 0; k < arena.locations.size(); ++k) offsets[index(arena.locations[k])] = arena.offsets[k];
+    arena_bytes.push_back(arena.storage ? arena.storage->size_bytes() : 0);
+  }
+  verify_plan(describe_plan(binding, plan_, offsets, arena_bytes));
 }
 
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound) {

@@ -60,6 +60,7 @@ class PlacedProgram final : public DeviceExecutor {
   };
   void copy_constants();
   void place(const Binding& binding);
+  void verify(const Binding& binding) const;
 
   const Program& program_;
   const std::vector<std::shared_ptr<Device>> devices_;

@@ -88,6 +88,7 @@ struct ProgramOptions {
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
   const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
   bool pieces_in_place = false;  ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
+  bool verify_plans = false;     ///< bindings prove what they planned (exec/verify_plan.h); true where all do
   bool share_weights = false;    ///< constants and packed weights that other programs of the process have as well are held once
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
@@ -131,6 +132,7 @@ class Program {
   /// Null unless instructions may run at once. Programs with a Yield, and very large ones, run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
   bool always_parallel() const { return always_parallel_; }
+  bool verifies_plans() const { return verifies_plans_; }
   bool shared() const { return shared_; }
   /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
@@ -207,7 +209,7 @@ class Program {
   std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
-  bool always_parallel_ = false, shared_ = false, is_body_ = false;
+  bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
   size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
   std::vector<const PackedState*> shared_packed_;  // each once
   struct SharedCharge {

@@ -125,6 +125,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
                                   .observable = finishing.observable,
                                   .memory = &memory,
                                   .pieces_in_place = !devices.any(),
+                                  .verify_plans = options.verify_plans,
                                   .share_weights = options.share_weights && !options.allocator && !devices.any(),
                                   // a device copies from the graph
                                   .release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get(),

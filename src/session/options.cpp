@@ -141,6 +141,10 @@ const OptionInfo kTable[] = {
      [](Options& o, Text v) { o.compute_streams = static_cast<int>(std::clamp<int64_t>(number_of(v), 1, 64)); }},
     {"reuse_memory", "enable_mem_reuse", "", "0 or 1", "0: every value has bytes of its own (to debug)",
      [](const Options& o) { return text_of(o.reuse_memory); }, [](Options& o, Text v) { o.reuse_memory = switch_of(v); }},
+    {"verify_plans", "", "treadle.verify_plans", "0 or 1",
+     "runs of new extents prove first that every node will read what was written for it, and say which does not; on in debug builds and "
+     "with TREADLE_VERIFY_PLANS=1",
+     [](const Options& o) { return text_of(o.verify_plans); }, [](Options& o, Text v) { o.verify_plans = switch_of(v); }},
     {"allocator", "", "treadle.allocator", "names, joined by \"+\"",
      "where memory comes from: plain, arena, guard, nan, recording; \"nan+guard\" fills what the guard gives with NaN",
      [](const Options& o) { return std::string(o.allocator ? o.allocator->name() : "plain"); },

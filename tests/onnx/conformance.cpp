@@ -16,6 +16,7 @@
 #include "exec/device_program.h"
 #include "exec/frame.h"
 #include "exec/placed_program.h"
+#include "exec/verify_plan.h"
 #include "graph/graph.h"
 #include "onnx/case_data.h"
 #include "onnx/import.h"
@@ -162,6 +163,7 @@ std::vector<std::string> find_cases(const fs::path& folder, const std::vector<st
 }  // namespace
 
 int main(int argc, char** argv) {
+  exec::set_verifies_plans(true);
   fs::path folder;
   std::string list, write;
   std::vector<std::string> filters;
