@@ -62,6 +62,7 @@ TREADLE_API const std::shared_ptr<Allocator>& plain_allocator();
 ///   arena      best fit in large blocks, neighbours coalesced; blocks that are idle go back to the system
 ///   guard      red zones around blocks, checked when they are freed; freed blocks are kept for a while to see who writes to them
 ///   nan        fills new memory with NaN
+///   pattern    fills new and freed memory with large numbers of any type, other ones each time
 ///   recording  a RecordingAllocator
 /// @param upstream  what the last one takes its memory from; null: the system.
 /// @throws Error(invalid_argument) for another name.

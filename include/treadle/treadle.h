@@ -107,11 +107,11 @@ typedef struct treadle_session_options {
   int32_t loose_symbols;        /* non-zero: a symbol may have different values in different inputs */
   int32_t enable_profiling;
   const char* profile_file_prefix;
-  const char* backends;        /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
-  treadle_job* job;            /* that the runs belong to; NULL: the environment's, if it names one */
-  const char* allocator;       /* of all memory: "plain", "arena", "guard", "nan", "recording", joined by "+"; NULL: the system */
-  uint64_t memory_limit_bytes; /* of weights, activations and outputs until they are handed over; 0: none */
-  const char* spill_folder;    /* for values that do not fit; NULL: that of temporary files */
+  const char* backends;  /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
+  treadle_job* job;      /* that the runs belong to; NULL: the environment's, if it names one */
+  const char* allocator; /* of all memory: "plain", "arena", "guard", "nan", "pattern", "recording", joined by "+"; NULL: the system */
+  uint64_t memory_limit_bytes;                /* of weights, activations and outputs until they are handed over; 0: none */
+  const char* spill_folder;                   /* for values that do not fit; NULL: that of temporary files */
   const treadle_config_entry* config_entries; /* "treadle.device", "treadle.group2ctx" and others; after all of the above */
   size_t num_config_entries;
   treadle_allocator* custom_allocator; /* in place of `allocator`; NULL: none */

@@ -88,7 +88,8 @@ void register_options(nb::module_& module) {
             const auto* kinds = std::get_if<std::string>(&given);
             options.allocator = kinds ? make_allocator(*kinds) : std::get<PyAllocator>(given).allocator;
           },
-          "Where memory comes from: plain, arena, guard, nan, recording, joined by \"+\"; or a treadle.memory.Allocator, which several "
+          "Where memory comes from: plain, arena, guard, nan, pattern, recording, joined by \"+\"; or a treadle.memory.Allocator, which "
+          "several "
           "sessions "
           "may have.")
       .def_rw("memory_limit_bytes", &PySessionOptions::memory_limit_bytes,

@@ -1,4 +1,4 @@
-// treadle inspect and treadle check
+// treadle inspect
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -195,20 +195,6 @@ Command add_inspect(CLI::App& app) {
   app.add_option("--stage", options->stage, "Print the whole graph at this stage")->check(CLI::IsMember({"onnx", "optimised", "planned"}));
   app.footer("Example: treadle inspect model.onnx --stage planned");
   return [options] { return inspect(*options); };
-}
-
-Command add_check(CLI::App& app) {
-  auto path = std::make_shared<std::string>();
-  app.add_option("model", *path, "ONNX file")->required();
-  return [path] {
-    std::vector<std::string> problems = Model::load(*path).unsupported();
-    for (const std::string& text : problems) fmt::print("{}\n", text);
-    if (problems.empty())
-      fmt::print("{}: everything in it is supported\n", *path);
-    else
-      fmt::print("{}: {} thing{} to see to before this build can run it\n", *path, problems.size(), problems.size() == 1 ? "" : "s");
-    return problems.empty() ? 0 : 1;
-  };
 }
 
 }  // namespace treadle::cli

@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "exec/budget.h"
-#include "exec/pieces.h"
 #include "exec/stream_plan.h"
 
 namespace treadle::exec {
@@ -175,7 +174,12 @@ class Describing {
   }
 
   void describe_reader(const Instruction& instruction, size_t k, size_t position, DescribedPlan::Operand& made) const {
-    made.takes_steps = takes_steps(instruction, k);
+    const bool is_input = k < instruction.num_inputs;
+    const uint32_t asks = instruction.dynamic ? 0 : is_input ? instruction.kernel->strided_inputs : instruction.kernel->strided_outputs;
+    made.takes_steps = (asks >> std::min<size_t>(is_input ? k : k - instruction.num_inputs, 31) & 1U) != 0;
+    const Slot& slot = slots_[index(made.value)];
+    made.by_reference =
+        instruction.dynamic && is_input && !slot.rewritten && (slot.placement == Placement::held || slot.placement == Placement::feed);
     made.unread = k < instruction.num_inputs && k < 32 && instruction.kernel && (instruction.kernel->packs >> k & 1U) != 0;
     if (!instruction.dynamic) made.told_step_bytes = size_bytes(slots_[index(made.value)].dtype, binding_.operand_step(position));
   }

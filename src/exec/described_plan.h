@@ -61,6 +61,7 @@ struct DescribedPlan {
     size_t at = kNowhere;        ///< what the step is pointed at, in the place's memory
     size_t told_step_bytes = 0;  ///< what the kernel is told of how far rows are apart; 0: nothing
     bool takes_steps = false;    ///< the kernel asks
+    bool by_reference = false;   ///< the step may keep the value, in a sequence for example, without a copy
     bool unread = false;         ///< the kernel has a copy of its own
   };
 

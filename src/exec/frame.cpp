@@ -400,6 +400,18 @@ inline void Frame::release(const Instruction& instruction) {
     held_[static_cast<size_t>(program_.releases()[instruction.first_release + r])] = Datum();
 }
 
+// For allocators that show what is read without having been written: of what the instruction is the first to touch, nothing is wanted.
+void Frame::renew_buffers(size_t instruction) {
+  const auto buffers = program_.buffers();  // in the order of their first instructions
+  auto buffer = std::partition_point(buffers.begin(), buffers.end(),
+                                     [&](const Program::BufferInfo& b) { return static_cast<size_t>(b.first) < instruction; });
+  for (; buffer != buffers.end() && static_cast<size_t>(buffer->first) == instruction; ++buffer) {
+    const auto b = static_cast<size_t>(buffer - buffers.begin());
+    if (const size_t bytes = binding_->buffer_sizes()[b]; bytes > 0)
+      control_.memory->allocator->renew(arena_->data() + binding_->offsets().offsets[b], bytes);
+  }
+}
+
 // A value of the cache in place of the computation, or the other way round.
 void Frame::execute_cached(const Instruction& instruction) {
   auto entry = cache_->end();
@@ -433,6 +445,7 @@ size_t Frame::steps_left() const {
 bool Frame::advance(size_t stop) {
   const auto instructions = program_.instructions();
   const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
+  const bool renews = control_.memory && control_.memory->allocator && !budget_;
   const size_t end = std::min(stop, instructions.size());
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
@@ -451,6 +464,8 @@ bool Frame::advance(size_t stop) {
       }
       if (limited) [[unlikely]]
         move_values();
+      if (renews) [[unlikely]]
+        renew_buffers(index);
       if (cache_ && !cache_->empty()) [[unlikely]]
         execute_cached(instruction);
       else if (!watched) [[likely]]

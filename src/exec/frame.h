@@ -212,6 +212,7 @@ class Frame {
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
   void execute_cached(const Instruction& instruction);
   void release(const Instruction& instruction);
+  void renew_buffers(size_t instruction);
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
   Tensor make_output(int32_t slot, std::span<const OutputMemory> memory) const;
   Tensor make_beside_feed(int32_t slot, std::span<const OutputMemory> memory);

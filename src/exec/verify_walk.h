@@ -222,6 +222,7 @@ class Walk {
     check_read(operand, "it reads");
     const Value& value = plan_.values[index(operand.value)];
     use(operand.place, at_place(value, states_[index(operand.place)].base), false);
+    if (operand.by_reference && value.sized) kept_.push_back({operand.value, value.bytes, -1, static_cast<int32_t>(step_)});
   }
 
   // Bytes of an arena for a place; whoever had some of them has lost all.
@@ -257,6 +258,10 @@ class Walk {
     const size_t root = index(value.root);
     if (state.version != num_written_[root] && num_written_[root] > 0)
       fault(fmt::format("it writes \"{}\" beside an older content of \"{}\"", value.name, plan_.values[root].name));
+    for (const Written& kept : kept_)
+      if (plan_.values[index(kept.value)].root == value.root && overlap(kept.bytes, bytes))
+        fault(fmt::format("it writes \"{}\" over {} of \"{}\", which {} may have kept", value.name, text_of(kept.bytes),
+                          plan_.values[index(kept.value)].name, describe_step(plan_, index(kept.step))));
     log_.push_back({operand.value, bytes, written_[root], static_cast<int32_t>(step_)});
     written_[root] = static_cast<int32_t>(log_.size()) - 1;
     state.version = ++num_written_[root];
@@ -317,6 +322,7 @@ class Walk {
   std::vector<int32_t> written_;      // per root: the last of its writes, in log_
   std::vector<int32_t> num_written_;  // per root
   std::vector<Written> log_;
+  std::vector<Written> kept_;                      // values that a step has got by reference
   std::vector<State> states_;                      // per place
   std::vector<std::map<size_t, int32_t>> owners_;  // per arena: places that have bytes, by where they begin
   std::vector<std::pair<size_t, int32_t>> files_;  // places by where they are in the file

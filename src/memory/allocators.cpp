@@ -1,6 +1,7 @@
 #include "memory/allocators.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -41,6 +42,34 @@ class NanAllocator final : public Forwarding<Allocator> {
     upstream_->renew(data, size_bytes);
     std::memset(data, 0xFF, size_bytes);
   }
+};
+
+// Bytes whose numbers are large in every type, and other ones each time, so that what is read without having been written shows: where NaN
+// would be lost (integers, comparisons), and as a difference between two runs.
+class PatternAllocator final : public Forwarding<Allocator> {
+ public:
+  using Forwarding::Forwarding;
+  std::string_view name() const noexcept override { return "pattern"; }
+  void* allocate(size_t size_bytes, MemoryClass memory_class) override {
+    void* data = upstream_->allocate(size_bytes, memory_class);
+    if (data) fill(data, size_bytes);
+    return data;
+  }
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
+    fill(data, size_bytes);
+    upstream_->free(data, size_bytes, memory_class);
+  }
+  void renew(void* data, size_t size_bytes) noexcept override {
+    upstream_->renew(data, size_bytes);
+    fill(data, size_bytes);
+  }
+
+ private:
+  void fill(void* data, size_t size_bytes) noexcept {
+    constexpr unsigned kFirst = 0x79, kKinds = 3;  // 4e34, 3e35, 1.3e36 in float32 and bfloat16; 44,832 and more in float16
+    std::memset(data, static_cast<int>(kFirst + num_fills_.fetch_add(1, std::memory_order_relaxed) % kKinds), size_bytes);
+  }
+  std::atomic<unsigned> num_fills_{0};
 };
 
 class Recording final : public Forwarding<RecordingAllocator> {
@@ -88,6 +117,10 @@ std::shared_ptr<Allocator> make_nan_allocator(std::shared_ptr<Allocator> upstrea
   return std::make_shared<NanAllocator>(std::move(upstream));
 }
 
+std::shared_ptr<Allocator> make_pattern_allocator(std::shared_ptr<Allocator> upstream) {
+  return std::make_shared<PatternAllocator>(std::move(upstream));
+}
+
 std::shared_ptr<RecordingAllocator> make_recording_allocator(std::shared_ptr<Allocator> upstream) {
   return std::make_shared<Recording>(std::move(upstream));
 }
@@ -103,9 +136,10 @@ std::shared_ptr<Allocator> make_allocator(std::string_view kinds, std::shared_pt
   if (kind == "arena") return memory::make_arena_allocator(std::move(upstream));
   if (kind == "guard") return memory::make_guard_allocator(std::move(upstream));
   if (kind == "nan") return memory::make_nan_allocator(std::move(upstream));
+  if (kind == "pattern") return memory::make_pattern_allocator(std::move(upstream));
   if (kind == "recording") return memory::make_recording_allocator(std::move(upstream));
   throw Error(ErrorCode::invalid_argument, "there is no allocator \"" + std::string(kind) +
-                                               "\"; the allocators are plain, arena, guard, nan and recording, joined by \"+\"");
+                                               "\"; the allocators are plain, arena, guard, nan, pattern and recording, joined by \"+\"");
 }
 
 }  // namespace treadle

@@ -146,7 +146,7 @@ const OptionInfo kTable[] = {
      "with TREADLE_VERIFY_PLANS=1",
      [](const Options& o) { return text_of(o.verify_plans); }, [](Options& o, Text v) { o.verify_plans = switch_of(v); }},
     {"allocator", "", "treadle.allocator", "names, joined by \"+\"",
-     "where memory comes from: plain, arena, guard, nan, recording; \"nan+guard\" fills what the guard gives with NaN",
+     "where memory comes from: plain, arena, guard, nan, pattern, recording; \"nan+guard\" fills what the guard gives with NaN",
      [](const Options& o) { return std::string(o.allocator ? o.allocator->name() : "plain"); },
      [](Options& o, Text v) { o.allocator = make_allocator(v); }},
     {"memory_limit_bytes", "", "treadle.memory_limit_bytes", "number",

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <random>
@@ -345,6 +347,45 @@ TEST(VerifyPlan, WhatIsWrongWithGrowingStatesIsFound) {
     const auto faults = grown(distance);
     ASSERT_FALSE(faults.empty()) << distance;
     EXPECT_NE(faults[0].find("over what it has yet to read"), std::string::npos) << faults[0];
+  }
+}
+
+TEST(VerifyPlan, WhatASequenceKeepsIsNotWrittenOver) {
+  auto kept = [] {
+    testing::GraphBuilder b;
+    ValueId x = b.input("x", DType::float32, {4, 4});
+    ValueId copy = b.node("Tanh", {x}, {}, "kept");
+    ValueId all = b.node("SequenceConstruct", {copy}, {}, "all");
+    b.output(b.node("Concat", {b.node("Neg", {copy}, {}, "later"), b.node("Exp", {x}, {}, "beside")}, {{"axis", int64_t{0}}}, "joined"));
+    b.output(all);
+    return BreakablePlan(b.finish(), {.reuse_memory = false});
+  };
+  expect_found(kept, {{"in place",
+                       [](auto& b) {
+                         b.operand("all", 0).by_reference = true;
+                         b.put_into("later_out", "kept_out");
+                       },
+                       "may have kept"}});
+}
+
+// To see what it costs: --gtest_also_run_disabled_tests.
+TEST(VerifyPlan, DISABLED_CostBesideBinding) {
+  auto time = [](auto&& body) {
+    constexpr int kTimes = 50;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTimes; ++i) body();
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / kTimes;
+  };
+  for (bool parallel : {false, true}) {
+    exec::set_verifies_plans(false);
+    Program program(testing::random_graph(1, false), {.parallel = parallel, .pieces_in_place = true});
+    exec::set_verifies_plans(true);
+    const double bind = time([&] { exec::Binding(program).bind({}, 1, false, nullptr); });
+    exec::Binding binding(program);
+    binding.bind({}, 1, false, nullptr);
+    const double verify = time([&] { exec::verify_binding(binding); });
+    std::printf("%zu instructions%s: binding %.0f us, verifying %.0f us\n", program.instructions().size(), parallel ? ", by readiness" : "",
+                bind, verify);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "exec/binding.h"
 #include "exec/program.h"
+#include "exec/verify_plan.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
@@ -16,6 +17,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace treadle;
   constexpr size_t kMaxTensorBytes = 16U << 20U;
+  exec::set_verifies_plans(true);
   try {
     onnx::ReadOptions options;
     options.max_tensor_bytes = kMaxTensorBytes;

@@ -1,6 +1,7 @@
 // Allocators, accounts, and what Storage::allocate() does with them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -66,6 +67,28 @@ TEST(Allocators, ArenaBlocksNeverOverlapAndGoBackWhenIdle) {
   EXPECT_LE(regions, 2 * live.size() + static_cast<size_t>(upstream->blocks)) << "free neighbours are one region";
   for (auto& [data, block] : live) arena->free(data, block.first, kOther);
   EXPECT_EQ(upstream->bytes, 0U);
+}
+
+TEST(Allocators, ThePatternIsInNewAndRenewedAndFreedMemoryAndDiffers) {
+  auto arena = make_allocator("arena");
+  auto pattern = make_allocator("pattern", arena);
+  auto* data = static_cast<std::byte*>(pattern->allocate(256, kOther));
+  auto byte = [&] {
+    const std::byte first = data[0];
+    EXPECT_EQ(std::count(data, data + 256, first), 256);
+    float number = 0;
+    std::memcpy(&number, data, sizeof number);
+    EXPECT_GT(number, 1e34F);
+    return first;
+  };
+  const std::byte fresh = byte();
+  pattern->renew(data, 256);
+  const std::byte renewed = byte();
+  EXPECT_NE(fresh, renewed);
+  void* other = arena->allocate(64, kOther);  // so that the block stays with the arena
+  pattern->free(data, 256, kOther);
+  EXPECT_NE(data[100], renewed);
+  arena->free(other, 64, kOther);
 }
 
 TEST(Allocators, ArenaTakesTheRegionThatFitsBest) {
@@ -157,7 +180,7 @@ TEST(Allocators, UnknownNamesAreRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "there is no allocator \"magic\"; the allocators are plain, arena, guard, nan and recording, joined by \"+\"");
+              "there is no allocator \"magic\"; the allocators are plain, arena, guard, nan, pattern and recording, joined by \"+\"");
   }
 }
 
