@@ -64,11 +64,10 @@ bool is_fusable(const Graph& graph, const Node& node) {
       if (node.inputs[i] != kNoValue && !scalar_constant(graph, node.inputs[i])) return false;
     return true;
   }
-  if (op == "Pow") {
-    const auto exponent = scalar_constant(graph, node.inputs[1]);
-    return in == DType::float32 && out == DType::float32 && exponent && (*exponent == 2 || *exponent == 0.5) &&
+  // A square. A power of 0.5 is no square root: of -inf and of -0 it is inf and 0.
+  if (op == "Pow")
+    return in == DType::float32 && out == DType::float32 && scalar_constant(graph, node.inputs[1]) == 2 &&
            graph.same_type_and_shape(node.inputs[0], node.outputs[0]);
-  }
   if (op == "And" || op == "Or" || op == "Not") return all_inputs_are(graph, node, DType::boolean);
   if (op == "Max" || op == "Min")
     if (node.inputs.size() != 2) return false;
@@ -170,10 +169,8 @@ class ElementwiseFuser {
           step.attributes.emplace_back(i == 1 ? "min" : "max", static_cast<float>(*scalar_constant(graph_, node.inputs[i])));
       operands.resize(1);
     } else if (node.op_type == "Pow") {
-      const bool square = *scalar_constant(graph_, node.inputs[1]) == 2;
-      step.op_type = square ? "Mul" : "Sqrt";
-      operands = {node.inputs[0]};
-      if (square) operands.push_back(node.inputs[0]);
+      step.op_type = "Mul";
+      operands = {node.inputs[0], node.inputs[0]};
     } else if (node.op_type == "Gelu" && node.attributes.get_string("approximate", "none") == "tanh") {
       step.op_type = "GeluTanh";
     } else if (node.op_type == "QuantizeLinear" || node.op_type == "DequantizeLinear") {
