@@ -132,7 +132,7 @@ class DeviceRun {
     };
     switch (info.placement) {
       case Placement::feed:
-      case Placement::held: return for_node(info, viewed(values_[index(info.root)]));
+      case Placement::held: return viewed(values_[index(info.root)]);
       case Placement::known:
         if (!values_[index(slot)].defined()) set(slot, binding().known(slot));
         return values_[index(slot)];
@@ -222,7 +222,7 @@ class DeviceRun {
     bool plain = instruction.node->op->control_flow == ControlFlow::none;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (operands[i] < 0) continue;
-      inputs[i] = value(operands[i]);
+      inputs[i] = for_node(program_.slots()[index(operands[i])], value(operands[i]));
       plain &= is_plain(inputs[i]);
     }
     for (size_t i = 0; i < dtypes.size(); ++i) {

@@ -117,6 +117,17 @@ TEST(Pieces, PartsOfRowsKeepTheirStepsWhereTheWholeMoves) {
                     Tensor::of<float>({4, 2}, std::vector<float>{1, 2, 3, 4, 1, 2, 3, 4})});
 }
 
+TEST(Pieces, WithoutElementsLieNowhere) {
+  GraphBuilder b;
+  ValueId x = b.node("Relu", {b.input("x", DType::float32, {b.symbol("n"), 2})});
+  const auto columns = b.nodes("Split", {x, b.ints("ones", {1, 1})}, 2, {{"axis", int64_t{1}}});
+  b.output(b.node("Concat", {columns[1], columns[0]}, {{"axis", int64_t{1}}}));
+  const Program pieces(b.finish(), kPieces);
+  EXPECT_EQ(run(pieces, {Tensor(DType::float32, {0, 2})})[0].tensor().shape(), (Shape{0, 2}));
+  expect_same_bits(run(pieces, {Tensor::of<float>({1, 2}, std::vector<float>{1, 2})}),
+                   {Tensor::of<float>({1, 2}, std::vector<float>{2, 1})});
+}
+
 TEST(Pieces, OutputsOfTheGraphAreWrittenPieceByPiece) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});
