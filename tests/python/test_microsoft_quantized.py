@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contrib import compare
+from contrib import compare, model
 from test_microsoft_operators import ROUNDS, floats, pick, small, window
 
 # Not compared, because ONNX Runtime is at fault: QLinearSoftmax over one element (its 256 becomes 0), and QLinearAveragePool with ceil_mode
@@ -210,3 +210,49 @@ def test_results_are_those_of_onnxruntime(ort, case):
     for seed in range(ROUNDS):
         op_type, inputs, options = case(np.random.default_rng(seed))
         compare(ort, op_type, inputs, **options)
+
+
+def quantised_lstm(rng):
+    directions, hidden, width, steps, batch = small(rng, 1, 3), small(rng, 1, 9), small(rng, 1, 9), small(rng), small(rng)
+    per_channel = bool(rng.integers(2))
+
+    def layer(k):
+        dtype = np.int8
+        scale = rng.uniform(0.002, 0.004, (directions, 4 * hidden) if per_channel else (directions,)).astype(np.float32)
+        return rng.integers(-128, 128, (directions, k, 4 * hidden)).astype(dtype), scale, np.zeros(scale.shape, dtype)
+
+    w, w_scale, w_zero = layer(width)
+    r, r_scale, r_zero = layer(hidden)
+    inputs = {
+        "x": floats(rng, steps, batch, width),
+        "w": w,
+        "r": r,
+        "b": floats(rng, directions, 8 * hidden) if rng.integers(2) else None,
+        "lengths": rng.integers(1, steps + 1, batch).astype(np.int32) if rng.integers(2) else None,
+        "initial_h": None,
+        "initial_c": None,
+        "p": None,
+        "w_scale": w_scale,
+        "w_zero": w_zero,
+        "r_scale": r_scale,
+        "r_zero": r_zero,
+    }
+    attributes = {"hidden_size": hidden, "direction": "bidirectional" if directions == 2 else pick(rng, "forward", "reverse")}
+    return inputs, attributes
+
+
+def test_a_quantised_lstm_is_the_lstm_of_its_weights(ort):
+    constants = ("w", "r", "b", "w_scale", "w_zero", "r_scale", "r_zero")
+    for seed in range(ROUNDS):
+        inputs, attributes = quantised_lstm(np.random.default_rng(seed))
+        ours = compare(ort, "DynamicQuantizeLSTM", inputs, 3, attributes, constants, rtol=0.05, atol=0.05)
+
+        def floats_of(name, inputs=inputs):
+            scale, zero = (inputs[name + part].astype(np.float32).reshape(len(inputs["w_scale"]), 1, -1) for part in ("_scale", "_zero"))
+            return ((inputs[name] - zero) * scale).transpose(0, 2, 1)
+
+        exact = {name: inputs[name] for name in ("x", "w", "r", "b", "lengths")} | {"w": floats_of("w"), "r": floats_of("r")}
+        session = ort.InferenceSession(model("LSTM", exact, 3, attributes, domain=""))
+        expected = session.run(None, {name: array for name, array in exact.items() if array is not None})
+        for a, e in zip(ours, expected):
+            np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
