@@ -65,11 +65,18 @@ struct Scalars {
   static double count(RunContext& c) { return static_cast<double>(*c.in<int64_t>(1)); }
 };
 
-void check_shapes(const BindContext& c) {
+/// The kernels read and write all tensors as X's, and one rate and one count.
+void check_operands(const BindContext& c) {
+  for (int i = 0; i < c.num_inputs(); ++i)
+    if (!c.has_input(i)) throw Error(ErrorCode::invalid_argument, fmt::format("input {} is missing", i));
+  for (int i : {0, 1})
+    if (c.num_elements(i) != 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; expected one element", i == 0 ? "R" : "T", to_string(c.shape(i))));
   for (int i = 3; i < c.num_inputs(); ++i)
-    if (!(c.shape(i) == c.shape(2)))
+    if (!(c.shape(i) == c.shape(2)) || c.dtype(i) != c.dtype(2))
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("X is {}, input {} is {}; they must have the same shape", to_string(c.shape(2)), i, to_string(c.shape(i))));
+                  fmt::format("X is {}{}, input {} is {}{}; they must have the same type", short_name_of(c.dtype(2)), to_string(c.shape(2)),
+                              i, short_name_of(c.dtype(i)), to_string(c.shape(i))));
 }
 
 template <typename Fn>
@@ -87,7 +94,7 @@ struct Adagrad {
   float decay, epsilon;
 
   static Adagrad bind(BindContext& c) {
-    check_shapes(c);
+    check_operands(c);
     return {c.num_elements(2), Scalars::bind(c), c.get_float("decay_factor", 0), c.get_float("epsilon", 1e-6F)};
   }
   void run(RunContext& c) const {
@@ -111,7 +118,7 @@ struct Adam {
   float alpha, beta, epsilon, norm_post;
 
   static Adam bind(BindContext& c) {
-    check_shapes(c);
+    check_operands(c);
     return {c.num_elements(2),
             Scalars::bind(c),
             c.get_float("alpha", 0.9F),
@@ -145,7 +152,7 @@ struct Momentum {
   bool nesterov;
 
   static Momentum bind(BindContext& c) {
-    check_shapes(c);
+    check_operands(c);
     std::string_view mode = c.get_string("mode");
     if (mode != "standard" && mode != "nesterov")
       throw Error(ErrorCode::invalid_model, fmt::format("mode = \"{}\"; it must be standard or nesterov", mode));
