@@ -30,7 +30,7 @@ Reduction reduction_of(const Attributes& attributes) {
   return static_cast<Reduction>(found - std::begin(kNames));
 }
 
-// Integers wrap, as NumPy's do.
+// Integers wrap, as NumPy's do; the sum of booleans is their disjunction, the product their conjunction.
 template <typename T>
 T combine(Reduction reduction, T old_value, T update) {
   using Compute = typename ComputeType<T>::type;
@@ -57,7 +57,7 @@ T combine(Reduction reduction, T old_value, T update) {
 template <typename Fn>
 void visit_reduction(DType dtype, Reduction reduction, Fn&& fn) {
   if (reduction != Reduction::none) {
-    return visit_dtype<NumericTypes>(
+    return visit_dtype<concat_t<NumericTypes, TypeList<bool>>>(
         dtype, [&]<typename T>() { fn.template operator()<T>([reduction](T a, T b) { return combine(reduction, a, b); }); });
   }
   if (dtype == DType::string) return fn.template operator()<std::string>([](const std::string&, const std::string& b) { return b; });

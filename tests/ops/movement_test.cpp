@@ -301,5 +301,22 @@ TEST(Col2Im, IsTorchFold) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 5, 0, 5, 0, 16, 0, 6, 0, 4, 0, 1, 0, 9, 0, 0, 0, 10, 0, 3, 0, 8, 0, 3}));
 }
 
+TEST(Scatter, SumsAndProductsOfBooleansAreOrAndAnd) {
+  // NumPy: np.add, np.multiply, np.maximum and np.minimum of booleans.
+  auto scattered = [](std::string_view reduction, std::string_view op, Tensor indices) {
+    return values<bool>(run_op({std::string(op),
+                                18,
+                                {tensor<bool>({4}, {false, false, true, true}), indices, tensor<bool>({4}, {false, true, false, true})},
+                                {{"reduction", std::string(reduction)}}})[0]);
+  };
+  for (std::string_view op : {"ScatterElements", "ScatterND"}) {
+    const Tensor indices = op == "ScatterND" ? tensor<int64_t>({4, 1}, {0, 1, 2, 3}) : tensor<int64_t>({4}, {0, 1, 2, 3});
+    EXPECT_EQ(scattered("add", op, indices), (std::vector<bool>{false, true, true, true}));
+    EXPECT_EQ(scattered("mul", op, indices), (std::vector<bool>{false, false, false, true}));
+    EXPECT_EQ(scattered("max", op, indices), (std::vector<bool>{false, true, true, true}));
+    EXPECT_EQ(scattered("min", op, indices), (std::vector<bool>{false, false, false, true}));
+  }
+}
+
 }  // namespace
 }  // namespace treadle
