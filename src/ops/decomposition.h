@@ -46,12 +46,12 @@ class Decomposition {
   }
 
   std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {},
-                            std::string domain = {}) {
+                            std::string_view domain = "") {
     while (!inputs.empty() && inputs.back() == kNoValue) inputs.pop_back();
     NodeId made = graph_.add_node({.op_type = std::string(op_type),
                                    .inputs = std::move(inputs),
                                    .attributes = std::move(attributes),
-                                   .domain = std::move(domain),
+                                   .domain = std::string(domain),
                                    .name = name_ + "/" + std::string(op_type),
                                    .num_outputs = num_outputs},
                                   node_);

@@ -5,6 +5,7 @@
 
 #include "ops/list.h"
 #include "ops/microsoft.h"
+#include "ops/microsoft_attention.h"
 
 namespace treadle::ops {
 namespace {
@@ -207,7 +208,7 @@ std::vector<AttributeDef> product_attributes(std::initializer_list<AttributeDef>
 std::vector<OpDef> microsoft_domain_ops() {
   const Port x{"X", kFloats, "T"}, y{"Y", kFloats, "T"}, a{"A", kFloats, "T"}, b{"B", kFloats, "T"};
   const Port any_x{"X", kAllTensors, "T"}, any_y{"Y", kAllTensors, "T"};
-  return {
+  std::vector<OpDef> ops = {
       op("FusedMatMul", {a, b}, {y}, product_attributes(), decompose_fused_matmul),
       op("TransposeMatMul", {a, b}, {y}, product_attributes(), decompose_fused_matmul),
       op("FusedMatMulActivation", {a, b}, {y},
@@ -264,6 +265,8 @@ std::vector<OpDef> microsoft_domain_ops() {
       op("Trilu", {any_x, maybe("k", kInt64)}, {any_y}, {{"upper"}}, decompose_trilu),
       op("Unique", {any_x}, {any_y, {"idx", kInt64}, {"counts", kInt64}}, {}, decompose_unique),
   };
+  for (OpDef& attention : microsoft_attention_ops()) ops.push_back(std::move(attention));
+  return ops;
 }
 
 }  // namespace treadle::ops

@@ -4,6 +4,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
+#include "ops/microsoft_attention.h"
 #include "ops/sparse.h"
 
 namespace treadle::ops {
@@ -26,7 +27,7 @@ std::vector<OpDef> treadle_domain_ops() {
                              .infer = infer_yield,
                              .deterministic = false}};
   for (auto family : {fused_attention_ops, fused_elementwise_ops, fused_matmul_ops, fused_rotary_ops, quantized_matmul_ops,
-                      blocked_matmul_ops, sparse_ops})
+                      blocked_matmul_ops, cache_ops, sparse_ops})
     for (OpDef& op : family()) ops.push_back(std::move(op));
   return ops;
 }
