@@ -96,6 +96,8 @@ Attributes attention_attributes(const Decomposition& d) {
   return attributes;
 }
 
-std::vector<OpDef> microsoft_attention_ops() { return {group_query_attention_op()}; }
+std::vector<OpDef> microsoft_attention_ops() {
+  return {group_query_attention_op(), multi_head_attention_op(), decoder_masked_attention_op()};
+}
 
 }  // namespace treadle::ops
