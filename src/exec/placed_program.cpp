@@ -328,7 +328,7 @@ class PlacedRun {
       if (!datum.is_tensor()) continue;
       pointers[k] = datum.tensor().raw();
       declare(queue, at[k], datum, is_input ? Access::read : Access::write, instruction.node->name);
-      if (location(at[k]).memory == Memory::held) keep.push_back(std::move(datum));
+      if (location(at[k]).memory == Memory::held) keep.push_back(places_[index(at[k])].datum);  // what a node gets may be lent
     }
     std::byte* scratch = step.scratch >= 0 ? owner_.planned_[index(step.scratch)] : nullptr;
     if (step.scratch >= 0)
@@ -444,8 +444,9 @@ class PlacedRun {
                           : to.device == DevicePlacement::kHost ? CopyKind::device_to_host
                                                                 : CopyKind::device_to_device;
     queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
-    // Both sides stay until the copy is done.
-    if (from.memory == Memory::held || to.memory == Memory::held) queue.enqueue([source, target] {}, "keep");
+    // Both sides stay until the copy is done; what value_at gives may be lent.
+    if (from.memory == Memory::held || to.memory == Memory::held)
+      queue.enqueue([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {}, "keep");
     // An output of a node that is bound in the run gets its memory here, not from the frame.
     if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined())
       frame_.put(to.slot, target);

@@ -127,5 +127,21 @@ feed x [2,2] = 1 -2 3 -4
 )");
 }
 
+TEST(FoundGraphs, OutputThatIsAViewOfWhatWasWrittenOver) {
+  expect_right(R"(
+opset 21
+input x float64 [3,1]
+constant c8 int64 [1] = 0
+v4 = Neg(x)
+v6 = Abs(v4)
+v9 = Unsqueeze(v6, c8)
+v25 = Exp(v6)
+output v25 float64
+output v9 float64
+feeds
+feed x [3,1] = 2.5 3 4
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs
