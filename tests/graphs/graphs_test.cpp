@@ -8,6 +8,15 @@
 namespace treadle::graphs {
 namespace {
 
+std::string first_failure(const Case& c, const std::vector<Setting>& settings) {
+  const Judgement judgement = judge(c);
+  for (const Setting& setting : settings) {
+    std::string failure = run_case(c, judgement, setting);
+    if (!failure.empty()) return to_string(setting) + "\n" + failure + "\n" + print(c);
+  }
+  return {};
+}
+
 TEST(Graphs, TheTextOfACaseIsReadBackTheSame) {
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     const std::string text = print(Generator(seed).generate());
@@ -57,6 +66,14 @@ feed x [3] = 0 1 2
   EXPECT_EQ(compare(to_tensor(y), judgement[0][0]), "");
   y.f[1] *= 1 + 1e-4;
   EXPECT_NE(compare(to_tensor(y), judgement[0][0]), "");
+}
+
+TEST(Graphs, RandomGraphsGiveWhatTheInterpreterGives) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937 random(seed);
+    const std::string failure = first_failure(Generator(seed).generate(), {random_setting(random), random_setting(random)});
+    EXPECT_TRUE(failure.empty() || failure.find("error not_implemented") != std::string::npos) << "seed " << seed << ", " << failure;
+  }
 }
 
 }  // namespace
