@@ -28,7 +28,7 @@ constexpr const char* kUsage =
 
 struct Options {
   uint32_t seed = 1;
-  int64_t count = INT64_MAX, seconds = 0, settings = 3, failures = 1'000'000;
+  int64_t count = UINT32_MAX, seconds = 0, settings = 3, failures = 1'000'000;
   bool all_settings = false, shrink = true, beyond_plain = false;
   std::string out, replay;
   bool print = false;
