@@ -125,14 +125,14 @@ void Binding::evaluate() {
   }
 }
 
-void Binding::check_views() const {
-  for (const Program::CheckedView& view : program_.checked_views())
-    if (shape(view.input).num_elements() != shape(view.output).num_elements())
-      throw Error(ErrorCode::invalid_argument,
-                  "the output \"" + program_.name(view.output) + "\" of shape " + to_string(shape(view.output)) + " has " +
-                      std::to_string(shape(view.output).num_elements()) + " elements, the input \"" + program_.name(view.input) +
-                      "\" of shape " + to_string(shape(view.input)) + " has " + std::to_string(shape(view.input).num_elements()))
-          .add_context(describe(*view.node) + ", binding shapes");
+void Binding::compare_extents() const {
+  for (const auto& [node, a, b, what] : program_.comparisons()) {
+    const int64_t is = a.value(values_), other = b.value(values_);
+    if (is == other) continue;
+    auto text = [](const Dim& dim, int64_t value) { return (dim.is_const() ? "" : to_string(dim) + " = ") + std::to_string(value); };
+    throw Error(ErrorCode::invalid_argument, what + ": " + text(a.dim, is) + " and " + text(b.dim, other) + " differ")
+        .add_context(describe(*node) + ", binding shapes");
+  }
 }
 
 void Binding::bind_instruction(const Instruction& instruction, int max_threads) {
@@ -221,7 +221,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
   max_threads_ = max_threads;
   evaluate();
-  check_views();
+  compare_extents();
   if (again)
     bind_again();
   else

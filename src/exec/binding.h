@@ -87,7 +87,7 @@ class Binding {
  private:
   friend struct BindingCache;
   void evaluate();
-  void check_views() const;
+  void compare_extents() const;
   void pack_ahead(int max_threads, ThreadPool* pool);
   void bind_all(ThreadPool* pool);
   void bind_again();

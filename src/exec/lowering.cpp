@@ -21,6 +21,7 @@
 #include "exec/program.h"
 #include "exec/shared_packed.h"
 #include "exec/verify_plan.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -341,6 +342,7 @@ class Lowering {
         Placement placement = slot(slot_of(node.inputs[static_cast<size_t>(input)])).placement;
         made.dynamic |= placement != Placement::constant && placement != Placement::known;
       }
+      if (!made.dynamic) note_comparisons(node, made);
       p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
       made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
       p_.state_bytes_ += made.kernel->state_bytes;
@@ -356,17 +358,34 @@ class Lowering {
     p_.instructions_.push_back(std::move(made));
   }
 
+  // Inference takes extents to be equal that need not be, and extents that it could not tell come from a declaration. Where the feeds'
+  // shapes determine what inference says, binding compares; otherwise the node is bound in the run, where its outputs are compared.
+  void note_comparisons(const Node& node, Instruction& made) {
+    const Inferred inferred = infer_alone(graph_, node);
+    for (const Assumption& assumed : inferred.assumptions)
+      if (is_determined(assumed.a) && is_determined(assumed.b)) compare(node, assumed.a, assumed.b, assumed.what);
+    for (size_t i = 0; i < node.outputs.size() && !made.dynamic; ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      const SymbolicShape& declared = *graph_.type(node.outputs[i]).shape;
+      const Type& told = inferred.outputs[i];
+      made.dynamic = !told.shape || told.shape->size() != declared.size() || !extents_are_static(told);
+      for (size_t axis = 0; axis < declared.size() && !made.dynamic; ++axis)
+        compare(node, (*told.shape)[axis], declared[axis],
+                fmt::format("axis {} of \"{}\", inferred and declared", axis, graph_.value(node.outputs[i]).name));
+    }
+  }
+
+  void compare(const Node& node, const Dim& a, const Dim& b, std::string what) {
+    if (a != b) p_.comparisons_.push_back({&node, extent_of(0, 0, a), extent_of(0, 0, b), std::move(what)});
+  }
+
   void share_bytes() {
     Sharing sharing = choose_sharing(p_, options_);
     p_.slots_ = std::move(sharing.slots);
     viewed_ = std::move(sharing.viewed);
     std::vector<Instruction> kept;
-    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
-      if (!sharing.elided[i])
-        kept.push_back(std::move(p_.instructions_[i]));
-      else
-        note_view(p_.instructions_[i], sharing.places);
-    }
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
     p_.instructions_ = std::move(kept);
     note_parts(sharing.places);
     note_rewritten(sharing.places);
@@ -385,12 +404,6 @@ class Lowering {
         maker = places.base[static_cast<size_t>(maker)];
       p_.slots_[s].rewritten = made[static_cast<size_t>(maker)] < last_write[static_cast<size_t>(p_.slots_[s].root)];
     }
-  }
-
-  // Its extents may come from other inputs than its elements do, and symbols that are not equal may have any values.
-  void note_view(const Instruction& elided, const Places& places) {
-    const int32_t output = p_.operands(elided)[elided.num_inputs], input = places.base[static_cast<size_t>(output)];
-    if (product(*p_.type(input).shape) != product(*p_.type(output).shape)) p_.checked_views_.push_back({elided.node, input, output});
   }
 
   // Values whose bytes do not begin where their root's do, each behind what it lies in.
@@ -519,6 +532,7 @@ class Lowering {
         p_.known_elements_.push_back(extent_of(s, i, (*value.known)[i]));
       }
     }
+    for (const Program::Comparison& comparison : p_.comparisons_) need(need, comparison.a.dim), need(need, comparison.b.dim);
     for (const Instruction& instruction : p_.instructions_)
       for (const auto& body : instruction.bodies)
         for (int32_t symbol : body->symbols_)

@@ -164,12 +164,6 @@ class Program {
   };
   /// Bases come before what lies in them.
   std::span<const Part> parts() const { return parts_; }
-  /// A view that no instruction makes, whose extents may have another product than its input's: binding compares them.
-  struct CheckedView {
-    const Node* node;
-    int32_t input, output;
-  };
-  std::span<const CheckedView> checked_views() const { return checked_views_; }
   /// What binding evaluates, and where the results go.
   const ExtentCode& extent_code() const { return extent_code_; }
   size_t num_expressions() const { return num_expressions_; }
@@ -182,6 +176,13 @@ class Program {
   };
   std::span<const SymbolicExtent> symbolic_extents() const { return symbolic_extents_; }
   std::span<const SymbolicExtent> known_elements() const { return known_elements_; }
+  /// Two extents that inference or a declaration takes to be equal, of which the feeds' shapes decide: binding compares them.
+  struct Comparison {
+    const Node* node;
+    SymbolicExtent a, b;
+    std::string what;
+  };
+  std::span<const Comparison> comparisons() const { return comparisons_; }
   /// Symbols among them: what a binding depends on.
   std::span<const int32_t> symbols() const { return symbols_; }
   BindingCache& bindings() const { return *bindings_; }
@@ -199,10 +200,10 @@ class Program {
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
   std::vector<Part> parts_;
-  std::vector<CheckedView> checked_views_;
   ExtentCode extent_code_;
   size_t num_expressions_ = 0;  // in the symbol table, when the program was made
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
+  std::vector<Comparison> comparisons_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
   size_t state_bytes_ = 0;
   std::unique_ptr<BindingCache> bindings_;

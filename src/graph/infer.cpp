@@ -6,14 +6,18 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "graph/custom_ops.h"
+#include "graph/inferred_types.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
 const Type kUnknownType;
+
+thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // of the infer_alone() under way
 
 std::optional<KnownValues> integers_of(const Tensor& tensor) {
   if (tensor.num_elements() > kMaxKnownValues) return std::nullopt;
@@ -39,10 +43,45 @@ Dim merge_dims(const Dim& inferred, const Dim& declared, bool* contradiction) {
     if (contradiction) *contradiction = true;
     return inferred;
   }
-  if (inferred.is_const()) return inferred;
-  if (declared.is_const()) return declared;
-  // Two expressions: one that the feeds' shapes determine is worth more than one that only the run can tell.
+  // Declarations may be wrong (of a batch of 1, where the input has become symbolic): they stand in only for what inference cannot tell.
+  // Where the run is to tell, the executor compares.
   return inferred.data_dependent() && !declared.data_dependent() ? declared : inferred;
+}
+
+std::vector<InferContext::Operand> operands_of(const Graph& graph, const Node& node) {
+  std::vector<InferContext::Operand> operands(node.inputs.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (node.inputs[i] == kNoValue) continue;
+    const Value& value = graph.value(node.inputs[i]);
+    // What lies at an odd address is large: weights, of which inference wants no elements.
+    const Tensor* content = graph.stored_tensor(node.inputs[i]);
+    operands[i] = {value.type, content && is_aligned(*content) ? content : nullptr, value.known};
+  }
+  return operands;
+}
+
+// A tensor of this dtype holds the integer as it is: it neither wraps around nor is it rounded.
+bool holds(DType dtype, int64_t value) {
+  auto within = [&]<typename T>(T) { return value >= std::numeric_limits<T>::min() && value <= std::numeric_limits<T>::max(); };
+  switch (dtype) {
+    case DType::int32: return within(int32_t{});
+    case DType::int16: return within(int16_t{});
+    case DType::int8: return within(int8_t{});
+    case DType::uint8: return within(uint8_t{});
+    case DType::uint16: return within(uint16_t{});
+    case DType::uint32: return within(uint32_t{});
+    case DType::uint64: return value >= 0;
+    case DType::float32: return value >= -(int64_t{1} << 24) && value <= int64_t{1} << 24;
+    case DType::float64: return value >= -(int64_t{1} << 53) && value <= int64_t{1} << 53;
+    default: return true;
+  }
+}
+
+// Elements are known one by one, row-major, so that their number must be; what a dtype cannot hold would wrap around, or be rounded, in a
+// run.
+bool fits(const KnownValues& values, const Type& type) {
+  return type.is_static() && type.static_shape().num_elements() == static_cast<int64_t>(values.size()) &&
+         std::all_of(values.begin(), values.end(), [&](const Dim& value) { return !value.is_const() || holds(type.dtype, value.value()); });
 }
 
 // What a graph's values, and those of the bodies in it, are known to be.
@@ -68,23 +107,6 @@ struct Knowledge {
       for (const Body& body : graph.node(id).bodies) (body_knowledge++)->restore(*body.graph);
   }
 };
-
-/// A tensor of this dtype holds the integer as it is: it neither wraps around nor is it rounded.
-bool holds(DType dtype, int64_t value) {
-  auto within = [&]<typename T>(T) { return value >= std::numeric_limits<T>::min() && value <= std::numeric_limits<T>::max(); };
-  switch (dtype) {
-    case DType::int32: return within(int32_t{});
-    case DType::int16: return within(int16_t{});
-    case DType::int8: return within(int8_t{});
-    case DType::uint8: return within(uint8_t{});
-    case DType::uint16: return within(uint16_t{});
-    case DType::uint32: return within(uint32_t{});
-    case DType::uint64: return value >= 0;
-    case DType::float32: return value >= -(int64_t{1} << 24) && value <= int64_t{1} << 24;
-    case DType::float64: return value >= -(int64_t{1} << 53) && value <= int64_t{1} << 53;
-    default: return true;
-  }
-}
 
 }  // namespace
 
@@ -132,11 +154,8 @@ void InferContext::set_output(int i, Type type) {
 }
 
 void InferContext::set_known(int i, KnownValues values) {
-  if (i >= static_cast<int>(outputs.size()) || static_cast<int64_t>(values.size()) > kMaxKnownValues) return;
-  const Type& type = outputs[static_cast<size_t>(i)];
-  for (const Dim& value : values)
-    if (value.is_const() && !holds(type.dtype, value.value())) return;
-  known_outputs[static_cast<size_t>(i)] = std::move(values);
+  if (i < static_cast<int>(outputs.size()) && static_cast<int64_t>(values.size()) <= kMaxKnownValues)
+    known_outputs[static_cast<size_t>(i)] = std::move(values);
 }
 
 SymbolicShape InferContext::data_dependent_shape(std::string_view hint, int rank) {
@@ -238,14 +257,7 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
   try {
     graph.symbols().charge_inference();
     check_schema(graph, node);
-    std::vector<InferContext::Operand> operands(node.inputs.size());
-    for (size_t i = 0; i < operands.size(); ++i) {
-      if (node.inputs[i] == kNoValue) continue;
-      const Value& value = graph.value(node.inputs[i]);
-      // What lies at an odd address is large: weights, of which inference wants no elements.
-      const Tensor* content = graph.stored_tensor(node.inputs[i]);
-      operands[i] = {value.type, content && is_aligned(*content) ? content : nullptr, value.known};
-    }
+    const std::vector<InferContext::Operand> operands = operands_of(graph, node);
     std::map<const Body*, Knowledge> before_loop;
     auto infer_body = [&](const Body& body, std::span<const Type> types) {
       Graph& inside = *body.graph;
@@ -282,11 +294,31 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
         options.warn(fmt::format("{}: output \"{}\" is declared {}, inferred {}; the inferred type is taken", describe(node), output.name,
                                  to_string(output.type), to_string(context.outputs[i])));
       output.type = std::move(merged);
-      if (context.known_outputs[i]) output.known = std::move(context.known_outputs[i]);
+      if (context.known_outputs[i] && fits(*context.known_outputs[i], output.type)) output.known = std::move(context.known_outputs[i]);
     }
   } catch (Error& error) {
     throw error.add_context(describe(node) + ", during shape inference", describe_operands(graph, node));
   }
+}
+
+Inferred infer_alone(const Graph& graph, const Node& node) {
+  const std::vector<InferContext::Operand> operands = operands_of(graph, node);
+  InferContext context(node, graph.symbols(), operands, {});
+  std::vector<Assumption> assumptions;
+  struct Noting {
+    std::vector<Assumption>* before;
+    explicit Noting(std::vector<Assumption>& target) : before(std::exchange(noted_assumptions, &target)) {}
+    ~Noting() { noted_assumptions = before; }
+  };
+  {
+    const Noting noting(assumptions);
+    if (node.op->infer) node.op->infer(context);
+  }
+  return {std::move(context.outputs), std::move(assumptions)};
+}
+
+void assume_equal(const Dim& a, const Dim& b, std::string_view what) {
+  if (noted_assumptions && a != b) noted_assumptions->push_back({a, b, std::string(what)});
 }
 
 void infer(Graph& graph, const InferOptions& options) {

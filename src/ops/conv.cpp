@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/infer.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "kernels/conv/plain.h"
 #include "ops/checks.h"
@@ -35,6 +36,7 @@ void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType resul
   if (x[1].is_const() && w[1].is_const() && x[1].value() != w[1].value() * group)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("W has {} input channels, X has {} (group={})", w[1].value(), x[1].value(), group));
+  assume_equal(x[1], w[1] * group, "channels of X and of W in all groups");
   if (w[0].is_const() && w[0].value() % group != 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} filters cannot be split into {} groups", w[0].value(), group));
   const std::vector<int64_t>& kernel_shape = c.get_ints("kernel_shape");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "graph/infer.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
 #include "ops/list.h"
@@ -19,6 +20,7 @@ void infer(InferContext& c) {
   size_t rank = shape.size();
   if (rank < 2 || (shape[rank - 1].is_const() && shape[rank - 2].is_const() && !(shape[rank - 1] == shape[rank - 2])))
     throw Error(ErrorCode::invalid_argument, fmt::format("X is {}; its last two axes must form square matrices", to_string(shape)));
+  assume_equal(shape[rank - 1], shape[rank - 2], "rows and columns of a square matrix");
   c.set_output(0, c.dtype(0), SymbolicShape(shape.begin(), shape.end() - 2));
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/infer.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
 #include "ops/gradients.h"
@@ -27,6 +28,7 @@ void infer_loss(InferContext& c) {
     for (size_t i = 0; fits && i < labels.size(); ++i) {
       const Dim& extent = scores[i == 0 ? 0 : i + 1];
       fits = !extent.is_const() || !labels[i].is_const() || extent == labels[i];
+      if (fits) assume_equal(extent, labels[i], "extents of the input and of the target");
     }
     if (!fits)
       throw Error(ErrorCode::invalid_argument,
@@ -37,6 +39,7 @@ void infer_loss(InferContext& c) {
       (c.rank(2) != 1 || (c.shape(2)[0].is_const() && c.shape(0)[1].is_const() && !(c.shape(2)[0] == c.shape(0)[1]))))
     throw Error(ErrorCode::invalid_argument, fmt::format("the weights {} must have one entry for each of the {} classes",
                                                          to_string(c.shape(2)), to_string(c.shape(0)[1])));
+  if (c.has_rank(2) && c.has_rank(0)) assume_equal(c.shape(2)[0], c.shape(0)[1], "weights and classes");
   if (reduction != "none") return c.set_output(0, c.dtype(0), SymbolicShape{});
   if (c.has_rank(1))
     c.set_output(0, c.dtype(0), c.shape(1));

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "graph/inferred_types.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -55,6 +56,7 @@ Cost move_cost(const ShapeContext& c) {
 Dim unify(const Dim& a, const Dim& b, std::string_view what) {
   if (a.is_const() && b.is_const() && a != b)
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} and {} differ", what, to_string(a), to_string(b)));
+  assume_equal(a, b, what);
   if (a.is_const()) return a;
   if (b.is_const()) return b;
   return a.data_dependent() ? b : a;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/infer.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -72,6 +73,7 @@ void infer_reshape(InferContext& c) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} has {} elements, {} would have {}", to_string(c.shape(0)), have.value(), to_string(out), want.value()));
   }
+  if (c.has_rank(0)) assume_equal(product(c.shape(0)), product(out), "elements of the input and of the output");
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
@@ -102,6 +104,7 @@ void infer_squeeze(InferContext& c) {
       const auto at = static_cast<size_t>(normalise_axis(axis, c.rank(0), "axes"));
       if (in[at].is_const() && !in[at].is_const(1))
         throw Error(ErrorCode::invalid_argument, fmt::format("axis {} of {} has {} elements, not 1", axis, to_string(in), in[at].value()));
+      assume_equal(in[at], 1, "an axis that is removed");
       removed[at] = true;
     }
   } else {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "graph/infer.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -32,6 +33,7 @@ void infer_split(InferContext& c) {
     if (total.is_const() && extent.is_const() && total != extent)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the parts add up to {}, axis {} has {} elements", total.value(), axis, extent.value()));
+    assume_equal(total, extent, "the parts and the extent");
     lengths = std::move(*wanted);
   } else if (c.has_input(1)) {
     for (int i = 0; i < count; ++i) lengths.push_back(c.data_dependent_dim("split"));
