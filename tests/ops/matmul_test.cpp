@@ -124,7 +124,7 @@ TEST(MatMul, RefusesExtentsThatOnlyTheRunShowsToDiffer) {
     exec::run(program, feeds, outputs, {});
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("columns of A and rows of B: 3 and 2 differ"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("columns of A and rows of B: k = 3 and l = 2 differ"), std::string::npos) << error.what();
   }
 }
 
