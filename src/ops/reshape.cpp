@@ -62,6 +62,9 @@ void infer_reshape(InferContext& c) {
       hole = i;
     } else if (extent.is_const() && extent.value() < 0) {
       throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = {} is negative", i, extent.value()));
+    } else if (!extent.is_const() && zero_is_copy && c.has_rank(0) && static_cast<int>(i) < c.rank(0) && c.shape(0)[i] != extent) {
+      // A symbol that is 0 in a run copies an extent, which then is to be 0 as well.
+      assume_equal((Dim(1) - minimum(extent, 1)) * c.shape(0)[i], 0, fmt::format("what shape[{}] = 0 copies, and 0", i));
     }
     out.push_back(extent);
   }
