@@ -339,6 +339,7 @@ DescribedPlan Describing::on_streams(const StreamPlan& streams, std::span<const 
           DescribedPlan::Operand operand{.value = operands[k], .place = streams.operands[from.first_operand + k]};
           if (operand.value >= 0) {
             describe_reader(instruction, k, instruction.first_operand + k, operand);
+            step.on_loan |= instruction.dynamic && slots_[index(operand.value)].rewritten;
             const DescribedPlan::Place& place = plan_.places[index(operand.place)];
             operand.at = place.home == Home::planned ? place.offset : 0;
           }

@@ -72,6 +72,7 @@ struct DescribedPlan {
     uint32_t first_operand = 0;
     uint16_t num_inputs = 0, num_outputs = 0;
     bool dynamic = false;     ///< makes the memory of its outputs
+    bool on_loan = false;     ///< it does not hold the memory that it is given
     size_t blocks = 0;        ///< of a join or split: rows before its axis
     bool along_rows = false;  ///< of a join or split: the axis is the last one
     int32_t scratch = -1;     ///< a place

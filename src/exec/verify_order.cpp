@@ -146,6 +146,18 @@ void check_within(const DescribedPlan& plan, int32_t place, const std::vector<By
   }
 }
 
+// Held memory of devices goes when the step that was issued last among those that touch it has ended; others hold it, or end before.
+void check_held(const DescribedPlan& plan, int32_t place, const std::vector<BytesTouched>& touches, const Before& before,
+                const Report& report) {
+  if (plan.places[index(place)].uses < 0 || touches.empty()) return;
+  const int32_t last = touches.back().step;
+  for (const BytesTouched& touch : touches)
+    if (!touch.holds && touch.step != last && !before(touch.step, last))
+      return report(fmt::format("{} does not hold \"{}\", which goes with {}, and is not ordered after it",
+                                describe_step(plan, index(touch.step)), plan.values[index(plan.places[index(place)].root)].name,
+                                describe_step(plan, index(last))));
+}
+
 // Places that have bytes of an arena in common: all steps of the one are over when those of the other begin.
 void check_between(const DescribedPlan& plan, const Touches& touches, const Before& before, const Report& report) {
   std::vector<int32_t> order;
@@ -196,7 +208,9 @@ void check_order(const DescribedPlan& plan, const Touches& touches, const Report
     check([&](int32_t a, int32_t b) { return order.before(a, b); });
   } else {
     const Clocks clocks(plan, report);
-    check([&](int32_t a, int32_t b) { return clocks.before(a, b); });
+    const Before before = [&](int32_t a, int32_t b) { return clocks.before(a, b); };
+    check(before);
+    for (size_t p = 0; p < touches.size(); ++p) check_held(plan, static_cast<int32_t>(p), touches[p], before, report);
   }
 }
 

@@ -38,6 +38,7 @@ struct BytesTouched {
   int32_t step;
   Stretch bytes;  ///< in the memory of the place
   bool writes;
+  bool holds = true;  ///< the memory stays at least until the step has ended
 };
 using Touches = std::vector<std::vector<BytesTouched>>;  // per place
 using Report = std::function<void(std::string)>;

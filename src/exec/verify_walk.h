@@ -118,7 +118,7 @@ class Walk {
     State& state = states_[index(place)];
     if (state.last_use != static_cast<int32_t>(step_)) ++state.num_uses;
     state.last_use = static_cast<int32_t>(step_);
-    if (!touches_.empty()) touches_[index(place)].push_back({static_cast<int32_t>(step_), bytes, writes});
+    if (!touches_.empty()) touches_[index(place)].push_back({static_cast<int32_t>(step_), bytes, writes, !plan_.steps[step_].on_loan});
   }
 
   template <typename Who>

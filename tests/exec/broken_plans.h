@@ -144,8 +144,8 @@ inline BreakablePlan by_readiness(std::shared_ptr<Graph> graph = branches()) {
 }
 
 /// Two devices beside the host; in their arenas nothing shares bytes.
-inline BreakablePlan on_streams() {
-  BreakablePlan made(branches(), {.parallel = true});
+inline BreakablePlan on_streams(std::shared_ptr<Graph> graph = branches()) {
+  BreakablePlan made(std::move(graph), {.parallel = true});
   const exec::DevicePlacement placement = exec::place_instructions(*made.program, {.of_node = [](const Node& node) {
     return node.name == "both" ? 0 : node.name.starts_with("left") ? 1 : 2;
   }});

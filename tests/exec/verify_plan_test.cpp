@@ -289,6 +289,22 @@ TEST(VerifyPlan, WhatIsWrongOnStreamsIsFound) {
   EXPECT_GT(fences, 3);
 }
 
+// A copy to the host, and a kernel on the device that was issued last.
+TEST(VerifyPlan, MemoryOfADeviceStaysForAllThatUseIt) {
+  auto make = [] {
+    testing::GraphBuilder b;
+    ValueId first = b.node("Tanh", {b.input("x", DType::float32, {4, 4})}, {}, "left");
+    b.output(first);
+    b.output(b.node("Exp", {first}, {}, "left2"));
+    return testing::on_streams(b.finish());
+  };
+  expect_found(make, {{"nobody holds it",
+                       [](auto& b) {
+                         for (auto& step : b.plan.steps) step.on_loan |= step.act == Act::copy;
+                       },
+                       "does not hold \"left_out\", which goes with"}});
+}
+
 TEST(VerifyPlan, WhatIsWrongUnderABudgetIsFound) {
   auto first = [](BreakablePlan& b, Act act) {
     return static_cast<size_t>(std::find_if(b.plan.steps.begin(), b.plan.steps.end(), [&](const auto& step) { return step.act == act; }) -
