@@ -16,6 +16,7 @@ import collections
 import functools
 import multiprocessing
 import re
+import resource
 import sys
 import time
 import traceback
@@ -42,6 +43,7 @@ MAKERS = {
 }
 NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1}
 BATCH = 12
+MEMORY_LIMIT = 4 << 30  # of a process that runs broken cases
 # What a judge has no kernel for is no disagreement.
 _MISSING = ("not known to onnxruntime", "NOT_IMPLEMENTED", "INVALID_GRAPH", "Type Error", "No Op registered", "not implemented", "ImplementationError")
 # Treadle's words for a dtype that an operator does not compute.
@@ -164,6 +166,8 @@ def run_batch(cases: Sequence[Case], bad: bool) -> Tally:
 
 def worker(seeds: Iterable[int], chosen: frozenset[str], bad: bool, results, until: float) -> None:
     """Runs batches; says which one before it begins, so that the parent knows what killed a child."""
+    if bad:
+        limit_memory()
     for seed in seeds:
         if time.time() > until:
             break
@@ -175,9 +179,19 @@ def worker(seeds: Iterable[int], chosen: frozenset[str], bad: bool, results, unt
     results.send(("end", None))
 
 
+def limit_memory() -> None:
+    """A broken extent asks for gigabytes: they are refused, which has to be an error as well."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+
+
 def dies(run: Callable[[Sequence[Case]], list[Result]], cases: Sequence[Case]) -> str:
     """How a run of these cases kills a process, or an empty string."""
-    child = multiprocessing.get_context("fork").Process(target=run, args=(cases,))
+
+    def limited() -> None:
+        limit_memory()
+        run(cases)
+
+    child = multiprocessing.get_context("fork").Process(target=limited)
     child.start()
     child.join(60)
     if child.is_alive():

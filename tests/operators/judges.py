@@ -90,7 +90,7 @@ def treadle_run(cases: Sequence[Case]) -> list[Result]:
         data, feeds, names = model_of(cases, cases[0].opset, 13)
         session = treadle.InferenceSession(data, _OPTIONS)
         found = session.run(None, feeds)
-    except (treadle.Error, ValueError) as error:  # ValueError: NumPy has no array of such extents
+    except (treadle.Error, ValueError, MemoryError) as error:  # ValueError: NumPy has no array of such extents
         if len(cases) == 1:
             return [Result(None, _text(error))]
         middle = len(cases) // 2
