@@ -7,8 +7,8 @@ void Walk::join(const Step& step) {
   const auto operands = operands_of(step);
   const Operand& whole = operands[step.num_inputs];
   const Value& value = plan_.values[index(whole.value)];
+  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // nothing is joined
   take_scratch(step);
-  if (step.blocks == 0 || value.bytes.empty()) return define(whole);
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
   bool copies = false;

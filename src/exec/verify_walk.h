@@ -230,6 +230,10 @@ class Walk {
   void take(int32_t place, size_t base, const Who& who) {
     const Place& own = place_of(place);
     State& state = states_[index(place)];
+    if (own.home == Home::planned) {  // where it was before, it is no more
+      auto& owners = owners_[index(own.memory)];
+      if (auto old = owners.find(state.base); old != owners.end() && old->second == place) owners.erase(old);
+    }
     state.status = Status::here;
     state.base = base;
     if (own.home != Home::planned || own.size_bytes == 0) return;
