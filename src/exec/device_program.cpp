@@ -128,7 +128,7 @@ class DeviceRun {
     const Slot& info = program_.slots()[index(slot)];
     auto viewed = [&](const Datum& root) -> Datum {
       if (!root.is_tensor() || info.root == slot) return root;
-      return root.tensor().reshaped(binding().shape(slot));
+      return whole_as(root.tensor(), info.dtype, binding().shape(slot));
     };
     switch (info.placement) {
       case Placement::feed:

@@ -161,12 +161,13 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       if (!bound_[k].defined() || program_.slots()[static_cast<size_t>(outputs[k])].root != slot) continue;
       const Tensor& memory = bound_[k].tensor();
       const Shape& shape = binding_->shape(outputs[k]);
-      if (memory.dtype() != info.dtype || memory.shape() != shape)
+      const DType dtype = program_.slots()[static_cast<size_t>(outputs[k])].dtype;
+      if (memory.dtype() != dtype || memory.shape() != shape)
         throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program_.graph().output_names[k],
-                                                             describe(memory), short_name_of(info.dtype), to_string(shape)));
+                                                             describe(memory), short_name_of(dtype), to_string(shape)));
       if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
       if (info.in_pieces && is_fed(memory)) continue;                          // as is what would be written over before it is read
-      tensor = memory.reshaped(binding_->shape(slot));
+      tensor = whole_as(memory, info.dtype, binding_->shape(slot));
       break;
     }
     if (!tensor.defined()) tensor = make_beside_feed(slot, memory);
@@ -321,6 +322,11 @@ Datum for_node(const Slot& slot, Datum value) {
   return Tensor(tensor.dtype(), tensor.shape(), tensor.strides(), std::move(loan), offset);
 }
 
+Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape) {
+  if (root.dtype() == dtype) return root.reshaped(shape);
+  return {dtype, shape, root.storage(), static_cast<size_t>(root.raw() - root.storage()->data())};
+}
+
 Datum Frame::datum_of(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
@@ -333,7 +339,7 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
       if (slot.row_step != 0)
         tensor = part_of_rows(slot, shape, whole.storage(), static_cast<size_t>(whole.raw() - whole.storage()->data()) + offset);
       else if (offset == 0 && shape.num_elements() == whole.num_elements())
-        tensor = whole.reshaped(shape);
+        tensor = whole_as(whole, slot.dtype, shape);
       else
         tensor = Tensor(slot.dtype, shape, whole.storage(), static_cast<size_t>(whole.raw() - whole.storage()->data()) + offset);
     }

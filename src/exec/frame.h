@@ -63,6 +63,9 @@ struct Caller {
 /// A held value for a node of a run: on loan where it is written over later, so that a node which keeps it makes a copy.
 Datum for_node(const Slot& slot, Datum value);
 
+/// What has all bytes of a root: with other extents, or of another dtype as wide (BitCast, a table of bytes in place).
+Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape);
+
 /// How a run is done, apart from what it computes.
 struct RunControl {
   ThreadPool* pool = nullptr;

@@ -207,7 +207,7 @@ class PlacedRun {
     const StreamPlan::Location& found = location(at);
     const Slot& info = slot_info(slot);
     auto viewed = [&](const Datum& root) -> Datum {
-      return root.is_tensor() && found.slot != slot ? Datum(root.tensor().reshaped(binding().shape(slot))) : root;
+      return root.is_tensor() && found.slot != slot ? Datum(whole_as(root.tensor(), info.dtype, binding().shape(slot))) : root;
     };
     switch (found.memory) {
       case Memory::planned: {

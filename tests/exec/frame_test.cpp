@@ -266,6 +266,20 @@ TEST(Frame, StridedFeedsAreRead) {
     for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(y.data<float>()[i * 8 + j], std::pow(memory.data<float>()[j * 2 + i] + 1, 2.0F));
 }
 
+TEST(Frame, AViewOfAnotherDtypeHasItsOwn) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {2});
+  b.output(b.node("BitCast", {b.node("Neg", {x})}, {{"to", int64_t{6}}}));
+  const Program program(b.finish());
+  const std::vector<Datum> bound{Tensor(DType::int32, {2})};
+  for (bool into_memory : {false, true}) {
+    const Tensor bits = run_all(program, {floats({2})}, into_memory ? bound : std::vector<Datum>{})[0].tensor();
+    ASSERT_EQ(bits.dtype(), DType::int32);
+    EXPECT_EQ(static_cast<uint32_t>(bits.data<int32_t>()[0]), 0xBF800000U);  // -1
+    EXPECT_EQ(static_cast<uint32_t>(bits.data<int32_t>()[1]), 0xC0000000U);  // -2
+  }
+}
+
 TEST(Frame, ASequenceKeepsElementsThatAreWrittenOverLater) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {2});
