@@ -10,18 +10,22 @@
 namespace treadle::ops {
 namespace {
 
+[[noreturn]] void throw_empty(size_t axis, const std::string& shape) {
+  throw Error(ErrorCode::invalid_argument, "the axis " + std::to_string(axis) + " of " + shape + " is empty: there is no extremum");
+}
+
 void infer(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, DType::int64);
   SymbolicShape shape = c.shape(0);
   if (shape.empty()) return c.set_output(0, DType::int64, shape);
   auto axis = static_cast<size_t>(c.axis("axis", 0, c.rank(0)));
-  if (shape[axis].is_const(0))
-    throw Error(ErrorCode::invalid_argument,
-                "the axis " + std::to_string(axis) + " of " + to_string(shape) + " is empty: there is no extremum");
+  const bool is_empty = shape[axis].is_const(0);
+  const std::string whole = to_string(shape);
   if (c.get_int("keepdims", 1) != 0)
     shape[axis] = Dim(1);
   else
     shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
+  if (is_empty && product(shape).is_const() && !product(shape).is_const(0)) throw_empty(axis, whole);
   c.set_output(0, DType::int64, std::move(shape));
 }
 
@@ -35,6 +39,7 @@ struct ArgExtremum {
     static Kernel bind(BindContext& c) {
       int rank = c.shape(0).rank();
       AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), c.axis("axis", 0, rank));
+      if (rows.length == 0 && rows.outer * rows.inner > 0) throw_empty(static_cast<size_t>(c.axis("axis", 0, rank)), to_string(c.shape(0)));
       return {rows, c.get_int("select_last_index") != 0};
     }
     void run(RunContext& c) const {

@@ -71,6 +71,7 @@ TEST(ContradictingExtents, AreErrors) {
       {"NonMaxSuppression", {{{1, 6, 4}, {1, 6, 4}}, {{1, 2, 6}, {1, 2, 7}}}},
       {"NonMaxSuppression", {{{1, 6, 4}, {1, 6, 3}}, {{1, 2, 6}, {1, 2, 6}}}},
       {"DFT", {{{1, 8, 2}, {1, 8, 3}}}},
+      {"ArgMax", {{{2, 3}, {2, 0}}}, {{"axis", int64_t{1}}}},
   };
   for (const Contradiction& node : table) {
     const exec::Program program(graph_of(node));
