@@ -370,13 +370,14 @@ class Lowering {
       const Type& told = inferred.outputs[i];
       made.dynamic = !told.shape || told.shape->size() != declared.size() || !extents_are_static(told);
       for (size_t axis = 0; axis < declared.size() && !made.dynamic; ++axis)
-        compare(node, (*told.shape)[axis], declared[axis],
-                fmt::format("axis {} of \"{}\", inferred and declared", axis, graph_.value(node.outputs[i]).name));
+        if ((*told.shape)[axis] != declared[axis])
+          compare(node, (*told.shape)[axis], declared[axis],
+                  fmt::format("axis {} of \"{}\", inferred and declared", axis, graph_.value(node.outputs[i]).name));
     }
   }
 
   void compare(const Node& node, const Dim& a, const Dim& b, std::string what) {
-    if (a != b) p_.comparisons_.push_back({&node, extent_of(0, 0, a), extent_of(0, 0, b), std::move(what)});
+    p_.comparisons_.push_back({&node, extent_of(0, 0, a), extent_of(0, 0, b), std::move(what)});
   }
 
   void share_bytes() {
