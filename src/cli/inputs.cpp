@@ -13,6 +13,7 @@
 #include "core/dispatch.h"
 #include "core/file.h"
 #include "core/float_types.h"
+#include "core/nearest.h"
 #include "onnx/parse.h"
 #include "treadle/error.h"
 
@@ -173,11 +174,22 @@ std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, co
     const ValueInfo& info = equals == std::string::npos ? inputs[position++] : input_of(inputs, argument.substr(0, equals));
     feeds[info.name] = read_input(info, path);
   }
+  std::vector<std::string> symbols;
+  for (const ValueInfo& info : inputs)
+    for (const auto& extent : info.shape)
+      if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) symbols.push_back(*symbol);
+  std::sort(symbols.begin(), symbols.end());
+  symbols.erase(std::unique(symbols.begin(), symbols.end()), symbols.end());
   std::map<std::string, int64_t> dimensions;
   for (const std::string& pair : options.dimensions) {
     size_t equals = pair.find('=');
     if (equals == std::string::npos) throw Error(ErrorCode::invalid_argument, fmt::format("--dim {}: SYMBOL=EXTENT is expected", pair));
-    dimensions[pair.substr(0, equals)] = std::stoll(pair.substr(equals + 1));
+    const std::string symbol = pair.substr(0, equals);
+    if (std::find(symbols.begin(), symbols.end(), symbol) == symbols.end())
+      throw Error(ErrorCode::not_found,
+                  symbols.empty() ? fmt::format("--dim {}: the model's inputs have no symbols", pair)
+                                  : fmt::format("--dim {}: no input has this symbol; is it {}?", pair, nearest_names(symbol, symbols)));
+    dimensions[symbol] = std::stoll(pair.substr(equals + 1));
   }
   std::mt19937_64 random(options.seed);
   for (const ValueInfo& info : inputs) {

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
+#include "core/nearest.h"
+#include "passes/pipeline.h"
 #include "passes/precision.h"
 #include "treadle/error.h"
 
@@ -82,6 +85,9 @@ void set_level(SessionOptions& options, const std::string& value) {
   throw_value(value, "disable_all, basic, extended, layout or all");
 }
 
+// A list for ONNX Runtime names its optimizers, in camel case: they leave out nothing here.
+bool is_optimizer_of_others(const std::string& name) { return !name.empty() && name[0] >= 'A' && name[0] <= 'Z'; }
+
 double expansion_of(const std::string& value) {
   if (value == "unlimited") return std::numeric_limits<double>::infinity();
   char* end = nullptr;
@@ -93,14 +99,29 @@ double expansion_of(const std::string& value) {
 using Options = SessionOptions;
 using Text = const std::string&;
 
+std::string no_default(const Options&) { return {}; }
+
+// What is no member of SessionOptions.
+constexpr OptionInfo config_entry(std::string_view key, std::string_view type, std::string_view text) {
+  return {"config", "add_session_config_entry()", key, type, text, no_default, nullptr};
+}
+
 const OptionInfo kTable[] = {
     {"intra_op_num_threads", "", "", "number",
      "threads of one node, the caller included; 0: the process's shared pool, sized by affinity and the cgroup's quota",
      [](const Options& o) { return std::to_string(o.intra_op_num_threads); },
      [](Options& o, Text v) { o.intra_op_num_threads = static_cast<int>(std::min<int64_t>(number_of(v), 4096)); }},
-    {"inter_op_num_threads", "", "", "number", "nodes at once; the sequential executor runs one, whatever stands here",
+    {"inter_op_num_threads", "", "", "number", "nodes at once where execution_mode is parallel; 0: as many as threads",
      [](const Options& o) { return std::to_string(o.inter_op_num_threads); },
      [](Options& o, Text v) { o.inter_op_num_threads = static_cast<int>(std::min<int64_t>(number_of(v), 4096)); }},
+    {"execution_mode", "", "", "sequential, parallel", "parallel runs independent expensive nodes at once; the results are the same bits",
+     [](const Options& o) { return std::string(o.execution_mode == ExecutionMode::parallel ? "parallel" : "sequential"); },
+     [](Options& o, Text v) {
+       if (v != "sequential" && v != "parallel") throw_value(v, "sequential or parallel");
+       o.execution_mode = v == "parallel" ? ExecutionMode::parallel : ExecutionMode::sequential;
+     }},
+    {"thread_pool", "", "", "ThreadPool", "in place of the process's shared one; the numbers above cap what a run takes of it",
+     [](const Options&) { return std::string(); }, nullptr},
     {"graph_optimization_level", "", "", "disable_all, basic, extended, layout, all",
      "disable_all runs the graph as written; any other level runs all passes", level_name, set_level},
     {"mode", "training_mode", "", "inference, training", "training leaves out the passes that hold for inference only",
@@ -154,6 +175,8 @@ const OptionInfo kTable[] = {
      "twice to keep to it; on a device, of its memory; 0: no limit",
      [](const Options& o) { return std::to_string(o.memory_limit_bytes); },
      [](Options& o, Text v) { o.memory_limit_bytes = static_cast<size_t>(number_of(v)); }},
+    {"memory_account", "-", "", "MemoryAccount", "is charged with what the session is charged with",
+     [](const Options&) { return std::string(); }, nullptr},
     {"spill_folder", "", "treadle.spill_folder", "path", "for values that do not fit; empty: that of temporary files",
      [](const Options& o) { return o.spill_folder; }, [](Options& o, Text v) { o.spill_folder = v; }},
     {"use_mmap", "", "treadle.use_mmap", "0 or 1", "map the model's files and use weights in place; 0 reads them into memory",
@@ -196,6 +219,13 @@ const OptionInfo kTable[] = {
      [](const Options&) { return std::string(); }, nullptr},
     {"config", "add_session_config_entry()", "", "texts by key", "config entries, kept; the keys in this table set the option beside them",
      [](const Options&) { return std::string(); }, nullptr},
+    config_entry("treadle.storage", "NAME=csr, coo or row_sparse, separated by \";\"", "storage types of inputs (docs/executor.md)"),
+    config_entry("treadle.backends", "names", "subgraph backends, with their properties (docs/add-a-backend.md)"),
+    config_entry("treadle.sim.memory", "bytes", "of the simulated device's own memory"),
+    config_entry("treadle.sim.bus_per_second", "bytes", "that its bus to the host moves"),
+    config_entry("treadle.sim.max_delay_us", "number", "random delay before every piece of its work"),
+    config_entry("treadle.sim.shared_engine", "0 or 1", "one piece of its work at a time computes, of whatever stream"),
+    config_entry("treadle.sim.engine_pace", "number", "of the shared engine: work takes so many times as long as on the host"),
     {"job", "", "", "Job", "what runs belong to, to share the device with others; else the environment's (docs/sharing.md)",
      [](const Options&) { return std::string(); }, nullptr},
     {"on_pass", "-", "", "function", "is told what every pass did, and how long it took", [](const Options&) { return std::string(); },
@@ -217,17 +247,45 @@ void set_option(SessionOptions& options, std::string_view name, const std::strin
       throw Error(error.code(), fmt::format("the option {}: {}", name, error.what()));
     }
   }
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (const OptionInfo& info : kTable)
-    if (info.set) names.push_back(info.name);
-  throw Error(ErrorCode::not_found, fmt::format("there is no option \"{}\"; the options are: {}", name, fmt::join(names, ", ")));
+    if (info.set) names.emplace_back(info.name);
+  throw Error(ErrorCode::not_found, fmt::format("there is no option \"{}\"; the options are: {}; is it {}?", name, fmt::join(names, ", "),
+                                                nearest_names(name, names)));
 }
 
 void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value) {
   if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
+  check_config_key(key);
   for (const OptionInfo& info : kTable)
-    if (info.key == key) set_option(options, info.name, value);
+    if (info.key == key && info.set) set_option(options, info.name, value);
   options.config[key] = value;
+}
+
+void check_config_key(const std::string& key) {
+  if (key.rfind("treadle.", 0) != 0) return;  // of others: kept
+  std::vector<std::string> keys;
+  for (const OptionInfo& info : kTable) {
+    if (info.key == key) return;
+    if (info.key.rfind("treadle.", 0) == 0) keys.emplace_back(info.key);
+  }
+  throw Error(ErrorCode::not_found, fmt::format("there is no config entry \"{}\"; is it {}?", key, nearest_names(key, keys)));
+}
+
+SessionOptions complete(const SessionOptions& given) {
+  static const SessionOptions kDefaults;
+  SessionOptions options = given;
+  for (const auto& [key, value] : given.config) {
+    check_config_key(key);
+    for (const OptionInfo& info : kTable)
+      if (info.key == key && info.set && info.get(given) == info.get(kDefaults)) set_option(options, info.name, value);
+  }
+  std::vector<std::string> passes;
+  for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
+  for (const std::string& name : options.disabled_passes)
+    if (std::find(passes.begin(), passes.end(), name) == passes.end() && !is_optimizer_of_others(name))
+      throw Error(ErrorCode::not_found, fmt::format("there is no pass \"{}\"; is it {}?", name, nearest_names(name, passes)));
+  return options;
 }
 
 std::string options_markdown() {

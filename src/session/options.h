@@ -22,6 +22,12 @@ struct OptionInfo {
 
 std::span<const OptionInfo> option_table();
 
+/// @throws Error(not_found) for a key of ours that does not exist, with the nearest ones.
+void check_config_key(const std::string& key);
+/// The options with what their config entries set, where nothing else has. @throws Error(not_found) naming the nearest for a config entry
+/// of ours, or a pass, that does not exist.
+SessionOptions complete(const SessionOptions& given);
+
 /// The table as docs/options.md has it.
 std::string options_markdown();
 

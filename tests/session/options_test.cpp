@@ -89,9 +89,33 @@ TEST(Options, WrongNamesAndValuesAreNamed) {
     return std::string();
   };
   EXPECT_NE(message("threads", "1").find("there is no option \"threads\"; the options are: intra_op_num_threads"), std::string::npos);
+  EXPECT_NE(message("memory_limit", "1").find("is it memory_limit_bytes"), std::string::npos);
   EXPECT_NE(message("intra_op_num_threads", "-1").find("\"-1\" is given, a number from 0 on is expected"), std::string::npos);
   EXPECT_NE(message("use_mmap", "maybe").find("0 or 1 is expected"), std::string::npos);
   EXPECT_NE(message("free_dimension_overrides", "4").find("NAME=EXTENT is expected"), std::string::npos);
+}
+
+TEST(Options, ConfigEntriesAndPassesThatDoNotExistAreErrorsWithTheNearest) {
+  auto message = [](const SessionOptions& options) {
+    testing::ModelBuilder model;
+    model.input("x", {1}).output("y", {1}).node("Neg", {"x"}, {"y"});
+    try {
+      Session session(model.model(), options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  SessionOptions options;
+  options.config["treadle.devise"] = "sim";
+  EXPECT_NE(message(options).find("there is no config entry \"treadle.devise\"; is it treadle.device"), std::string::npos);
+  EXPECT_THROW(add_config_entry(options, "treadle.strict_symbol", "1"), Error);
+  options.config = {{"somebody.elses", "kept"}, {"treadle.sim.memory", "1MiB"}};
+  EXPECT_EQ(message(options), "");
+  options.disabled_passes = {"remove-deed"};
+  EXPECT_NE(message(options).find("there is no pass \"remove-deed\"; is it remove-dead"), std::string::npos);
+  options.disabled_passes = {"remove-dead", "ConstantFolding"};
+  EXPECT_EQ(message(options), "") << "what lists for ONNX Runtime name";
 }
 
 Model convolution() {
