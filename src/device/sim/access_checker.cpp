@@ -26,11 +26,13 @@ int AccessChecker::add_timeline(std::string name) {
     names_[static_cast<size_t>(id)] = std::move(label);
     return id;
   }
-  auto id = static_cast<int>(names_.size());
+  const size_t id = names_.size();
+  names_.reserve(id + 1);                     // a failure before the last line leaves everything as it was
+  free_.reserve(id + 1);                      // for its removal, which must not fail
+  if (id > 0) clocks_[kHost].resize(id + 1);  // it is never shorter than another one
+  clocks_.emplace_back(id + 1);
   names_.push_back(std::move(label));
-  clocks_.emplace_back(names_.size());
-  clocks_[kHost].resize(names_.size());  // it is never shorter than another one
-  return id;
+  return static_cast<int>(id);
 }
 
 void AccessChecker::remove_timeline(int timeline) {
