@@ -39,7 +39,7 @@ enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
-  int inter_op_num_threads = 0;  ///< nodes at once; 0: as many as threads, if the execution mode is parallel; 2 or more: parallel
+  int inter_op_num_threads = 0;  ///< nodes at once where the execution mode is parallel; 0: as many as threads
   ExecutionMode execution_mode = ExecutionMode::sequential;
   /// Where nodes run that nothing else places: "cpu" (also if empty), "sim", or "sim:NAME", which is one device for all sessions of the
   /// process. Nodes of groups (their metadata's "ctx_group") and those that read arguments of argument_devices run on the devices given for
@@ -105,7 +105,7 @@ class TREADLE_API CancelToken {
   bool cancelled() const noexcept { return flag_->load(); }
 
  private:
-  friend class Session;
+  friend struct Runtime;
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
@@ -115,7 +115,7 @@ enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 /// What one node did in a run. Times in nanoseconds since the run began.
 struct NodeStatistics {
   std::string name, op_type;
-  int64_t scheduled_ns = 0;  ///< when its operands were there; the same as start_ns where the executor is sequential
+  int64_t scheduled_ns = 0;  ///< when it might have run: its operands were there, and in an order of nodes, it was next
   int64_t start_ns = 0, end_ns = 0;
   uint64_t thread = 0;  ///< the system's id
   size_t output_bytes = 0;

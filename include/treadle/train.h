@@ -13,10 +13,7 @@
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
-
-namespace treadle {
-class Job;
-}
+#include "treadle/session.h"
 
 namespace treadle::train {
 
@@ -40,13 +37,10 @@ struct TREADLE_API TrainerOptions {
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
   /// them all, and an all-reduce finds them as one array. The bits are the same.
   bool fused_update = false;
-  int intra_op_num_threads = 0;  ///< 0: the process's shared pool
-  /// Of parameters, states, momentum, packed constants and, while a graph runs, its activations, scratch and outputs: as
-  /// SessionOptions::memory_limit_bytes. Steps keep to it by computing values a second time or writing them to a file; the bits stay the
-  /// same.
-  size_t memory_limit_bytes = 0;
-  std::string spill_folder;  ///< for values that do not fit; empty: that of temporary files
-  std::shared_ptr<Job> job;  ///< that steps belong to; null: the environment's, if it names one
+  /// Threads, devices, memory, job, profiling and passes, as of a session. The memory limit is of parameters, states, momentum, packed
+  /// constants and, while a graph runs, its activations, scratch and outputs; steps keep to it by computing values a second time or writing
+  /// them to a file, with the same bits. What says how a model is read or written is refused.
+  SessionOptions session = {};
 };
 
 using Feeds = std::map<std::string, Datum>;
@@ -65,13 +59,14 @@ class TREADLE_API Trainer {
 
   /// One step: forward, backward, update of parameters and states, all in place. @return the loss before the update.
   /// A step that fails on its way to the updates, which come last, has changed nothing.
-  double step(const Feeds& feeds, const Tensor& labels);
+  /// @param options  of the run, as a session's: cancellation, deadline, checks, dumps, metadata. Targets are refused.
+  double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   /// The loss with running statistics and without Dropout. Changes nothing.
-  double evaluate(const Feeds& feeds, const Tensor& labels);
+  double evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   /// The model's outputs, in order, as evaluate() sees them.
-  std::vector<Datum> predict(const Feeds& feeds);
+  std::vector<Datum> predict(const Feeds& feeds, const RunOptions* options = nullptr);
   /// What step() would follow, by parameter. Changes nothing.
-  NamedTensors gradients(const Feeds& feeds, const Tensor& labels);
+  NamedTensors gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
 
   /// Live views: they change with every step, and may be written between steps.
   const NamedTensors& parameters() const;
@@ -83,6 +78,8 @@ class TREADLE_API Trainer {
   /// What the trainer holds, by class. @throws Error(invalid_argument) for a limit of a trainer that was made without one.
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
+  /// As Session::end_profiling().
+  std::string end_profiling();
 
   /// Writes the model as it was read, with the trained initializers. @param metadata  set in the model's metadata.
   void save(const std::string& path, const Metadata& metadata = {}) const;
@@ -101,11 +98,9 @@ struct TREADLE_API JointOptions {
   std::vector<std::string> inputs;      ///< whose gradients are wanted, too
   std::vector<std::string> parameters;  ///< as in TrainerOptions
   std::vector<std::string> frozen;
-  int intra_op_num_threads = 0;
-  /// As in SessionOptions. The nodes of the backward pass are where those are that they belong to.
-  std::string device;
-  std::map<std::string, std::string> group2ctx, argument_devices;
-  std::shared_ptr<Job> job;  ///< as in TrainerOptions; a run that waits for its gradients is not under way
+  /// As in TrainerOptions. The nodes of the backward pass are on the devices of those that they belong to; a run that waits for its
+  /// gradients is not under way.
+  SessionOptions session = {};
 };
 
 /// A model's forward and backward graph with a Yield between: the outputs are handed out, the caller computes a loss and its gradient
@@ -142,9 +137,13 @@ class TREADLE_API JointModule {
   };
 
   /// Runs to the Yield. Running statistics are updated here, as PyTorch does it.
-  Run forward(const Feeds& feeds);
+  /// @param options  as in Trainer::step(); must live as long as the run. The deadline counts from here.
+  Run forward(const Feeds& feeds, const RunOptions* options = nullptr);
   /// A run that has not done anything yet.
-  Run begin(const Feeds& feeds);
+  Run begin(const Feeds& feeds, const RunOptions* options = nullptr);
+  MemoryStatistics memory_statistics() const;
+  void set_memory_limit(size_t limit_bytes);
+  std::string end_profiling();
   const std::vector<std::string>& output_names() const;
   /// Live views, as the Trainer's.
   const NamedTensors& parameters() const;

@@ -38,6 +38,9 @@ struct PySessionOptions : SessionOptions {
   std::map<std::string, std::shared_ptr<Storage>> external_files;
 };
 
+/// Warnings about the model go to Python's logging.
+SessionOptions with_warnings(const PySessionOptions& options);
+
 struct PyThreadPool {
   std::shared_ptr<ThreadPool> pool;
 };

@@ -4,9 +4,7 @@
 #include "datum.h"
 
 namespace treadle::python {
-namespace {
 
-// Warnings about the model go to Python's logging.
 SessionOptions with_warnings(const PySessionOptions& options) {
   SessionOptions native = options;
   native.on_warning = [severity = options.log_severity_level](const std::string& text) {
@@ -16,6 +14,8 @@ SessionOptions with_warnings(const PySessionOptions& options) {
   };
   return native;
 }
+
+namespace {
 
 // ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
 void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {

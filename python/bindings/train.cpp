@@ -41,13 +41,13 @@ auto with_batch(const nb::dict& feeds, nb::handle labels, Fn&& fn) {
   return fn(made, targets);
 }
 
-nb::list predict(Trainer& trainer, const nb::dict& feeds) {
+nb::list predict(Trainer& trainer, const nb::dict& feeds, const PyRunOptions* options) {
   std::vector<Datum> outputs;
   {
     BufferScope scope;
     const Feeds made = feeds_from_dict(feeds, scope);
     nb::gil_scoped_release release;
-    outputs = trainer.predict(made);
+    outputs = trainer.predict(made, options);
   }
   nb::list list;
   for (Datum& output : outputs) list.append(output_to_python(std::move(output)));
@@ -55,15 +55,15 @@ nb::list predict(Trainer& trainer, const nb::dict& feeds) {
 }
 
 // A run that stands at its Yield holds its feeds itself.
-JointModule::Run begin(JointModule& module, const nb::dict& feeds) {
+JointModule::Run begin(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
   Feeds made;
   for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
   nb::gil_scoped_release release;
-  return module.begin(made);
+  return module.begin(made, options);
 }
 
-JointModule::Run forward(JointModule& module, const nb::dict& feeds) {
-  JointModule::Run run = begin(module, feeds);
+JointModule::Run forward(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
+  JointModule::Run run = begin(module, feeds, options);
   nb::gil_scoped_release release;
   run.advance_steps(SIZE_MAX);
   return run;
@@ -95,7 +95,8 @@ void register_train(nb::module_& module) {
           "__init__",
           [](Trainer* self, const Model& model, const std::string& output, const std::string& loss, bool int32_labels, double learning_rate,
              double momentum, double weight_decay, bool nesterov, std::vector<std::string> parameters, std::vector<std::string> frozen,
-             int num_threads, bool fused_update, size_t memory_limit_bytes, const std::string& spill_folder, std::shared_ptr<Job> job) {
+             int num_threads, bool fused_update, size_t memory_limit_bytes, const std::string& spill_folder, std::shared_ptr<Job> job,
+             const PySessionOptions* session) {
             if (loss != "softmax_cross_entropy" && loss != "mean_squared_error")
               throw Error(ErrorCode::invalid_argument, "loss is \"" + loss + "\"; it must be softmax_cross_entropy or mean_squared_error");
             train::TrainerOptions options;
@@ -108,37 +109,41 @@ void register_train(nb::module_& module) {
             options.nesterov = nesterov;
             options.parameters = std::move(parameters);
             options.frozen = std::move(frozen);
-            options.intra_op_num_threads = num_threads;
             options.fused_update = fused_update;
-            options.memory_limit_bytes = memory_limit_bytes;
-            options.spill_folder = spill_folder;
-            options.job = std::move(job);
+            if (session) options.session = with_warnings(*session);
+            if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
+            if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
+            if (!spill_folder.empty()) options.session.spill_folder = spill_folder;
+            if (job) options.session.job = std::move(job);
             new (self) Trainer(model, options);
           },
           "model"_a, "output"_a, "loss"_a, "int32_labels"_a, "learning_rate"_a, "momentum"_a, "weight_decay"_a, "nesterov"_a,
-          "parameters"_a, "frozen"_a, "num_threads"_a, "fused_update"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none())
+          "parameters"_a, "frozen"_a, "num_threads"_a, "fused_update"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(),
+          "session"_a.none())
       .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a)
       .def(
           "step",
-          [](Trainer& self, const nb::dict& feeds, nb::handle labels) {
-            return with_batch(feeds, labels, [&](const Feeds& made, const Tensor& targets) { return self.step(made, targets); });
+          [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
+            return with_batch(feeds, labels, [&](const Feeds& made, const Tensor& targets) { return self.step(made, targets, options); });
           },
-          "feeds"_a, "labels"_a)
+          "feeds"_a, "labels"_a, "options"_a.none() = nb::none())
       .def(
           "evaluate",
-          [](Trainer& self, const nb::dict& feeds, nb::handle labels) {
-            return with_batch(feeds, labels, [&](const Feeds& made, const Tensor& targets) { return self.evaluate(made, targets); });
+          [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
+            return with_batch(feeds, labels,
+                              [&](const Feeds& made, const Tensor& targets) { return self.evaluate(made, targets, options); });
           },
-          "feeds"_a, "labels"_a)
+          "feeds"_a, "labels"_a, "options"_a.none() = nb::none())
       .def(
           "gradients",
-          [](Trainer& self, const nb::dict& feeds, nb::handle labels) {
-            return to_dict(
-                with_batch(feeds, labels, [&](const Feeds& made, const Tensor& targets) { return self.gradients(made, targets); }));
+          [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
+            return to_dict(with_batch(feeds, labels,
+                                      [&](const Feeds& made, const Tensor& targets) { return self.gradients(made, targets, options); }));
           },
-          "feeds"_a, "labels"_a)
-      .def("predict", &predict, "feeds"_a)
+          "feeds"_a, "labels"_a, "options"_a.none() = nb::none())
+      .def("predict", &predict, "feeds"_a, "options"_a.none() = nb::none())
+      .def("end_profiling", &Trainer::end_profiling)
       .def_prop_ro("parameters", [](const Trainer& self) { return to_dict(self.parameters()); })
       .def_prop_ro("states", [](const Trainer& self) { return to_dict(self.states()); })
       .def_prop_ro("momentum", [](const Trainer& self) { return to_dict(self.momentum()); })
@@ -159,22 +164,28 @@ void register_train(nb::module_& module) {
           "__init__",
           [](JointModule* self, const Model& model, std::vector<std::string> outputs, std::vector<std::string> inputs,
              std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
-             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job) {
-            new (self) JointModule(model, {.outputs = std::move(outputs),
-                                           .inputs = std::move(inputs),
-                                           .parameters = std::move(parameters),
-                                           .frozen = std::move(frozen),
-                                           .intra_op_num_threads = num_threads,
-                                           .device = std::move(device),
-                                           .group2ctx = std::move(group2ctx),
-                                           .argument_devices = std::move(argument_devices),
-                                           .job = std::move(job)});
+             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job,
+             const PySessionOptions* session) {
+            train::JointOptions options{.outputs = std::move(outputs),
+                                        .inputs = std::move(inputs),
+                                        .parameters = std::move(parameters),
+                                        .frozen = std::move(frozen)};
+            if (session) options.session = with_warnings(*session);
+            if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
+            if (!device.empty()) options.session.device = std::move(device);
+            if (!group2ctx.empty()) options.session.group2ctx = std::move(group2ctx);
+            if (!argument_devices.empty()) options.session.argument_devices = std::move(argument_devices);
+            if (job) options.session.job = std::move(job);
+            new (self) JointModule(model, options);
           },
           "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a, "device"_a = "",
           "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>(),
-          "job"_a.none() = nb::none())
-      .def("forward", &forward, "feeds"_a)
-      .def("begin", &begin, "feeds"_a)
+          "job"_a.none() = nb::none(), "session"_a.none() = nb::none())
+      .def("forward", &forward, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
+      .def("begin", &begin, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
+      .def("memory_statistics", [](const JointModule& self) { return memory_dict(self.memory_statistics()); })
+      .def("set_memory_limit", &JointModule::set_memory_limit, "limit_bytes"_a)
+      .def("end_profiling", &JointModule::end_profiling)
       .def_prop_ro("output_names", &JointModule::output_names)
       .def_prop_ro("parameters", [](const JointModule& self) { return to_dict(self.parameters()); })
       .def_prop_ro("states", [](const JointModule& self) { return to_dict(self.states()); })

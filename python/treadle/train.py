@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _treadle
-from ._treadle import Job
+from ._treadle import Job, RunOptions, SessionOptions
 
 __all__ = ["JointModule", "JointRun", "Trainer"]
 
@@ -56,6 +56,10 @@ class Trainer:
     :param memory_limit_bytes: of parameters, momentum, and the activations of a step; steps compute values twice or write them to a file (in
         `spill_folder`) to keep to it, with the same bits. 0: none.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
+    :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
+
+    Methods that run take `run_options`, a `RunOptions`: cancellation, deadline, checks of values, dumps, metadata. A step that ends early
+    has changed nothing.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Trainer:
         memory_limit_bytes: int = 0,
         spill_folder: str = "",
         job: Job | None = None,
+        sess_options: SessionOptions | None = None,
     ) -> None:
         self._trainer = _treadle.Trainer(
             _model(model),
@@ -93,6 +98,7 @@ class Trainer:
             memory_limit_bytes,
             spill_folder,
             job,
+            sess_options,
         )
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
@@ -103,21 +109,25 @@ class Trainer:
         """Changes `memory_limit_bytes` for later steps; the trainer must have been made with a limit."""
         self._trainer.set_memory_limit(limit_bytes)
 
-    def step(self, feeds: Mapping[str, Any], labels: Any) -> float:
+    def end_profiling(self) -> str:
+        """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
+        return self._trainer.end_profiling()
+
+    def step(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """Forward, backward and update, in place. Returns the loss before the update."""
-        return self._trainer.step(_feeds(feeds), _array(labels))
+        return self._trainer.step(_feeds(feeds), _array(labels), run_options)
 
-    def evaluate(self, feeds: Mapping[str, Any], labels: Any) -> float:
+    def evaluate(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """The loss with the running statistics and without dropout; changes nothing."""
-        return self._trainer.evaluate(_feeds(feeds), _array(labels))
+        return self._trainer.evaluate(_feeds(feeds), _array(labels), run_options)
 
-    def predict(self, feeds: Mapping[str, Any]) -> list[Any]:
+    def predict(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Any]:
         """The model's outputs, in order."""
-        return self._trainer.predict(_feeds(feeds))
+        return self._trainer.predict(_feeds(feeds), run_options)
 
-    def gradients(self, feeds: Mapping[str, Any], labels: Any) -> dict[str, np.ndarray]:
+    def gradients(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> dict[str, np.ndarray]:
         """The loss's gradient by each parameter; changes nothing."""
-        return self._trainer.gradients(_feeds(feeds), _array(labels))
+        return self._trainer.gradients(_feeds(feeds), _array(labels), run_options)
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -204,6 +214,7 @@ class JointModule:
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
     :param argument_devices: devices of inputs and parameters; nodes that read them follow.
     :param job: as in `Trainer`; a run that waits for its gradients is not under way.
+    :param sess_options: as in `Trainer`.
     """
 
     def __init__(
@@ -219,6 +230,7 @@ class JointModule:
         group2ctx: Mapping[str, str] | None = None,
         argument_devices: Mapping[str, str] | None = None,
         job: Job | None = None,
+        sess_options: SessionOptions | None = None,
     ) -> None:
         self._module = _treadle.JointModule(
             _model(model),
@@ -231,15 +243,28 @@ class JointModule:
             dict(group2ctx or {}),
             dict(argument_devices or {}),
             job,
+            sess_options,
         )
 
-    def forward(self, feeds: Mapping[str, Any]) -> JointRun:
-        """Runs to the outputs. Several runs may wait for their gradients at a time."""
-        return JointRun(self._module.forward(_feeds(feeds)))
+    def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
+        """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
+        return JointRun(self._module.forward(_feeds(feeds), run_options))
 
-    def begin(self, feeds: Mapping[str, Any]) -> JointRun:
+    def begin(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
         """A run that has not done anything yet: step() takes it to the outputs."""
-        return JointRun(self._module.begin(_feeds(feeds)))
+        return JointRun(self._module.begin(_feeds(feeds), run_options))
+
+    def memory_statistics(self) -> dict[str, dict[str, int]]:
+        """As `InferenceSession.memory_statistics()`."""
+        return self._module.memory_statistics()
+
+    def set_memory_limit(self, limit_bytes: int) -> None:
+        """Changes `sess_options.memory_limit_bytes` for later runs; the module must have been made with a limit."""
+        self._module.set_memory_limit(limit_bytes)
+
+    def end_profiling(self) -> str:
+        """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
+        return self._module.end_profiling()
 
     @property
     def output_names(self) -> list[str]:

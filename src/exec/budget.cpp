@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "exec/binding.h"
+#include "exec/node_order.h"
 #include "graph/op_def.h"
 #include "memory/budget.h"
 #include "memory/order.h"
@@ -12,8 +13,8 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kLongestReplay = 4;    // instructions that write one value in place, one after the other
-constexpr size_t kMaxReordered = 2000;  // instructions: each order that is tried is planned
+constexpr size_t kLongestReplay = 4;        // instructions that write one value in place, one after the other
+constexpr size_t kMaxFreelyOrdered = 2000;  // instructions: each order that is tried is planned
 
 /// What a node's metadata say of computing it again: "always" if it can be, before anything is written to a file, or "never". MXNet's way
 /// of saying "always" is known as well.
@@ -330,7 +331,7 @@ class Dependencies {
     for (int32_t index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
       follow(units_[unit_of(index)].users, step);
     // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
-    const bool updates = instruction.node->op && instruction.node->op->domain == "ai.onnx.preview.training";
+    const bool updates = is_update(*instruction.node);
     if (updates)
       follow(others_, step);
     else
@@ -399,7 +400,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
   const bool stops =
       std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.is_yield; });
   const bool is_free = best->arena_bytes <= capacity_bytes && best->cost_ns == 0;
-  if (!order.free || is_free || stops || instructions.size() > kMaxReordered) return best;
+  if (!order.free || is_free || stops || instructions.size() > kMaxFreelyOrdered) return best;
   auto is_better = [&](const BudgetedPlan& a, const BudgetedPlan& b) {
     const bool fits = a.arena_bytes <= capacity_bytes, other_fits = b.arena_bytes <= capacity_bytes;
     if (fits != other_fits) return fits;

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "exec/dynamic.h"
+#include "exec/run_instruction.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"

@@ -17,6 +17,10 @@ bool runs_on_devices(const Program& program, const Instruction& instruction) {
   return std::all_of(operands.begin(), operands.end(), [&](int32_t slot) { return slot < 0 || is_plain(program, slot); });
 }
 
+bool has_own_copy(const Instruction& instruction, size_t operand) {
+  return !instruction.dynamic && operand < instruction.num_inputs && operand < 32 && (instruction.kernel->packs >> operand & 1U) != 0;
+}
+
 DevicePlacement place_instructions(const Program& program, const PlacementRequest& request) {
   constexpr int kUnplaced = -1;
   const auto instructions = program.instructions();

@@ -33,6 +33,8 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
 
 /// True for bytes that every device can hold: a tensor of a known dtype other than strings.
 bool is_plain(const Program& program, int32_t slot);
+/// True if the kernel has packed a copy of the constant and does not look at the operand.
+bool has_own_copy(const Instruction& instruction, size_t operand);
 /// True if all operands are plain, and the node is neither control flow nor a Yield.
 bool runs_on_devices(const Program& program, const Instruction& instruction);
 

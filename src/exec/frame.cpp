@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "core/allocation.h"
 #include "core/large_memory.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/budget.h"
-#include "exec/dynamic.h"
 #include "exec/parallel.h"
 #include "exec/parallel_plan.h"
-#include "exec/trace_marks.h"
+#include "exec/run_instruction.h"
 #include "graph/op_def.h"
 #include "memory/spill_file.h"
 #include "sharing/turn.h"
@@ -116,9 +116,10 @@ void Frame::ready_pointers() {
 }
 
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-                  std::span<const int64_t> parent_values, std::span<const OutputMemory> memory) {
+                  std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   control_ = control;
   pc_ = 0;
+  committed_ = false;
   moved_before_ = kNeverMoved;
   sliding_.clear();
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
@@ -135,6 +136,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     binding_ = program_.bindings().get(program_, symbol_values_, threads, control.pool, std::move(binding_));
   }
   bound_.assign(bound.begin(), bound.end());
+  memory_.assign(memory.begin(), memory.end());
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control.pass && !program_.is_body()) {
     room = begin_within_limit();
@@ -170,8 +172,8 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       tensor = whole_as(memory, info.dtype, binding_->shape(slot));
       break;
     }
-    if (!tensor.defined()) tensor = make_beside_feed(slot, memory);
-    if (!tensor.defined()) tensor = make_output(slot, memory);
+    if (!tensor.defined()) tensor = make_beside_feed(slot);
+    if (!tensor.defined()) tensor = make_output(slot);
     hold(slot, std::move(tensor));
   }
   if (program_.verifies_plans()) verify_outputs_over_feeds();
@@ -220,25 +222,25 @@ size_t room_to_grow(size_t needed_bytes, bool has_grown) {
 
 }  // namespace
 
-Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) const {
+Tensor Frame::make_output(int32_t slot) const {
   const DType dtype = program_.slots()[static_cast<size_t>(slot)].dtype;
   const Shape& shape = binding_->shape(slot);
   const auto outputs = program_.output_slots();
   AllocationScope scope(AllocationScope::current(), program_.is_body() ? MemoryClass::activations : MemoryClass::io);
-  for (size_t k = 0; k < memory.size(); ++k) {
-    if (memory[k].allocator && program_.slots()[static_cast<size_t>(outputs[k])].root == slot && dtype != DType::string)
-      return allocate_from(memory[k].allocator, dtype, shape);
-    if (!memory[k].reusable || program_.slots()[static_cast<size_t>(outputs[k])].root != slot || dtype == DType::string) continue;
+  for (size_t k = 0; k < memory_.size(); ++k) {
+    if (memory_[k].allocator && program_.slots()[static_cast<size_t>(outputs[k])].root == slot && dtype != DType::string)
+      return allocate_from(memory_[k].allocator, dtype, shape);
+    if (!memory_[k].reusable || program_.slots()[static_cast<size_t>(outputs[k])].root != slot || dtype == DType::string) continue;
     const size_t needed = size_bytes(dtype, shape.num_elements());
-    if (memory[k].appends_to >= 0) {
-      const int32_t input = program_.input_slots()[static_cast<size_t>(memory[k].appends_to)];
+    if (memory_[k].appends_to >= 0) {
+      const int32_t input = program_.input_slots()[static_cast<size_t>(memory_[k].appends_to)];
       const Datum& feed = held_[static_cast<size_t>(input)];
       if (feed.is_tensor() && feed.tensor().raw() == feed.tensor().storage()->data() && feed.tensor().storage()->size_bytes() >= needed &&
           is_prefix(feed.tensor().shape(), shape))
         return Tensor(dtype, shape, feed.tensor().storage());
     }
-    if (memory[k].storage && memory[k].storage->size_bytes() >= needed) return Tensor(dtype, shape, memory[k].storage);
-    const bool has_grown = memory[k].storage || memory[k].appends_to >= 0;
+    if (memory_[k].storage && memory_[k].storage->size_bytes() >= needed) return Tensor(dtype, shape, memory_[k].storage);
+    const bool has_grown = memory_[k].storage || memory_[k].appends_to >= 0;
     return Tensor(dtype, shape, Storage::allocate(needed + room_to_grow(needed, has_grown)));
   }
   return Tensor(dtype, shape);
@@ -246,12 +248,12 @@ Tensor Frame::make_output(int32_t slot, std::span<const OutputMemory> memory) co
 
 // An output that grows from a feed, before it in the same memory, or at the end of new memory: the next one will be before it. Undefined if
 // that is not to be. Nobody must look at the feed while the run is under way, and the run must end before the caller goes on.
-Tensor Frame::make_beside_feed(int32_t slot, std::span<const OutputMemory> memory) {
+Tensor Frame::make_beside_feed(int32_t slot) {
   if (control_.observer || control_.deadline || control_.caller || control_.pass || budget_) return {};
   const auto outputs = program_.output_slots();
-  for (size_t k = 0; k < memory.size(); ++k) {
-    if (memory[k].grows_from < 0 || memory[k].allocator || program_.slots()[static_cast<size_t>(outputs[k])].root != slot) continue;
-    const int32_t input = program_.input_slots()[static_cast<size_t>(memory[k].grows_from)];
+  for (size_t k = 0; k < memory_.size(); ++k) {
+    if (memory_[k].grows_from < 0 || memory_[k].allocator || program_.slots()[static_cast<size_t>(outputs[k])].root != slot) continue;
+    const int32_t input = program_.input_slots()[static_cast<size_t>(memory_[k].grows_from)];
     auto slide = std::find_if(slides_.begin(), slides_.end(), [&](const Slide& s) { return s.feed() == input && s.output() == slot; });
     if (slide == slides_.end()) slide = slides_.emplace(slides_.end(), program_, input, slot);
     if (!slide->plan(*binding_)) return {};
@@ -365,36 +367,48 @@ Datum Frame::datum_of(int32_t index, bool shared) const {
   return shared ? view.clone() : view;
 }
 
-void RunControl::check_closely() const {
-  if (cancel && cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
-  if (token && token->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled by its token");
-  if (closing && closing->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the session was closed");
-  if (deadline && std::chrono::steady_clock::now() > *deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
-}
+// Operands of an instruction that is bound in the run, and of bodies.
+class Frame::Operands final : public OperandSource {
+ public:
+  Operands(const Frame& frame, const Instruction& instruction) : frame_(frame), slots_(frame.program_.operands(instruction)) {}
+  Datum operand(size_t input, bool kept) const override { return slots_[input] < 0 ? Datum() : frame_.datum_of(slots_[input], kept); }
 
-void RunControl::throw_left() { throw Error(ErrorCode::timed_out, "the run passed its deadline, and its caller has left"); }
-sharing::Interruption RunControl::interruption() const {
-  return {[](const void* control) { static_cast<const RunControl*>(control)->check(); }, this};
+ private:
+  const Frame& frame_;
+  std::span<const int32_t> slots_;
+};
+
+void Frame::execute_dynamic(const Instruction& instruction, Evaluator& evaluator) {
+  evaluator.pool = control_.pool;
+  evaluator.run_id = control_.run_id;
+  evaluator.stop_requested = [control = &control_] { return control->stopping(); };
+  std::vector<Datum> made = run_dynamic(program_, instruction, *binding_, control_, Operands(*this, instruction), evaluator);
+  const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0) continue;
+    if (!made[i].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
+    hold(slots[i], std::move(made[i]));
+  }
 }
 
 inline void Frame::execute(const Instruction& instruction, Evaluator& evaluator) {
-  const NodeMark mark(*instruction.node);
-  if (!instruction.dynamic) [[likely]] {
-    const size_t offset = budget_ ? budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())]
-                                  : binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
-    void* scratch = arena_->data() + offset;
-    RunContext context(pointers_.data() + instruction.first_operand, instruction.num_inputs, scratch, control_.pool,
-                       instruction.packed.get());
-    context.run_id = control_.run_id;
-    instruction.run(binding_->state(instruction), context);
-  } else {
-    DynamicInstruction(*this, instruction, evaluator).run();
-  }
+  if (instruction.dynamic) [[unlikely]]
+    return execute_dynamic(instruction, evaluator);
+  const size_t offset = budget_ ? budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())]
+                                : binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+  run_static(instruction, *binding_, pointers_.data() + instruction.first_operand, arena_->data() + offset, control_);
+}
+
+// Cancellation and deadline, but not between updates.
+inline void Frame::check_before(size_t index) {
+  if (index < program_.commit_from()) [[likely]]
+    return control_.check();
+  if (!committed_.exchange(true, std::memory_order_relaxed)) control_.commit();
 }
 
 void Frame::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
   if (control_.observer) control_.call([&] { control_.observer->before(*this, instruction); });
-  if (control_.caller) control_.caller->under_way = instruction.node;
+  const UnderWay node(control_.caller, instruction.node);
   uint64_t start = control_.recorder ? read_ticks() : 0;
   execute(instruction, evaluator);
   if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
@@ -448,11 +462,11 @@ size_t Frame::steps_left() const {
   return static_cast<size_t>(stop - rest.begin());
 }
 
-bool Frame::advance(size_t stop) {
+bool Frame::advance(size_t steps) {
   const auto instructions = program_.instructions();
   const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
   const bool renews = control_.memory && control_.memory->allocator && !budget_;
-  const size_t end = std::min(stop, instructions.size());
+  const size_t end = pc_ + std::min(steps, instructions.size() - pc_);
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   try {
     for (; pc_ < end; ++pc_) {
@@ -462,7 +476,9 @@ bool Frame::advance(size_t stop) {
         if (limited) move_values();
         return false;
       }
-      control_.check();
+      if (control_.observer) [[unlikely]]
+        control_.call([&] { control_.observer->ready(*this, instruction); });
+      check_before(index);
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) [[unlikely]] {
         turn.before_node(binding_->hint(index));
@@ -489,7 +505,7 @@ bool Frame::advance(size_t stop) {
 // For the parallel executor.
 void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn) {
   try {
-    control_.check();
+    check_before(index);
     std::optional<LoopBreakScope> breaks;
     if (turn.has_duty()) [[unlikely]] {
       turn.before_node(binding_->hint(index));
@@ -512,32 +528,20 @@ void Frame::execute_one(const Instruction& instruction, size_t index, Evaluator&
 }
 
 void Frame::rethrow_from(const Instruction& instruction) const {
-  auto with_node = [&](Error& error) {
-    std::string operands;
-    for (int i = 0; i < instruction.node->num_formal_inputs; ++i) {
-      int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
-      if (slot < 0) continue;
-      const Slot& info = program_.slots()[static_cast<size_t>(slot)];
-      std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding_->shape(slot))
-                                           : describe(held_[static_cast<size_t>(info.root)]);
-      operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;
-    }
-    error.add_context(describe(*instruction.node) + ", while running", operands);
-  };
-  try {
-    throw;
-  } catch (Error& error) {
-    with_node(error);
-    throw;
-  } catch (const std::bad_alloc&) {
-    Error error(ErrorCode::resource_exhausted, "out of memory");
-    with_node(error);
-    throw error;
+  std::string operands;
+  for (int i = 0; i < instruction.node->num_formal_inputs; ++i) {
+    int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
+    if (slot < 0) continue;
+    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(binding_->shape(slot))
+                                         : describe(held_[static_cast<size_t>(info.root)]);
+    operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;
   }
+  exec::rethrow_from(instruction, "while running", operands);
 }
 
 std::vector<Datum> Frame::yielded() {
-  const Instruction& instruction = yield();
+  const Instruction& instruction = expect_yield(*this);
   std::vector<Datum> values;
   for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs))
     values.push_back(slot < 0 ? Datum() : datum_of(slot, true));
@@ -545,7 +549,7 @@ std::vector<Datum> Frame::yielded() {
 }
 
 void Frame::resume(std::span<const Datum> values) {
-  const Instruction& instruction = yield();
+  const Instruction& instruction = expect_yield(*this);
   const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
   if (values.size() != outputs.size())
     throw Error(ErrorCode::invalid_argument,
@@ -560,7 +564,7 @@ void Frame::resume(std::span<const Datum> values) {
   ++pc_;
 }
 
-void Frame::take_outputs(std::span<Datum> outputs, std::span<const OutputMemory> memory) {
+void Frame::take_outputs(std::span<Datum> outputs) {
   const auto slots = program_.output_slots();
   for (size_t k = 0; k < slots.size(); ++k) {
     const Slot& slot = program_.slots()[static_cast<size_t>(slots[k])];
@@ -573,9 +577,9 @@ void Frame::take_outputs(std::span<Datum> outputs, std::span<const OutputMemory>
                                                              describe(own), describe(result)));
       if (result.tensor().raw() != own.raw()) own.copy_from(result.tensor());
       result = own;
-    } else if (k < memory.size() && memory[k].allocator && slot.placement == Placement::held && result.is_tensor() &&
-               slot.dtype != DType::string && allocator_of(result.tensor().storage()) != memory[k].allocator.get()) {
-      Tensor own = allocate_from(memory[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
+    } else if (k < memory_.size() && memory_[k].allocator && slot.placement == Placement::held && result.is_tensor() &&
+               slot.dtype != DType::string && allocator_of(result.tensor().storage()) != memory_[k].allocator.get()) {
+      Tensor own = allocate_from(memory_[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
       own.copy_from(result.tensor());
       result = own;
     }
@@ -583,61 +587,32 @@ void Frame::take_outputs(std::span<Datum> outputs, std::span<const OutputMemory>
   }
 }
 
-void Frame::clear() {
+void Frame::clear() noexcept {
   for (int32_t slot : program_.input_slots()) held_[static_cast<size_t>(slot)] = Datum();
   for (size_t s = 0; s < held_.size(); ++s)
     if (program_.slots()[s].placement == Placement::held) held_[s] = Datum();
   bound_.clear();
-}
-
-std::unique_ptr<Frame> FramePool::take(const Program& program) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<Frame> frame = std::move(idle_.back());
-      idle_.pop_back();
-      return frame;
-    }
-    if (idle_.capacity() <= num_frames_) idle_.reserve(2 * num_frames_ + 4);
-    ++num_frames_;
-  }
-  try {
-    return std::make_unique<Frame>(program);
-  } catch (...) {
-    std::lock_guard lock(mutex_);
-    --num_frames_;
-    throw;
-  }
-}
-
-void FramePool::trim() noexcept {
-  std::lock_guard lock(mutex_);
-  for (const auto& frame : idle_) frame->trim();
-}
-
-void FramePool::give_back(std::unique_ptr<Frame> frame) noexcept {
-  frame->clear();
-  std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(frame));
+  memory_.clear();
+  cache_.reset();
 }
 
 void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control,
-         std::span<const Datum> bound, std::span<const int64_t> parent_values, std::span<const OutputMemory> memory) {
-  std::unique_ptr<Frame> frame = program.frames().take(program);
-  struct GiveBack {
+         std::span<const Datum> bound, std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
+  std::unique_ptr<Frame> frame = program.frames().take([&] { return std::make_unique<Frame>(program); });
+  struct Return {
     const Program& program;
     std::unique_ptr<Frame>& frame;
-    ~GiveBack() { program.frames().give_back(std::move(frame)); }
+    ~Return() { program.frames().give_back(std::move(frame)); }
   } give_back{program, frame};
-  frame->start(feeds, bound, control, parent_values, memory);
+  frame->start(feeds, bound, control, memory, parent_values);
   // A state may be made where the one before lies; nodes at once take it that no output shares bytes with an input.
   const bool in_place = std::any_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
   try {
     if (!in_place && !frame->budget() && worth_parallel(program, frame->binding(), control))
       run_parallel(*frame);
     else if (!frame->advance())
-      throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run");
-    frame->take_outputs(outputs, memory);
+      throw_stops_at_yield();
+    frame->take_outputs(outputs);
   } catch (...) {
     frame->restore_feeds();
     throw;

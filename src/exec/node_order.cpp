@@ -82,8 +82,7 @@ class Description {
       for (int32_t s = barrier_ + 1; s < index; ++s) step.after.push_back(s);
       barrier_ = index;
     }
-    // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
-    is_update_.push_back(node.op && node.op->domain == "ai.onnx.preview.training");
+    is_update_.push_back(is_update(node));
     if (is_update_.back())
       for (int32_t s = 0; s < index; ++s)
         if (!is_update_[static_cast<size_t>(s)]) step.after.push_back(s);
@@ -103,6 +102,8 @@ class Description {
 };
 
 }  // namespace
+
+bool is_update(const Node& node) { return node.op && node.op->domain == "ai.onnx.preview.training"; }
 
 std::vector<NodeId> choose_order(const Graph& graph) {
   std::vector<NodeId> order = graph.order();

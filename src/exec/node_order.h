@@ -13,4 +13,8 @@ namespace treadle::exec {
 std::vector<NodeId> choose_order(const Graph& graph);
 inline constexpr size_t kMaxReordered = 4000;
 
+/// An optimiser's step, whose results may be bound to the memory of what it reads: in every order it comes after what stands before it and
+/// is none.
+bool is_update(const Node& node);
+
 }  // namespace treadle::exec

@@ -152,8 +152,18 @@ class ParallelRun final : public TaskSource {
     if (attached_) control_.pool->announce(*this);
   }
 
+  void note_ready(int32_t instruction) {
+    if (!control_.observer) return;
+    try {
+      control_.call([&] { control_.observer->ready(frame_, frame_.program().instructions()[static_cast<size_t>(instruction)]); });
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+
   // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
   bool offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
+    note_ready(instruction);
     if (!frame_.binding().expensive(instruction)) {
       worker.ready.push_back(instruction);
     } else if (kept < 0) {
@@ -293,6 +303,7 @@ class ParallelRun final : public TaskSource {
       bool news = false;
       for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last && !interrupted_.load(); ++k)
         if (count_down(plan_.successors[k])) {
+          note_ready(plan_.successors[k]);
           publish(plan_.successors[k]);
           news = true;
         }

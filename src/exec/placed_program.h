@@ -2,77 +2,87 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
-#include "exec/device_executor.h"
+#include "exec/executor.h"
+#include "exec/residency.h"
+#include "exec/run_turns.h"
 #include "exec/stream_plan.h"
 
 namespace treadle::exec {
 
 class PlacedRun;
 
-/// A program whose plan has been made. Everything is issued ahead, to all streams, and the host waits at the end only, and where extents
-/// are data. Constants are copied to devices ahead of all runs. One run at a time.
-class PlacedProgram final : public DeviceExecutor {
+/// What a program keeps in its devices' memory from run to run: constants, and room for what kernels have packed.
+class DeviceConstants {
+ public:
+  /// Copies them. @throws Error(resource_exhausted) if a device has no room.
+  DeviceConstants(const Program& program, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
+                  std::span<const std::unique_ptr<Stream>> streams, bool anywhere);
+  ~DeviceConstants();
+  DeviceConstants(const DeviceConstants&) = delete;
+  DeviceConstants& operator=(const DeviceConstants&) = delete;
+
+  const Tensor& at(int32_t location) const { return tensors_[static_cast<size_t>(location)]; }
+  /// Kernels may have packed more forms since. @throws Error(resource_exhausted)
+  void reserve_packed();
+
+ private:
+  void release_packed() noexcept;
+  struct Packed {
+    const PackedState* state;
+    int device;
+    size_t reserved_bytes = 0;
+  };
+  const std::vector<std::shared_ptr<Device>> devices_;
+  std::vector<Tensor> tensors_;  // per location
+  std::mutex mutex_;             // of packed_
+  std::vector<Packed> packed_;   // empty where a Residency counts them
+};
+
+/// A program whose plan has been made. Where a limit has to be kept, or a device is full, steps are issued one by one, and what a device
+/// has no room for stays with the host (Residency): on devices with a bus.
+class PlacedProgram final : public Executor {
  public:
   /// @param program  must outlive this object.
   /// @param devices  the first is the host; each has kernels that are the host's own.
   /// @param plan     of `program`, for so many devices.
-  PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan);
+  /// @param keeps    to these limits.
+  PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps = {});
   ~PlacedProgram() override;
 
-  /// As exec::run. It ends when all devices have ended: also a run that fails.
+  /// As exec::run; one after the other. It ends when all devices have ended: also a run that fails.
   /// @throws Error of the first node that failed, which is named.
-  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {}) override;
-
-  /// A run that stops at Yields, in place of run(); of one thread at a time. A new one abandons the one before.
-  void start(std::span<const Datum> feeds, const RunControl& control, std::span<const Datum> bound = {});
-  /// Runs to the next Yield or the end, which all devices have reached then. @return true at the end.
-  bool advance();
-  /// Issues so many bulks, or those that are left before the next Yield or the end, and waits for them. @return bulks left before that.
-  size_t advance_steps(size_t count);
-  size_t steps_left() const;
-  /// At a Yield: the values handed out, and those that the run goes on with.
-  std::vector<Datum> yielded();
-  void resume(std::span<const Datum> values);
-  /// At the end.
-  void take_outputs(std::span<Datum> outputs);
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
+           std::span<const OutputMemory> memory = {}) override;
+  RunHandle take() override;
+  void give_back(std::unique_ptr<Run> run) noexcept override;
 
   const Program& program() const { return program_; }
   const StreamPlan& plan() const { return plan_; }
   /// For tests: a fence that is gone must be found missing.
   StreamPlan& mutable_plan() { return plan_; }
-  /// Bytes of the arena of a device in the last run.
-  size_t arena_bytes(int device) const {
-    return arenas_[static_cast<size_t>(device)].storage ? arenas_[static_cast<size_t>(device)].storage->size_bytes() : 0;
-  }
-  Stream& stream(int index) const { return *streams_[static_cast<size_t>(index)]; }
 
  private:
   friend class PlacedRun;
-  struct Arena {
-    std::vector<int32_t> locations;      // planned ones of the device
-    std::vector<size_t> sizes, offsets;  // of those, in that order; sizes are those that the offsets were made for
-    std::shared_ptr<Storage> storage;
-    bool planned_before = false;
-  };
-  void copy_constants();
-  void place(const Binding& binding);
-  void verify(const Binding& binding) const;
+  bool has_bus() const;
+  /// True if runs keep to limits from the beginning.
+  bool keeps_limits() const;
+  /// For runs that keep to none. @throws Error(resource_exhausted)
+  std::shared_ptr<DeviceConstants> constants(std::span<const std::unique_ptr<Stream>> streams);
 
   const Program& program_;
   const std::vector<std::shared_ptr<Device>> devices_;
   StreamPlan plan_;
-  std::vector<Arena> arenas_;                   // per device
-  std::vector<std::byte*> planned_;             // per location: where it is
-  std::vector<Tensor> constants_;               // per location
-  std::vector<std::shared_ptr<Event>> events_;  // per step; null: nobody waits for it
-  std::vector<std::unique_ptr<Stream>> streams_;
-  uint64_t generation_ = 0;  // of the binding that the arenas are for
+  const ResidencyOptions keeps_;
   RunTurns turns_;
-  std::unique_ptr<PlacedRun> run_;  // that was begun by start(); goes first
+  std::mutex mutex_;                         // of shared_
+  std::shared_ptr<DeviceConstants> shared_;  // null before the first run
+  RunPool<PlacedRun> runs_;
 };
 
 }  // namespace treadle::exec

@@ -131,6 +131,8 @@ class Program {
   FramePool& frames() const { return *frames_; }
   /// Null unless instructions may run at once. Programs with a Yield, and very large ones, run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
+  /// From this instruction on there are only updates of state: a run that has begun them ends them.
+  size_t commit_from() const { return commit_from_; }
   bool always_parallel() const { return always_parallel_; }
   bool verifies_plans() const { return verifies_plans_; }
   bool shared() const { return shared_; }
@@ -210,6 +212,7 @@ class Program {
   std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
+  size_t commit_from_ = 0;
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
   size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
   std::vector<const PackedState*> shared_packed_;  // each once

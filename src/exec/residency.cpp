@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "core/logging.h"
@@ -12,53 +12,78 @@
 namespace treadle::exec {
 namespace {
 
-// How many nodes ahead constants are fetched: enough for the largest to come while nodes of some ten microseconds run.
+// How many steps ahead constants are fetched: enough for the largest to come while nodes of some ten microseconds run.
 constexpr size_t kFetchAhead = 16;
 constexpr size_t kBounceBytes = size_t{1} << 20;  // between the device's address space and a file
 
 }  // namespace
 
-Residency::Residency(const Program& program, Device& device, sharing::JobState* job, std::shared_ptr<DeviceMemoryLimit> own,
-                     std::string spill_folder)
+Residency::Residency(const Program& program, const StreamPlan& plan, int device, Device& memory, const ResidencyOptions& options)
     : program_(program),
-      device_(device),
-      bus_(device.create_stream("bus")),
-      job_(job),
-      own_(std::move(own)),
-      units_(program.num_buffers() + program.slots().size()),
-      spill_folder_(std::move(spill_folder)) {
-  uses_.resize(units_.size());
-  const auto instructions = program_.instructions();
-  of_instruction_.resize(instructions.size());
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    std::vector<int32_t>& units = of_instruction_[i];
-    for (int32_t slot : program_.operands(instructions[i]))
-      if (slot >= 0) units.push_back(static_cast<int32_t>(unit_of(slot)));
-    if (instructions[i].scratch_buffer >= 0) units.push_back(instructions[i].scratch_buffer);
-    std::sort(units.begin(), units.end());
-    units.erase(std::unique(units.begin(), units.end()), units.end());
-    for (int32_t unit : units) uses_[static_cast<size_t>(unit)].push_back(static_cast<int32_t>(i));
+      plan_(plan),
+      device_(memory),
+      bus_(memory.create_stream("bus")),
+      job_(options.job),
+      own_(options.limit),
+      spill_folder_(options.spill_folder) {
+  const size_t num_locations = plan_.locations.size();
+  uses_.resize(num_locations);
+  position_.resize(plan_.steps.size());
+  std::unordered_map<const PackedState*, int32_t> found;
+  for (const std::vector<int32_t>& bulk : plan_.bulks) {
+    for (const int32_t s : bulk) {
+      position_[static_cast<size_t>(s)] = at_.size();
+      Position& at = at_.emplace_back();
+      at.step = s;
+      const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(s)];
+      auto add = [&](int32_t unit) {
+        if (unit >= 0 && (is_packed(static_cast<size_t>(unit)) || location(static_cast<size_t>(unit)).device == device))
+          at.units.push_back(unit);
+      };
+      if (step.instruction < 0) {
+        add(step.source);
+        add(step.target);
+      } else if (plan_.streams[static_cast<size_t>(step.stream)].device == device) {
+        const Instruction& instruction = program_.instructions()[static_cast<size_t>(step.instruction)];
+        for (size_t k = 0; k < program_.operands(instruction).size(); ++k)
+          if (!has_own_copy(instruction, k)) add(plan_.operands[step.first_operand + k]);
+        add(step.scratch);
+        if (const PackedState* packed = instruction.packed.get(); packed && instruction.node->bodies.empty()) {
+          auto [entry, is_new] = found.try_emplace(packed, static_cast<int32_t>(num_locations + packed_.size()));
+          if (is_new) packed_.push_back(packed), uses_.emplace_back();
+          add(entry->second);
+        }
+      }
+      std::sort(at.units.begin(), at.units.end());
+      at.units.erase(std::unique(at.units.begin(), at.units.end()), at.units.end());
+      for (int32_t unit : at.units) uses_[static_cast<size_t>(unit)].push_back(static_cast<int32_t>(at_.size()) - 1);
+    }
   }
+  units_.resize(uses_.size());
   if (job_) sharing::MemoryWatch::get().add(*this, *job_);
   if (!own_) return;
   std::lock_guard lock(own_->mutex);
-  own_->programs.push_back(this);
+  own_->holders.push_back(this);
 }
 
 Residency::~Residency() {
   if (job_) sharing::MemoryWatch::get().remove(*this);
   if (own_) {
     std::lock_guard lock(own_->mutex);
-    std::erase(own_->programs, this);
+    std::erase(own_->holders, this);
   }
   std::lock_guard lock(mutex_);
   for (size_t u = 0; u < units_.size(); ++u) drop(u);
 }
 
-size_t Residency::unit_of(int32_t slot) const {
-  const Slot& info = program_.slots()[static_cast<size_t>(slot)];
-  if (info.placement == Placement::arena && info.buffer >= 0) return static_cast<size_t>(info.buffer);
-  return program_.num_buffers() + static_cast<size_t>(info.placement == Placement::known ? slot : info.root);
+// Values of extents that only the run knows: 0.
+size_t Residency::size_of(size_t unit) const {
+  if (is_packed(unit)) return packed_[unit - plan_.locations.size()]->size_bytes();
+  const StreamPlan::Location& found = location(unit);
+  if (found.memory == StreamPlan::Location::Memory::planned) return binding_->buffer_sizes()[static_cast<size_t>(found.buffer)];
+  const Slot& slot = program_.slots()[static_cast<size_t>(found.slot)];
+  if (!slot.static_shape || slot.dtype == DType::string) return 0;
+  return size_bytes(slot.dtype, binding_->shape(found.slot).num_elements());
 }
 
 // A constant is used again in the next run.
@@ -66,7 +91,7 @@ int64_t Residency::next_use(size_t unit, size_t position) const {
   const std::vector<int32_t>& uses = uses_[unit];
   auto next = std::upper_bound(uses.begin(), uses.end(), static_cast<int32_t>(position));
   if (next != uses.end()) return *next;
-  if (units_[unit].lasting && !uses.empty()) return static_cast<int64_t>(of_instruction_.size()) + uses.front();
+  if (units_[unit].lasting && !uses.empty()) return static_cast<int64_t>(at_.size()) + uses.front();
   return INT64_MAX;
 }
 
@@ -93,9 +118,9 @@ bool take(std::atomic<uint64_t>& used, uint64_t limit, size_t size_bytes) {
 
 uint64_t Residency::host_limit() const { return job_ ? effective(job_->slot().host_limit) : UINT64_MAX; }
 
-// Outputs wait for their copy to the host, which end() stands for.
-bool Residency::is_output(size_t unit) const {
-  return unit >= program_.num_buffers() && program_.slots()[unit - program_.num_buffers()].is_output;
+// What is packed lies in the host's memory whatever the device has: that copy is the session's.
+void Residency::count_on_host(size_t unit, uint64_t change) {
+  if (!is_packed(unit)) count(&sharing::JobSlot::host_bytes, change);
 }
 
 bool Residency::is_over_limit() const {
@@ -138,20 +163,20 @@ void Residency::await_arrival(Unit& unit) {
 
 void Residency::take_in(size_t index) {
   units_[index].resident = true;
-  count(&sharing::JobSlot::host_bytes, 0 - uint64_t{units_[index].size_bytes});
+  count_on_host(index, 0 - uint64_t{units_[index].size_bytes});
 }
 
 // Nothing moves out for what is fetched ahead, and what the nodes before its own will allocate has room beside it.
 void Residency::fetch_ahead(size_t position) {
   size_t others = 0;
-  const size_t end = std::min(position + 1 + kFetchAhead, of_instruction_.size());
+  const size_t end = std::min(position + 1 + kFetchAhead, at_.size());
   for (size_t next = position + 1; next < end; ++next) {
-    for (int32_t u : of_instruction_[next]) {
+    for (int32_t u : at_[next].units) {
       const auto index = static_cast<size_t>(u);
       Unit& unit = units_[index];
       if (unit.live && unit.resident) continue;
       if (!unit.live || !unit.lasting || unit.on_disk) {
-        others += index < program_.num_buffers() ? binding_->offsets().sizes[index] : unit.size_bytes;
+        others += unit.live ? unit.size_bytes : size_of(index);
         continue;
       }
       if (unit.size_bytes == 0) continue;
@@ -174,7 +199,7 @@ void Residency::move_out(size_t index) {
   unit.arrival = nullptr;
   unit.on_host = true;
   unreserve(unit.size_bytes);
-  count(&sharing::JobSlot::host_bytes, unit.size_bytes);
+  count_on_host(index, unit.size_bytes);
 }
 
 void Residency::drop(size_t index) {
@@ -182,15 +207,17 @@ void Residency::drop(size_t index) {
   if (!unit.live) return;
   if (unit.resident)
     unreserve(unit.size_bytes);
+  else if (unit.on_disk)
+    count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
   else
-    count(unit.on_disk ? &sharing::JobSlot::disk_bytes : &sharing::JobSlot::host_bytes, 0 - uint64_t{unit.size_bytes});
+    count_on_host(index, 0 - uint64_t{unit.size_bytes});
   unit = {};
 }
 
-// True if `wanted` has been reserved: in free memory, or after values went that are used later than it is. What the node itself uses stays.
+// True if `wanted` has been reserved: in free memory, or after values went that are used later than it is. What the step itself uses stays.
 bool Residency::make_room(size_t wanted, size_t position) {
-  const int64_t own_next = own_ ? -1 : next_use(wanted, position);  // the session's limit: all that a node uses comes in
-  const std::vector<int32_t>& needed = of_instruction_[position];
+  const int64_t own_next = own_ ? -1 : next_use(wanted, position);  // the session's limit: all that a step uses comes in
+  const std::vector<int32_t>& needed = at_[position].units;
   while (!reserve(units_[wanted].size_bytes)) {
     size_t victim = units_.size();
     int64_t farthest = own_next;
@@ -220,7 +247,7 @@ void Residency::shrink_to_limit(size_t position) {
       if (const int64_t next = units_[u].resident ? next_use(u, position) : -1; next > farthest) farthest = next, victim = u;
     if (victim < units_.size())
       move_out(victim);
-    else if (!own_ || !binding_ || !evict_idle())
+    else if (!own_ || !runs_ || !evict_idle())
       return;  // the rest belongs to the job's other sessions, or the session's other programs
   }
 }
@@ -256,7 +283,7 @@ void Residency::spill(size_t index) {
   }
   device_.discard(unit.data, unit.size_bytes);
   unit.on_disk = true;
-  count(&sharing::JobSlot::host_bytes, 0 - uint64_t{unit.size_bytes});
+  count_on_host(index, 0 - uint64_t{unit.size_bytes});
   count(&sharing::JobSlot::disk_bytes, unit.size_bytes);
 }
 
@@ -273,20 +300,20 @@ void Residency::read_back(size_t index) {
   }
   unit.on_disk = false;
   count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
-  count(&sharing::JobSlot::host_bytes, unit.size_bytes);
+  count_on_host(index, unit.size_bytes);
 }
 
-// Until the host's limit is kept: first what is used last. What the node uses, if it is the next thing, and outputs stay.
-bool Residency::spill_for(size_t position, bool node_is_next) {
-  if (!job_ || of_instruction_.empty()) return true;
-  const std::vector<int32_t>& needed = of_instruction_[position];
+// Until the host's limit is kept: first what is used last. What the step uses, if it is the next thing, stays.
+bool Residency::spill_for(size_t position, bool step_is_next) {
+  if (!job_ || at_.empty()) return true;
+  const std::vector<int32_t>& needed = at_[position].units;
   while (job_->slot().host_bytes.load(std::memory_order_relaxed) > host_limit()) {
     size_t victim = units_.size();
     int64_t farthest = -1;
     for (size_t u = 0; u < units_.size(); ++u) {
       const Unit& unit = units_[u];
-      if (!unit.live || unit.resident || unit.on_disk || unit.size_bytes == 0 || is_output(u)) continue;
-      if (node_is_next && std::binary_search(needed.begin(), needed.end(), static_cast<int32_t>(u))) continue;
+      if (!unit.live || unit.resident || unit.on_disk || unit.size_bytes == 0 || is_packed(u)) continue;
+      if (step_is_next && std::binary_search(needed.begin(), needed.end(), static_cast<int32_t>(u))) continue;
       if (const int64_t next = next_use(u, position); next > farthest) farthest = next, victim = u;
     }
     if (victim == units_.size()) return false;
@@ -298,57 +325,55 @@ bool Residency::spill_for(size_t position, bool node_is_next) {
   return true;
 }
 
-void Residency::begin(const Binding& binding, std::byte* arena, const RunControl& control) {
-  if (own_) turn_.emplace(own_->run, control);
+void Residency::begin(const Binding& binding, std::span<std::byte* const> planned) {
   std::lock_guard lock(mutex_);
   binding_ = &binding;
+  planned_ = planned;
   try {
     check_limit();
   } catch (...) {
     binding_ = nullptr;
-    turn_.reset();
     throw;
   }
-  arena_ = arena;
-  position_ = 0;
+  at_position_ = 0;
   of_run_.end = 0;
+  for (size_t u = plan_.locations.size(); u < units_.size(); ++u) {  // kernels may have packed more forms since
+    const size_t bytes = size_of(u);
+    if (units_[u].live && units_[u].size_bytes == bytes) continue;
+    drop(u);
+    units_[u] = {.size_bytes = bytes, .live = true, .written = true, .on_host = true, .lasting = true};
+  }
+}
+
+void Residency::go_on(bool runs) {
+  std::lock_guard lock(mutex_);
+  runs_ = runs;
 }
 
 // Of the sizes that are known before the run.
 void Residency::check_limit() const {
   if (!own_) return;
-  const size_t num_buffers = program_.num_buffers();
   size_t least = 0, largest = 0;
-  for (size_t i = 0; i < of_instruction_.size(); ++i) {
+  for (size_t p = 0; p < at_.size(); ++p) {
+    if (plan_.steps[static_cast<size_t>(at_[p].step)].instruction < 0) continue;
     size_t bytes = 0;
-    for (int32_t u : of_instruction_[i]) {
-      const auto index = static_cast<size_t>(u);
-      if (index < num_buffers) {
-        bytes += binding_->offsets().sizes[index];
-        continue;
-      }
-      const Slot& slot = program_.slots()[index - num_buffers];
-      if (slot.static_shape && slot.dtype != DType::string)
-        bytes += size_bytes(slot.dtype, binding_->shape(static_cast<int32_t>(index - num_buffers)).num_elements());
-    }
-    if (bytes > least) least = bytes, largest = i;
+    for (int32_t u : at_[p].units) bytes += size_of(static_cast<size_t>(u));
+    if (bytes > least) least = bytes, largest = p;
   }
   const uint64_t limit = effective(own_->limit_bytes);
   if (least <= limit) return;
+  const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(at_[largest].step)];
   throw Error(ErrorCode::resource_exhausted,
               fmt::format("the memory limit of {} bytes is too low: this run needs at least {} on {}, for what {} uses", limit, least,
-                          device_.name(), describe(*program_.instructions()[largest].node)));
+                          device_.name(), describe(*program_.instructions()[static_cast<size_t>(step.instruction)].node)));
 }
 
-// What the session's other programs hold moves out: one of them, as nothing of them runs.
+// What others of the session hold moves out: one of them, as nothing of them goes on. The caller has the limit's mutex, which whoever takes
+// the mutexes of two has.
 bool Residency::evict_idle() {
-  std::lock_guard lock(own_->mutex);
-  for (Residency* other : own_->programs) {
+  for (Residency* other : own_->holders) {
     if (other == this) continue;
-    // Its run has ended, as one at a time takes place: who has this mutex has it for a moment and waits for no other. The order of the two
-    // is not everywhere the same, so none is waited for.
-    std::unique_lock other_lock(other->mutex_, std::try_to_lock);
-    while (!other_lock.owns_lock() && !other_lock.try_lock()) std::this_thread::yield();
+    std::lock_guard lock(other->mutex_);
     bool any = false;
     for (size_t u = 0; u < other->units_.size(); ++u)
       if (other->units_[u].resident) other->move_out(u), any = true;
@@ -357,51 +382,62 @@ bool Residency::evict_idle() {
   return false;
 }
 
-void Residency::add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host) {
+void Residency::add(int32_t at, std::byte* data, size_t size_bytes, bool from_host) {
   std::lock_guard lock(mutex_);
-  const size_t index = unit_of(slot);
-  const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+  const auto index = static_cast<size_t>(at);
   Unit& unit = units_[index];
-  if (unit.live && unit.size_bytes == size_bytes && unit.lasting) return;
   drop(index);
   unit = {.size_bytes = size_bytes,
           .live = true,
           .written = from_host,
           .on_host = from_host,
-          .lasting = info.placement == Placement::constant,
+          .lasting = location(index).memory == StreamPlan::Location::Memory::constant,
           .data = data};
-  count(&sharing::JobSlot::host_bytes, size_bytes);
+  count_on_host(index, size_bytes);
 }
 
-void Residency::before(size_t position) {
+// Into the device's memory, if there is or can be room.
+void Residency::bring(size_t index, size_t position) {
+  Unit& unit = units_[index];
+  await_arrival(unit);
+  if (!unit.live || unit.resident || unit.size_bytes == 0) return;  // not live: its step makes its memory itself
+  read_back(index);
+  if (make_room(index, position)) {
+    if (unit.written) transfer(unit.size_bytes);
+    take_in(index);
+  } else {
+    transfer(unit.size_bytes);  // the step reads or writes it over the bus
+  }
+}
+
+void Residency::before(int32_t s) {
+  const size_t position = position_[static_cast<size_t>(s)];
+  std::unique_lock<std::mutex> limit_lock;
+  if (own_) limit_lock = std::unique_lock(own_->mutex);
   std::unique_lock lock(mutex_);
-  position_ = position;
+  at_position_ = position;
   shrink_to_limit(position);
-  for (int32_t u : of_instruction_[position]) {
+  const bool is_copy = plan_.steps[static_cast<size_t>(s)].instruction < 0;
+  for (int32_t u : at_[position].units) {
     const auto index = static_cast<size_t>(u);
-    Unit& unit = units_[index];
-    if (!unit.live) {
-      if (index >= program_.num_buffers()) continue;  // makes its memory itself
-      unit = {.size_bytes = binding_->offsets().sizes[index], .live = true, .data = arena_ + binding_->offsets().offsets[index]};
-      count(&sharing::JobSlot::host_bytes, unit.size_bytes);
+    if (Unit& unit = units_[index]; !unit.live && !is_packed(index) && location(index).memory == StreamPlan::Location::Memory::planned) {
+      unit = {.size_bytes = size_of(index), .live = true, .data = planned_[index]};
+      count_on_host(index, unit.size_bytes);
     }
-    await_arrival(unit);
-    if (unit.resident || unit.size_bytes == 0) continue;
-    read_back(index);
-    if (make_room(index, position)) {
-      if (unit.written) transfer(unit.size_bytes);
-      take_in(index);
-    } else {
-      transfer(unit.size_bytes);  // the node reads or writes it over the bus
-    }
+    if (is_copy)
+      read_back(index);  // it goes over the bus anyway
+    else
+      bring(index, position);
   }
   if (job_) {
-    if (!spill_for(position, /*node_is_next=*/true)) {
+    if (!spill_for(position, /*step_is_next=*/true)) {
       // Other sessions of the job may hold what they do not use now.
       lock.unlock();
+      if (own_) limit_lock.unlock();
       sharing::MemoryWatch::get().ask_others(*this, *job_);
+      if (own_) limit_lock.lock();
       lock.lock();
-      if (!spill_for(position, /*node_is_next=*/true)) check_room(position);
+      if (!spill_for(position, /*step_is_next=*/true)) check_room(position);
     }
     sharing::JobSlot& slot = job_->slot();
     const uint64_t held = slot.device_bytes.load() + slot.host_bytes.load();
@@ -412,18 +448,27 @@ void Residency::before(size_t position) {
   fetch_ahead(position);
 }
 
-void Residency::after(size_t position) {
+void Residency::after(int32_t s) {
+  const size_t position = position_[static_cast<size_t>(s)];
+  const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(s)];
   std::lock_guard lock(mutex_);
-  for (int32_t slot : program_.operands(program_.instructions()[position]).subspan(program_.instructions()[position].num_inputs)) {
-    if (slot < 0) continue;
-    Unit& unit = units_[unit_of(slot)];
+  auto note_written = [&](int32_t at, bool by_host) {
+    if (!std::binary_search(at_[position].units.begin(), at_[position].units.end(), at)) return;  // absent, or on another device
+    Unit& unit = units_[static_cast<size_t>(at)];
     unit.written = true;
-    unit.on_host = !unit.resident;
+    unit.on_host = by_host || !unit.resident;
     unit.in_file = false;
+  };
+  if (step.instruction < 0) {
+    note_written(step.target, /*by_host=*/true);
+  } else {
+    const Instruction& instruction = program_.instructions()[static_cast<size_t>(step.instruction)];
+    for (size_t k = instruction.num_inputs; k < program_.operands(instruction).size(); ++k)
+      note_written(plan_.operands[step.first_operand + k], /*by_host=*/false);
   }
-  for (int32_t u : of_instruction_[position]) {
+  for (int32_t u : at_[position].units) {
     const auto index = static_cast<size_t>(u);
-    if (!units_[index].lasting && !is_output(index) && next_use(index, position) == INT64_MAX) drop(index);
+    if (!units_[index].lasting && next_use(index, position) == INT64_MAX) drop(index);
   }
 }
 
@@ -432,19 +477,15 @@ void Residency::end() {
   for (size_t u = 0; u < units_.size(); ++u)
     if (!units_[u].lasting) drop(u);
   binding_ = nullptr;
-  turn_.reset();
+  runs_ = false;
 }
 
-void Residency::before_reading(int32_t slot) {
-  std::lock_guard lock(mutex_);
-  read_back(unit_of(slot));
-}
-
-// What is left is the node's, or what others of the job use, who make room at their next node.
+// What is left is the step's, or what others of the job use, who make room at their next step.
 void Residency::check_room(size_t position) const {
   uint64_t needed = 0;
-  for (int32_t u : of_instruction_[position])
-    if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.live && !unit.resident) needed += unit.size_bytes;
+  for (int32_t u : at_[position].units)
+    if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.live && !unit.resident && !is_packed(static_cast<size_t>(u)))
+      needed += unit.size_bytes;
   if (needed <= host_limit()) return;
   throw Error(ErrorCode::resource_exhausted, fmt::format("the job's limit of {} bytes of the host's memory is too low: the node needs {} "
                                                          "there, as the device has no room for them",
@@ -452,25 +493,19 @@ void Residency::check_room(size_t position) const {
 }
 
 void Residency::limit_changed(bool may_wait) {
-  if (!may_wait) {
-    try_keep_to_limit();
-    return;
-  }
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (may_wait)
+    lock.lock();
+  else if (!lock.try_lock())
+    return;  // asked again
   keep_to_limit();
 }
 
-bool Residency::try_keep_to_limit() {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock) keep_to_limit();
-  return lock.owns_lock();
-}
-
 void Residency::keep_to_limit() {
-  if (binding_) return;
-  shrink_to_limit(position_);
+  if (runs_) return;
+  shrink_to_limit(at_position_);
   try {
-    spill_for(position_, /*node_is_next=*/false);
+    spill_for(at_position_, /*step_is_next=*/false);
   } catch (const Error& error) {
     TREADLE_LOG(warning, "a job's memory limit is not kept: {}", error.what());
   }

@@ -1,4 +1,4 @@
-// Which values of a program lie in the device's memory, and which in the host's because the device, or the job's limit, has no room.
+// Which values of a run lie in the device's memory, and which in the host's because the device, or a limit, has no room.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "exec/binding.h"
-#include "exec/device_executor.h"
-#include "exec/program.h"
+#include "exec/run_turns.h"
+#include "exec/stream_plan.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
 #include "sharing/memory_watch.h"
@@ -22,52 +23,55 @@ namespace treadle::exec {
 
 class Residency;
 
-/// A session's limit on a device's memory, of all of its programs together.
+/// A session's limit on the memory of its devices, of all of its programs together.
 struct DeviceMemoryLimit {
   std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
   std::atomic<uint64_t> used_bytes{0};
-  RunTurns run;                      ///< one run at a time: what other programs hold is then idle
-  std::mutex mutex;                  ///< of programs
-  std::vector<Residency*> programs;  ///< that hold memory
+  RunTurns run;                     ///< one run at a time goes on: what others hold is then idle
+  std::mutex mutex;                 ///< of holders
+  std::vector<Residency*> holders;  ///< of memory
 };
 
-/// For devices that reach the host's memory over a bus (Device::has_bus). A node's operands are brought into the device's memory before
-/// it, if there is room, or room can be made by moving out values that are used later than they are; what stays out is read and written
-/// over the bus. When every value is used next is known from the program, once for all budgets, so that a new limit holds from the next
-/// node on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the planner's buffers, constants, feeds and
-/// held values. With a session's limit every node has all that it uses in the device's memory, or the run ends before it begins. Constants
-/// that the next nodes use come over the bus while earlier nodes run, if the room for them is free anyway. Addresses do not change: the
-/// device's address space spans both memories. Where the job has a limit for the host's memory, what is used last goes from there to a
-/// file, and comes back before its node.
+/// Whose limits a program's memory on devices keeps to, besides what the devices have.
+struct ResidencyOptions {
+  sharing::JobState* job = nullptr;
+  std::shared_ptr<DeviceMemoryLimit> limit;  ///< of the session; null: none
+  std::string spill_folder;                  ///< empty: the system's for temporary files
+};
+
+/// For devices that reach the host's memory over a bus (Device::has_bus); of one run, or of several one after the other. What a step uses
+/// is brought into the device's memory before it, if there is room, or room can be made by moving out values that are used later than they
+/// are; what stays out is read and written over the bus. When every value is used next is known from the plan, once for all budgets, so
+/// that a new limit holds from the next step on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the
+/// plan's locations on the device and what kernels have packed for it. With a session's limit every step has all that it uses in the
+/// device's memory, or the run ends before it begins. Constants that the next steps use come over the bus while earlier ones run, if the
+/// room for them is free anyway. Addresses do not change: the device's address space spans both memories. Where the job has a limit for the
+/// host's memory, what is used last goes from there to a file, and comes back before its step.
 class Residency final : public sharing::MemoryWatch::Client {
  public:
-  /// @param job  whose limit counts besides the device's own size; null: none.
-  /// @param own  the session's limit; null: none. One of the two there must be.
-  /// @param spill_folder  empty: the system's for temporary files.
-  Residency(const Program& program, Device& device, sharing::JobState* job, std::shared_ptr<DeviceMemoryLimit> own,
-            std::string spill_folder);
+  /// @param plan    of `program`; must outlive this object, as the program.
+  /// @param device  of the plan's devices, the one whose memory this is about.
+  Residency(const Program& program, const StreamPlan& plan, int device, Device& memory, const ResidencyOptions& options);
   ~Residency() override;
 
-  /// A run begins. The caller holds the program's lock: one run at a time.
-  /// @param arena  where the planned values are.
-  /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest node uses, saying how much that is.
-  /// @throws Error(cancelled or timed_out) while other runs of the session have their turn.
-  void begin(const Binding& binding, std::byte* arena, const RunControl& control);
-  /// A value outside of the arena has got its memory; it comes from the host (a feed, a constant) or is yet to be computed.
-  void add(int32_t slot, std::byte* data, size_t size_bytes, bool from_host);
+  /// A run begins.
+  /// @param planned  per location of the plan: where it lies, if it is planned. Stays valid until the end.
+  /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest step uses, saying how much that is.
+  void begin(const Binding& binding, std::span<std::byte* const> planned);
+  /// The run goes on, or stops for a while: then others may have its memory moved out.
+  void go_on(bool runs);
+  /// A location that is held, or a constant's, has got its memory. @param from_host  it has the elements that the host has: of a feed, or a
+  /// constant.
+  void add(int32_t location, std::byte* data, size_t size_bytes, bool from_host);
   /// True if before() may read or write values: then none of the run's copies may be under way.
   bool may_spill() const { return host_limit() != UINT64_MAX || (job_ && job_->slot().disk_bytes.load(std::memory_order_relaxed) != 0); }
-  /// @throws Error(resource_exhausted) if both limits leave no room for what the node uses, Error(io_error) if a file cannot be written.
-  void before(size_t position);
-  /// The host is about to read an output.
-  void before_reading(int32_t slot);
-  void after(size_t position);
+  /// @throws Error(resource_exhausted) if both limits leave no room for what the step uses, Error(io_error) if a file cannot be written.
+  void before(int32_t step);
+  void after(int32_t step);
   void end();
 
-  /// A limit has changed: moves out at once if no run is under way; a run does it at its next node.
+  /// A limit has changed: moves out at once if no run is under way; a run does it at its next step.
   void limit_changed(bool may_wait) override;
-  /// The same, where nobody runs. False, and nothing done, while another thread is at it.
-  bool try_keep_to_limit();
 
  private:
   struct Unit {
@@ -84,7 +88,7 @@ class Residency final : public sharing::MemoryWatch::Client {
     std::shared_ptr<Event> arrival;  // of what comes over the bus while other nodes run; null: it is here
   };
 
-  size_t unit_of(int32_t slot) const;
+  size_t size_of(size_t unit) const;  // as far as it is known before the run
   int64_t next_use(size_t unit, size_t position) const;
   bool reserve(size_t size_bytes);
   void shrink_to_limit(size_t position);
@@ -100,29 +104,40 @@ class Residency final : public sharing::MemoryWatch::Client {
   bool evict_idle();
   bool is_over_limit() const;
   void count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change);  // of the job, if there is one
+  void count_on_host(size_t unit, uint64_t change);
   void unreserve(size_t size_bytes);
   uint64_t host_limit() const;
-  bool is_output(size_t unit) const;
-  bool spill_for(size_t position, bool node_is_next);
+  void bring(size_t unit, size_t position);
+  bool spill_for(size_t position, bool step_is_next);
   void spill(size_t unit);
   void read_back(size_t unit);
   void check_room(size_t position) const;
+  const StreamPlan::Location& location(size_t unit) const { return plan_.locations[unit]; }
+  bool is_packed(size_t unit) const { return unit >= plan_.locations.size(); }
   template <typename Piece>
   void exchange(size_t unit, Piece&& piece);
 
   const Program& program_;
+  const StreamPlan& plan_;
   Device& device_;
   std::unique_ptr<Stream> bus_;
   sharing::JobState* const job_;
   const std::shared_ptr<DeviceMemoryLimit> own_;
-  std::optional<RunTurns::Turn> turn_;  // of the session's runs
-  const Binding* binding_ = nullptr;
-  std::mutex mutex_;                                  // against limit_changed(), which comes from another thread
-  std::vector<Unit> units_;                           // the planner's buffers, then root slots
-  std::vector<std::vector<int32_t>> uses_;            // per unit: instructions, ascending
-  std::vector<std::vector<int32_t>> of_instruction_;  // units
-  size_t position_ = 0;
-  std::byte* arena_ = nullptr;
+  const Binding* binding_ = nullptr;  // of the run, also while it stops
+  std::span<std::byte* const> planned_;
+  bool runs_ = false;
+  std::mutex mutex_;                        // against limit_changed(), which comes from another thread
+  std::vector<const PackedState*> packed_;  // for instructions on the device, each once
+  std::vector<Unit> units_;                 // the plan's locations, then what is packed
+  // Positions are steps in the order in which they are issued.
+  struct Position {
+    int32_t step = -1;
+    std::vector<int32_t> units;  // that it uses on the device, ascending
+  };
+  std::vector<Position> at_;
+  std::vector<size_t> position_;            // per step
+  std::vector<std::vector<int32_t>> uses_;  // per unit: positions, ascending
+  size_t at_position_ = 0;
   // Constants have a file of their own: their places in it last.
   struct File {
     std::unique_ptr<memory::SpillFile> file;

@@ -108,9 +108,15 @@ bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& cal
   }
   {
     std::lock_guard lock(caller.mutex);  // a callback of the caller's ends first
-    caller.left = true;
+    caller.left = !caller.committing;
+  }
+  if (!caller.left) {
+    std::unique_lock lock(job->mutex);
+    job->changed.wait(lock, [&] { return job->done; });
+    return true;
   }
   std::lock_guard lock(job->mutex);
+  if (job->done) caller.left = false;  // it ended meanwhile
   return job->done;
 }
 

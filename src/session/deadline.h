@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "exec/frame.h"
+#include "exec/run_control.h"
 
 namespace treadle {
 

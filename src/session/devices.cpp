@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
-#include "exec/device_program.h"
+#include "exec/placed_program.h"
 #include "exec/residency.h"
 #include "sharing/quantities.h"
 #include "treadle/error.h"
@@ -44,9 +43,7 @@ std::string group_of(const Node& node) {
 
 SessionDevices::SessionDevices(const SessionOptions& options)
     : compute_streams_(std::max(1, options.compute_streams)), spill_folder_(options.spill_folder) {
-  std::string chosen = options.device;
-  if (auto given = options.config.find("treadle.device"); chosen.empty() && given != options.config.end()) chosen = given->second;
-  std::vector<std::string> names{chosen.empty() ? "cpu" : chosen};
+  std::vector<std::string> names{options.device.empty() ? "cpu" : options.device};
   for (const auto* map : {&options.group2ctx, &options.argument_devices})
     for (const auto& [key, device] : *map) names.push_back(device);
   SimOptions sim = sim_options(options);
@@ -80,16 +77,16 @@ SessionDevices::SessionDevices(const SessionOptions& options)
 }
 
 void SessionDevices::set_memory_limit(size_t limit_bytes) {
-  if (!of_group_.empty() || !of_argument_.empty() || !devices_[static_cast<size_t>(default_device_)]->has_bus())
-    throw Error(ErrorCode::not_implemented, "a memory limit holds on the host, or on one device with memory of its own; not over several");
+  for (size_t d = 1; d < devices_.size(); ++d)
+    if (!devices_[d]->has_bus())
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("a memory limit does not hold on {}, which does not reach the host's memory", devices_[d]->name()));
   if (!limit_) limit_ = std::make_shared<exec::DeviceMemoryLimit>();
   limit_->limit_bytes = limit_bytes;
   // A run under way keeps to it at its next node.
   limit_->run.if_idle([&] {
     std::lock_guard lock(limit_->mutex);
-    // A run waits for this mutex with its program's locked, so that waiting for that one here would be the wrong way round.
-    for (exec::Residency* program : limit_->programs)
-      while (!program->try_keep_to_limit()) std::this_thread::yield();
+    for (exec::Residency* holder : limit_->holders) holder->limit_changed(/*may_wait=*/true);
   });
 }
 
@@ -115,17 +112,11 @@ exec::DevicePlacement SessionDevices::placement(const exec::Program& program) co
   return exec::place_instructions(program, request);
 }
 
-std::unique_ptr<exec::DeviceExecutor> SessionDevices::place(const exec::Program& program, sharing::JobState* job, bool training) const {
-  const std::shared_ptr<Device>& device = devices_[static_cast<size_t>(default_device_)];
-  if (limit_ || (job && of_group_.empty() && of_argument_.empty() && device->has_bus()))
-    return std::make_unique<exec::DeviceProgram>(program, device, job, limit_, spill_folder_);
-  return place(program, training);
-}
-
-std::unique_ptr<exec::PlacedProgram> SessionDevices::place(const exec::Program& program, bool training) const {
+std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program& program, sharing::JobState* job, bool training) const {
   const exec::StreamOptions streams{.compute_streams = compute_streams_, .max_bulk = training ? kTrainingBulk : SIZE_MAX};
   return std::make_unique<exec::PlacedProgram>(program, devices_,
-                                               exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams));
+                                               exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams),
+                                               exec::ResidencyOptions{.job = job, .limit = limit_, .spill_folder = spill_folder_});
 }
 
 std::string SessionDevices::describe(const exec::Program& program) const {

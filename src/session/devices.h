@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "core/device.h"
-#include "exec/device_executor.h"
 #include "exec/device_placement.h"
-#include "exec/placed_program.h"
+#include "exec/executor.h"
 #include "exec/program.h"
 #include "graph/graph.h"
 #include "treadle/session.h"
@@ -18,6 +17,9 @@ namespace treadle {
 
 namespace exec {
 struct DeviceMemoryLimit;
+}
+namespace sharing {
+class JobState;
 }
 
 class SessionDevices {
@@ -28,14 +30,12 @@ class SessionDevices {
 
   /// True if anything runs elsewhere than on the host.
   bool any() const { return devices_.size() > 1; }
-  /// Of the session, on its device. @throws Error(not_implemented) for several devices, or one whose memory is the host's.
+  /// Of the session, on all of its devices together. @throws Error(not_implemented) for one that does not reach the host's memory.
   void set_memory_limit(size_t limit_bytes);
   /// Groups of nodes by the name that the node had in the model as read; nodes that passes make of them go where the first of them goes.
   void read_groups(const Graph& as_read);
-  /// What runs the program over these devices. Nodes' groups are looked up by their sources.
-  std::unique_ptr<exec::PlacedProgram> place(const exec::Program& program, bool training) const;
-  /// The same, or node by node where a memory limit has to hold, a job's or the session's: on one device with a bus.
-  std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, sharing::JobState* job, bool training) const;
+  /// What runs the program over these devices, within the job's limits and the session's. Nodes' groups are looked up by their sources.
+  std::unique_ptr<exec::Executor> place(const exec::Program& program, sharing::JobState* job, bool training) const;
   /// The plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
 

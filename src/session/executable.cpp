@@ -5,17 +5,19 @@
 #include <algorithm>
 
 #include "core/pattern.h"
+#include "exec/binding.h"
 #include "graph/patch.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 
 namespace treadle {
-namespace {
 
 uint64_t next_graph_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;
 }
+
+namespace {
 
 // The type of a value of one graph for an input of another: plain symbols keep their names, all other extents become symbols of their own.
 Type transfer(const Type& type, SymbolTable& symbols) {
@@ -117,27 +119,20 @@ bool has_all_constants(const Graph& graph) {
 std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const {
   auto made = std::make_shared<Executable>();
   made->graph = graph;
-  made->program = std::make_unique<exec::Program>(
-      graph, exec::ProgramOptions{.reuse_memory = options.reuse_memory,
-                                  .pool = pool.get(),
-                                  .parallel = parallel || devices.any(),  // streams run beside each other
-                                  .shared = job != nullptr,
-                                  .observable = finishing.observable,
-                                  .memory = &memory,
-                                  .pieces_in_place = !devices.any(),
-                                  .verify_plans = options.verify_plans,
-                                  .share_weights = options.share_weights && !options.allocator && !devices.any(),
-                                  // a device copies from the graph
-                                  .release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get(),
-                                  .keep_for_file = finishing.for_file,
-                                  .restored = finishing.restored});
+  exec::ProgramOptions lowering = program_options();
+  lowering.observable = finishing.observable;
+  lowering.share_weights = options.share_weights && !options.allocator && !devices.any();
+  lowering.release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get();  // a device copies from the graph
+  lowering.keep_for_file = finishing.for_file;
+  lowering.restored = finishing.restored;
+  made->program = std::make_unique<exec::Program>(graph, lowering);
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
   if (recorder) made->program->name_records(*recorder);
-  if (devices.any())
-    made->placed = devices.place(*made->program, job ? job->state().get() : nullptr, options.mode == SessionMode::training);
+  made->executor = make_executor(*made->program);
+  made->explain = [this](const Executable& failed, std::span<const Datum> feeds, const Error& error) { explain(failed, feeds, error); };
   return made;
 }
 

@@ -14,20 +14,21 @@ struct IoBinding::Impl {
   std::vector<std::pair<std::string, std::optional<Tensor>>> outputs;
   // Made from the above at the next run.
   bool ready = false;
-  bool all_constants = false;  // as Request
+  bool all_constants = false, compiled = false;  // as Request; made for the next run
+  std::vector<std::string> targets;
   uint64_t monitor_number = 0;
   std::shared_ptr<const Monitor> monitor;
   std::shared_ptr<const Executable> executable;
   std::vector<Datum> feeds, bound, results;
 
   void prepare() {
-    std::vector<std::string> wanted, overridden;
+    std::vector<std::string> wanted, fed;
     for (const auto& output : outputs) wanted.push_back(output.first);
     for (const auto& input : inputs)
-      if (session->known_inputs.at(input.first) >= session->main->input_names.size()) overridden.push_back(input.first);
+      if (session->is_fed_apart(input.first)) fed.push_back(input.first);
     monitor_number = session->monitor_number.load(std::memory_order_acquire);
     monitor = session->current_monitor();
-    executable = session->executable({wanted, overridden, {}, all_constants}, monitor.get());
+    executable = session->executable({wanted, fed, targets, all_constants}, monitor.get(), &compiled);
     feeds.clear();
     for (const std::string& name : executable->input_names) {
       auto found = inputs.find(name);
@@ -48,8 +49,7 @@ IoBinding::IoBinding(IoBinding&&) noexcept = default;
 IoBinding& IoBinding::operator=(IoBinding&&) noexcept = default;
 
 void IoBinding::bind_input(std::string_view name, Datum value) {
-  if (!impl_->session->known_inputs.contains(std::string(name)))
-    throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", name));
+  impl_->session->expect_value(name, "input");
   auto found = impl_->inputs.find(name);
   if (found == impl_->inputs.end()) {
     impl_->inputs.emplace(std::string(name), std::move(value));
@@ -65,9 +65,7 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
 }
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
-  const auto& names = impl_->session->main->output_names;
-  if (std::find(names.begin(), names.end(), name) == names.end())
-    throw Error(ErrorCode::invalid_argument, fmt::format("there is no output \"{}\"", name));
+  impl_->session->expect_value(name, "output");
   for (size_t i = 0; i < impl_->outputs.size(); ++i) {
     if (impl_->outputs[i].first != name) continue;
     impl_->outputs[i].second = std::move(memory);
@@ -105,8 +103,12 @@ void Session::run(IoBinding& binding, const RunOptions* options) const {
   IoBinding::Impl& bound = *binding.impl_;
   const bool dumps = options && !options->dump_folder.empty();
   if (dumps != bound.all_constants) bound.all_constants = dumps, bound.ready = false;
+  static const std::vector<std::string> kNone;
+  if (const std::vector<std::string>& targets = options ? options->targets : kNone; targets != bound.targets)
+    bound.targets = targets, bound.ready = false;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
-  impl_->execute(bound.executable, bound.feeds, bound.results, bound.bound, options, bound.monitor, /*compiled=*/false);
+  impl_->execute(bound.executable, bound.feeds, bound.results,
+                 {.bound = bound.bound, .options = options, .monitor = bound.monitor, .compiled = std::exchange(bound.compiled, false)});
 }
 
 }  // namespace treadle

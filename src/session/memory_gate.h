@@ -12,7 +12,7 @@
 
 #include "core/fork_mutex.h"
 #include "exec/budget.h"
-#include "exec/frame.h"
+#include "exec/run_control.h"
 #include "sharing/memory_watch.h"
 #include "treadle/allocator.h"
 #include "treadle/sharing.h"

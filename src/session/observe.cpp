@@ -89,6 +89,12 @@ int64_t RunObserver::now_ns() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
 }
 
+void RunObserver::ready(const exec::Frame& frame, const exec::Instruction& instruction) {
+  if (!options_ || !options_->on_metadata) return;
+  std::lock_guard lock(mutex_);
+  ready_[{&frame, &instruction}] = now_ns();
+}
+
 void RunObserver::before(const exec::Frame& frame, const exec::Instruction& instruction) {
   std::lock_guard lock(mutex_);
   bool main_graph = &frame.program() == executable_.program.get();
@@ -113,7 +119,7 @@ void RunObserver::after(const exec::Frame& frame, const exec::Instruction& instr
   if (options_ && options_->on_metadata) {
     auto start = starts_.extract({&frame, &instruction});
     NodeStatistics node{instruction.node->name, instruction.node->op_type, 0, start.mapped(), end, thread_id(), 0};
-    node.scheduled_ns = node.start_ns;
+    if (auto scheduled = ready_.extract({&frame, &instruction})) node.scheduled_ns = scheduled.mapped();
     for (int32_t slot : frame.program().operands(instruction).subspan(instruction.num_inputs)) {
       if (slot < 0) continue;
       Datum value = frame.value(slot);

@@ -23,6 +23,7 @@ class RunObserver final : public exec::Observer {
     return monitor || (options && (options->check_finite != FiniteCheck::off || !options->dump_folder.empty() || options->on_metadata));
   }
 
+  void ready(const exec::Frame& frame, const exec::Instruction& instruction) override;
   void before(const exec::Frame& frame, const exec::Instruction& instruction) override;
   void after(const exec::Frame& frame, const exec::Instruction& instruction) override;
 
@@ -46,8 +47,8 @@ class RunObserver final : public exec::Observer {
   bool begun_ = false;
   int64_t next_step_ = 0;
   using Key = std::pair<const exec::Frame*, const exec::Instruction*>;
-  std::map<Key, int64_t> steps_;   // of nodes under way, for names of files
-  std::map<Key, int64_t> starts_;  // ns
+  std::map<Key, int64_t> steps_;           // of nodes under way, for names of files
+  std::map<Key, int64_t> ready_, starts_;  // ns
   RunMetadata metadata_;
 };
 

@@ -1,16 +1,14 @@
 #include "treadle/session.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <set>
 
 #include "core/checked.h"
 #include "exec/describe.h"
+#include "exec/frame.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
 #include "memory/planner.h"
@@ -19,7 +17,6 @@
 #include "onnx/serialize.h"
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
-#include "profile/chrome_trace.h"
 #include "session/session_impl.h"
 #include "session/support.h"
 #include "treadle/error.h"
@@ -165,34 +162,13 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   return compiled;
 }
 
-// One pool serves the loops of nodes and nodes at once: a session with its own numbers gets a pool of the larger of the two.
-void Session::Impl::choose_threads() {
-  const int intra = options.intra_op_num_threads, inter = options.inter_op_num_threads;
-  if (intra < 0 || inter < 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} and {} threads", intra, inter));
-  parallel = inter > 1 || (options.execution_mode == ExecutionMode::parallel && inter != 1);
-  inter_limit = parallel ? inter : 1;
-  if (options.thread_pool)
-    pool = options.thread_pool;
-  else
-    pool = intra == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(parallel ? std::max(intra, inter) : intra);
-  if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
-}
-
 std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
   if (num_threads < 0) throw Error(ErrorCode::invalid_argument, fmt::format("a pool of {} threads", num_threads));
   return std::make_shared<ThreadPool>(num_threads);
 }
 
-Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
-    : model(source), options(session_options), memory{session_options.allocator, nullptr}, devices(options) {
+Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : Runtime(session_options, "the session"), model(source) {
   AllocationScope scope(&memory, MemoryClass::weights);
-  job = options.job ? options.job : environment_job();
-  if (job && !devices.any() && !options.memory_account) job_memory = JobMemory::of(job);
-  // On a device the limit is of its memory.
-  const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
-  memory.account = std::make_shared<MemoryAccount>("the session", host_limit, job_memory ? job_memory->account() : options.memory_account);
-  choose_threads();
-  if (options.memory_limit_bytes > 0 && devices.any()) devices.set_memory_limit(options.memory_limit_bytes);
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty()) {
     std::unique_ptr<Graph> written = prepare();
@@ -200,33 +176,21 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options)
     onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
   }
   if (devices.any()) devices.read_groups(*model.impl().import());
-  if (options.enable_profiling) {
-    recorder = std::make_unique<Recorder>();
-    run_record = recorder->intern("run");
-  }
   auto made = make_main();
-  if (recorder) {
-    recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
-    profiling = true;
-  }
+  if (recorder) recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
   main = std::move(made);
   weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->foreign_constant_bytes());
   weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->foreign_packed_bytes());
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
-  // Last: from now on the job's other runs, and whoever changes its limit, trim this session's frames.
-  if (host_limit > 0 || job_memory)
-    gate = std::make_unique<MemoryGate>(
-        memory.account, options.spill_folder, [this] { trim(); }, job_memory);
-  if (job_memory) job_memory->report();
+  keep_limits([this] { trim(); });
 }
 
 Session::Impl::~Impl() {
-  gate.reset();
+  let_limits_go();
   main.reset();
   others.clear();
   weight_charges.clear();
-  if (job_memory) job_memory->report();
 }
 
 void Session::Impl::explain(const Executable& failed, std::span<const Datum> feeds, const Error& error) const {
@@ -325,13 +289,7 @@ void Session::Impl::trim() const {
   for (const Entry& other : others) trim_frames(*other.executable->program);
 }
 
-void Session::set_memory_limit(size_t limit_bytes) const {
-  if (impl_->options.memory_limit_bytes == 0) throw Error(ErrorCode::invalid_argument, "the session was made without a memory limit");
-  if (impl_->gate)
-    impl_->gate->set_limit(limit_bytes);
-  else
-    impl_->devices.set_memory_limit(limit_bytes);
-}
+void Session::set_memory_limit(size_t limit_bytes) const { impl_->set_memory_limit(limit_bytes); }
 
 MemoryStatistics Session::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Session::reset_memory_peaks() const { impl_->memory.account->reset_peaks(); }
@@ -361,13 +319,7 @@ std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
   return result;
 }
 
-std::string Session::end_profiling() {
-  if (!impl_->profiling.exchange(false)) throw Error(ErrorCode::invalid_argument, "profiling is not on");
-  std::string path =
-      fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", impl_->options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
-  profile::write_chrome_trace(impl_->recorder->collect(), path);
-  return path;
-}
+std::string Session::end_profiling() { return impl_->end_profiling(); }
 
 int64_t Session::profiling_start_ns() const { return impl_->recorder ? impl_->recorder->collect().start_unix_ns : 0; }
 

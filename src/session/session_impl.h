@@ -15,15 +15,12 @@
 #include "core/allocation.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/device_executor.h"
-#include "exec/frame.h"
 #include "exec/program.h"
 #include "graph/graph.h"
 #include "plugin/backend.h"
-#include "session/devices.h"
-#include "session/in_flight.h"
-#include "session/memory_gate.h"
+#include "session/executable.h"
 #include "session/model.h"
+#include "session/runtime.h"
 #include "treadle/error.h"
 #include "treadle/hooks.h"
 #include "treadle/session.h"
@@ -39,37 +36,23 @@ struct Request {
   bool all_constants = false;            ///< weights that kernels have packed are kept, for those who look at a node's inputs
 };
 
-/// A program for one set of fed and fetched values.
-struct Executable {
-  std::shared_ptr<const Graph> graph;
-  std::unique_ptr<exec::Program> program;
-  std::vector<std::string> input_names, output_names;
-  size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
-  uint64_t id = 0;                                ///< differs over all of the process
-  std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
-  std::unique_ptr<exec::DeviceExecutor> placed;   ///< null: on the host
-};
-
-struct Session::Impl {
+/// A model in the surroundings that its runs have.
+struct Session::Impl : Runtime {
   Impl(const Model& model, const SessionOptions& options);
   ~Impl();
 
   /// The program for a request; `*compiled` tells whether it was made for this call.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
+  /// True for an initializer or computed value, which the main program does not take.
+  bool is_fed_apart(const std::string& name) const {
+    auto found = known_inputs.find(name);
+    return found == known_inputs.end() || found->second >= main->input_names.size();
+  }
+  /// @throws Error(invalid_argument) unless the main graph has an input, output or other value of this name. @param what  it is to be.
+  void expect_value(std::string_view name, std::string_view what) const;
   /// Names of feeds that are no inputs of the main program: initializers and computed values.
   std::vector<std::string> fed_values(const std::map<std::string, Datum>& feeds) const;
-  exec::RunControl control(const RunOptions* run_options) const;
-  void choose_threads();
-  /// Runs a program with everything that stands around it: hooks, monitor, checks, dumps, metadata, the register of runs in flight.
-  void execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
-               std::span<const Datum> bound, const RunOptions* options, const std::shared_ptr<const Monitor>& monitor, bool compiled,
-               std::span<const exec::OutputMemory> memory = {}) const;
-  /// Calls pre- and post-run hooks around it, if there are any.
-  void with_hooks(HookedRun hooked, const std::function<void()>& work) const;
-  /// The run itself, on the calling thread.
-  void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
-               const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
@@ -94,24 +77,12 @@ struct Session::Impl {
   void warn(const std::string& text) const;
   std::shared_ptr<const Monitor> current_monitor() const;
 
+  void trim() const;  // frames that no run uses
+
   Model model;
-  SessionOptions options;
-  AllocationContext memory;  // of all that the session allocates
   std::vector<MemoryCharge> weight_charges;
-  std::shared_ptr<JobMemory> job_memory;  // of a session on the host in a job
-  std::unique_ptr<MemoryGate> gate;       // of a session with a limit, or in a job
-  void trim() const;                      // frames that no run uses
-  std::shared_ptr<ThreadPool> pool;
-  std::shared_ptr<Job> job;  // null: none
-  bool parallel = false;
-  int intra_limit = 0, inter_limit = 0;  // as of RunControl
   std::shared_ptr<const Executable> main;
   std::unordered_map<std::string, size_t> known_inputs;  // inputs and overridable initializers
-  mutable std::atomic<uint64_t> num_runs{0};
-  std::unique_ptr<Recorder> recorder;  // while profiling; kept until the session ends, as runs in flight may hold it
-  mutable std::atomic<bool> profiling{false};
-  uint32_t run_record = 0;
-  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
 
   // Other sets of feeds and fetches, most recent first.
   static constexpr size_t kMaxExecutables = 8;
@@ -133,11 +104,7 @@ struct Session::Impl {
   mutable std::mutex stored_mutex;
   std::unordered_map<ValueHandle, Datum> stored;
   ValueHandle last_handle = 0;
-  SessionDevices devices;
 };
-
-/// What leaves the session is not its memory any more.
-void hand_over_all(const Datum& datum);
 
 /// Feeds in the order of an executable's inputs. @throws Error(invalid_argument) naming the one that is missing.
 std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds);

@@ -117,17 +117,15 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
     if (std::any_of(impl_->states.begin(), impl_->states.end(), [&, &fed = name](const auto& state) { return state.pair.input == fed; }))
       throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is a state: set_state() changes it", name));
   for (const Impl::State& state : impl_->states) wanted.push_back(state.pair.output);
-  auto note_overridden = [&](const std::string& name) {
-    auto found = session.known_inputs.find(name);
-    if (found == session.known_inputs.end())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(session.main->input_names, ", ")));
-    if (found->second >= session.main->input_names.size()) overridden.push_back(name);
-  };
-  for (const auto& [name, value] : feeds) note_overridden(name);
-  for (const Impl::State& state : impl_->states) note_overridden(state.pair.input);
-  std::shared_ptr<const Executable> executable =
-      session.executable({wanted, overridden, {}, options && !options->dump_folder.empty()}, nullptr);
+  for (const auto& [name, value] : feeds)
+    if (session.is_fed_apart(name)) overridden.push_back(name);
+  for (const Impl::State& state : impl_->states)
+    if (session.is_fed_apart(state.pair.input)) overridden.push_back(state.pair.input);
+  Request request{.fetches = wanted, .fed = overridden, .targets = {}, .all_constants = options && !options->dump_folder.empty()};
+  if (options) request.targets = options->targets;
+  const std::shared_ptr<const Monitor> monitor = session.current_monitor();
+  bool compiled = false;
+  const std::shared_ptr<const Executable> executable = session.executable(request, monitor.get(), &compiled);
   const auto& names = executable->output_names;
 
   // Where an error may come behind the run, of a hook or of what the allocator checks, rows stay where they are: it could not be undone any
@@ -160,7 +158,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, s
     }
   }
   std::vector<Datum> results(names.size());
-  session.execute(executable, arranged, results, {}, options, nullptr, /*compiled=*/false, memory);
+  session.execute(executable, arranged, results, {.memory = memory, .options = options, .monitor = monitor, .compiled = compiled});
   arranged.clear();
   memory.clear();
   for (size_t i = 0; i < impl_->states.size(); ++i) {

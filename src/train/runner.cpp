@@ -3,37 +3,67 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "treadle/error.h"
 
 namespace treadle::train {
 
-Runner::Runner(std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept, const exec::ProgramOptions& options)
-    : graph_(std::move(graph)) {
-  program_ = std::make_unique<exec::Program>(graph_, options);
-  for (ValueId input : graph_->inputs) {
-    names_.push_back(graph_->value(input).name);
+Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept) {
+  auto made = std::make_shared<Executable>();
+  made->graph = std::move(graph);
+  made->program = std::make_unique<exec::Program>(made->graph, runtime.program_options());
+  made->output_names = made->graph->output_names;
+  made->num_fetched = made->output_names.size();
+  made->id = next_graph_id();
+  for (ValueId input : made->graph->inputs) {
+    made->input_names.push_back(made->graph->value(input).name);
     kept_.emplace_back();
     for (const NamedTensors* tensors : kept)
-      if (auto found = tensors->find(names_.back()); found != tensors->end()) kept_.back() = found->second;
+      if (auto found = tensors->find(made->input_names.back()); found != tensors->end()) kept_.back() = found->second;
   }
+  if (runtime.recorder) made->program->name_records(*runtime.recorder);
+  made->executor = runtime.make_executor(*made->program);
+  executable_ = std::move(made);
 }
 
 std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels, const Datum& learning_rate) const {
+  const std::vector<std::string>& names = executable_->input_names;
   std::vector<Datum> arranged = kept_;
-  for (size_t i = 0; i < names_.size(); ++i) {
+  for (size_t i = 0; i < names.size(); ++i) {
     if (arranged[i].defined()) continue;
-    if (names_[i] == kLabels) {
+    if (names[i] == kLabels) {
       arranged[i] = labels;
-    } else if (names_[i] == kLearningRate) {
+    } else if (names[i] == kLearningRate) {
       arranged[i] = learning_rate;
-    } else if (auto found = feeds.find(names_[i]); found != feeds.end()) {
+    } else if (auto found = feeds.find(names[i]); found != feeds.end()) {
       arranged[i] = found->second;
     } else {
-      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", names_[i]));
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", names[i]));
     }
   }
   return arranged;
+}
+
+void check_session_options(const SessionOptions& options) {
+  const std::pair<bool, const char*> refused[] = {
+      {!options.optimized_model_filepath.empty(), "optimized_model_filepath"},
+      {!options.compiled_model_filepath.empty(), "compiled_model_filepath"},
+      {!options.cache_dir.empty(), "cache_dir"},
+      {!options.precision.empty(), "precision"},
+      {!options.free_dimension_overrides.empty(), "free_dimension_overrides"},
+      {!options.denotation_overrides.empty(), "denotation_overrides"},
+      {!options.initializers.empty(), "initializers"},
+      {!options.conv_rates.empty(), "conv_rates"},
+      {options.config.contains("treadle.backends"), "treadle.backends"},
+      {options.config.contains("treadle.storage"), "treadle.storage"},
+  };
+  for (const auto& [is_set, name] : refused)
+    if (is_set) throw Error(ErrorCode::invalid_argument, fmt::format("the option {} has no meaning in training", name));
+}
+
+void check_run_options(const RunOptions* options) {
+  if (options && !options->targets.empty()) throw Error(ErrorCode::invalid_argument, "a run of a training graph has no targets");
 }
 
 }  // namespace treadle::train

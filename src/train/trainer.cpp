@@ -1,22 +1,18 @@
 // Trainer: the joint graph of forward, backward and update, and three smaller ones beside it.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <numeric>
 #include <optional>
 
 #include "core/allocation.h"
-#include "core/thread_pool.h"
+#include "exec/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "session/memory_gate.h"
-#include "sharing/turn.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
-#include "treadle/sharing.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -28,29 +24,32 @@ std::string momentum_name(const std::string& parameter) { return parameter + "/m
 
 }  // namespace
 
-struct Trainer::Impl {
-  Impl(const Model& source, const TrainerOptions& trainer_options) : model(with_own_statistics(source)), options(trainer_options) {
+struct Trainer::Impl : Runtime {
+  Impl(const Model& source, const TrainerOptions& trainer_options)
+      : Runtime(in_training(trainer_options.session), "the trainer"), model(with_own_statistics(source)), options(trainer_options) {
     AllocationScope scope(&memory, MemoryClass::weights);
-    job = options.job ? options.job : environment_job();
-    if (job) job_memory = JobMemory::of(job);
-    memory.account =
-        std::make_shared<MemoryAccount>("the trainer", options.memory_limit_bytes, job_memory ? job_memory->account() : nullptr);
-    pool = options.intra_op_num_threads == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(options.intra_op_num_threads);
+    // Elsewhere outputs arrive while later nodes may still fail: they are copied when all have run.
+    in_place = !devices.any() && !parallel;
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     rate = Tensor::scalar(static_cast<float>(options.learning_rate));
+    if (devices.any()) devices.read_groups(*model.impl().import());
     make_step();
-    if (options.memory_limit_bytes > 0 || job_memory)
-      gate = std::make_unique<MemoryGate>(
-          memory.account, options.spill_folder, [this] { trim(); }, job_memory);
-    if (job_memory) job_memory->report();
+    keep_limits([this] { trim(); });
   }
 
   ~Impl() {
-    gate.reset();
+    let_limits_go();
+    in_flight->close(-1);
     for (std::optional<Runner>* runner : {&step, &gradients, &inference, &loss}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum}) tensors->clear();
     bound.clear();
-    if (job_memory) job_memory->report();
+  }
+
+  static SessionOptions in_training(const SessionOptions& given) {
+    check_session_options(given);
+    SessionOptions session = given;
+    session.mode = SessionMode::training;
+    return session;
   }
 
   // Arenas that no run uses.
@@ -115,7 +114,7 @@ struct Trainer::Impl {
     }
     trained = made.parameters;
     this->states = copy_initializers(model, states);
-    train::finish(graph, outputs, true);
+    train::finish(graph, outputs, true, Runtime::options);
     // An update writes over the parameter, so whoever reads that must have run before: updates go last.
     for (size_t k = 0; k < graph.outputs.size(); ++k) {
       const Value& value = graph.value(graph.outputs[k]);
@@ -124,11 +123,12 @@ struct Trainer::Impl {
     }
     for (const auto& [name, id] : outputs) {
       auto found = kept.find(name);
-      bound.emplace_back(found != kept.end() ? Datum(found->second) : Datum());
+      const bool is_kept = found != kept.end();
+      bound.emplace_back(is_kept && in_place ? Datum(found->second) : Datum());
       auto state = this->states.find(name);
-      updated_states.emplace_back(state != this->states.end() ? state->second : Tensor());
+      updated.emplace_back(is_kept && !in_place ? found->second : state != this->states.end() ? state->second : Tensor());
     }
-    step.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&kept, &this->states});
+    step.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&kept, &this->states});
   }
 
   static Tensor zeros(const Shape& shape) {
@@ -204,9 +204,9 @@ struct Trainer::Impl {
       const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
       std::vector<std::pair<std::string, ValueId>> outputs;
       for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
-      train::finish(*made.graph, outputs, true);
+      train::finish(*made.graph, outputs, true, Runtime::options);
       std::lock_guard lock(runners_mutex);
-      gradients.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+      gradients.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *gradients;
   }
@@ -224,46 +224,30 @@ struct Trainer::Impl {
         made = make_training_graph(model, {trained, {}}, false);
         for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       }
-      train::finish(*made.graph, outputs, false);
+      train::finish(*made.graph, outputs, false, Runtime::options);
       std::lock_guard lock(runners_mutex);
-      runner.emplace(std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+      runner.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *runner;
   }
 
-  std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, std::span<const Datum> bound_outputs = {}) {
+  std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
+                         std::span<const Datum> bound_outputs = {}) {
+    check_run_options(run_options);
     const std::vector<Datum> arranged = runner.arrange(feeds, labels, rate);
     std::vector<Datum> outputs(runner.graph().outputs.size());
-    exec::RunControl control;
-    control.pool = pool->num_threads() > 1 ? pool.get() : nullptr;
-    control.run_id = num_steps;
-    control.job = job ? job->state().get() : nullptr;
-    control.memory = &memory;
-    std::optional<MemoryGate::Pass> pass;
-    if (gate) control.pass = &pass.emplace(*gate, /*waits=*/true);
-    PoolCaller caller(pool.get());
-    sharing::RunScope shared(control.job, pool->num_threads());
-    {
-      AllocationScope scope(&memory, MemoryClass::activations);
-      exec::run(runner.program(), arranged, outputs, control, bound_outputs);
-    }
-    for (size_t k = 0; k < outputs.size(); ++k)  // what is bound stays with the trainer
-      if (outputs[k].is_tensor() && (k >= bound_outputs.size() || !bound_outputs[k].defined())) hand_over(outputs[k].tensor().storage());
+    execute(runner.executable(), arranged, outputs, {.bound = bound_outputs, .options = run_options, .random_id = num_steps});
     return outputs;
   }
 
   Model model;
   TrainerOptions options;
-  AllocationContext memory;               // of all that it allocates
-  std::shared_ptr<JobMemory> job_memory;  // of a trainer in a job
-  std::unique_ptr<MemoryGate> gate;       // of one with a limit, or in a job
-  mutable std::mutex runners_mutex;       // against trim(), which the job's other threads call
-  std::shared_ptr<ThreadPool> pool;
-  std::shared_ptr<Job> job;  // null: none
+  bool in_place = true;
+  mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
   std::vector<std::string> output_names, trained;
   NamedTensors parameters, states, momentum;
-  std::vector<Datum> bound;            // per output of the step: the memory it is written to
-  std::vector<Tensor> updated_states;  // the same, written when all else has been done: these are computed in the forward pass
+  std::vector<Datum> bound;     // per output of the step: the memory it is written to
+  std::vector<Tensor> updated;  // the same, written when all else has been done: states are computed in the forward pass
   Tensor rate;
   uint64_t num_steps = 0;
   std::optional<Runner> step, gradients, inference, loss;
@@ -274,23 +258,26 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
-double Trainer::step(const Feeds& feeds, const Tensor& labels) {
-  const std::vector<Datum> outputs = impl_->run(*impl_->step, feeds, labels, impl_->bound);
+double Trainer::step(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
+  const std::vector<Datum> outputs = impl_->run(*impl_->step, feeds, labels, options, impl_->bound);
   for (size_t k = 0; k < outputs.size(); ++k)
-    if (impl_->updated_states[k].defined()) impl_->updated_states[k].copy_from(outputs[k].tensor());
+    if (impl_->updated[k].defined()) impl_->updated[k].copy_from(outputs[k].tensor());
   ++impl_->num_steps;
   return static_cast<double>(*outputs[0].tensor().data<float>());
 }
 
-double Trainer::evaluate(const Feeds& feeds, const Tensor& labels) {
-  return static_cast<double>(*impl_->run(impl_->make_inference(impl_->loss, true), feeds, labels)[0].tensor().data<float>());
+double Trainer::evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
+  const std::vector<Datum> outputs = impl_->run(impl_->make_inference(impl_->loss, true), feeds, labels, options);
+  return static_cast<double>(*outputs[0].tensor().data<float>());
 }
 
-std::vector<Datum> Trainer::predict(const Feeds& feeds) { return impl_->run(impl_->make_inference(impl_->inference, false), feeds, {}); }
+std::vector<Datum> Trainer::predict(const Feeds& feeds, const RunOptions* options) {
+  return impl_->run(impl_->make_inference(impl_->inference, false), feeds, {}, options);
+}
 
-NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels) {
+NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
   const Runner& runner = impl_->make_gradients();
-  const std::vector<Datum> outputs = impl_->run(runner, feeds, labels);
+  const std::vector<Datum> outputs = impl_->run(runner, feeds, labels, options);
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i) named.emplace(runner.graph().output_names[i], outputs[i].tensor());
   return named;
@@ -307,10 +294,8 @@ void Trainer::set_learning_rate(double rate) {
 }
 
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
-void Trainer::set_memory_limit(size_t limit_bytes) {
-  if (!impl_->gate) throw Error(ErrorCode::invalid_argument, "the trainer was made without a memory limit");
-  impl_->gate->set_limit(limit_bytes);
-}
+void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
+std::string Trainer::end_profiling() { return impl_->end_profiling(); }
 
 void Trainer::save(const std::string& path, const Metadata& metadata) const {
   save_with(impl_->model, std::vector<const NamedTensors*>{&impl_->parameters, &impl_->states}, metadata, path);

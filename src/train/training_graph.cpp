@@ -248,7 +248,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training) {
+void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training, const SessionOptions& options) {
   graph.outputs.clear();
   graph.output_names.clear();
   graph.declared_outputs.clear();
@@ -258,7 +258,12 @@ void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& ou
   }
   remove_dead_nodes(graph);
   std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
-  passes::optimize(graph, {.training = training});
+  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
+  passes::optimize(graph, {.training = training,
+                           .skip = options.disabled_passes,
+                           .max_patches = options.max_patches,
+                           .log = options.on_pass,
+                           .warn = options.on_warning});
 }
 
 NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {

@@ -52,8 +52,8 @@ ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels);
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {});
 
-/// Makes these the graph's outputs, drops what they do not need, and optimises.
-void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training);
+/// Makes these the graph's outputs, drops what they do not need, and optimises as the options say.
+void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training, const SessionOptions& options);
 
 /// The output of the model with this name (empty: the first). @throws Error(not_found)
 ValueId find_output(const Graph& graph, const std::string& name);

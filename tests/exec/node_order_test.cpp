@@ -159,7 +159,7 @@ TEST(Recompute, FollowsTheNodesOwnRule) {
     exec::RunControl control;
     control.pass = &room;
     exec::Frame frame(program);
-    frame.start(feeds, {}, control);
+    frame.start(feeds, {}, control, {});
     EXPECT_TRUE(frame.advance());
     std::vector<Datum> outputs(1);
     frame.take_outputs(outputs);
@@ -191,7 +191,7 @@ TEST(NodeOrder, WithLittleRoomIsTheOneThatMovesLess) {
         control.pass = &room;
         exec::Frame frame(program);
         try {
-          frame.start(feeds, {}, control);
+          frame.start(feeds, {}, control, {});
         } catch (const Error&) {
           costs[free] = 1e30;
           continue;

@@ -96,6 +96,7 @@ std::shared_ptr<Graph> branches(int count, int depth, bool failing = false) {
 // Notes on which threads nodes run and how many at once.
 class Counter final : public exec::Observer {
  public:
+  void ready(const exec::Frame&, const exec::Instruction&) override {}
   void before(const exec::Frame&, const exec::Instruction&) override {
     int now = ++running;
     int seen = most.load();
@@ -147,7 +148,7 @@ TEST(Parallel, AChainIsNotWorthIt) {
   control.pool = &pool;
   auto worth = [&](const Program& program) {
     exec::Frame frame(program);
-    frame.start(branch_feeds(), {}, control);
+    frame.start(branch_feeds(), {}, control, {});
     return exec::worth_parallel(program, frame.binding(), control);
   };
   EXPECT_FALSE(worth(chain));

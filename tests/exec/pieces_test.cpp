@@ -268,11 +268,11 @@ TEST(Pieces, CachedValuesLieBetweenOthersRows) {
   Tensor kept[2];
   for (const Program* program : {&pieces, &apart}) {
     const size_t which = program == &pieces ? 0 : 1;
-    auto cache = std::make_shared<exec::Frame::Cache>();
+    auto cache = std::make_shared<exec::ValueCache>();
     (*cache)[name] = Datum();
     exec::Frame keeping(*program), putting(*program);
     auto run_with = [&](exec::Frame& frame) {
-      frame.start(feeds, {}, {});
+      frame.start(feeds, {}, {}, {});
       frame.set_cache(cache);
       EXPECT_TRUE(frame.advance());
       std::vector<Datum> outputs(1);

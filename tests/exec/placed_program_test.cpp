@@ -1,6 +1,4 @@
 // Programs over several devices: the host's bits under any timing, every fence needed, and memory that nobody else is using.
-#include "exec/placed_program.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "device/sim/sim_device.h"
+#include "exec/placed_run.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 
@@ -32,6 +31,12 @@ std::vector<Datum> run_on_host(const Program& program, const std::vector<Datum>&
   std::vector<Datum> outputs(program.output_slots().size());
   exec::run(program, feeds, outputs, {});
   return outputs;
+}
+
+// The one that the next run takes.
+const exec::PlacedRun& next_run(PlacedProgram& placed) {
+  const exec::RunHandle run = placed.take();
+  return static_cast<const exec::PlacedRun&>(*run);
 }
 
 std::vector<Datum> run(PlacedProgram& placed, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {
@@ -185,10 +190,11 @@ TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   PlacedProgram placed(program, devices, std::move(plan));
   // While the sender is held back, the receiver waits; then both end.
   auto sender = std::static_pointer_cast<SimDevice>(devices[1]);
-  sender->pause(placed.stream(stream));
+  Stream& sending = next_run(placed).stream(stream);
+  sender->pause(sending);
   auto outputs = std::async(std::launch::async, [&] { return run(placed, {counted(5)}); });
   EXPECT_EQ(outputs.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-  sender->resume(placed.stream(stream));
+  sender->resume(sending);
   const std::vector<Datum> results = outputs.get();
   for (int i = 0; i < 5; ++i) EXPECT_EQ(results[0].tensor().data<float>()[i], static_cast<float>((i + 1) * (i + 1) - (i + 1)));
 }
@@ -207,10 +213,11 @@ TEST(PlacedProgram, ARunEndsWhenAllDevicesHaveEnded) {
     for (const StreamPlan::Step& step : placed.plan().steps)
       if (placed.plan().streams[static_cast<size_t>(step.stream)].device == held) stream = step.stream;
     auto device = std::static_pointer_cast<SimDevice>(devices[static_cast<size_t>(held)]);
-    device->pause(placed.stream(stream));
+    Stream& waiting = next_run(placed).stream(stream);
+    device->pause(waiting);
     auto outputs = std::async(std::launch::async, [&] { return run(placed, {counted(4)}); });
     EXPECT_EQ(outputs.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-    device->resume(placed.stream(stream));
+    device->resume(waiting);
     EXPECT_EQ(outputs.get()[1].tensor().data<float>()[3], 3);
   }
 }
@@ -254,24 +261,26 @@ TEST(PlacedProgram, StopsAtYieldsAndGoesOnWithWhatIsHandedIn) {
   Program program(b.finish(), kPlaced);
   PlacedProgram placed(program, three_devices(1, 20), exec::plan_streams(program, placement_of(program, {{"before", 1}, {"after", 2}}), 3));
   for (int64_t n : {3, 5}) {
-    placed.start(std::vector<Datum>{counted(n)}, {});
-    EXPECT_FALSE(placed.advance());
-    const std::vector<Datum> yielded = placed.yielded();
+    const exec::RunHandle stopping = placed.take();
+    stopping->start(std::vector<Datum>{counted(n)}, {}, {}, {});
+    EXPECT_FALSE(stopping->advance());
+    const std::vector<Datum> yielded = stopping->yielded();
     ASSERT_EQ(yielded.size(), 1U);
     EXPECT_EQ(yielded[0].tensor().data<float>()[n - 1], static_cast<float>(1 - n));
-    EXPECT_THROW(placed.resume({}), Error);
-    EXPECT_THROW(placed.resume(std::vector<Datum>{Tensor(DType::int64, {n})}), Error);
+    EXPECT_THROW(stopping->resume({}), Error);
+    EXPECT_THROW(stopping->resume(std::vector<Datum>{Tensor(DType::int64, {n})}), Error);
     Tensor tens(DType::float32, {n});
     for (float& value : tens.span<float>()) value = 10;
-    placed.resume(std::vector<Datum>{tens});
-    EXPECT_TRUE(placed.advance());
+    stopping->resume(std::vector<Datum>{tens});
+    EXPECT_TRUE(stopping->advance());
     std::vector<Datum> outputs(1);
-    placed.take_outputs(outputs);
+    stopping->take_outputs(outputs);
     for (int64_t i = 0; i < n; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], 10 - static_cast<float>(i));
   }
   // One is abandoned.
-  placed.start(std::vector<Datum>{counted(2)}, {});
-  EXPECT_FALSE(placed.advance());
+  const exec::RunHandle abandoned = placed.take();
+  abandoned->start(std::vector<Datum>{counted(2)}, {}, {}, {});
+  EXPECT_FALSE(abandoned->advance());
   std::vector<Datum> outputs(1);
   EXPECT_THROW(placed.run(std::vector<Datum>{counted(2)}, outputs, {}), Error);
 }
@@ -358,7 +367,7 @@ TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
     EXPECT_EQ(outputs[0].tensor().data<float>()[n - 1], static_cast<float>(n - 1));
   }
   // Two of forty at a time, and some room for growth.
-  EXPECT_LE(placed.arena_bytes(1), 2 * 1024 * sizeof(float) * 5 / 4);
+  EXPECT_LE(next_run(placed).arena_bytes(1), 2 * 1024 * sizeof(float) * 5 / 4);
 }
 
 TEST(DevicePlacement, NodesFollowTheirOperandsThenTheirReaders) {

@@ -7,7 +7,6 @@
 
 #include "core/thread_pool.h"
 #include "device/sim/sim_device.h"
-#include "exec/device_program.h"
 #include "exec/frame.h"
 #include "exec/placed_program.h"
 #include "graph/graph.h"
@@ -124,7 +123,7 @@ class ProgramRunner : public Runner {
     else
       passes::optimize(*graph_, pipeline);
     verify(*graph_);
-    const bool streams = setting.where == "sim" || setting.where == "several", readiness = setting.where == "readiness";
+    const bool streams = setting.where != "readiness", readiness = setting.where == "readiness";
     program_ = std::make_unique<exec::Program>(graph_, exec::ProgramOptions{.reuse_memory = setting.reuse_memory,
                                                                             .parallel = streams || readiness,
                                                                             .always_parallel = readiness,
@@ -132,10 +131,8 @@ class ProgramRunner : public Runner {
     if (readiness) {
       control_.pool = &pool_;
       control_.inter_op_threads = setting.threads;
-    } else if (setting.where == "nodes") {
-      placed_ = std::make_unique<exec::DeviceProgram>(*program_, SimDevice::create());
     } else {
-      place(setting.where == "several" ? 2 : 1);
+      place(setting.where == "several" ? 2 : 1, setting.where == "nodes");
     }
   }
 
@@ -150,7 +147,7 @@ class ProgramRunner : public Runner {
   }
 
  private:
-  void place(int others) {
+  void place(int others, bool keeps_limits) {
     auto checker = std::make_shared<AccessChecker>();
     std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
     for (int d = 0; d < others; ++d) devices.push_back(SimDevice::create({.checker = checker}));
@@ -159,14 +156,16 @@ class ProgramRunner : public Runner {
       for (size_t i = 0; i < placement.of_instruction.size(); ++i)
         if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
     const auto count = static_cast<int>(devices.size());
-    placed_ =
-        std::make_unique<exec::PlacedProgram>(*program_, devices, exec::plan_streams(*program_, placement, count, {.compute_streams = 2}));
+    exec::ResidencyOptions keeps;
+    if (keeps_limits) keeps.limit = std::make_shared<exec::DeviceMemoryLimit>();
+    placed_ = std::make_unique<exec::PlacedProgram>(*program_, devices,
+                                                    exec::plan_streams(*program_, placement, count, {.compute_streams = 2}), keeps);
   }
 
   ThreadPool pool_;
   std::shared_ptr<Graph> graph_;
   std::unique_ptr<exec::Program> program_;
-  std::unique_ptr<exec::DeviceExecutor> placed_;
+  std::unique_ptr<exec::Executor> placed_;
   exec::RunControl control_;
 };
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "device/sim/sim_device.h"
-#include "exec/device_program.h"
 #include "exec/frame.h"
 #include "exec/placed_program.h"
 #include "exec/verify_plan.h"
@@ -56,9 +55,8 @@ testing::ProtoKind kind_of(const Type& type) {
 }
 
 // Null: the host.
-std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, const std::string& where) {
+std::unique_ptr<exec::Executor> place(const exec::Program& program, const std::string& where) {
   if (where.empty()) return nullptr;
-  if (where == "job") return std::make_unique<exec::DeviceProgram>(program, SimDevice::create());
   auto checker = std::make_shared<AccessChecker>();
   std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
   for (int d = 0; d < (where == "several" ? 2 : 1); ++d) devices.push_back(SimDevice::create({.checker = checker}));
@@ -67,7 +65,10 @@ std::unique_ptr<exec::DeviceExecutor> place(const exec::Program& program, const 
     for (size_t i = 0; i < placement.of_instruction.size(); ++i)
       if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
   const auto count = static_cast<int>(devices.size());
-  return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}));
+  exec::ResidencyOptions keeps;
+  if (where == "job") keeps.limit = std::make_shared<exec::DeviceMemoryLimit>();  // node by node, as where a limit holds
+  return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}),
+                                               keeps);
 }
 
 /// What one data set of a case has to give.

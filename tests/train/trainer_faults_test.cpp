@@ -47,7 +47,7 @@ class TrainerCampaign {
     options.learning_rate = 0.05;
     options.momentum = random_() % 2 ? 0.9 : 0;
     options.fused_update = random_() % 2;
-    options.intra_op_num_threads = 1 + static_cast<int>(random_() % 2);
+    options.session.intra_op_num_threads = 1 + static_cast<int>(random_() % 2);
     tested_.emplace(model, options);
     reference_.emplace(model, options);
   }

@@ -325,7 +325,7 @@ TEST(Trainer, KeepsToAMemoryLimitWithTheSameBits) {
     const size_t standing =
         unlimited[MemoryClass::weights].bytes + unlimited[MemoryClass::packed].bytes + unlimited[MemoryClass::other].bytes;
     const size_t limit = standing + 3 * unlimited[MemoryClass::activations].peak_bytes / 5 + 4096;
-    Trainer limited(deep_network(batch), {.learning_rate = 0.1, .momentum = 0.9, .memory_limit_bytes = limit});
+    Trainer limited(deep_network(batch), {.learning_rate = 0.1, .momentum = 0.9, .session = {.memory_limit_bytes = limit}});
     for (int i = 0; i < 3; ++i) limited.step(images.feeds, images.labels);
     expect_same_parameters(limited, free);
     EXPECT_LE(limited.memory_statistics().total.peak_bytes, limit);
@@ -348,7 +348,7 @@ TEST(Trainer, KeepsToItsJobsLimitWithTheSameBits) {
       unlimited[MemoryClass::weights].bytes + unlimited[MemoryClass::packed].bytes + unlimited[MemoryClass::other].bytes;
   auto job = std::make_shared<Job>(JobOptions{.name = "train"});
   {
-    Trainer limited(deep_network(8), {.learning_rate = 0.1, .momentum = 0.9, .job = job});
+    Trainer limited(deep_network(8), {.learning_rate = 0.1, .momentum = 0.9, .session = {.job = job}});
     limited.step(images.feeds, images.labels);
     const size_t limit = standing + 3 * unlimited[MemoryClass::activations].peak_bytes / 5 + 4096;
     job->set_memory_limit(limit);

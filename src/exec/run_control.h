@@ -1,0 +1,132 @@
+// How a run is done, apart from what it computes: threads, what may end it, who watches it, and where its outputs go.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace treadle {
+class Allocator;
+class Recorder;
+class Storage;
+class ThreadPool;
+struct AllocationContext;
+struct Node;
+namespace sharing {
+class JobState;
+struct Interruption;
+}  // namespace sharing
+}  // namespace treadle
+
+namespace treadle::exec {
+
+class Frame;
+class MemoryPass;
+struct Instruction;
+
+/// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
+/// the executor is parallel. What it throws ends the run.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// The instruction may run: nothing that it waits for is left but its turn.
+  virtual void ready(const Frame& frame, const Instruction& instruction) = 0;
+  virtual void before(const Frame& frame, const Instruction& instruction) = 0;
+  virtual void after(const Frame& frame, const Instruction& instruction) = 0;
+};
+
+/// Between a run and a caller who may leave before it ends, because a kernel does not return.
+struct Caller {
+  std::mutex mutex;                             ///< held while anything is touched that belongs to the caller: flags, callbacks
+  bool left = false;                            ///< from then on nothing is
+  bool committing = false;                      ///< from then on it stays: what is left is short, and not to be left half done
+  std::atomic<const Node*> under_way{nullptr};  ///< a node that has begun and not ended
+};
+
+/// A node that runs, for a caller that may leave it; null: it stays.
+class UnderWay {
+ public:
+  UnderWay(Caller* caller, const Node* node) : caller_(caller), node_(node) {
+    if (caller_) before_ = caller_->under_way.exchange(node);
+  }
+  ~UnderWay() {
+    const Node* node = node_;
+    if (caller_) caller_->under_way.compare_exchange_strong(node, before_);  // another one may have begun meanwhile
+  }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+
+ private:
+  Caller* const caller_;
+  const Node* const node_;
+  const Node* before_ = nullptr;
+};
+
+/// How a run is done, apart from what it computes.
+struct RunControl {
+  ThreadPool* pool = nullptr;
+  // True: stop before the next instruction, or the next iteration of a loop. Of the run's options, its token, and the session.
+  const std::atomic<bool>* cancel = nullptr;
+  const std::atomic<bool>* token = nullptr;
+  const std::atomic<bool>* closing = nullptr;
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  Recorder* recorder = nullptr;
+  Observer* observer = nullptr;
+  Caller* caller = nullptr;                   ///< null: it stays until the end
+  uint64_t run_id = 0;                        ///< what randomness depends on, besides seed and node
+  const AllocationContext* memory = nullptr;  ///< for threads other than the run's own, which has a scope
+  MemoryPass* pass = nullptr;                 ///< of a session with a memory limit
+  int max_threads = 0;                        ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
+  sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
+  bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
+  int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
+
+  bool watched() const { return recorder || observer || deadline || caller; }
+  /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
+  template <typename Callback>
+  void call(Callback&& callback) const {
+    if (!caller) return callback();
+    std::lock_guard lock(caller->mutex);
+    if (caller->left) throw_left();
+    callback();
+  }
+  bool stop_requested() const {
+    return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
+           (closing && closing->load(std::memory_order_relaxed));
+  }
+  /// What check() looks at, as an answer, for who must not throw: kernels that go on elsewhere. True once the caller has left.
+  bool stopping() const {
+    auto now = [&] { return stop_requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
+    if (!caller) return now();
+    std::lock_guard lock(caller->mutex);
+    return caller->left || now();
+  }
+  /// @throws Error(cancelled or timed_out)
+  void check() const {
+    if (caller)
+      call([&] { check_closely(); });
+    else if (stop_requested() || deadline)
+      check_closely();
+  }
+  /// Before what must not be left half done: from then on nobody checks. @throws Error(cancelled or timed_out)
+  void commit() const;
+  void check_closely() const;
+  [[noreturn]] static void throw_left();
+  /// For waits: check(), called from time to time. Holds a pointer to this.
+  sharing::Interruption interruption() const;
+};
+
+/// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
+struct OutputMemory {
+  std::shared_ptr<Storage> storage;      ///< used if it is large enough
+  bool reusable = false;                 ///< new memory is made larger than needed: it will come back for outputs that grow
+  std::shared_ptr<Allocator> allocator;  ///< where new memory comes from; null: from where all memory of the run comes
+  int appends_to = -1;                   ///< a feed that the output begins with, in memory that may be written behind its end
+  int grows_from = -1;  ///< a feed whose memory nobody else has: its rows may be moved within it if they are the output's (Slide)
+};
+
+}  // namespace treadle::exec

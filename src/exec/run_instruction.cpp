@@ -1,0 +1,77 @@
+#include "exec/run_instruction.h"
+
+#include <new>
+#include <utility>
+
+#include "exec/frame.h"
+#include "graph/op_def.h"
+
+namespace treadle::exec {
+
+void rethrow_of_kernel() {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::resource_exhausted, "out of memory");
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::internal, error.what());
+  }
+}
+
+void rethrow_from(const Instruction& instruction, const std::string& where, const std::string& operands) {
+  auto with_node = [&](Error& error) { error.add_context(describe(*instruction.node) + ", " + where, operands); };
+  try {
+    throw;
+  } catch (Error& error) {
+    with_node(error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    Error error(ErrorCode::resource_exhausted, "out of memory");
+    with_node(error);
+    throw error;
+  }
+}
+
+const Datum& ControlFlowCall::input(int i) {
+  const auto k = static_cast<size_t>(i);
+  if (!inputs_[k].defined() && has_input(i)) inputs_[k] = operands_.operand(k, /*kept=*/true);
+  return inputs_[k];
+}
+
+std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal_inputs) {
+  control_.check();  // a body may have no instruction at all
+  const Program& body = *instruction_.bodies[b];
+  for (const auto& capture : instruction_.node->bodies[b].captures)
+    formal_inputs.push_back(operands_.operand(static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second), /*kept=*/false));
+  std::vector<Datum> results(body.output_slots().size());
+  exec::run(body, formal_inputs, results, control_, {}, {}, binding_.values());
+  return results;
+}
+
+std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                               const OperandSource& operands, Evaluator& evaluator) {
+  const NodeMark mark(*instruction.node);
+  if (instruction.node->op->control_flow != ControlFlow::none) {
+    ControlFlowCall call(instruction, binding, control, operands);
+    run_control_flow(call);
+    if (control.pass)  // the next node's bodies need the room
+      for (const auto& body : instruction.bodies) body->frames().trim();
+    return call.take_outputs();
+  }
+  std::vector<Datum> inputs(instruction.num_inputs);
+  const auto slots = program.operands(instruction);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (slots[i] >= 0) inputs[i] = operands.operand(i, /*kept=*/false);
+  std::vector<DType> dtypes(instruction.num_outputs, DType::undefined);
+  for (size_t i = 0; i < dtypes.size(); ++i)
+    if (const int32_t slot = slots[inputs.size() + i]; slot >= 0) dtypes[i] = program.slots()[static_cast<size_t>(slot)].dtype;
+  try {
+    return evaluate_node(*instruction.node, *instruction.kernel, instruction.packed.get(), inputs, dtypes, evaluator);
+  } catch (...) {
+    rethrow_of_kernel();
+  }
+}
+
+}  // namespace treadle::exec

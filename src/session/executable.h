@@ -1,0 +1,32 @@
+// A graph that has been compiled for one set of fed and fetched values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/program.h"
+#include "graph/graph.h"
+#include "treadle/error.h"
+
+namespace treadle {
+
+struct Executable {
+  std::shared_ptr<const Graph> graph;
+  std::unique_ptr<exec::Program> program;
+  std::vector<std::string> input_names, output_names;
+  size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
+  uint64_t id = 0;                                ///< differs over all of the process
+  std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
+  std::unique_ptr<exec::Executor> executor;       ///< goes before the program
+  /// What to throw in place of an error that names no node. Empty: the error itself.
+  std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
+};
+
+uint64_t next_graph_id();
+
+}  // namespace treadle

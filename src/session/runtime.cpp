@@ -1,0 +1,323 @@
+#include "session/runtime.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "core/float_mode.h"
+#include "exec/trace_marks.h"
+#include "profile/chrome_trace.h"
+#include "session/deadline.h"
+#include "session/hooks.h"
+#include "session/observe.h"
+#include "session/options.h"
+#include "sharing/turn.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+std::string message_of(const std::exception_ptr& failure) {
+  if (!failure) return {};
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+// Calls pre- and post-run hooks around it, if there are any.
+template <typename Work>
+void with_hooks(HookedRun hooked, Work&& work) {
+  if (!hooks::any(HookPoint::pre_run) && !hooks::any(HookPoint::post_run)) return work();
+  hooks::call(HookPoint::pre_run, hooked);
+  std::exception_ptr failure;
+  auto start = std::chrono::steady_clock::now();
+  try {
+    work();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  hooked.duration_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  std::string message = message_of(failure);
+  hooked.error = message;
+  try {
+    hooks::call(HookPoint::post_run, hooked);
+  } catch (...) {
+    if (!failure) throw;  // the first error counts
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// A whole run that may outlive its call: it owns what it reads and writes.
+struct DetachedRun {
+  std::shared_ptr<const Executable> executable;
+  std::shared_ptr<const Monitor> monitor;
+  std::shared_ptr<ThreadPool> pool;  // of the run's options
+  std::vector<Datum> feeds, results, bound;
+  std::vector<exec::OutputMemory> memory;
+  exec::RunControl control;
+  exec::Caller caller;
+  std::optional<RunObserver> observer;
+};
+
+bool is_lent(const Datum& datum) { return datum.is_tensor() && datum.tensor().storage()->lent(); }
+
+void copy_to_bound(const Executable& executable, size_t output, const Datum& bound, Datum& result) {
+  Tensor target = bound.tensor();
+  if (!result.is_tensor() || result.tensor().dtype() != target.dtype() || result.tensor().shape() != target.shape())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("output \"{}\" is bound to {}, it is {}", executable.output_names[output], describe(target), describe(result)));
+  target.copy_from(result.tensor());
+  result = bound;
+}
+
+}  // namespace
+
+Runtime::Runtime(const SessionOptions& session_options, std::string owner)
+    : options(complete(session_options)), name(std::move(owner)), devices(options), memory{options.allocator, nullptr} {
+  job = options.job ? options.job : environment_job();
+  if (job && !devices.any() && !options.memory_account) job_memory = JobMemory::of(job);
+  // On a device the limit is of its memory.
+  const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
+  memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
+  choose_threads();
+  if (options.memory_limit_bytes > 0 && devices.any()) devices.set_memory_limit(options.memory_limit_bytes);
+  if (!options.enable_profiling) return;
+  recorder = std::make_unique<Recorder>();
+  run_record = recorder->intern("run");
+  profiling = true;
+}
+
+Runtime::~Runtime() {
+  if (job_memory) job_memory->report();
+}
+
+// One pool serves the loops of nodes and nodes at once: a client with its own numbers gets a pool of the larger of the two.
+void Runtime::choose_threads() {
+  const int intra = options.intra_op_num_threads, inter = options.inter_op_num_threads;
+  if (intra < 0 || inter < 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} and {} threads", intra, inter));
+  parallel = options.execution_mode == ExecutionMode::parallel && inter != 1;
+  inter_limit = parallel ? inter : 1;
+  if (options.thread_pool)
+    pool = options.thread_pool;
+  else
+    pool = intra == 0 ? ThreadPool::shared() : std::make_shared<ThreadPool>(parallel ? std::max(intra, inter) : intra);
+  if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
+}
+
+exec::ProgramOptions Runtime::program_options() const {
+  return {.reuse_memory = options.reuse_memory,
+          .pool = pool.get(),
+          .parallel = parallel || devices.any(),  // streams run beside each other
+          .shared = job != nullptr,
+          .memory = &memory,
+          .pieces_in_place = !devices.any(),
+          .verify_plans = options.verify_plans};
+}
+
+std::unique_ptr<exec::Executor> Runtime::make_executor(const exec::Program& program) const {
+  if (!devices.any()) return exec::make_host_executor(program);
+  return devices.place(program, job ? job->state().get() : nullptr, options.mode == SessionMode::training);
+}
+
+void Runtime::keep_limits(std::function<void()> trim) {
+  if ((options.memory_limit_bytes > 0 && !devices.any()) || job_memory)
+    gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, std::move(trim), job_memory);
+  if (job_memory) job_memory->report();
+}
+
+void Runtime::set_memory_limit(size_t limit_bytes) {
+  if (options.memory_limit_bytes == 0) throw Error(ErrorCode::invalid_argument, name + " was made without a memory limit");
+  if (gate)
+    gate->set_limit(limit_bytes);
+  else
+    devices.set_memory_limit(limit_bytes);
+}
+
+std::string Runtime::end_profiling() {
+  if (!profiling.exchange(false)) throw Error(ErrorCode::invalid_argument, "profiling is not on");
+  std::string path =
+      fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
+  profile::write_chrome_trace(recorder->collect(), path);
+  return path;
+}
+
+exec::RunControl Runtime::control(const RunOptions* run_options) const {
+  exec::RunControl control;
+  ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
+  control.pool = threads->num_threads() > 1 ? threads : nullptr;
+  control.max_threads = pool->num_threads();  // scratch is sized for these, whatever pool a run brings
+  control.intra_op_threads = intra_limit;
+  if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
+  control.inter_op_threads = inter_limit;
+  control.denormals_as_zero = options.set_denormal_as_zero;
+  if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
+  control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
+  control.closing = &in_flight->closing();
+  control.memory = &memory;
+  control.job = job ? job->state().get() : nullptr;
+  if (run_options) {
+    control.cancel = &run_options->terminate;
+    if (run_options->cancel_token) control.token = run_options->cancel_token->flag_.get();
+    if (run_options->deadline_ms > 0)
+      control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
+  }
+  return control;
+}
+
+// What leaves the session is not its memory any more.
+void hand_over_all(const Datum& datum) {
+  switch (datum.kind()) {
+    case Datum::Kind::tensor: return hand_over(datum.tensor().storage());
+    case Datum::Kind::sparse_tensor:
+      for (const Tensor* part : {&datum.sparse_tensor().values, &datum.sparse_tensor().indices, &datum.sparse_tensor().row_offsets})
+        if (part->defined()) hand_over(part->storage());
+      return;
+    case Datum::Kind::sequence:
+      for (const Datum& element : datum.sequence().elements) hand_over_all(element);
+      return;
+    case Datum::Kind::optional:
+      if (datum.optional().value) hand_over_all(*datum.optional().value);
+      return;
+    case Datum::Kind::map: return hand_over(datum.map().values.storage());
+    case Datum::Kind::none: return;
+  }
+}
+
+void Runtime::call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work) const {
+  if (!control.deadline) {
+    RunsInFlight::Entry entry(*in_flight, hooked.run_id, hooked.tag);
+    return with_hooks(hooked, [&] { compute_around(control, work); });
+  }
+  struct Outcome {
+    std::function<void()> work;
+    std::exception_ptr failure;
+    std::shared_ptr<RunsInFlight::Entry> entry;
+  };
+  auto outcome = std::make_shared<Outcome>();
+  outcome->work = std::move(work);
+  outcome->entry = in_flight->enter(hooked.run_id, hooked.tag);
+  with_hooks(hooked, [&] {
+    auto entry = outcome->entry;
+    const bool ended = run_until(*control.deadline, caller, [this, &control, outcome]() mutable {
+      outcome->entry->runs_on_this_thread();
+      try {
+        compute_around(control, outcome->work);
+      } catch (...) {
+        outcome->failure = std::current_exception();
+      }
+      auto in_flight_until_here = std::move(outcome->entry);
+      outcome->work = nullptr;  // with all that it holds, if the caller has left; nothing of the client's is touched after the entry
+    });
+    if (!ended) {
+      entry->caller_left();
+      entry.reset();
+      throw_left(caller);
+    }
+    if (outcome->failure) std::rethrow_exception(outcome->failure);
+  });
+}
+
+template <typename Work>
+void Runtime::compute_around(const exec::RunControl& control, Work&& work) const {
+  AllocationScope scope(&memory, MemoryClass::activations);
+  PoolCaller caller(control.pool);
+  sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
+  try {
+    RecordScope record(control.recorder, run_record, RecordKind::run);
+    const exec::RunMark mark(control.run_id);
+    std::optional<ParallelLimit> limit;
+    std::optional<DenormalsAsZero> mode;
+    if (control.denormals_as_zero) mode.emplace();
+    if (control.intra_op_threads > 0) limit.emplace(control.intra_op_threads);
+    work();
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::resource_exhausted, "out of memory");
+  }
+}
+
+void Runtime::compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
+                      const exec::RunControl& run_control, std::span<const exec::OutputMemory> output_memory) const {
+  std::optional<MemoryGate::Pass> pass;
+  exec::RunControl own = run_control;
+  if (gate) own.pass = &pass.emplace(*gate, /*waits=*/true);
+  try {
+    executable.executor->run(feeds, results, own, bound, output_memory);
+  } catch (const Error& error) {
+    if (executable.explain) executable.explain(executable, feeds, error);
+    throw;
+  }
+  for (size_t k = 0; k < results.size(); ++k)
+    if (k >= bound.size() || !bound[k].defined()) hand_over_all(results[k]);
+  if (memory.allocator) memory.allocator->check();
+}
+
+void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
+                      const RunRequest& request) const {
+  const RunOptions* run_options = request.options;
+  exec::RunControl run_control = control(run_options);
+  if (request.random_id) run_control.run_id = *request.random_id;
+  const HookedRun hooked{
+      .run_id = run_control.run_id, .graph_id = executable->id, .tag = run_options ? run_options->tag : std::string_view()};
+  std::span<const exec::OutputMemory> output_memory = request.memory;
+  std::vector<exec::OutputMemory> with_allocators;
+  if (run_options && !run_options->output_allocators.empty()) {
+    with_allocators.assign(output_memory.begin(), output_memory.end());
+    add_output_allocators(*executable, run_options, with_allocators);
+    output_memory = with_allocators;
+  }
+  const bool observed = RunObserver::needed(run_options, request.monitor.get());
+  if (!run_control.deadline) {
+    auto on_this_thread = [&] {
+      std::optional<RunObserver> observer;
+      if (observed) run_control.observer = &observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id);
+      compute(*executable, feeds, results, request.bound, run_control, output_memory);
+      if (observer) observer->finish(request.compiled);
+    };
+    exec::Caller stays;
+    call(run_control, stays, hooked, std::ref(on_this_thread));  // by reference: a copy would be allocated
+    return;
+  }
+  auto detached = std::make_shared<DetachedRun>();
+  detached->feeds.assign(feeds.begin(), feeds.end());
+  for (Datum& feed : detached->feeds)
+    if (is_lent(feed)) feed = feed.tensor().clone();
+  detached->bound.assign(request.bound.begin(), request.bound.end());
+  for (Datum& memory_of_caller : detached->bound)
+    if (is_lent(memory_of_caller)) memory_of_caller = Datum();  // written at the end, if the caller is still there
+  detached->results.resize(results.size());
+  detached->memory.assign(output_memory.begin(), output_memory.end());
+  detached->executable = executable;
+  detached->monitor = request.monitor;
+  detached->control = run_control;
+  detached->control.caller = &detached->caller;
+  detached->pool = run_options->thread_pool;
+  if (observed) detached->control.observer = &detached->observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id);
+  call(detached->control, detached->caller, hooked, [this, run = detached, compiled = request.compiled] {
+    compute(*run->executable, run->feeds, run->results, run->bound, run->control, run->memory);
+    if (run->observer) run->control.call([&] { run->observer->finish(compiled); });
+  });
+  for (size_t k = 0; k < results.size(); ++k) {
+    results[k] = std::move(detached->results[k]);
+    if (k < request.bound.size() && is_lent(request.bound[k])) copy_to_bound(*executable, k, request.bound[k], results[k]);
+  }
+}
+
+void add_output_allocators(const Executable& executable, const RunOptions* run_options, std::vector<exec::OutputMemory>& memory) {
+  if (!run_options || run_options->output_allocators.empty()) return;
+  memory.resize(executable.output_names.size());
+  for (size_t k = 0; k < executable.num_fetched; ++k)
+    if (auto found = run_options->output_allocators.find(executable.output_names[k]); found != run_options->output_allocators.end())
+      memory[k].allocator = found->second;
+}
+
+}  // namespace treadle

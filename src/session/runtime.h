@@ -1,0 +1,103 @@
+// The surroundings of runs, the same for all that runs: sessions, partial runs, trainers, joint modules.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/allocation.h"
+#include "core/recorder.h"
+#include "core/thread_pool.h"
+#include "exec/run_control.h"
+#include "session/devices.h"
+#include "session/executable.h"
+#include "session/in_flight.h"
+#include "session/memory_gate.h"
+#include "treadle/hooks.h"
+#include "treadle/session.h"
+#include "treadle/sharing.h"
+
+namespace treadle {
+
+/// What a whole run is given besides its feeds.
+struct RunRequest {
+  std::span<const Datum> bound = {};  ///< empty, or per output: memory that the caller wants it in (undefined: none)
+  std::span<const exec::OutputMemory> memory = {};
+  const RunOptions* options = nullptr;
+  std::shared_ptr<const Monitor> monitor = nullptr;
+  bool compiled = false;                             ///< the executable was made for this run
+  std::optional<uint64_t> random_id = std::nullopt;  ///< what randomness depends on; none: the run's number
+};
+
+/// Threads, devices, memory, job, recorder, and the register of runs in flight. It makes a run's RunControl, and calls the run with all
+/// that stands around it; who has a capability here has it for every way of running.
+struct Runtime {
+  /// @param owner  whose memory it is, in errors: "the session".
+  Runtime(const SessionOptions& options, std::string owner);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// Of options that all programs have; the caller adds its own.
+  exec::ProgramOptions program_options() const;
+  std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
+  /// From now on runs keep to the limit of memory, if there is one, and others may call `trim`. Last in the making of a client.
+  void keep_limits(std::function<void()> trim);
+  /// First in its end: then nobody calls `trim`.
+  void let_limits_go() { gate.reset(); }
+  /// @throws Error(invalid_argument) if there was none from the beginning.
+  void set_memory_limit(size_t limit_bytes);
+  /// Writes what has been recorded. @return the file's path
+  std::string end_profiling();
+
+  exec::RunControl control(const RunOptions* run_options) const;
+
+  /// A whole run: hooks, monitor, checks, dumps, metadata, deadline.
+  void execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
+               const RunRequest& request) const;
+
+  /// Calls work() with what stands around a part of a run: the register of runs in flight, hooks, and compute_around(). With a deadline
+  /// work takes place on a thread beside the caller's, who goes on when the time is over.
+  /// @param work  copyable; with a deadline it owns what it uses.
+  /// @throws Error(timed_out) if the caller has left it behind, and `caller.left` says so.
+  void call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work) const;
+
+  /// Allocation, pool, job, threads a node, denormals, record of the run: around work on this thread.
+  template <typename Work>
+  void compute_around(const exec::RunControl& control, Work&& work) const;
+
+  SessionOptions options;
+  const std::string name;  // of the owner
+  SessionDevices devices;
+  AllocationContext memory;               // of all that is allocated
+  std::shared_ptr<Job> job;               // null: none
+  std::shared_ptr<JobMemory> job_memory;  // on the host, in a job
+  std::unique_ptr<MemoryGate> gate;       // with a limit, or in a job
+  std::shared_ptr<ThreadPool> pool;
+  bool parallel = false;
+  int intra_limit = 0, inter_limit = 0;  // as of RunControl
+  mutable std::atomic<uint64_t> num_runs{0};
+  std::unique_ptr<Recorder> recorder;  // while profiling; kept until the end, as runs in flight may hold it
+  mutable std::atomic<bool> profiling{false};
+  uint32_t run_record = 0;
+  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
+
+ private:
+  void choose_threads();
+  void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
+               const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;
+};
+
+/// The allocators that the options name, for outputs in order.
+void add_output_allocators(const Executable& executable, const RunOptions* options, std::vector<exec::OutputMemory>& memory);
+
+/// What leaves the session is not its memory any more.
+void hand_over_all(const Datum& datum);
+
+}  // namespace treadle

@@ -1,0 +1,83 @@
+#include "session/stoppable_run.h"
+
+#include <utility>
+
+#include "session/deadline.h"
+#include "treadle/error.h"
+
+namespace treadle {
+
+StoppableRun::StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_ptr<const Executable> executable, const RunOptions* options,
+                           std::shared_ptr<const Monitor> monitor, std::string tag)
+    : runtime_(std::move(runtime)),
+      executable_(std::move(executable)),
+      monitor_(std::move(monitor)),
+      options_(options),
+      tag_(options && !options->tag.empty() ? options->tag : std::move(tag)),
+      control_(runtime_->control(options)) {
+  if (options) pool_ = options->thread_pool;
+  if (runtime_->gate) control_.pass = &pass_.emplace(*runtime_->gate, /*waits=*/false);
+  if (control_.deadline) control_.caller = &caller_;
+  if (RunObserver::needed(options, monitor_.get()))
+    control_.observer = &observer_.emplace(*executable_, options, monitor_.get(), control_.run_id);
+}
+
+StoppableRun::~StoppableRun() = default;
+
+void StoppableRun::start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled) {
+  compiled_ = compiled;
+  if (control_.deadline)
+    for (Datum& feed : feeds)
+      if (feed.is_tensor() && feed.tensor().storage()->lent()) feed = feed.tensor().clone();
+  std::vector<exec::OutputMemory> memory;
+  add_output_allocators(*executable_, options_, memory);
+  AllocationScope scope(&runtime_->memory, MemoryClass::activations);
+  run_ = executable_->executor->take();
+  try {
+    run_->start(feeds, bound, control_, memory);
+  } catch (const Error& error) {
+    if (executable_->explain) executable_->explain(*executable_, feeds, error);
+    throw;
+  }
+  run_->set_cache(std::move(cache));
+}
+
+exec::Run& StoppableRun::run() const {
+  if (left_behind_) throw_left(caller_);
+  return *run_;
+}
+
+bool StoppableRun::advance(size_t steps) {
+  run();
+  bool at_end = false;
+  const HookedRun hooked{.run_id = control_.run_id, .graph_id = executable_->id, .tag = tag_};
+  try {
+    if (control_.deadline) {
+      auto result = std::make_shared<bool>(false);
+      runtime_->call(control_, caller_, hooked, [self = shared_from_this(), result, steps] { *result = self->run_->advance(steps); });
+      at_end = *result;
+    } else {
+      auto here = [&] { at_end = run_->advance(steps); };
+      runtime_->call(control_, caller_, hooked, std::ref(here));
+    }
+  } catch (...) {
+    left_behind_ = caller_.left;
+    throw;
+  }
+  if (at_end && observer_ && !std::exchange(has_ended_, true)) observer_->finish(compiled_);
+  return at_end;
+}
+
+void StoppableRun::resume(std::span<const Datum> values) { run().resume(values); }
+
+std::vector<Datum> StoppableRun::take_outputs() {
+  if (!run().finished()) throw Error(ErrorCode::invalid_argument, "the run is not at its end");
+  std::vector<Datum> results(executable_->output_names.size());
+  AllocationScope scope(&runtime_->memory, MemoryClass::activations);
+  run_->take_outputs(results);
+  results.resize(executable_->num_fetched);
+  for (const Datum& result : results) hand_over_all(result);
+  return results;
+}
+
+}  // namespace treadle

@@ -1,0 +1,55 @@
+// Runs that stop between two nodes and go on: what partial runs and joint modules are made of.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "session/memory_gate.h"
+#include "session/observe.h"
+#include "session/runtime.h"
+
+namespace treadle {
+
+/// Shared with the thread that a run with a deadline takes place on: it may outlive its client. One thread at a time.
+class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
+ public:
+  /// @param options  may be null; must live as long as the run. The deadline counts from here.
+  /// @param tag      if the options have none.
+  StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_ptr<const Executable> executable, const RunOptions* options,
+               std::shared_ptr<const Monitor> monitor, std::string tag);
+  ~StoppableRun();
+
+  /// @param compiled  the executable was made for this run.
+  void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);
+  /// As exec::Run::advance(), with hooks around it. @throws Error(timed_out) from the time on when a node did not return before the
+  /// deadline
+  bool advance(size_t steps = SIZE_MAX);
+  /// At a Yield: hands values in; advance() goes on.
+  void resume(std::span<const Datum> values);
+  /// At the end: those that were asked for.
+  std::vector<Datum> take_outputs();
+
+  /// @throws Error(timed_out) if the run has been left behind: it is its node's.
+  exec::Run& run() const;
+  const Executable& executable() const { return *executable_; }
+
+ private:
+  const std::shared_ptr<const Runtime> runtime_;
+  const std::shared_ptr<const Executable> executable_;
+  const std::shared_ptr<const Monitor> monitor_;
+  std::shared_ptr<ThreadPool> pool_;  // of the options
+  const RunOptions* const options_;
+  const std::string tag_;
+  exec::RunControl control_;
+  exec::Caller caller_;
+  std::optional<MemoryGate::Pass> pass_;
+  std::optional<RunObserver> observer_;
+  exec::RunHandle run_;
+  bool left_behind_ = false, compiled_ = false, has_ended_ = false;
+};
+
+}  // namespace treadle

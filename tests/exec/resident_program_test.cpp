@@ -1,0 +1,98 @@
+// Programs on one device that keep to limits: step by step, with what has no room on the host.
+#include <gtest/gtest.h>
+
+#include "device/cpu/cpu_device.h"
+#include "device/sim/sim_device.h"
+#include "exec/placed_program.h"
+#include "tests/exec/graphs.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using testing::GraphBuilder;
+
+Tensor floats(const Shape& shape, float start) {
+  Tensor tensor(DType::float32, shape);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) tensor.data<float>()[i] = start + static_cast<float>(i);
+  return tensor;
+}
+
+// y = (x + 1)^2, and the places of x's elements that are not zero, whose number only the run knows.
+std::shared_ptr<Graph> graph() {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n"), 2});
+  ValueId sum = b.node("Add", {x, b.constant("one", Tensor::scalar(1.0F))});
+  b.output(b.node("Mul", {sum, sum}), "y");
+  b.output(b.node("NonZero", {x}), "places");
+  return b.finish();
+}
+
+std::unique_ptr<exec::PlacedProgram> place(const exec::Program& program, const std::shared_ptr<Device>& device) {
+  exec::StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 2);
+  return std::make_unique<exec::PlacedProgram>(program, std::vector<std::shared_ptr<Device>>{cpu_device(), device}, std::move(plan),
+                                               exec::ResidencyOptions{.limit = std::make_shared<exec::DeviceMemoryLimit>()});
+}
+
+class ResidentProgramTest : public ::testing::TestWithParam<bool> {
+ protected:
+  std::shared_ptr<SimDevice> sim_ = SimDevice::create({.max_delay_us = 50});
+  std::shared_ptr<Device> device_ = GetParam() ? sim_ : cpu_device();
+};
+
+TEST_P(ResidentProgramTest, GivesWhatTheHostGives) {
+  exec::Program program(graph());
+  const auto placed = place(program, device_);
+  for (int64_t n : {3, 1, 0, 5}) {
+    std::vector<Datum> feeds = {floats({n, 2}, -1)}, outputs(2);
+    placed->run(feeds, outputs, {});
+    const Tensor &y = outputs[0].tensor(), &places = outputs[1].tensor();
+    ASSERT_EQ(y.shape(), (Shape{n, 2}));
+    for (int64_t i = 0; i < y.num_elements(); ++i) EXPECT_EQ(y.data<float>()[i], static_cast<float>(i * i));
+    // x is -1, 0, 1, 2 …: one zero, at place 1.
+    ASSERT_EQ(places.shape(), (Shape{2, std::max<int64_t>(2 * n - 1, 0)}));
+    if (n > 1) {
+      EXPECT_EQ(places.data<int64_t>()[1], 1);
+    }
+  }
+}
+
+TEST_P(ResidentProgramTest, BadFeedsAndErrorsOfKernelsLeaveItUsable) {
+  GraphBuilder b;
+  ValueId i = b.input("i", DType::int64, {1});
+  b.output(b.node("Gather", {b.constant("table", floats({4}, 10)), i}), "y");
+  exec::Program program(b.finish());
+  const auto placed = place(program, device_);
+  auto run = [&](const Tensor& feed) {
+    std::vector<Datum> outputs(1);
+    placed->run(std::vector<Datum>{feed}, outputs, {});
+    return outputs[0].tensor().data<float>()[0];
+  };
+  auto at = [](int64_t value) { return Tensor::scalar(value).reshaped({1}); };
+  EXPECT_EQ(run(at(2)), 12);
+  EXPECT_THROW(run(floats({1}, 0)), Error);
+  try {
+    run(at(9));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Gather"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(run(at(3)), 13);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ResidentProgramTest, ::testing::Bool());
+
+TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
+  exec::Program program(graph());
+  auto sim = SimDevice::create();
+  {
+    const auto placed = place(program, sim);
+    std::vector<Datum> outputs(2);
+    placed->run(std::vector<Datum>{floats({100, 2}, 0)}, outputs, {});
+    EXPECT_LE(sim->allocated_bytes(), Storage::kAlignment);
+  }
+  EXPECT_EQ(sim->allocated_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace treadle
