@@ -1,0 +1,506 @@
+// The table of capabilities: each of them in every way of running, on every schedule. What does not exist is refused in the same words.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/session/faults.h"
+#include "treadle/sharing.h"
+#include "treadle/train.h"
+
+namespace treadle::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// y = -(x * w + 1), by rows of four.
+const std::vector<float> kWeights{1, -2, 0.5F, 3};
+
+Model make_model() {
+  ModelBuilder b;
+  b.input("x", {-1, 4}).output("y", {-1, 4});
+  Tensor w(DType::float32, {4});
+  std::copy(kWeights.begin(), kWeights.end(), w.data<float>());
+  b.constant("w", w).node("Mul", {"x", "w"}, {"product"}, "multiply");
+  b.last_node().metadata_props.emplace_back("ctx_group", "left");
+  b.node("Step", {"product"}, {"sum"}, "step", "test.fault");
+  b.node("Neg", {"sum"}, {"y"}, "negate");
+  b.last_node().metadata_props.emplace_back("ctx_group", "right");
+  b.def().opset_imports.push_back({"test.fault", 1});
+  return b.model();
+}
+
+Tensor rows(int64_t count, float first = 1) {
+  Tensor x(DType::float32, {count, 4});
+  for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = first + static_cast<float>(i);
+  return x;
+}
+
+float result_of(float x, int64_t column) { return -(x * kWeights[static_cast<size_t>(column)] + 1); }
+
+std::vector<float> outputs_for(const Tensor& x) {
+  std::vector<float> y;
+  for (int64_t i = 0; i < x.num_elements(); ++i) y.push_back(result_of(x.data<float>()[i], i % 4));
+  return y;
+}
+
+std::vector<float> floats(const Datum& datum) {
+  const Tensor tensor = datum.tensor().contiguous();
+  return {tensor.data<float>(), tensor.data<float>() + tensor.num_elements()};
+}
+
+struct Schedule {
+  const char* name;
+  void (*choose)(SessionOptions&);
+};
+
+constexpr Schedule kSchedules[] = {
+    {"in_order", [](SessionOptions& o) { o.intra_op_num_threads = 1; }},
+    {"by_readiness",
+     [](SessionOptions& o) {
+       o.intra_op_num_threads = o.inter_op_num_threads = 2;
+       o.execution_mode = ExecutionMode::parallel;
+     }},
+    {"on_a_device", [](SessionOptions& o) { o.device = "sim"; }},
+    {"on_streams", [](SessionOptions& o) { o.device = "sim", o.compute_streams = 2; }},
+    {"on_devices",
+     [](SessionOptions& o) {
+       o.device = "sim:one";
+       o.group2ctx = {{"left", "sim:two"}, {"right", "cpu"}};
+     }},
+    {"in_a_job", [](SessionOptions& o) { o.job = std::make_shared<Job>(JobOptions{.name = "capabilities"}); }},
+    {"in_a_job_on_a_device",
+     [](SessionOptions& o) {
+       o.job = std::make_shared<Job>(JobOptions{.name = "capabilities"});
+       o.device = "sim";
+     }},
+};
+
+/// A way of running the model. What run() gives is compared with expected().
+class Client {
+ public:
+  virtual ~Client() = default;
+  virtual std::vector<float> run(const Tensor& x, const RunOptions* options) = 0;
+  virtual std::vector<float> expected(const Tensor& x) const { return outputs_for(x); }
+  virtual std::string end_profiling() = 0;
+  virtual MemoryStatistics memory_statistics() const = 0;
+  virtual void set_memory_limit(size_t bytes) = 0;
+  /// For those that have one.
+  virtual Session* session() { return nullptr; }
+};
+
+class SessionClient : public Client {
+ public:
+  explicit SessionClient(const SessionOptions& options) : session_(make_model(), options) {}
+  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
+    return floats(session_.run({{"x", x}}, std::vector<std::string>{"y"}, options)[0]);
+  }
+  std::string end_profiling() override { return session_.end_profiling(); }
+  MemoryStatistics memory_statistics() const override { return session_.memory_statistics(); }
+  void set_memory_limit(size_t bytes) override { session_.set_memory_limit(bytes); }
+  Session* session() override { return &session_; }
+
+ protected:
+  Session session_;
+};
+
+class BoundClient final : public SessionClient {
+ public:
+  using SessionClient::SessionClient;
+  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
+    IoBinding binding(session_);
+    binding.bind_input("x", x);
+    binding.bind_output("y");
+    session_.run(binding, options);
+    return floats(binding.outputs()[0]);
+  }
+};
+
+class PartialClient final : public SessionClient {
+ public:
+  using SessionClient::SessionClient;
+  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
+    PartialRun run = session_.partial_run({{"x", x}}, nullptr, options);
+    while (run.advance_steps(1) > 0) {
+    }
+    run.advance();
+    return floats(run.outputs()[0]);
+  }
+};
+
+class StatefulClient final : public SessionClient {
+ public:
+  using SessionClient::SessionClient;
+  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
+    StatefulRun runs(session_, {});
+    return floats(runs.run({{"x", x}}, {}, options)[0]);
+  }
+};
+
+// Gradients of ones: of w, the negated sums of its column.
+class JointClient final : public Client {
+ public:
+  explicit JointClient(const SessionOptions& options) : module_(make_model(), {.session = options}) {}
+  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
+    train::JointModule::Run run = module_.forward({{"x", x}}, options);
+    std::vector<float> result = floats(run.outputs()[0]);
+    Tensor ones(DType::float32, x.shape());
+    std::fill_n(ones.data<float>(), ones.num_elements(), 1.0F);
+    const std::vector<float> gradient = floats(run.backward(std::vector<Tensor>{ones}).at("w"));
+    result.insert(result.end(), gradient.begin(), gradient.end());
+    return result;
+  }
+  std::vector<float> expected(const Tensor& x) const override {
+    std::vector<float> result = outputs_for(x), sums(4, 0.0F);
+    for (int64_t i = 0; i < x.num_elements(); ++i) sums[static_cast<size_t>(i % 4)] -= x.data<float>()[i];
+    result.insert(result.end(), sums.begin(), sums.end());
+    return result;
+  }
+  std::string end_profiling() override { return module_.end_profiling(); }
+  MemoryStatistics memory_statistics() const override { return module_.memory_statistics(); }
+  void set_memory_limit(size_t bytes) override { module_.set_memory_limit(bytes); }
+
+ private:
+  train::JointModule module_;
+};
+
+// The mean square of the outputs, with a rate of 0: a step leaves everything as it was.
+class TrainerClient final : public Client {
+ public:
+  explicit TrainerClient(const SessionOptions& options)
+      : trainer_(make_model(), {.loss = train::Loss::mean_squared_error, .learning_rate = 0, .session = options}) {}
+  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
+    Tensor zeros(DType::float32, x.shape());
+    std::fill_n(zeros.data<float>(), zeros.num_elements(), 0.0F);
+    const double loss = trainer_.step({{"x", x}}, zeros, options);
+    EXPECT_EQ(floats(trainer_.parameters().at("w")), kWeights);
+    return {static_cast<float>(loss)};
+  }
+  std::vector<float> expected(const Tensor& x) const override {
+    double sum = 0;
+    for (float y : outputs_for(x)) sum += static_cast<double>(y) * static_cast<double>(y);
+    return {static_cast<float>(sum / static_cast<double>(x.num_elements()))};
+  }
+  std::string end_profiling() override { return trainer_.end_profiling(); }
+  MemoryStatistics memory_statistics() const override { return trainer_.memory_statistics(); }
+  void set_memory_limit(size_t bytes) override { trainer_.set_memory_limit(bytes); }
+
+ private:
+  train::Trainer trainer_;
+};
+
+struct Way {
+  const char* name;
+  std::unique_ptr<Client> (*make)(const SessionOptions&);
+};
+template <typename T>
+std::unique_ptr<Client> make(const SessionOptions& options) {
+  return std::make_unique<T>(options);
+}
+constexpr Way kWays[] = {{"whole", make<SessionClient>},     {"bound", make<BoundClient>}, {"partial", make<PartialClient>},
+                         {"stateful", make<StatefulClient>}, {"joint", make<JointClient>}, {"trainer", make<TrainerClient>}};
+
+class Capabilities : public ::testing::TestWithParam<std::tuple<Schedule, Way>> {
+ protected:
+  void SetUp() override {
+    register_fault_operators();
+    std::get<0>(GetParam()).choose(options_);
+  }
+  void TearDown() override { set_fault(-1, {}); }
+
+  Client& client() {
+    if (!client_) client_ = std::get<1>(GetParam()).make(options_);
+    return *client_;
+  }
+  bool on_device() const { return !options_.device.empty(); }
+  bool is_way(std::string_view name) const { return name == std::get<1>(GetParam()).name; }
+
+  void expect_right(const RunOptions* run = nullptr, int64_t count = 3) {
+    const Tensor x = rows(count);
+    const std::vector<float> got = client().run(x, run), expected = client().expected(x);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-4F * (1 + std::abs(expected[i]))) << i;
+  }
+  Error failure(const RunOptions* run = nullptr, int64_t count = 3) {
+    try {
+      client().run(rows(count), run);
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "it did not fail";
+    return Error(ErrorCode::internal, "none");
+  }
+
+  SessionOptions options_;
+  std::unique_ptr<Client> client_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Capabilities, ::testing::Combine(::testing::ValuesIn(kSchedules), ::testing::ValuesIn(kWays)),
+                         [](const auto& info) { return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name; });
+
+TEST_P(Capabilities, ExtentsMayDifferFromRunToRun) {
+  for (int64_t count : {3, 1, 8, 3}) expect_right(nullptr, count);
+}
+
+TEST_P(Capabilities, ErrorsNameTheNode) {
+  for (int kind = 0; kind < 3; ++kind) {
+    set_fault(0, [kind] {
+      if (kind == 0) throw Error(ErrorCode::invalid_argument, "a fault");
+      if (kind == 1) throw std::runtime_error("a fault");
+      throw std::bad_alloc();
+    });
+    const Error error = failure();
+    EXPECT_NE(std::string(error.what()).find("\"step\""), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(kind < 2 ? "a fault" : "out of memory"), std::string::npos) << error.what();
+    expect_right();
+  }
+}
+
+TEST_P(Capabilities, RunsAreCancelled) {
+  {
+    RunOptions run;
+    run.terminate = true;
+    EXPECT_EQ(failure(&run).code(), ErrorCode::cancelled);
+  }
+  {
+    RunOptions run;
+    run.cancel_token.emplace();
+    set_fault(0, [&] { run.cancel_token->cancel(); });
+    EXPECT_EQ(failure(&run).code(), ErrorCode::cancelled);
+  }
+  expect_right();
+}
+
+TEST_P(Capabilities, RunsEndAtTheirDeadline) {
+  RunOptions run;
+  run.deadline_ms = 30;
+  set_fault(0, [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
+  const Error late = failure(&run);
+  EXPECT_EQ(late.code(), ErrorCode::timed_out) << late.what();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it may have been left behind: others wait for it
+  // A node that does not return is left behind.
+  auto gate = std::make_shared<Gate>();
+  set_fault(0, [gate] { gate->wait(); });
+  const Error left = failure(&run);
+  EXPECT_EQ(left.code(), ErrorCode::timed_out) << left.what();
+  EXPECT_NE(std::string(left.what()).find("\"step\""), std::string::npos) << left.what();
+  gate->open();
+  run.deadline_ms = 60'000;
+  expect_right(&run);
+}
+
+TEST_P(Capabilities, ValuesAreChecked) {
+  RunOptions run;
+  run.check_finite = FiniteCheck::nan;
+  expect_right(&run);
+  Tensor x = rows(2);
+  x.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  try {
+    client().run(x, &run);
+    FAIL() << "NaN got through";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("multiply"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("[1,1]"), std::string::npos) << error.what();
+  }
+}
+
+TEST_P(Capabilities, ValuesAreDumped) {
+  const fs::path folder = fs::path(::testing::TempDir()) / "treadle_capabilities_dump";
+  fs::remove_all(folder);
+  RunOptions run;
+  run.dump_folder = folder.string();
+  run.dump_pattern = "multiply*";
+  expect_right(&run);
+  size_t inputs = 0, outputs = 0;
+  for (const auto& file : fs::recursive_directory_iterator(folder)) {
+    inputs += file.path().filename().string().find("_multiply_in") != std::string::npos;
+    outputs += file.path().filename().string().find("_multiply_out0") != std::string::npos;
+  }
+  EXPECT_EQ(inputs, 2U);
+  EXPECT_EQ(outputs, 1U);
+  fs::remove_all(folder);
+}
+
+TEST_P(Capabilities, MetadataSayWhenNodesRan) {
+  RunOptions run;
+  std::vector<RunMetadata> all;
+  run.on_metadata = [&](const RunMetadata& metadata) { all.push_back(metadata); };
+  expect_right(&run);
+  ASSERT_EQ(all.size(), 1U);
+  bool found = false;
+  for (const NodeStatistics& node : all[0].nodes) {
+    EXPECT_LE(node.scheduled_ns, node.start_ns);
+    EXPECT_LE(node.start_ns, node.end_ns);
+    EXPECT_LE(node.end_ns, all[0].duration_ns);
+    if (node.name != "step") continue;
+    found = true;
+    EXPECT_EQ(node.output_bytes, 3U * 4 * 4);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_P(Capabilities, RunsAreRecorded) {
+  options_.enable_profiling = true;
+  options_.profile_file_prefix = ::testing::TempDir() + "treadle_capabilities_";
+  expect_right();
+  const std::string path = client().end_profiling();
+  std::ifstream in(path);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  EXPECT_NE(text.find("Step step"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"run\""), std::string::npos);
+  fs::remove(path);
+}
+
+TEST_P(Capabilities, HooksStandAroundRuns) {
+  int before = 0, after = 0;
+  const HookId ids[] = {register_hook(HookPoint::pre_run, 0, [&](const HookedRun&) { ++before; }),
+                        register_hook(HookPoint::post_run, 0, [&](const HookedRun&) { ++after; })};
+  expect_right();
+  for (HookId id : ids) unregister_hook(id);
+  EXPECT_GE(before, 1);
+  EXPECT_EQ(before, after);
+}
+
+TEST_P(Capabilities, MemoryComesFromTheAllocator) {
+  auto allocator = std::make_shared<FaultyAllocator>();
+  options_.allocator = allocator;
+  expect_right();
+  EXPECT_GT(allocator->live(), 0);
+  client_.reset();
+  EXPECT_EQ(allocator->live(), 0);
+}
+
+TEST_P(Capabilities, OutputsComeFromTheirAllocator) {
+  if (is_way("joint") || is_way("trainer")) GTEST_SKIP() << "what they hand out has no names of outputs";
+  auto allocator = std::make_shared<FaultyAllocator>();
+  std::optional<std::vector<Datum>> outputs;
+  {
+    RunOptions run;
+    run.output_allocators["y"] = allocator;
+    int64_t most = 0;
+    set_fault(0, [&] { most = allocator->live(); });
+    expect_right(&run);
+    EXPECT_GE(most, 1) << "before its node runs";
+  }
+  EXPECT_EQ(allocator->live(), 0);
+}
+
+TEST_P(Capabilities, DenormalsAreZeroWhereAsked) {
+  options_.set_denormal_as_zero = true;
+  Tensor x = rows(1);
+  std::fill_n(x.data<float>(), 4, 1e-39F);
+  Tensor zeros(DType::float32, {1, 4});
+  std::fill_n(zeros.data<float>(), 4, 0.0F);
+  std::atomic<bool> kept{false};
+  set_fault(0, [&] {
+    volatile float small = 1e-39F;
+    kept = small * 1.0F != 0;
+  });
+  client().run(x, nullptr);
+  EXPECT_FALSE(kept);
+}
+
+TEST_P(Capabilities, AJobKnowsOfItsRuns) {
+  if (!options_.job) GTEST_SKIP() << "not in a job";
+  expect_right();
+  EXPECT_GT(options_.job->status().runs, 0U);
+  options_.job->suspend();
+  RunOptions run;
+  run.deadline_ms = 30;
+  EXPECT_EQ(failure(&run).code(), ErrorCode::timed_out) << "a suspended job does not go on";
+  options_.job->resume();
+  expect_right();
+}
+
+TEST_P(Capabilities, MemoryLimitsAreKept) {
+  options_.memory_limit_bytes = size_t{1} << 20;
+  expect_right();
+  client().set_memory_limit(1);
+  const Error error = failure(nullptr, 64);
+  EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();
+  client().set_memory_limit(size_t{1} << 20);
+  expect_right(nullptr, 64);
+}
+
+TEST_P(Capabilities, TargetsAreComputed) {
+  RunOptions run;
+  run.targets = {"product"};
+  if (is_way("joint") || is_way("trainer")) {
+    EXPECT_NE(std::string(failure(&run).what()).find("a run of a training graph has no targets"), std::string::npos);
+    return;
+  }
+  expect_right(&run);
+}
+
+TEST_P(Capabilities, MonitorsSeeValues) {
+  if (!client().session()) GTEST_SKIP() << "has no monitor";
+  std::vector<std::string> seen;
+  client().session()->set_monitor({.callback =
+                                       [&](const MonitorEvent& event) {
+                                         if (event.is_input) return;
+                                         seen.emplace_back(event.value);
+                                         if (event.value == "product") {
+                                           EXPECT_EQ(floats(event.datum)[1], rows(3).data<float>()[1] * kWeights[1]);
+                                         }
+                                       },
+                                   .pattern = "*"});
+  expect_right();
+  for (const char* name : {"x", "product", "sum", "y"}) EXPECT_NE(std::find(seen.begin(), seen.end(), name), seen.end()) << name;
+}
+
+TEST_P(Capabilities, AnyValueIsFed) {
+  if (!client().session()) GTEST_SKIP() << "takes inputs only";
+  Tensor product(DType::float32, {2, 4});
+  std::fill_n(product.data<float>(), 8, 4.0F);
+  std::vector<float> y;
+  if (is_way("whole")) {
+    y = floats(client().session()->run({{"product", product}})[0]);
+  } else if (is_way("bound")) {
+    IoBinding binding(*client().session());
+    binding.bind_input("product", product);
+    binding.bind_output("y");
+    client().session()->run(binding);
+    y = floats(binding.outputs()[0]);
+  } else if (is_way("partial")) {
+    PartialRun run = client().session()->partial_run({{"product", product}});
+    run.advance();
+    y = floats(run.outputs()[0]);
+  } else {
+    StatefulRun runs(*client().session(), {});
+    y = floats(runs.run({{"product", product}})[0]);
+  }
+  EXPECT_EQ(y, std::vector<float>(8, -5.0F));
+}
+
+TEST_P(Capabilities, AnyValueIsFetched) {
+  if (!client().session()) GTEST_SKIP() << "hands out its outputs only";
+  const std::vector<std::string> wanted{"sum", "y"};
+  const Tensor x = rows(2);
+  std::vector<Datum> values;
+  if (is_way("whole")) {
+    values = client().session()->run({{"x", x}}, wanted);
+  } else if (is_way("bound")) {
+    IoBinding binding(*client().session());
+    binding.bind_input("x", x);
+    for (const std::string& name : wanted) binding.bind_output(name);
+    client().session()->run(binding);
+    values = binding.outputs();
+  } else if (is_way("partial")) {
+    GTEST_SKIP() << "gives the session's outputs";
+  } else {
+    StatefulRun runs(*client().session(), {});
+    values = runs.run({{"x", x}}, wanted);
+  }
+  std::vector<float> sum = outputs_for(x);
+  for (float& value : sum) value = -value;
+  EXPECT_EQ(floats(values[0]), sum);
+  EXPECT_EQ(floats(values[1]), outputs_for(x));
+}
+
+}  // namespace
+}  // namespace treadle::testing
