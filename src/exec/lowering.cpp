@@ -314,7 +314,7 @@ class Lowering {
     made.first_operand = static_cast<uint32_t>(p_.operands_.size());
     made.num_inputs = static_cast<uint16_t>(node.inputs.size());
     made.num_outputs = static_cast<uint16_t>(node.outputs.size());
-    made.is_yield = node.is("Yield", "treadle");
+    made.is_yield = node.op && node.op->barrier;
     auto operand = [&](ValueId id) {
       int32_t index = slot_of(id);
       p_.operands_.push_back(index);

@@ -78,7 +78,7 @@ class Description {
       if (bytes_[static_cast<size_t>(read)] == bytes_[static_cast<size_t>(written)]) step.reuses.emplace_back(written, read);
     }
     if (barrier_ >= 0) step.after.push_back(barrier_);
-    if (node.is("Yield", "treadle")) {
+    if (node.op && node.op->barrier) {
       for (int32_t s = barrier_ + 1; s < index; ++s) step.after.push_back(s);
       barrier_ = index;
     }
@@ -103,7 +103,7 @@ class Description {
 
 }  // namespace
 
-bool is_update(const Node& node) { return node.op && node.op->domain == "ai.onnx.preview.training"; }
+bool is_update(const Node& node) { return node.op && node.op->updated_input; }
 
 std::vector<NodeId> choose_order(const Graph& graph) {
   std::vector<NodeId> order = graph.order();

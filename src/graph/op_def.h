@@ -5,19 +5,23 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "graph/elementwise_step.h"
 #include "graph/graph.h"
 #include "graph/kernel.h"
+#include "graph/scalar_function.h"
 
 namespace treadle {
 
 class InferContext;
 class GradientContext;
+class FunctionBody;
 
 /// A set of types that an operand may have: dtypes of tensors, and the other kinds.
 class TypeSet {
@@ -111,6 +115,74 @@ enum class ControlFlow : uint8_t { none, if_, loop, scan };
 /// Elements keep their order along `axis`: the output is all inputs one after the other, or the outputs are the first input cut up.
 enum class Pieces : uint8_t { none, concat, split };
 
+/// An operator that only moves elements: each element of an output is one of an operand.
+enum class Moves : uint8_t {
+  no,
+  in_order,      ///< those of input 0, in their order, under another shape (Reshape)
+  anywhere,      ///< in other places, repeated or left out (Transpose, Gather)
+  among_others,  ///< beside elements of a further operand, or a constant number (Pad, Where)
+};
+
+/// In which dtype float16 and bfloat16 operands are computed where the optimiser may choose (passes/compute_in_float32.cpp).
+enum class HalfFloats : uint8_t {
+  as_they_are,       ///< it decides by the rounded values, or is not known to gain; what only moves elements follows its operands
+  float32,           ///< in float32, among others that are
+  float32_by_itself  ///< heavy enough to make the conversion worth while
+};
+
+/// What an operator does to quantised values.
+enum class Quantisation : uint8_t {
+  none,
+  quantizes,    ///< QuantizeLinear
+  dequantizes,  ///< DequantizeLinear
+  chooses,      ///< it moves elements, or takes the largest of some: quantising before or after it is the same. Of input 0; of all inputs
+                ///< if it joins them (Pieces::concat)
+};
+
+/// How an operator computes the same on images whose channels are innermost (passes/assign_layout.cpp).
+struct ChannelsLast {
+  enum class How : uint8_t {
+    by_element,              ///< as it is, if it is pointwise; otherwise it needs ONNX's order
+    first_operand,           ///< as it is: operand 0 is the image, the others hold for all of its elements
+    axis,                    ///< with another `axis`
+    axes_vector,             ///< with other axes in operand 3 (Slice)
+    pads_vector,             ///< with the pads of operand 1 in another order
+    numbers_per_axis,        ///< with the numbers of operands 2 and 3 in another order
+    reduction,               ///< over other axes; by `op` over all spatial ones, if it has one
+    spatial_reduction,       ///< by `op` over all spatial axes
+    window,                  ///< by `op`, of the same attributes; by `bytes_op` for images of bytes
+    convolution,             ///< by `op`, with constant weights
+    quantised_convolution,   ///< by `op`, with constant weights of int8
+    transposed_convolution,  ///< by `op`, with constant weights and windows that do not overlap
+    scale_and_shift,         ///< by `op`, of a scale and a shift for each channel, from constants
+    normalization,           ///< by `op`, of the same operands
+    permutation,             ///< it is a permutation of axes itself
+    shape,                   ///< it measures
+  };
+  How how = How::by_element;
+  std::string_view op = "";        ///< of the treadle domain; of ONNX's where that has none
+  std::string_view bytes_op = "";  ///< of the treadle domain
+};
+
+/// x op number = x, for operands from `first` to 1.
+struct NeutralOperand {
+  int first = 2;  ///< 2: the operator has none
+  double number = 0;
+  bool negative_zero = false;  ///< of floats, the zero is -0
+};
+
+/// A node as a step of a chain of pointwise operators, and the values that it reads. kNoValue is the number 0.
+struct PointwiseStep {
+  ElementwiseStep step;
+  std::vector<ValueId> operands;
+};
+
+/// Steps of a chain that compute the operator of two operands: acc op x, and x op acc.
+struct ChainSteps {
+  kernels::ChainOp forward{}, reversed{};
+  bool given = false;
+};
+
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
@@ -131,6 +203,34 @@ struct OpDef {
   /// The kernels leave a piece alone that lies where it belongs: in the output's memory, or in the input's.
   Pieces pieces = Pieces::none;
   bool deterministic = true;  ///< false: random numbers; never folded or merged
+
+  // What passes and planners ask.
+
+  /// An element of the output is a function of the elements at its place, of operands that broadcast.
+  bool pointwise = false;
+  /// Where input 0 is 0, so is the output, whatever the attributes are; of two operands, if the other is finite and not 0.
+  bool keeps_zeros = false;
+  Moves moves = Moves::no;
+  HalfFloats half = HalfFloats::as_they_are;
+  Quantisation quantisation = Quantisation::none;
+  ChannelsLast channels_last = {};
+  /// It hands values to whoever runs the graph, and takes values back: never removed, folded, merged or given to a backend, and no node
+  /// changes sides.
+  bool barrier = false;
+  /// The input of which output i is the next version, so that it may be bound to the same memory; -1 for other outputs. The node is ordered
+  /// behind all that read the old versions.
+  int (*updated_input)(const Node& node, int output) = nullptr;
+  NeutralOperand neutral = {};
+  /// True if the node gives back input 0 as it is: same dtype, same shape, same elements.
+  bool (*returns_input)(const Graph& graph, const Node& node) = nullptr;
+  /// The functions of one number that it computes; attributes say which.
+  std::span<const ScalarFunction> functions = {};
+  /// The node as a step of a chain of pointwise operators; nothing if a chain cannot compute it (other dtypes, computed parameters).
+  std::optional<PointwiseStep> (*step)(const Graph& graph, const Node& node) = nullptr;
+  ChainSteps chain = {};
+  /// Of an operator of the treadle domain: writes it as operators of ONNX, for files. `function_opset` is the oldest opset that has those.
+  void (*write_function)(FunctionBody& body) = nullptr;
+  int (*function_opset)(const Node& node) = nullptr;
 };
 
 /// The registry: every OpDef of the build. Names are ONNX's; the default domain is "" ("ai.onnx" is normalised on import).

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "graph/infer.h"
+#include "graph/op_def.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -26,9 +27,9 @@ ValueId Patch::constant(std::string name, Tensor content) {
 
 namespace {
 
-// A Yield hands values out even if nobody reads what comes back.
+// What hands values out stays even if nobody reads what comes back.
 bool is_unused(const Graph& graph, const Node& node) {
-  return !node.is("Yield", "treadle") && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+  return !(node.op && node.op->barrier) && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
     return output == kNoValue || (graph.value(output).uses.empty() && !graph.is_output(output));
   });
 }

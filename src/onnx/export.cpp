@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "onnx/internal_functions.h"
 #include "treadle/error.h"
 
 namespace treadle::onnx {
@@ -198,7 +199,9 @@ class Exporter {
       if (!node.op->since.empty() && node.version < node.op->since.back())
         throw Error(ErrorCode::internal, "only upgraded graphs can be written").add_context(describe(node));
       if (node.domain == "treadle") {
-        opsets_[""] = std::max(opsets_[""], internal_function_opset(node));
+        if (!node.op->write_function)
+          throw Error(ErrorCode::not_implemented, "it has no form in standard operators").add_context(describe(node));
+        opsets_[""] = std::max(opsets_[""], node.op->function_opset ? node.op->function_opset(node) : 1);
         return;
       }
       int& version = opsets_.try_emplace(node.domain, 1).first->second;
@@ -420,23 +423,40 @@ class Exporter {
       key += fmt::format(" {}=", attribute);
       std::visit(ExactText{key}, value);
     }
-    key += internal_function_variant(graph, node);
+    FunctionDef function;
+    function.domain = "treadle";
+    for (size_t i = 0; i < def.inputs.size(); ++i) function.inputs.push_back(fmt::format("input_{}", i));
+    for (size_t i = 0; i < def.outputs.size(); ++i) function.outputs.push_back(fmt::format("output_{}", i));
+    std::vector<std::string> operands = function.inputs;
+    for (size_t i = 0; i < operands.size(); ++i)
+      if (def.inputs[i].empty()) operands[i].clear();
+    FunctionBody body(graph, node, operands, function.outputs);
+    node.op->write_function(body);
+    key += body.asked();
     def.attributes.clear();
     auto [entry, inserted] = function_names_.try_emplace(std::move(key), name);
     if (!inserted) return entry->second;
     for (int i = 2; functions_.contains(entry->second); ++i) entry->second = fmt::format("{}_{}", name, i);
-    FunctionDef function;
-    function.domain = "treadle";
     function.name = entry->second;
-    for (size_t i = 0; i < def.inputs.size(); ++i) function.inputs.push_back(fmt::format("input_{}", i));
-    for (size_t i = 0; i < def.outputs.size(); ++i) function.outputs.push_back(fmt::format("output_{}", i));
     function.opset_imports = {{"", opsets_[""]}};
-    std::vector<std::string> operands = function.inputs;
-    for (size_t i = 0; i < operands.size(); ++i)
-      if (def.inputs[i].empty()) operands[i].clear();
-    function.nodes = internal_function(graph, node, operands, function.outputs);
+    write_body(body, function);
     functions_[entry->second] = std::move(function);
     return entry->second;
+  }
+
+  static void write_body(const FunctionBody& body, FunctionDef& function) {
+    std::set<std::string> domains;
+    for (const FunctionNode& node : body.nodes()) {
+      NodeDef& def = function.nodes.emplace_back();
+      def.op_type = node.op_type, def.domain = node.domain;
+      def.inputs = node.inputs, def.outputs = {node.output};
+      for (const auto& [name, value] : node.attributes) {
+        AttributeDef& attribute = def.attributes.emplace_back();
+        attribute.name = name;
+        std::visit(AttributeWriter{attribute}, value);
+      }
+      if (!node.domain.empty() && domains.insert(node.domain).second) function.opset_imports.push_back({node.domain, 1});
+    }
   }
 
   const Graph& root_;

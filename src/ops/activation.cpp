@@ -6,7 +6,7 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/elementwise.h"
-#include "ops/gradients.h"
+#include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/vectorised_unary.h"
 #include "treadle/error.h"
@@ -235,29 +235,30 @@ void infer_swiglu(InferContext& c) {
 template <int kFlops>
 OpDef activation(std::string_view name, std::vector<int> since, TypeSet types, std::vector<AttributeDef> attributes,
                  std::vector<KernelDef> kernels, std::vector<UpgradeStep> upgrade = {}) {
-  return {.name = name,
-          .since = std::move(since),
-          .upgrade = std::move(upgrade),
-          .inputs = {{"X", types, "T"}},
-          .outputs = {{"Y", types, "T"}},
-          .attributes = std::move(attributes),
-          .infer = infer_same_as_input,
-          .cost = elementwise_cost<kFlops>,
-          .alias = {may_reuse(0, 0)},
-          .kernels = std::move(kernels)};
+  return with_function_facts({.name = name,
+                              .since = std::move(since),
+                              .upgrade = std::move(upgrade),
+                              .inputs = {{"X", types, "T"}},
+                              .outputs = {{"Y", types, "T"}},
+                              .attributes = std::move(attributes),
+                              .infer = infer_same_as_input,
+                              .cost = elementwise_cost<kFlops>,
+                              .alias = {may_reuse(0, 0)},
+                              .kernels = std::move(kernels)});
 }
 
 OpDef clip() {
-  return {
-      .name = "Clip",
-      .since = {1, 6, 11, 12, 13},
-      .upgrade = {{1, drop_consumed_inputs}, {6, clip_bounds_to_inputs}},
-      .inputs = {{"input", kNumeric, "T"}, {"min", kNumeric, "T", Presence::optional}, {"max", kNumeric, "T", Presence::optional}},
-      .outputs = {{"output", kNumeric, "T"}},
-      .infer = infer_clip,
-      .cost = elementwise_cost<2>,
-      .alias = {may_reuse(0, 0)},
-      .kernels = typed<Clip, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>()};
+  return with_function_facts(
+      {.name = "Clip",
+       .since = {1, 6, 11, 12, 13},
+       .upgrade = {{1, drop_consumed_inputs}, {6, clip_bounds_to_inputs}},
+       .inputs = {{"input", kNumeric, "T"}, {"min", kNumeric, "T", Presence::optional}, {"max", kNumeric, "T", Presence::optional}},
+       .outputs = {{"output", kNumeric, "T"}},
+       .infer = infer_clip,
+       .cost = elementwise_cost<2>,
+       .alias = {may_reuse(0, 0)},
+       .kernels =
+           typed<Clip, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>()});
 }
 
 OpDef prelu() {
@@ -270,7 +271,9 @@ OpDef prelu() {
           .infer = infer_prelu,
           .cost = elementwise_cost<2>,
           .alias = {may_reuse(0, 0)},
-          .kernels = binary_kernels<PReluFn, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>()};
+          .kernels = binary_kernels<PReluFn, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>(),
+          .pointwise = true,
+          .half = HalfFloats::float32};
 }
 
 OpDef swiglu() {
@@ -317,20 +320,7 @@ std::vector<OpDef> activation_ops() {
       prelu(),
       swiglu(),
   };
-  return with_gradients(std::move(ops), {{"Relu", gradients::relu},
-                                         {"LeakyRelu", gradients::leaky_relu},
-                                         {"Elu", gradients::elu},
-                                         {"Sigmoid", gradients::sigmoid},
-                                         {"HardSigmoid", gradients::hard_sigmoid},
-                                         {"HardSwish", gradients::hard_swish},
-                                         {"Swish", gradients::swish},
-                                         {"Gelu", gradients::gelu},
-                                         {"Softplus", gradients::softplus},
-                                         {"Tanh", gradients::tanh},
-                                         {"Clip", gradients::clip},
-                                         {"Softsign", gradients::softsign},
-                                         {"Selu", gradients::selu},
-                                         {"Celu", gradients::celu}});
+  return ops;
 }
 
 }  // namespace treadle::ops

@@ -185,7 +185,9 @@ std::vector<OpDef> batch_normalization_ops() {
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},  // a training step may bind the statistics to those before
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::batch_normalization}};
+           .gradient = gradients::batch_normalization,
+           .half = HalfFloats::float32_by_itself,
+           .channels_last = {ChannelsLast::How::scale_and_shift, "NhwcAffine"}}};
 }
 
 }  // namespace treadle::ops

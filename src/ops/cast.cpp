@@ -13,6 +13,7 @@
 #include "graph/op_def.h"
 #include "kernels/elementwise/convert.h"
 #include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
@@ -371,6 +372,18 @@ struct CopyBytes {
 
 constexpr TypeSet kCastTypes = kNumeric | kBool | kString | kFloat8 | kSubByte | TypeSet{DType::float6e2m3, DType::float6e3m2};
 
+bool keeps_dtype(const Graph& graph, const Node& node) {
+  const Type& type = graph.type(node.inputs[0]);
+  return type.is_tensor() && type.dtype != DType::undefined && type.dtype == graph.type(node.outputs[0]).dtype;
+}
+
+std::optional<PointwiseStep> cast_step(const Graph& graph, const Node& node) {
+  const DType from = dtype_of_value(graph, node.inputs[0]), to = dtype_of_value(graph, node.outputs[0]);
+  constexpr TypeSet kFrom{DType::float32, DType::boolean, DType::uint8, DType::int8, DType::int32};
+  if (!kFrom.has(from) || (to != DType::float32 && (to != DType::boolean || from != DType::float32))) return std::nullopt;
+  return PointwiseStep{{.op_type = to == DType::boolean ? "ToBool" : "ToFloat", .operands = {}, .attributes = {}}, {node.inputs[0]}};
+}
+
 OpDef cast() {
   return {.name = "Cast",
           .since = {1, 6, 9, 13, 19, 21, 23, 24, 25, 28},
@@ -381,7 +394,11 @@ OpDef cast() {
           .infer = infer_cast,
           .cost = elementwise_cost<1>,
           .kernels = {kernel<CastKernel>()},
-          .gradient = gradients::cast};
+          .gradient = gradients::cast,
+          .keeps_zeros = true,
+          .channels_last = {ChannelsLast::How::first_operand},
+          .returns_input = keeps_dtype,
+          .step = cast_step};
 }
 
 OpDef cast_like() {
@@ -393,7 +410,8 @@ OpDef cast_like() {
           .infer = infer_cast_like,
           .cost = elementwise_cost<1>,
           .kernels = {kernel<CastKernel>()},
-          .decompose = decompose_cast_like};
+          .decompose = decompose_cast_like,
+          .returns_input = keeps_dtype};
 }
 
 OpDef bit_cast() {

@@ -3,10 +3,13 @@
 
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
 namespace {
+
+using kernels::ChainOp;
 
 struct EqualFn {
   template <typename T>
@@ -117,7 +120,8 @@ OpDef comparison(std::string_view name, std::vector<int> since, TypeSet types, v
           .outputs = {{"C", kBool, "T1"}},
           .infer = infer,
           .cost = elementwise_cost<1>,
-          .kernels = std::move(kernels)};
+          .kernels = std::move(kernels),
+          .pointwise = true};
 }
 
 OpDef logic(std::string_view name, void (*infer)(InferContext&), std::vector<KernelDef> kernels) {
@@ -130,16 +134,23 @@ OpDef logic(std::string_view name, void (*infer)(InferContext&), std::vector<Ker
 
 std::vector<OpDef> comparison_ops() {
   return {
-      comparison("Equal", {1, 7, 11, 13, 19}, kNumeric | kBool | kString, infer_equal,
-                 ordering_kernels<EqualFn>() + comparison_kernels<EqualFn, bool, std::string>()),
-      comparison("Less", {1, 7, 9, 13}, kNumeric, infer_less, ordering_kernels<LessFn>()),
-      comparison("LessOrEqual", {12, 16}, kNumeric, infer_less_or_equal, ordering_kernels<LessOrEqualFn>()),
-      comparison("Greater", {1, 7, 9, 13}, kNumeric, infer_greater, ordering_kernels<GreaterFn>()),
-      comparison("GreaterOrEqual", {12, 16}, kNumeric, infer_greater_or_equal, ordering_kernels<GreaterOrEqualFn>()),
-      logic(
-          "And", [](InferContext& c) { infer_known(c, known_and); }, binary_kernels<AndFn, bool>()),
-      logic(
-          "Or", [](InferContext& c) { infer_known(c, known_or); }, binary_kernels<OrFn, bool>()),
+      with_chain_steps(comparison("Equal", {1, 7, 11, 13, 19}, kNumeric | kBool | kString, infer_equal,
+                                  ordering_kernels<EqualFn>() + comparison_kernels<EqualFn, bool, std::string>()),
+                       ChainOp::equal, ChainOp::equal),
+      with_chain_steps(comparison("Less", {1, 7, 9, 13}, kNumeric, infer_less, ordering_kernels<LessFn>()), ChainOp::less,
+                       ChainOp::greater),
+      with_chain_steps(comparison("LessOrEqual", {12, 16}, kNumeric, infer_less_or_equal, ordering_kernels<LessOrEqualFn>()),
+                       ChainOp::less_or_equal, ChainOp::greater_or_equal),
+      with_chain_steps(comparison("Greater", {1, 7, 9, 13}, kNumeric, infer_greater, ordering_kernels<GreaterFn>()), ChainOp::greater,
+                       ChainOp::less),
+      with_chain_steps(comparison("GreaterOrEqual", {12, 16}, kNumeric, infer_greater_or_equal, ordering_kernels<GreaterOrEqualFn>()),
+                       ChainOp::greater_or_equal, ChainOp::less_or_equal),
+      with_boolean_steps(logic(
+                             "And", [](InferContext& c) { infer_known(c, known_and); }, binary_kernels<AndFn, bool>()),
+                         ChainOp::logical_and),
+      with_boolean_steps(logic(
+                             "Or", [](InferContext& c) { infer_known(c, known_or); }, binary_kernels<OrFn, bool>()),
+                         ChainOp::logical_or),
       logic(
           "Xor", [](InferContext& c) { infer_known(c, known_xor); }, binary_kernels<XorFn, bool>()),
   };

@@ -119,7 +119,11 @@ std::vector<OpDef> concat_ops() {
            .cost = move_cost,
            .kernels = {kernel<Concat<16>>(), kernel<Concat<256>>("many inputs"), kernel<Concat<4096>>("very many inputs")},
            .gradient = gradients::concat,
-           .pieces = Pieces::concat}};
+           .pieces = Pieces::concat,
+           .moves = Moves::anywhere,
+           .quantisation = Quantisation::chooses,
+           .channels_last = {ChannelsLast::How::axis},
+           .returns_input = [](const Graph&, const Node& node) { return node.num_formal_inputs == 1; }}};
 }
 
 }  // namespace treadle::ops

@@ -150,7 +150,9 @@ std::vector<OpDef> conv_ops() {
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)},
-           .gradient = gradients::conv}};
+           .gradient = gradients::conv,
+           .half = HalfFloats::float32_by_itself,
+           .channels_last = {ChannelsLast::How::convolution, "NhwcConv"}}};
 }
 
 }  // namespace treadle::ops

@@ -183,7 +183,9 @@ std::vector<OpDef> conv_transpose_ops() {
            .infer = infer_conv_transpose,
            .cost = conv_transpose_cost,
            .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + std::vector{kernel<ConvTransposeDouble>("plain", DType::float64)},
-           .gradient = gradients::conv_transpose}};
+           .gradient = gradients::conv_transpose,
+           .half = HalfFloats::float32_by_itself,
+           .channels_last = {ChannelsLast::How::transposed_convolution, "NhwcConvTranspose"}}};
 }
 
 }  // namespace treadle::ops

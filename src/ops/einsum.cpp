@@ -417,7 +417,8 @@ std::vector<OpDef> einsum_ops() {
            .cost = einsum_cost,
            .kernels =
                typed<Einsum, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
-           .decompose = decompose_einsum}};
+           .decompose = decompose_einsum,
+           .half = HalfFloats::float32_by_itself}};
 }
 
 }  // namespace treadle::ops

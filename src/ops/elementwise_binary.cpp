@@ -6,6 +6,7 @@
 #include "core/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
@@ -14,6 +15,7 @@ namespace treadle::ops {
 namespace {
 
 using kernels::Binary;
+using kernels::ChainOp;
 
 // Integers wrap around: computed unsigned, in at least 32 bits, where overflow has a meaning.
 template <typename T>
@@ -202,16 +204,20 @@ std::vector<KernelDef> arithmetic_kernels() {
   return binary_kernels<F, int64_t, double, int32_t, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>();
 }
 
-OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vector<KernelDef> kernels) {
-  return {.name = name,
-          .since = {1, 6, 7, 13, 14},
-          .upgrade = {{1, drop_consumed_inputs}, {6, upgrade_broadcast_axis}},
-          .inputs = {{"A", kNumeric, "T"}, {"B", kNumeric, "T"}},
-          .outputs = {{"C", kNumeric, "T"}},
-          .infer = infer,
-          .cost = elementwise_cost<1>,
-          .alias = {may_reuse(0, 0), may_reuse(0, 1)},
-          .kernels = std::move(kernels)};
+OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vector<KernelDef> kernels, NeutralOperand neutral,
+                 ChainOp forward, ChainOp reversed) {
+  return with_chain_steps({.name = name,
+                           .since = {1, 6, 7, 13, 14},
+                           .upgrade = {{1, drop_consumed_inputs}, {6, upgrade_broadcast_axis}},
+                           .inputs = {{"A", kNumeric, "T"}, {"B", kNumeric, "T"}},
+                           .outputs = {{"C", kNumeric, "T"}},
+                           .infer = infer,
+                           .cost = elementwise_cost<1>,
+                           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
+                           .kernels = std::move(kernels),
+                           .half = HalfFloats::float32,
+                           .neutral = neutral},
+                          forward, reversed);
 }
 
 /// Mod of floats has to have fmod set; where it is not, ModFn follows Python.
@@ -229,7 +235,17 @@ OpDef mod() {
           .infer = infer_mod,
           .cost = elementwise_cost<10>,
           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
-          .kernels = std::vector{kernel<Fmod>("vectors", DType::float32)} + arithmetic_kernels<ModFn>() + binary_kernels<ModFn, float>()};
+          .kernels = std::vector{kernel<Fmod>("vectors", DType::float32)} + arithmetic_kernels<ModFn>() + binary_kernels<ModFn, float>(),
+          .pointwise = true};
+}
+
+// A square. A power of 0.5 is no square root: of -inf and of -0 it is inf and 0.
+std::optional<PointwiseStep> power_step(const Graph& graph, const Node& node) {
+  const ValueId x = node.inputs[0];
+  if (dtype_of_value(graph, x) != DType::float32 || !graph.is_scalar_constant(node.inputs[1], 2) ||
+      !graph.same_type_and_shape(x, node.outputs[0]))
+    return std::nullopt;
+  return PointwiseStep{{.op_type = "Mul", .operands = {}, .attributes = {}}, {x, x}};
 }
 
 OpDef pow() {
@@ -242,18 +258,27 @@ OpDef pow() {
           .infer = infer_broadcast,
           .cost = elementwise_cost<20>,
           .alias = {may_reuse(0, 0)},
-          .kernels = typed<Pow, float, double, int32_t, int64_t, Float16, BFloat16>()};
+          .kernels = typed<Pow, float, double, int32_t, int64_t, Float16, BFloat16>(),
+          .pointwise = true,
+          .half = HalfFloats::float32,
+          .neutral = {1, 1},
+          .step = power_step};
 }
 
 }  // namespace
 
 std::vector<OpDef> elementwise_binary_ops() {
-  std::vector<OpDef> ops = {arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>()),
-                            arithmetic("Sub", infer_sub, vectorised_binary<Binary::sub>() + arithmetic_kernels<SubFn>()),
-                            arithmetic("Mul", infer_mul, vectorised_binary<Binary::mul>() + arithmetic_kernels<MulFn>()),
-                            arithmetic("Div", infer_div, vectorised_binary<Binary::div>() + arithmetic_kernels<DivFn>()),
-                            mod(),
-                            pow()};
+  std::vector<OpDef> ops = {
+      arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>(), {0, 0, true}, ChainOp::add,
+                 ChainOp::add),
+      arithmetic("Sub", infer_sub, vectorised_binary<Binary::sub>() + arithmetic_kernels<SubFn>(), {1, 0}, ChainOp::sub,
+                 ChainOp::reverse_sub),
+      arithmetic("Mul", infer_mul, vectorised_binary<Binary::mul>() + arithmetic_kernels<MulFn>(), {0, 1}, ChainOp::mul, ChainOp::mul),
+      arithmetic("Div", infer_div, vectorised_binary<Binary::div>() + arithmetic_kernels<DivFn>(), {1, 1}, ChainOp::div,
+                 ChainOp::reverse_div),
+      mod(),
+      pow()};
+  ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // of Mul and Div
   return with_gradients(
       std::move(ops),
       {{"Add", gradients::add}, {"Sub", gradients::sub}, {"Mul", gradients::mul}, {"Div", gradients::div}, {"Pow", gradients::pow}});

@@ -6,7 +6,7 @@
 #include "core/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
-#include "ops/gradients.h"
+#include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/vectorised_unary.h"
 
@@ -155,15 +155,15 @@ OpDef unary(std::string_view name, std::vector<int> since, TypeSet types, std::v
   // Those that opset 1 had let a node mark inputs to overwrite, but for Not.
   std::vector<UpgradeStep> upgrade;
   if (since.front() == 1 && since.size() > 1) upgrade.push_back({1, drop_consumed_inputs});
-  return {.name = name,
-          .since = std::move(since),
-          .upgrade = std::move(upgrade),
-          .inputs = {{"X", types, "T"}},
-          .outputs = {{"Y", types, "T"}},
-          .infer = infer,
-          .cost = elementwise_cost<kFlops>,
-          .alias = {may_reuse(0, 0)},
-          .kernels = std::move(kernels)};
+  return with_function_facts({.name = name,
+                              .since = std::move(since),
+                              .upgrade = std::move(upgrade),
+                              .inputs = {{"X", types, "T"}},
+                              .outputs = {{"Y", types, "T"}},
+                              .infer = infer,
+                              .cost = elementwise_cost<kFlops>,
+                              .alias = {may_reuse(0, 0)},
+                              .kernels = std::move(kernels)});
 }
 
 template <typename F>
@@ -173,13 +173,13 @@ std::vector<KernelDef> float_kernels() {
 
 OpDef classification(std::string_view name, std::vector<int> since, std::vector<KernelDef> kernels) {
   constexpr TypeSet kTypes = kFloats | TypeSet{DType::float8e4m3fn, DType::float8e4m3fnuz, DType::float8e5m2, DType::float8e5m2fnuz};
-  return {.name = name,
-          .since = std::move(since),
-          .inputs = {{"X", kTypes, "T1"}},
-          .outputs = {{"Y", kBool, "T2"}},
-          .infer = infer_bool,
-          .cost = elementwise_cost<1>,
-          .kernels = std::move(kernels)};
+  return with_function_facts({.name = name,
+                              .since = std::move(since),
+                              .inputs = {{"X", kTypes, "T1"}},
+                              .outputs = {{"Y", kBool, "T2"}},
+                              .infer = infer_bool,
+                              .cost = elementwise_cost<1>,
+                              .kernels = std::move(kernels)});
 }
 
 template <typename F, typename... Ts>
@@ -231,19 +231,7 @@ std::vector<OpDef> elementwise_unary_ops() {
       classification("IsNaN", {9, 13, 20}, classification_kernels<IsNaNFn>()),
       is_inf(),
   };
-  return with_gradients(std::move(ops), {{"Abs", gradients::abs},
-                                         {"Neg", gradients::neg},
-                                         {"Sqrt", gradients::sqrt},
-                                         {"Reciprocal", gradients::reciprocal},
-                                         {"Exp", gradients::exp},
-                                         {"Log", gradients::log},
-                                         {"Erf", gradients::erf},
-                                         {"Sin", gradients::sin},
-                                         {"Cos", gradients::cos},
-                                         {"Sign", gradients::none},
-                                         {"Ceil", gradients::none},
-                                         {"Floor", gradients::none},
-                                         {"Round", gradients::none}});
+  return ops;
 }
 
 }  // namespace treadle::ops

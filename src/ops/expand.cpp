@@ -100,7 +100,9 @@ std::vector<OpDef> expand_ops() {
        .cost = move_cost,
        .kernels = {kernel<Expand>()},
        .gradient = gradients::expand,
-       .value_inputs = {1}},
+       .value_inputs = {1},
+       .moves = Moves::anywhere,
+       .returns_input = keeps_type_and_shape},
       {.name = "Tile",
        .since = {1, 6, 13},
        .upgrade = {{1, scalars_to_repeats}},
@@ -110,7 +112,9 @@ std::vector<OpDef> expand_ops() {
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
        .gradient = gradients::tile,
-       .value_inputs = {1}},
+       .value_inputs = {1},
+       .moves = Moves::anywhere,
+       .returns_input = keeps_type_and_shape},
   };
 }
 

@@ -5,6 +5,7 @@
 //   `mask_keeps`).
 #include <fmt/format.h>
 
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/attention/attention.h"
@@ -133,6 +134,45 @@ struct FusedAttention {
   }
 };
 
+// The operand as [batch, heads, length, size].
+std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name, std::string_view part_name) {
+  const Attributes& attributes = b.attributes();
+  const int64_t layout = attributes.get_int(layout_name);
+  std::string x = b.in(i);
+  if (layout == 2) x = b.op("Gather", {x, b.constant(Tensor::scalar(attributes.get_int(part_name)))}, {{"axis", int64_t{2}}});
+  return layout == 0 ? x : b.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+}
+
+// x [batch, kv_heads, length, size] with each head repeated as often as queries share it: Q's heads over x's, known only in a run. A
+// Reshape of Q to [batch, kv_heads, shared, length, size] lets MatMul broadcast instead.
+void write_fused_attention(FunctionBody& b) {
+  const Attributes& attributes = b.attributes();
+  const std::string q = heads_first(b, 0, "q_layout", "q_part"), k = heads_first(b, 1, "k_layout", "k_part"),
+                    v = heads_first(b, 2, "v_layout", "v_part");
+  auto extent = [&](const std::string& x, int64_t axis) { return b.op("Gather", {b.op("Shape", {x}), b.ints({axis})}); };
+  const std::string batch = extent(q, 0), heads = extent(q, 1), length = extent(q, 2), kv_heads = extent(k, 1), keys = extent(k, 2);
+  auto concat = [&](std::vector<std::string> parts) { return b.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  const std::string rest = b.ints({-1}), shared = b.op("Div", {heads, kv_heads});
+  const std::string grouped = b.op("Reshape", {q, concat({batch, kv_heads, shared, length, rest})});
+  const std::string two = b.ints({2});
+  const std::string k_shared = b.op("Unsqueeze", {k, two}), v_shared = b.op("Unsqueeze", {v, two});
+  const std::string turned = b.op("Transpose", {k_shared}, {{"perm", std::vector<int64_t>{0, 1, 2, 4, 3}}});
+  std::string scores = b.op("Mul", {b.op("MatMul", {grouped, turned}), b.number(attributes.get_float("scale", 1))});
+  scores = b.op("Reshape", {scores, concat({batch, heads, length, keys})});
+  if (b.has(3) && attributes.has("masked_value")) {
+    const std::string masked = b.number(attributes.get_float("masked_value"));
+    scores = attributes.get_int("mask_keeps", 1) != 0 ? b.op("Where", {b.in(3), scores, masked}) : b.op("Where", {b.in(3), masked, scores});
+  } else if (b.has(3)) {
+    scores = b.op("Add", {scores, b.in(3)});
+  }
+  std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
+  p = b.op("Reshape", {p, concat({batch, kv_heads, shared, length, keys})});
+  std::string y = b.op("Reshape", {b.op("MatMul", {p, v_shared}), concat({batch, heads, length, rest})});
+  if (attributes.get_int("y_layout") == 1) y = b.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  b.give(0, y);
+}
+
 }  // namespace
 
 std::vector<OpDef> fused_attention_ops() {
@@ -156,7 +196,8 @@ std::vector<OpDef> fused_attention_ops() {
                           {kPrecision, std::string_view("")}},
            .infer = infer,
            .cost = cost,
-           .kernels = {kernel<FusedAttention>("tiles", DType::float32)}}};
+           .kernels = {kernel<FusedAttention>("tiles", DType::float32)},
+           .write_function = write_fused_attention}};
 }
 
 }  // namespace treadle::ops

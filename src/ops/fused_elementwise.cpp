@@ -5,11 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/functions.h"
 #include "ops/treadle_domain.h"
 #include "treadle/error.h"
 
@@ -23,84 +24,10 @@ using kernels::kMaxChainInputs;
 using kernels::kMaxChainSlots;
 using kernels::Unary;
 
-struct BinaryOperator {
-  std::string_view name;
-  ChainOp op, reversed;  // acc op x; x op acc
-};
-constexpr BinaryOperator kBinary[] = {
-    {"Add", ChainOp::add, ChainOp::add},
-    {"Sub", ChainOp::sub, ChainOp::reverse_sub},
-    {"Mul", ChainOp::mul, ChainOp::mul},
-    {"Div", ChainOp::div, ChainOp::reverse_div},
-    {"Max", ChainOp::max, ChainOp::max},
-    {"Min", ChainOp::min, ChainOp::min},
-    {"Less", ChainOp::less, ChainOp::greater},
-    {"LessOrEqual", ChainOp::less_or_equal, ChainOp::greater_or_equal},
-    {"Greater", ChainOp::greater, ChainOp::less},
-    {"GreaterOrEqual", ChainOp::greater_or_equal, ChainOp::less_or_equal},
-    {"Equal", ChainOp::equal, ChainOp::equal},
-    {"And", ChainOp::logical_and, ChainOp::logical_and},
-    {"Or", ChainOp::logical_or, ChainOp::logical_or},
-};
-
-struct UnaryOperator {
-  std::string_view name;
-  ChainOp op;
-  Unary function = Unary::none;
-  std::string_view a = {}, b = {};  // attributes, with ONNX's defaults
-  float a_default = 0, b_default = 0;
-};
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr UnaryOperator kUnary[] = {
-    {"Relu", ChainOp::unary, Unary::relu},
-    {"Clip", ChainOp::unary, Unary::clip, "min", "max", -kInfinity, kInfinity},
-    {"LeakyRelu", ChainOp::unary, Unary::leaky_relu, "alpha", "", 0.01F},
-    {"Elu", ChainOp::unary, Unary::elu, "alpha", "", 1},
-    {"Sigmoid", ChainOp::unary, Unary::sigmoid},
-    {"HardSigmoid", ChainOp::unary, Unary::hard_sigmoid, "alpha", "beta", 0.2F, 0.5F},
-    {"HardSwish", ChainOp::unary, Unary::hard_swish},
-    {"Swish", ChainOp::unary, Unary::silu, "alpha", "", 1},
-    {"Tanh", ChainOp::unary, Unary::tanh},
-    {"Softplus", ChainOp::unary, Unary::softplus},
-    {"Softsign", ChainOp::unary, Unary::softsign},
-    {"Mish", ChainOp::unary, Unary::mish},
-    {"Gelu", ChainOp::unary, Unary::gelu},
-    {"GeluTanh", ChainOp::unary, Unary::gelu_tanh},
-    {"Exp", ChainOp::unary, Unary::exp},
-    {"Log", ChainOp::unary, Unary::log},
-    {"Erf", ChainOp::unary, Unary::erf},
-    {"Sin", ChainOp::unary, Unary::sin},
-    {"Cos", ChainOp::unary, Unary::cos},
-    {"Tan", ChainOp::unary, Unary::tan},
-    {"Asin", ChainOp::unary, Unary::asin},
-    {"Acos", ChainOp::unary, Unary::acos},
-    {"Atan", ChainOp::unary, Unary::atan},
-    {"Sinh", ChainOp::unary, Unary::sinh},
-    {"Cosh", ChainOp::unary, Unary::cosh},
-    {"Asinh", ChainOp::unary, Unary::asinh},
-    {"Acosh", ChainOp::unary, Unary::acosh},
-    {"Atanh", ChainOp::unary, Unary::atanh},
-    {"Sqrt", ChainOp::unary, Unary::sqrt},
-    {"Reciprocal", ChainOp::unary, Unary::reciprocal},
-    {"Abs", ChainOp::unary, Unary::abs},
-    {"Neg", ChainOp::unary, Unary::neg},
-    {"Floor", ChainOp::floor},
-    {"Ceil", ChainOp::ceil},
-    {"Round", ChainOp::round},
-    {"Sign", ChainOp::sign},
-    {"IsNaN", ChainOp::is_nan},
-    {"Not", ChainOp::logical_not},
-    {"ToFloat", ChainOp::unary, Unary::none},  // Cast to float32
-    {"ToBool", ChainOp::truth},                // Cast to bool
-};
-
-const BinaryOperator* find_binary(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kBinary), std::end(kBinary), [&](const BinaryOperator& op) { return op.name == name; });
-  return found == std::end(kBinary) ? nullptr : found;
-}
-const UnaryOperator* find_unary(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kUnary), std::end(kUnary), [&](const UnaryOperator& op) { return op.name == name; });
-  return found == std::end(kUnary) ? nullptr : found;
+/// The operator that a step names: "Add", or "domain:Type".
+const OpDef* operator_of(std::string_view step) {
+  const size_t colon = step.find(':');
+  return colon == std::string_view::npos ? find_op("", step) : find_op(step.substr(0, colon), step.substr(colon + 1));
 }
 
 /// Puts the steps in an order for one accumulator, and what has to wait into slots.
@@ -170,17 +97,20 @@ class Compiler {
       if (step.operands.size() != count)
         throw Error(ErrorCode::invalid_model, fmt::format("\"{}\" has {} operands, not {}", step.to_string(), step.operands.size(), count));
     };
-    if (const BinaryOperator* op = find_binary(step.op_type)) {
-      expect(2);
-      return emit_binary(*op, step.operands[0], step.operands[1]);
-    }
-    if (const UnaryOperator* op = find_unary(step.op_type)) {
+    if (const ScalarFunction* function = find_function(step.op_type)) {
       expect(1);
       const size_t x = step.operands[0];
       emit(x);
       release(x);
-      if (op->op == ChainOp::unary && op->function == Unary::none) return;
-      return add({op->op, 0, 0, op->function, step.attribute(op->a, op->a_default), step.attribute(op->b, op->b_default)});
+      if (function->map) return add({.op = ChainOp::unary, .map = function->map, .context = function->context});
+      if (function->step == ChainOp::unary && function->code == Unary::none) return;
+      auto value = [&](const ScalarFunction::Parameter& p) { return p.name.empty() ? 0 : step.attribute(p.name, p.otherwise); };
+      return add({function->step, 0, 0, function->code, value(function->a), value(function->b)});
+    }
+    const OpDef* op = operator_of(step.op_type);
+    if (op && op->chain.given) {
+      expect(2);
+      return emit_binary(op->chain, step.operands[0], step.operands[1]);
     }
     if (step.op_type == "Where") {
       expect(3);
@@ -217,7 +147,7 @@ class Compiler {
     throw Error(ErrorCode::invalid_model, fmt::format("a chain cannot compute \"{}\"", step.to_string()));
   }
 
-  void emit_binary(const BinaryOperator& op, size_t x, size_t y) {
+  void emit_binary(const ChainSteps& op, size_t x, size_t y) {
     bool reversed = false;
     if (!in_memory(y) && in_memory(x)) {
       std::swap(x, y);
@@ -225,7 +155,7 @@ class Compiler {
     }
     to_memory(y);  // of x and y that are the same step, x is then in memory, too
     emit(x);
-    add({reversed ? op.reversed : op.op, place(y)});
+    add({reversed ? op.reversed : op.forward, place(y)});
     release(x), release(y);
   }
 
@@ -283,14 +213,51 @@ struct FusedElementwise {
   }
 };
 
+// A Cast, or what quantises, is no function of one number for all that reads a file.
+std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
+  const std::string& op = step.op_type;
+  if (op == "ToFloat") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::float32)}});
+  if (op == "ToBool") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::boolean)}});
+  if (const ScalarFunction* function = find_function(op))
+    return b.function(*function, operands[0], step.attribute(function->a.name, function->a.otherwise),
+                      step.attribute(function->b.name, function->b.otherwise));
+  if (op == "DequantizeLinear" || op == "QuantizeLinear") {
+    // A zero point that was not given is the number 0 here.
+    const int64_t dtype = static_cast<int64_t>(step.attribute("low", 0) < 0 ? DType::int8 : DType::uint8);
+    const std::string zero =
+        op == "DequantizeLinear" ? b.op("CastLike", {operands[2], operands[0]}) : b.op("Cast", {operands[2]}, {{"to", dtype}});
+    return b.op(op, {operands[0], operands[1], zero});
+  }
+  return b.op(op, operands);
+}
+
+int oldest_opset(const Node& node) {
+  int opset = 1;
+  for (const std::string& text : node.attributes.get_strings("steps")) {
+    const std::string op_type = ElementwiseStep::parse(text).op_type;
+    if (op_type == "ToFloat" || op_type == "ToBool") continue;
+    opset = std::max(opset, function_opset(find_function(op_type)));
+    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // CastLike
+  }
+  return opset;
+}
+
+void write_function(FunctionBody& b) {
+  std::vector<std::string> values;
+  for (size_t i = 0; i < b.num_inputs(); ++i) values.push_back(b.in(i));
+  for (const std::string& text : b.attributes().get_strings("steps")) {
+    const ElementwiseStep step = ElementwiseStep::parse(text);
+    std::vector<std::string> operands;
+    for (size_t operand : step.operands) operands.push_back(values.at(operand));
+    values.push_back(write_step(b, step, operands));
+  }
+  b.give(0, values.back());
+}
+
 }  // namespace
 
 kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vector<DType> inputs, DType output) {
   return Compiler(steps, std::move(inputs), output).compile();
-}
-
-bool is_chain_operator(std::string_view op_type) {
-  return find_binary(op_type) || find_unary(op_type) || op_type == "Where" || op_type == "QuantizeLinear" || op_type == "DequantizeLinear";
 }
 
 std::vector<OpDef> fused_elementwise_ops() {
@@ -304,7 +271,9 @@ std::vector<OpDef> fused_elementwise_ops() {
            .attributes = {{"dtype", int64_t{1}}, {"steps"}},
            .infer = infer,
            .cost = cost,
-           .kernels = {kernel<FusedElementwise>("chain")}}};
+           .kernels = {kernel<FusedElementwise>("chain")},
+           .write_function = write_function,
+           .function_opset = oldest_opset}};
 }
 
 }  // namespace treadle::ops

@@ -6,12 +6,15 @@
 #include <optional>
 
 #include "core/large_memory.h"
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_bf16.h"
 #include "kernels/gemm/gemm_int8_weights.h"
+#include "ops/functions.h"
 #include "ops/movement.h"
+#include "ops/nhwc_functions.h"
 #include "ops/packed_parts.h"
 #include "ops/precision.h"
 #include "ops/product.h"
@@ -24,34 +27,6 @@ namespace {
 using kernels::Unary;
 
 enum Input : int { kA, kB, kBias, kResidual };
-
-/// The activations by name; those of ONNX's operators with their parameters, and Gelu's approximation under a name of its own.
-struct Activation {
-  std::string_view name;
-  Unary op;
-};
-constexpr Activation kActivations[] = {
-    {"", Unary::none},
-    {"Relu", Unary::relu},
-    {"Clip", Unary::clip},
-    {"LeakyRelu", Unary::leaky_relu},
-    {"Sigmoid", Unary::sigmoid},
-    {"HardSigmoid", Unary::hard_sigmoid},
-    {"Tanh", Unary::tanh},
-    {"Elu", Unary::elu},
-    {"Softplus", Unary::softplus},
-    {"Gelu", Unary::gelu},
-    {"GeluTanh", Unary::gelu_tanh},
-    {"Swish", Unary::silu},
-    {"HardSwish", Unary::hard_swish},
-    {"Mish", Unary::mish},
-};
-
-Unary activation_of(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kActivations), std::end(kActivations), [&](const Activation& a) { return a.name == name; });
-  if (found == std::end(kActivations)) throw Error(ErrorCode::invalid_model, fmt::format("there is no activation \"{}\"", name));
-  return found->op;
-}
 
 void infer(InferContext& c) {
   if (!c.has_rank(kA) || !c.has_rank(kB)) return c.set_output_dtype(0, c.dtype(kA));
@@ -85,7 +60,7 @@ struct Plan {
   static Plan of(const BindContext& c) {
     const Shape& a = c.shape(kA);
     const bool transposed = c.get_int("transB") != 0;
-    Plan k{a.product(0, a.rank() - 1), a.back(), c.shape(kB)[transposed ? 0 : 1], 0, activation_of(c.get_string("activation")), 0, 0};
+    Plan k{a.product(0, a.rank() - 1), a.back(), c.shape(kB)[transposed ? 0 : 1], 0, activation_named(c.get_string("activation")), 0, 0};
     check_equal(k.K, c.shape(kB)[transposed ? 1 : 0], "columns of A and rows of B");
     if (c.has_input(kBias)) {
       const int64_t count = c.num_elements(kBias);
@@ -238,6 +213,17 @@ struct FusedMatMulInt8 : Plan {
   }
 };
 
+void write_fused_matmul(FunctionBody& b) {
+  std::string weights = b.in(1);
+  if (b.attributes().get_int("transB") != 0) weights = b.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}});
+  std::string y = b.op("MatMul", {b.in(0), weights});
+  for (size_t i : {2U, 3U})
+    if (b.has(i)) y = b.op("Add", {y, b.in(i)});
+  if (const ScalarFunction* function = find_function(b.attributes().get_string("activation")))
+    y = b.function(*function, y, b.attributes().get_float("activation_alpha"), b.attributes().get_float("activation_beta"));
+  b.give(0, y);
+}
+
 }  // namespace
 
 std::vector<OpDef> fused_matmul_ops() {
@@ -260,7 +246,9 @@ std::vector<OpDef> fused_matmul_ops() {
            // Each element of the residual is read where, and before, the sum is written.
            .alias = {may_reuse(0, kResidual)},
            .kernels = {kernel<FusedMatMulBf16>("packed bfloat16", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
-                       kernel<FusedMatMul>("packed", DType::float32)}}};
+                       kernel<FusedMatMul>("packed", DType::float32)},
+           .write_function = write_fused_matmul,
+           .function_opset = activation_opset}};
 }
 
 }  // namespace treadle::ops

@@ -4,6 +4,7 @@
 // float32.
 #include <fmt/format.h>
 
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/attention/rotary.h"
@@ -64,6 +65,24 @@ struct FusedRotary {
   void run(RunContext& c) const { kernels::rotary(params, c.in<float>(0), c.in<float>(1), c.in<float>(2), c.out<float>(0), c.pool()); }
 };
 
+void write_fused_rotary(FunctionBody& b) {
+  const Attributes& attributes = b.attributes();
+  const std::vector<int64_t> turn{0, 2, 1, 3};
+  const bool interleaved = attributes.get_int("interleaved") != 0;
+  std::string x = b.in(0);
+  if (attributes.get_int("x_layout") != 0) x = b.op("Transpose", {x}, {{"perm", turn}});
+  const std::string pairs =
+      b.op("Reshape", {x, b.ints(interleaved ? std::vector<int64_t>{0, 0, 0, -1, 2} : std::vector<int64_t>{0, 0, 0, 2, -1})});
+  auto feature = [&](int64_t which) {  // of all pairs, with the axis that it was chosen from
+    return b.op("Gather", {pairs, b.ints({which})}, {{"axis", int64_t{interleaved ? 4 : 3}}});
+  };
+  const std::string turned = b.op("Concat", {b.op("Neg", {feature(1)}), feature(0)}, {{"axis", int64_t{interleaved ? 4 : 3}}});
+  const std::string rotated = b.op("Reshape", {turned, b.ints({0, 0, 0, -1})});
+  std::string y = b.op("Add", {b.op("Mul", {x, b.in(1)}), b.op("Mul", {rotated, b.in(2)})});
+  if (attributes.get_int("y_layout") != 0) y = b.op("Transpose", {y}, {{"perm", turn}});
+  b.give(0, y);
+}
+
 }  // namespace
 
 std::vector<OpDef> fused_rotary_ops() {
@@ -76,7 +95,8 @@ std::vector<OpDef> fused_rotary_ops() {
            .attributes = {{"interleaved", int64_t{0}}, {"x_layout", int64_t{0}}, {"y_layout", int64_t{0}}},
            .infer = infer,
            .cost = elementwise_cost<3>,
-           .kernels = {kernel<FusedRotary>("rows", DType::float32)}}};
+           .kernels = {kernel<FusedRotary>("rows", DType::float32)},
+           .write_function = write_fused_rotary}};
 }
 
 }  // namespace treadle::ops

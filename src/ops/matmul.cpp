@@ -353,7 +353,8 @@ std::vector<OpDef> matmul_ops() {
            .cost = matmul_cost,
            .kernels = typed<MatMulPacked, float, double, Float16, BFloat16>("packed") + typed<MatMul, float, double, Float16, BFloat16>() +
                       typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>(),
-           .gradient = gradients::matmul},
+           .gradient = gradients::matmul,
+           .half = HalfFloats::float32_by_itself},
           {.name = "Gemm",
            .since = {1, 6, 7, 9, 11, 13},
            .upgrade = {{1, drop_broadcast}, {6, drop_broadcast}},
@@ -365,7 +366,8 @@ std::vector<OpDef> matmul_ops() {
            .alias = {may_reuse(0, 2)},
            .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") +
                       typed<GemmUnpacked, float, double, Float16, BFloat16>() + typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>(),
-           .gradient = gradients::gemm}};
+           .gradient = gradients::gemm,
+           .half = HalfFloats::float32_by_itself}};
 }
 
 }  // namespace treadle::ops

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "graph/inferred_types.h"
@@ -96,6 +97,15 @@ NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec) {
   }
   graph.remove_node(id);
   return made;
+}
+
+bool keeps_type_and_shape(const Graph& graph, const Node& node) { return graph.same_type_and_shape(node.inputs[0], node.outputs[0]); }
+
+bool all_integers_are(const Graph& graph, ValueId id, int64_t number) {
+  const Tensor* tensor = graph.constant_tensor(id);
+  auto all = [&](auto elements) { return std::all_of(elements.begin(), elements.end(), [&](auto element) { return element == number; }); };
+  if (tensor && tensor->dtype() == DType::int64) return all(tensor->span<int64_t>());
+  return tensor && tensor->dtype() == DType::int32 && all(tensor->span<int32_t>());
 }
 
 }  // namespace treadle::ops

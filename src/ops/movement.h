@@ -94,4 +94,10 @@ void ints_to_input(Graph& graph, NodeId id, std::string_view attribute, int inpu
 /// Replaces a node by one of another type with the same inputs, outputs and attributes.
 NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec);
 
+/// OpDef::returns_input of an operator that leaves elements in their order if it leaves the shape as it is. Symbols that are equal as
+/// expressions are equal in every run.
+bool keeps_type_and_shape(const Graph& graph, const Node& node);
+/// True for a constant of int64 or int32 whose elements are all `number`.
+bool all_integers_are(const Graph& graph, ValueId id, int64_t number);
+
 }  // namespace treadle::ops

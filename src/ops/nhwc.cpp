@@ -13,10 +13,11 @@
 #include "kernels/conv/nhwc_bf16.h"
 #include "kernels/conv/pool_nhwc.h"
 #include "kernels/conv/scaled_pointwise.h"
-#include "ops/activation_names.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/functions.h"
 #include "ops/list.h"
+#include "ops/nhwc_functions.h"
 #include "ops/nhwc_packed.h"
 #include "ops/precision.h"
 #include "ops/window.h"
@@ -457,7 +458,9 @@ std::vector<OpDef> nhwc_ops() {
            {{"group", int64_t{1}}, {"planes", int64_t{0}}, {kPrecision, std::string_view("")}, {"max_weight_expansion", 0.0F}, {"rates"}}),
        .infer = infer_conv,
        .cost = conv_cost,
-       .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32)}},
+       .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32)},
+       .write_function = write_nhwc_conv,
+       .function_opset = activation_opset},
       {.name = "NhwcScaledPointwise",
        .domain = "treadle",
        .since = {1},
@@ -500,7 +503,9 @@ std::vector<OpDef> nhwc_ops() {
        .attributes = activation,
        .infer = infer_conv_transpose,
        .cost = transpose_cost,
-       .kernels = {kernel<NhwcConvTranspose>("nhwc", DType::float32)}},
+       .kernels = {kernel<NhwcConvTranspose>("nhwc", DType::float32)},
+       .write_function = write_nhwc_conv_transpose,
+       .function_opset = activation_opset},
       {.name = "NhwcMaxPool",
        .domain = "treadle",
        .since = {1},
@@ -509,7 +514,8 @@ std::vector<OpDef> nhwc_ops() {
        .attributes = pool,
        .infer = infer_pool,
        .cost = stream_cost,
-       .kernels = {kernel<NhwcPool<kernels::NhwcPool::max>>("nhwc", DType::float32)}},
+       .kernels = {kernel<NhwcPool<kernels::NhwcPool::max>>("nhwc", DType::float32)},
+       .write_function = write_nhwc_max_pool},
       {.name = "NhwcAveragePool",
        .domain = "treadle",
        .since = {1},
@@ -518,7 +524,9 @@ std::vector<OpDef> nhwc_ops() {
        .attributes = joined(pool, {{"count_include_pad", int64_t{0}}}),
        .infer = infer_pool,
        .cost = stream_cost,
-       .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)}},
+       .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)},
+       .write_function = write_nhwc_average_pool,
+       .function_opset = average_pool_opset},
       {.name = "NhwcGlobalAveragePool",
        .domain = "treadle",
        .since = {1},
@@ -527,7 +535,9 @@ std::vector<OpDef> nhwc_ops() {
        .attributes = {{"keepdims", int64_t{1}}},
        .infer = infer_mean,
        .cost = stream_cost,
-       .kernels = {kernel<NhwcGlobalAveragePool>("nhwc", DType::float32)}},
+       .kernels = {kernel<NhwcGlobalAveragePool>("nhwc", DType::float32)},
+       .write_function = write_nhwc_global_average_pool,
+       .function_opset = reduce_mean_opset},
       {.name = "NhwcAffine",
        .domain = "treadle",
        .since = {1},
@@ -537,7 +547,9 @@ std::vector<OpDef> nhwc_ops() {
        .infer = infer_same,
        .cost = stream_cost,
        .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<NhwcAffine>("nhwc", DType::float32)}}};
+       .kernels = {kernel<NhwcAffine>("nhwc", DType::float32)},
+       .write_function = write_nhwc_affine,
+       .function_opset = activation_opset}};
 }
 
 }  // namespace treadle::ops

@@ -263,7 +263,8 @@ std::vector<OpDef> nhwc_bytes_ops() {
            .infer = infer_table,
            .cost = table_cost,
            .alias = {may_reuse(0, 0)},
-           .kernels = {kernel<ByteTable>()}}};
+           .kernels = {kernel<ByteTable>()},
+           .channels_last = {ChannelsLast::How::first_operand}}};
 }
 
 }  // namespace treadle::ops

@@ -161,6 +161,8 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
   graph.set_input(id, 2, constant);
 }
 
+bool pads_nothing(const Graph& graph, const Node& node) { return node.has_input(1) && all_integers_are(graph, node.inputs[1], 0); }
+
 }  // namespace
 
 std::vector<OpDef> pad_ops() {
@@ -179,7 +181,10 @@ std::vector<OpDef> pad_ops() {
        .cost = move_cost,
        .kernels = {kernel<Pad<bind_plan>>(), kernel<PadByNumber<bind_plan>>("by number")},
        .gradient = gradients::pad,
-       .value_inputs = {1, 3}},
+       .value_inputs = {1, 3},
+       .moves = Moves::among_others,
+       .channels_last = {ChannelsLast::How::pads_vector},
+       .returns_input = pads_nothing},
       {.name = "CenterCropPad",
        .since = {18},
        .inputs = {{"input_data", kCropTypes, "T"}, {"shape", kInt32Or64}},

@@ -273,7 +273,8 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
           .outputs = {{"Y", kFloats, "T"}},
           .infer = infer,
           .cost = cost,
-          .kernels = std::move(kernels)};
+          .kernels = std::move(kernels),
+          .half = HalfFloats::float32_by_itself};
 }
 
 }  // namespace
@@ -283,9 +284,12 @@ std::vector<OpDef> pool_ops() {
                               typed<MaxPool, float, double, Float16, BFloat16, int8_t, uint8_t>());
   max_pool.inputs = {{"X", kMaxPoolTypes, "T"}};
   max_pool.outputs = {{"Y", kMaxPoolTypes, "T"}, {"Indices", kInt64, "I", Presence::optional}};
+  max_pool.quantisation = Quantisation::chooses;
+  max_pool.channels_last = {ChannelsLast::How::window, "NhwcMaxPool", "NhwcByteMaxPool"};
   max_pool.attributes = window_attributes({{"storage_order", int64_t{0}}});
   OpDef average_pool =
       float_pool("AveragePool", {1, 7, 10, 11, 19, 22}, infer_pool, pool_cost, typed<AveragePool, float, double, Float16, BFloat16>());
+  average_pool.channels_last = {ChannelsLast::How::window, "NhwcAveragePool"};
   average_pool.attributes = window_attributes({{"count_include_pad", int64_t{0}}});
   OpDef lp_pool = float_pool("LpPool", {1, 2, 11, 18, 22}, infer_pool, pool_cost, typed<LpPool, float, double, Float16, BFloat16>());
   lp_pool.upgrade = {{1, order_to_int}};
@@ -294,6 +298,8 @@ std::vector<OpDef> pool_ops() {
                                     typed<GlobalAveragePool, float, double, Float16, BFloat16>());
   OpDef global_max =
       float_pool("GlobalMaxPool", {1, 22}, infer_global, elementwise_cost<1>, typed<GlobalMaxPool, float, double, Float16, BFloat16>());
+  global_average.channels_last = {ChannelsLast::How::spatial_reduction, "NhwcGlobalAveragePool"};
+  global_max.channels_last = {ChannelsLast::How::spatial_reduction, "ReduceMax"};
   OpDef global_lp =
       float_pool("GlobalLpPool", {1, 2, 22}, infer_global, elementwise_cost<1>, typed<GlobalLpPool, float, double, Float16, BFloat16>());
   global_lp.upgrade = {{1, order_to_int}};

@@ -12,6 +12,7 @@
 #include "graph/op_def.h"
 #include "ops/decomposition.h"
 #include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -399,6 +400,28 @@ void widen_dynamic(Graph& graph, NodeId id) {
   d.finish();
 }
 
+bool is_byte(DType dtype) { return dtype == DType::uint8 || dtype == DType::int8; }
+
+/// A step of a chain: scale and zero point are for all elements, one number each. A zero point that is absent is the number 0.
+std::optional<PointwiseStep> by_one_scale(const Graph& graph, const Node& node) {
+  if (dtype_of_value(graph, node.inputs[1]) != DType::float32 || !has_one_element(graph, node.inputs[1])) return std::nullopt;
+  const ValueId zero = node.has_input(2) ? node.inputs[2] : kNoValue;
+  if (zero != kNoValue && (!has_one_element(graph, zero) || !is_byte(dtype_of_value(graph, zero)))) return std::nullopt;
+  return PointwiseStep{{.op_type = node.op_type, .operands = {}, .attributes = {}}, {node.inputs[0], node.inputs[1], zero}};
+}
+std::optional<PointwiseStep> quantize_step(const Graph& graph, const Node& node) {
+  const DType to = dtype_of_value(graph, node.outputs[0]);
+  if (dtype_of_value(graph, node.inputs[0]) != DType::float32 || !is_byte(to) || node.attributes.get_int("precision") != 0)
+    return std::nullopt;
+  std::optional<PointwiseStep> step = by_one_scale(graph, node);
+  if (step && to == DType::int8) step->step.attributes = {{"low", -128.0F}, {"high", 127.0F}};
+  return step;
+}
+std::optional<PointwiseStep> dequantize_step(const Graph& graph, const Node& node) {
+  if (!is_byte(dtype_of_value(graph, node.inputs[0])) || dtype_of_value(graph, node.outputs[0]) != DType::float32) return std::nullopt;
+  return by_one_scale(graph, node);
+}
+
 }  // namespace
 
 std::vector<OpDef> quantize_ops() {
@@ -416,7 +439,10 @@ std::vector<OpDef> quantize_ops() {
                       {"saturate", int64_t{1}}},
        .infer = infer_quantize,
        .cost = elementwise_cost<4>,
-       .kernels = {kernel<QuantizeLinear>()}},
+       .kernels = {kernel<QuantizeLinear>()},
+       .quantisation = Quantisation::quantizes,
+       .channels_last = {ChannelsLast::How::first_operand},
+       .step = quantize_step},
       {.name = "DequantizeLinear",
        .since = {10, 13, 19, 21, 23, 24, 25, 28},
        .inputs = {{"x", kQuantized | TypeSet{DType::int32}, "T1"},
@@ -426,7 +452,10 @@ std::vector<OpDef> quantize_ops() {
        .attributes = {{"axis", int64_t{1}}, {"block_size", int64_t{0}}, {"output_dtype", int64_t{0}}},
        .infer = infer_dequantize,
        .cost = elementwise_cost<2>,
-       .kernels = {kernel<DequantizeLinear>()}},
+       .kernels = {kernel<DequantizeLinear>()},
+       .quantisation = Quantisation::dequantizes,
+       .channels_last = {ChannelsLast::How::first_operand},
+       .step = dequantize_step},
       {.name = "DynamicQuantizeLinear",
        .since = {11},
        .inputs = {{"x", kHalfOrFloat, "T1"}},
@@ -434,7 +463,8 @@ std::vector<OpDef> quantize_ops() {
        .infer = infer_dynamic,
        .cost = elementwise_cost<5>,
        .kernels = {kernel<DynamicQuantizeLinear>("plain", DType::float32)},
-       .decompose = widen_dynamic}};
+       .decompose = widen_dynamic,
+       .channels_last = {ChannelsLast::How::first_operand}}};
 }
 
 }  // namespace treadle::ops

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bytes.h"
@@ -110,6 +111,16 @@ struct QuantizedMatMul {
   }
 };
 
+void write_quantized_matmul(FunctionBody& b) {
+  auto codes = [&](size_t i) {  // less the zero point, as float32, in which they are exact
+    std::string x = b.op("Cast", {b.in(i)}, {{"to", static_cast<int64_t>(DType::float32)}});
+    if (!b.has(i + 2)) return x;
+    return b.op("Sub", {x, b.op("Cast", {b.in(i + 2)}, {{"to", static_cast<int64_t>(DType::float32)}})});
+  };
+  const std::string a = b.op("Mul", {codes(0), b.in(1)}), w = b.op("Mul", {codes(3), b.in(4)});
+  b.give(0, b.op("MatMul", {a, w}));
+}
+
 }  // namespace
 
 std::vector<OpDef> quantized_matmul_ops() {
@@ -126,7 +137,8 @@ std::vector<OpDef> quantized_matmul_ops() {
            .outputs = {{"Y", kFloat}},
            .infer = infer,
            .cost = cost,
-           .kernels = {kernel<QuantizedMatMul>("bytes")}}};
+           .kernels = {kernel<QuantizedMatMul>("bytes")},
+           .write_function = write_quantized_matmul}};
 }
 
 }  // namespace treadle::ops

@@ -366,7 +366,8 @@ std::vector<OpDef> quantized_product_ops() {
            .attributes = kConvAttributes,
            .infer = infer_conv_integer,
            .cost = conv_integer_cost,
-           .kernels = {kernel<ConvInteger>()}},
+           .kernels = {kernel<ConvInteger>()},
+           .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcConvInteger"}},
           {.name = "QLinearMatMul",
            .since = {10, 21},
            .inputs = {{"a", kCodes, "T1"},
@@ -397,7 +398,8 @@ std::vector<OpDef> quantized_product_ops() {
            .attributes = kConvAttributes,
            .infer = infer_qlinear_conv,
            .cost = qlinear_conv_cost,
-           .kernels = {kernel<QLinearConv>()}}};
+           .kernels = {kernel<QLinearConv>()},
+           .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcQLinearConv"}}};
 }
 
 }  // namespace treadle::ops

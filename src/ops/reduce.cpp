@@ -125,7 +125,8 @@ OpDef reduction(std::string_view name, std::vector<int> since, int last_with_att
           .infer = infer,
           .cost = cost,
           .kernels = std::move(kernels),
-          .value_inputs = {1}};
+          .value_inputs = {1},
+          .half = HalfFloats::float32_by_itself};
 }
 
 template <Reduce kOp>
@@ -154,6 +155,9 @@ std::vector<OpDef> reduce_ops() {
       reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
       reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };
+  for (OpDef& op : ops)
+    if (op.name == "ReduceSum" || op.name == "ReduceMean" || op.name == "ReduceMax") op.channels_last.how = ChannelsLast::How::reduction;
+  ops[1].channels_last.op = "NhwcGlobalAveragePool";
   return with_gradients(std::move(ops), {{"ReduceSum", gradients::reduce_sum},
                                          {"ReduceMean", gradients::reduce_mean},
                                          {"ReduceMax", gradients::reduce_extremum},

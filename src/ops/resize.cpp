@@ -454,7 +454,9 @@ std::vector<OpDef> resize_ops() {
            typed<ResizeFilter, float, double, Float16, BFloat16, uint8_t, int8_t, uint16_t, int16_t, int32_t, uint32_t, int64_t, uint64_t>(
                "filter"),
        .gradient = gradients::resize,
-       .value_inputs = {1, 2, 3}},
+       .value_inputs = {1, 2, 3},
+       .half = HalfFloats::float32_by_itself,
+       .channels_last = {ChannelsLast::How::numbers_per_axis}},
       {.name = "Upsample",
        .since = {1, 7, 9, 10},
        .upgrade = {{1, scales_of_sides}, {7, scales_to_input}},

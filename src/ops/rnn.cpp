@@ -14,6 +14,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/packed_parts.h"
@@ -33,33 +34,12 @@ using kernels::Unary;
 enum Input : int { kX, kW, kR, kB, kSequenceLens, kInitialH, kInitialC, kP };
 enum Output : int { kY, kYh, kYc };
 
-/// A function that a cell may apply: its parameters, if it has them, and their defaults.
-struct ActivationName {
-  std::string_view name;
-  Unary function;
-  int num_parameters = 0;
-  float a = 0, b = 0;
-};
-constexpr ActivationName kActivations[] = {{"relu", Unary::relu},
-                                           {"tanh", Unary::tanh},
-                                           {"sigmoid", Unary::sigmoid},
-                                           {"affine", Unary::affine, 2, 1, 0},
-                                           {"leakyrelu", Unary::leaky_relu, 1, 0.01f},
-                                           {"thresholdedrelu", Unary::thresholded_relu, 1, 1},
-                                           {"scaledtanh", Unary::scaled_tanh, 2, 1, 1},
-                                           {"hardsigmoid", Unary::hard_sigmoid, 2, 0.2f, 0.5f},
-                                           {"elu", Unary::elu, 1, 1},
-                                           {"softsign", Unary::softsign},
-                                           {"softplus", Unary::softplus}};
-
-const ActivationName& find_activation(std::string_view name) {
-  auto same = [&](std::string_view known) {
-    return name.size() == known.size() && std::equal(name.begin(), name.end(), known.begin(),
-                                                     [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
-  };
-  for (const ActivationName& entry : kActivations)
-    if (same(entry.name)) return entry;
-  throw Error(ErrorCode::not_implemented, fmt::format("the activation \"{}\"", name));
+/// A function that a cell may apply, in any case of letters.
+const ScalarFunction& find_activation(std::string_view name) {
+  const ScalarFunction* function = find_function_ignoring_case(name);
+  if (!function || function->code == Unary::none || function->a.input >= 0)
+    throw Error(ErrorCode::not_implemented, fmt::format("the activation \"{}\"", name));
+  return *function;
 }
 
 RnnDirection direction_of(const Attributes& attributes) {
@@ -85,10 +65,10 @@ void set_activations(const Attributes& attributes, RnnParams& params) {
                 fmt::format("activations has {} elements, expected {}", names.size(), per_direction * directions));
   size_t next_alpha = 0, next_beta = 0;
   for (size_t i = 0; i < names.size(); ++i) {
-    const ActivationName& entry = find_activation(names[i]);
-    RnnActivation activation{entry.function, entry.a, entry.b};
-    if (entry.num_parameters >= 1 && next_alpha < alphas.size()) activation.a = alphas[next_alpha++];
-    if (entry.num_parameters >= 2 && next_beta < betas.size()) activation.b = betas[next_beta++];
+    const ScalarFunction& entry = find_activation(names[i]);
+    RnnActivation activation{entry.code, entry.a.otherwise, entry.b.otherwise};
+    if (!entry.a.name.empty() && next_alpha < alphas.size()) activation.a = alphas[next_alpha++];
+    if (!entry.b.name.empty() && next_beta < betas.size()) activation.b = betas[next_beta++];
     params.activations[i / per_direction][i % per_direction] = activation;
   }
 }
@@ -324,7 +304,8 @@ OpDef recurrent(std::string_view name, std::vector<int> since, std::vector<Upgra
                          {"layout", int64_t{0}}},
           .infer = infer,
           .cost = rnn_cost,
-          .kernels = std::move(kernels)};
+          .kernels = std::move(kernels),
+          .half = HalfFloats::float32_by_itself};
 }
 
 }  // namespace

@@ -170,6 +170,11 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "axes", 3);
 }
 
+// A slice of the full extent with step 1 begins at 0; a step of -1 would reverse.
+bool takes_all(const Graph& graph, const Node& node) {
+  return keeps_type_and_shape(graph, node) && (!node.has_input(4) || all_integers_are(graph, node.inputs[4], 1));
+}
+
 }  // namespace
 
 std::vector<OpDef> slice_ops() {
@@ -186,7 +191,10 @@ std::vector<OpDef> slice_ops() {
            .cost = move_cost,
            .kernels = {kernel<Slice>()},
            .gradient = gradients::slice,
-           .value_inputs = {1, 2, 3, 4}}};
+           .value_inputs = {1, 2, 3, 4},
+           .moves = Moves::anywhere,
+           .channels_last = {ChannelsLast::How::axes_vector},
+           .returns_input = takes_all}};
 }
 
 }  // namespace treadle::ops

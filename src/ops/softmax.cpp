@@ -105,6 +105,8 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
 std::vector<OpDef> softmax_ops() {
   OpDef softmax = along_axis<20>("Softmax", typed<Of<Function::softmax>::Kernel, float, double, Float16, BFloat16>());
   OpDef log_softmax = along_axis<20>("LogSoftmax", typed<Of<Function::log_softmax>::Kernel, float, double, Float16, BFloat16>());
+  softmax.half = log_softmax.half = HalfFloats::float32_by_itself;
+  softmax.channels_last.how = ChannelsLast::How::axis;
   softmax.alias = log_softmax.alias = {may_reuse(0, 0)};
   std::vector<OpDef> ops = {softmax, log_softmax,
                             along_axis<1>("Hardmax", typed<Of<Function::hardmax>::Kernel, float, double, Float16, BFloat16>())};

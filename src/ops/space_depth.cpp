@@ -88,7 +88,8 @@ std::vector<OpDef> space_depth_ops() {
        .attributes = attributes,
        .infer = infer_depth_to_space,
        .cost = move_cost,
-       .kernels = {kernel<Blocks<true>>()}},
+       .kernels = {kernel<Blocks<true>>()},
+       .moves = Moves::anywhere},
       {.name = "SpaceToDepth",
        .since = {1, 13, 28},
        .inputs = {{"input", kAllTensors, "T"}},
@@ -96,7 +97,8 @@ std::vector<OpDef> space_depth_ops() {
        .attributes = attributes,
        .infer = infer_space_to_depth,
        .cost = move_cost,
-       .kernels = {kernel<Blocks<false>>()}},
+       .kernels = {kernel<Blocks<false>>()},
+       .moves = Moves::anywhere},
   };
 }
 

@@ -136,7 +136,10 @@ std::vector<OpDef> split_ops() {
            .kernels = {kernel<Split<16>>(), kernel<Split<256>>("many outputs"), kernel<Split<4096>>("very many outputs")},
            .gradient = gradients::split,
            .value_inputs = {1},
-           .pieces = Pieces::split}};
+           .pieces = Pieces::split,
+           .moves = Moves::anywhere,
+           .channels_last = {ChannelsLast::How::axis},
+           .returns_input = keeps_type_and_shape}};
 }
 
 }  // namespace treadle::ops

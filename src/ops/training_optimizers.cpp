@@ -191,7 +191,8 @@ OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std
            .cost = cost,
            .alias = {may_reuse(0, 2)},
            .kernels = std::move(kernels),
-           .decompose = split_tensors<kStates>};
+           .decompose = split_tensors<kStates>,
+           .updated_input = [](const Node&, int output) { return output == 0 ? 2 : 3 + output; }};
   for (int s = 0; s < kStates; ++s) op.alias.push_back(may_reuse(1 + s, 4 + s));
   return op;
 }

@@ -48,6 +48,22 @@ struct Transpose {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
+// An equal shape means that nothing moved unless an axis of more than one element did.
+bool moves_no_axis(const Graph& graph, const Node& node) {
+  const Type& type = graph.type(node.inputs[0]);
+  const auto& perm = node.attributes.get_ints("perm");
+  if (!type.has_rank()) return false;
+  if (perm.empty()) return type.rank() < 2;
+  int64_t last = -1;
+  for (int64_t axis : perm) {
+    if (axis < 0 || axis >= type.rank()) return false;
+    if ((*type.shape)[static_cast<size_t>(axis)].is_const(1)) continue;
+    if (axis < last) return false;
+    last = axis;
+  }
+  return keeps_type_and_shape(graph, node);
+}
+
 }  // namespace
 
 std::vector<OpDef> transpose_ops() {
@@ -59,7 +75,11 @@ std::vector<OpDef> transpose_ops() {
            .infer = infer_transpose,
            .cost = move_cost,
            .kernels = {kernel<Transpose>()},
-           .gradient = gradients::transpose}};
+           .gradient = gradients::transpose,
+           .moves = Moves::anywhere,
+           .quantisation = Quantisation::chooses,
+           .channels_last = {ChannelsLast::How::permutation},
+           .returns_input = moves_no_axis}};
 }
 
 }  // namespace treadle::ops

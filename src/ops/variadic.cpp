@@ -4,11 +4,14 @@
 
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 
 namespace treadle::ops {
 namespace {
+
+using kernels::ChainOp;
 
 // A NaN on either side gives a NaN, as NumPy's maximum does.
 struct MaxFn {
@@ -100,7 +103,8 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
           .cost = elementwise_cost<1>,
           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
           .kernels = std::move(kernels),
-          .decompose = decompose};
+          .decompose = decompose,
+          .half = HalfFloats::float32};
 }
 
 }  // namespace
@@ -109,10 +113,12 @@ std::vector<OpDef> variadic_ops() {
   OpDef sum = variadic("Sum", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_sum, {});
   OpDef mean = variadic("Mean", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_mean, {});
   sum.alias = mean.alias = {};
-  std::vector<OpDef> ops = {variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max,
-                                     vectorised_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
-                            variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min,
-                                     vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
+  std::vector<OpDef> ops = {with_chain_steps(variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max,
+                                                      vectorised_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
+                                             ChainOp::max, ChainOp::max),
+                            with_chain_steps(variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min,
+                                                      vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
+                                             ChainOp::min, ChainOp::min),
                             sum, mean};
   return with_gradients(std::move(ops), {{"Max", gradients::maximum}, {"Min", gradients::minimum}});
 }

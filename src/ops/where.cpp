@@ -6,6 +6,7 @@
 #include "graph/op_def.h"
 #include "kernels/elementwise/choose.h"
 #include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 
@@ -91,6 +92,11 @@ struct Where {
   }
 };
 
+std::optional<PointwiseStep> step(const Graph& graph, const Node& node) {
+  if (dtype_of_value(graph, node.inputs[0]) != DType::boolean || !all_inputs_are(graph, node, DType::float32, 1)) return std::nullopt;
+  return PointwiseStep{{.op_type = node.op_type, .operands = {}, .attributes = {}}, node.inputs};
+}
+
 }  // namespace
 
 std::vector<OpDef> where_ops() {
@@ -103,7 +109,10 @@ std::vector<OpDef> where_ops() {
            .cost = elementwise_cost<1>,
            .alias = {may_reuse(0, 1), may_reuse(0, 2)},
            .kernels = {kernel<Where>()},
-           .gradient = gradients::where}};
+           .gradient = gradients::where,
+           .pointwise = true,
+           .moves = Moves::among_others,
+           .step = step}};
 }
 
 }  // namespace treadle::ops

@@ -59,12 +59,12 @@ std::optional<Padding> padding_of(const Graph& graph, const Node* pad) {
 
 bool is_never_negative(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
-  if (!node || !node->domain.empty()) return false;
-  if (node->is("Clip") && node->has_input(1)) {
-    const Tensor* low = graph.constant_tensor(node->inputs[1]);
-    return low && low->dtype() == DType::float32 && low->num_elements() == 1 && *low->data<float>() >= 0;
-  }
-  return node->is("Relu") || node->is("Sigmoid") || node->is("HardSigmoid") || node->is("Exp") || node->is("Abs");
+  const ScalarFunction* function = node ? function_of(*node) : nullptr;
+  if (!function) return false;
+  if (function->lowest >= 0) return true;
+  if (function->a.name != "min") return false;  // a lower bound that the node gives
+  const auto parameters = parameters_of(graph, *node, *function);
+  return parameters && parameters->a >= 0;
 }
 
 /// `pads` of the reader with those of the padding added; nothing if it cannot take them.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "graph/infer.h"
+#include "graph/op_def.h"
 #include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/channels_last.h"
@@ -41,79 +42,42 @@ class LayoutPass {
   }
 
  private:
-  using Move = bool (LayoutPass::*)(const Node&);
-
+  // What the operator does under the layout is its own fact (OpDef::channels_last).
   bool move(const Node& node) {
-    if (node.domain.empty() || node.domain == "ai.onnx") {
-      if (node.is("Conv")) return conv(node);
-      if (node.is("QLinearConv") || node.is("ConvInteger")) return quantised_conv(node);
-      if (node.is("ConvTranspose")) return conv_transpose(node);
-      if (node.is("Transpose")) return transpose(node);
-      if (!reads_moved(node)) return false;
-      static constexpr std::string_view kElementwise[] = {"Relu",
-                                                          "LeakyRelu",
-                                                          "Sigmoid",
-                                                          "HardSigmoid",
-                                                          "HardSwish",
-                                                          "Clip",
-                                                          "Elu",
-                                                          "Tanh",
-                                                          "Exp",
-                                                          "Sqrt",
-                                                          "Neg",
-                                                          "Abs",
-                                                          "Erf",
-                                                          "Gelu",
-                                                          "Mish",
-                                                          "Swish",
-                                                          "Softplus",
-                                                          "Softsign",
-                                                          "Log",
-                                                          "Add",
-                                                          "Sub",
-                                                          "Mul",
-                                                          "Div",
-                                                          "Max",
-                                                          "Min",
-                                                          "Sum",
-                                                          "Pow",
-                                                          "PRelu",
-                                                          "Selu",
-                                                          "Celu",
-                                                          "Floor",
-                                                          "Ceil",
-                                                          "Round",
-                                                          "Sin",
-                                                          "Cos",
-                                                          "Reciprocal",
-                                                          "ThresholdedRelu"};
-      if (std::find(std::begin(kElementwise), std::end(kElementwise), node.op_type) != std::end(kElementwise)) return elementwise(node);
-      static constexpr std::pair<std::string_view, Move> kMoves[] = {{"Concat", &LayoutPass::along_axis},
-                                                                     {"Split", &LayoutPass::along_axis},
-                                                                     {"Softmax", &LayoutPass::along_axis},
-                                                                     {"MaxPool", &LayoutPass::pool},
-                                                                     {"AveragePool", &LayoutPass::pool},
-                                                                     {"GlobalAveragePool", &LayoutPass::global_pool},
-                                                                     {"GlobalMaxPool", &LayoutPass::global_pool},
-                                                                     {"ReduceMean", &LayoutPass::reduce},
-                                                                     {"ReduceMax", &LayoutPass::reduce},
-                                                                     {"ReduceSum", &LayoutPass::reduce},
-                                                                     {"BatchNormalization", &LayoutPass::batch_norm},
-                                                                     {"InstanceNormalization", &LayoutPass::group_norm},
-                                                                     {"GroupNormalization", &LayoutPass::group_norm},
-                                                                     {"Resize", &LayoutPass::resize},
-                                                                     {"Pad", &LayoutPass::pad},
-                                                                     {"Slice", &LayoutPass::slice},
-                                                                     {"QuantizeLinear", &LayoutPass::quantisation},
-                                                                     {"DequantizeLinear", &LayoutPass::quantisation},
-                                                                     {"DynamicQuantizeLinear", &LayoutPass::dynamic_quantisation},
-                                                                     {"Cast", &LayoutPass::cast},
-                                                                     {"Shape", &LayoutPass::shape}};
-      for (const auto& [name, function] : kMoves)
-        if (node.op_type == name) return (this->*function)(node);
+    using How = ChannelsLast::How;
+    if (!node.op) return false;
+    const How how = node.op->channels_last.how;
+    switch (how) {
+      case How::convolution: return conv(node);
+      case How::quantised_convolution: return quantised_conv(node);
+      case How::transposed_convolution: return conv_transpose(node);
+      case How::permutation: return transpose(node);
+      default: break;
     }
-    if (node.is("ByteTable", "treadle") && reads_moved(node)) return table(node);
-    return false;
+    if (!reads_moved(node)) return false;
+    switch (how) {
+      case How::by_element: return node.op->pointwise && elementwise(node);
+      case How::first_operand: return first_operand(node);
+      case How::axis: return along_axis(node);
+      case How::axes_vector: return slice(node);
+      case How::pads_vector: return pad(node);
+      case How::numbers_per_axis: return resize(node);
+      case How::reduction: return reduce(node);
+      case How::spatial_reduction: return global_pool(node);
+      case How::window: return pool(node);
+      case How::scale_and_shift: return batch_norm(node);
+      case How::normalization: return group_norm(node);
+      case How::shape: return shape(node);
+      default: return false;
+    }
+  }
+
+  /// The node under the same operator, or under the one that computes it with channels innermost.
+  static NodeSpec same_operator(const Node& node) {
+    return {.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain};
+  }
+  static NodeSpec layout_operator(const Node& node) {
+    return {.op_type = std::string(node.op->channels_last.op), .inputs = node.inputs, .attributes = node.attributes, .domain = "treadle"};
   }
 
   bool is_image(ValueId id) const {
@@ -220,7 +184,7 @@ class LayoutPass {
       taps /= std::max<int64_t>(1, weights->shape()[weights->shape().rank() - 1]);
     if (taps > kMaxTaps || weights->num_elements() == 0) return false;
     if (std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
-    NodeSpec spec{.op_type = "NhwcConv", .inputs = node.inputs, .attributes = node.attributes, .domain = "treadle"};
+    NodeSpec spec = layout_operator(node);
     spec.inputs[0] = channels_last(node.inputs[0], node.id);
     replace(node, std::move(spec));
     return true;
@@ -242,7 +206,7 @@ class LayoutPass {
     params.M = weights->shape()[0], params.C = weights->shape()[1] * params.group;
     const Ints pads = node.attributes.get_ints("pads");
     if (!kernels::has_nhwc_bytes(params) || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
-    NodeSpec spec{.op_type = "Nhwc" + node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = "treadle"};
+    NodeSpec spec = layout_operator(node);
     spec.inputs[0] = channels_last(node.inputs[0], node.id);
     replace(node, std::move(spec));
     return true;
@@ -258,7 +222,8 @@ class LayoutPass {
     if (a.get_ints("strides") != kernel || !all_equal(a.get_ints("dilations"), 1) || !all_equal(a.get_ints("pads"), 0) ||
         !all_equal(a.get_ints("output_padding"), 0) || a.has("output_shape") || a.get_int("group", 1) != 1 || !is_explicit(a))
       return false;
-    NodeSpec spec{.op_type = "NhwcConvTranspose", .inputs = node.inputs, .domain = "treadle"};
+    NodeSpec spec = layout_operator(node);
+    spec.attributes = {};
     spec.inputs[0] = channels_last(node.inputs[0], node.id);
     replace(node, std::move(spec));
     return true;
@@ -322,41 +287,40 @@ class LayoutPass {
       (has_moved(input) ? moved : others) += 1;
     }
     if (moved < others || moved == 0) return false;
-    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes};
+    NodeSpec spec = same_operator(node);
     for (ValueId& input : spec.inputs) input = followed(input, r, node.id);
     replace(node, std::move(spec));
     return true;
   }
 
-  // One scale for all, or a function of each byte.
-  bool quantisation(const Node& node) {
-    if (!has_moved(node.inputs[0]) || !is_any_image(node.inputs[0]) || !is_any_image(node.outputs[0])) return false;
-    for (size_t i = 1; i < node.inputs.size(); ++i)
+  // Operands beyond the first hold for all elements: one scale for all, not one for each index of an axis. Sums of ConvInteger, which are
+  // int32, become floats here.
+  bool first_operand(const Node& node) {
+    const ValueId x = node.inputs[0];
+    if (!has_moved(x) || !(is_any_image(x) || g_.type(x).dtype == DType::int32) || !is_any_image(node.outputs[0])) return false;
+    for (size_t i = 1; i < node.inputs.size() && has_axis(*node.op); ++i)
       if (node.inputs[i] != kNoValue && (!g_.type(node.inputs[i]).has_rank() || !is_one_element(g_.type(node.inputs[i])))) return false;
-    return pointwise(node);
-  }
-  // The range of an image is that of its elements in any order.
-  bool dynamic_quantisation(const Node& node) {
     for (size_t i = 1; i < node.outputs.size(); ++i)
       if (node.outputs[i] == kNoValue || !g_.type(node.outputs[i]).has_rank() || g_.type(node.outputs[i]).rank() != 0) return false;
-    return has_moved(node.inputs[0]) && is_image(node.inputs[0]) && is_byte_image(node.outputs[0]) && pointwise(node);
-  }
-  // The sums of ConvInteger become floats.
-  bool cast(const Node& node) {
-    return has_moved(node.inputs[0]) && g_.type(node.inputs[0]).dtype == DType::int32 && is_image(node.outputs[0]) && pointwise(node);
-  }
-  bool table(const Node& node) { return has_moved(node.inputs[0]) && is_byte_image(node.inputs[0]) && pointwise(node); }
-  bool pointwise(const Node& node) {
-    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain};
-    spec.inputs[0] = channels_last(node.inputs[0], node.id);
+    NodeSpec spec = same_operator(node);
+    spec.inputs[0] = channels_last(x, node.id);
     replace(node, std::move(spec));
     return true;
+  }
+  static bool has_axis(const OpDef& op) {
+    return std::any_of(op.attributes.begin(), op.attributes.end(), [](const AttributeDef& attribute) { return attribute.name == "axis"; });
+  }
+  /// What an integer attribute is where the node does not give it.
+  static int64_t default_of(const OpDef& op, std::string_view name) {
+    for (const AttributeDef& attribute : op.attributes)
+      if (const auto* value = std::get_if<int64_t>(&attribute.value); value && attribute.name == name) return *value;
+    return 0;
   }
 
   bool along_axis(const Node& node) {
     if (!is_any_image(node.outputs[0])) return false;
     const int r = rank(node.outputs[0]);
-    const bool joins = node.is("Concat");
+    const bool joins = node.op->pieces == Pieces::concat;
     const size_t images = joins ? node.inputs.size() : 1;
     int moved = 0;
     for (size_t i = 0; i < images; ++i) {
@@ -366,10 +330,9 @@ class LayoutPass {
     if (moved < 0) return false;
     for (ValueId output : node.outputs)
       if (output != kNoValue && !is_any_image(output)) return false;
-    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes};
+    NodeSpec spec = same_operator(node);
     for (size_t i = 0; i < images; ++i) spec.inputs[i] = channels_last(node.inputs[i], node.id);
-    const int64_t otherwise = node.is("Softmax") ? -1 : 0;
-    const int64_t axis = node.attributes.get_int("axis", otherwise);
+    const int64_t axis = node.attributes.get_int("axis", default_of(*node.op, "axis"));
     if (axis < -r || axis >= r) return false;
     spec.attributes.set("axis", channels_last_axis(axis, r));
     replace(node, std::move(spec));
@@ -380,13 +343,13 @@ class LayoutPass {
 
   bool pool(const Node& node) {
     const Ints pads = node.attributes.get_ints("pads");
-    const bool bytes = node.is("MaxPool") && is_byte_image(node.inputs[0]);
+    const std::string_view bytes_op = node.op->channels_last.bytes_op;
+    const bool bytes = !bytes_op.empty() && is_byte_image(node.inputs[0]);
     if (!bytes && (!is_image(node.inputs[0]) || !is_image(node.outputs[0]))) return false;
     if (node.outputs.size() > 1 || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
-    NodeSpec spec{.op_type = bytes ? "NhwcByteMaxPool" : "Nhwc" + node.op_type,
-                  .inputs = {channels_last(node.inputs[0], node.id)},
-                  .attributes = node.attributes,
-                  .domain = "treadle"};
+    NodeSpec spec = layout_operator(node);
+    if (bytes) spec.op_type = bytes_op;
+    spec.inputs[0] = channels_last(node.inputs[0], node.id);
     spec.attributes.erase("storage_order");
     replace(node, std::move(spec));
     return true;
@@ -395,13 +358,14 @@ class LayoutPass {
   bool global_pool(const Node& node) {
     if (!is_image(node.inputs[0]) || !is_image(node.outputs[0])) return false;
     const ValueId x = channels_last(node.inputs[0], node.id);
-    if (node.is("GlobalAveragePool")) {
-      replace(node, {.op_type = "NhwcGlobalAveragePool", .inputs = {x}, .domain = "treadle"});
+    const std::string op(node.op->channels_last.op);
+    if (find_op("treadle", op)) {
+      replace(node, {.op_type = op, .inputs = {x}, .domain = "treadle"});
       return true;
     }
     Ints axes(static_cast<size_t>(rank(node.inputs[0]) - 2));
     std::iota(axes.begin(), axes.end(), 1);
-    replace(node, {.op_type = "ReduceMax", .inputs = {x, ints(axes, node.name + "/axes")}, .attributes = {{"keepdims", int64_t{1}}}});
+    replace(node, {.op_type = op, .inputs = {x, ints(axes, node.name + "/axes")}, .attributes = {{"keepdims", int64_t{1}}}});
     return true;
   }
 
@@ -419,8 +383,8 @@ class LayoutPass {
     std::iota(spatial.begin(), spatial.end(), 1);
     const int64_t keeps = node.attributes.get_int("keepdims", 1);
     NodeSpec spec{.op_type = node.op_type, .inputs = {channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
-    if (node.is("ReduceMean") && *axes == spatial) {
-      spec.op_type = "NhwcGlobalAveragePool";
+    if (const std::string_view op = node.op->channels_last.op; !op.empty() && *axes == spatial) {
+      spec.op_type = op;
       spec.domain = "treadle";
       spec.attributes = {{"keepdims", keeps}};
     } else {
@@ -436,6 +400,7 @@ class LayoutPass {
     spec.name = node.name;
     const NodeId made = g_.add_node(std::move(spec), node.id);
     g_.node(made).sources = node.sources;
+    g_.node(made).metadata = node.metadata;
     g_.value(g_.node(made).outputs[0]).type = g_.type(out);
     g_.replace_uses(out, g_.node(made).outputs[0]);
     return true;
@@ -460,7 +425,7 @@ class LayoutPass {
       shift[c] = static_cast<float>(at(1) - at(2) * s);
       if (!std::isfinite(scale[c]) || !std::isfinite(shift[c])) return false;
     }
-    replace(node, {.op_type = "NhwcAffine",
+    replace(node, {.op_type = std::string(node.op->channels_last.op),
                    .inputs = {channels_last(node.inputs[0], node.id), g_.add_constant(node.name + "/scale", Tensor::vector<float>(scale)),
                               g_.add_constant(node.name + "/shift", Tensor::vector<float>(shift))},
                    .domain = "treadle"});
@@ -469,10 +434,11 @@ class LayoutPass {
 
   bool group_norm(const Node& node) {
     if (!is_image(node.inputs[0])) return false;
-    NodeSpec spec{.op_type = "NhwcGroupNormalization", .inputs = node.inputs, .domain = "treadle"};
+    NodeSpec spec = layout_operator(node);
+    spec.attributes = {};
     spec.inputs[0] = channels_last(node.inputs[0], node.id);
     spec.attributes.set("epsilon", node.attributes.get_float("epsilon", 1e-5F));
-    if (node.is("GroupNormalization")) spec.attributes.set("num_groups", node.attributes.get_int("num_groups"));
+    if (node.attributes.has("num_groups")) spec.attributes.set("num_groups", node.attributes.get_int("num_groups"));
     replace(node, std::move(spec));
     return true;
   }

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "core/file.h"
+#include "graph/op_def.h"
+#include "kernels/elementwise/chain.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 
@@ -110,9 +112,7 @@ class BatchNormIntoConv final : public Rule {
   bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.is("BatchNormalization")) return normalisation(graph, node);
-    for (std::string_view type : {"Mul", "Div", "Add", "Sub"})
-      if (node.is(type)) return pointwise(graph, node);
-    return std::nullopt;
+    return node.op && node.op->chain.given && node.domain.empty() ? pointwise(graph, node) : std::nullopt;
   }
 
  private:
@@ -135,7 +135,10 @@ class BatchNormIntoConv final : public Rule {
   }
 
   static std::optional<Patch> pointwise(const Graph& graph, const Node& node) {
-    const bool commutes = node.is("Mul") || node.is("Add");
+    using kernels::ChainOp;
+    const ChainOp op = node.op->chain.forward;
+    if (op != ChainOp::mul && op != ChainOp::div && op != ChainOp::add && op != ChainOp::sub) return std::nullopt;
+    const bool commutes = op == node.op->chain.reversed;
     for (size_t i = 0; i < (commutes ? 2U : 1U); ++i) {
       if (!graph.value(node.inputs[1 - i]).is_constant() || !graph.same_type_and_shape(node.inputs[i], node.outputs[0])) continue;
       std::optional<Rescaling> found = Rescaling::of(graph, node.inputs[i]);
@@ -144,10 +147,10 @@ class BatchNormIntoConv final : public Rule {
           per_channel(graph, node.inputs[1 - i], graph.type(node.outputs[0]).rank(), found->channels.count, found->weights->dtype());
       if (numbers.empty()) continue;
       for (size_t c = 0; c < numbers.size(); ++c) {
-        if (node.is("Mul")) found->scale[c] = numbers[c], found->bias[c] *= numbers[c];
-        if (node.is("Div")) found->scale[c] = 1 / numbers[c], found->bias[c] /= numbers[c];
-        if (node.is("Add")) found->bias[c] += numbers[c];
-        if (node.is("Sub")) found->bias[c] -= numbers[c];
+        if (op == ChainOp::mul) found->scale[c] = numbers[c], found->bias[c] *= numbers[c];
+        if (op == ChainOp::div) found->scale[c] = 1 / numbers[c], found->bias[c] /= numbers[c];
+        if (op == ChainOp::add) found->bias[c] += numbers[c];
+        if (op == ChainOp::sub) found->bias[c] -= numbers[c];
       }
       return found->patch(graph, node.outputs[0]);
     }

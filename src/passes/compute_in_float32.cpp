@@ -6,9 +6,9 @@
 // A graph without a product, convolution or the like is left alone, as are operators that decide by their operands (comparisons, ArgMax):
 // they read the rounded values. What only moves elements follows where all that it reads is in float32 already.
 #include <algorithm>
-#include <string_view>
 
 #include "core/file.h"
+#include "graph/op_def.h"
 #include "kernels/elementwise/convert.h"
 #include "passes/whole_graph.h"
 
@@ -17,66 +17,8 @@ namespace {
 
 bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
-// What makes the conversion worth while.
-constexpr std::string_view kHeavy[] = {"Conv",
-                                       "ConvTranspose",
-                                       "MatMul",
-                                       "Gemm",
-                                       "Einsum",
-                                       "LSTM",
-                                       "GRU",
-                                       "RNN",
-                                       "MaxPool",
-                                       "AveragePool",
-                                       "LpPool",
-                                       "GlobalAveragePool",
-                                       "GlobalMaxPool",
-                                       "BatchNormalization",
-                                       "InstanceNormalization",
-                                       "GroupNormalization",
-                                       "LayerNormalization",
-                                       "RMSNormalization",
-                                       "LpNormalization",
-                                       "LRN",
-                                       "Softmax",
-                                       "LogSoftmax",
-                                       "Resize",
-                                       "ReduceMean",
-                                       "ReduceSum",
-                                       "ReduceSumSquare",
-                                       "ReduceL1",
-                                       "ReduceL2",
-                                       "ReduceLogSum",
-                                       "ReduceLogSumExp",
-                                       "ReduceProd",
-                                       "ReduceMax",
-                                       "ReduceMin"};
-constexpr std::string_view kElementwise[] = {"Abs",         "Add",
-                                             "Ceil",        "Celu",
-                                             "Clip",        "Cos",
-                                             "Div",         "Elu",
-                                             "Erf",         "Exp",
-                                             "Floor",       "Gelu",
-                                             "HardSigmoid", "HardSwish",
-                                             "LeakyRelu",   "Log",
-                                             "Max",         "Mean",
-                                             "Min",         "Mish",
-                                             "Mul",         "Neg",
-                                             "PRelu",       "Pow",
-                                             "Reciprocal",  "Relu",
-                                             "Round",       "Selu",
-                                             "Sigmoid",     "Sin",
-                                             "Softplus",    "Softsign",
-                                             "Sqrt",        "Sub",
-                                             "Sum",         "Swish",
-                                             "Tanh",        "ThresholdedRelu"};
-constexpr std::string_view kMoving[] = {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity",  "Pad",       "Reshape",
-                                        "Slice",  "SpaceToDepth", "Split",  "Squeeze", "Tile",   "Transpose", "Unsqueeze", "Where"};
-
-template <size_t N>
-bool contains(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
+bool only_moves(const Node& node) { return node.op && node.op->moves != Moves::no; }
+bool is_worth_while(const Node& node) { return node.op && node.op->half == HalfFloats::float32_by_itself; }
 
 class Float32Pass {
  public:
@@ -86,7 +28,7 @@ class Float32Pass {
     const std::vector<NodeId> order = g_.order();
     const bool worth_while = std::any_of(order.begin(), order.end(), [&](NodeId id) {
       const Node& node = g_.node(id);
-      return node.domain.empty() && contains(kHeavy, node.op_type) && reads_half(node);
+      return is_worth_while(node) && reads_half(node);
     });
     if (!worth_while) return 0;
     for (NodeId id : order) {
@@ -108,8 +50,8 @@ class Float32Pass {
   bool is_wide(ValueId id) const { return index_of(id) < wide_.size() && wide_[index_of(id)] != kNoValue; }
 
   bool is_to_convert(const Node& node) const {
-    if (!node.domain.empty() || !node.bodies.empty() || !reads_half(node)) return false;
-    if (contains(kMoving, node.op_type)) {
+    if (!node.op || !node.bodies.empty() || !reads_half(node)) return false;
+    if (only_moves(node)) {
       // A cache that grows by a few lines is not converted for their sake.
       bool any = false;
       for (ValueId input : node.inputs) {
@@ -119,7 +61,7 @@ class Float32Pass {
       }
       return any;
     }
-    if (!contains(kHeavy, node.op_type) && !contains(kElementwise, node.op_type)) return false;
+    if (node.op->half == HalfFloats::as_they_are) return false;
     if (node.attributes.get_int("stash_type", 1) != 1) return false;  // asks for 16 bits
     return std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId input) { return !is_half_tensor(input) || !g_.value(input).is_constant() || is_affordable(input); });

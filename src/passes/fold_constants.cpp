@@ -27,10 +27,9 @@ class ConstantFolder {
 
  private:
   bool is_candidate(const Node& node) const {
-    if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() ||
-        node.is("Yield", "treadle"))
+    if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier)
       return false;
-    if (budget_.keep_quantisation && node.op_type == "DequantizeLinear") return false;
+    if (budget_.keep_quantisation && node.op->quantisation == Quantisation::dequantizes) return false;
     bool read = false;
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
     if (!read) return false;

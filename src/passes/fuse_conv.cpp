@@ -3,10 +3,9 @@
 // and shifted. NhwcConvTranspose takes an activation only, NhwcAffine
 // and NhwcGroupNormalization a Relu, NhwcQLinearConv a ByteTable.
 #include <cmath>
-#include <limits>
 #include <optional>
 
-#include "ops/activation_names.h"
+#include "graph/scalar_function.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
 
@@ -26,28 +25,13 @@ std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, 
   return tensor->data<float>()[0];
 }
 
-/// The activation that a node of one operand computes.
+/// The activation that a node of one operand computes, if a convolution can end in it.
 std::optional<Activation> activation_of(const Graph& graph, const Node& node) {
-  if (!node.domain.empty()) return std::nullopt;
-  const Attributes& a = node.attributes;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  if (node.op_type == "Relu") return Activation{"relu"};
-  if (node.op_type == "Sigmoid") return Activation{"sigmoid"};
-  if (node.op_type == "Tanh") return Activation{"tanh"};
-  if (node.op_type == "HardSwish") return Activation{"hard_swish"};
-  if (node.op_type == "Mish") return Activation{"mish"};
-  if (node.op_type == "Softplus") return Activation{"softplus"};
-  if (node.op_type == "LeakyRelu") return Activation{"leaky_relu", a.get_float("alpha", 0.01F)};
-  if (node.op_type == "Elu") return Activation{"elu", a.get_float("alpha", 1)};
-  if (node.op_type == "HardSigmoid") return Activation{"hard_sigmoid", a.get_float("alpha", 0.2F), a.get_float("beta", 0.5F)};
-  if (node.op_type == "Swish") return Activation{"silu", a.get_float("alpha", 1)};
-  if (node.op_type == "Gelu" && a.get_string("approximate", "none") == "none") return Activation{"gelu"};
-  if (node.op_type == "Clip") {
-    const auto low = scalar(graph, node, 1, -kInfinity), high = scalar(graph, node, 2, kInfinity);
-    // Bounds in the wrong order, or NaN, are left to Clip.
-    if (low && high && *low <= *high) return Activation{"clip", *low, *high};
-  }
-  return std::nullopt;
+  const ScalarFunction* function = function_of(node);
+  if (!function || function->alias.empty()) return std::nullopt;
+  const auto parameters = parameters_of(graph, node, *function);
+  if (!parameters) return std::nullopt;
+  return Activation{function->alias, parameters->a, parameters->b};
 }
 
 class ConvFusion {
@@ -64,9 +48,9 @@ class ConvFusion {
 
  private:
   static bool is_fusible(const Node& node) {
-    return node.domain == "treadle" && (node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose" ||
-                                        node.op_type == "NhwcQLinearConv" || takes_relu_only(node));
+    return node.domain == "treadle" && (takes_any(node) || node.op_type == "NhwcQLinearConv" || takes_relu_only(node));
   }
+  static bool takes_any(const Node& node) { return node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose"; }
   static bool takes_relu_only(const Node& node) { return node.op_type == "NhwcAffine" || node.op_type == "NhwcGroupNormalization"; }
 
   bool take_next(NodeId id) {

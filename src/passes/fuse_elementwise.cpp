@@ -9,7 +9,6 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/fused_elementwise.h"
-#include "passes/factors.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
 #include "treadle/error.h"
@@ -20,59 +19,16 @@ namespace {
 constexpr size_t kMaxOperators = 96;
 constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one is left for a zero point that is not there
 
-DType dtype_of_value(const Graph& graph, ValueId id) {
-  const Type& type = graph.type(id);
-  return type.is_tensor() && type.has_rank() ? type.dtype : DType::undefined;
+/// The node as a step of a chain; nothing if a chain cannot compute it.
+std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node) {
+  if (!node.op || !node.op->step || node.outputs.size() != 1 || node.inputs.empty() || !node.bodies.empty() || node.inputs[0] == kNoValue)
+    return std::nullopt;
+  const Type& type = graph.type(node.outputs[0]);
+  if (type.has_rank() && type.rank() == 0) return std::nullopt;
+  return node.op->step(graph, node);
 }
-bool is_byte(DType dtype) { return dtype == DType::uint8 || dtype == DType::int8; }
-
-bool has_one_element(const Graph& graph, ValueId id) {
-  const Type& type = graph.type(id);
-  return type.is_static() && type.static_shape().num_elements() == 1;
-}
-
-bool all_inputs_are(const Graph& graph, const Node& node, DType dtype, size_t first = 0) {
-  for (size_t i = first; i < node.inputs.size(); ++i)
-    if (node.inputs[i] == kNoValue || dtype_of_value(graph, node.inputs[i]) != dtype) return false;
-  return true;
-}
-
-// Scale and zero point are for all elements: one number each.
-bool is_quantisation_by_one_scale(const Graph& graph, const Node& node) {
-  if (dtype_of_value(graph, node.inputs[1]) != DType::float32 || !has_one_element(graph, node.inputs[1])) return false;
-  return !node.has_input(2) || (has_one_element(graph, node.inputs[2]) && is_byte(dtype_of_value(graph, node.inputs[2])));
-}
-
-/// True if a chain can compute the node.
-bool is_fusable(const Graph& graph, const Node& node) {
-  if (!node.domain.empty() || node.outputs.size() != 1 || node.inputs.empty() || !node.bodies.empty() || node.inputs[0] == kNoValue)
-    return false;
-  const DType out = dtype_of_value(graph, node.outputs[0]), in = dtype_of_value(graph, node.inputs[0]);
-  if (graph.type(node.outputs[0]).has_rank() && graph.type(node.outputs[0]).rank() == 0) return false;
-  const std::string& op = node.op_type;
-  if (op == "Cast") {
-    const bool from = in == DType::float32 || in == DType::boolean || is_byte(in) || in == DType::int32;
-    return from && (out == DType::float32 || (out == DType::boolean && in == DType::float32));
-  }
-  if (op == "Where") return in == DType::boolean && out == DType::float32 && all_inputs_are(graph, node, DType::float32, 1);
-  if (op == "QuantizeLinear")
-    return in == DType::float32 && is_byte(out) && is_quantisation_by_one_scale(graph, node) && node.attributes.get_int("precision") == 0;
-  if (op == "DequantizeLinear") return is_byte(in) && out == DType::float32 && is_quantisation_by_one_scale(graph, node);
-  if (op == "Clip") {
-    if (in != DType::float32) return false;
-    for (size_t i = 1; i < node.inputs.size(); ++i)
-      if (node.inputs[i] != kNoValue && !scalar_constant(graph, node.inputs[i])) return false;
-    return true;
-  }
-  // A square. A power of 0.5 is no square root: of -inf and of -0 it is inf and 0.
-  if (op == "Pow")
-    return in == DType::float32 && out == DType::float32 && scalar_constant(graph, node.inputs[1]) == 2 &&
-           graph.same_type_and_shape(node.inputs[0], node.outputs[0]);
-  if (op == "And" || op == "Or" || op == "Not") return all_inputs_are(graph, node, DType::boolean);
-  if (op == "Max" || op == "Min")
-    if (node.inputs.size() != 2) return false;
-  if (op == "Gelu" || ops::is_chain_operator(op)) return all_inputs_are(graph, node, DType::float32);
-  return false;
+bool is_quantisation(const Node& node) {
+  return node.op && (node.op->quantisation == Quantisation::quantizes || node.op->quantisation == Quantisation::dequantizes);
 }
 
 class ElementwiseFuser {
@@ -93,8 +49,8 @@ class ElementwiseFuser {
 
  private:
   bool is_candidate(const Node& node) const {
-    if (keep_quantisation_ && (node.op_type == "QuantizeLinear" || node.op_type == "DequantizeLinear")) return false;
-    return is_fusable(graph_, node);
+    if (keep_quantisation_ && is_quantisation(node)) return false;
+    return step_of(graph_, node).has_value();
   }
   std::vector<NodeId> group_of(NodeId root) const {
     const ValueId result = graph_.node(root).outputs[0];
@@ -141,7 +97,9 @@ class ElementwiseFuser {
     std::unordered_map<uint32_t, size_t> inputs;
     auto is_inside = [&](ValueId id) { return results.contains(static_cast<uint32_t>(id)); };
     for (NodeId id : group) {
-      auto [step, operands] = step_of(graph_.node(id));
+      auto [step, operands] = *step_of(graph_, graph_.node(id));
+      for (ValueId& operand : operands)
+        if (operand == kNoValue) operand = zero();
       for (ValueId operand : operands) {
         if (is_inside(operand) || !inputs.try_emplace(static_cast<uint32_t>(operand), chain.inputs.size()).second) continue;
         chain.inputs.push_back(operand);
@@ -157,34 +115,6 @@ class ElementwiseFuser {
     }
     return chain;
   }
-  std::pair<ElementwiseStep, std::vector<ValueId>> step_of(const Node& node) {
-    ElementwiseStep step;
-    step.op_type = node.op_type;
-    std::vector<ValueId> operands = node.inputs;
-    if (node.op_type == "Cast") {
-      step.op_type = graph_.type(node.outputs[0]).dtype == DType::boolean ? "ToBool" : "ToFloat";
-    } else if (node.op_type == "Clip") {
-      for (size_t i : {1U, 2U})
-        if (node.has_input(i))
-          step.attributes.emplace_back(i == 1 ? "min" : "max", static_cast<float>(*scalar_constant(graph_, node.inputs[i])));
-      operands.resize(1);
-    } else if (node.op_type == "Pow") {
-      step.op_type = "Mul";
-      operands = {node.inputs[0], node.inputs[0]};
-    } else if (node.op_type == "Gelu" && node.attributes.get_string("approximate", "none") == "tanh") {
-      step.op_type = "GeluTanh";
-    } else if (node.op_type == "QuantizeLinear" || node.op_type == "DequantizeLinear") {
-      if (!node.has_input(2)) {
-        operands.resize(2);
-        operands.push_back(zero());
-      }
-      if (node.op_type == "QuantizeLinear" && graph_.type(node.outputs[0]).dtype == DType::int8)
-        step.attributes = {{"low", -128.0F}, {"high", 127.0F}};
-    }
-    for (std::string_view name : {"alpha", "beta"})
-      if (node.attributes.has(name)) step.attributes.emplace_back(name, node.attributes.get_float(name));
-    return {std::move(step), std::move(operands)};
-  }
   ValueId zero() {
     if (zero_ == kNoValue) zero_ = graph_.add_constant("zero", Tensor::scalar(0.0F));
     return zero_;
@@ -193,7 +123,7 @@ class ElementwiseFuser {
   bool fuse(NodeId root) {
     const std::vector<NodeId> group = group_of(root);
     // A quantisation by itself is one step in vectors, too.
-    if (group.size() < 2 && !graph_.node(root).is("QuantizeLinear") && !graph_.node(root).is("DequantizeLinear")) return false;
+    if (group.size() < 2 && !is_quantisation(graph_.node(root))) return false;
     const Chain chain = chain_of(group);
     const DType dtype = graph_.type(graph_.node(root).outputs[0]).dtype;
     std::vector<DType> dtypes;

@@ -3,8 +3,6 @@
 //
 // The sums are formed in the order of the graph, so that the results are the same bits. Only where the operator in between is read once,
 // and never where the addend stretches the product.
-#include <limits>
-
 #include "graph/op_def.h"
 #include "passes/matching.h"
 #include "passes/product_parts.h"
@@ -32,36 +30,14 @@ std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
 
 /// Takes the activation over into the attributes; false if the node is none that a product can end in.
 bool take_activation(const Graph& graph, const Node& node, Attributes& attributes) {
-  struct Known {
-    std::string_view op_type;
-    float alpha, beta;  // what the operator's attributes are by default
-  };
-  static constexpr Known kKnown[] = {{"Relu", 0, 0},  {"LeakyRelu", 0.01F, 0}, {"Sigmoid", 0, 0},  {"HardSigmoid", 0.2F, 0.5F},
-                                     {"Tanh", 0, 0},  {"Elu", 1, 0},           {"Softplus", 0, 0}, {"Gelu", 0, 0},
-                                     {"Swish", 1, 0}, {"HardSwish", 0, 0},     {"Mish", 0, 0}};
-  if (!node.domain.empty()) return false;
-  auto set = [&](std::string_view name, float alpha, float beta) {
-    attributes.set("activation", std::string(name));
-    if (alpha != 0) attributes.set("activation_alpha", alpha);
-    if (beta != 0) attributes.set("activation_beta", beta);
-    return true;
-  };
-  if (node.op_type == "Clip") {
-    float bounds[2] = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()};
-    for (size_t i : {1U, 2U}) {
-      if (!node.has_input(i)) continue;
-      const Tensor* bound = graph.constant_tensor(node.inputs[i]);
-      if (!bound || bound->dtype() != DType::float32 || bound->num_elements() != 1) return false;
-      bounds[i - 1] = *bound->data<float>();
-    }
-    return set("Clip", bounds[0], bounds[1]);
-  }
-  for (const Known& known : kKnown) {
-    if (node.op_type != known.op_type) continue;
-    if (known.op_type == "Gelu" && node.attributes.get_string("approximate", "none") == "tanh") return set("GeluTanh", 0, 0);
-    return set(known.op_type, node.attributes.get_float("alpha", known.alpha), node.attributes.get_float("beta", known.beta));
-  }
-  return false;
+  const ScalarFunction* function = function_of(node);
+  if (!function || function->alias.empty()) return false;
+  const auto parameters = parameters_of(graph, node, *function);
+  if (!parameters) return false;
+  attributes.set("activation", std::string(function->name));
+  if (parameters->a != 0) attributes.set("activation_alpha", parameters->a);
+  if (parameters->b != 0) attributes.set("activation_beta", parameters->b);
+  return true;
 }
 
 class FuseIntoMatMul final : public Rule {

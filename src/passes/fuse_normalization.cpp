@@ -57,9 +57,8 @@ std::optional<Normalised> reciprocal_root(const Graph& graph, ValueId id) {
   if (!node) return std::nullopt;
   if (node->is("Reciprocal")) return square_root(graph, node->inputs[0]);
   if (node->is("Div") && scalar_constant(graph, node->inputs[0]) == 1.0) return square_root(graph, node->inputs[1]);
-  if (node->is("Pow") && scalar_constant(graph, node->inputs[1]) == -0.5)
-    return root_mean_square(graph, producer_of(graph, node->inputs[0]));
-  return std::nullopt;
+  const bool is_power = node->is("Pow") && scalar_constant(graph, node->inputs[1]) == -0.5;
+  return is_power ? root_mean_square(graph, producer_of(graph, node->inputs[0])) : std::nullopt;
 }
 
 std::optional<Normalised> normalised(const Graph& graph, const Node* node) {
@@ -81,7 +80,7 @@ class FuseNormalization final : public Rule {
   std::string_view name() const override { return "fuse-normalization"; }
   bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if ((!node.is("Add") && !node.is("Mul") && !node.is("Div")) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    if (!node.has_output(0) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
     if (node.is("Add")) {
       for (size_t i : {0U, 1U}) {
         const Node* product = producer_of(graph, node.inputs[1 - i]);

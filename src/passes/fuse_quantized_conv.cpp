@@ -1,6 +1,6 @@
 // Convolutions, and what stands between them, of bytes that files dequantise and quantise again:
 //   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), where the zero point is the least number
-//   Quantize(Relu(Dequantize(x)))                              -> ByteTable(x): a function of 256 values, worked out beforehand
+//   Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a function of 256 values, worked out beforehand
 //   Quantize(Concat(a, b …)), Quantize(MaxPool(a)), Quantize(Reshape(a)) … of such a, b
 //                                                              -> Concat(Quantize(a), Quantize(b) …) …, as Quantize never decreases
 // The last two change no bit. The first sums exactly where floats round, so that a result next to the border between two numbers may become
@@ -11,8 +11,10 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/op_def.h"
 #include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
+#include "ops/fused_elementwise.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 
@@ -55,6 +57,30 @@ ValueId before_relu(const Graph& graph, ValueId id, bool& relu) {
   return relu ? node->inputs[0] : id;
 }
 
+/// A function of one number (Relu, Sigmoid …) as a step of a chain; nothing for other nodes.
+std::optional<ElementwiseStep> number_function(const Graph& graph, const Node* node) {
+  if (!node || !node->op || node->op->functions.empty() || !node->op->step || graph.type(node->outputs[0]).dtype != DType::float32)
+    return std::nullopt;
+  std::optional<PointwiseStep> found = node->op->step(graph, *node);
+  if (!found) return std::nullopt;
+  found->step.operands = {0};
+  return std::move(found->step);
+}
+
+using Numbers = std::array<float, 256>;
+/// What the operator computes of each number.
+Numbers applied(const ElementwiseStep& function, const Numbers& numbers) {
+  const std::string steps[] = {function.to_string()};
+  const int64_t count[] = {static_cast<int64_t>(numbers.size())};
+  kernels::ChainPlan plan;
+  plan.size = count[0];
+  plan.inputs[0] = kernels::plan_chain_input(count, count);
+  const void* inputs[] = {numbers.data()};
+  Numbers result;
+  kernels::run_chain(ops::compile_chain(steps, {DType::float32}, DType::float32), plan, inputs, result.data(), nullptr);
+  return result;
+}
+
 class FuseQuantizedConv final : public Rule {
  public:
   std::string_view name() const override { return "fuse-quantized-conv"; }
@@ -72,25 +98,30 @@ class FuseQuantizedConv final : public Rule {
   /// Whether the value is bytes in other words, perhaps through a Relu.
   static bool is_dequantised(const Graph& graph, ValueId id) {
     const Node* node = producer_of(graph, id);
-    if (node && node->is("Relu")) node = producer_of(graph, node->inputs[0]);
+    if (number_function(graph, node)) node = producer_of(graph, node->inputs[0]);
     return quantisation_of(graph, node, "DequantizeLinear").has_value();
   }
 
   static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantisation& to) {
     // Others may read what lies between; it then stays for them.
     const Node* inner = producer_of(graph, node.inputs[0]);
-    const bool relu = inner && inner->is("Relu");
-    if (relu) inner = producer_of(graph, inner->inputs[0]);
+    const std::optional<ElementwiseStep> function = number_function(graph, inner);
+    if (function) inner = producer_of(graph, inner->inputs[0]);
     const auto from = quantisation_of(graph, inner, "DequantizeLinear");
     if (!from || graph.type(inner->inputs[0]).dtype != from->dtype) return std::nullopt;
     std::array<uint8_t, 256> entries;
     bool identity = from->dtype == to.dtype;
+    Numbers values;
     for (int i = 0; i < 256; ++i) {
       const int32_t code = from->dtype == DType::int8 ? static_cast<int8_t>(i) : i;
-      float value = static_cast<float>(code - from->origin) * from->step;
-      if (relu) value = std::max(value, 0.0F);
+      values[static_cast<size_t>(i)] = static_cast<float>(code - from->origin) * from->step;
+    }
+    if (function) values = applied(*function, values);
+    for (int i = 0; i < 256; ++i) {
       const auto zero = static_cast<float>(to.origin);
-      const float quotient = std::clamp(value / to.step, to.low() - zero, to.high() - zero);
+      float quotient = values[static_cast<size_t>(i)] / to.step;
+      if (std::isnan(quotient)) quotient = to.low() - zero;  // as QuantizeLinear has it
+      quotient = std::clamp(quotient, to.low() - zero, to.high() - zero);
       entries[static_cast<size_t>(i)] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(quotient) + zero));
       identity = identity && entries[static_cast<size_t>(i)] == i;
     }
@@ -183,19 +214,18 @@ class FuseQuantizedConv final : public Rule {
   // Quantize(f(a)) -> f(Quantize(a)) for an f that chooses elements, or the largest of some.
   static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantisation& to) {
     const Node* f = producer_of(graph, node.inputs[0]);
-    if (!f || !f->domain.empty() || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;
-    static constexpr std::string_view kChooses[] = {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"};
-    const bool joins = f->is("Concat");
-    if (!joins && std::find(std::begin(kChooses), std::end(kChooses), f->op_type) == std::end(kChooses)) return std::nullopt;
+    if (!f || !f->op || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;
+    if (f->op->quantisation != treadle::Quantisation::chooses) return std::nullopt;
+    const bool joins = f->op->pieces == Pieces::concat;
     const size_t count = joins ? f->inputs.size() : 1;
     for (size_t i = 0; i < count; ++i) {
       const Node* inner = producer_of(graph, f->inputs[i]);
-      const bool joined = inner && inner->is("Concat") && is_used_once(graph, f->inputs[i]) &&
+      const bool joined = inner && inner->op && inner->op->pieces == Pieces::concat && is_used_once(graph, f->inputs[i]) &&
                           std::all_of(inner->inputs.begin(), inner->inputs.end(), [&](ValueId id) { return is_dequantised(graph, id); });
       if (!is_dequantised(graph, f->inputs[i]) && !joined) return std::nullopt;
     }
     Patch patch;
-    NodeSpec spec{.op_type = f->op_type, .inputs = f->inputs, .attributes = f->attributes, .name = f->name};
+    NodeSpec spec{.op_type = f->op_type, .inputs = f->inputs, .attributes = f->attributes, .domain = f->domain, .name = f->name};
     for (size_t i = 0; i < count; ++i)
       spec.inputs[i] = patch.add(
           {.op_type = "QuantizeLinear", .inputs = {f->inputs[i], to.scale, to.zero}, .attributes = node.attributes, .name = node.name});

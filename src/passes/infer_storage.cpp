@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
 #include "graph/infer.h"
+#include "graph/op_def.h"
 #include "treadle/error.h"
 
 namespace treadle::passes {
@@ -17,11 +19,6 @@ constexpr std::pair<std::string_view, StorageType> kNames[] = {{"default", Stora
                                                                {"coo", StorageType::coo},
                                                                {"csr", StorageType::csr},
                                                                {"row_sparse", StorageType::row_sparse}};
-
-// f(0) = 0, so that elements which are not stored stay so. LeakyRelu and Elu for any alpha.
-constexpr std::string_view kKeepZero[] = {"Abs",   "Asin", "Asinh",     "Atan",     "Atanh",     "Cast", "Ceil", "Elu",  "Erf",
-                                          "Floor", "Gelu", "HardSwish", "Identity", "LeakyRelu", "Mish", "Neg",  "Relu", "Round",
-                                          "Selu",  "Sign", "Sin",       "Sinh",     "Softsign",  "Sqrt", "Tan",  "Tanh"};
 
 class Storages {
  public:
@@ -123,23 +120,22 @@ class Storages {
 
   bool pointwise(NodeId id) {
     const Node& node = graph_.node(id);
-    if (!node.domain.empty() || node.outputs.size() != 1) return false;
-    const bool keeps_zero =
-        node.num_formal_inputs == 1 && std::find(std::begin(kKeepZero), std::end(kKeepZero), node.op_type) != std::end(kKeepZero);
-    // x * c and x / c, where 0 * c and 0 / c are 0.
-    const Tensor* factor = node.num_formal_inputs == 2 && !is(node.inputs[1]) ? graph_.constant_tensor(node.inputs[1]) : nullptr;
-    const bool scales = (node.is("Mul") || node.is("Div")) && factor && factor->num_elements() == 1 && factor->dtype() == DType::float32 &&
-                        factor->data<float>()[0] - factor->data<float>()[0] == 0 && (node.is("Mul") || factor->data<float>()[0] != 0) &&
-                        factor->shape().rank() <= graph_.type(node.inputs[0]).rank();
-    if (!keeps_zero && !(scales && is(node.inputs[0]))) return false;
+    if (!node.op || !node.op->keeps_zeros || node.outputs.size() != 1 || !is(node.inputs[0])) return false;
+    // Beside the sparse operand one finite number other than 0: x * c and x / c keep zeros for those.
+    const bool scales = node.num_formal_inputs == 2;
+    const Tensor* factor = scales && !is(node.inputs[1]) ? graph_.constant_tensor(node.inputs[1]) : nullptr;
+    if (node.num_formal_inputs > 2 || (scales && !(factor && factor->num_elements() == 1 && factor->dtype() == DType::float32 &&
+                                                   std::isfinite(factor->data<float>()[0]) && factor->data<float>()[0] != 0 &&
+                                                   factor->shape().rank() <= graph_.type(node.inputs[0]).rank())))
+      return false;
     const ValueId x = node.inputs[0];
     const StorageType storage = of(x);
     const ValueId values = add(id, "SparseValues", {x}, {{"storage", std::string(name_of(storage))}});
     std::vector<ValueId> inputs{values};
     if (scales) inputs.push_back(graph_.add_constant(graph_.value(node.inputs[1]).name, factor->reshaped(Shape{})));
     const Attributes attributes = node.attributes;
-    const std::string op = node.op_type;
-    const ValueId computed = add(id, op, std::move(inputs), attributes, "");
+    const std::string op = node.op_type, domain = node.domain;
+    const ValueId computed = add(id, op, std::move(inputs), attributes, domain);
     const ValueId y = add(id, "SparseWithValues", {x, computed});
     replace(id, y);
     storages_[y] = storage;

@@ -5,6 +5,7 @@
 
 #include "core/float_types.h"
 #include "graph/infer.h"
+#include "graph/op_def.h"
 
 namespace treadle::passes {
 
@@ -52,7 +53,7 @@ bool all_elements_are(const Tensor& tensor, double number, bool negative_zero) {
   }
 }
 
-bool is_view(const Node& node) { return node.is("Reshape") || node.is("Flatten") || node.is("Squeeze") || node.is("Unsqueeze"); }
+bool is_view(const Node& node) { return node.op && node.op->moves == Moves::in_order; }
 
 std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, const SymbolicShape& out) {
   std::vector<int64_t> target;

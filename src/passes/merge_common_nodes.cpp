@@ -50,7 +50,7 @@ bool same_computation(const Node& a, const Node& b) {
 }
 
 bool can_merge(const Node& node) {
-  return node.op && node.op->deterministic && node.bodies.empty() && !node.outputs.empty() && !node.is("Yield", "treadle");
+  return node.op && node.op->deterministic && node.bodies.empty() && !node.outputs.empty() && !node.op->barrier;
 }
 
 int64_t merge_constants(Graph& graph, int64_t limit) {

@@ -1,6 +1,7 @@
 // Dead nodes: those whose outputs nothing reads. A Yield hands values out, and stays.
 #include <algorithm>
 
+#include "graph/op_def.h"
 #include "passes/captures.h"
 #include "passes/whole_graph.h"
 
@@ -31,7 +32,7 @@ int64_t remove_dead(Graph& graph, int64_t limit) {
   for (auto it = order.rbegin(); it != order.rend() && count < limit; ++it) {
     const Node& node = graph.node(*it);
     bool read = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return is_read(graph, output); });
-    if (!read && !node.is("Yield", "treadle")) {
+    if (!read && !(node.op && node.op->barrier)) {
       graph.remove_node(*it);
       ++count;
       continue;

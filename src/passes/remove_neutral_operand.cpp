@@ -7,30 +7,18 @@
 namespace treadle::passes {
 namespace {
 
-struct Neutral {
-  std::string_view op_type;
-  int first;  // the first operand that may be neutral; the last is 1
-  double number;
-  bool negative_zero;  // in floating point
-};
-
-constexpr Neutral kNeutrals[] = {
-    {"Mul", 0, 1, false}, {"Div", 1, 1, false}, {"Pow", 1, 1, false}, {"Add", 0, 0, true}, {"Sub", 1, 0, false}};
-
 class RemoveNeutralOperand final : public Rule {
  public:
   std::string_view name() const override { return "remove-neutral-operand"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.domain.empty() || node.num_formal_inputs != 2) return std::nullopt;
-    for (const Neutral& neutral : kNeutrals) {
-      if (node.op_type != neutral.op_type) continue;
-      for (int i = neutral.first; i < 2; ++i) {
-        const Tensor* constant = graph.constant_tensor(node.inputs[static_cast<size_t>(i)]);
-        ValueId x = node.inputs[static_cast<size_t>(1 - i)];
-        if (!constant || !graph.same_type_and_shape(x, node.outputs[0])) continue;
-        if (all_elements_are(*constant, neutral.number, neutral.negative_zero && kFloats.has(constant->dtype())))
-          return Patch::replacement(node.outputs[0], x);
-      }
+    if (!node.op || node.num_formal_inputs != 2) return std::nullopt;
+    const NeutralOperand& neutral = node.op->neutral;
+    for (int i = neutral.first; i < 2; ++i) {
+      const Tensor* constant = graph.constant_tensor(node.inputs[static_cast<size_t>(i)]);
+      ValueId x = node.inputs[static_cast<size_t>(1 - i)];
+      if (!constant || !graph.same_type_and_shape(x, node.outputs[0])) continue;
+      if (all_elements_are(*constant, neutral.number, neutral.negative_zero && kFloats.has(constant->dtype())))
+        return Patch::replacement(node.outputs[0], x);
     }
     return std::nullopt;
   }

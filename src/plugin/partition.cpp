@@ -139,7 +139,7 @@ class Partitioner {
   }
 
   bool takes(const Node& node) {
-    if (!node.bodies.empty() || !node.op || node.op == &subgraph_op() || node.is("Yield", "treadle")) return false;
+    if (!node.bodies.empty() || !node.op || node.op == &subgraph_op() || node.op->barrier) return false;
     auto tensor = [&](ValueId id) { return id == kNoValue || graph_.type(id).is_tensor(); };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), tensor) || !std::all_of(node.outputs.begin(), node.outputs.end(), tensor))
       return false;

@@ -28,7 +28,7 @@ using Feeds = std::map<std::string, Datum>;
 void check(const QuantizeOptions& o) {
   auto refuse = [](const std::string& message) { throw Error(ErrorCode::invalid_argument, message); };
   for (const std::string& op : o.op_types)
-    if (op != "MatMul" && op != "Gemm" && (op != "Conv" || o.mode != QuantizeMode::qdq))
+    if (const bool is_product = op == "MatMul" || op == "Gemm"; !is_product && (op != "Conv" || o.mode != QuantizeMode::qdq))
       refuse(fmt::format("{} cannot be quantised in this mode; MatMul and Gemm can, and Conv in mode qdq", op));
   if (o.weight_bits != 4 && o.weight_bits != 8) refuse(fmt::format("weights of {} bits; 4 and 8 are possible", o.weight_bits));
   if (o.block_size < 16 || o.block_size > 256 || (o.block_size & (o.block_size - 1)) != 0)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/op_def.h"
 #include "quantize/codes.h"
 #include "quantize/plan.h"
 #include "treadle/error.h"
@@ -18,12 +19,12 @@ bool is_op(const onnx::NodeDef& node, std::string_view op_type) {
 }
 
 bool is_mover(const onnx::NodeDef& node) {
-  static constexpr std::string_view kMovers[] = {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat"};
-  return node.outputs.size() == 1 && std::any_of(std::begin(kMovers), std::end(kMovers), [&](auto name) { return is_op(node, name); });
+  const OpDef* op = find_op(node.domain == "ai.onnx" ? "" : node.domain, node.op_type);
+  return op && op->quantisation == Quantisation::chooses && node.outputs.size() == 1;
 }
 
 /// Operands that a mover moves; the others say how.
-size_t num_moved(const onnx::NodeDef& node) { return node.op_type == "Concat" ? node.inputs.size() : 1; }
+size_t num_moved(const onnx::NodeDef& node) { return is_op(node, "Concat") ? node.inputs.size() : 1; }
 
 /// What a Relu or Clip lets through; nothing for other nodes and computed bounds.
 std::optional<Range> bounds_of(const Editor& editor, const onnx::NodeDef& node) {

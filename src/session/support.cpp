@@ -36,7 +36,7 @@ void collect_kernels(const Graph& graph, std::vector<std::string>& lines) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     for (const Body& body : node.bodies) collect_kernels(*body.graph, lines);
-    if (!node.op || node.op->control_flow != ControlFlow::none || node.is("Yield", "treadle") || !types_are_known(graph, node)) continue;
+    if (!node.op || node.op->control_flow != ControlFlow::none || node.op->barrier || !types_are_known(graph, node)) continue;
     const std::string named = describe(node);
     if (std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.starts_with(named); })) continue;  // said before
     try {

@@ -33,6 +33,7 @@ struct Step {
   uint8_t x, y;
   Unary function;
   float a, b;
+  const ChainStep* from;
 };
 
 constexpr int kVectors = 8;
@@ -167,7 +168,11 @@ TREADLE_STEP(function_step) {
   float* HWY_RESTRICT slot = m->spill;
   TREADLE_EACH(TREADLE_ONE);
 #undef TREADLE_ONE
-  unary_f32(pc->function, pc->a, pc->b, slot, slot, kVectors * static_cast<int64_t>(hn::Lanes(d)));
+  const int64_t n = kVectors * static_cast<int64_t>(hn::Lanes(d));
+  if (pc->from->map)
+    pc->from->map(pc->from->context, slot, slot, n);
+  else
+    unary_f32(pc->function, pc->a, pc->b, slot, slot, n);
 #define TREADLE_ONE(V_I, I) V_I = hn::LoadU(d, slot + I * hn::Lanes(d))
   TREADLE_EACH(TREADLE_ONE);
 #undef TREADLE_ONE
@@ -371,9 +376,9 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
     const ChainStep& s = program.steps[i];
     const bool is_scalar = s.x < num_inputs && plan.inputs[s.x].kind == ChainInput::Kind::scalar;
     const Fn scalar = is_scalar ? scalar_step_of(s.op, buffers[s.x][0]) : nullptr;
-    steps[i] = {scalar ? scalar : step_of(s), s.x, s.y, s.function, s.a, s.b};
+    steps[i] = {scalar ? scalar : step_of(s), s.x, s.y, s.function, s.a, s.b, &s};
   }
-  steps[num_steps] = {last_step, 0, 0, Unary::none, 0, 0};
+  steps[num_steps] = {last_step, 0, 0, Unary::none, 0, 0, nullptr};
   const bool is_far = plan.size >= kFarElements;
   for (int64_t at = begin; at < end; at += block) {
     const int64_t n = std::min(block, end - at);

@@ -54,6 +54,9 @@ struct ChainStep {
   uint8_t x = 0, y = 0;  // an input, or kMaxChainInputs + a slot
   Unary function = Unary::none;
   float a = 0, b = 0;
+  /// unary: instead of `function`; dst may be src.
+  void (*map)(const void* context, const float* src, float* dst, int64_t n) = nullptr;
+  const void* context = nullptr;
 };
 
 struct ChainProgram {

@@ -1,0 +1,305 @@
+#include "ops/functions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+
+#include "ops/gradients.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+using kernels::ChainOp;
+using kernels::Unary;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102214813232421875F;
+constexpr ScalarFunction::Parameter kAlphaOne{"alpha", 1};
+constexpr std::string_view kNoOperator = "-";
+
+// Functions of one operator stand side by side.
+constexpr ScalarFunction kFunctions[] = {
+    {.name = "Relu",
+     .alias = "relu",
+     .step = ChainOp::unary,
+     .code = Unary::relu,
+     .lowest = 0,
+     .keeps_zero = true,
+     .gradient = ops::gradients::relu},
+    {.name = "LeakyRelu",
+     .alias = "leaky_relu",
+     .step = ChainOp::unary,
+     .code = Unary::leaky_relu,
+     .a = {"alpha", 0.01F},
+     .keeps_zero = true,
+     .gradient = ops::gradients::leaky_relu},
+    {.name = "ThresholdedRelu", .step = ChainOp::unary, .code = Unary::thresholded_relu, .a = kAlphaOne, .keeps_zero = true},
+    {.name = "Elu",
+     .alias = "elu",
+     .step = ChainOp::unary,
+     .code = Unary::elu,
+     .a = kAlphaOne,
+     .keeps_zero = true,
+     .gradient = ops::gradients::elu},
+    {.name = "Selu",
+     .step = ChainOp::unary,
+     .code = Unary::selu,
+     .a = {"alpha", kSeluAlpha},
+     .b = {"gamma", kSeluGamma},
+     .keeps_zero = true,
+     .gradient = ops::gradients::selu},
+    {.name = "Celu", .step = ChainOp::unary, .code = Unary::celu, .a = kAlphaOne, .gradient = ops::gradients::celu},
+    {.name = "Clip",
+     .alias = "clip",
+     .step = ChainOp::unary,
+     .code = Unary::clip,
+     .a = {"min", -kInfinity, 1},
+     .b = {"max", kInfinity, 2},
+     .gradient = ops::gradients::clip},
+    {.name = "Sigmoid",
+     .alias = "sigmoid",
+     .step = ChainOp::unary,
+     .code = Unary::sigmoid,
+     .lowest = 0,
+     .highest = 1,
+     .gradient = ops::gradients::sigmoid},
+    {.name = "HardSigmoid",
+     .alias = "hard_sigmoid",
+     .step = ChainOp::unary,
+     .code = Unary::hard_sigmoid,
+     .a = {"alpha", 0.2F},
+     .b = {"beta", 0.5F},
+     .lowest = 0,
+     .highest = 1,
+     .gradient = ops::gradients::hard_sigmoid},
+    {.name = "HardSwish",
+     .alias = "hard_swish",
+     .step = ChainOp::unary,
+     .code = Unary::hard_swish,
+     .keeps_zero = true,
+     .gradient = ops::gradients::hard_swish},
+    {.name = "scaled_hard_swish",
+     .alias = "scaled_hard_swish",
+     .step = ChainOp::unary,
+     .code = Unary::scaled_hard_swish,
+     .op_type = kNoOperator},
+    {.name = "Swish",
+     .alias = "silu",
+     .step = ChainOp::unary,
+     .code = Unary::silu,
+     .a = kAlphaOne,
+     .keeps_zero = true,
+     .gradient = ops::gradients::swish},
+    {.name = "Mish", .alias = "mish", .step = ChainOp::unary, .code = Unary::mish, .keeps_zero = true},
+    {.name = "Gelu", .alias = "gelu", .step = ChainOp::unary, .code = Unary::gelu, .keeps_zero = true, .gradient = ops::gradients::gelu},
+    {.name = "GeluTanh",
+     .alias = "gelu_tanh",
+     .step = ChainOp::unary,
+     .code = Unary::gelu_tanh,
+     .keeps_zero = true,
+     .gradient = ops::gradients::gelu,
+     .op_type = "Gelu",
+     .attribute = "approximate",
+     .value = "tanh"},
+    {.name = "Tanh",
+     .alias = "tanh",
+     .step = ChainOp::unary,
+     .code = Unary::tanh,
+     .lowest = -1,
+     .highest = 1,
+     .keeps_zero = true,
+     .gradient = ops::gradients::tanh},
+    {.name = "Softplus",
+     .alias = "softplus",
+     .step = ChainOp::unary,
+     .code = Unary::softplus,
+     .lowest = 0,
+     .gradient = ops::gradients::softplus},
+    {.name = "Softsign",
+     .step = ChainOp::unary,
+     .code = Unary::softsign,
+     .lowest = -1,
+     .highest = 1,
+     .keeps_zero = true,
+     .gradient = ops::gradients::softsign},
+    {.name = "Abs", .step = ChainOp::unary, .code = Unary::abs, .lowest = 0, .keeps_zero = true, .gradient = ops::gradients::abs},
+    {.name = "Neg", .step = ChainOp::unary, .code = Unary::neg, .keeps_zero = true, .gradient = ops::gradients::neg},
+    {.name = "Sqrt", .step = ChainOp::unary, .code = Unary::sqrt, .keeps_zero = true, .gradient = ops::gradients::sqrt},
+    {.name = "Reciprocal", .step = ChainOp::unary, .code = Unary::reciprocal, .gradient = ops::gradients::reciprocal},
+    {.name = "Exp", .step = ChainOp::unary, .code = Unary::exp, .lowest = 0, .gradient = ops::gradients::exp},
+    {.name = "Log", .step = ChainOp::unary, .code = Unary::log, .gradient = ops::gradients::log},
+    {.name = "Erf",
+     .step = ChainOp::unary,
+     .code = Unary::erf,
+     .lowest = -1,
+     .highest = 1,
+     .keeps_zero = true,
+     .gradient = ops::gradients::erf},
+    {.name = "Sin",
+     .step = ChainOp::unary,
+     .code = Unary::sin,
+     .lowest = -1,
+     .highest = 1,
+     .keeps_zero = true,
+     .gradient = ops::gradients::sin},
+    {.name = "Cos", .step = ChainOp::unary, .code = Unary::cos, .lowest = -1, .highest = 1, .gradient = ops::gradients::cos},
+    {.name = "Tan", .step = ChainOp::unary, .code = Unary::tan, .keeps_zero = true},
+    {.name = "Asin", .step = ChainOp::unary, .code = Unary::asin, .keeps_zero = true},
+    {.name = "Acos", .step = ChainOp::unary, .code = Unary::acos, .lowest = 0},
+    {.name = "Atan", .step = ChainOp::unary, .code = Unary::atan, .keeps_zero = true},
+    {.name = "Sinh", .step = ChainOp::unary, .code = Unary::sinh, .keeps_zero = true},
+    {.name = "Cosh", .step = ChainOp::unary, .code = Unary::cosh, .lowest = 1},
+    {.name = "Asinh", .step = ChainOp::unary, .code = Unary::asinh, .keeps_zero = true},
+    {.name = "Acosh", .step = ChainOp::unary, .code = Unary::acosh, .lowest = 0},
+    {.name = "Atanh", .step = ChainOp::unary, .code = Unary::atanh, .keeps_zero = true},
+    {.name = "Floor", .step = ChainOp::floor, .keeps_zero = true, .gradient = ops::gradients::none},
+    {.name = "Ceil", .step = ChainOp::ceil, .keeps_zero = true, .gradient = ops::gradients::none},
+    {.name = "Round", .step = ChainOp::round, .keeps_zero = true, .gradient = ops::gradients::none},
+    {.name = "Sign", .step = ChainOp::sign, .lowest = -1, .highest = 1, .keeps_zero = true, .gradient = ops::gradients::none},
+    {.name = "IsNaN", .step = ChainOp::is_nan, .lowest = 0, .highest = 1},
+    {.name = "Not", .step = ChainOp::logical_not, .lowest = 0, .highest = 1},
+    {.name = "Affine", .step = ChainOp::unary, .code = Unary::affine, .a = {"alpha", 1}, .b = {"beta", 0}, .op_type = kNoOperator},
+    {.name = "ScaledTanh", .step = ChainOp::unary, .code = Unary::scaled_tanh, .a = {"alpha", 1}, .b = {"beta", 1}, .op_type = kNoOperator},
+    // A Cast to float32, and one to bool.
+    {.name = "ToFloat", .step = ChainOp::unary, .op_type = kNoOperator},
+    {.name = "ToBool", .step = ChainOp::truth, .lowest = 0, .highest = 1, .op_type = kNoOperator},
+};
+
+std::string_view operator_of(const ScalarFunction& function) { return function.op_type.empty() ? function.name : function.op_type; }
+
+}  // namespace
+
+const ScalarFunction* find_function(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFunctions), std::end(kFunctions), [&](const ScalarFunction& function) {
+    return function.name == name || (!function.alias.empty() && function.alias == name);
+  });
+  if (found != std::end(kFunctions)) return found;
+  const size_t colon = name.find(':');
+  if (colon == std::string_view::npos) return nullptr;
+  const OpDef* op = find_op(name.substr(0, colon), name.substr(colon + 1));
+  return op && !op->functions.empty() ? &op->functions[0] : nullptr;
+}
+
+const ScalarFunction* function_of(const Node& node) {
+  if (!node.op) return nullptr;
+  const ScalarFunction* plain = nullptr;
+  for (const ScalarFunction& function : node.op->functions) {
+    if (function.attribute.empty())
+      plain = &function;
+    else if (node.attributes.get_string(function.attribute) == function.value)
+      return &function;
+  }
+  return plain;
+}
+
+std::optional<FunctionParameters> parameters_of(const Graph& graph, const Node& node, const ScalarFunction& function) {
+  bool constant = true;
+  auto value = [&](const ScalarFunction::Parameter& parameter) {
+    if (parameter.input < 0) return parameter.name.empty() ? 0 : node.attributes.get_float(parameter.name, parameter.otherwise);
+    const auto input = static_cast<size_t>(parameter.input);
+    if (!node.has_input(input)) return parameter.otherwise;
+    const Tensor* tensor = graph.constant_tensor(node.inputs[input]);
+    constant &= tensor && tensor->dtype() == DType::float32 && tensor->num_elements() == 1;
+    return constant ? tensor->data<float>()[0] : 0;
+  };
+  const FunctionParameters result{value(function.a), value(function.b)};
+  if (!constant || (function.code == Unary::clip && !(result.a <= result.b))) return std::nullopt;
+  return result;
+}
+
+namespace ops {
+
+std::span<const ScalarFunction> functions_named(std::string_view op_type) {
+  auto is_its = [&](const ScalarFunction& function) { return operator_of(function) == op_type; };
+  const auto* first = std::find_if(std::begin(kFunctions), std::end(kFunctions), is_its);
+  return {first, std::find_if_not(first, std::end(kFunctions), is_its)};
+}
+
+OpDef with_function_facts(OpDef op) {
+  op.pointwise = true;
+  op.functions = functions_named(op.name);
+  if (op.functions.empty()) return op;
+  const ScalarFunction& function = op.functions[0];
+  op.keeps_zeros = function.keeps_zero;
+  op.step = function_step;
+  if (function.gradient) op.gradient = function.gradient;
+  // Sign, IsNaN and Not decide by their operand.
+  const bool rounds = function.step == ChainOp::floor || function.step == ChainOp::ceil || function.step == ChainOp::round;
+  if (function.step == ChainOp::unary || rounds) op.half = HalfFloats::float32;
+  return op;
+}
+
+OpDef with_chain_steps(OpDef op, ChainOp forward, ChainOp reversed) {
+  op.pointwise = true;
+  op.chain = {forward, reversed, true};
+  op.step = [](const Graph& graph, const Node& node) -> std::optional<PointwiseStep> {
+    if (node.num_formal_inputs != 2 || !all_inputs_are(graph, node, DType::float32)) return std::nullopt;
+    return PointwiseStep{{.op_type = node.op_type, .operands = {}, .attributes = {}}, node.inputs};
+  };
+  return op;
+}
+
+OpDef with_boolean_steps(OpDef op, ChainOp step) {
+  op.pointwise = true;
+  op.chain = {step, step, true};
+  op.step = [](const Graph& graph, const Node& node) -> std::optional<PointwiseStep> {
+    if (!all_inputs_are(graph, node, DType::boolean)) return std::nullopt;
+    return PointwiseStep{{.op_type = node.op_type, .operands = {}, .attributes = {}}, node.inputs};
+  };
+  return op;
+}
+
+std::optional<PointwiseStep> function_step(const Graph& graph, const Node& node) {
+  const ScalarFunction* function = function_of(node);
+  const DType from = function && function->step == ChainOp::logical_not ? DType::boolean : DType::float32;
+  if (!function || dtype_of_value(graph, node.inputs[0]) != from || !parameters_of(graph, node, *function)) return std::nullopt;
+  PointwiseStep step{{.op_type = std::string(function->name), .operands = {}, .attributes = {}}, {node.inputs[0]}};
+  if (!function->domain.empty()) step.step.op_type = fmt::format("{}:{}", function->domain, function->name);
+  const FunctionParameters values = *parameters_of(graph, node, *function);
+  auto write = [&](const ScalarFunction::Parameter& parameter, float value) {
+    const bool given = parameter.input < 0 ? node.attributes.has(parameter.name) : node.has_input(static_cast<size_t>(parameter.input));
+    if (!parameter.name.empty() && given) step.step.attributes.emplace_back(parameter.name, value);
+  };
+  write(function->a, values.a);
+  write(function->b, values.b);
+  return step;
+}
+
+DType dtype_of_value(const Graph& graph, ValueId id) {
+  if (id == kNoValue) return DType::undefined;
+  const Type& type = graph.type(id);
+  return type.is_tensor() && type.has_rank() ? type.dtype : DType::undefined;
+}
+
+bool has_one_element(const Graph& graph, ValueId id) {
+  const Type& type = graph.type(id);
+  return type.is_static() && type.static_shape().num_elements() == 1;
+}
+
+bool all_inputs_are(const Graph& graph, const Node& node, DType dtype, size_t first) {
+  for (size_t i = first; i < node.inputs.size(); ++i)
+    if (dtype_of_value(graph, node.inputs[i]) != dtype) return false;
+  return true;
+}
+
+const ScalarFunction* find_function_ignoring_case(std::string_view name) {
+  auto lower = [](char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); };
+  const auto* found = std::find_if(std::begin(kFunctions), std::end(kFunctions), [&](const ScalarFunction& function) {
+    return std::equal(name.begin(), name.end(), function.name.begin(), function.name.end(),
+                      [&](char a, char b) { return lower(a) == lower(b); });
+  });
+  return found == std::end(kFunctions) ? nullptr : found;
+}
+
+Unary activation_named(std::string_view name) {
+  if (name.empty() || name == "none") return Unary::none;
+  const ScalarFunction* function = find_function(name);
+  if (!function || function->code == Unary::none) throw Error(ErrorCode::invalid_model, fmt::format("there is no activation \"{}\"", name));
+  return function->code;
+}
+
+}  // namespace ops
+}  // namespace treadle
