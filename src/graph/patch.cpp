@@ -8,6 +8,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -93,6 +94,7 @@ class PatchDriver {
                                                                                 : id;
     };
     removed_sources_.clear();
+    removed_metadata_.clear();
     std::vector<NodeId> made_nodes;
     for (Patch::Pending& pending : patch.pending_) {
       if (pending.is_constant) {
@@ -121,6 +123,10 @@ class PatchDriver {
       else
         sources.insert(sources.end(), std::make_move_iterator(it->begin()), std::make_move_iterator(it->end()));
     }
+    Provenance stands_for;
+    if (graph_.is_alive(matched)) stands_for.metadata = graph_.node(matched).metadata;
+    for (auto it = removed_metadata_.rbegin(); it != removed_metadata_.rend(); ++it) stands_for.merge_metadata(*it);
+    for (NodeId made_node : made_nodes) graph_.node(made_node).metadata = stands_for.metadata;
     for (size_t i = 0; i + 1 < made_nodes.size(); ++i) graph_.node(made_nodes[i]).sources = sources;
     if (!made_nodes.empty()) graph_.node(made_nodes.back()).sources = std::move(sources);
   }
@@ -157,6 +163,7 @@ class PatchDriver {
       stack.pop_back();
       if (!graph_.is_alive(candidate) || !is_unused(graph_, graph_.node(candidate))) continue;
       removed_sources_.push_back(std::move(graph_.node(candidate).sources));
+      if (!graph_.node(candidate).metadata.empty()) removed_metadata_.push_back(std::move(graph_.node(candidate).metadata));
       for (ValueId input : graph_.node(candidate).inputs) {
         if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
         stack.push_back(graph_.value(input).producer);
@@ -171,6 +178,7 @@ class PatchDriver {
   const PatchOptions& options_;
   std::string_view last_rule_;
   std::vector<std::vector<std::string>> removed_sources_;  // of the nodes that the patch in hand has made superfluous
+  std::vector<std::vector<std::pair<std::string, std::string>>> removed_metadata_;  // of the same
   std::deque<NodeId> queue_;
   std::vector<bool> queued_;
   int64_t count_ = 0;

@@ -64,14 +64,17 @@ void upgrade_graph(Graph& graph, const InferOptions* infer_options, std::vector<
       continue;
     }
     NodeId previous = graph.previous(id);
-    std::vector<std::string> sources = node.sources;
+    const std::vector<std::string> sources = node.sources;
+    const auto metadata = node.metadata;
     std::string context = describe(node);
     try {
       if (rewrite_once(graph, id)) {
         // Look at what stands in its place: new nodes stand for the same nodes of the model.
         id = previous == kNoNode ? graph.first() : graph.next(previous);
-        for (NodeId made = id; made != kNoNode && graph.node(made).sources.empty(); made = graph.next(made))
+        for (NodeId made = id; made != kNoNode && graph.node(made).sources.empty(); made = graph.next(made)) {
           graph.node(made).sources = sources;
+          if (graph.node(made).metadata.empty()) graph.node(made).metadata = metadata;
+        }
         continue;
       }
     } catch (Error& error) {

@@ -6,6 +6,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/channels_last.h"
@@ -29,16 +30,14 @@ bool is_explicit(const Attributes& attributes) {
 
 class LayoutPass {
  public:
-  LayoutPass(Graph& graph, int64_t limit) : g_(graph), left_(limit) {}
+  explicit LayoutPass(Rewriter& rewriter) : rewriter_(rewriter), g_(rewriter.graph()) {}
 
-  int64_t run() {
+  void run() {
     for (NodeId id : g_.order()) {
-      if (left_ <= moved_) break;
-      Node& node = g_.node(id);
+      const Node& node = g_.node(id);
       if (!node.bodies.empty() || node.outputs.empty() || node.outputs[0] == kNoValue) continue;
-      if (move(node)) ++moved_;
+      rewriter_.change(id, [&] { return move(node); });
     }
-    return moved_;
   }
 
  private:
@@ -146,8 +145,6 @@ class LayoutPass {
     const NodeId old = node.id;
     const std::vector<ValueId> outputs = node.outputs;
     const NodeId made = g_.add_node(std::move(spec), old);
-    g_.node(made).sources = g_.node(old).sources;
-    g_.node(made).metadata = g_.node(old).metadata;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i] == kNoValue) continue;
       const ValueId last = g_.node(made).outputs[i];
@@ -399,8 +396,6 @@ class LayoutPass {
     const ValueId out = node.outputs[0];
     spec.name = node.name;
     const NodeId made = g_.add_node(std::move(spec), node.id);
-    g_.node(made).sources = node.sources;
-    g_.node(made).metadata = node.metadata;
     g_.value(g_.node(made).outputs[0]).type = g_.type(out);
     g_.replace_uses(out, g_.node(made).outputs[0]);
     return true;
@@ -520,26 +515,20 @@ class LayoutPass {
     return true;
   }
 
+  Rewriter& rewriter_;
   Graph& g_;
-  int64_t left_, moved_ = 0;
   std::vector<ValueId> moved_values_;  // by value: the same with channels innermost
 };
-
-int64_t assign(Graph& graph, int64_t limit) {
-  int64_t count = LayoutPass(graph, limit).run();
-  for (NodeId id : graph.order())
-    for (Body& body : graph.node(id).bodies) count += assign(*body.graph, limit - count);
-  return count;
-}
 
 }  // namespace
 
 int64_t assign_layout(Graph& graph, int64_t limit) {
-  const int64_t count = assign(graph, limit);
-  if (count == 0) return 0;
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph([](Rewriter& inside) { LayoutPass(inside).run(); });
+  if (rewriter.count() == 0) return 0;
   remove_dead(graph, INT64_MAX);
   infer(graph);
-  return count;
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

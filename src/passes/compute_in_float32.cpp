@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "kernels/elementwise/convert.h"
 #include "passes/whole_graph.h"
 
@@ -22,24 +23,22 @@ bool is_worth_while(const Node& node) { return node.op && node.op->half == HalfF
 
 class Float32Pass {
  public:
-  Float32Pass(Graph& graph, size_t max_bytes, int64_t limit) : g_(graph), max_bytes_(max_bytes), left_(limit) {}
+  Float32Pass(Rewriter& rewriter, size_t max_bytes) : rewriter_(rewriter), g_(rewriter.graph()), max_bytes_(max_bytes) {}
 
-  int64_t run() {
+  void run() {
     const std::vector<NodeId> order = g_.order();
     const bool worth_while = std::any_of(order.begin(), order.end(), [&](NodeId id) {
       const Node& node = g_.node(id);
       return is_worth_while(node) && reads_half(node);
     });
-    if (!worth_while) return 0;
+    if (!worth_while) return;
     for (NodeId id : order) {
-      if (left_ <= count_) break;
-      Node& node = g_.node(id);
-      if (node.is("Cast") ? read_wide(node) : is_to_convert(node)) {
-        if (!node.is("Cast")) convert(id);
-        ++count_;
-      }
+      const Node& node = g_.node(id);
+      if (node.is("Cast"))
+        rewriter_.change(id, [&] { return read_wide(node); });
+      else if (is_to_convert(node))
+        rewriter_.change(id, [&] { return convert(id); });
     }
-    return count_;
   }
 
  private:
@@ -124,7 +123,7 @@ class Float32Pass {
     return result;
   }
 
-  void convert(NodeId id) {
+  bool convert(NodeId id) {
     for (size_t i = 0; i < g_.node(id).inputs.size(); ++i) {
       const ValueId input = g_.node(id).inputs[i];
       if (is_half_tensor(input)) g_.set_input(id, i, widened(input, id));
@@ -143,27 +142,22 @@ class Float32Pass {
       g_.set_input(producer, 0, out);
       set_wide(rounded, out);
     }
+    return true;
   }
 
+  Rewriter& rewriter_;
   Graph& g_;
   size_t max_bytes_;
-  int64_t left_, count_ = 0;
   std::vector<ValueId> wide_;  // by value of 16 bits: the same in float32
 };
-
-int64_t convert_graph(Graph& graph, size_t max_bytes, int64_t limit) {
-  int64_t count = Float32Pass(graph, max_bytes, limit).run();
-  for (NodeId id : graph.order())
-    for (Body& body : graph.node(id).bodies) count += convert_graph(*body.graph, max_bytes, limit - count);
-  return count;
-}
 
 }  // namespace
 
 int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit) {
-  const int64_t count = convert_graph(graph, budget.max_bytes_each, limit);
-  if (count > 0) remove_dead(graph, INT64_MAX);
-  return count;
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph([&](Rewriter& inside) { Float32Pass(inside, budget.max_bytes_each).run(); });
+  if (rewriter.count() > 0) remove_dead(graph, INT64_MAX);
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

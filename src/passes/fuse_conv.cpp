@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "graph/rewriter.h"
 #include "graph/scalar_function.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
@@ -36,14 +37,14 @@ std::optional<Activation> activation_of(const Graph& graph, const Node& node) {
 
 class ConvFusion {
  public:
-  ConvFusion(Graph& graph, int64_t limit) : g_(graph), left_(limit) {}
+  explicit ConvFusion(Rewriter& rewriter) : rewriter_(rewriter), g_(rewriter.graph()) {}
 
-  int64_t run() {
+  void run() {
     for (NodeId id : g_.order()) {
       if (!g_.is_alive(id) || !is_fusible(g_.node(id))) continue;
-      while (left_ > count_ && take_next(id)) ++count_;
+      while (rewriter_.change(id, [&] { return take_next(id); })) {
+      }
     }
-    return count_;
   }
 
  private:
@@ -79,7 +80,7 @@ class ConvFusion {
     if (!next.is("ByteTable", "treadle") || next.inputs[0] != y) return false;
     const ValueId table = next.inputs[1];
     const DType dtype = g_.type(next.outputs[0]).dtype;
-    absorb(id, next);
+    rewriter_.absorb(id, next.id);
     g_.resize_inputs(id, 10);
     g_.set_input(id, 9, table);
     g_.node(id).attributes.set("dtype", static_cast<int64_t>(dtype));
@@ -92,7 +93,7 @@ class ConvFusion {
     conv.attributes.set("activation", std::string(activation.name));
     conv.attributes.set("alpha", activation.alpha);
     conv.attributes.set("beta", activation.beta);
-    absorb(id, next);
+    rewriter_.absorb(id, next.id);
     return true;
   }
 
@@ -127,13 +128,9 @@ class ConvFusion {
           (std::abs(gate.attributes.get_float("alpha", 0.2F) - 1.0F / 6) > 1e-7F || gate.attributes.get_float("beta", 0.5F) != 0.5F))
         continue;
       const NodeId gate_id = gate.id;
-      const std::vector<std::string> sources = gate.sources;
       take_activation(id, product, {sigmoid ? "silu" : "hard_swish", 1.0F});
-      if (g_.is_alive(gate_id)) {
-        g_.remove_node(gate_id);
-        Node& conv = g_.node(id);
-        conv.sources.insert(conv.sources.end(), sources.begin(), sources.end());
-      }
+      rewriter_.stand_for(id, gate_id);
+      g_.remove_node(gate_id);
       return true;
     }
     return false;
@@ -147,35 +144,20 @@ class ConvFusion {
     g_.move_before(id, before);  // the other operand may be computed after the convolution
     if (g_.node(id).num_formal_inputs < 4) g_.resize_inputs(id, 4);
     g_.set_input(id, 3, other);
-    absorb(id, g_.node(before));
+    rewriter_.absorb(id, before);
     return true;
   }
 
-  /// The node's output becomes `next`'s.
-  void absorb(NodeId id, const Node& next) {
-    const NodeId gone = next.id;
-    const ValueId y = g_.node(id).outputs[0], out = next.outputs[0];
-    const std::vector<std::string> sources = next.sources;
-    const std::string name = g_.value(out).name;
-    g_.replace_uses(out, y);
-    g_.remove_node(gone);
-    g_.rename_value(out, name + "/fused");
-    g_.rename_value(y, name);
-    Node& conv = g_.node(id);
-    conv.sources.insert(conv.sources.end(), sources.begin(), sources.end());
-  }
-
+  Rewriter& rewriter_;
   Graph& g_;
-  int64_t left_, count_ = 0;
 };
 
 }  // namespace
 
 int64_t fuse_conv(Graph& graph, int64_t limit) {
-  int64_t count = ConvFusion(graph, limit).run();
-  for (NodeId id : graph.order())
-    for (Body& body : graph.node(id).bodies) count += fuse_conv(*body.graph, limit - count);
-  return count;
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph([](Rewriter& inside) { ConvFusion(inside).run(); });
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
@@ -38,13 +39,10 @@ bool is_large(const Type& type) {
   return false;
 }
 
-}  // namespace
-
-int64_t fuse_depthwise(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+void depthwise_in(Rewriter& rewriter) {
+  Graph& graph = rewriter.graph();
   for (NodeId id : graph.order()) {
-    for (Body& body : graph.node(id).bodies) count += fuse_depthwise(*body.graph, limit - count);
-    if (count >= limit || !is_depthwise(graph, graph.node(id))) continue;
+    if (rewriter.is_at_limit() || !is_depthwise(graph, graph.node(id))) continue;
     const Node& depthwise = graph.node(id);
     const ValueId between = depthwise.inputs[0];
     const NodeId producer = graph.value(between).producer;
@@ -63,10 +61,16 @@ int64_t fuse_depthwise(Graph& graph, int64_t limit) {
     spec.attributes.set("planes", first.attributes.get_int("planes", 0));
     for (const char* name : {"dilations", "pads", "strides"})
       spec.attributes.set(fmt::format("inner_{}", name), first.attributes.get_ints(name));
-    replace_pair(graph, producer, id, std::move(spec));
-    ++count;
+    replace_pair(rewriter, producer, id, std::move(spec));
   }
-  return count;
+}
+
+}  // namespace
+
+int64_t fuse_depthwise(Graph& graph, int64_t limit) {
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph(depthwise_in);
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

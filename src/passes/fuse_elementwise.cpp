@@ -8,6 +8,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "ops/fused_elementwise.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
@@ -33,18 +34,14 @@ bool is_quantisation(const Node& node) {
 
 class ElementwiseFuser {
  public:
-  ElementwiseFuser(Graph& graph, int64_t limit, bool keep_quantisation)
-      : graph_(graph), limit_(limit), keep_quantisation_(keep_quantisation) {}
+  ElementwiseFuser(Rewriter& rewriter, bool keep_quantisation)
+      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantisation_(keep_quantisation) {}
 
-  int64_t run() {
+  void run() {
     std::vector<NodeId> order = graph_.order();
     for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = i;
-    for (auto it = order.rbegin(); it != order.rend() && count_ < limit_; ++it) {
-      if (!graph_.is_alive(*it)) continue;
-      for (Body& body : graph_.node(*it).bodies) count_ += fuse_elementwise(*body.graph, limit_ - count_, keep_quantisation_);
-      if (is_candidate(graph_.node(*it)) && fuse(*it)) ++count_;
-    }
-    return count_;
+    for (auto it = order.rbegin(); it != order.rend(); ++it)
+      if (graph_.is_alive(*it) && is_candidate(graph_.node(*it))) fuse(*it);
   }
 
  private:
@@ -120,12 +117,16 @@ class ElementwiseFuser {
     return zero_;
   }
 
-  bool fuse(NodeId root) {
+  void fuse(NodeId root) {
     const std::vector<NodeId> group = group_of(root);
     // A quantisation by itself is one step in vectors, too.
-    if (group.size() < 2 && !is_quantisation(graph_.node(root))) return false;
+    if (group.size() < 2 && !is_quantisation(graph_.node(root))) return;
+    rewriter_.change(group, [&] { return fuse(group, root); });
+  }
+  bool fuse(const std::vector<NodeId>& group, NodeId root) {
     const Chain chain = chain_of(group);
-    const DType dtype = graph_.type(graph_.node(root).outputs[0]).dtype;
+    const ValueId old = graph_.node(root).outputs[0];
+    const DType dtype = graph_.type(old).dtype;
     std::vector<DType> dtypes;
     for (ValueId input : chain.inputs) dtypes.push_back(graph_.type(input).dtype);
     try {
@@ -133,32 +134,22 @@ class ElementwiseFuser {
     } catch (const Error&) {
       return false;  // more inputs or waiting values than the interpreter has
     }
-    const ValueId old = graph_.node(root).outputs[0];
     NodeSpec spec{.op_type = "FusedElementwise",
                   .inputs = chain.inputs,
                   .attributes = {{"steps", chain.steps}},
                   .domain = "treadle",
                   .name = graph_.node(root).name};
     if (dtype != DType::float32) spec.attributes.set("dtype", static_cast<int64_t>(dtype));
-    const NodeId made = graph_.add_node(std::move(spec), root);
-    infer_node(graph_, made);
-    const ValueId result = graph_.node(made).outputs[0];
+    const ValueId result = rewriter_.add(std::move(spec), root);
     graph_.value(result).type = merge(graph_.type(result), graph_.type(old));
-    for (NodeId id : group) {
-      const std::vector<std::string>& sources = graph_.node(id).sources;
-      graph_.node(made).sources.insert(graph_.node(made).sources.end(), sources.begin(), sources.end());
-    }
-    place_[made] = place_[root];
-    graph_.replace_uses(old, result);
+    place_[graph_.value(result).producer] = place_[root];
+    rewriter_.replace(old, result);
     for (auto it = group.rbegin(); it != group.rend(); ++it) graph_.remove_node(*it);
-    const std::string name = graph_.value(old).name;
-    graph_.rename_value(old, name + "/replaced");
-    graph_.rename_value(result, name);
     return true;
   }
 
+  Rewriter& rewriter_;
   Graph& graph_;
-  int64_t limit_, count_ = 0;
   bool keep_quantisation_;
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
@@ -167,7 +158,9 @@ class ElementwiseFuser {
 }  // namespace
 
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation) {
-  return ElementwiseFuser(graph, limit, keep_quantisation).run();
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation).run(); });
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

@@ -2,6 +2,7 @@
 // else reads the product. The kernel scales the weights instead of the image where these are fewer: the results differ by roundings.
 #include <algorithm>
 
+#include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
@@ -18,21 +19,18 @@ bool is_plain_pointwise(const Graph& graph, const Node& node) {
   return w.has_rank() && w.rank() == 4 && (*w.shape)[2] == Dim(1) && (*w.shape)[3] == Dim(1) && all(strides, 1) && all(pads, 0);
 }
 
-void replace_pair(Graph& graph, NodeId first, NodeId last, NodeSpec spec) {
-  std::vector<std::string> sources = graph.node(first).sources;
-  const Node& replaced = graph.node(last);
-  sources.insert(sources.end(), replaced.sources.begin(), replaced.sources.end());
-  const ValueId out = replaced.outputs[0];
-  const std::string name = graph.value(out).name;
-  const NodeId made = graph.add_node(std::move(spec), last);
-  graph.node(made).sources = std::move(sources);
-  const ValueId result = graph.node(made).outputs[0];
-  graph.value(result).type = graph.type(out);
-  graph.replace_uses(out, result);
-  graph.remove_node(last);
-  graph.remove_node(first);
-  graph.rename_value(out, name + "/fused");
-  graph.rename_value(result, name);
+void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec) {
+  const NodeId pair[] = {first, last};
+  rewriter.change(pair, [&] {
+    Graph& graph = rewriter.graph();
+    const ValueId out = graph.node(last).outputs[0];
+    const ValueId result = graph.node(graph.add_node(std::move(spec), last)).outputs[0];
+    graph.value(result).type = graph.type(out);
+    rewriter.replace(out, result);
+    graph.remove_node(last);
+    graph.remove_node(first);
+    return true;
+  });
 }
 
 namespace {
@@ -46,14 +44,11 @@ bool scales_channels(const Type& s, const Type& x) {
   return factors[0] == image[0] && factors[1] == Dim(1) && factors[2] == Dim(1) && factors[3] == image[3];
 }
 
-}  // namespace
-
-int64_t fuse_scale(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+void scale_in(Rewriter& rewriter) {
+  Graph& graph = rewriter.graph();
   for (NodeId id : graph.order()) {
-    for (Body& body : graph.node(id).bodies) count += fuse_scale(*body.graph, limit - count);
     const Node& conv = graph.node(id);
-    if (count >= limit || !is_plain_pointwise(graph, conv)) continue;
+    if (rewriter.is_at_limit() || !is_plain_pointwise(graph, conv)) continue;
     const ValueId product = conv.inputs[0];
     const Node* mul = producer_of(graph, product);
     if (!mul || !mul->is("Mul") || !is_used_once(graph, product)) continue;
@@ -64,10 +59,16 @@ int64_t fuse_scale(Graph& graph, int64_t limit) {
     spec.name = conv.name;
     spec.inputs = {mul->inputs[second ? 0 : 1], mul->inputs[second ? 1 : 0]};
     spec.inputs.insert(spec.inputs.end(), conv.inputs.begin() + 1, conv.inputs.end());
-    replace_pair(graph, graph.value(product).producer, id, std::move(spec));
-    ++count;
+    replace_pair(rewriter, graph.value(product).producer, id, std::move(spec));
   }
-  return count;
+}
+
+}  // namespace
+
+int64_t fuse_scale(Graph& graph, int64_t limit) {
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph(scale_in);
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

@@ -9,6 +9,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "treadle/error.h"
 
 namespace treadle::passes {
@@ -22,7 +23,8 @@ constexpr std::pair<std::string_view, StorageType> kNames[] = {{"default", Stora
 
 class Storages {
  public:
-  Storages(Graph& graph, const std::function<void(const std::string&)>& fallback) : graph_(graph), fallback_(fallback) {}
+  Storages(Rewriter& rewriter, const std::function<void(const std::string&)>& fallback)
+      : rewriter_(rewriter), graph_(rewriter.graph()), fallback_(fallback) {}
 
   void make_sparse(ValueId input, StorageType storage) {
     Type& type = graph_.value(input).type;
@@ -39,14 +41,20 @@ class Storages {
     Node& node = graph_.node(id);
     const auto sparse = std::find_if(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return is(input); });
     if (sparse == node.inputs.end()) return;
-    if (product(id) || rows(id) || pointwise(id)) return;
-    for (size_t i = 0; i < graph_.node(id).inputs.size(); ++i)
-      if (const ValueId input = graph_.node(id).inputs[i]; is(input)) graph_.set_input(id, i, dense(input, id));
+    rewriter_.change(id, [&] {
+      if (!product(id) && !rows(id) && !pointwise(id)) read_dense(id);
+      return true;
+    });
   }
 
   std::map<ValueId, StorageType> take() { return std::move(storages_); }
 
  private:
+  void read_dense(NodeId id) {
+    for (size_t i = 0; i < graph_.node(id).inputs.size(); ++i)
+      if (const ValueId input = graph_.node(id).inputs[i]; is(input)) graph_.set_input(id, i, dense(input, id));
+  }
+
   bool is(ValueId value) const { return value != kNoValue && storages_.contains(value); }
   StorageType of(ValueId value) const {
     auto found = storages_.find(value);
@@ -57,19 +65,13 @@ class Storages {
   }
 
   ValueId add(NodeId before, std::string op, std::vector<ValueId> inputs, Attributes attributes = {}, std::string domain = "treadle") {
-    const std::vector<std::string> sources = graph_.node(before).sources;
-    const auto metadata = graph_.node(before).metadata;
     const std::string name = graph_.node(before).name;
-    const NodeId made = graph_.add_node({.op_type = std::move(op),
-                                         .inputs = std::move(inputs),
-                                         .attributes = std::move(attributes),
-                                         .domain = std::move(domain),
-                                         .name = name},
-                                        before);
-    graph_.node(made).sources = sources;
-    graph_.node(made).metadata = metadata;
-    infer_node(graph_, made);
-    return graph_.node(made).outputs[0];
+    return rewriter_.add({.op_type = std::move(op),
+                          .inputs = std::move(inputs),
+                          .attributes = std::move(attributes),
+                          .domain = std::move(domain),
+                          .name = name},
+                         before);
   }
 
   // One dense copy of a value, for all who want one.
@@ -84,11 +86,8 @@ class Storages {
 
   void replace(NodeId id, ValueId by) {
     const ValueId old = graph_.node(id).outputs[0];
-    const std::string name = graph_.value(old).name;
-    graph_.replace_uses(old, by);
+    rewriter_.replace(old, by);
     graph_.remove_node(id);
-    graph_.rename_value(old, graph_.unique_name(name + "_dense"));
-    graph_.rename_value(by, name);
   }
 
   bool product(NodeId id) {
@@ -142,6 +141,7 @@ class Storages {
     return true;
   }
 
+  Rewriter& rewriter_;
   Graph& graph_;
   const std::function<void(const std::string&)>& fallback_;
   std::map<ValueId, StorageType> storages_;
@@ -180,7 +180,8 @@ std::string_view name_of(StorageType storage) {
 
 std::map<ValueId, StorageType> infer_storage(Graph& graph, const std::map<std::string, std::string>& inputs,
                                              const std::function<void(const std::string&)>& fallback) {
-  Storages storages(graph, fallback);
+  Rewriter rewriter(graph);
+  Storages storages(rewriter, fallback);
   bool any = false;
   for (ValueId input : graph.inputs) {
     auto found = inputs.find(graph.value(input).name);

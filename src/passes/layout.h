@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "graph/graph.h"
+#include "graph/rewriter.h"
 
 namespace treadle::passes {
 
@@ -16,8 +17,8 @@ int64_t assign_layout(Graph& graph, int64_t limit);
 int64_t fuse_conv(Graph& graph, int64_t limit);
 
 /// Puts a node of `spec` in the place of `last` and of `first`, whose only output only `last` reads; it has the name of last's output and
-/// the sources of both.
-void replace_pair(Graph& graph, NodeId first, NodeId last, NodeSpec spec);
+/// stands for both. Does nothing at the limit.
+void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec);
 
 /// Pointwise convolutions of images whose channels are scaled take the scaling over, after fuse_conv.
 int64_t fuse_scale(Graph& graph, int64_t limit);

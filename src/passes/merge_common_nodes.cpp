@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -53,10 +54,10 @@ bool can_merge(const Node& node) {
   return node.op && node.op->deterministic && node.bodies.empty() && !node.outputs.empty() && !node.op->barrier;
 }
 
-int64_t merge_constants(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+void merge_constants(Rewriter& rewriter) {
+  Graph& graph = rewriter.graph();
   std::unordered_multimap<size_t, ValueId> seen;
-  for (size_t i = 0; i < graph.num_values() && count < limit; ++i) {
+  for (size_t i = 0; i < graph.num_values() && !rewriter.is_at_limit(); ++i) {
     ValueId id{static_cast<uint32_t>(i)};
     const Tensor* tensor = graph.stored_tensor(id);
     if (!tensor || !tensor->is_contiguous() || (graph.value(id).uses.empty() && !graph.is_output(id))) continue;
@@ -67,17 +68,18 @@ int64_t merge_constants(Graph& graph, int64_t limit) {
       seen.emplace(hash, id);
       continue;
     }
-    graph.replace_uses(id, same->second);
-    ++count;
+    rewriter.change(std::span<const NodeId>(), [&] {
+      graph.replace_uses(id, same->second);
+      return true;
+    });
   }
-  return count;
 }
 
-int64_t merge_nodes(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+void merge_nodes(Rewriter& rewriter) {
+  Graph& graph = rewriter.graph();
   std::unordered_multimap<size_t, NodeId> seen;
   for (NodeId id : graph.order()) {
-    if (count >= limit) break;
+    if (rewriter.is_at_limit()) break;
     if (!can_merge(graph.node(id))) continue;
     size_t hash = hash_of(graph.node(id));
     auto [first, last] = seen.equal_range(hash);
@@ -86,29 +88,31 @@ int64_t merge_nodes(Graph& graph, int64_t limit) {
       seen.emplace(hash, id);
       continue;
     }
-    Node &kept = graph.node(same->second), &merged = graph.node(id);
-    for (size_t i = 0; i < merged.outputs.size(); ++i) {
-      if (merged.outputs[i] == kNoValue) continue;
-      Value &to = graph.value(kept.outputs[i]), &from = graph.value(merged.outputs[i]);
-      to.type = merge(to.type, from.type);
-      if (!to.known) to.known = from.known;
-      graph.replace_uses(merged.outputs[i], kept.outputs[i]);
-    }
-    kept.sources.insert(kept.sources.end(), merged.sources.begin(), merged.sources.end());
-    graph.remove_node(id);
-    ++count;
+    const Node &kept = graph.node(same->second), &merged = graph.node(id);
+    rewriter.change(std::span<const NodeId>(), [&] {
+      for (size_t i = 0; i < merged.outputs.size(); ++i) {
+        if (merged.outputs[i] == kNoValue) continue;
+        Value &to = graph.value(kept.outputs[i]), &from = graph.value(merged.outputs[i]);
+        to.type = merge(to.type, from.type);
+        if (!to.known) to.known = from.known;
+        graph.replace_uses(merged.outputs[i], kept.outputs[i]);
+      }
+      rewriter.stand_for(kept.id, id);
+      graph.remove_node(id);
+      return true;
+    });
   }
-  return count;
 }
 
 }  // namespace
 
 int64_t merge_common_nodes(Graph& graph, int64_t limit) {
-  int64_t count = merge_constants(graph, limit);
-  count += merge_nodes(graph, limit - count);
-  for (NodeId id : graph.order())
-    for (Body& body : graph.node(id).bodies) count += merge_common_nodes(*body.graph, limit - count);
-  return count;
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph([](Rewriter& inside) {
+    merge_constants(inside);
+    merge_nodes(inside);
+  });
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "graph/rewriter.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
 
@@ -116,13 +117,15 @@ class Pieces {
   std::vector<std::vector<size_t>> axes_;
 };
 
-ValueId reshaped(Graph& graph, ValueId value, const Extents& to, const Node& like) {
+ValueId reshaped(Rewriter& rewriter, ValueId value, const Extents& to, const Node& like) {
+  Graph& graph = rewriter.graph();
   if (extents_of(graph.type(value)) == to) return value;
   const ValueId shape = graph.add_constant(like.name + "/shape", Tensor::vector<int64_t>(to));
-  return add_inferred(graph, {.op_type = "Reshape", .inputs = {value, shape}, .name = like.name}, like.id, like.sources);
+  return rewriter.add({.op_type = "Reshape", .inputs = {value, shape}, .name = like.name}, like.id);
 }
 
-bool merge(Graph& graph, NodeId last) {
+bool merge(Rewriter& rewriter, NodeId last) {
+  Graph& graph = rewriter.graph();
   const Node& outer = graph.node(last);
   // The views between, from the last to the first.
   std::vector<NodeId> chain{last};
@@ -143,28 +146,30 @@ bool merge(Graph& graph, NodeId last) {
   if (!pieces.transpose(first) || !pieces.reshape(*between) || !pieces.transpose(second)) return false;
   const Pieces::Movement m = pieces.movement();
   if (m.extents.size() > kMaxRank) return false;
-  ValueId moved = reshaped(graph, x, m.extents, outer);
-  if (!std::is_sorted(m.perm.begin(), m.perm.end())) {
-    NodeSpec spec{.op_type = "Transpose", .inputs = {moved}, .name = outer.name};
-    spec.attributes.set("perm", m.perm);
-    moved = add_inferred(graph, std::move(spec), outer.id, outer.sources);
-  }
-  moved = reshaped(graph, moved, *to, outer);
-  if (moved == x) return false;  // for another rule
-  graph.replace_uses(outer.outputs[0], moved);
-  for (NodeId id : chain) graph.remove_node(id);
-  return true;
+  return rewriter.change(chain, [&] {
+    ValueId moved = reshaped(rewriter, x, m.extents, outer);
+    if (!std::is_sorted(m.perm.begin(), m.perm.end())) {
+      NodeSpec spec{.op_type = "Transpose", .inputs = {moved}, .name = outer.name};
+      spec.attributes.set("perm", m.perm);
+      moved = rewriter.add(std::move(spec), outer.id);
+    }
+    moved = reshaped(rewriter, moved, *to, outer);
+    if (moved == x) return false;  // for another rule
+    graph.replace_uses(outer.outputs[0], moved);
+    for (NodeId id : chain) graph.remove_node(id);
+    return true;
+  });
 }
 
 }  // namespace
 
 int64_t merge_movements(Graph& graph, int64_t limit) {
-  int64_t count = 0;
-  for (NodeId id : graph.order()) {
-    for (Body& body : graph.node(id).bodies) count += merge_movements(*body.graph, limit - count);
-    if (count < limit && graph.is_alive(id) && graph.node(id).is("Transpose") && merge(graph, id)) ++count;
-  }
-  return count;
+  Rewriter rewriter(graph, limit);
+  rewriter.for_each_graph([](Rewriter& inside) {
+    for (NodeId id : inside.graph().order())
+      if (inside.graph().is_alive(id) && inside.graph().node(id).is("Transpose")) merge(inside, id);
+  });
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

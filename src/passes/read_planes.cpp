@@ -1,5 +1,6 @@
 // NhwcConv(Transpose(x)) -> NhwcConv(x, planes = 1) for an input of the model with a few channels, which nothing else reads so. The kernel
 // copies the image anyway, to pad it, and puts the channels innermost on the way.
+#include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
@@ -20,9 +21,9 @@ bool is_padded(const Node& conv) {
 }  // namespace
 
 int64_t read_planes(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+  Rewriter rewriter(graph, limit);
   for (NodeId id : graph.order()) {
-    if (count >= limit) break;
+    if (rewriter.is_at_limit()) break;
     const Node& conv = graph.node(id);
     if (!conv.is("NhwcConv", "treadle") || conv.attributes.get_int("group", 1) != 1 || !is_padded(conv)) continue;
     const ValueId image = conv.inputs[0];
@@ -35,12 +36,15 @@ int64_t read_planes(Graph& graph, int64_t limit) {
         !has_perm(transpose, channels_last_order(type.rank())))
       continue;
     const NodeId moved = transpose->id;
-    graph.set_input(id, 0, input);
-    graph.node(id).attributes.set("planes", int64_t{1});
-    graph.remove_node(moved);
-    ++count;
+    rewriter.change(id, [&] {
+      rewriter.stand_for(id, moved);
+      graph.set_input(id, 0, input);
+      graph.node(id).attributes.set("planes", int64_t{1});
+      graph.remove_node(moved);
+      return true;
+    });
   }
-  return count;
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

@@ -2,6 +2,7 @@
 // that stacks the caches of all layers is read by. A Gather copies; the outputs of a Split lie in its input, and a Squeeze is a view.
 #include <algorithm>
 
+#include "graph/rewriter.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
 
@@ -32,33 +33,36 @@ std::vector<std::vector<NodeId>> find_gathers(const Graph& graph, ValueId input)
 }  // namespace
 
 int64_t split_inputs(Graph& graph, int64_t limit) {
-  int64_t count = 0;
-  for (size_t i = 0; i < graph.inputs.size() && count < limit; ++i) {
+  Rewriter rewriter(graph, limit);
+  for (size_t i = 0; i < graph.inputs.size() && !rewriter.is_at_limit(); ++i) {
     const ValueId input = graph.inputs[i];
     const auto taken = find_gathers(graph, input);
     if (taken.empty()) continue;
-    // In front of all nodes: an input is there from the start.
-    const Node& some = graph.node(taken[0][0]);
-    NodeSpec spec{.op_type = "Split", .inputs = {input}, .name = some.name, .num_outputs = static_cast<int>(taken.size())};
-    spec.attributes.set("axis", int64_t{0});
-    spec.attributes.set("num_outputs", static_cast<int64_t>(taken.size()));
-    const std::vector<std::string> sources = some.sources;
-    const ValueId first = add_inferred(graph, std::move(spec), graph.first(), sources);
-    const NodeId split = graph.value(first).producer, behind = graph.next(split);
-    const ValueId axis = graph.add_constant(graph.value(input).name + "/axis", Tensor::vector<int64_t>(std::vector<int64_t>{0}));
-    for (size_t k = 0; k < taken.size(); ++k) {
-      const ValueId part = graph.node(split).outputs[k];
-      for (NodeId gather : taken[k]) {
-        const ValueId element = add_inferred(graph, {.op_type = "Squeeze", .inputs = {part, axis}, .name = graph.node(gather).name}, behind,
-                                             graph.node(gather).sources);
-        graph.replace_uses(graph.node(gather).outputs[0], element);
+    std::vector<NodeId> all;
+    for (const auto& gathers : taken) all.insert(all.end(), gathers.begin(), gathers.end());
+    rewriter.change(all, [&] {
+      // In front of all nodes: an input is there from the start.
+      const Node& some = graph.node(taken[0][0]);
+      NodeSpec spec{.op_type = "Split", .inputs = {input}, .name = some.name, .num_outputs = static_cast<int>(taken.size())};
+      spec.attributes.set("axis", int64_t{0});
+      spec.attributes.set("num_outputs", static_cast<int64_t>(taken.size()));
+      const ValueId first = rewriter.add(std::move(spec), graph.first());
+      const NodeId split = graph.value(first).producer, behind = graph.next(split);
+      const ValueId axis = graph.add_constant(graph.value(input).name + "/axis", Tensor::vector<int64_t>(std::vector<int64_t>{0}));
+      for (size_t k = 0; k < taken.size(); ++k) {
+        const ValueId part = graph.node(split).outputs[k];
+        for (NodeId gather : taken[k]) {
+          const ValueId element = add_inferred(graph, {.op_type = "Squeeze", .inputs = {part, axis}, .name = graph.node(gather).name},
+                                               behind, graph.node(gather).sources);
+          graph.replace_uses(graph.node(gather).outputs[0], element);
+        }
       }
-    }
-    for (const auto& gathers : taken)
-      for (NodeId gather : gathers) graph.remove_node(gather);
-    ++count;
+      for (const auto& gathers : taken)
+        for (NodeId gather : gathers) graph.remove_node(gather);
+      return true;
+    });
   }
-  return count;
+  return rewriter.count();
 }
 
 }  // namespace treadle::passes

@@ -1,0 +1,95 @@
+// The hand through which passes change a graph. It goes into bodies, counts changes up to a limit (to bisect a fault), and sees to it that
+// what a change adds keeps what it stands for: the names of values, the sources of nodes, and their metadata.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace treadle {
+
+/// What a node stands for: nodes of the model as read, and their metadata_props (marks such as treadle.recompute).
+struct Provenance {
+  std::vector<std::string> sources;
+  std::vector<std::pair<std::string, std::string>> metadata;
+
+  /// Takes the node's into the list. Of two entries with one key the first stays.
+  void merge(const Node& node);
+  void merge_metadata(std::span<const std::pair<std::string, std::string>> more);
+};
+
+class Rewriter {
+ public:
+  explicit Rewriter(Graph& graph, int64_t limit = INT64_MAX) : graph_(graph), limit_(limit) {}
+  Rewriter(const Rewriter&) = delete;
+  Rewriter& operator=(const Rewriter&) = delete;
+
+  Graph& graph() const { return graph_; }
+  int64_t count() const { return count_; }
+  bool is_at_limit() const { return count_ >= limit_; }
+
+  /// Calls pass(Rewriter&) for the bodies of every node.
+  template <typename Fn>
+  void for_each_body(Fn&& pass) {
+    for (NodeId id : graph_.order()) for_each_body(id, pass);
+  }
+  template <typename Fn>
+  void for_each_body(NodeId id, Fn&& pass) {
+    if (!graph_.is_alive(id)) return;
+    for (Body& body : graph_.node(id).bodies) {
+      Rewriter inside(*body.graph, limit_ - count_);
+      pass(inside);
+      count_ += inside.count_;
+    }
+  }
+
+  /// Calls pass(Rewriter&) for this graph, then for all bodies in it.
+  template <typename Fn>
+  void for_each_graph(const Fn& pass) {
+    pass(*this);
+    for_each_body([&](Rewriter& inside) { inside.for_each_graph(pass); });
+  }
+
+  /// One change. The nodes that edit() adds stand for `origins`, which it may remove. edit() returns false if it has changed nothing.
+  /// Nothing happens at the limit.
+  template <typename Fn>
+  bool change(std::span<const NodeId> origins, Fn&& edit) {
+    if (is_at_limit()) return false;
+    const Mark mark = begin(origins);
+    const bool changed = edit();
+    end(mark);
+    count_ += changed ? 1 : 0;
+    return changed;
+  }
+  template <typename Fn>
+  bool change(NodeId origin, Fn&& edit) {
+    return change(std::span(&origin, 1), edit);
+  }
+
+  /// The output of a new node in front of `before` (kNoNode: at the end), its type inferred.
+  ValueId add(NodeSpec spec, NodeId before);
+  /// `with` takes the place and the name of `old`, whose producer stays or has gone.
+  void replace(ValueId old, ValueId with);
+  /// The node stands for what `gone` stands for as well, which is removed or is about to be.
+  void stand_for(NodeId id, NodeId gone);
+  /// The node takes over what `gone` computes, which is removed: its output's readers and name, its sources and metadata.
+  /// @pre the node's first output is read by `gone` only
+  void absorb(NodeId id, NodeId gone);
+
+ private:
+  struct Mark {
+    size_t first_node;  // nodes from here on are new
+    Provenance stands_for;
+  };
+  Mark begin(std::span<const NodeId> origins) const;
+  void end(const Mark& mark);
+
+  Graph& graph_;
+  int64_t limit_, count_ = 0;
+};
+
+}  // namespace treadle
