@@ -144,7 +144,7 @@ int list_options(const ListOptions& list) {
       "  TREADLE_SHARING_DIR says where jobs meet (docs/sharing.md); what a run computes depends on its options only\n");
   fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
   for (const passes::PassInfo& pass : passes::list_passes())
-    fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.inference_only ? " (inference only)" : "");
+    fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.conditions.inference_only() ? " (inference only)" : "");
   size_t standard = 0;
   for (const OpDef& op : all_ops()) standard += op.domain.empty();
   fmt::print("operators: {} of ai.onnx (opset {}), {} of other domains\n", standard, newest_opset(""), all_ops().size() - standard);

@@ -13,7 +13,26 @@
 
 namespace treadle::passes {
 
+/// How far the optimiser goes, as ONNX Runtime's levels say it. A level contains the ones before it.
+enum class Level : uint8_t {
+  basic = 1,     ///< constants are folded, what is redundant goes, and constants are merged into the operators that read them
+  extended = 2,  ///< several operators become one, also of the treadle domain
+  layout = 3,    ///< images have their channels innermost
+};
+
+/// What must hold for a pass to run, beside its level.
+struct PassConditions {
+  bool frozen_weights = false;        ///< it computes with the weights, or packs them: not where they change
+  bool not_before_autodiff = false;   ///< what it makes has no gradient, or does not hold in training
+  bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
+  bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
+  bool only_float32 = false;          ///< not where a precision below float32 is asked for
+
+  bool inference_only() const { return frozen_weights || not_before_autodiff; }
+};
+
 struct PipelineOptions {
+  Level level = Level::layout;
   bool training = false;                 ///< the graph will get, or has, a backward part: inference-only passes stay away
   std::vector<std::string> skip;         ///< passes and rules by name
   int64_t max_patches = INT64_MAX;       ///< stop after that many (to bisect a fault)
@@ -21,11 +40,10 @@ struct PipelineOptions {
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
   bool keep_quantisation = false;
-  /// Convolutions get their channels innermost. Not for a file: as functions of standard operators they are Transposes around each node,
-  /// and other runtimes have layouts of their own.
-  bool layout = true;
-  /// 16-bit floats are computed in float32, from converted constants. Not for a file, which would be twice as large.
-  bool widen = true;
+  /// The graph is written to a file: passes for this library's kernels stay away. Images keep their layout (as functions of standard
+  /// operators the others are Transposes around each node, and other runtimes have layouts of their own), 16-bit floats stay (the file
+  /// would be twice as large).
+  bool for_file = false;
   /// Faster arithmetic than float32 for some products and convolutions. Not for a file.
   PrecisionRules precision;
   /// Which ways convolutions may go. Not for a file.
@@ -45,8 +63,10 @@ void canonicalise(Graph& graph);
 void optimize(Graph& graph, const PipelineOptions& options = {});
 
 struct PassInfo {
-  std::string_view name, description;
-  bool inference_only;
+  std::string_view name;
+  Level level;
+  PassConditions conditions;
+  std::string_view description;
 };
 /// Every pass and rule, in order.
 std::vector<PassInfo> list_passes();

@@ -64,8 +64,7 @@ onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
     passes::optimize(
         *graph, {.skip = {"fuse-gelu", "fuse-normalization", "fuse-attention", "attention-layouts", "fuse-into-matmul", "fuse-elementwise"},
                  .keep_quantisation = true,
-                 .layout = false,
-                 .widen = false});
+                 .for_file = true});
   }
   onnx::ModelDef exported = onnx::export_model(*graph, &base);
   if (Editor(exported).opset("") < opset_for(o)) exported = onnx::export_model(*graph, &base, {.opset = static_cast<int>(opset_for(o))});

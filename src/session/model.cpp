@@ -130,7 +130,7 @@ void Model::save(const std::string& path, bool optimised, int opset) const {
   if (!optimised && !impl_->compiled) return onnx::write_model_file(impl_->def, path);
   std::unique_ptr<Graph> graph = impl_->import();
   onnx::upgrade(*graph);
-  passes::optimize(*graph, {.keep_quantisation = true, .layout = false, .widen = false});
+  passes::optimize(*graph, {.keep_quantisation = true, .for_file = true});
   onnx::write_model_file(onnx::export_model(*graph, &impl_->def, {.opset = opset}), path);
 }
 

@@ -123,7 +123,10 @@ const OptionInfo kTable[] = {
     {"thread_pool", "", "", "ThreadPool", "in place of the process's shared one; the numbers above cap what a run takes of it",
      [](const Options&) { return std::string(); }, nullptr},
     {"graph_optimization_level", "", "", "disable_all, basic, extended, layout, all",
-     "disable_all runs the graph as written; any other level runs all passes", level_name, set_level},
+     "disable_all runs the graph as written; basic folds constants and removes what is redundant; extended also fuses operators; layout "
+     "also puts "
+     "channels innermost; all runs every pass",
+     level_name, set_level},
     {"mode", "training_mode", "", "inference, training", "training leaves out the passes that hold for inference only",
      [](const Options& o) { return std::string(o.mode == SessionMode::training ? "training" : "inference"); },
      [](Options& o, Text v) {

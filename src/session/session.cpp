@@ -146,7 +146,9 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.training = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
-  pipeline.layout = pipeline.widen = !for_file;
+  pipeline.level =
+      static_cast<passes::Level>(std::min(static_cast<int>(options.graph_optimization_level), static_cast<int>(passes::Level::layout)));
+  pipeline.for_file = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   if (!(options.max_weight_expansion >= 1))
     throw Error(ErrorCode::invalid_argument,

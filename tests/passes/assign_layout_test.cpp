@@ -379,7 +379,7 @@ TEST(Pipeline, LayoutCanBeSkippedByName) {
   options.skip = {"assign-layout"};
   passes::optimize(*graph, options);
   EXPECT_EQ(count(*graph, "Conv"), 1);
-  passes::optimize(*other, {.layout = false});
+  passes::optimize(*other, {.level = passes::Level::extended});
   EXPECT_EQ(count(*other, "Conv"), 1);
 }
 

@@ -146,7 +146,7 @@ TEST(ComputeInFloat32, ConvolutionsGetTheirChannelsInnermostUnlessSkipped) {
   options.skip = {"compute-in-float32"};
   passes::optimize(*skipped, options);
   EXPECT_EQ(count(*skipped, "Cast"), 0);
-  passes::optimize(*for_file, {.layout = false, .widen = false});
+  passes::optimize(*for_file, {.for_file = true});
   EXPECT_EQ(count(*for_file, "Cast"), 0);
 }
 

@@ -107,5 +107,32 @@ TEST(Pipeline, ADeepChainOfIdentitiesCollapses) {
   verify(*graph);
 }
 
+// Levels mean what ONNX Runtime's do: constants and redundant nodes, then fused operators, then layouts.
+TEST(Pipeline, EachLevelContainsTheOneBefore) {
+  auto types_at = [](passes::Level level) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {1, 3, 8, 8});
+    ValueId conv = b.op("conv", "Conv", {b.op("copy", "Identity", {x}), b.weights("w", {4, 3, 3, 3})});
+    ValueId scaled = b.op("scaled", "Mul", {conv, b.scalar("two", 2)});
+    ValueId gate = b.op("gate", "Sigmoid", {b.op("e", "Exp", {b.input("z", {5})})});
+    b.output(b.op("relu", "Relu", {scaled}));
+    b.output(gate);
+    auto graph = b.take();
+    passes::optimize(*graph, {.level = level, .verify = true});
+    std::set<std::string> types;
+    for (NodeId id : graph->order()) types.insert(graph->node(id).op_type);
+    return types;
+  };
+  EXPECT_EQ(types_at(passes::Level::basic), (std::set<std::string>{"Conv", "Relu", "Exp", "Sigmoid"}));
+  EXPECT_EQ(types_at(passes::Level::extended), (std::set<std::string>{"Conv", "Relu", "FusedElementwise"}));
+  EXPECT_TRUE(types_at(passes::Level::layout).contains("NhwcConv"));
+}
+
+TEST(Pipeline, PassesHaveNamesOfTheirOwn) {
+  std::set<std::string_view> names;
+  for (const passes::PassInfo& pass : passes::list_passes()) EXPECT_TRUE(names.insert(pass.name).second) << pass.name;
+  EXPECT_GT(names.size(), 35U);
+}
+
 }  // namespace
 }  // namespace treadle
