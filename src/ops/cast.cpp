@@ -429,6 +429,16 @@ OpDef bit_cast() {
 
 }  // namespace
 
+namespace gradients {
+
+Result cast(GradientContext& g) {
+  const DType from = g.type(g.input(0)).dtype;
+  if (!is_float(from)) return {};
+  return {g.op("Cast", {g.grad_output(0)}, {{"to", static_cast<int64_t>(from)}})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> cast_ops() { return {cast(), cast_like(), bit_cast()}; }
 
 }  // namespace treadle::ops

@@ -108,6 +108,21 @@ void give_axis(Graph& graph, NodeId id) {
 
 }  // namespace
 
+namespace gradients {
+
+Result concat(GradientContext& g) {
+  const int rank = rank_of(g, g.output(0));
+  const int64_t axis = normalise_axis(g.attributes().get_int("axis"), rank);
+  const auto count = static_cast<size_t>(g.node().num_formal_inputs);
+  if (count == 1) return {g.grad_output(0)};
+  std::vector<ValueId> extents;
+  for (size_t i = 0; i < count; ++i) extents.push_back(g.op("Shape", {g.input(i)}, {{"start", axis}, {"end", axis + 1}}));
+  const ValueId sizes = g.op("Concat", std::move(extents), {{"axis", int64_t{0}}});
+  return g.op_n("Split", {g.grad_output(0), sizes}, static_cast<int>(count), {{"axis", axis}});
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> concat_ops() {
   return {{.name = "Concat",
            .since = {1, 4, 11, 13},

@@ -99,6 +99,21 @@ void drop_ratio(Graph& graph, NodeId id) { graph.node(id).attributes.erase("rati
 
 }  // namespace
 
+namespace gradients {
+
+// In training mode y = x * mask / (1 - ratio), else y = x.
+Result dropout(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  const Tensor* training = g.input(2) == kNoValue ? nullptr : g.graph().constant_tensor(g.input(2));
+  if (g.input(2) == kNoValue || (training && !*training->data<bool>())) return {dy};
+  ValueId ratio = g.input(1) == kNoValue ? g.scalar(0.5, dy) : g.input(1);
+  if (g.type(ratio).dtype != g.type(dy).dtype) ratio = g.op("Cast", {ratio}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
+  const ValueId scale = g.op("Where", {g.input(2), g.sub(g.scalar(1, dy), ratio), g.scalar(1, dy)});
+  return {masked(g, require_output(g, 1), g.div(dy, scale))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> dropout_ops() {
   return {
       {.name = "Dropout",

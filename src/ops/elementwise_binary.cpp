@@ -267,6 +267,47 @@ OpDef pow() {
 
 }  // namespace
 
+namespace gradients {
+
+Result add(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  return {g.unbroadcast(dy, g.input(0)), g.unbroadcast(dy, g.input(1))};
+}
+
+Result sub(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  return {g.unbroadcast(dy, g.input(0)), g.unbroadcast(g.neg(dy), g.input(1))};
+}
+
+Result mul(GradientContext& g) {
+  const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
+  return {g.unbroadcast(g.mul(dy, b), a), g.unbroadcast(g.mul(dy, a), b)};
+}
+
+// d(a / b)/db = -a / b^2 = -y / b
+Result div(GradientContext& g) {
+  const ValueId a = g.input(0), b = g.input(1);
+  const ValueId da = g.div(g.grad_output(0), b);
+  return {g.unbroadcast(da, a), g.unbroadcast(g.neg(g.mul(da, g.output(0))), b)};
+}
+
+// dx = dy * e * x^(e - 1); de = dy * y * log x where x > 0, and 0 elsewhere.
+Result pow(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  ValueId exponent = g.input(1);
+  if (g.type(exponent).dtype != g.type(x).dtype) exponent = g.op("Cast", {exponent}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  const ValueId power = g.graph().is_scalar_constant(g.input(1), 2) ? x : g.op("Pow", {x, g.sub(exponent, g.scalar(1, x))});
+  Result result{g.unbroadcast(g.mul(dy, g.mul(exponent, power)), x)};
+  if (!g.graph().value(g.input(1)).is_constant() && g.type(g.input(1)).dtype == g.type(x).dtype) {
+    const ValueId one = g.scalar(1, x);
+    const ValueId logarithm = g.op("Log", {g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), x, one})});
+    result.push_back(g.unbroadcast(g.mul(dy, g.mul(g.output(0), logarithm)), g.input(1)));
+  }
+  return result;
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> elementwise_binary_ops() {
   std::vector<OpDef> ops = {
       arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>(), {0, 0, true}, ChainOp::add,

@@ -90,6 +90,24 @@ void scalars_to_repeats(Graph& graph, NodeId id) {
 
 }  // namespace
 
+namespace gradients {
+
+Result expand(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
+
+// Every axis as two, the repeats and what was repeated.
+Result tile(GradientContext& g) {
+  const int rank = rank_of(g, g.input(0));
+  std::vector<int64_t> repeats;
+  for (int axis = 0; axis < rank; ++axis) repeats.push_back(2 * axis);
+  if (rank == 0) return {g.grad_output(0)};
+  auto as_column = [&](ValueId v) { return g.op("Unsqueeze", {v, g.ints({1})}); };
+  const ValueId pairs = g.op("Concat", {as_column(g.input(1)), as_column(g.shape_of(g.input(0)))}, {{"axis", int64_t{1}}});
+  const ValueId split = g.op("Reshape", {g.grad_output(0), g.op("Reshape", {pairs, g.ints({-1})})}, {{"allowzero", int64_t{1}}});
+  return {g.reduce_sum(split, std::move(repeats), /*keepdims=*/false)};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> expand_ops() {
   return {
       {.name = "Expand",

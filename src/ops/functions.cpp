@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <iterator>
+#include <numbers>
 
 #include "ops/gradients.h"
 #include "treadle/error.h"
@@ -14,6 +16,135 @@ namespace {
 
 using kernels::ChainOp;
 using kernels::Unary;
+using ops::masked;
+using Result = std::vector<ValueId>;
+
+// Gradients.
+
+/// The factor of dy for a function of one tensor.
+Result scaled(GradientContext& g, ValueId factor) { return {g.mul(g.grad_output(0), factor)}; }
+
+Result neg(GradientContext& g) { return {g.neg(g.grad_output(0))}; }
+
+Result abs(GradientContext& g) { return scaled(g, g.op("Sign", {g.input(0)})); }
+
+Result exp(GradientContext& g) { return scaled(g, g.output(0)); }
+
+Result log(GradientContext& g) { return {g.div(g.grad_output(0), g.input(0))}; }
+
+Result sqrt(GradientContext& g) { return {g.div(g.grad_output(0), g.mul(g.output(0), g.scalar(2, g.output(0))))}; }
+
+Result reciprocal(GradientContext& g) { return scaled(g, g.neg(g.mul(g.output(0), g.output(0)))); }
+
+Result sin(GradientContext& g) { return scaled(g, g.op("Cos", {g.input(0)})); }
+
+Result cos(GradientContext& g) { return scaled(g, g.neg(g.op("Sin", {g.input(0)}))); }
+
+// 2 / sqrt(pi) * exp(-x^2)
+Result erf(GradientContext& g) {
+  const ValueId x = g.input(0);
+  return scaled(g, g.mul(g.scalar(2 * std::numbers::inv_sqrtpi, x), g.op("Exp", {g.neg(g.mul(x, x))})));
+}
+
+Result relu(GradientContext& g) { return {masked(g, g.op("Greater", {g.output(0), g.scalar(0, g.output(0))}), g.grad_output(0))}; }
+
+Result leaky_relu(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const double alpha = static_cast<double>(g.attributes().get_float("alpha", 0.01F));
+  return {g.op("Where", {g.op("Less", {x, g.scalar(0, x)}), g.mul(dy, g.scalar(alpha, dy)), dy})};
+}
+
+// y (1 - y)
+Result sigmoid(GradientContext& g) {
+  const ValueId y = g.output(0);
+  return scaled(g, g.mul(y, g.sub(g.scalar(1, y), y)));
+}
+
+// 1 - y^2
+Result tanh(GradientContext& g) {
+  const ValueId y = g.output(0);
+  return scaled(g, g.sub(g.scalar(1, y), g.mul(y, y)));
+}
+
+Result gelu(GradientContext& g) {
+  const ValueId x = g.input(0);
+  auto number = [&](double value) { return g.scalar(value, x); };
+  const ValueId square = g.mul(x, x);
+  if (g.attributes().get_string("approximate", "none") == "tanh") {
+    // y = x / 2 (1 + t), t = tanh(k (x + c x^3)): y' = (1 + t) / 2 + x / 2 (1 - t^2) k (1 + 3 c x^2)
+    const double k = std::sqrt(2 / std::numbers::pi), c = 0.044715;
+    const ValueId t = g.op("Tanh", {g.mul(number(k), g.mul(x, g.add(number(1), g.mul(number(c), square))))});
+    const ValueId slope = g.mul(g.sub(number(1), g.mul(t, t)), g.mul(number(k), g.add(number(1), g.mul(number(3 * c), square))));
+    return scaled(g, g.mul(number(0.5), g.add(g.add(number(1), t), g.mul(x, slope))));
+  }
+  // y = x F(x) with the normal distribution F: y' = F(x) + x F'(x)
+  const ValueId distribution = g.mul(number(0.5), g.add(number(1), g.op("Erf", {g.mul(x, number(std::numbers::sqrt2 / 2))})));
+  const ValueId density = g.mul(number(std::numbers::inv_sqrtpi / std::numbers::sqrt2), g.op("Exp", {g.mul(number(-0.5), square)}));
+  return scaled(g, g.add(distribution, g.mul(x, density)));
+}
+
+Result softplus(GradientContext& g) { return scaled(g, g.op("Sigmoid", {g.input(0)})); }
+
+// y = x s(a x): y' = s + a y (1 - s)
+Result swish(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId alpha = g.scalar(static_cast<double>(g.attributes().get_float("alpha", 1)), x);
+  const ValueId s = g.op("Sigmoid", {g.mul(alpha, x)});
+  return scaled(g, g.add(s, g.mul(g.mul(alpha, g.output(0)), g.sub(g.scalar(1, x), s))));
+}
+
+// 1 where x >= 0, else alpha exp(x) = y + alpha
+Result elu(GradientContext& g) {
+  const ValueId x = g.input(0), y = g.output(0), dy = g.grad_output(0);
+  const ValueId alpha = g.scalar(static_cast<double>(g.attributes().get_float("alpha", 1)), x);
+  return {g.op("Where", {g.op("Less", {x, g.scalar(0, x)}), g.mul(dy, g.add(y, alpha)), dy})};
+}
+
+Result hard_sigmoid(GradientContext& g) {
+  const ValueId y = g.output(0), dy = g.grad_output(0);
+  const ValueId inside = g.op("And", {g.op("Greater", {y, g.scalar(0, y)}), g.op("Less", {y, g.scalar(1, y)})});
+  return {masked(g, inside, g.mul(dy, g.scalar(static_cast<double>(g.attributes().get_float("alpha", 0.2F)), dy)))};
+}
+
+// y = x clip(x / 6 + 1 / 2, 0, 1): y' = x / 3 + 1 / 2 inside (-3, 3), 0 below and 1 above
+Result hard_swish(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const ValueId slope = g.add(g.mul(x, g.scalar(1.0 / 3, x)), g.scalar(0.5, x));
+  const ValueId above = g.op("GreaterOrEqual", {x, g.scalar(3, x)}), below = g.op("LessOrEqual", {x, g.scalar(-3, x)});
+  return {g.op("Where", {above, dy, masked(g, g.op("Not", {below}), g.mul(dy, slope))})};
+}
+
+Result clip(GradientContext& g) {
+  const ValueId x = g.input(0);
+  ValueId dx = g.grad_output(0);
+  if (g.input(1) != kNoValue) dx = masked(g, g.op("GreaterOrEqual", {x, g.input(1)}), dx);
+  if (g.input(2) != kNoValue) dx = masked(g, g.op("LessOrEqual", {x, g.input(2)}), dx);
+  return {dx};
+}
+
+// 1 / (1 + |x|)^2
+Result softsign(GradientContext& g) {
+  const ValueId x = g.input(0), root = g.op("Reciprocal", {g.add(g.op("Abs", {x}), g.scalar(1, x))});
+  return scaled(g, g.mul(root, root));
+}
+
+// gamma where x > 0, else gamma alpha e^x = y + gamma alpha
+Result selu(GradientContext& g) {
+  const ValueId x = g.input(0), y = g.output(0);
+  const double gamma = static_cast<double>(g.attributes().get_float("gamma", 1.05070102F));
+  const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1.67326319F));
+  return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(gamma, x), g.add(y, g.scalar(gamma * alpha, y))}));
+}
+
+// 1 where x > 0, else e^(x / alpha) = y / alpha + 1
+Result celu(GradientContext& g) {
+  const ValueId x = g.input(0), y = g.output(0);
+  const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1));
+  const ValueId power = g.add(g.div(y, g.scalar(alpha, y)), g.scalar(1, y));
+  return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(1, x), power}));
+}
+
+// The table.
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102214813232421875F;
@@ -22,50 +153,32 @@ constexpr std::string_view kNoOperator = "-";
 
 // Functions of one operator stand side by side.
 constexpr ScalarFunction kFunctions[] = {
-    {.name = "Relu",
-     .alias = "relu",
-     .step = ChainOp::unary,
-     .code = Unary::relu,
-     .lowest = 0,
-     .keeps_zero = true,
-     .gradient = ops::gradients::relu},
+    {.name = "Relu", .alias = "relu", .step = ChainOp::unary, .code = Unary::relu, .lowest = 0, .keeps_zero = true, .gradient = relu},
     {.name = "LeakyRelu",
      .alias = "leaky_relu",
      .step = ChainOp::unary,
      .code = Unary::leaky_relu,
      .a = {"alpha", 0.01F},
      .keeps_zero = true,
-     .gradient = ops::gradients::leaky_relu},
+     .gradient = leaky_relu},
     {.name = "ThresholdedRelu", .step = ChainOp::unary, .code = Unary::thresholded_relu, .a = kAlphaOne, .keeps_zero = true},
-    {.name = "Elu",
-     .alias = "elu",
-     .step = ChainOp::unary,
-     .code = Unary::elu,
-     .a = kAlphaOne,
-     .keeps_zero = true,
-     .gradient = ops::gradients::elu},
+    {.name = "Elu", .alias = "elu", .step = ChainOp::unary, .code = Unary::elu, .a = kAlphaOne, .keeps_zero = true, .gradient = elu},
     {.name = "Selu",
      .step = ChainOp::unary,
      .code = Unary::selu,
      .a = {"alpha", kSeluAlpha},
      .b = {"gamma", kSeluGamma},
      .keeps_zero = true,
-     .gradient = ops::gradients::selu},
-    {.name = "Celu", .step = ChainOp::unary, .code = Unary::celu, .a = kAlphaOne, .gradient = ops::gradients::celu},
+     .gradient = selu},
+    {.name = "Celu", .step = ChainOp::unary, .code = Unary::celu, .a = kAlphaOne, .gradient = celu},
     {.name = "Clip",
      .alias = "clip",
      .step = ChainOp::unary,
      .code = Unary::clip,
      .a = {"min", -kInfinity, 1},
      .b = {"max", kInfinity, 2},
-     .gradient = ops::gradients::clip},
-    {.name = "Sigmoid",
-     .alias = "sigmoid",
-     .step = ChainOp::unary,
-     .code = Unary::sigmoid,
-     .lowest = 0,
-     .highest = 1,
-     .gradient = ops::gradients::sigmoid},
+     .gradient = clip},
+    {.name = "Sigmoid", .alias = "sigmoid", .step = ChainOp::unary, .code = Unary::sigmoid, .lowest = 0, .highest = 1, .gradient = sigmoid},
     {.name = "HardSigmoid",
      .alias = "hard_sigmoid",
      .step = ChainOp::unary,
@@ -74,33 +187,27 @@ constexpr ScalarFunction kFunctions[] = {
      .b = {"beta", 0.5F},
      .lowest = 0,
      .highest = 1,
-     .gradient = ops::gradients::hard_sigmoid},
+     .gradient = hard_sigmoid},
     {.name = "HardSwish",
      .alias = "hard_swish",
      .step = ChainOp::unary,
      .code = Unary::hard_swish,
      .keeps_zero = true,
-     .gradient = ops::gradients::hard_swish},
+     .gradient = hard_swish},
     {.name = "scaled_hard_swish",
      .alias = "scaled_hard_swish",
      .step = ChainOp::unary,
      .code = Unary::scaled_hard_swish,
      .op_type = kNoOperator},
-    {.name = "Swish",
-     .alias = "silu",
-     .step = ChainOp::unary,
-     .code = Unary::silu,
-     .a = kAlphaOne,
-     .keeps_zero = true,
-     .gradient = ops::gradients::swish},
+    {.name = "Swish", .alias = "silu", .step = ChainOp::unary, .code = Unary::silu, .a = kAlphaOne, .keeps_zero = true, .gradient = swish},
     {.name = "Mish", .alias = "mish", .step = ChainOp::unary, .code = Unary::mish, .keeps_zero = true},
-    {.name = "Gelu", .alias = "gelu", .step = ChainOp::unary, .code = Unary::gelu, .keeps_zero = true, .gradient = ops::gradients::gelu},
+    {.name = "Gelu", .alias = "gelu", .step = ChainOp::unary, .code = Unary::gelu, .keeps_zero = true, .gradient = gelu},
     {.name = "GeluTanh",
      .alias = "gelu_tanh",
      .step = ChainOp::unary,
      .code = Unary::gelu_tanh,
      .keeps_zero = true,
-     .gradient = ops::gradients::gelu,
+     .gradient = gelu,
      .op_type = "Gelu",
      .attribute = "approximate",
      .value = "tanh"},
@@ -111,41 +218,24 @@ constexpr ScalarFunction kFunctions[] = {
      .lowest = -1,
      .highest = 1,
      .keeps_zero = true,
-     .gradient = ops::gradients::tanh},
-    {.name = "Softplus",
-     .alias = "softplus",
-     .step = ChainOp::unary,
-     .code = Unary::softplus,
-     .lowest = 0,
-     .gradient = ops::gradients::softplus},
+     .gradient = tanh},
+    {.name = "Softplus", .alias = "softplus", .step = ChainOp::unary, .code = Unary::softplus, .lowest = 0, .gradient = softplus},
     {.name = "Softsign",
      .step = ChainOp::unary,
      .code = Unary::softsign,
      .lowest = -1,
      .highest = 1,
      .keeps_zero = true,
-     .gradient = ops::gradients::softsign},
-    {.name = "Abs", .step = ChainOp::unary, .code = Unary::abs, .lowest = 0, .keeps_zero = true, .gradient = ops::gradients::abs},
-    {.name = "Neg", .step = ChainOp::unary, .code = Unary::neg, .keeps_zero = true, .gradient = ops::gradients::neg},
-    {.name = "Sqrt", .step = ChainOp::unary, .code = Unary::sqrt, .keeps_zero = true, .gradient = ops::gradients::sqrt},
-    {.name = "Reciprocal", .step = ChainOp::unary, .code = Unary::reciprocal, .gradient = ops::gradients::reciprocal},
-    {.name = "Exp", .step = ChainOp::unary, .code = Unary::exp, .lowest = 0, .gradient = ops::gradients::exp},
-    {.name = "Log", .step = ChainOp::unary, .code = Unary::log, .gradient = ops::gradients::log},
-    {.name = "Erf",
-     .step = ChainOp::unary,
-     .code = Unary::erf,
-     .lowest = -1,
-     .highest = 1,
-     .keeps_zero = true,
-     .gradient = ops::gradients::erf},
-    {.name = "Sin",
-     .step = ChainOp::unary,
-     .code = Unary::sin,
-     .lowest = -1,
-     .highest = 1,
-     .keeps_zero = true,
-     .gradient = ops::gradients::sin},
-    {.name = "Cos", .step = ChainOp::unary, .code = Unary::cos, .lowest = -1, .highest = 1, .gradient = ops::gradients::cos},
+     .gradient = softsign},
+    {.name = "Abs", .step = ChainOp::unary, .code = Unary::abs, .lowest = 0, .keeps_zero = true, .gradient = abs},
+    {.name = "Neg", .step = ChainOp::unary, .code = Unary::neg, .keeps_zero = true, .gradient = neg},
+    {.name = "Sqrt", .step = ChainOp::unary, .code = Unary::sqrt, .keeps_zero = true, .gradient = sqrt},
+    {.name = "Reciprocal", .step = ChainOp::unary, .code = Unary::reciprocal, .gradient = reciprocal},
+    {.name = "Exp", .step = ChainOp::unary, .code = Unary::exp, .lowest = 0, .gradient = exp},
+    {.name = "Log", .step = ChainOp::unary, .code = Unary::log, .gradient = log},
+    {.name = "Erf", .step = ChainOp::unary, .code = Unary::erf, .lowest = -1, .highest = 1, .keeps_zero = true, .gradient = erf},
+    {.name = "Sin", .step = ChainOp::unary, .code = Unary::sin, .lowest = -1, .highest = 1, .keeps_zero = true, .gradient = sin},
+    {.name = "Cos", .step = ChainOp::unary, .code = Unary::cos, .lowest = -1, .highest = 1, .gradient = cos},
     {.name = "Tan", .step = ChainOp::unary, .code = Unary::tan, .keeps_zero = true},
     {.name = "Asin", .step = ChainOp::unary, .code = Unary::asin, .keeps_zero = true},
     {.name = "Acos", .step = ChainOp::unary, .code = Unary::acos, .lowest = 0},

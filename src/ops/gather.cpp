@@ -122,6 +122,26 @@ constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex | kFloat8;
 
 }  // namespace
 
+namespace gradients {
+
+Result gather(GradientContext& g) {
+  return {
+      g.op("GatherGrad", {g.grad_output(0), g.input(1), g.shape_of(g.input(0))}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
+}
+
+Result gather_elements(GradientContext& g) {
+  return {g.op("ScatterElements", {zeros_like(g, g.input(0)), g.input(1), g.grad_output(0)},
+               {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
+}
+
+Result gather_nd(GradientContext& g) {
+  if (g.attributes().get_int("batch_dims", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "only a GatherND without batch_dims has a gradient");
+  return {g.op("ScatterND", {zeros_like(g, g.input(0)), g.input(1), g.grad_output(0)}, {{"reduction", std::string("add")}})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> gather_ops() {
   return {
       {.name = "Gather",

@@ -56,4 +56,11 @@ int rank_of(const GradientContext& g, ValueId x) {
   return g.type(x).rank();
 }
 
+ValueId masked(GradientContext& g, ValueId condition, ValueId dy) { return g.op("Where", {condition, dy, g.scalar(0, dy)}); }
+
+namespace gradients {
+
+Result none(GradientContext&) { return {}; }
+
+}  // namespace gradients
 }  // namespace treadle::ops

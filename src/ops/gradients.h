@@ -1,5 +1,5 @@
-// Gradient rules. Each gives, from the gradients of a node's outputs, one gradient per input, made of ordinary nodes and, where those do
-// not suffice, of the treadle domain's own. A family's file names the rules of its operators.
+// Gradient rules; each is defined in its operator's file. Each gives, from the gradients of a node's outputs, one gradient per input, made
+// of ordinary nodes and, where those do not suffice, of the treadle domain's own.
 #pragma once
 
 #include <initializer_list>
@@ -25,6 +25,8 @@ ValueId expand_like(GradientContext& g, ValueId x, ValueId like);
 ValueId zeros_like(GradientContext& g, ValueId like);
 /// Elements of `x` per element of `y`, as a scalar of x's dtype.
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
+/// dy where the condition holds, else 0.
+ValueId masked(GradientContext& g, ValueId condition, ValueId dy);
 /// The rank of a value. @throws Error(not_implemented) if it is unknown.
 int rank_of(const GradientContext& g, ValueId x);
 
@@ -41,15 +43,6 @@ Result pow(GradientContext& g);
 Result maximum(GradientContext& g);
 Result minimum(GradientContext& g);
 Result where(GradientContext& g);
-Result neg(GradientContext& g);
-Result abs(GradientContext& g);
-Result exp(GradientContext& g);
-Result log(GradientContext& g);
-Result sqrt(GradientContext& g);
-Result reciprocal(GradientContext& g);
-Result erf(GradientContext& g);
-Result sin(GradientContext& g);
-Result cos(GradientContext& g);
 Result identity(GradientContext& g);
 Result cast(GradientContext& g);
 Result dropout(GradientContext& g);
@@ -57,20 +50,6 @@ Result dropout(GradientContext& g);
 Result none(GradientContext& g);
 
 // Activations.
-Result relu(GradientContext& g);
-Result leaky_relu(GradientContext& g);
-Result sigmoid(GradientContext& g);
-Result tanh(GradientContext& g);
-Result gelu(GradientContext& g);
-Result softplus(GradientContext& g);
-Result swish(GradientContext& g);
-Result elu(GradientContext& g);
-Result hard_sigmoid(GradientContext& g);
-Result hard_swish(GradientContext& g);
-Result clip(GradientContext& g);
-Result softsign(GradientContext& g);
-Result selu(GradientContext& g);
-Result celu(GradientContext& g);
 Result softmax(GradientContext& g);
 Result log_softmax(GradientContext& g);
 

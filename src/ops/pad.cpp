@@ -165,6 +165,19 @@ bool pads_nothing(const Graph& graph, const Node& node) { return node.has_input(
 
 }  // namespace
 
+namespace gradients {
+
+// What was padded is cut off, and what was cut off gets zeros.
+Result pad(GradientContext& g) {
+  if (g.attributes().get_string("mode", "constant") != "constant")
+    throw Error(ErrorCode::not_implemented, "only a Pad with a constant has a gradient");
+  std::vector<ValueId> inputs{g.grad_output(0), g.neg(g.input(1))};
+  if (g.input(3) != kNoValue) inputs.insert(inputs.end(), {kNoValue, g.input(3)});
+  return {g.op("Pad", std::move(inputs))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> pad_ops() {
   constexpr TypeSet kCropTypes = kNumeric | kBool | kString | kComplex;
   return {

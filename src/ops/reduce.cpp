@@ -136,6 +136,74 @@ std::vector<KernelDef> number_kernels() {
 
 }  // namespace
 
+namespace gradients {
+namespace {
+
+/// A reduction's output, or its gradient, as if it had kept its axes.
+ValueId with_reduced_axes(GradientContext& g, ValueId y) {
+  const ValueId x = g.input(0);
+  if (g.attributes().get_int("keepdims", 1) != 0) return y;
+  std::vector<int64_t> axes;
+  if (g.input(1) != kNoValue) {
+    const Tensor* constant = g.graph().constant_tensor(g.input(1));
+    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of a reduction without kept axes needs constant axes");
+    axes.assign(constant->data<int64_t>(), constant->data<int64_t>() + constant->num_elements());
+  }
+  if (axes.empty()) {
+    if (g.attributes().get_int("noop_with_empty_axes", 0) != 0) return y;
+    for (int axis = 0; axis < rank_of(g, x); ++axis) axes.push_back(axis);
+  }
+  if (std::any_of(axes.begin(), axes.end(), [](int64_t axis) { return axis < 0; }))
+    for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, x));
+  return g.op("Unsqueeze", {y, g.ints(std::move(axes))});
+}
+ValueId with_reduced_axes(GradientContext& g) { return with_reduced_axes(g, g.grad_output(0)); }
+
+}  // namespace
+
+Result reduce_sum(GradientContext& g) { return {expand_like(g, with_reduced_axes(g), g.input(0))}; }
+
+Result reduce_mean(GradientContext& g) {
+  const ValueId count = elements_per_element(g, g.input(0), g.output(0));
+  return {expand_like(g, g.div(with_reduced_axes(g), count), g.input(0))};
+}
+
+Result reduce_sum_square(GradientContext& g) {
+  const ValueId x = g.input(0);
+  return {g.mul(g.mul(x, g.scalar(2, x)), with_reduced_axes(g))};
+}
+
+Result reduce_l1(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
+
+// x / y; 0 where all of x are.
+Result reduce_l2(GradientContext& g) {
+  const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
+  const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
+  return {g.mul(g.input(0), with_reduced_axes(g, factor))};
+}
+
+Result reduce_log_sum(GradientContext& g) {
+  return {expand_like(g, with_reduced_axes(g, g.div(g.grad_output(0), g.op("Exp", {g.output(0)}))), g.input(0))};
+}
+
+Result reduce_log_sum_exp(GradientContext& g) {
+  return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
+}
+
+// Elements that are equally large share.
+Result reduce_extremum(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId taken =
+      g.op("Cast", {g.op("Equal", {x, with_reduced_axes(g, g.output(0))})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  std::vector<ValueId> inputs{taken};
+  if (g.input(1) != kNoValue) inputs.push_back(g.input(1));
+  const ValueId sharing = g.op("ReduceSum", std::move(inputs),
+                               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", g.attributes().get_int("noop_with_empty_axes", 0)}});
+  return {g.mul(taken, g.div(with_reduced_axes(g), sharing))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> reduce_ops() {
   constexpr TypeSet kTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
   constexpr TypeSet kOrdered = kTypes | TypeSet{DType::int8, DType::uint8, DType::boolean};

@@ -169,6 +169,14 @@ void axes_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "axes", 1
 
 }  // namespace
 
+namespace gradients {
+
+Result reshape(GradientContext& g) { return {g.reshape_like(g.grad_output(0), g.input(0))}; }
+
+Result identity(GradientContext& g) { return {g.grad_output(0)}; }
+
+}  // namespace gradients
+
 std::vector<OpDef> reshape_ops() {
   return {
       {.name = "Reshape",

@@ -217,6 +217,29 @@ void to_scatter_elements(Graph& graph, NodeId id) {
 
 }  // namespace
 
+namespace gradients {
+namespace {
+
+// What the updates replaced had no say in the output; where they were added, both had.
+Result scatter(GradientContext& g, std::string_view scatter, std::string_view gather, const Attributes& attributes) {
+  const std::string_view reduction = g.attributes().get_string("reduction", "none");
+  if (reduction != "none" && reduction != "add")
+    throw Error(ErrorCode::not_implemented, fmt::format("{} with reduction = \"{}\" has no gradient", scatter, reduction));
+  const ValueId dy = g.grad_output(0);
+  const ValueId data = reduction == "add" ? dy : g.op(scatter, {dy, g.input(1), zeros_like(g, g.input(2))}, attributes);
+  return {data, kNoValue, g.op(gather, {dy, g.input(1)}, attributes)};
+}
+
+}  // namespace
+
+Result scatter_elements(GradientContext& g) {
+  return scatter(g, "ScatterElements", "GatherElements", {{"axis", g.attributes().get_int("axis", 0)}});
+}
+
+Result scatter_nd(GradientContext& g) { return scatter(g, "ScatterND", "GatherND", {}); }
+
+}  // namespace gradients
+
 std::vector<OpDef> scatter_ops() {
   const std::vector<Port> data_indices_updates = {{"data", kWhole, "T"}, {"indices", kInt32Or64}, {"updates", kWhole, "T"}};
   return {

@@ -177,6 +177,17 @@ bool takes_all(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+namespace gradients {
+
+Result slice(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0), g.shape_of(g.input(0))};
+  for (size_t i = 1; i < 5; ++i) inputs.push_back(g.input(i));
+  while (inputs.back() == kNoValue) inputs.pop_back();
+  return {g.op("SliceGrad", std::move(inputs), {}, "treadle")};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> slice_ops() {
   return {{.name = "Slice",
            .since = {1, 10, 11, 13},

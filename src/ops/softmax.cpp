@@ -102,6 +102,24 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
 
 }  // namespace
 
+namespace gradients {
+
+// dx = y (dy - sum(y dy)). Uses y only, so x need not live until the backward pass.
+Result softmax(GradientContext& g) {
+  const ValueId y = g.output(0), dy = g.grad_output(0);
+  const ValueId dot = g.reduce_sum(g.mul(y, dy), {g.attributes().get_int("axis", -1)}, /*keepdims=*/true);
+  return {g.mul(y, g.sub(dy, dot))};
+}
+
+// dx = dy - exp(y) sum(dy)
+Result log_softmax(GradientContext& g) {
+  const ValueId y = g.output(0), dy = g.grad_output(0);
+  const ValueId sum = g.reduce_sum(dy, {g.attributes().get_int("axis", -1)}, /*keepdims=*/true);
+  return {g.sub(dy, g.mul(g.op("Exp", {y}), sum))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> softmax_ops() {
   OpDef softmax = along_axis<20>("Softmax", typed<Of<Function::softmax>::Kernel, float, double, Float16, BFloat16>());
   OpDef log_softmax = along_axis<20>("LogSoftmax", typed<Of<Function::log_softmax>::Kernel, float, double, Float16, BFloat16>());

@@ -124,6 +124,17 @@ void give_num_outputs(Graph& graph, NodeId id) {
 
 }  // namespace
 
+namespace gradients {
+
+Result split(GradientContext& g) {
+  std::vector<ValueId> parts;
+  for (size_t i = 0; i < g.node().outputs.size(); ++i)
+    parts.push_back(g.grad_output(i) != kNoValue ? g.grad_output(i) : zeros_like(g, g.output(i)));
+  return {g.op("Concat", std::move(parts), {{"axis", g.attributes().get_int("axis", 0)}})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> split_ops() {
   return {{.name = "Split",
            .since = {1, 2, 11, 13, 18},

@@ -66,6 +66,18 @@ bool moves_no_axis(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+namespace gradients {
+
+Result transpose(GradientContext& g) {
+  const std::vector<int64_t>& perm = g.attributes().get_ints("perm");
+  if (perm.empty()) return {g.op("Transpose", {g.grad_output(0)})};
+  std::vector<int64_t> inverse(perm.size());
+  for (size_t i = 0; i < perm.size(); ++i) inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
+  return {g.transpose(g.grad_output(0), std::move(inverse))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> transpose_ops() {
   return {{.name = "Transpose",
            .since = {1, 13, 21, 23, 24, 25},

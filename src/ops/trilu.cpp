@@ -110,6 +110,16 @@ struct ReverseSequence {
 
 }  // namespace
 
+namespace gradients {
+
+Result trilu(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0)};
+  if (g.input(1) != kNoValue) inputs.push_back(g.input(1));
+  return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> trilu_ops() {
   return {
       {.name = "Trilu",

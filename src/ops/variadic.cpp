@@ -109,6 +109,25 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
 
 }  // namespace
 
+namespace gradients {
+namespace {
+
+// Max and Min: the operand that was taken gets all; ties go to the first.
+Result extremum(GradientContext& g, std::string_view comparison) {
+  const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
+  if (b == kNoValue) return {dy};
+  const ValueId first = g.op(comparison, {a, b}), zero = g.scalar(0, dy);
+  return {g.unbroadcast(g.op("Where", {first, dy, zero}), a), g.unbroadcast(g.op("Where", {first, zero, dy}), b)};
+}
+
+}  // namespace
+
+Result maximum(GradientContext& g) { return extremum(g, "GreaterOrEqual"); }
+
+Result minimum(GradientContext& g) { return extremum(g, "LessOrEqual"); }
+
+}  // namespace gradients
+
 std::vector<OpDef> variadic_ops() {
   OpDef sum = variadic("Sum", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_sum, {});
   OpDef mean = variadic("Mean", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_mean, {});

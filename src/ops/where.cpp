@@ -99,6 +99,16 @@ std::optional<PointwiseStep> step(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+namespace gradients {
+
+Result where(GradientContext& g) {
+  const ValueId condition = g.input(0), dy = g.grad_output(0), zero = g.scalar(0, dy);
+  return {kNoValue, g.unbroadcast(g.op("Where", {condition, dy, zero}), g.input(1)),
+          g.unbroadcast(g.op("Where", {condition, zero, dy}), g.input(2))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> where_ops() {
   constexpr TypeSet kTypes = kNumeric | kBool | kString | kComplex;
   return {{.name = "Where",
