@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TREADLE_PLUGIN_VERSION 1U
+#define TREADLE_PLUGIN_VERSION 2U
 #define TREADLE_PLUGIN_MAX_RANK 16
 /* What an operator's `run` returns instead of 1 if it is not done: the executor goes on with other nodes. */
 #define TREADLE_PENDING 2
@@ -23,6 +23,7 @@ extern "C" {
 typedef struct treadle_host treadle_host;
 typedef struct treadle_node treadle_node;         /* a node of a graph; lives as long as the callback that got it, or its subgraph */
 typedef struct treadle_subgraph treadle_subgraph; /* what a backend compiles; lives until `compile` returns */
+typedef struct treadle_gradient treadle_gradient; /* a node whose gradient is asked for; lives until `gradient` returns */
 typedef struct treadle_call treadle_call;         /* one execution; lives until `run` returns; a pending one until `call_complete` */
 
 /* What is known of a value before a run. `rank` is -1 if it is unknown, and so are extents of -1. `dtype` is a treadle_dtype. */
@@ -40,6 +41,17 @@ typedef struct treadle_tensor_view {
   const void* data;
 } treadle_tensor_view;
 
+/* A value of the graph in which gradients are written. */
+typedef uint32_t treadle_graph_value;
+#define TREADLE_NO_VALUE UINT32_MAX
+
+/* Facts about an operator, for treadle_operator.facts. Without them the library takes it for one of which nothing is known. */
+/* An element of the output is a function of the elements at its place, of operands that broadcast: the operator may get its operands with
+ * axes in another order, and in float32 where the model has 16-bit floats. One output, no attribute that counts axes. */
+#define TREADLE_POINTWISE 1U
+/* Where input 0 is 0, so is the output; of two operands, if the other is finite and not 0. Attributes do not change that. */
+#define TREADLE_KEEPS_ZEROS 2U
+
 /* A custom operator. Its kernel is called with its operands' real shapes and asks for its outputs with theirs. */
 typedef struct treadle_operator {
   uint32_t size; /* sizeof(treadle_operator) */
@@ -54,8 +66,18 @@ typedef struct treadle_operator {
   /* Optional: what a node needs once (packed weights …). NULL after `fail` is an error, NULL without it a state of nothing. */
   void* (*create)(void* user, const treadle_host* host, const treadle_node* node);
   void (*destroy)(void* user, void* state);
-  /* May return TREADLE_PENDING: the call goes on elsewhere, and ends by `host->call_complete`. */
+  /* May return TREADLE_PENDING: the call goes on elsewhere, and ends by `host->call_complete`. Optional beside `map`. */
   int (*run)(void* user, void* state, const treadle_host* host, treadle_call* call);
+
+  /* From version 2 on. A plugin of version 1 has a smaller `size`. */
+  uint32_t facts; /* TREADLE_POINTWISE | TREADLE_KEEPS_ZEROS */
+  /* Optional, of an operator that is TREADLE_POINTWISE, has one input, and whose nodes have no attributes: y[i] = f(x[i]). It takes part in
+   * chains of pointwise operators and in tables of quantised regions; `infer` and `run` may then be NULL for float32 and 16-bit floats.
+   * y may be x; called from several threads. */
+  void (*map)(void* user, const float* x, float* y, int64_t count);
+  /* Optional: adds the nodes that compute the gradients of the inputs, and says which they are (host->gradient_set). Without it a graph
+   * with this operator between parameters and loss cannot be trained. */
+  int (*gradient)(void* user, const treadle_host* host, treadle_gradient* gradient);
 } treadle_operator;
 
 /* One rule by which a backend takes nodes. A backend has several, tried in order: each partitions what the ones before it left. */
@@ -140,6 +162,20 @@ struct treadle_host {
   void (*call_complete)(treadle_call* call, int ok, const char* message);
   /* 1 if the run was cancelled, or another node failed: a pending call does well to complete soon. */
   int (*call_cancelled)(const treadle_call* call);
+
+  /* From version 2 on. Gradients: values are TREADLE_NO_VALUE where there is none, and after a failure. */
+  const treadle_node* (*gradient_node)(const treadle_gradient* gradient); /* the node that is differentiated */
+  treadle_graph_value (*gradient_input)(const treadle_gradient* gradient, size_t index);
+  treadle_graph_value (*gradient_output)(const treadle_gradient* gradient, size_t index);
+  /* The gradient of an output; TREADLE_NO_VALUE if nothing flows back into it. */
+  treadle_graph_value (*gradient_of_output)(const treadle_gradient* gradient, size_t index);
+  /* A scalar of the dtype of `like`. */
+  treadle_graph_value (*gradient_number)(treadle_gradient* gradient, double number, treadle_graph_value like);
+  /* A node with one output, of the newest opset, without attributes. `domain` "" is ai.onnx. Returns the output. */
+  treadle_graph_value (*gradient_add)(treadle_gradient* gradient, const char* domain, const char* op_type,
+                                      const treadle_graph_value* inputs, size_t num_inputs);
+  /* The gradient of an input: of its shape and dtype. 0 if there is no such input or value. */
+  int (*gradient_set)(treadle_gradient* gradient, size_t input, treadle_graph_value value);
 };
 
 /* The same from a program that links to the library. A second registration under the same name serves sessions made afterwards. */

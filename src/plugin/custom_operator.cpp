@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 
 #include "graph/custom_ops.h"
+#include "graph/gradient.h"
+#include "ops/elementwise.h"
+#include "ops/functions.h"
 #include "plugin/host.h"
 #include "treadle/error.h"
 
@@ -19,6 +26,10 @@ constexpr int kMaxOperands = 64;
 struct Registrations {
   std::mutex mutex;
   std::map<const OpDef*, treadle_operator> by_op;
+  // Graphs point to them: nothing is ever taken out.
+  std::deque<ScalarFunction> functions;
+  std::deque<std::string> names;
+  std::deque<treadle_operator> mapped;
 };
 
 Registrations& registrations() {
@@ -82,13 +93,90 @@ struct CustomKernel {
   }
 };
 
+// y[i] = f(x[i]), of float32 or in blocks of it.
+template <typename T>
+struct MapKernel {
+  int64_t n;
+  const ScalarFunction* function;
+
+  static std::string declines(const CreateContext& c) { return c.node().attributes.size() == 0 ? "" : "the node has attributes"; }
+  static MapKernel bind(BindContext& c) { return {c.num_elements(0), function_of(c.node())}; }
+  void run(RunContext& c) const {
+    const T* in = c.in<T>(0);
+    T* out = c.out<T>(0);
+    parallel_for(c.pool(), n, ops::kElementwiseGrain, [&](int64_t begin, int64_t end) {
+      if constexpr (std::is_same_v<T, float>) {
+        function->map(function->context, in + begin, out + begin, end - begin);
+      } else {
+        constexpr int64_t kBlock = 512;
+        float block[kBlock];
+        for (int64_t first = begin; first < end; first += kBlock) {
+          const int64_t count = std::min(kBlock, end - first);
+          kernels::widen(in + first, block, count);
+          function->map(function->context, block, block, count);
+          kernels::narrow(block, out + first, count);
+        }
+      }
+    });
+  }
+};
+
+std::vector<ValueId> differentiate(GradientContext& g) {
+  const treadle_operator op = callbacks_of(g.node());
+  treadle_gradient gradient{g, view_of(g.graph(), g.node()), std::vector<ValueId>(g.node().inputs.size(), kNoValue)};
+  clear_failure();
+  if (op.gradient(op.user, &host(), &gradient) == 0) {
+    std::string text = take_failure();
+    throw Error(ErrorCode::invalid_argument, text.empty() ? "the plugin's gradient failed without a text" : text);
+  }
+  return std::move(gradient.inputs);
+}
+
+/// What the plugin says of its operator, for passes and planners.
+void set_facts(OpDef& def, const treadle_operator& op, Registrations& all) {
+  def.pointwise = (op.facts & TREADLE_POINTWISE) != 0;
+  def.keeps_zeros = (op.facts & TREADLE_KEEPS_ZEROS) != 0;
+  if (def.pointwise) def.half = HalfFloats::float32;
+  if (op.gradient) def.gradient = differentiate;
+  if (!op.map) return;
+  if (!def.pointwise || op.min_inputs != 1 || op.max_inputs != 1 || op.num_outputs != 1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}:{}: only a pointwise operator of one input and one output has a map", op.domain, op.op_type));
+  const treadle_operator& kept = all.mapped.emplace_back(op);
+  ScalarFunction& function = all.functions.emplace_back();
+  function.name = all.names.emplace_back(op.op_type);
+  function.domain = all.names.emplace_back(op.domain);
+  function.step = kernels::ChainOp::unary;
+  function.keeps_zero = def.keeps_zeros;
+  function.context = &kept;
+  function.map = [](const void* context, const float* x, float* y, int64_t count) {
+    const auto& mapped = *static_cast<const treadle_operator*>(context);
+    mapped.map(mapped.user, x, y, count);
+  };
+  def.functions = {&function, 1};
+  def.step = [](const Graph& graph, const Node& node) {
+    return node.attributes.size() == 0 ? ops::function_step(graph, node) : std::nullopt;
+  };
+  def.kernels.insert(def.kernels.begin(),
+                     {kernel<MapKernel<float>>("map", DType::float32), kernel<MapKernel<Float16>>("map", DType::float16),
+                      kernel<MapKernel<BFloat16>>("map", DType::bfloat16)});
+  if (!op.run) def.kernels.pop_back();
+  if (!op.infer) def.infer = ops::infer_same_as_input;
+}
+
+constexpr size_t kFirstVersion = offsetof(treadle_operator, facts);
+
 }  // namespace
 
-void register_operator(const treadle_operator& op) {
-  if (op.size != sizeof(treadle_operator))
-    throw Error(ErrorCode::invalid_argument, fmt::format("treadle_operator::size is {}, expected {}", op.size, sizeof(treadle_operator)));
-  if (!op.domain || !op.op_type || !*op.op_type || !op.run)
-    throw Error(ErrorCode::invalid_argument, "an operator needs a domain, an op_type and a run callback");
+void register_operator(const treadle_operator& given) {
+  // Plugins of earlier versions know fewer fields; what they do not know is absent.
+  if (given.size < kFirstVersion || given.size > sizeof(treadle_operator))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("treadle_operator::size is {}, expected {}", given.size, sizeof(treadle_operator)));
+  treadle_operator op{};
+  std::memcpy(&op, &given, given.size);
+  if (!op.domain || !op.op_type || !*op.op_type || (!op.run && !op.map))
+    throw Error(ErrorCode::invalid_argument, "an operator needs a domain, an op_type and a run or map callback");
   if (op.min_inputs < 0 || op.min_inputs > kMaxOperands || op.max_inputs > kMaxOperands || op.num_outputs < 1 ||
       op.num_outputs > kMaxOperands || (op.max_inputs >= 0 && op.max_inputs < op.min_inputs))
     throw Error(ErrorCode::invalid_argument,
@@ -105,6 +193,7 @@ void register_operator(const treadle_operator& op) {
     def.outputs.push_back({"output", kAllTensors, "", i == 0 ? Presence::required : Presence::optional});
   Registrations& all = registrations();
   std::lock_guard lock(all.mutex);
+  set_facts(def, op, all);
   all.by_op[add_custom_op(std::move(def))] = op;
 }
 

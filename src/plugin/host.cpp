@@ -179,6 +179,31 @@ int call_cancelled(const treadle_call* call) {
   });
 }
 
+treadle_graph_value handle_of(ValueId id) { return static_cast<treadle_graph_value>(id); }
+
+treadle_graph_value gradient_number(treadle_gradient* gradient, double number, treadle_graph_value like) {
+  return guarded(TREADLE_NO_VALUE, [&] { return handle_of(gradient->context.scalar(number, ValueId{like})); });
+}
+
+treadle_graph_value gradient_add(treadle_gradient* gradient, const char* domain, const char* op_type, const treadle_graph_value* inputs,
+                                 size_t num_inputs) {
+  return guarded(TREADLE_NO_VALUE, [&] {
+    std::vector<ValueId> operands;
+    for (size_t i = 0; i < num_inputs; ++i) {
+      if (inputs[i] != TREADLE_NO_VALUE && inputs[i] >= gradient->context.graph().num_values())
+        throw Error(ErrorCode::invalid_argument, fmt::format("operand {} of a gradient's {} is no value", i, op_type));
+      operands.push_back(ValueId{inputs[i]});
+    }
+    return handle_of(gradient->context.op(op_type, std::move(operands), {}, domain));
+  });
+}
+
+int gradient_set(treadle_gradient* gradient, size_t input, treadle_graph_value value) {
+  if (input >= gradient->inputs.size() || value >= gradient->context.graph().num_values()) return 0;
+  gradient->inputs[input] = ValueId{value};
+  return 1;
+}
+
 template <typename T>
 int add(const T* what, void (*function)(const T&)) {
   return guarded(0, [&] {
@@ -245,6 +270,13 @@ constexpr treadle_host kHost{
     .register_backend = [](const treadle_backend* backend) { return add(backend, register_backend); },
     .call_complete = call_complete,
     .call_cancelled = call_cancelled,
+    .gradient_node = [](const treadle_gradient* gradient) -> const treadle_node* { return &gradient->node; },
+    .gradient_input = [](const treadle_gradient* gradient, size_t index) { return handle_of(gradient->context.input(index)); },
+    .gradient_output = [](const treadle_gradient* gradient, size_t index) { return handle_of(gradient->context.output(index)); },
+    .gradient_of_output = [](const treadle_gradient* gradient, size_t index) { return handle_of(gradient->context.grad_output(index)); },
+    .gradient_number = gradient_number,
+    .gradient_add = gradient_add,
+    .gradient_set = gradient_set,
 };
 
 }  // namespace

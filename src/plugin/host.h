@@ -10,6 +10,7 @@
 
 #include "core/allocation.h"
 #include "graph/deferred.h"
+#include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/kernel.h"
 #include "treadle/plugin.h"
@@ -25,6 +26,12 @@ struct treadle_node {
 struct treadle_subgraph {
   std::vector<treadle_node> nodes;
   std::vector<const char*> inputs, outputs;
+};
+
+struct treadle_gradient {
+  treadle::GradientContext& context;
+  treadle_node node;
+  std::vector<treadle::ValueId> inputs;  // their gradients
 };
 
 struct treadle_call {
