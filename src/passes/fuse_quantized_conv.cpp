@@ -95,7 +95,7 @@ class FuseQuantizedConv final : public Rule {
   }
 
  private:
-  /// Whether the value is bytes in other words, perhaps through a Relu.
+  /// Whether the value is bytes in other words, perhaps through a function of one number.
   static bool is_dequantised(const Graph& graph, ValueId id) {
     const Node* node = producer_of(graph, id);
     if (number_function(graph, node)) node = producer_of(graph, node->inputs[0]);
