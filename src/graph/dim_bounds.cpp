@@ -7,6 +7,47 @@
 #include "treadle/error.h"
 
 namespace treadle {
+namespace {
+
+using Zeros = std::vector<const Expr*>;
+
+// Whether `dim` is 0 if all of `zeros` are.
+bool vanishes(const Dim& dim, const Zeros& zeros) {
+  if (dim.is_const()) return dim.is_const(0);
+  const Expr& e = *dim.expr();
+  if (std::find(zeros.begin(), zeros.end(), &e) != zeros.end()) return true;
+  switch (e.kind) {
+    case Expr::Kind::sum:
+      return std::all_of(e.terms.begin(), e.terms.end(), [&](const Expr::Term& term) {
+        return std::any_of(term.factors.begin(), term.factors.end(), [&](const Expr* factor) { return vanishes(Dim(factor), zeros); });
+      });
+    case Expr::Kind::product:
+    case Expr::Kind::minimum: return vanishes(e.a, zeros) || vanishes(e.b, zeros);
+    case Expr::Kind::broadcast: return vanishes(e.a, zeros) || vanishes(e.b, zeros);  // 0 goes with 0 and 1 only
+    case Expr::Kind::maximum: return vanishes(e.a, zeros) && vanishes(e.b, zeros);
+    case Expr::Kind::floor_div:
+    case Expr::Kind::modulo: return vanishes(e.a, zeros);
+    case Expr::Kind::symbol: break;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_zero_with(const Dim& dim, const Dim& other) {
+  if (is_nonnegative(other - Dim(1))) return true;  // it never is
+  if (other.is_const()) return dim.is_const(0);
+  const Expr& e = *other.expr();
+  if (e.kind != Expr::Kind::sum) return vanishes(dim, {&e});
+  Zeros all{&e};
+  for (const Expr::Term& term : e.terms) {
+    if (term.coefficient < 0) return vanishes(dim, {&e});
+    if (term.factors.size() == 1) all.push_back(term.factors[0]);
+  }
+  if (e.terms.size() > 1) return vanishes(dim, all);
+  // A product is 0 by any of its factors.
+  return std::all_of(e.terms[0].factors.begin(), e.terms[0].factors.end(), [&](const Expr* factor) { return vanishes(dim, {factor}); });
+}
 
 // The bound is the symbol's operand: it is of the table already, and symbols have no other use for one.
 Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& most) {

@@ -16,6 +16,9 @@ class InferContext;
 /// An extent that only the run can tell, but that is never above `most` (what NonZero finds: all elements).
 Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& most);
 
+/// True if it can be told that `dim` is 0 wherever `other` is. Both are extents, which are not negative.
+bool is_zero_with(const Dim& dim, const Dim& other);
+
 /// The most that extents can be, for given values of the symbols that feeds determine.
 class UpperBounds {
  public:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
@@ -37,6 +38,18 @@ Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, size_t h
   return floor_div(dividend, divisor);
 }
 
+// What an extent becomes that is computed from other extents, so that it may be 0 in a run, which copies an extent of the data. Real models
+// ask for `[batch, seq, 64]` of `[batch*seq, 64]`, whose 0 would copy 64 to an empty tensor: that such an extent is not 0 is left to
+// the binding to compare, as the exact expression would hide from all that follows that the extent is `seq`.
+Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
+  const Dim& copied = c.shape(0)[i];
+  if (is_zero_with(copied, extent)) return extent;
+  const Dim if_zero = (Dim(1) - minimum(extent, 1)) * copied;
+  if (!is_zero_with(product(c.shape(0)), extent)) return extent + if_zero;
+  assume_equal(if_zero, 0, fmt::format("what shape[{}] = 0 copies, and 0", i));
+  return extent;
+}
+
 void infer_reshape(InferContext& c) {
   keep_known(c);
   const auto wanted = c.known(1);
@@ -62,9 +75,11 @@ void infer_reshape(InferContext& c) {
       hole = i;
     } else if (extent.is_const() && extent.value() < 0) {
       throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = {} is negative", i, extent.value()));
-    } else if (!extent.is_const() && zero_is_copy && c.has_rank(0) && static_cast<int>(i) < c.rank(0) && c.shape(0)[i] != extent) {
-      // A symbol that is 0 in a run copies an extent, which then is to be 0 as well.
-      assume_equal((Dim(1) - minimum(extent, 1)) * c.shape(0)[i], 0, fmt::format("what shape[{}] = 0 copies, and 0", i));
+    } else if (!extent.is_const() && zero_is_copy && !is_nonnegative(extent - Dim(1))) {
+      if (!c.has_rank(0))
+        extent = c.data_dependent_dim("reshape");
+      else if (static_cast<int>(i) < c.rank(0))
+        extent = computed_extent(c, extent, i);
     }
     out.push_back(extent);
   }

@@ -50,7 +50,7 @@ struct Array {
 };
 
 struct Value {
-  bool is_sequence = false;
+  bool is_sequence = false, is_stored = false;
   Array array;                  // of a sequence: an empty one of the elements' dtype
   std::vector<Array> elements;  // of a sequence
 

@@ -82,7 +82,11 @@ void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise) {
 }
 
 std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& noise) {
-  for (const onnx::TensorDef& initializer : graph.initializers) scope.set(initializer.name, from_tensor(initializer.value));
+  for (const onnx::TensorDef& initializer : graph.initializers) {
+    Value value = from_tensor(initializer.value);
+    value.is_stored = true;
+    scope.set(initializer.name, std::move(value));
+  }
   for (const onnx::NodeDef& node : graph.nodes) interpret(node, scope, noise);
   std::vector<Value> outputs;
   for (const onnx::ValueInfoDef& output : graph.outputs) outputs.push_back(scope.get(output.name));

@@ -40,6 +40,8 @@ class Call {
   const Array& in(size_t i) const;
   /// The elements of an int64 input.
   const std::vector<int64_t>& ints_in(size_t i) const;
+  /// True for an initializer.
+  bool is_stored(size_t i) const { return value(i).is_stored; }
 
   const std::string& op() const { return node_.op_type; }
   const onnx::AttributeDef* attribute(std::string_view name) const;

@@ -35,6 +35,7 @@ Values reshape(Call& c) {
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 0 && c.integer("allowzero", 0) == 0) {
       require(d < x.dims.size(), "0 in Reshape's shape beyond the input's rank");
+      require(x.size() > 0 || x.dims[d] == 0 || c.is_stored(1), "refused: docs/operators.md, Reshape");
       dims[d] = x.dims[d];
     }
     if (dims[d] == -1) {

@@ -25,6 +25,21 @@ TEST(SymbolicShapes, HeadsAreSplitAndMergedExactly) {
   EXPECT_EQ(inferred(b, b.op("flat", "Flatten", {turned}, {{"axis", int64_t{2}}})), "f32[12*N,64*past + 64*seq]");
 }
 
+// 0 copies an extent of the data, also where it is computed.
+TEST(SymbolicShapes, AnExtentThatMayBeZeroInARunIsCopiedThen) {
+  GraphBuilder b;
+  Dim n = b.symbol("N"), a = b.symbol("a"), s = b.symbol("s");
+  ValueId n_of = b.op("n_of", "Shape", {b.input("n", {n})});
+  auto reshaped = [&](std::string_view name, ValueId data, std::vector<int64_t> rest) {
+    ValueId wanted =
+        b.op(std::string(name) + "/shape", "Concat", {n_of, b.ints(std::string(name) + "/rest", rest)}, {{"axis", int64_t{0}}});
+    return inferred(b, b.op(name, "Reshape", {data, wanted}));
+  };
+  EXPECT_EQ(reshaped("any", b.input("x", {a, s}), {0}), "f32[N + a - a*min(1, N),s]");
+  EXPECT_EQ(reshaped("zero_with_it", b.input("y", {n * Dim(12), s}), {12, -1}), "f32[N,12,s]");
+  EXPECT_EQ(reshaped("empty_with_it", b.input("z", {s, n * Dim(6)}), {6, -1}), "f32[N,6,s]");
+}
+
 TEST(SymbolicShapes, ConstantsThatWrapAroundAreNotKnown) {
   GraphBuilder b;
   ValueId most = b.ints("most", {INT64_MAX}), least = b.ints("least", {INT64_MIN});
