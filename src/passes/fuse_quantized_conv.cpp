@@ -4,8 +4,8 @@
 //   Quantize(Concat(a, b …)), Quantize(MaxPool(a)), Quantize(Reshape(a)) … of such a, b
 //                                                              -> Concat(Quantize(a), Quantize(b) …) …, as Quantize never decreases
 // The last two change no bit. The first sums exactly where floats round, so that a result next to the border between two numbers may become
-// the other; a bias is rounded to the units of the sums. Scales and zero points are constants, one for an image; only on machines with
-// instructions for it.
+// the other. A bias is a multiple of the sums' unit but for the rounding of floats; others are left alone. Scales and zero points are
+// constants, one for an image; only on machines with instructions for it.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -181,7 +181,7 @@ class FuseQuantizedConv final : public Rule {
     return patch;
   }
 
-  /// The bias in units of the sums.
+  /// The bias in units of the sums. Nothing if one is no multiple of its unit: rounded to one, it would move results by a part of a step.
   static std::optional<Tensor> integer_bias(const Graph& graph, ValueId id, const Tensor& scales, float x_step, int64_t filters) {
     const Node* made = producer_of(graph, id);
     const Tensor *stored = graph.constant_tensor(made ? made->inputs[0] : id), *steps = nullptr;
@@ -205,7 +205,8 @@ class FuseQuantizedConv final : public Rule {
       const double value = made ? stored->data<int32_t>()[m] * double{steps->data<float>()[steps->num_elements() == 1 ? 0 : m]}
                                 : double{stored->data<float>()[m]};
       const double units = std::nearbyint(value / unit);
-      if (!(std::fabs(units) < 1e9)) return std::nullopt;
+      constexpr double kRounding = 4 * double{std::numeric_limits<float>::epsilon()};
+      if (!(std::fabs(units) < 1e9) || std::fabs(units * unit - value) > kRounding * std::fabs(value)) return std::nullopt;
       result.data<int32_t>()[m] = static_cast<int32_t>(units);
     }
     return result;

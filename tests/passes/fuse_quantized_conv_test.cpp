@@ -35,6 +35,12 @@ class Builder : public GraphBuilder {
     return op(name, "DequantizeLinear", {x, this->scalar(std::string(name) + "_s", scale), byte(name, zero)});
   }
   ValueId byte(std::string_view name, uint8_t zero) { return constant<uint8_t>(std::string(name) + "_z", Shape{}, {zero}); }
+  /// Multiples of the sums' unit.
+  ValueId bias(std::string_view name, int count, float unit) {
+    std::vector<float> values;
+    for (int i = 0; i < count; ++i) values.push_back(static_cast<float>(i * 911 - 3000) * unit);
+    return floats(std::string(name), values);
+  }
   ValueId dequantized_weights(std::string_view name, const Shape& shape, const std::vector<float>& scales) {
     const Tensor random = random_tensor(shape, 3);
     std::vector<int8_t> values;
@@ -67,9 +73,9 @@ TEST_F(FuseQuantizedConv, BytesStayBytesFromConvolutionToConvolution) {
   Builder b;
   ValueId x = b.input("x", {2, 3, 12, 10});
   ValueId in = b.dequantize("in", b.quantize("xq", x, 0.01F, 120), 0.01F, 120);
-  ValueId first =
-      b.op("first", "Conv", {in, b.dequantized_weights("w1", {8, 3, 3, 3}, std::vector<float>(8, 0.004F)), b.weights("bias", {8})},
-           {{"pads", Ints{1, 1, 1, 1}}});
+  ValueId first = b.op("first", "Conv",
+                       {in, b.dequantized_weights("w1", {8, 3, 3, 3}, std::vector<float>(8, 0.004F)), b.bias("bias", 8, 0.01F * 0.004F)},
+                       {{"pads", Ints{1, 1, 1, 1}}});
   ValueId act = b.dequantize("actd", b.quantize("actq", b.op("act", "Relu", {first}), 0.02F, 0), 0.02F, 0);
   ValueId deep = b.op("deep", "Conv", {act, b.dequantized_weights("w2", {8, 1, 3, 3}, {.01F, .02F, .01F, .03F, .02F, .01F, .01F, .02F})},
                       {{"group", int64_t{8}}});
@@ -85,6 +91,16 @@ TEST_F(FuseQuantizedConv, BytesStayBytesFromConvolutionToConvolution) {
   EXPECT_EQ(count(*graph, "NhwcByteMaxPool", "treadle"), 1);
   EXPECT_EQ(count(*graph, "ByteTable", "treadle"), 0) << "a part of the convolution before it";
   EXPECT_EQ(count(*graph, "DequantizeLinear"), 0);
+}
+
+TEST_F(FuseQuantizedConv, ABiasBetweenTwoSumsStaysWithTheFloats) {
+  Builder b;
+  ValueId x = b.dequantize("in", b.quantize("xq", b.input("x", {1, 3, 6, 6}), 0.01F, 120), 0.01F, 120);
+  ValueId y = b.op("y", "Conv", {x, b.dequantized_weights("w", {2, 3, 3, 3}, {0.004F}), b.floats("bias", {4e-5F, 6e-5F})});
+  b.output(b.quantize("yq", y, 0.02F, 0));
+  auto graph = b.take();
+  passes::optimize(*graph, {.verify = true});
+  EXPECT_EQ(count(*graph, "NhwcQLinearConv", "treadle"), 0);
 }
 
 // From QLinearConv on nothing is rounded otherwise, so that no bit changes.
