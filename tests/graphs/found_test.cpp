@@ -127,6 +127,24 @@ feed x [2,2] = 1 -2 3 -4
 )");
 }
 
+// Nothing but rounding decides whether the first is 0 or 1, the second 0 or -3e-7.
+TEST(FoundGraphs, ResultsThatRoundingDecides) {
+  expect_right(R"(
+opset 21
+input x float32 []
+t = Tanh(x)
+y = Cast(t) to=6
+g = Neg(x)
+z = Gelu(g) approximate="tanh"
+output y int32
+output z float32
+feeds
+feed x [] = 9.505440711975098
+feeds
+feed x [] = 5.059406280517578
+)");
+}
+
 TEST(FoundGraphs, OutputThatIsAViewOfWhatWasWrittenOver) {
   expect_right(R"(
 opset 21

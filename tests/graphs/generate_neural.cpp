@@ -177,11 +177,11 @@ Codes codes(Generator& g, DType dtype) {
 }
 
 // x coded and decoded: fake quantisation, as exporters put it around operators.
-std::string coded(Generator& g, const std::string& x) {
-  const Codes c = codes(g, g.one_in(2) ? DType::uint8 : DType::int8);
+std::string coded(Generator& g, const std::string& x, const Codes& c) {
   const std::string q = g.add_one("QuantizeLinear", {x, c.scale, c.zero});
   return q.empty() ? q : g.add_one("DequantizeLinear", {q, c.scale, c.zero});
 }
+std::string coded(Generator& g, const std::string& x) { return coded(g, x, codes(g, g.one_in(2) ? DType::uint8 : DType::int8)); }
 
 bool quantise(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32; });
@@ -196,7 +196,7 @@ bool dequantise_codes(Generator& g) {
 }
 
 // Decoded weights, with a scale for all or one for each place along `axis`.
-std::string coded_weights(Generator& g, const Dims& dims, int64_t axis) {
+std::string coded_weights(Generator& g, const Dims& dims, int64_t axis, std::string* scale = nullptr) {
   const DType dtype = g.one_in(3) ? DType::uint8 : DType::int8;
   Array weights(dtype, dims);
   for (int64_t& w : weights.i) w = dtype == DType::int8 ? g.between(-127, 127) : g.between(0, 255);
@@ -207,6 +207,7 @@ std::string coded_weights(Generator& g, const Dims& dims, int64_t axis) {
     for (int64_t& z : zero.i) z = dtype == DType::uint8 ? 128 : g.between(-4, 4);
   Names inputs{g.constant(weights), g.constant(scale_of(g, scales))};
   if (dtype == DType::uint8 || g.one_in(2)) inputs.push_back(g.constant(zero));
+  if (scale != nullptr) *scale = inputs[1];
   return g.add_one("DequantizeLinear", inputs, per_axis ? attributes(integer("axis", axis)) : attributes());
 }
 
@@ -240,15 +241,25 @@ bool quantised_conv(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 4 && a.size() > 0; });
   if (x.empty()) return false;
   const Array image = g.array(x);
-  const std::string a = coded(g, x);
+  const Codes input_codes = codes(g, g.one_in(2) ? DType::uint8 : DType::int8);
+  const std::string a = coded(g, x, input_codes);
   const int64_t channels = image.dims[1], groups = g.one_in(3) ? channels : 1, outputs = groups * g.between(1, groups > 1 ? 1 : 5);
   const Sliding window(g, image, false);
   Dims dims{outputs, channels / groups};
   dims.insert(dims.end(), window.kernel.begin(), window.kernel.end());
   auto list = window.list();
   list.push_back(integer("group", groups));
-  Names inputs{a, coded_weights(g, dims, 0)};
-  if (g.one_in(2)) inputs.push_back(g.constant(g.random_array(DType::float32, {outputs})));
+  std::string weight_scale;
+  Names inputs{a, coded_weights(g, dims, 0, &weight_scale)};
+  if (g.one_in(2)) {
+    Array bias = g.random_array(DType::float32, {outputs});
+    if (!g.one_in(4)) {  // in units of the sums
+      const Array unit = g.array(weight_scale);
+      for (size_t m = 0; m < bias.size(); ++m)
+        bias.set(m, static_cast<double>(g.between(-3000, 3000)) * g.array(input_codes.scale).f[0] * unit.f[unit.size() == 1 ? 0 : m]);
+    }
+    inputs.push_back(g.constant(bias));
+  }
   std::string y = g.add_one("Conv", inputs, std::move(list));
   if (y.empty()) return false;
   if (g.one_in(3)) activate(g, y);

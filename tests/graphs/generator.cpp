@@ -114,7 +114,9 @@ std::string Generator::pick_sequence() {
 
 std::string Generator::constant(Array content) {
   const std::string name = "c" + std::to_string((*next_name_)++);
-  for (Scope& scope : scopes_) scope.set(name, content);
+  Value stored = content;
+  stored.is_stored = true;
+  for (Scope& scope : scopes_) scope.set(name, stored);
   graph_.initializers.push_back(initializer(name, content));
   // For others to read, unless arithmetic on it would overflow.
   const bool small = std::all_of(content.i.begin(), content.i.end(), [](int64_t x) { return x > -1'000'000 && x < 1'000'000; });

@@ -10,7 +10,6 @@ namespace treadle::graphs {
 namespace {
 
 constexpr double kAnything = std::numeric_limits<double>::infinity();
-constexpr int kNoisyRuns = 4;
 // Errors of an implementation may all point the same way; random ones partly cancel.
 constexpr double kWorse = 8;
 
@@ -71,7 +70,7 @@ std::string compare_arrays(const Array& actual, const Array& expected, const std
 
 }  // namespace
 
-Judgement judge(const Case& c) {
+Judgement judge(const Case& c, int runs) {
   Judgement result;
   for (const Feeds& feeds : c.sets) {
     std::vector<Expected> expected;
@@ -80,7 +79,7 @@ Judgement judge(const Case& c) {
       for (const Array* array : arrays_of(value)) expected.back().slack.emplace_back(array->size(), 0.0);
       expected.back().value = std::move(value);
     }
-    for (uint32_t run = 0; run < kNoisyRuns; ++run) {
+    for (uint32_t run = 0; run < static_cast<uint32_t>(runs); ++run) {
       std::vector<Value> noisy;
       try {
         noisy = interpret_with(c, feeds, Noise(run + 1));

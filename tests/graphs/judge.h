@@ -19,8 +19,12 @@ struct Expected {
 /// Per set of feeds, per output.
 using Judgement = std::vector<std::vector<Expected>>;
 
-/// Interprets the case, once exactly and several times with rounding errors. @throws Invalid if the case is not valid.
-Judgement judge(const Case& c);
+constexpr int kNoisyRuns = 4;
+/// Before a difference counts as a failure: errors that four runs do not meet decide over a step, a comparison, or a difference of
+/// numbers that are nearly equal.
+constexpr int kThoroughRuns = 100;
+/// Interprets the case, once exactly and `runs` times with rounding errors. @throws Invalid if the case is not valid.
+Judgement judge(const Case& c, int runs = kNoisyRuns);
 
 /// Empty if the output is as expected, else how it differs.
 std::string compare(const Datum& actual, const Expected& expected);

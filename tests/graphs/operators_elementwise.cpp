@@ -26,9 +26,15 @@ std::vector<Value> each(Call& c, double ulps, F f) {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return std::log1p(std::exp(x)); }
 
+// A term in a sum that may be much smaller, rounded with at least float32's precision.
+double term(Call& c, double value) {
+  const DType dtype = c.in(0).dtype;
+  return c.noise()(value, dtype == DType::float64 ? dtype : DType::float32, 4);
+}
+
 double gelu(Call& c, double x) {
-  if (c.text("approximate", "none") == "none") return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  if (c.text("approximate", "none") == "none") return 0.5 * x * (1 + term(c, std::erf(x / std::sqrt(2.0))));
+  return 0.5 * x * (1 + term(c, std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))));
 }
 
 double round_even(double x) { return std::nearbyint(x); }
@@ -248,9 +254,10 @@ const OperatorTable kTable{
     {"Softsign", [](Call& c) { return each(c, 2, [](double x) { return x / (1 + std::fabs(x)); }); }},
     {"HardSigmoid",
      [](Call& c) {
-       return each(c, 2, [a = c.real("alpha", 0.2), b = c.real("beta", 0.5)](double x) { return std::clamp(a * x + b, 0.0, 1.0); });
+       return each(c, 2,
+                   [&c, a = c.real("alpha", 0.2), b = c.real("beta", 0.5)](double x) { return std::clamp(term(c, a * x) + b, 0.0, 1.0); });
      }},
-    {"HardSwish", [](Call& c) { return each(c, 2, [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }); }},
+    {"HardSwish", [](Call& c) { return each(c, 2, [&c](double x) { return x * std::clamp(term(c, x / 6) + 0.5, 0.0, 1.0); }); }},
     {"Mish", [](Call& c) { return each(c, 4, [](double x) { return x * std::tanh(softplus(x)); }); }},
     {"Gelu", [](Call& c) { return each(c, 8, [&c](double x) { return gelu(c, x); }); }},
     {"Floor", [](Call& c) { return each(c, 0, [](double x) { return std::floor(x); }); }},

@@ -124,7 +124,10 @@ Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_ze
         sum += term(c, (x.number(place(from, x.dims)) - x_zero) * (w.number(place(weight, w.dims)) - w_zero(at[1])), dtype);
       }
     });
-    y.set(k, sum);
+    if (y.floats())
+      y.f[k] = sum;  // rounded once, behind the bias
+    else
+      y.set(k, sum);
   }
   return y;
 }

@@ -39,7 +39,7 @@ Setting random_setting(std::mt19937& random);
 /// The settings that differ from it in one thing that is as by default: what shrinking tries.
 std::vector<Setting> simpler(const Setting& setting);
 
-/// Runs every set of feeds, the first again at the end. Empty if all is as expected; else what went wrong.
+/// Runs every set of feeds, the first again at the end. Empty if all is as expected; else what went wrong, also by a thorough judgement.
 std::string run_case(const Case& c, const Judgement& judgement, const Setting& setting);
 
 }  // namespace treadle::graphs
