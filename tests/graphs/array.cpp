@@ -1,5 +1,6 @@
 #include "tests/graphs/array.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -25,6 +26,8 @@ Array::Array(DType type, Dims shape) : dtype(type), dims(std::move(shape)) {
   const auto count = static_cast<size_t>(count_of(dims));
   if (floats())
     f.assign(count, 0);
+  else if (texts())
+    s.assign(count, {});
   else
     i.assign(count, 0);
 }
@@ -194,6 +197,10 @@ bool is_16(DType dtype) { return dtype == DType::float16 || dtype == DType::bflo
 
 Tensor to_tensor(const Array& array) {
   Tensor result(array.dtype, Shape(std::span<const int64_t>(array.dims)));
+  if (array.texts()) {
+    std::copy(array.s.begin(), array.s.end(), result.data<std::string>());
+    return result;
+  }
   with_type(array.dtype, [&]<typename T>(T*) {
     auto* data = reinterpret_cast<T*>(result.raw());
     for (size_t k = 0; k < array.size(); ++k) {
@@ -209,6 +216,10 @@ Tensor to_tensor(const Array& array) {
 Array from_tensor(const Tensor& tensor) {
   Array result(tensor.dtype(), Dims(tensor.shape().begin(), tensor.shape().end()));
   const Tensor dense = tensor.contiguous();
+  if (result.texts()) {
+    std::copy_n(dense.data<std::string>(), result.size(), result.s.begin());
+    return result;
+  }
   with_type(result.dtype, [&]<typename T>(T*) {
     for (size_t k = 0; k < result.size(); ++k) {
       T element;

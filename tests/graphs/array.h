@@ -22,12 +22,13 @@ void require(bool condition, const char* rule);
 
 int64_t count_of(const Dims& dims);
 
-/// Floats are in `f`; integers and bool in `i` (uint64 by its bits).
+/// Floats are in `f`; integers and bool in `i` (uint64 by its bits); strings in `s`.
 struct Array {
   DType dtype = DType::undefined;
   Dims dims;
   std::vector<double> f;
   std::vector<int64_t> i;
+  std::vector<std::string> s;
 
   Array() = default;
   Array(DType type, Dims shape);
@@ -35,7 +36,8 @@ struct Array {
   static Array scalar(int64_t value);              // int64 []
 
   bool floats() const { return is_float(dtype); }
-  size_t size() const { return floats() ? f.size() : i.size(); }
+  bool texts() const { return dtype == DType::string; }
+  size_t size() const { return floats() ? f.size() : texts() ? s.size() : i.size(); }
   int rank() const { return static_cast<int>(dims.size()); }
   double number(size_t at) const { return floats() ? f[at] : static_cast<double>(i[at]); }
   /// Rounds or wraps to the dtype.
@@ -44,18 +46,21 @@ struct Array {
   void copy(size_t at, const Array& from, size_t source) {
     if (floats())
       f[at] = from.f[source];
+    else if (texts())
+      s[at] = from.s[source];
     else
       i[at] = from.i[source];
   }
 };
 
 struct Value {
-  bool is_sequence = false, is_stored = false;
-  Array array;                  // of a sequence: an empty one of the elements' dtype
-  std::vector<Array> elements;  // of a sequence
+  bool is_sequence = false, is_optional = false, is_stored = false;
+  Array array;                  // of a sequence or an optional: an empty one of the elements' dtype
+  std::vector<Array> elements;  // of a sequence; of an optional one or none
 
   Value() = default;
   Value(Array a) : array(std::move(a)) {}  // NOLINT(google-explicit-constructor): an array is a value
+  bool is_tensor() const { return !is_sequence && !is_optional; }
 };
 
 double round_to(DType dtype, double value);

@@ -23,7 +23,8 @@ std::string join(const List& list, const char* separator, F f) {
 
 std::string elements(const Array& a) {
   std::string text;
-  for (size_t k = 0; k < a.size(); ++k) text += (k > 0 ? " " : "") + (a.floats() ? number(a.f[k]) : std::to_string(a.i[k]));
+  for (size_t k = 0; k < a.size(); ++k)
+    text += (k > 0 ? " " : "") + (a.texts() ? "\"" + a.s[k] + "\"" : a.floats() ? number(a.f[k]) : std::to_string(a.i[k]));
   return text;
 }
 
@@ -126,7 +127,10 @@ class Line {
   Array elements(DType dtype, Dims shape) {
     Array result(dtype, std::move(shape));
     for (size_t k = 0; k < result.size(); ++k) {
-      if (result.floats())
+      if (result.texts()) {
+        expect("\"");
+        result.s[k] = quoted();
+      } else if (result.floats())
         result.f[k] = std::stod(word());
       else
         result.i[k] = std::stoll(word());

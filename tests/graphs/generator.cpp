@@ -12,7 +12,8 @@ constexpr size_t kMaxElements = 600;
 const std::vector<Kind>& all_kinds() {
   static const std::vector<Kind> kinds = [] {
     std::vector<Kind> result;
-    for (const auto* list : {&movement_kinds(), &shape_kinds(), &compute_kinds(), &neural_kinds(), &control_kinds()})
+    for (const auto* list :
+         {&movement_kinds(), &shape_kinds(), &compute_kinds(), &neural_kinds(), &control_kinds(), &recurrent_kinds(), &text_kinds()})
       result.insert(result.end(), list->begin(), list->end());
     return result;
   }();
@@ -42,7 +43,9 @@ Generator::Generator(Generator& outer)
 Array Generator::random_array(DType dtype, Dims dims) {
   Array result(dtype, std::move(dims));
   for (size_t k = 0; k < result.size(); ++k) {
-    if (result.floats())
+    if (result.texts())
+      result.s[k] = one_of<std::string>({"", "a", "bc", "def", "a longer text that has memory of its own", "0", "z"});
+    else if (result.floats())
       result.set(k, one_in(8) ? 0.0 : static_cast<double>(between(-300, 300)) / 101.0);
     else
       result.set(k, dtype == DType::boolean ? below(2) : is_signed_integer(dtype) ? between(-5, 6) : between(0, 9));
@@ -57,9 +60,9 @@ void Generator::add_inputs() {
     for (size_t set = 0; set < num_sets(); ++set) extents.push_back(one_of<int64_t>({1, 2, 3, 4, 5, 7, one_in(6) ? 0 : 2}));
   const int64_t count = between(1, 5), rank_bias = below(5), channels = one_of<int64_t>({1, 2, 3, 4, 6, 8, 16});
   for (int64_t i = 0; i < count; ++i) {
-    const DType dtype =
-        one_of<DType>({DType::float32, DType::float32, DType::float32, DType::float32, DType::float32, DType::float32, DType::float64,
-                       DType::float16, DType::bfloat16, DType::int64, DType::int32, DType::int8, DType::uint8, DType::boolean});
+    const DType dtype = one_of<DType>({DType::float32, DType::float32, DType::float32, DType::float32, DType::float32, DType::float32,
+                                       DType::float64, DType::float16, DType::bfloat16, DType::int64, DType::int32, DType::int8,
+                                       DType::uint8, DType::boolean, one_in(3) ? DType::string : DType::float32});
     const int64_t rank = one_in(3) ? below(6) : std::clamp<int64_t>(rank_bias + below(2), 1, 5);
     onnx::ValueInfoDef info = declare("x" + std::to_string((*next_name_)++), dtype);
     info.type.shape.emplace();
@@ -91,7 +94,7 @@ void Generator::add_inputs() {
 std::string Generator::pick(const Condition& condition) {
   std::vector<std::string> fit;
   for (const std::string& name : names_)
-    if (!value(name).is_sequence && condition(array(name))) fit.push_back(name);
+    if (value(name).is_tensor() && array(name).texts() == wants_texts_ && condition(array(name))) fit.push_back(name);
   if (fit.empty()) return {};
   const auto count = static_cast<int64_t>(fit.size());
   if (one_in(3)) return fit[static_cast<size_t>(below(count))];
@@ -101,7 +104,7 @@ std::string Generator::pick(const Condition& condition) {
 std::string Generator::pick_own(const Condition& condition) {
   std::vector<std::string> fit;
   for (size_t i = first_own_; i < names_.size(); ++i)
-    if (!value(names_[i]).is_sequence && condition(array(names_[i]))) fit.push_back(names_[i]);
+    if (value(names_[i]).is_tensor() && array(names_[i]).texts() == wants_texts_ && condition(array(names_[i]))) fit.push_back(names_[i]);
   return fit.empty() ? std::string() : fit[static_cast<size_t>(below(static_cast<int64_t>(fit.size())))];
 }
 
@@ -110,6 +113,13 @@ std::string Generator::pick_sequence() {
   for (const std::string& name : names_)
     if (value(name).is_sequence) fit.push_back(name);
   return fit.empty() ? std::string() : fit[static_cast<size_t>(below(static_cast<int64_t>(fit.size())))];
+}
+
+std::string Generator::pick_optional() {
+  std::vector<std::string> fit;
+  for (const std::string& name : names_)
+    if (value(name).is_optional) fit.push_back(name);
+  return fit.empty() ? std::string() : one_of(fit);
 }
 
 std::string Generator::constant(Array content) {
@@ -214,8 +224,11 @@ void Generator::choose_outputs() {
   std::vector<std::string> outputs;
   for (const auto& node : graph_.nodes)
     for (const std::string& name : node.outputs)
-      if (read.contains(name) ? one_in(8) : !one_in(5)) outputs.push_back(name);
-  if (outputs.empty()) outputs.push_back(graph_.nodes.back().outputs[0]);
+      if (!value(name).is_optional && (read.contains(name) ? one_in(8) : !one_in(5))) outputs.push_back(name);
+  if (outputs.empty()) {
+    if (value(graph_.nodes.back().outputs[0]).is_optional) add("OptionalGetElement", {graph_.nodes.back().outputs[0]});
+    outputs.push_back(graph_.nodes.back().outputs[0]);
+  }
   if (!graph_.inputs.empty() && one_in(8)) outputs.push_back(one_of(graph_.inputs).name);
   if (!graph_.initializers.empty() && one_in(8)) outputs.push_back(one_of(graph_.initializers).name);
   std::shuffle(outputs.begin(), outputs.end(), *random_);

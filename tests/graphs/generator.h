@@ -39,6 +39,10 @@ class Generator {
   /// A tensor, the newest more often than others; "" if there is none.
   std::string pick(const Condition& condition);
   std::string pick_sequence();
+  std::string pick_optional();
+  /// From now on pick() finds strings only, or none at all.
+  void want_texts(bool want) { wants_texts_ = want; }
+  bool wants_texts() const { return wants_texts_; }
   std::string constant(Array value);
   std::string constant_ints(std::vector<int64_t> values) { return constant(Array::ints(std::move(values))); }
   /// Random content of a kind that keeps numbers small.
@@ -73,6 +77,7 @@ class Generator {
   std::vector<std::string> names_;  // what nodes may read, outer values first
   size_t first_own_ = 0;
   std::vector<int> weights_;  // of the kinds of nodes
+  bool wants_texts_ = false;
 };
 
 template <typename... A>
@@ -93,5 +98,7 @@ const std::vector<Kind>& shape_kinds();
 const std::vector<Kind>& compute_kinds();
 const std::vector<Kind>& neural_kinds();
 const std::vector<Kind>& control_kinds();
+const std::vector<Kind>& recurrent_kinds();
+const std::vector<Kind>& text_kinds();
 
 }  // namespace treadle::graphs

@@ -1,5 +1,7 @@
 #include "tests/graphs/interpreter.h"
 
+#include <set>
+
 namespace treadle::graphs {
 
 const Value& Scope::get(const std::string& name) const {
@@ -18,7 +20,7 @@ const Value& Call::value(size_t i) const {
 }
 
 const Array& Call::in(size_t i) const {
-  require(!value(i).is_sequence, "a tensor was expected");
+  require(value(i).is_tensor(), "a tensor was expected");
   return value(i).array;
 }
 
@@ -66,12 +68,53 @@ std::vector<Value> Call::run_body(const onnx::GraphDef& body, std::vector<Value>
   return interpret(body, inner, noise_);
 }
 
+namespace {
+
+// Operators that move elements, whatever these are.
+bool takes_texts(const std::string& op) {
+  static const std::set<std::string, std::less<>> ops{
+      "Identity",
+      "Concat",
+      "Gather",
+      "GatherElements",
+      "Reshape",
+      "Flatten",
+      "Squeeze",
+      "Unsqueeze",
+      "Transpose",
+      "Slice",
+      "Split",
+      "Expand",
+      "Tile",
+      "DepthToSpace",
+      "SpaceToDepth",
+      "Where",
+      "Shape",
+      "Size",
+      "Equal",
+      "StringConcat",
+      "If",
+      "Loop",
+      "Scan",
+      "Optional",
+      "SplitToSequence",
+      "SequenceInsert",
+      "ConcatFromSequence",
+      "SequenceConstruct",
+  };
+  return ops.contains(op);
+}
+
+}  // namespace
+
 void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise) {
   for (const OperatorTable* table : {&elementwise_operators(), &movement_operators(), &reduction_operators(), &neural_operators(),
-                                     &quantised_operators(), &control_operators()}) {
+                                     &quantised_operators(), &control_operators(), &recurrent_operators(), &image_operators()}) {
     auto found = table->find(node.op_type);
     if (found == table->end()) continue;
     Call call(node, scope, noise);
+    for (size_t i = 0; i < call.num_inputs(); ++i)
+      require(!call.has(i) || !call.value(i).array.texts() || takes_texts(node.op_type) || !call.value(i).is_tensor(), "no strings");
     std::vector<Value> outputs = found->second(call);
     require(outputs.size() >= node.outputs.size(), "more outputs are wanted than there are");
     for (size_t i = 0; i < node.outputs.size(); ++i)

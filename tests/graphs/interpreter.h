@@ -72,6 +72,8 @@ const OperatorTable& reduction_operators();
 const OperatorTable& neural_operators();
 const OperatorTable& quantised_operators();
 const OperatorTable& control_operators();
+const OperatorTable& recurrent_operators();
+const OperatorTable& image_operators();
 
 /// Adds the node's outputs to the scope. @throws Invalid
 void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise);

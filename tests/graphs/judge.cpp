@@ -36,6 +36,10 @@ bool same_layout(const std::vector<const Array*>& a, const std::vector<const Arr
 
 void widen(const Array& exact, const Array& noisy, std::vector<double>& off) {
   for (size_t k = 0; k < exact.size(); ++k) {
+    if (exact.texts()) {
+      if (exact.s[k] != noisy.s[k]) off[k] = kAnything;
+      continue;
+    }
     const double a = exact.number(k), b = noisy.number(k);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
     off[k] = exact.floats() && std::isfinite(a) && std::isfinite(b) ? std::max(off[k], std::fabs(a - b)) : kAnything;
@@ -56,6 +60,12 @@ std::string compare_arrays(const Array& actual, const Array& expected, const std
     return "dtype " + std::string(name_of(actual.dtype)) + ", expected " + std::string(name_of(expected.dtype));
   auto shape = [](const Dims& dims) { return to_string(Shape(std::span<const int64_t>(dims))); };
   if (actual.dims != expected.dims) return "shape " + shape(actual.dims) + ", expected " + shape(expected.dims);
+  if (actual.texts()) {
+    for (size_t k = 0; k < actual.size(); ++k)
+      if (slack[k] != kAnything && actual.s[k] != expected.s[k])
+        return "[" + std::to_string(k) + "] = \"" + actual.s[k] + "\", expected \"" + expected.s[k] + "\"";
+    return {};
+  }
   size_t wrong = 0, first = 0;
   for (size_t k = 0; k < actual.size(); ++k) {
     const double a = actual.number(k), e = expected.number(k);

@@ -142,7 +142,31 @@ Values sequence_at(Call& c) {
   return {c.value(0).elements.at(position(c, 1, false))};
 }
 
+Values optional_of(Call& c) {
+  Value result;
+  result.is_optional = true;
+  result.array = Array(c.in(0).dtype, {0});
+  result.elements = {c.in(0)};
+  return {std::move(result)};
+}
+
+// Also of what is no optional.
+Values has_element(Call& c) {
+  Array y(DType::boolean, {});
+  y.i[0] = c.has(0) && (!c.value(0).is_optional || !c.value(0).elements.empty());
+  return {std::move(y)};
+}
+
+Values get_element(Call& c) {
+  if (!c.value(0).is_optional) return {c.value(0)};
+  require(!c.value(0).elements.empty(), "the optional has no element");
+  return {c.value(0).elements[0]};
+}
+
 const OperatorTable kTable{
+    {"Optional", optional_of},
+    {"OptionalHasElement", has_element},
+    {"OptionalGetElement", get_element},
     {"If", if_then_else},
     {"Loop", loop},
     {"Scan", scan},

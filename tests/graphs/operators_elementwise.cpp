@@ -135,8 +135,16 @@ std::vector<Value> compare(Call& c, F f) {
   Array y(DType::boolean, broadcast(a.dims, b.dims));
   for (size_t k = 0; k < y.size(); ++k) {
     const size_t ka = broadcast_index(k, y.dims, a.dims), kb = broadcast_index(k, y.dims, b.dims);
-    y.i[k] = a.floats() ? f(a.f[ka], b.f[kb]) : f(a.i[ka], b.i[kb]);
+    y.i[k] = a.texts() ? a.s[ka] == b.s[kb] : a.floats() ? f(a.f[ka], b.f[kb]) : f(a.i[ka], b.i[kb]);
   }
+  return {std::move(y)};
+}
+
+std::vector<Value> string_concat(Call& c) {
+  const Array &a = c.in(0), &b = c.in(1);
+  require(a.texts() && b.texts(), "strings were expected");
+  Array y(DType::string, broadcast(a.dims, b.dims));
+  for (size_t k = 0; k < y.size(); ++k) y.s[k] = a.s[broadcast_index(k, y.dims, a.dims)] + b.s[broadcast_index(k, y.dims, b.dims)];
   return {std::move(y)};
 }
 
@@ -291,6 +299,7 @@ const OperatorTable kTable{
     {"BitwiseOr", [](Call& c) { return bitwise(c, std::bit_or<>()); }},
     {"BitwiseXor", [](Call& c) { return bitwise(c, std::bit_xor<>()); }},
     {"Where", where},
+    {"StringConcat", string_concat},
 };
 
 }  // namespace

@@ -114,6 +114,7 @@ class Shrinker {
           const onnx::NodeDef* producer = producer_of(c.model.graph, output.name);
           if (producer == nullptr || input >= producer->inputs.size() || producer->inputs[input].empty()) return false;
           const Value value = values_of(c, 0).at(producer->inputs[input]);
+          if (value.is_optional) return false;
           output = declare(producer->inputs[input], value.array.dtype, value.is_sequence);
           return true;
         });
@@ -140,8 +141,9 @@ class Shrinker {
         graph.outputs.clear();
         const auto values = values_of(best_.graph, 0);
         for (const std::string& output : graph.nodes.back().outputs)
-          if (!output.empty()) graph.outputs.push_back(declare(output, values.at(output).array.dtype, values.at(output).is_sequence));
-        return true;
+          if (!output.empty() && !values.at(output).is_optional)
+            graph.outputs.push_back(declare(output, values.at(output).array.dtype, values.at(output).is_sequence));
+        return !graph.outputs.empty();
       });
     }
     return any;
@@ -160,7 +162,7 @@ class Shrinker {
     for (size_t set = 0; set < c.sets.size(); ++set) values.push_back(values_of(best_.graph, set));
     const std::vector<std::string> outputs = c.model.graph.nodes[n].outputs;
     for (const std::string& output : outputs)
-      if (!output.empty() && values[0].at(output).is_sequence) return false;
+      if (!output.empty() && !values[0].at(output).is_tensor()) return false;
     c.model.graph.nodes.erase(c.model.graph.nodes.begin() + static_cast<int64_t>(n));
     for (const std::string& output : outputs) {
       if (output.empty()) continue;

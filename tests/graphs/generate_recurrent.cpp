@@ -1,0 +1,144 @@
+// Recurrent networks, and images that grow.
+#include <algorithm>
+
+#include "tests/graphs/generator.h"
+
+namespace treadle::graphs {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Array small_array(Generator& g, DType dtype, const Dims& dims) {
+  Array a = g.random_array(dtype, dims);
+  for (double& x : a.f) x = round_to(dtype, x / 4);
+  return a;
+}
+
+// A network over [length, batch, features], and what exporters put around it.
+bool recurrent(Generator& g) {
+  std::string x = g.pick([](const Array& a) {
+    return (a.dtype == DType::float32 || (a.dtype == DType::float64 || a.dtype == DType::float16)) && a.size() > 0 && a.rank() >= 1 &&
+           a.rank() <= 4 && a.dims.back() <= 16;
+  });
+  if (x.empty()) return false;
+  const Array first = g.array(x);
+  if (first.rank() < 3)
+    x = g.add_one("Unsqueeze", {x, g.constant_ints(first.rank() == 1 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{1})});
+  if (first.rank() == 4) x = g.add_one("Reshape", {x, g.constant_ints({0, -1, first.dims.back()})});
+  if (x.empty()) return false;
+  const DType dtype = first.dtype;
+  const std::string op = g.one_of<std::string>({"LSTM", "LSTM", "GRU", "RNN"});
+  const std::string direction = g.one_of<std::string>({"forward", "forward", "reverse", "bidirectional"});
+  const bool batch_first = g.one_in(6);
+  const int64_t gates = op == "LSTM" ? 4 : op == "GRU" ? 3 : 1, hidden = g.between(1, 6), d = direction == "bidirectional" ? 2 : 1;
+  const Dims dims = g.array(x).dims;
+  const int64_t batch = dims[batch_first ? 0 : 1], length = dims[batch_first ? 1 : 0];
+  const bool one_set = g.num_sets() == 1;
+  Names inputs{x, g.constant(small_array(g, dtype, {d, gates * hidden, dims[2]})),
+               g.constant(small_array(g, dtype, {d, gates * hidden, hidden}))};
+  auto leave_out = [&](size_t count) {
+    while (inputs.size() < count) inputs.emplace_back();
+  };
+  if (g.one_in(2)) inputs.push_back(g.constant(small_array(g, dtype, {d, 2 * gates * hidden})));
+  if (one_set && g.one_in(3)) {
+    leave_out(4);
+    Array lengths(DType::int32, {batch});
+    for (int64_t& n : lengths.i) n = g.between(1, length);
+    inputs.push_back(g.constant(lengths));
+  }
+  const Dims state = batch_first ? Dims{batch, d, hidden} : Dims{d, batch, hidden};
+  for (size_t i = 5; i < (op == "LSTM" ? 7U : 6U); ++i) {
+    if (!g.one_in(3)) continue;
+    std::string initial = g.pick([&](const Array& a) { return a.dtype == dtype && a.dims == state; });
+    if (initial.empty() && one_set) initial = g.constant(g.random_array(dtype, state));
+    if (initial.empty()) continue;
+    leave_out(i);
+    inputs.push_back(initial);
+  }
+  if (op == "LSTM" && g.one_in(6)) {
+    leave_out(7);
+    inputs.push_back(g.constant(small_array(g, dtype, {d, 3 * hidden})));
+  }
+  auto list = attributes(integer("hidden_size", hidden), text("direction", direction));
+  if (batch_first) list.push_back(integer("layout", 1));
+  if (op == "GRU" && g.one_in(2)) list.push_back(integer("linear_before_reset", 1));
+  if (op == "LSTM" && g.one_in(8)) list.push_back(integer("input_forget", 1));
+  if (g.one_in(8)) list.push_back(real("clip", 0.5F));
+  const Names y = g.add(op, inputs, std::move(list), op == "LSTM" ? 3 : 2);
+  if (y.empty()) return false;
+  if (g.one_in(2) && d == 1) {
+    g.add("Squeeze", {y[0], g.constant_ints({batch_first ? 2 : 1})});
+  } else if (g.one_in(2) && !batch_first) {
+    const std::string turned = g.add_one("Transpose", {y[0]}, attributes(integers("perm", {0, 2, 1, 3})));
+    g.add("Reshape", {turned, g.constant_ints({0, 0, -1})});
+  }
+  return true;
+}
+
+bool conv_transpose(Generator& g) {
+  const std::string x = g.pick([](const Array& a) {
+    return (a.dtype == DType::float32 || a.dtype == DType::float64 || a.dtype == DType::float16) && (a.rank() == 3 || a.rank() == 4) &&
+           a.size() > 0;
+  });
+  if (x.empty()) return false;
+  const Array a = g.array(x);
+  const size_t rank = a.dims.size() - 2;
+  const int64_t channels = a.dims[1], groups = g.one_in(4) ? channels : channels % 2 == 0 && g.one_in(4) ? 2 : 1;
+  Dims dims{channels, g.between(1, groups > 2 ? 2 : 4)}, strides, dilations, pads(2 * rank, 0), more;
+  const int64_t side = g.one_of<int64_t>({1, 2, 2, 3, 4}), stride = g.one_of<int64_t>({1, 2, 2, 3});
+  for (size_t d = 0; d < rank; ++d) {
+    dims.push_back(side);
+    strides.push_back(g.one_in(6) ? 1 : stride);
+    dilations.push_back(g.one_in(8) ? 2 : 1);
+    more.push_back(g.one_in(6) ? 1 : 0);
+  }
+  if (g.one_in(3)) std::fill(pads.begin(), pads.end(), side / 2);
+  if (g.one_in(6)) pads[0] = 1;
+  Names inputs{x, g.constant(small_array(g, a.dtype, dims))};
+  if (g.one_in(2)) inputs.push_back(g.constant(g.random_array(a.dtype, {dims[1] * groups})));
+  std::string y = g.add_one("ConvTranspose", inputs,
+                            attributes(integers("kernel_shape", Dims(rank, side)), integers("strides", strides), integers("pads", pads),
+                                       integers("dilations", dilations), integers("output_padding", more), integer("group", groups)));
+  if (!y.empty() && g.one_in(3)) g.add(g.one_of<std::string>({"Relu", "Sigmoid", "Tanh"}), {y});
+  return !y.empty();
+}
+
+bool resize(Generator& g) {
+  const std::string mode = g.one_of<std::string>({"nearest", "nearest", "linear", "cubic"});
+  const std::string x = g.pick([&](const Array& a) {
+    return (mode == "nearest" || a.dtype == DType::float32 || a.dtype == DType::float64) && a.dtype != DType::boolean &&
+           a.dtype != DType::bfloat16 && a.dtype != DType::float16 && a.rank() >= (mode == "nearest" ? 1 : 3) && a.rank() <= 4 &&
+           a.size() > 0;
+  });
+  if (x.empty()) return false;
+  const Array a = g.array(x);
+  const size_t first = a.rank() >= 3 ? 2 : 0;
+  const bool by_sizes = g.num_sets() == 1 && g.one_in(3);
+  Array scales(DType::float32, {a.rank()}), sizes(DType::int64, {a.rank()});
+  const double scale = g.one_of<double>({2, 2, 2, 0.5, 1.5, 3, 0.75, 1});
+  for (size_t d = 0; d < a.dims.size(); ++d) {
+    scales.f[d] = d < first ? 1 : g.one_in(6) ? 1 : scale;
+    sizes.i[d] = d < first ? a.dims[d] : g.between(1, 7);
+  }
+  auto list = attributes(text("mode", mode));
+  std::vector<std::string> where{"half_pixel", "asymmetric", "pytorch_half_pixel"};
+  if (by_sizes) where.emplace_back("align_corners");
+  if (!g.one_in(4)) list.push_back(text("coordinate_transformation_mode", g.one_of(where)));
+  if (mode == "nearest" && g.one_in(2))
+    list.push_back(text("nearest_mode", g.one_of<std::string>({"floor", "ceil", "round_prefer_ceil", "round_prefer_floor"})));
+  if (by_sizes) return !g.add("Resize", {x, "", "", g.constant(sizes)}, std::move(list)).empty();
+  return !g.add("Resize", {x, "", g.constant(scales)}, std::move(list)).empty();
+}
+
+}  // namespace
+
+const std::vector<Kind>& recurrent_kinds() {
+  static const std::vector<Kind> kinds{
+      {"recurrent", 2, recurrent},
+      {"conv_transpose", 2, conv_transpose},
+      {"resize", 2, resize},
+  };
+  return kinds;
+}
+
+}  // namespace treadle::graphs

@@ -1,0 +1,174 @@
+// LSTM, GRU and RNN with their default activations, one sequence and one step at a time.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/graphs/interpreter.h"
+
+namespace treadle::graphs {
+namespace {
+
+using Values = std::vector<Value>;
+using Row = std::vector<double>;
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// A layer in one direction, and what its cells have in common.
+class Layer {
+ public:
+  Layer(Call& call, int64_t num_gates) : c(call), gates(num_gates), hidden(call.integer("hidden_size", 0)) {
+    const Array &x = c.in(0), &w = c.in(1), &r = c.in(2);
+    const std::string direction = c.text("direction", "forward");
+    both = direction == "bidirectional";
+    backwards = direction == "reverse";
+    batch_first = c.integer("layout", 0) != 0;
+    require(x.floats() && x.rank() == 3 && w.rank() == 3 && r.rank() == 3 && w.dtype == x.dtype && r.dtype == x.dtype, "X, W, R");
+    length = x.dims[batch_first ? 1 : 0];
+    batch = x.dims[batch_first ? 0 : 1];
+    inputs = x.dims[2];
+    const int64_t d = both ? 2 : 1;
+    require(w.dims == Dims{d, gates * hidden, inputs} && r.dims == Dims{d, gates * hidden, hidden}, "shapes of W and R");
+    require(!c.has(3) || c.in(3).dims == Dims{d, 2 * gates * hidden}, "the shape of B");
+    if (c.has(4)) {
+      require(c.in(4).dtype == DType::int32 && c.in(4).dims == Dims{batch}, "sequence_lens");
+      for (int64_t n : c.in(4).i) require(n >= 1 && n <= length, "a length beyond the sequences'");
+    }
+    for (size_t i : {size_t{5}, size_t{6}})
+      require(!c.has(i) || c.in(i).dims == (batch_first ? Dims{batch, d, hidden} : Dims{d, batch, hidden}), "an initial state's shape");
+    const auto* clip = c.attribute("clip");
+    limit = clip != nullptr ? clip->f : 0;
+  }
+
+  // With float32's precision, for float64 as well: so the runtime computes it.
+  double term(double value) { return c.noise()(value, DType::float32, 4); }
+  double clip(double x) const { return limit > 0 ? std::clamp(x, -limit, limit) : x; }
+  // x W^T of gate `gate`, and its part of Wb.
+  double from_input(int64_t d, int64_t b, int64_t t, int64_t gate, int64_t h) {
+    const Array &x = c.in(0), &w = c.in(1);
+    double sum = c.has(3) ? c.in(3).f[place({d, gate * hidden + h}, c.in(3).dims)] : 0;
+    for (int64_t i = 0; i < inputs; ++i)
+      sum += term(x.f[place(batch_first ? Dims{b, t, i} : Dims{t, b, i}, x.dims)] * w.f[place({d, gate * hidden + h, i}, w.dims)]);
+    return sum;
+  }
+  // state R^T of gate `gate`, and its part of Rb.
+  double from_state(int64_t d, const Row& state, int64_t gate, int64_t h) {
+    const Array& r = c.in(2);
+    double sum = c.has(3) ? c.in(3).f[place({d, (gates + gate) * hidden + h}, c.in(3).dims)] : 0;
+    for (int64_t i = 0; i < hidden; ++i) sum += term(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
+    return sum;
+  }
+  double activated(double x, double (*f)(double)) { return term(f(clip(x))); }
+  Row initial(size_t input, int64_t d, int64_t b) {
+    Row row(static_cast<size_t>(hidden), 0);
+    if (c.has(input))
+      for (int64_t h = 0; h < hidden; ++h)
+        row[static_cast<size_t>(h)] = c.in(input).f[place(batch_first ? Dims{b, d, h} : Dims{d, b, h}, c.in(input).dims)];
+    return row;
+  }
+
+  /// `step(direction, batch, time, states)` changes the states, of which the first is the output.
+  template <typename F>
+  Values run(size_t num_states, F step) {
+    const DType dtype = c.in(0).dtype;
+    const int64_t directions = both ? 2 : 1;
+    Array y(dtype, batch_first ? Dims{batch, length, directions, hidden} : Dims{length, directions, batch, hidden});
+    Values results{y};
+    for (size_t s = 0; s < num_states; ++s)
+      results.emplace_back(Array(dtype, batch_first ? Dims{batch, directions, hidden} : Dims{directions, batch, hidden}));
+    for (int64_t d = 0; d < directions; ++d) {
+      for (int64_t b = 0; b < batch; ++b) {
+        const int64_t count = c.has(4) ? c.in(4).i[static_cast<size_t>(b)] : length;
+        std::vector<Row> states;
+        for (size_t s = 0; s < num_states; ++s) states.push_back(initial(5 + s, d, b));
+        for (int64_t n = 0; n < count; ++n) {
+          const int64_t t = backwards || d == 1 ? count - 1 - n : n;
+          step(d, b, t, states);
+          for (int64_t h = 0; h < hidden; ++h)
+            results[0].array.set(place(batch_first ? Dims{b, t, d, h} : Dims{t, d, b, h}, y.dims), rounded(states[0], h));
+        }
+        for (size_t s = 0; s < num_states; ++s)
+          for (int64_t h = 0; h < hidden; ++h)
+            results[s + 1].array.set(place(batch_first ? Dims{b, d, h} : Dims{d, b, h}, results[s + 1].array.dims), rounded(states[s], h));
+      }
+    }
+    return results;
+  }
+
+  Call& c;
+  int64_t gates, hidden, length = 0, batch = 0, inputs = 0;
+  bool both = false, backwards = false, batch_first = false;
+  double limit = 0;
+
+ private:
+  double rounded(const Row& row, int64_t h) {
+    const DType dtype = c.in(0).dtype;
+    return c.noise()(row[static_cast<size_t>(h)], dtype == DType::float64 ? DType::float32 : dtype, 2);
+  }
+};
+
+Values lstm(Call& c) {
+  Layer layer(c, 4);
+  if (c.has(7)) require(c.in(7).dims == Dims{c.in(1).dims[0], 3 * layer.hidden}, "the shape of P");
+  auto peephole = [&](int64_t d, int64_t gate, int64_t h, const Row& cell) {
+    return c.has(7) ? layer.term(c.in(7).f[place({d, gate * layer.hidden + h}, c.in(7).dims)] * cell[static_cast<size_t>(h)]) : 0;
+  };
+  const bool coupled = c.integer("input_forget", 0) != 0;
+  return layer.run(2, [&](int64_t d, int64_t b, int64_t t, std::vector<Row>& states) {
+    const Row output = states[0], cell = states[1];
+    Row next = cell;
+    auto sum = [&](int64_t gate, int64_t h) { return layer.from_input(d, b, t, gate, h) + layer.from_state(d, output, gate, h); };
+    for (int64_t h = 0; h < layer.hidden; ++h) {
+      const double in = layer.activated(sum(0, h) + peephole(d, 0, h, cell), sigmoid);
+      const double forget = coupled ? 1 - in : layer.activated(sum(2, h) + peephole(d, 2, h, cell), sigmoid);
+      const double fresh = layer.activated(sum(3, h), [](double x) { return std::tanh(x); });
+      next[static_cast<size_t>(h)] = layer.term(forget * cell[static_cast<size_t>(h)]) + layer.term(in * fresh);
+    }
+    for (int64_t h = 0; h < layer.hidden; ++h) {
+      const double out = layer.activated(sum(1, h) + peephole(d, 1, h, next), sigmoid);
+      states[0][static_cast<size_t>(h)] = out * layer.activated(next[static_cast<size_t>(h)], [](double x) { return std::tanh(x); });
+    }
+    states[1] = next;
+  });
+}
+
+Values gru(Call& c) {
+  Layer layer(c, 3);
+  const bool linear = c.integer("linear_before_reset", 0) != 0;
+  return layer.run(1, [&](int64_t d, int64_t b, int64_t t, std::vector<Row>& states) {
+    const Row before = states[0];
+    Row update = before, reset = before, chosen = before;
+    for (int64_t h = 0; h < layer.hidden; ++h) {
+      const auto at = static_cast<size_t>(h);
+      update[at] = layer.activated(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h), sigmoid);
+      reset[at] = layer.activated(layer.from_input(d, b, t, 1, h) + layer.from_state(d, before, 1, h), sigmoid);
+      chosen[at] = reset[at] * before[at];
+    }
+    for (int64_t h = 0; h < layer.hidden; ++h) {
+      const auto at = static_cast<size_t>(h);
+      const double state = linear ? reset[at] * layer.from_state(d, before, 2, h) : layer.from_state(d, chosen, 2, h);
+      const double fresh = layer.activated(layer.from_input(d, b, t, 2, h) + state, [](double x) { return std::tanh(x); });
+      states[0][at] = layer.term((1 - update[at]) * fresh) + layer.term(update[at] * before[at]);
+    }
+  });
+}
+
+Values rnn(Call& c) {
+  Layer layer(c, 1);
+  return layer.run(1, [&](int64_t d, int64_t b, int64_t t, std::vector<Row>& states) {
+    const Row before = states[0];
+    for (int64_t h = 0; h < layer.hidden; ++h)
+      states[0][static_cast<size_t>(h)] =
+          layer.activated(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h), [](double x) { return std::tanh(x); });
+  });
+}
+
+const OperatorTable kTable{
+    {"LSTM", lstm},
+    {"GRU", gru},
+    {"RNN", rnn},
+};
+
+}  // namespace
+
+const OperatorTable& recurrent_operators() { return kTable; }
+
+}  // namespace treadle::graphs
