@@ -103,6 +103,29 @@ bool conv_transpose(Generator& g) {
   return !y.empty();
 }
 
+// What a cache does: rows behind those of an input, which may be fed back (settings.h, `states`).
+bool append(Generator& g) {
+  const std::string x = g.pick([](const Array& a) { return a.rank() >= 1; });
+  if (x.empty() || x[0] != 'x') return false;
+  const Array a = g.array(x);
+  const auto axis = static_cast<size_t>(g.one_in(2) ? 0 : g.below(a.rank()));
+  std::string rows = g.pick([&](const Array& b) {
+    if (b.dtype != a.dtype || b.rank() != a.rank()) return false;
+    for (size_t d = 0; d < a.dims.size(); ++d)
+      if (d != axis && a.dims[d] != b.dims[d]) return false;
+    return true;
+  });
+  if (rows.empty() || rows == x) {
+    Dims dims = a.dims;
+    dims[axis] = g.between(1, 2);
+    rows = g.constant(g.random_array(a.dtype, dims));
+    if (a.floats()) rows = g.add_one("Neg", {rows});
+  }
+  const std::string y = rows.empty() ? rows : g.add_one("Concat", {x, rows}, attributes(integer("axis", static_cast<int64_t>(axis))));
+  if (!y.empty() && g.one_in(2)) g.add("Identity", {y});
+  return !y.empty();
+}
+
 bool resize(Generator& g) {
   const std::string mode = g.one_of<std::string>({"nearest", "nearest", "linear", "cubic"});
   const std::string x = g.pick([&](const Array& a) {
@@ -137,6 +160,7 @@ const std::vector<Kind>& recurrent_kinds() {
       {"recurrent", 2, recurrent},
       {"conv_transpose", 2, conv_transpose},
       {"resize", 2, resize},
+      {"append", 2, append},
   };
   return kinds;
 }

@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "core/thread_pool.h"
 #include "device/sim/sim_device.h"
@@ -66,6 +69,8 @@ class SessionRunner : public Runner {
     { Session writer(Model::from_bytes(bytes_of(model)), writing); }
     session_ = std::make_unique<Session>(file.path, options);
   }
+
+  const Session& session() const { return *session_; }
 
   std::vector<Datum> run(const Feeds& feeds) override {
     std::map<std::string, Datum> data;
@@ -178,6 +183,72 @@ const std::vector<std::string>& pass_names() {
   return names;
 }
 
+// Random pairs of an input and an output of the same dtype and rank. The input's extents are left open if the output's differ.
+std::vector<StatePair> choose_states(Case& c, const std::vector<Expected>& outputs, uint32_t seed) {
+  std::minstd_rand random(seed);
+  std::vector<StatePair> pairs;
+  std::vector<bool> taken(outputs.size(), false);
+  for (auto& input : c.model.graph.inputs) {
+    const Array& before = c.sets[0].at(input.name);
+    for (size_t tries = 0; tries < 3; ++tries) {
+      const size_t i = random() % outputs.size();
+      const Value& after = outputs[i].value;
+      if (taken[i] || !after.is_tensor() || after.array.dtype != before.dtype || after.array.rank() != before.rank() || before.texts())
+        continue;
+      taken[i] = true;
+      pairs.push_back({input.name, c.model.graph.outputs[i].name});
+      if (!input.type.shape) break;
+      for (size_t d = 0; d < before.dims.size(); ++d) {
+        onnx::DimDef& dim = (*input.type.shape)[d];
+        if (dim.kind == onnx::DimDef::Kind::param || after.array.dims != before.dims) dim = {};
+      }
+      break;
+    }
+  }
+  for (auto& output : c.model.graph.outputs) output.type.shape.reset();
+  return pairs;
+}
+
+// A few runs of the first set of feeds, whose states go from run to run: each is judged for the states that it began with.
+std::string run_states(const Case& original, const Judgement& judgement, const Setting& setting) {
+  Case c = clone(original);
+  std::set<std::string> names;
+  for (const auto& output : c.model.graph.outputs)
+    if (!names.insert(output.name).second) return {};
+  c.sets.resize(1);
+  const std::vector<StatePair> pairs = choose_states(c, judgement[0], setting.states);
+  if (pairs.empty()) return {};
+  const SessionRunner runner(onnx::serialize_model(c.model), setting);
+  std::map<std::string, Datum> feeds, initial;
+  for (const auto& [name, value] : c.sets[0]) feeds.emplace(name, to_tensor(value));
+  for (const StatePair& pair : pairs) initial.insert(feeds.extract(pair.input));
+  StatefulRun run(runner.session(), pairs, std::move(initial));
+  for (int step = 0; step < 4; ++step) {
+    std::vector<Expected> expected;
+    try {
+      expected = judge(c)[0];
+    } catch (const Invalid&) {
+      return {};
+    }
+    const std::vector<Datum> outputs = run.run(feeds);
+    size_t next = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const std::string& name = c.model.graph.outputs[i].name;
+      const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const StatePair& p) { return p.output == name; });
+      const Datum value = pair == pairs.end() ? outputs.at(next++) : run.state(pair->input);
+      std::string difference = compare(value, expected[i]);
+      if (!difference.empty()) difference = compare(value, judge(c, kThoroughRuns)[0][i]);
+      if (!difference.empty()) return "wrong: step " + std::to_string(step) + ", output " + name + ": " + difference;
+    }
+    for (const StatePair& pair : pairs) {
+      Array& state = c.sets[0].at(pair.input);
+      state = from_datum(run.state(pair.input)).array;
+      if (state.size() > 2000 || std::any_of(state.f.begin(), state.f.end(), [](double x) { return !(std::fabs(x) < 1e4); })) return {};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string to_string(const Setting& s) {
@@ -192,6 +263,7 @@ std::string to_string(const Setting& s) {
   if (s.budget > 0) text += " budget=" + std::to_string(s.budget);
   if (s.partial != 0) text += " partial=" + std::to_string(s.partial);
   if (s.bound) text += " bound";
+  if (s.states != 0) text += " states=" + std::to_string(s.states);
   if (s.file != File::none) text += s.file == File::compiled ? " compiled" : " exported";
   return text;
 }
@@ -212,6 +284,7 @@ std::vector<Setting> standard_settings() {
   with([](Setting& s) { s.budget = 0.7; });
   with([](Setting& s) { s.partial = 7; });
   with([](Setting& s) { s.bound = true; });
+  with([](Setting& s) { s.states = 7; });
   for (File file : {File::compiled, File::exported}) with([&](Setting& s) { s.file = file; });
   for (auto level : {GraphOptimizationLevel::disable_all, GraphOptimizationLevel::all})
     for (const char* where : {"readiness", "sim", "several", "nodes"})
@@ -230,6 +303,7 @@ Setting random_setting(std::mt19937& random) {
   if (s.level != GraphOptimizationLevel::disable_all && one_in(8)) s.max_patches = random() % 20;
   if (one_in(10)) s.reuse_memory = !s.reuse_memory;
   if (s.partial != 0) s.partial = 1 + random() % 1000;
+  if (s.states != 0) s.states = 1 + random() % 1000;
   if (s.budget > 0) s.budget = 0.3 + 0.1 * (random() % 8);
   return s;
 }
@@ -252,6 +326,7 @@ std::vector<Setting> simpler(const Setting& s) {
   with(s.budget > 0, [](Setting& t) { t.budget = 0; });
   with(s.partial != 0, [](Setting& t) { t.partial = 0; });
   with(s.bound, [](Setting& t) { t.bound = false; });
+  with(s.states != 0, [](Setting& t) { t.states = 0; });
   with(!s.reuse_memory, [](Setting& t) { t.reuse_memory = true; });
   with(s.max_patches != INT64_MAX, [](Setting& t) { t.max_patches = INT64_MAX; });
   with(!s.skip.empty(), [](Setting& t) { t.skip.clear(); });
@@ -261,6 +336,7 @@ std::vector<Setting> simpler(const Setting& s) {
 std::string run_case(const Case& c, const Judgement& judgement, const Setting& setting) {
   const std::string model = onnx::serialize_model(c.model);
   try {
+    if (setting.states != 0 && setting.where.empty()) return run_states(c, judgement, setting);
     Judgement thorough;
     std::unique_ptr<Runner> runner;
     if (setting.where.empty())

@@ -28,6 +28,7 @@ struct Setting {
   double budget = 0;     ///< the memory limit as a part of the peak without one; 0: none
   uint32_t partial = 0;  ///< seed of the places where a partial run stops; 0: whole runs
   bool bound = false;    ///< through an IoBinding
+  uint32_t states = 0;   ///< seed of which outputs are fed back as inputs, over a few runs (StatefulRun); 0: none
   File file = File::none;
 };
 
