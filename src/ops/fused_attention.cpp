@@ -88,6 +88,7 @@ struct FusedAttention {
     check_equal(v.heads[1], k.heads[1], "heads of K and V"), check_equal(v.heads[2], k.heads[2], "lengths of K and V");
     check_equal(k.heads[3], q.heads[3], "head sizes of Q and K");
     p.batch = q.heads[0], p.q_heads = q.heads[1], p.kv_heads = k.heads[1];
+    if (p.q_heads == 0 && p.kv_heads == 0) return a;  // nothing to compute
     if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
     p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];

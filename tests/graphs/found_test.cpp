@@ -127,6 +127,22 @@ feed x [2,2] = 1 -2 3 -4
 )");
 }
 
+TEST(FoundGraphs, AttentionWithoutHeads) {
+  expect_right(R"(
+opset 21
+input x float32 [1,M,1,2]
+t = Transpose(x) perm=[0,1,3,2]
+scores = MatMul(x, t)
+p = Softmax(scores) axis=-1
+y = MatMul(p, x)
+output y float32
+feeds
+feed x [1,0,1,2] =
+feeds
+feed x [1,2,1,2] = 1 2 3 4
+)");
+}
+
 // Nothing but rounding decides whether the first is 0 or 1, the second 0 or -3e-7.
 TEST(FoundGraphs, ResultsThatRoundingDecides) {
   expect_right(R"(
