@@ -20,6 +20,7 @@ OpDef multi_head_attention_op();
 OpDef quantized_attention_op();
 OpDef quantized_embed_norm_op();
 OpDef rotary_op();
+OpDef sectioned_rotary_op();
 
 /// An attribute that must be positive.
 int64_t positive(const Decomposition& d, std::string_view name);

@@ -224,6 +224,21 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   d.finish();
 }
 
+// ONNX's own, whose state never has a window.
+void decompose_linear_attention(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  if (d.attributes().get_int("state_window", 0) > 1)
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("state_window = {} is not implemented; leave it out", d.attributes().get_int("state_window")));
+  std::vector<ValueId> inputs;
+  for (size_t i = 0; i < 6; ++i) inputs.push_back(d.in(i));
+  const auto y =
+      d.op_n("LinearAttention", std::move(inputs), 2, d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"}));
+  d.give(0, y[0]);
+  d.give(1, y[1]);
+  d.finish();
+}
+
 }  // namespace
 
 std::vector<OpDef> microsoft_gates_ops() {
@@ -240,6 +255,21 @@ std::vector<OpDef> microsoft_gates_ops() {
       op("LinearAttentionGate",
          {{"a", kFloats, "T"}, {"dt_bias", {DType::float32}}, {"decay_scale", {DType::float32}}, maybe("b", kFloats, "T")},
          {{"decay", kFloats, "T"}, maybe("beta", kFloats, "T")}, {}, decompose_linear_attention_gate),
+      op("LinearAttention",
+         {{"query", kFloats, "T"},
+          {"key", kFloats, "T"},
+          {"value", kFloats, "T"},
+          maybe("past_state", kFloats, "S"),
+          maybe("decay", kFloats, "T"),
+          maybe("beta", kFloats, "T")},
+         {output, {"present_state", kFloats, "S"}},
+         {{"chunk_size"},
+          {"kv_num_heads", AttributeDef::Required{}},
+          {"q_num_heads", AttributeDef::Required{}},
+          {"scale"},
+          {"state_window"},
+          {"update_rule"}},
+         decompose_linear_attention),
       op("EngramGate",
          {{"key", kFloats, "T"},
           {"query", kFloats, "T"},

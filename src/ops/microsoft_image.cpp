@@ -1,9 +1,12 @@
-// Operators of com.microsoft over images, most of them with channels innermost, taken apart.
+// Operators of com.microsoft over images, most of them with channels innermost, taken apart; MaxpoolWithMask.
+#include <algorithm>
 #include <limits>
 #include <string>
 
+#include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/microsoft.h"
+#include "ops/window.h"
 
 namespace treadle::ops {
 namespace {
@@ -127,6 +130,62 @@ void decompose_conv_transpose(Graph& graph, NodeId id) {
   d.finish();
 }
 
+void infer_masked_max_pool(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  const SymbolicShape& x = c.shape(0);
+  const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
+  if (x.size() < 3 || kernel.size() + 2 != x.size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}, kernel_shape of {} extents", x.size(), kernel.size()));
+  SymbolicShape out = infer_window(c.attributes(), spatial(x), SymbolicShape(kernel.begin(), kernel.end()));
+  out.insert(out.begin(), {x[0], x[1]});
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+// The largest of each row of a window up to the first element that the mask hides; the lowest float where that is none. As ONNX Runtime
+// has it, the very first element of an image counts even if it is hidden, but not in signals of one axis.
+struct MaskedMaxPool {
+  kernels::Window window;
+  int64_t batch, channels, mask_batch, mask_channel;  // the mask's steps
+
+  static MaskedMaxPool bind(BindContext& c) {
+    const Shape &x = c.shape(0), &mask = c.shape(1);
+    if (mask.rank() != x.rank()) throw Error(ErrorCode::invalid_argument, fmt::format("M is {}, X {}", to_string(mask), to_string(x)));
+    MaskedMaxPool k{bind_window(c.node().attributes, spatial(x), spatial(c.output_shape(0)), c.get_ints("kernel_shape")), x[0], x[1], 0, 0};
+    for (int axis = 0; axis < x.rank(); ++axis)
+      if (axis >= 2 || mask[axis] != 1) check_equal(mask[axis], x[axis], "extents of the mask and of X");
+    const int64_t plane = k.window.in_size();
+    k.mask_channel = mask[1] == 1 ? 0 : plane;
+    k.mask_batch = mask[0] == 1 ? 0 : mask[1] * plane;
+    return k;
+  }
+
+  void run(RunContext& c) const {
+    const auto *x = c.in<float>(0), *end = x + batch * channels * window.in_size();
+    const auto* mask = c.in<int32_t>(1);
+    auto* y = c.out<float>(0);
+    for (int64_t plane = 0; x != end; ++plane, x += window.in_size(), y += window.out_size())
+      pool_plane(x, mask + plane / channels * mask_batch + plane % channels * mask_channel, y);
+  }
+
+ private:
+  void pool_plane(const float* x, const int32_t* mask, float* y) const {
+    const auto &in = window.in, &out = window.out;
+    for (int64_t o = 0; o < window.out_size(); ++o) {
+      const kernels::Taps a = taps_inside(window, 0, o / (out[1] * out[2])), b = taps_inside(window, 1, o / out[2] % out[1]),
+                          c = taps_inside(window, 2, o % out[2]);
+      float largest = std::numeric_limits<float>::lowest();
+      for (int64_t i = a.first; i < a.last; ++i)
+        for (int64_t j = b.first; j < b.last; ++j)
+          for (int64_t k = c.first; k < c.last; ++k) {
+            const int64_t at = ((a.start + i) * in[1] + b.start + j) * in[2] + c.start + k;
+            if ((at > 0 || window.rank == 1) && mask[at] == 0) break;
+            largest = std::max(largest, x[at]);
+          }
+      y[o] = largest;
+    }
+  }
+};
+
 }  // namespace
 
 std::vector<OpDef> microsoft_image_ops() {
@@ -141,6 +200,14 @@ std::vector<OpDef> microsoft_image_ops() {
   const std::vector<AttributeDef> norm = {
       {"activation", AttributeDef::Required{}}, {"channels_last", int64_t{1}}, {"epsilon", 1e-5F}, {"groups", AttributeDef::Required{}}};
   return {
+      {.name = "MaxpoolWithMask",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"X", {DType::float32}, "T"}, {"M", {DType::int32}}},
+       .outputs = {{"Y", {DType::float32}, "T"}},
+       .attributes = {{"auto_pad"}, {"kernel_shape", AttributeDef::Required{}}, {"pads"}, {"storage_order"}, {"strides"}},
+       .infer = infer_masked_max_pool,
+       .kernels = {kernel<MaskedMaxPool>()}},
       op("NhwcMaxPool", {{"x", kBytes | kFloats, "T"}}, {{"y", kBytes | kFloats, "T"}},
          {{"auto_pad"}, {"ceil_mode"}, {"dilations"}, {"kernel_shape", AttributeDef::Required{}}, {"pads"}, {"strides"}},
          decompose_max_pool),

@@ -216,15 +216,30 @@ void infer_time_warping(InferContext& c) {
   c.set_output(0, DType::int32, {2, c.data_dependent_dim("path")});
 }
 
+// A sparse matrix, made dense, times a dense one.
+void decompose_sparse_matmul(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const std::vector<int64_t> turn{1, 0};
+  ValueId a = d.in(0), b = d.in(1);
+  if (!d.type(a).is_tensor()) a = d.op_n("SparseToDense", {a}, 1, {}, "treadle")[0];
+  if (d.attributes().get_int("transA", 0) != 0) a = d.op("Transpose", {a}, {{"perm", turn}});
+  if (d.attributes().get_int("transB", 0) != 0) b = d.op("Transpose", {b}, {{"perm", turn}});
+  d.give(0, d.scaled(d.op("MatMul", {a, b}), d.attributes().get_float("alpha", 1), b));
+  d.finish();
+}
+
 }  // namespace
 
 std::vector<OpDef> microsoft_matrix_ops() {
   using Required = AttributeDef::Required;
   const TypeSet int16{DType::int16};
+  constexpr TypeSet kProductTypes{DType::float32, DType::float64, DType::int64, DType::int32, DType::uint64, DType::uint32};
   return {
       op("MatMulBnb4", {{"A", kFloats, "T"}, {"B", {DType::uint8}}, {"absmax", kFloats}}, {{"Y", kFloats, "T"}},
          {{"K", Required{}}, {"N", Required{}}, {"block_size", Required{}}, {"quant_type", Required{}}, {"training_mode"}, {"transB"}},
          decompose_matmul_bnb4),
+      op("SparseToDenseMatMul", {{"A", kSparse | kProductTypes}, {"B", kProductTypes, "T1"}}, {{"Y", kProductTypes, "T1"}},
+         {{"alpha", 1.0F}, {"transA"}, {"transB"}}, decompose_sparse_matmul),
       op("MatMulInteger16", {{"A", int16}, {"B", int16}}, {{"Y", {DType::int32}}}, {}, decompose_matmul_int16),
       op("GatherND", {{"data", kAllTensors, "T"}, {"indices", kInt32Or64}}, {{"output", kAllTensors, "T"}}, {}, decompose_gather_nd),
       op("SampleOp", {{"X", kAllTensors, "T"}}, {{"Y", kAllTensors, "T"}}, {}, decompose_sample),

@@ -4,7 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+import treadle
 from contrib import compare, model, run
 from treadle import errors
 
@@ -101,6 +103,47 @@ def engram_gate(rng):
     inputs = {"key": floats(rng, *shape, dtype=dtype), "query": floats(rng, *shape, dtype=dtype), "value": floats(rng, *shape[:2], shape[3], dtype=dtype)}
     inputs |= {name: floats(rng, *shape[2:], dtype=dtype) for name in ("key_norm_scale", "query_norm_scale", "conv_norm_scale")}
     return "EngramGate", inputs, {"outputs": small(rng, 1, 3), **tolerance(dtype)}
+
+
+def linear_attention(rng):
+    kv, size, width = small(rng), 2 * small(rng), small(rng, 1, 8)
+    heads, batch, length = kv * small(rng, 1, 4), small(rng, 1, 4), small(rng, 1, 8)
+    rule = pick(rng, "linear", "gated", "delta", "gated_delta")
+    inputs = {"query": floats(rng, batch, length, heads * size), "key": floats(rng, batch, length, kv * size) / size}
+    inputs["value"] = floats(rng, batch, length, kv * width)
+    inputs["past_state"] = floats(rng, batch, kv, size, width) if rng.integers(2) else None
+    inputs["decay"] = -np.abs(floats(rng, batch, length, pick(rng, kv, kv * size))) if "gated" in rule else None
+    inputs["beta"] = np.abs(floats(rng, batch, length, pick(rng, 1, kv))) / 2 if "delta" in rule else None
+    attributes = {"q_num_heads": heads, "kv_num_heads": kv, "update_rule": rule, "scale": pick(rng, 0.0, 0.5)}
+    return "LinearAttention", inputs, {"outputs": 2, "attributes": attributes, "rtol": 1e-4, "atol": 1e-4}
+
+
+def sectioned_rotary(rng):
+    sections = [small(rng, 0, 4), small(rng, 0, 4), small(rng, 1, 4)]
+    half, heads, batch, length = sum(sections), small(rng), small(rng, 1, 4), small(rng)
+    partial, layout = bool(rng.integers(2)), int(rng.integers(2))
+    size = 2 * half + (2 * small(rng, 0, 3) if partial else 0)
+    shape = pick(rng, (batch, heads, length, size), (batch, length, heads * size))
+    inputs = {
+        "input": floats(rng, *shape),
+        "position_ids": rng.integers(0, 20, (3, batch, length)),
+        "cos_cache": floats(rng, 20, half),
+        "sin_cache": floats(rng, 20, half),
+    }
+    attributes = {"mrope_section": sections, "mrope_layout": layout, "interleaved": int(rng.integers(2)), "scale": pick(rng, 1.0, 0.5)}
+    if len(shape) == 3 or partial:
+        attributes |= {"num_heads": heads, "rotary_embedding_dim": 2 * half if partial else 0}
+    return "MRotaryEmbedding", inputs, {"attributes": attributes}
+
+
+def masked_max_pool(rng):
+    rank = small(rng, 1, 4)
+    image, kernel = [small(rng, 3, 8) for _ in range(rank)], [small(rng, 1, 4) for _ in range(rank)]
+    inputs = {"X": floats(rng, small(rng), small(rng), *image), "M": rng.integers(0, 4, (1, 1, *image)).astype(np.int32)}
+    attributes = {"kernel_shape": kernel, "strides": [small(rng, 1, 3) for _ in range(rank)]}
+    if rng.integers(2):
+        attributes["pads"] = [k // 2 for k in kernel] * 2
+    return "MaxpoolWithMask", inputs, {"attributes": attributes}
 
 
 def causal_conv(rng):
@@ -322,6 +365,9 @@ CASES = [
     linear_attention_gate,
     engram_gate,
     causal_conv,
+    linear_attention,
+    sectioned_rotary,
+    masked_max_pool,
     nhwc_max_pool,
     qlinear_conv,
     conv_transpose,
@@ -415,6 +461,31 @@ def test_bias_add_and_split_gelu_are_numpys():
     np.testing.assert_allclose(run(model("BiasSplitGelu", inputs, 1), inputs)[0], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("turned_a", "turned_b", "alpha"), [(0, 0, 1.0), (0, 0, 2.0), (1, 0, 0.5), (0, 1, 1.0)])
+def test_a_sparse_matrix_times_a_dense_one(ort, turned_a, turned_b, alpha):
+    rng = np.random.default_rng(0)
+    a, b = floats(rng, 4, 5) * (rng.random((4, 5)) < 0.4), floats(rng, 5, 3)
+    stored, dense = a.T.copy() if turned_a else a, b.T.copy() if turned_b else b
+    node = helper.make_node("SparseToDenseMatMul", ["a", "b"], ["y"], "node", domain="com.microsoft", transA=turned_a, transB=turned_b, alpha=alpha)
+    inputs = [
+        helper.make_value_info("a", helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, stored.shape)),
+        helper.make_tensor_value_info("b", TensorProto.FLOAT, dense.shape),
+    ]
+    graph = helper.make_graph([node], "product", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 3])])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    shape, at = np.array(stored.shape, np.int64), np.flatnonzero(stored)
+    sparse = treadle.SparseTensor.sparse_coo_from_numpy(shape, stored.ravel()[at], at)
+    actual = treadle.InferenceSession(made).run(None, {"a": sparse, "b": dense})[0]
+    np.testing.assert_allclose(actual, alpha * (a @ b), rtol=1e-5, atol=1e-6)
+    if not turned_a and not turned_b:  # onnxruntime's own inference refuses the others
+        places = np.argwhere(stored).astype(np.int64).copy()
+        theirs = ort.SparseTensor.sparse_coo_from_numpy(shape, stored[stored != 0], places, ort.OrtDevice.make("cpu", 0))
+        session = ort.InferenceSession(made, providers=["CPUExecutionProvider"])
+        expected = session.run(None, {"a": ort.OrtValue.ort_value_from_sparse_tensor(theirs), "b": dense})[0]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_words_without_characters_are_zeros():
     inputs = {"s": np.array([[0, 3, 3], [2, 0, 0]], np.int32), "w": F((2, 1, 2, 4)), "b": F(2), "c": F((9, 4))}
     inputs = {name: array.astype(np.float32) if name != "s" else array for name, array in inputs.items()}
@@ -423,6 +494,9 @@ def test_words_without_characters_are_zeros():
 
 F = np.ones
 REFUSED = [
+    ("LinearAttention", {"q": F((1, 2, 4)), "k": F((1, 2, 4)), "v": F((1, 2, 4))}, {"q_num_heads": 2, "kv_num_heads": 2, "state_window": 4}, "state_window = 4"),
+    ("MRotaryEmbedding", {"x": F((1, 1, 2, 4)), "p": np.ones((3, 1, 2), np.int64), "c": F((2, 2)), "s": F((2, 2))}, {"mrope_section": [1, 1]}, "three extents"),
+    ("MaxpoolWithMask", {"x": F((1, 1, 4, 4)), "m": np.ones((1, 1, 4, 3), np.int32)}, {"kernel_shape": [2, 2]}, "extents of the mask and of X"),
     ("GatedRMSNorm", {"x": F((2, 5)), "scale": F(2), "gate": F((2, 5))}, {}, "not a multiple of the 2 of scale"),
     ("GatedRMSNorm", {"x": F((2, 4)), "scale": F(2), "gate": F((2, 4))}, {"activation": "relu"}, "not silu, swish or sigmoid"),
     ("HyperConnectionPreMix", {"x": F((2, 7)), "g": F((2, 2))}, {"num_branches": 2}, "not a multiple of the 2 branches"),
