@@ -97,14 +97,9 @@ Attributes attention_attributes(const Decomposition& d) {
 }
 
 std::vector<OpDef> microsoft_attention_ops() {
-  return {group_query_attention_op(),
-          multi_head_attention_op(),
-          rotary_op(),
-          sectioned_rotary_op(),
-          attention_op(),
-          decoder_masked_attention_op(),
-          quantized_attention_op(),
-          quantized_embed_norm_op()};
+  return {group_query_attention_op(),    multi_head_attention_op(), rotary_op(),
+          sectioned_rotary_op(),         sparse_attention_op(),     attention_op(),
+          decoder_masked_attention_op(), quantized_attention_op(),  quantized_embed_norm_op()};
 }
 
 }  // namespace treadle::ops

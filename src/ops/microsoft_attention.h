@@ -20,6 +20,8 @@ OpDef multi_head_attention_op();
 OpDef quantized_attention_op();
 OpDef quantized_embed_norm_op();
 OpDef rotary_op();
+OpDef sparse_attention_op();
+OpDef sparse_blocks_op();  // of the domain treadle
 OpDef sectioned_rotary_op();
 
 /// An attribute that must be positive.

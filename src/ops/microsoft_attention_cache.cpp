@@ -150,7 +150,8 @@ struct UpdateCache {
 
 std::vector<OpDef> cache_ops() {
   constexpr TypeSet kInt32{DType::int32};
-  return {{.name = "CachePositions",
+  return {sparse_blocks_op(),
+          {.name = "CachePositions",
            .domain = "treadle",
            .since = {1},
            .inputs = {{"query", kFloats},
