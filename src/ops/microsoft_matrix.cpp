@@ -1,6 +1,7 @@
 // Products, inverses and rearrangements of com.microsoft.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -65,6 +66,38 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   if (d.type(d.in(0)).dtype != DType::float32) b = d.op("CastLike", {b, d.in(0)});
   if (a.get_int("transB", 1) != 0) b = d.op("Transpose", {b}, {{"perm", std::vector<int64_t>{1, 0}}});
   d.give(0, d.op("MatMul", {d.in(0), b}));
+  d.finish();
+}
+
+// B is one blob: for each column and each 32 rows a scale (float), a zero point (one byte, unless blk_quant_type is 0: then it is 8), and
+// 16 bytes whose lower halves are the codes of the first 16 rows. MatMulNBits has neighbours in a byte.
+void decompose_matmul_fp_q4(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  constexpr int64_t kBlock = 32, kCodeBytes = 16;
+  const Tensor &blob = constant_input(d, 1, "B", DType::uint8), &shape = constant_input(d, 2, "B_shape", DType::int64);
+  if (shape.num_elements() != 2)
+    throw Error(ErrorCode::invalid_model, fmt::format("B_shape has {} elements; expected 2, rows and columns", shape.num_elements()));
+  const int64_t K = shape.data<int64_t>()[0], N = shape.data<int64_t>()[1];
+  const bool has_zeros = d.attributes().get_int("blk_quant_type", 1) != 0;
+  const int64_t head = has_zeros ? 5 : 4, bytes = head + kCodeBytes;
+  const int64_t blocks = K < 1 ? 0 : ceil_div(K, kBlock);
+  if (K < 1 || N < 1 || blob.num_elements() != checked_mul(checked_mul(blocks, N), bytes))
+    throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes, which are no {} by {} codes", blob.num_elements(), K, N));
+  Tensor codes(DType::uint8, Shape{N, blocks, kCodeBytes}), scales(DType::float32, Shape{N * blocks}),
+      zeros(DType::uint8, Shape{N * ((blocks + 1) / 2)});
+  std::fill_n(zeros.data<uint8_t>(), zeros.num_elements(), uint8_t{0});
+  for (int64_t i = 0; i < N * blocks; ++i) {
+    const uint8_t *from = blob.data<uint8_t>() + i * bytes, *packed = from + head;
+    std::memcpy(scales.data<float>() + i, from, sizeof(float));
+    const int zero = has_zeros ? from[4] : 8;
+    if (zero > 15) throw Error(ErrorCode::not_implemented, fmt::format("a zero point of {}, above 15, is not implemented", zero));
+    zeros.data<uint8_t>()[i / blocks * ((blocks + 1) / 2) + i % blocks / 2] |= static_cast<uint8_t>(zero << (i % blocks % 2 * 4));
+    auto code = [&](int64_t row) { return row < kCodeBytes ? packed[row] & 15 : packed[row - kCodeBytes] >> 4; };
+    for (int64_t b = 0; b < kCodeBytes; ++b)
+      codes.data<uint8_t>()[i * kCodeBytes + b] = static_cast<uint8_t>(code(2 * b) | code(2 * b + 1) << 4);
+  }
+  std::vector<ValueId> inputs{d.in(0), d.constant(std::move(codes)), d.constant(std::move(scales)), d.constant(std::move(zeros))};
+  d.give(0, d.microsoft_op("MatMulNBits", std::move(inputs), {{"K", K}, {"N", N}, {"bits", int64_t{4}}, {"block_size", kBlock}}));
   d.finish();
 }
 
@@ -238,6 +271,8 @@ std::vector<OpDef> microsoft_matrix_ops() {
       op("MatMulBnb4", {{"A", kFloats, "T"}, {"B", {DType::uint8}}, {"absmax", kFloats}}, {{"Y", kFloats, "T"}},
          {{"K", Required{}}, {"N", Required{}}, {"block_size", Required{}}, {"quant_type", Required{}}, {"training_mode"}, {"transB"}},
          decompose_matmul_bnb4),
+      op("MatMulFpQ4", {{"A", {DType::float32}}, {"B", {DType::uint8}}, {"B_shape", kInt64}}, {{"Y", {DType::float32}}},
+         {{"blk_quant_type", int64_t{1}}}, decompose_matmul_fp_q4),
       op("SparseToDenseMatMul", {{"A", kSparse | kProductTypes}, {"B", kProductTypes, "T1"}}, {{"Y", kProductTypes, "T1"}},
          {{"alpha", 1.0F}, {"transA"}, {"transB"}}, decompose_sparse_matmul),
       op("MatMulInteger16", {{"A", int16}, {"B", int16}}, {{"Y", {DType::int32}}}, {}, decompose_matmul_int16),

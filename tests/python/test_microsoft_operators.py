@@ -136,6 +136,18 @@ def sectioned_rotary(rng):
     return "MRotaryEmbedding", inputs, {"attributes": attributes}
 
 
+def matmul_fp_q4(rng):
+    depth, columns, rows, with_zeros = small(rng, 1, 100), small(rng, 1, 9), small(rng), int(rng.integers(2))
+    blocks = columns * -(-depth // 32)
+    parts = [rng.random((blocks, 1), np.float32).view(np.uint8), rng.integers(0, 16, (blocks, with_zeros)), rng.integers(0, 256, (blocks, 16))]
+    inputs = {
+        "A": floats(rng, *pick(rng, (rows,), (2, rows)), depth),
+        "B": np.concatenate(parts, axis=1).astype(np.uint8).ravel(),
+        "B_shape": np.array([depth, columns], np.int64),
+    }
+    return "MatMulFpQ4", inputs, {"attributes": {"blk_quant_type": with_zeros}, "constants": ("B", "B_shape"), "rtol": 1e-4, "atol": 1e-4}
+
+
 def masked_max_pool(rng):
     rank = small(rng, 1, 4)
     image, kernel = [small(rng, 3, 8) for _ in range(rank)], [small(rng, 1, 4) for _ in range(rank)]
@@ -368,6 +380,7 @@ CASES = [
     linear_attention,
     sectioned_rotary,
     masked_max_pool,
+    matmul_fp_q4,
     nhwc_max_pool,
     qlinear_conv,
     conv_transpose,
