@@ -265,6 +265,10 @@ void add_config_entry(SessionOptions& options, const std::string& key, const std
   options.config[key] = value;
 }
 
+passes::Level optimizer_level(GraphOptimizationLevel level) {
+  return static_cast<passes::Level>(std::min(static_cast<int>(level), static_cast<int>(passes::Level::layout)));
+}
+
 void check_config_key(const std::string& key) {
   if (key.rfind("treadle.", 0) != 0) return;  // of others: kept
   std::vector<std::string> keys;

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "passes/pipeline.h"
 #include "treadle/session.h"
 
 namespace treadle {
@@ -21,6 +22,9 @@ struct OptionInfo {
 };
 
 std::span<const OptionInfo> option_table();
+
+/// @pre the level is not disable_all
+passes::Level optimizer_level(GraphOptimizationLevel level);
 
 /// @throws Error(not_found) for a key of ours that does not exist, with the nearest ones.
 void check_config_key(const std::string& key);

@@ -17,6 +17,7 @@
 #include "onnx/serialize.h"
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
+#include "session/options.h"
 #include "session/session_impl.h"
 #include "session/support.h"
 #include "treadle/error.h"
@@ -146,8 +147,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.training = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
-  pipeline.level =
-      static_cast<passes::Level>(std::min(static_cast<int>(options.graph_optimization_level), static_cast<int>(passes::Level::layout)));
+  pipeline.level = optimizer_level(options.graph_optimization_level);
   pipeline.for_file = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   if (!(options.max_weight_expansion >= 1))

@@ -15,6 +15,7 @@
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -259,7 +260,8 @@ void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& ou
   remove_dead_nodes(graph);
   std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
-  passes::optimize(graph, {.training = training,
+  passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
+                           .training = training,
                            .skip = options.disabled_passes,
                            .max_patches = options.max_patches,
                            .log = options.on_pass,

@@ -124,7 +124,7 @@ std::string run_case(const fs::path& root, const std::string& name, bool optimiz
       passes::canonicalise(*graph);
     verify(*graph);
     exec::Program program(graph, {.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"});
-    std::unique_ptr<exec::DeviceExecutor> placed = place(program, where);
+    std::unique_ptr<exec::Executor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
     const Run run = [&](const std::vector<Datum>& feeds, uint64_t run_id) {
       std::vector<Datum> outputs(graph->outputs.size());
