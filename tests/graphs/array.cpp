@@ -102,7 +102,7 @@ double Noise::operator()(double value, DType dtype, double ulps) {
   if (!on_) return value;
   // Numbers too small to be normal may be taken for zero.
   if (std::fabs(value) < smallest_normal(dtype) && random_() % 2 == 0) return 0;
-  const double size = least_ + (1 - least_) * static_cast<double>(random_() % 1024) / 1024;
+  const double size = least_ + (most_ - least_) * static_cast<double>(random_() % 1024) / 1024;
   const bool up = direction_ == 0 ? random_() % 2 == 0 : direction_ > 0;
   return value + std::fabs(value) * (up ? size : -size) * ulps * epsilon_of(dtype);
 }

@@ -56,7 +56,11 @@ class Layer {
     for (int64_t i = 0; i < hidden; ++i) sum += term(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
     return sum;
   }
-  double activated(double x, double (*f)(double)) { return term(f(clip(x))); }
+  // As a number of float32 where rounding is tried: a gate may then be 1.
+  double activated(double x, double (*f)(double)) {
+    const double y = term(f(clip(x)));
+    return c.noise().on() ? round_to(DType::float32, y) : y;
+  }
   Row initial(size_t input, int64_t d, int64_t b) {
     Row row(static_cast<size_t>(hidden), 0);
     if (c.has(input))
