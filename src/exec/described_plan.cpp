@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "exec/budget.h"
+#include "exec/index.h"
 #include "exec/stream_plan.h"
 
 namespace treadle::exec {
@@ -11,8 +12,6 @@ namespace {
 
 using Act = DescribedPlan::Act;
 using Home = DescribedPlan::Home;
-
-size_t index(int32_t i) { return static_cast<size_t>(i); }
 
 Home home_of(Placement placement) {
   switch (placement) {

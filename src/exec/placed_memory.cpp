@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "exec/index.h"
 #include "exec/placed_run.h"
 #include "exec/verify_plan.h"
 #include "memory/planner.h"
@@ -11,12 +12,6 @@
 namespace treadle::exec {
 
 using Memory = StreamPlan::Location::Memory;
-
-namespace {
-
-size_t index(int32_t i) { return static_cast<size_t>(i); }
-
-}  // namespace
 
 // A device without room for all of it is no error where it reaches the host's memory.
 void PlacedRun::find_memory() {

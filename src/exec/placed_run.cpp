@@ -8,6 +8,7 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/index.h"
 #include "exec/run_instruction.h"
 #include "graph/op_def.h"
 #include "sharing/turn.h"
@@ -18,8 +19,6 @@ namespace treadle::exec {
 using Memory = StreamPlan::Location::Memory;
 
 namespace {
-
-size_t index(int32_t i) { return static_cast<size_t>(i); }
 
 // Operands that have been looked up at issue.
 class GivenOperands final : public OperandSource {

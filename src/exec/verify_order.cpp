@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "exec/index.h"
 #include "exec/verify_plan.h"
 
 namespace treadle::exec {
@@ -13,8 +14,6 @@ namespace {
 
 using Home = DescribedPlan::Home;
 using Before = std::function<bool(int32_t, int32_t)>;
-
-size_t index(int32_t i) { return static_cast<size_t>(i); }
 
 // A step begins when as many others have ended as its counter says.
 Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "exec/index.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -15,8 +16,6 @@ using Act = DescribedPlan::Act;
 using Home = DescribedPlan::Home;
 using Place = DescribedPlan::Place;
 using Step = DescribedPlan::Step;
-
-size_t index(int32_t i) { return static_cast<size_t>(i); }
 
 std::atomic<bool>& switch_of_all() {
   static std::atomic<bool> on = [] {

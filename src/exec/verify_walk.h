@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "exec/index.h"
 #include "exec/verify_plan.h"
 
 namespace treadle::exec {
@@ -39,7 +40,6 @@ class Walk {
   Touches run();
 
  private:
-  static size_t index(int32_t i) { return static_cast<size_t>(i); }
   static constexpr int32_t kNever = -1, kNone = -1;
   enum class Status : uint8_t { none, here, overwritten, away, released };
   struct State {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/scalar_function.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 

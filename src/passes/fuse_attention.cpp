@@ -51,8 +51,8 @@ bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
   if (!m.has_rank() || m.rank() > 4) return false;
   for (int i = 0; i < m.rank(); ++i) {
     const Dim &extent = (*m.shape)[static_cast<size_t>(m.rank() - 1 - i)], &wanted = (*s.shape)[static_cast<size_t>(3 - i)];
-    if (!extent.is_const(1) && (wanted.is_const(1) || (extent.is_const() && wanted.is_const() && extent.value() != wanted.value())))
-      return false;
+    if (extent.is_const(1) || extent == wanted) continue;
+    if (extent.is_const() || wanted.is_const(1)) return false;
   }
   return true;
 }

@@ -93,6 +93,17 @@ TEST(FuseAttention, LeavesAMaskThatStretchesTheScores) {
   testing::expect_unchanged(*graph, testing::rule(passes::fuse_attention));
 }
 
+// The scores' rows and columns may be one in a run.
+TEST(FuseAttention, LeavesAMaskThatMayStretchTheScores) {
+  GraphBuilder b;
+  const Dim n = b.symbol("n");
+  ValueId q = b.input("q", {2, 3, n, 8}), k = b.input("k", {2, 3, n, 8}), v = b.input("v", {2, 3, n, 8});
+  ValueId masked = b.op("masked", "Add", {scores(b, q, k), b.input("mask", {2, 1})});
+  b.output(b.op("y", "MatMul", {b.op("p", "Softmax", {masked}), v}));
+  auto graph = b.take();
+  EXPECT_EQ(testing::rule(passes::fuse_attention)(*graph), 0);
+}
+
 TEST(FuseAttention, LeavesAnotherAxisAndProbabilitiesThatAreRead) {
   GraphBuilder b;
   auto [q, k, v] = heads(b, 5);
