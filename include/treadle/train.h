@@ -59,7 +59,8 @@ class TREADLE_API Trainer {
 
   /// One step: forward, backward, update of parameters and states, all in place. @return the loss before the update.
   /// A step that fails on its way to the updates, which come last, has changed nothing.
-  /// @param options  of the run, as a session's: cancellation, deadline, checks, dumps, metadata. Targets are refused.
+  /// @param options  of the run, as a session's: cancellation, deadline, checks, dumps, metadata. Targets and allocators of outputs are
+  ///                 refused.
   double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   /// The loss with running statistics and without Dropout. Changes nothing.
   double evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);

@@ -4,6 +4,7 @@
 #include "core/checked.h"
 #include "exec/budget.h"
 #include "exec/frame.h"
+#include "exec/run_instruction.h"
 #include "exec/run_memory.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
@@ -150,10 +151,7 @@ void Frame::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
       const size_t offset = plan.replay_offsets[replay.first_offset + k];
       replay_pointers_[k] = offset == BudgetedPlan::kNowhere ? pointers_[instruction.first_operand + k] : arena_->data() + offset;
     }
-    RunContext context(replay_pointers_.data(), instruction.num_inputs, arena_->data() + replay.scratch_offset, control_.pool,
-                       instruction.packed.get());
-    context.run_id = control_.run_id;
-    instruction.run(binding_->state(instruction), context);
+    run_static(instruction, *binding_, replay_pointers_.data(), arena_->data() + replay.scratch_offset, control_);
   }
 }
 

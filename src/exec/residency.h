@@ -63,8 +63,6 @@ class Residency final : public sharing::MemoryWatch::Client {
   /// A location that is held, or a constant's, has got its memory. @param from_host  it has the elements that the host has: of a feed, or a
   /// constant.
   void add(int32_t location, std::byte* data, size_t size_bytes, bool from_host);
-  /// True if before() may read or write values: then none of the run's copies may be under way.
-  bool may_spill() const { return host_limit() != UINT64_MAX || (job_ && job_->slot().disk_bytes.load(std::memory_order_relaxed) != 0); }
   /// @throws Error(resource_exhausted) if both limits leave no room for what the step uses, Error(io_error) if a file cannot be written.
   void before(int32_t step);
   void after(int32_t step);
