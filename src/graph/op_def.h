@@ -151,17 +151,22 @@ struct ChannelsLast {
     reduction,               ///< over other axes; by `op` over all spatial ones, if it has one
     spatial_reduction,       ///< by `op` over all spatial axes
     window,                  ///< by `op`, of the same attributes; by `bytes_op` for images of bytes
-    convolution,             ///< by `op`, with constant weights
+    convolution,             ///< by `op`, with constant weights, or of a joint graph
+    input_gradient,          ///< by `op`, of a convolution's output gradient, weights and the shape
+    weights_gradient,        ///< by `op`, of a convolution's output gradient, image and the weights' shape
     quantised_convolution,   ///< by `op`, with constant weights of int8
     transposed_convolution,  ///< by `op`, with constant weights and windows that do not overlap
     scale_and_shift,         ///< by `op`, of a scale and a shift for each channel, from constants
+    statistics_gradient,     ///< by `op`, with the statistics that the node of the forward part keeps
+    window_gradient,         ///< by `op`, of the gradient and the image of the pool that gave operand 1, its places
     normalization,           ///< by `op`, of the same operands
     permutation,             ///< it is a permutation of axes itself
     shape,                   ///< it measures
   };
   How how = How::by_element;
-  std::string_view op = "";        ///< of the treadle domain; of ONNX's where that has none
-  std::string_view bytes_op = "";  ///< of the treadle domain
+  std::string_view op = "";           ///< of the treadle domain; of ONNX's where that has none
+  std::string_view bytes_op = "";     ///< of the treadle domain
+  std::string_view training_op = "";  ///< likewise; it keeps for the gradient what it needs
 };
 
 /// x op number = x, for operands from `first` to 1.

@@ -187,7 +187,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
            .gradient = gradients::batch_normalization,
            .half = HalfFloats::float32_by_itself,
-           .channels_last = {ChannelsLast::How::scale_and_shift, "NhwcAffine"}}};
+           .channels_last = {.how = ChannelsLast::How::scale_and_shift, .op = "NhwcAffine", .training_op = "NhwcBatchNormalization"}}};
 }
 
 }  // namespace treadle::ops

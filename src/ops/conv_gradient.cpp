@@ -91,7 +91,8 @@ struct ConvGradWeights {
   }
 };
 
-OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cost)(const ShapeContext&), std::vector<KernelDef> kernels) {
+OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cost)(const ShapeContext&), std::vector<KernelDef> kernels,
+                       ChannelsLast channels_last) {
   return {.name = name,
           .domain = "treadle",
           .since = {1},
@@ -102,7 +103,8 @@ OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cos
           .infer = infer_given_shape,
           .cost = cost,
           .kernels = std::move(kernels),
-          .value_inputs = {2}};
+          .value_inputs = {2},
+          .channels_last = channels_last};
 }
 
 }  // namespace
@@ -145,8 +147,10 @@ Result conv_transpose(GradientContext& g) {
 }  // namespace gradients
 
 std::vector<OpDef> conv_gradient_ops() {
-  return {conv_gradient_op("ConvGradInput", "W", input_cost, typed<ConvGradInput, float, double>()),
-          conv_gradient_op("ConvGradWeights", "X", weights_cost, typed<ConvGradWeights, float, double>())};
+  return {conv_gradient_op("ConvGradInput", "W", input_cost, typed<ConvGradInput, float, double>(),
+                           {ChannelsLast::How::input_gradient, "NhwcConvGradInput"}),
+          conv_gradient_op("ConvGradWeights", "X", weights_cost, typed<ConvGradWeights, float, double>(),
+                           {ChannelsLast::How::weights_gradient, "NhwcConvGradWeights"})};
 }
 
 }  // namespace treadle::ops

@@ -58,6 +58,8 @@ std::vector<OpDef> ml_tree_ensemble_ops();
 std::vector<OpDef> nhwc_bytes_ops();
 std::vector<OpDef> nhwc_normalization_ops();
 std::vector<OpDef> nhwc_ops();
+std::vector<OpDef> nhwc_pool_ops();
+std::vector<OpDef> nhwc_training_ops();
 std::vector<OpDef> non_max_suppression_ops();
 std::vector<OpDef> nonzero_ops();
 std::vector<OpDef> normalization_gradient_ops();
@@ -147,6 +149,8 @@ inline constexpr Family kFamilies[] = {
     nhwc_bytes_ops,
     nhwc_normalization_ops,
     nhwc_ops,
+    nhwc_pool_ops,
+    nhwc_training_ops,
     non_max_suppression_ops,
     nonzero_ops,
     normalization_gradient_ops,

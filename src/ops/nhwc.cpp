@@ -1,5 +1,5 @@
-// Operators of the treadle domain on images with channels innermost, which the layout pass makes of Conv, ConvTranspose, MaxPool,
-// AveragePool and BatchNormalization: X[N, spatial..., C] in float32. Weights stay in ONNX's order; the kernels pack them.
+// Convolutions of the treadle domain on images with channels innermost, which the layout pass makes of Conv and ConvTranspose: X[N,
+// spatial..., C] in float32. Weights stay in ONNX's order; the kernels pack them.
 #include "kernels/conv/nhwc.h"
 
 #include <fmt/format.h>
@@ -11,12 +11,11 @@
 #include "graph/op_def.h"
 #include "kernels/conv/conv_depthwise.h"
 #include "kernels/conv/nhwc_bf16.h"
-#include "kernels/conv/pool_nhwc.h"
 #include "kernels/conv/scaled_pointwise.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
-#include "ops/functions.h"
 #include "ops/list.h"
+#include "ops/nhwc.h"
 #include "ops/nhwc_functions.h"
 #include "ops/nhwc_packed.h"
 #include "ops/precision.h"
@@ -33,19 +32,11 @@ using kernels::NhwcMethod;
 
 constexpr TypeSet kFloat32{DType::float32};
 
-SymbolicShape inner(const SymbolicShape& shape) { return {shape.begin() + 1, shape.end() - 1}; }
-std::span<const int64_t> inner(const Shape& shape) { return shape.dims().subspan(1, static_cast<size_t>(shape.rank()) - 2); }
-
 /// Whether X of a NhwcConv is as ONNX has it, [N, C, spatial...].
 bool reads_planes(const Attributes& attributes) { return attributes.get_int("planes", 0) != 0; }
 
-void check_rank(const InferContext& c, int input) {
-  if (!c.has_rank(input) || c.rank(input) < 3 || c.rank(input) > 4)
-    throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
-}
-
 void infer_conv(InferContext& c) {
-  check_rank(c, 0), check_rank(c, 1);
+  check_image_rank(c, 0), check_image_rank(c, 1);
   const SymbolicShape &x = c.shape(0), &w = c.shape(1);
   if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
   SymbolicShape out = infer_window(c.attributes(), reads_planes(c.attributes()) ? spatial(x) : inner(x), spatial(w));
@@ -83,24 +74,13 @@ void infer_conv_depthwise(InferContext& c) {
 }
 
 void infer_conv_transpose(InferContext& c) {
-  check_rank(c, 0), check_rank(c, 1);
+  check_image_rank(c, 0), check_image_rank(c, 1);
   const SymbolicShape &x = c.shape(0), &w = c.shape(1);
   SymbolicShape out{x[0]};
   for (size_t i = 1; i + 1 < x.size(); ++i) out.push_back(x[i] * w[i + 1]);
   out.push_back(w[1]);
   c.set_output(0, DType::float32, std::move(out));
 }
-
-void infer_pool(InferContext& c) {
-  check_rank(c, 0);
-  const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
-  SymbolicShape out = infer_window(c.attributes(), inner(c.shape(0)), {kernel.begin(), kernel.end()});
-  out.insert(out.begin(), c.shape(0).front());
-  out.push_back(c.shape(0).back());
-  c.set_output(0, DType::float32, std::move(out));
-}
-
-void infer_same(InferContext& c) { c.set_output(0, c.input(0)); }
 
 Cost conv_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
@@ -118,25 +98,6 @@ Cost transpose_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
   return {2 * outputs * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1) + 4 * outputs};
 }
-Cost stream_cost(const ShapeContext& c) {
-  return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + 4 * static_cast<double>(c.output_shape(0).num_elements())};
-}
-
-ConvEpilogue bind_epilogue(const ShapeContext& c, const std::string& prefix = "") {
-  ConvEpilogue e;
-  e.activation = activation_named(c.get_string(prefix + "activation", "none"));
-  e.a = c.get_float(prefix + "alpha"), e.b = c.get_float(prefix + "beta");
-  return e;
-}
-
-kernels::ConvChoice choice_of(const Attributes& attributes) {
-  kernels::ConvChoice choice;
-  if (const float expansion = attributes.get_float("max_weight_expansion"); expansion > 0)
-    choice.max_weight_expansion = static_cast<double>(expansion);
-  if (const std::vector<float>& r = attributes.get_floats("rates"); r.size() == 5) choice.rates = {r[0], r[1], r[2], r[3], r[4]};
-  return choice;
-}
-
 struct ConstantWeights {
   static constexpr uint32_t packs = 1U << 1, strided_inputs = 1, strided_outputs = 1;
   static std::string declines(const CreateContext& c) { return c.stored(1) ? "" : "W is not constant"; }
@@ -168,16 +129,7 @@ struct Convolution : ConstantWeights {
 
   static Convolution bind(BindContext& c) {
     Convolution k;
-    const Shape &x = c.shape(0), &w = c.shape(1);
-    ConvParams& p = k.params;
-    p.x_planes = reads_planes(c.node().attributes);
-    p.N = x[0], p.C = x[p.x_planes ? 1 : x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
-    p.window = bind_window(c.node().attributes, p.x_planes ? spatial(x) : inner(x), inner(c.output_shape(0)), spatial(w));
-    kernels::check_conv(p);
-    check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
-    if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
-    if (c.has_input(3)) check_equal(c.num_elements(3), c.output_shape(0).num_elements(), "elements of the residual and of Y");
-    p.x_pixel = p.x_planes ? 0 : c.input_step(0), p.y_pixel = c.output_step(0);
+    ConvParams& p = k.params = bind_nhwc_conv(c);
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p, choice_of(c.node().attributes));
     k.max_threads = c.max_threads();
@@ -372,70 +324,21 @@ struct NhwcConvTranspose : ConstantWeights {
   }
 };
 
-template <kernels::NhwcPool kKind>
-struct NhwcPool {
-  static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
-  kernels::Window window;
-  int64_t N, C;
-  bool include_pad;
-  kernels::PixelSteps steps;
-
-  static NhwcPool bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    return {bind_window(c.node().attributes, inner(x), inner(c.output_shape(0)), c.get_ints("kernel_shape")),
-            x[0],
-            x[x.rank() - 1],
-            c.get_int("count_include_pad") != 0,
-            {c.input_step(0), c.output_step(0)}};
-  }
-  void run(RunContext& c) const { kernels::pool_nhwc(kKind, window, N, C, include_pad, steps, c.in<float>(0), c.out<float>(0), c.pool()); }
-};
-
-void infer_mean(InferContext& c) {
-  check_rank(c, 0);
-  const SymbolicShape& x = c.shape(0);
-  SymbolicShape out{x.front()};
-  if (c.get_int("keepdims", 1) != 0) out.insert(out.end(), x.size() - 2, Dim(1));
-  out.push_back(x.back());
-  c.set_output(0, DType::float32, std::move(out));
-}
-
-struct NhwcGlobalAveragePool {
-  static constexpr uint32_t strided_inputs = 1;
-  int64_t N, pixels, line, C, step;
-
-  static NhwcGlobalAveragePool bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const NhwcGlobalAveragePool k{x[0], x.product(1, x.rank() - 1), std::max<int64_t>(1, x[x.rank() - 2]), x[x.rank() - 1],
-                                  c.input_step(0)};
-    c.request_scratch(kernels::mean_nhwc_scratch_bytes(k.N, k.pixels, k.line, k.C));
-    return k;
-  }
-  void run(RunContext& c) const {
-    kernels::mean_nhwc(N, pixels, line, C, step, c.in<float>(0), c.out<float>(0), c.scratch<void>(), c.pool());
-  }
-};
-
-// y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.
-struct NhwcAffine {
-  static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
-  int64_t rows, C;
-  kernels::PixelSteps steps;
-  float low;
-
-  static NhwcAffine bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const int64_t channels = x[x.rank() - 1];
-    check_equal(c.num_elements(1), channels, "scale and channels");
-    check_equal(c.num_elements(2), channels, "shift and channels");
-    return {x.product(0, x.rank() - 1), channels, {c.input_step(0), c.output_step(0)}, kernels::clamp_of(bind_epilogue(c)).low};
-  }
-  void run(RunContext& c) const {
-    kernels::affine_nhwc(rows, C, steps, c.in<float>(0), c.in<float>(1), c.in<float>(2), low, c.out<float>(0), c.pool());
-  }
-};
-
 }  // namespace
+
+ConvParams bind_nhwc_conv(const BindContext& c) {
+  const Shape &x = c.shape(0), &w = c.shape(1);
+  ConvParams p;
+  p.x_planes = reads_planes(c.node().attributes);
+  p.N = x[0], p.C = x[p.x_planes ? 1 : x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
+  p.window = bind_window(c.node().attributes, p.x_planes ? spatial(x) : inner(x), inner(c.output_shape(0)), spatial(w));
+  kernels::check_conv(p);
+  check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");
+  if (c.has_input(2)) check_equal(c.num_elements(2), p.M, "B and the filters of W");
+  if (c.has_input(3)) check_equal(c.num_elements(3), c.output_shape(0).num_elements(), "elements of the residual and of Y");
+  p.x_pixel = p.x_planes ? 0 : c.input_step(0), p.y_pixel = c.output_step(0);
+  return p;
+}
 
 std::vector<OpDef> nhwc_ops() {
   const std::vector<AttributeDef> window = {
@@ -445,7 +348,6 @@ std::vector<OpDef> nhwc_ops() {
     a.insert(a.end(), b.begin(), b.end());
     return a;
   };
-  const std::vector<AttributeDef> pool = joined(window, {{"ceil_mode", int64_t{0}}});
   return {
       {.name = "NhwcConv",
        .domain = "treadle",
@@ -458,7 +360,8 @@ std::vector<OpDef> nhwc_ops() {
            {{"group", int64_t{1}}, {"planes", int64_t{0}}, {kPrecision, std::string_view("")}, {"max_weight_expansion", 0.0F}, {"rates"}}),
        .infer = infer_conv,
        .cost = conv_cost,
-       .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32)},
+       .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32),
+                   nhwc_conv_of_computed_weights()},
        .write_function = write_nhwc_conv,
        .function_opset = activation_opset},
       {.name = "NhwcScaledPointwise",
@@ -505,50 +408,6 @@ std::vector<OpDef> nhwc_ops() {
        .cost = transpose_cost,
        .kernels = {kernel<NhwcConvTranspose>("nhwc", DType::float32)},
        .write_function = write_nhwc_conv_transpose,
-       .function_opset = activation_opset},
-      {.name = "NhwcMaxPool",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = pool,
-       .infer = infer_pool,
-       .cost = stream_cost,
-       .kernels = {kernel<NhwcPool<kernels::NhwcPool::max>>("nhwc", DType::float32)},
-       .write_function = write_nhwc_max_pool},
-      {.name = "NhwcAveragePool",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = joined(pool, {{"count_include_pad", int64_t{0}}}),
-       .infer = infer_pool,
-       .cost = stream_cost,
-       .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)},
-       .write_function = write_nhwc_average_pool,
-       .function_opset = average_pool_opset},
-      {.name = "NhwcGlobalAveragePool",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = {{"keepdims", int64_t{1}}},
-       .infer = infer_mean,
-       .cost = stream_cost,
-       .kernels = {kernel<NhwcGlobalAveragePool>("nhwc", DType::float32)},
-       .write_function = write_nhwc_global_average_pool,
-       .function_opset = reduce_mean_opset},
-      {.name = "NhwcAffine",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32}, {"scale", kFloat32}, {"shift", kFloat32}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = activation,
-       .infer = infer_same,
-       .cost = stream_cost,
-       .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<NhwcAffine>("nhwc", DType::float32)},
-       .write_function = write_nhwc_affine,
        .function_opset = activation_opset}};
 }
 

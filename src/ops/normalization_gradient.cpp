@@ -134,7 +134,8 @@ std::vector<OpDef> normalization_gradient_ops() {
            .infer = infer_batch_norm_grad,
            .cost = elementwise_cost<12>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<BatchNormalizationGrad, float, double>()}};
+           .kernels = typed<BatchNormalizationGrad, float, double>(),
+           .channels_last = {ChannelsLast::How::statistics_gradient, "NhwcBatchNormalizationGrad"}}};
 }
 
 }  // namespace treadle::ops

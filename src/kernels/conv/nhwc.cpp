@@ -251,12 +251,15 @@ struct PackedBlock {
   int64_t from, to, depth, columns, width, channels, c0, c1, taps;
 };
 
+int64_t num_items(const ConvParams& p) { return p.group * Panels(p.M / p.group, panel_shape<float>()).count; }
+
+/// Of the panels of all groups, the items [first_item, last_item).
 template <typename Visit>
-void each_block(const ConvParams& p, Visit visit) {
+void each_block(const ConvParams& p, int64_t first_item, int64_t last_item, Visit visit) {
   const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p);
   const Panels panels(filters, panel_shape<float>());
   const int64_t group_floats = packed_b_size<float>(K, filters), block = std::max<int64_t>(8, kPackedTaps / taps / 8 * 8);
-  for (int64_t item = 0; item < p.group * panels.count; ++item) {
+  for (int64_t item = first_item; item < last_item; ++item) {
     const int64_t group = item / panels.count, panel = item % panels.count;
     const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
     const int64_t from = (group * filters + first) * K, to = group * group_floats + first * K;
@@ -276,7 +279,7 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
     return;
   }
   const int64_t fold = direct_fold(p);
-  each_block(p, [&](const PackedBlock& b) {
+  each_block(p, 0, num_items(p), [&](const PackedBlock& b) {
     for (int64_t n = 0; n < b.columns; ++n) {
       int64_t at = b.from + n * b.depth + b.c0 * b.taps;
       for (int64_t c = b.c0; c < b.c1; ++c) {
@@ -320,12 +323,14 @@ void direct::copy_padded(const ConvParams& p, const Source& source, const float*
                });
 }
 
+namespace {
+
 // Transposed in registers, a block at a time; rows of several taps are put in their places afterwards. Weights of a file may lie anywhere,
 // which is no place for floats: they are copied first.
-void direct::pack_rows(const ConvParams& p, const float* weights, float* packed) {
+void pack_items(const ConvParams& p, int64_t begin, int64_t end, const float* weights, float* packed) {
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   std::vector<float> copied, transposed;
-  each_block(p, [&](const PackedBlock& b) {
+  each_block(p, begin, end, [&](const PackedBlock& b) {
     const int64_t num_rows = (b.c1 - b.c0) * b.taps;
     const float* src = weights + b.from + b.c0 * b.taps;
     int64_t stride = b.depth;
@@ -350,12 +355,18 @@ void direct::pack_rows(const ConvParams& p, const float* weights, float* packed)
   });
 }
 
-void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed) {
+}  // namespace
+
+void direct::pack_rows(const ConvParams& p, const float* weights, float* packed, ThreadPool* pool) {
+  parallel_for(pool, num_items(p), 1, [&](int64_t begin, int64_t end) { pack_items(p, begin, end, weights, packed); });
+}
+
+void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed, ThreadPool* pool) {
   switch (method) {
-    case NhwcMethod::winograd4: return winograd_pack(p, 4, weights, packed);
-    case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed);
+    case NhwcMethod::winograd4: return winograd_pack(p, 4, weights, packed, pool);
+    case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed, pool);
     case NhwcMethod::direct:
-      if (direct_fold(p) == 1) return pack_rows(p, weights, packed);
+      if (direct_fold(p) == 1) return pack_rows(p, weights, packed, pool);
       std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // few of them are used
       [[fallthrough]];
     case NhwcMethod::depthwise:

@@ -43,6 +43,7 @@ const ConvRates& built_in_rates();
 struct ConvChoice {
   ConvRates rates = built_in_rates();
   double max_weight_expansion = std::numeric_limits<double>::infinity();  ///< bytes of transformed weights over those of the weights
+  bool packs_in_run = false;  ///< weights are computed, so that packing them is part of the time
 };
 
 /// The way that is estimated to be the fastest; depends on the extents of the image.
@@ -56,7 +57,7 @@ std::string_view nhwc_method_name(NhwcMethod method);
 int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
 /// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
 /// @param weights  at any address: they are read bytewise
-void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed);
+void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed, ThreadPool* pool = nullptr);
 /// How many k's share a row of the weights packed for the direct way (nhwc_tile.h).
 int direct_fold(const ConvParams& params);
 /// The weights that nhwc_pack read. @param method  none of winograd's, whose transforms round.

@@ -25,8 +25,10 @@ inline bool is_padded(const Window& w) {
   return false;
 }
 
+/// Whether the image and the output are the same pixels in a row. (A phase of a gradient may leave out the last ones.)
 inline bool is_flat(const Window& w) {
-  return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w);
+  return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w) &&
+         std::equal(w.in, w.in + 3, w.out);
 }
 
 /// The image that the direct way reads: padded if need be, and with channels innermost. Windows of several pixels want these side by side.
@@ -90,7 +92,7 @@ class SegmentOffsets {
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool);
 
 /// The weights packed for the direct way, but not folded.
-void pack_rows(const ConvParams& p, const float* weights, float* packed);
+void pack_rows(const ConvParams& p, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
 inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
 

@@ -260,7 +260,8 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
     const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
     if (side != 0 && static_cast<double>(winograd_weights_size(p, side)) > choice.max_weight_expansion * 9 * weights) continue;
     constexpr double kLastCache = 16e6;  // bytes; a model's other weights pass through it, too
-    const double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
+    double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
+    if (choice.packs_in_run) us += (9 + matrices) * weights * sizeof(float) / static_cast<double>(choice.rates.memory);
     if (us < least) least = us, best = side;
   }
   return best;
@@ -268,17 +269,19 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
 
 int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) * (out + 2) * point_size(p); }
 
-void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed) {
+void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed, ThreadPool* pool) {
   const Panels panels(p.M, panel_shape<float>());
   const Parts parts(p.C);
-  for (int64_t panel = 0; panel < panels.count; ++panel) {
-    const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-    for (int64_t part = 0; part < parts.count; ++part) {
-      const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-      winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
-                       packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
+  parallel_for(pool, panels.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+      for (int64_t part = 0; part < parts.count; ++part) {
+        const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
+        winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
+                         packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
+      }
     }
-  }
+  });
 }
 
 size_t winograd_scratch_bytes(const ConvParams& p, int out, int max_threads) {

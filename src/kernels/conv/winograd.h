@@ -26,7 +26,7 @@ int winograd_choice(const ConvParams& params, const ConvChoice& choice = {});
 int64_t winograd_weights_size(const ConvParams& params, int out);
 /// @param weights  at any address: they are read bytewise
 /// @param packed  winograd_weights_size floats, aligned to 64 bytes
-void winograd_pack(const ConvParams& params, int out, const float* weights, float* packed);
+void winograd_pack(const ConvParams& params, int out, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
 size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads);
 

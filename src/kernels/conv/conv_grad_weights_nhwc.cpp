@@ -1,0 +1,231 @@
+// dW = dY^T X over all pixels: the rows of the product are filters, its columns a window's elements, channel by channel for each tap.
+// Pixels pass in blocks: the columns of a block are gathered into panels of the GEMM's tile, which all filters pass over while they are in
+// L1.
+#include <algorithm>
+
+#include "kernels/conv/conv_gradient_nhwc.h"
+#include "kernels/conv/gradient_rows.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/movement/transpose_plane.h"
+#include "kernels/scratch_slots.h"
+
+namespace treadle::kernels {
+namespace {
+
+constexpr int64_t kDepth = 128;         // pixels of a block: a panel of 64 columns is 32 KB
+constexpr int64_t kMaxFilters = 512;    // of a block of dy, 256 KB
+constexpr int64_t kPanelsTogether = 4;  // that share a block of dy
+constexpr int64_t kEnoughItems = 16;    // to keep threads busy; fewer are cut along the pixels
+constexpr int64_t kLeastBlocks = 8;     // of pixels, of such a cut
+constexpr int64_t kLineFloats = 16;     // rows of a power of two would share cache sets
+constexpr int64_t kImageGroups = 8;     // sums of a depthwise convolution that are kept apart
+
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M; }
+
+/// How the product of one group is cut, by sizes only.
+struct WeightsPlan {
+  int64_t channels, filters, columns, pixels;
+  bool whole_rows;  // a row of the window is one run of the image
+  int64_t runs, run_length;
+  Panels panels;
+  int64_t panel_ranges, filter_ranges, filters_each, cuts, cut_pixels;
+
+  explicit WeightsPlan(const ConvParams& p)
+      : channels(p.C / p.group),
+        filters(p.M / p.group),
+        columns(channels * p.window.kernel_size()),
+        pixels(p.N * p.window.out_size()),
+        whole_rows(p.group == 1 && p.window.dilation[2] == 1),
+        runs(whole_rows ? p.window.kernel[0] * p.window.kernel[1] : p.window.kernel_size()),
+        run_length(whole_rows ? channels * p.window.kernel[2] : channels),
+        panels(columns, panel_shape<float>()) {
+    panel_ranges = divide_up(panels.count, kPanelsTogether);
+    filter_ranges = divide_up(filters, kMaxFilters);
+    filters_each = divide_up(filters, filter_ranges);
+    const int64_t items = p.group * panel_ranges * filter_ranges, blocks = divide_up(pixels, kDepth);
+    cuts = items >= kEnoughItems ? 1 : std::clamp<int64_t>(blocks / kLeastBlocks, 1, divide_up(kEnoughItems, items));
+    cut_pixels = std::max<int64_t>(1, divide_up(blocks, cuts)) * kDepth;
+    cuts = divide_up(pixels, cut_pixels);
+  }
+  int64_t items(const ConvParams& p) const { return cuts * p.group * panel_ranges * filter_ranges; }
+  int64_t sums(const ConvParams& p) const { return cuts * p.M * columns; }
+  int64_t dy_row() const { return filters_each + kLineFloats; }
+  int64_t panel_floats() const { return kDepth * panel_shape<float>().max_vectors * panel_shape<float>().lanes; }
+  size_t slot_bytes() const { return aligned_bytes<float>(kDepth * dy_row()) + aligned_bytes<float>(panel_floats()); }
+};
+
+/// A block of pixels: where their windows begin in x.
+struct PixelBlock {
+  int64_t count = 0;
+  int64_t image[kDepth], line[kDepth], along[kDepth];  // floats to the image's first pixel; the window's first line and pixel
+
+  PixelBlock(const ConvParams& p, int64_t begin, int64_t end) : count(end - begin) {
+    const Window& w = p.window;
+    int64_t ow = begin % w.out[2], oh = begin / w.out[2] % w.out[1], n = begin / w.out_size();
+    for (int64_t i = 0; i < count; ++i) {
+      image[i] = n * w.in_size() * p.C, line[i] = oh * w.stride[1] - w.pad_begin[1], along[i] = ow * w.stride[2] - w.pad_begin[2];
+      if (++ow < w.out[2]) continue;
+      ow = 0;
+      if (++oh < w.out[1]) continue;
+      oh = 0, ++n;
+    }
+  }
+};
+
+/// Elements [begin, end) of a run, for all pixels of the block, into columns of a panel. @param alone  no other run has columns of it
+void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& block, int64_t run, int64_t group, int64_t begin,
+                int64_t end, const float* x, float* to, int64_t width, bool alone) {
+  const Window& w = p.window;
+  const int64_t down = (plan.whole_rows ? run : run / w.kernel[2]) * w.dilation[1],
+                across = plan.whole_rows ? 0 : run % w.kernel[2] * w.dilation[2], reach = plan.whole_rows ? w.kernel[2] : 1;
+  int64_t offsets[kDepth];
+  bool cut[kDepth];
+  bool any_cut = false;
+  for (int64_t i = 0; i < block.count; ++i) {
+    const int64_t ih = block.line[i] + down, iw = block.along[i] + across;
+    const bool line = ih >= 0 && ih < w.in[1], inside = line && iw >= 0 && iw + reach <= w.in[2];
+    offsets[i] = inside ? block.image[i] + (ih * w.in[2] + iw) * p.C + group * plan.channels + begin : kNoRow;
+    cut[i] = line && !inside && iw + reach > 0 && iw < w.in[2];
+    any_cut |= cut[i];
+  }
+  if (alone) {
+    gather_rows(x, offsets, block.count, end - begin, width, to);
+  } else {
+    for (int64_t i = 0; i < block.count; ++i) {  // a few columns of the panel
+      if (offsets[i] != kNoRow)
+        std::copy_n(x + offsets[i], end - begin, to + i * width);
+      else
+        std::fill_n(to + i * width, end - begin, 0.0F);
+    }
+  }
+  if (!any_cut || !plan.whole_rows) return;
+  for (int64_t i = 0; i < block.count; ++i) {  // windows of which some pixels are beside the image
+    if (!cut[i]) continue;
+    const int64_t ih = block.line[i] + down, iw = block.along[i];
+    const int64_t first = std::max(begin, -iw * p.C), last = std::min(end, (w.in[2] - iw) * p.C);
+    if (first < last)
+      std::copy(x + block.image[i] + (ih * w.in[2] + iw) * p.C + first, x + block.image[i] + (ih * w.in[2] + iw) * p.C + last,
+                to + i * width + first - begin);
+  }
+}
+
+void gather_panel(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& block, int64_t group, int64_t first, int64_t width,
+                  const float* x, float* panel) {
+  const int64_t last = std::min(plan.columns, first + width);
+  const bool alone = first % plan.run_length + last - first <= plan.run_length;
+  for (int64_t column = first; column < last;) {
+    const int64_t run = column / plan.run_length, begin = column % plan.run_length, end = std::min(plan.run_length, begin + last - column);
+    gather_run(p, plan, block, run, group, begin, end, x, panel + column - first, width, alone);
+    column += end - begin;
+  }
+  for (int64_t i = 0; i < block.count && !alone; ++i) std::fill(panel + i * width + last - first, panel + (i + 1) * width, 0.0F);
+}
+
+void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, const float* dy, const float* x, float* sums,
+                  std::byte* scratch) {
+  const int64_t range = item % plan.panel_ranges, filter_range = item / plan.panel_ranges % plan.filter_ranges,
+                group = item / plan.panel_ranges / plan.filter_ranges % p.group,
+                cut = item / plan.panel_ranges / plan.filter_ranges / p.group;
+  const int64_t first_filter = filter_range * plan.filters_each, filters = std::min(plan.filters_each, plan.filters - first_filter);
+  const int64_t last_pixel = std::min(plan.pixels, (cut + 1) * plan.cut_pixels), lda = plan.dy_row();
+  if (filters <= 0) return;
+  auto* rows = reinterpret_cast<float*>(scratch);
+  auto* panel = reinterpret_cast<float*>(scratch + aligned_bytes<float>(kDepth * lda));
+  float* out = sums + (cut * p.M + group * plan.filters + first_filter) * plan.columns;
+  Epilogue<float> first, others;
+  others.residual = out, others.residual_row = plan.columns;
+  for (int64_t pixel = cut * plan.cut_pixels; pixel < last_pixel; pixel += kDepth) {
+    const PixelBlock block(p, pixel, std::min(last_pixel, pixel + kDepth));
+    for (int64_t i = 0; i < block.count; ++i)
+      std::copy_n(dy + (pixel + i) * p.M + group * plan.filters + first_filter, filters, rows + i * lda);
+    const int64_t last_panel = std::min(plan.panels.count, (range + 1) * kPanelsTogether);
+    for (int64_t k = range * kPanelsTogether; k < last_panel; ++k) {
+      const int64_t column = plan.panels.first_column(k), vectors = plan.panels.width_vectors(k), width = vectors * plan.panels.lanes;
+      gather_panel(p, plan, block, group, column, width, x, panel);
+      gemm_tile_rows<float>({.A = rows,
+                             .a_row = 1,
+                             .a_col = lda,
+                             .B = panel,
+                             .b_row = width,
+                             .vectors = vectors,
+                             .C = out + column,
+                             .ldc = plan.columns,
+                             .K = block.count,
+                             .row_begin = 0,
+                             .row_end = filters,
+                             .first_column = column,
+                             .columns = std::min(width, plan.columns - column),
+                             .epilogue = pixel == cut * plan.cut_pixels ? &first : &others});
+    }
+  }
+}
+
+/// Sums of the cuts, from [filter][tap][channel] to [filter][channel][tap].
+void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
+  const int64_t taps = p.window.kernel_size();
+  parallel_for(pool, p.M, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, plan.columns)), [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) {
+      float* row = sums + m * plan.columns;
+      for (int64_t cut = 1; cut < plan.cuts; ++cut)
+        for (int64_t i = 0; i < plan.columns; ++i) row[i] += row[cut * p.M * plan.columns + i];
+      transpose_plane(taps, plan.channels, row, plan.channels, dw + m * plan.columns, taps);
+    }
+  });
+}
+
+size_t depthwise_scratch_bytes(const ConvParams& p) {
+  return aligned_bytes<float>(std::clamp<int64_t>(p.N, 1, kImageGroups) * p.C * p.window.kernel_size());
+}
+
+void depthwise_weights(const ConvParams& p, const float* dy, const float* x, float* dw, float* sums, ThreadPool* pool) {
+  const Window& w = p.window;
+  const int64_t taps = w.kernel_size(), groups = std::clamp<int64_t>(p.N, 1, kImageGroups), size = taps * p.C,
+                block = std::min<int64_t>(p.C, 64), blocks = divide_up(p.C, block);
+  std::fill_n(sums, groups * size, 0.0F);
+  parallel_for(pool, groups * blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t group = item / blocks, c0 = item % blocks * block, c1 = std::min(p.C, c0 + block);
+      for (int64_t n = p.N * group / groups; n < p.N * (group + 1) / groups; ++n) {
+        for (int64_t oh = 0; oh < w.out[1]; ++oh) {
+          const Taps down = taps_inside(w, 1, oh);
+          const float* row = dy + (n * w.out[1] + oh) * w.out[2] * p.C;
+          for (int64_t k = down.first; k < down.last; ++k)
+            depthwise_gradient_row(w, p.C, row, x + (n * w.in[1] + down.start + k * w.dilation[1]) * w.in[2] * p.C, c0, c1,
+                                   sums + group * size + k * w.kernel[2] * p.C);
+        }
+      }
+    }
+  });
+  for (int64_t group = 1; group < groups; ++group)
+    for (int64_t i = 0; i < size; ++i) sums[i] += sums[group * size + i];
+  transpose_plane(taps, p.C, sums, p.C, dw, taps);
+}
+
+}  // namespace
+
+size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, int max_threads) {
+  if (is_depthwise(p)) return depthwise_scratch_bytes(p);
+  const WeightsPlan plan(p);
+  return aligned_bytes<float>(plan.sums(p)) + plan.slot_bytes() * static_cast<size_t>(ScratchSlots::count(max_threads, plan.items(p)));
+}
+
+void conv_grad_weights_nhwc(const ConvParams& p, const float* dy, const float* x, float* dw, void* scratch, int max_threads,
+                            ThreadPool* pool) {
+  const int64_t size = p.M * (p.C / std::max<int64_t>(1, p.group)) * p.window.kernel_size();
+  if (p.N <= 0 || p.window.out_size() <= 0) return std::fill_n(dw, size, 0.0F), void();
+  if (size == 0) return;
+  auto* sums = static_cast<float*>(scratch);
+  if (is_depthwise(p)) return depthwise_weights(p, dy, x, dw, sums, pool);
+  const WeightsPlan plan(p);
+  ScratchSlots slots(static_cast<std::byte*>(scratch) + aligned_bytes<float>(plan.sums(p)), plan.slot_bytes(),
+                     ScratchSlots::count(max_threads, plan.items(p)));
+  parallel_for(pool, plan.items(p), 1, [&](int64_t begin, int64_t end) {
+    const ScratchSlots::Lease lease(slots);
+    for (int64_t item = begin; item < end; ++item) weights_item(p, plan, item, dy, x, sums, lease.data());
+  });
+  join_cuts(p, plan, sums, dw, pool);
+}
+
+}  // namespace treadle::kernels
