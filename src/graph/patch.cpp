@@ -188,7 +188,7 @@ int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, 
   std::vector<const Rule*> active;
   for (const auto& rule : rules) {
     bool skipped = std::find(options.skip.begin(), options.skip.end(), rule->name()) != options.skip.end();
-    if (!skipped && !(options.training && rule->inference_only())) active.push_back(rule.get());
+    if (!skipped) active.push_back(rule.get());
   }
   return PatchDriver(graph, active, options).run();
 }

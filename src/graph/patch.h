@@ -50,13 +50,10 @@ class Rule {
  public:
   virtual ~Rule() = default;
   virtual std::string_view name() const = 0;
-  /// True for rules that hold in inference only (batch-norm into convolution).
-  virtual bool inference_only() const { return false; }
   virtual std::optional<Patch> match(const Graph& graph, const Node& node) const = 0;
 };
 
 struct PatchOptions {
-  bool training = false;
   std::vector<std::string> skip;    // rules that are not applied
   int64_t max_patches = INT64_MAX;  // stop after that many (to bisect a fault)
   std::function<void(std::string_view rule, const Node&)> log;

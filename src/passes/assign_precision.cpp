@@ -19,7 +19,6 @@ class AssignPrecision final : public Rule {
  public:
   explicit AssignPrecision(const PrecisionRules& rules) : rules_(rules) {}
   std::string_view name() const override { return "assign-precision"; }
-  bool inference_only() const override { return true; }
 
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.outputs.empty() || !node.attributes.get_string(ops::kPrecision).empty()) return std::nullopt;

@@ -58,7 +58,6 @@ struct Source {
 class AttentionLayouts final : public Rule {
  public:
   std::string_view name() const override { return "attention-layouts"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.is("Transpose")) return match_output(graph, node);
     if (!node.is("FusedAttention", "treadle")) return std::nullopt;

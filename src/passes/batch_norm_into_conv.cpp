@@ -109,7 +109,6 @@ struct Rescaling {
 class BatchNormIntoConv final : public Rule {
  public:
   std::string_view name() const override { return "batch-norm-into-conv"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.is("BatchNormalization")) return normalisation(graph, node);
     return node.op && node.op->chain.given && node.domain.empty() ? pointwise(graph, node) : std::nullopt;

@@ -124,7 +124,6 @@ ValueId unrepeated(const Graph& graph, ValueId id) {
 class FuseAttention final : public Rule {
  public:
   std::string_view name() const override { return "fuse-attention"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul") || !is_float_of_rank_4(graph, node.inputs[0]) || !is_float_of_rank_4(graph, node.inputs[1])) return std::nullopt;
     bool nan_to_zero = false;

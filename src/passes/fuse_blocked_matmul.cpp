@@ -10,7 +10,6 @@ namespace {
 class FuseBlockedMatMul final : public Rule {
  public:
   std::string_view name() const override { return "fuse-blocked-matmul"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul") || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
     const Type& a = graph.type(node.inputs[0]);

@@ -43,7 +43,6 @@ bool is_tanh_argument(const Graph& graph, ValueId id, ValueId x) {
 class FuseGelu final : public Rule {
  public:
   std::string_view name() const override { return "fuse-gelu"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if ((!node.is("Mul") && !node.is("Div")) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
     const Factors factors = factors_of(graph, node.outputs[0]);

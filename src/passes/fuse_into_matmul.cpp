@@ -43,7 +43,6 @@ bool take_activation(const Graph& graph, const Node& node, Attributes& attribute
 class FuseIntoMatMul final : public Rule {
  public:
   std::string_view name() const override { return "fuse-into-matmul"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.outputs.empty() || !is_float(graph, node.outputs[0])) return std::nullopt;
     if (node.is("Add")) return match_add(graph, node);

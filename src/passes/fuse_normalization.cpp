@@ -78,7 +78,6 @@ std::optional<Normalised> normalised(const Graph& graph, const Node* node) {
 class FuseNormalization final : public Rule {
  public:
   std::string_view name() const override { return "fuse-normalization"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.has_output(0) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
     if (node.is("Add")) {

@@ -84,7 +84,6 @@ Numbers applied(const ElementwiseStep& function, const Numbers& numbers) {
 class FuseQuantizedConv final : public Rule {
  public:
   std::string_view name() const override { return "fuse-quantized-conv"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!kernels::has_fast_byte_products()) return std::nullopt;
     const auto to = quantisation_of(graph, &node, "QuantizeLinear");

@@ -54,7 +54,6 @@ Patch product(const Node& node, const Quantised& a, const Quantised& b) {
 class FuseQuantizedMatMul final : public Rule {
  public:
   std::string_view name() const override { return "fuse-quantized-matmul"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!kernels::has_fast_byte_products()) return std::nullopt;
     if (node.is("MatMul")) {

@@ -99,7 +99,6 @@ ValueId rotated_neighbours(const Graph& graph, const Node& flat) {
 class FuseRotary final : public Rule {
  public:
   std::string_view name() const override { return "fuse-rotary"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("Add") || !is_heads(graph, node.outputs[0])) return std::nullopt;
     const Node *left = product(graph, node.inputs[0]), *right = product(graph, node.inputs[1]);
@@ -151,7 +150,6 @@ class FuseRotary final : public Rule {
 class RotaryLayouts final : public Rule {
  public:
   std::string_view name() const override { return "rotary-layouts"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     const std::vector<int64_t> turn{0, 2, 1, 3};
     if (has_perm(&node, turn)) {

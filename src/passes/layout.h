@@ -11,7 +11,8 @@ namespace treadle::passes {
 /// Conv, ConvTranspose, pools and what lies between them move to operators and axes with channels innermost (N, spatial..., C); Transposes
 /// stand where such a region begins and ends. Float32 images with one or two spatial axes; convolutions with constant weights. Returns how
 /// many nodes moved. Values of the graph's borders keep their layout.
-int64_t assign_layout(Graph& graph, int64_t limit);
+/// @param weights_change  convolutions with computed weights move, too, and the gradients of a joint graph: kernels pack in every run
+int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change = false);
 
 /// NhwcConv and the like take over the activation and the sum that follow them.
 int64_t fuse_conv(Graph& graph, int64_t limit);

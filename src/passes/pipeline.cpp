@@ -39,6 +39,7 @@ constexpr Pass entry(PassInfo info) {
 
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
 constexpr PassConditions kAlways{}, kFrozenWeights{.frozen_weights = true}, kNotBeforeAutodiff{.not_before_autodiff = true},
+    kInference{.frozen_weights = true, .not_before_autodiff = true},
     kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true};
 
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
@@ -56,7 +57,7 @@ constexpr Pass kRounds[] = {
            "16-bit floats -> float32 between Casts, constants converted once, outside of training"},
           [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.budget, limit); }),
     entry({"remove-identity", kBasic, kAlways, "Identity(x) -> x"}, remove_identity),
-    entry({"remove-dropout", kBasic, kNotBeforeAutodiff, "Dropout(x) -> x outside of training"}, remove_dropout),
+    entry({"remove-dropout", kBasic, kInference, "Dropout(x) -> x outside of training"}, remove_dropout),
     entry({"remove-no-op", kBasic, kAlways, "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x"}, remove_no_op),
     entry({"remove-neutral-operand", kBasic, kAlways, "x * 1, x / 1, x - 0 … -> x"}, remove_neutral_operand),
     entry({"static-reshape", kBasic, kAlways, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
@@ -65,25 +66,21 @@ constexpr Pass kRounds[] = {
     entry({"merge-casts", kBasic, kAlways, "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing"}, merge_casts),
     entry({"merge-constant-operands", kBasic, kAlways, "(x * c1) * c2 -> x * c, where exact"}, merge_constant_operands),
     entry({"divide-to-multiply", kBasic, kAlways, "x / 2^k -> x * 2^-k"}, divide_to_multiply),
-    entry({"stack-to-pairs", kExtended, kNotBeforeAutodiff,
-           "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y), outside of training"},
+    entry({"stack-to-pairs", kExtended, kNotBeforeAutodiff, "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y)"},
           stack_to_pairs),
     entry({"absorb-pad", kBasic, kAlways, "Pad of zeros -> the pads of the convolution or pool that reads it"}, absorb_pad),
     entry({"batch-norm-into-conv", kBasic, kFrozenWeights,
            "BatchNormalization(Conv(x)), Conv(x) * constant … -> Conv(x) with other weights, outside of training"},
           batch_norm_into_conv),
-    entry({"fuse-gelu", kExtended, kNotBeforeAutodiff, "Gelu and Swish written out -> one operator, outside of training"}, fuse_gelu),
-    entry({"fuse-normalization", kExtended, kNotBeforeAutodiff,
-           "LayerNormalization and RMSNormalization written out -> one operator, outside of training"},
+    entry({"fuse-gelu", kExtended, kNotBeforeAutodiff, "Gelu and Swish written out -> one operator"}, fuse_gelu),
+    entry({"fuse-normalization", kExtended, kNotBeforeAutodiff, "LayerNormalization and RMSNormalization written out -> one operator"},
           fuse_normalization),
-    entry({"fuse-attention", kExtended, kNotBeforeAutodiff, "products around a Softmax -> FusedAttention, outside of training"},
-          fuse_attention),
-    entry({"fuse-rotary", kExtended, kNotBeforeAutodiff, "rotary position embedding written out -> FusedRotary, outside of training"},
-          fuse_rotary),
+    entry({"fuse-attention", kExtended, kNotBeforeAutodiff, "products around a Softmax -> FusedAttention"}, fuse_attention),
+    entry({"fuse-rotary", kExtended, kNotBeforeAutodiff, "rotary position embedding written out -> FusedRotary"}, fuse_rotary),
     entry({"fuse-quantized-matmul",
            kExtended,
            {.not_before_autodiff = true, .removes_quantisation = true},
-           "products of dequantised operands -> QuantizedMatMul, outside of training"},
+           "products of dequantised operands -> QuantizedMatMul"},
           fuse_quantized_matmul),
     // Its QLinearConv is for the layout pass.
     entry({"fuse-quantized-conv", kLayout, kInMemory,
@@ -101,15 +98,16 @@ constexpr Pass kRounds[] = {
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
 constexpr Pass kFusions[] = {
-    entry({"fuse-into-matmul",
-           kExtended,
-           {.frozen_weights = true, .not_before_autodiff = true},
-           "bias, residual and activation behind a product -> FusedMatMul, outside of training"},
+    entry({"fuse-into-matmul", kExtended, kInference, "bias, residual and activation behind a product -> FusedMatMul, outside of training"},
           fuse_into_matmul),
 };
 // Once, when all else is settled: their operators exist in memory only.
 constexpr Pass kAssignLayout =
-    entry<assign_layout>({"assign-layout", kLayout, kInMemory, "convolutions and what lies between them, channels innermost"});
+    entry({"assign-layout",
+           kLayout,
+           {.not_before_autodiff = true, .only_in_memory = true},
+           "convolutions, their gradients, and what lies between them, channels innermost"},
+          [](Graph& graph, PassContext& context, int64_t limit) { return assign_layout(graph, limit, context.options.weights_change); });
 constexpr Pass kAfterLayout[] = {
     entry<fuse_conv>({"fuse-conv", kLayout, kInMemory, "NhwcConv + Add + activation -> NhwcConv"}),
     entry<fuse_scale>({"fuse-scale", kLayout, kInMemory, "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise"}),
@@ -123,13 +121,11 @@ constexpr Pass kAfterLayout[] = {
                            "a pointwise NhwcConv, or one of a few channels, and the depthwise one that reads it -> NhwcConvDepthwise"}),
 };
 constexpr Pass kLast[] = {
-    entry<merge_movements>({"merge-movements", kExtended, kNotBeforeAutodiff,
-                            "Transposes with nothing but views between them -> one Transpose, outside of training"}),
-    entry<split_inputs>({"split-inputs", kExtended, kNotBeforeAutodiff,
-                         "Gathers that take an input apart along its first axis -> Split, outside of training"}),
+    entry<merge_movements>(
+        {"merge-movements", kExtended, kNotBeforeAutodiff, "Transposes with nothing but views between them -> one Transpose"}),
+    entry<split_inputs>({"split-inputs", kExtended, kNotBeforeAutodiff, "Gathers that take an input apart along its first axis -> Split"}),
     entry(
-        {"fuse-elementwise", kExtended, kNotBeforeAutodiff,
-         "pointwise operators behind one another -> FusedElementwise, outside of training"},
+        {"fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise"},
         [](Graph& graph, PassContext& context, int64_t limit) { return fuse_elementwise(graph, limit, context.budget.keep_quantisation); }),
     entry(
         {"assign-precision", kExtended, kInMemory, "products and convolutions to be computed in less than float32, where the session asks"},
@@ -183,7 +179,8 @@ class Pipeline {
     const PipelineOptions& options = context_.options;
     const PassConditions& conditions = info.conditions;
     if (info.level > options.level) return false;
-    if (options.training && conditions.inference_only()) return false;
+    if (options.weights_change && conditions.frozen_weights) return false;
+    if (options.before_autodiff && conditions.not_before_autodiff) return false;
     if (options.for_file && conditions.only_in_memory) return false;
     if (options.keep_quantisation && conditions.removes_quantisation) return false;
     if (!options.precision.empty() && conditions.only_float32) return false;
@@ -202,9 +199,7 @@ class Pipeline {
     });
   }
 
-  PatchOptions rule_options() const {
-    return {.training = context_.options.training, .max_patches = left_, .num_visits = context_.options.num_visits};
-  }
+  PatchOptions rule_options() const { return {.max_patches = left_, .num_visits = context_.options.num_visits}; }
 
   template <typename Fn>
   void timed(const PassInfo& info, Fn&& fn) {

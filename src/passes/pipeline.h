@@ -23,7 +23,7 @@ enum class Level : uint8_t {
 /// What must hold for a pass to run, beside its level.
 struct PassConditions {
   bool frozen_weights = false;        ///< it computes with the weights, or packs them: not where they change
-  bool not_before_autodiff = false;   ///< what it makes has no gradient, or does not hold in training
+  bool not_before_autodiff = false;   ///< what it makes has no gradient: where there is a backward part, only behind it
   bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
   bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
@@ -33,7 +33,8 @@ struct PassConditions {
 
 struct PipelineOptions {
   Level level = Level::layout;
-  bool training = false;                 ///< the graph will get, or has, a backward part: inference-only passes stay away
+  bool weights_change = false;           ///< from run to run: what computes with them, or packs them, stays away
+  bool before_autodiff = false;          ///< the graph will get a backward part: its operators keep their gradients
   std::vector<std::string> skip;         ///< passes and rules by name
   int64_t max_patches = INT64_MAX;       ///< stop after that many (to bisect a fault)
   bool verify = false;                   ///< check the whole graph after every pass

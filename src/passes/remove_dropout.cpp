@@ -8,7 +8,6 @@ namespace {
 class RemoveDropout final : public Rule {
  public:
   std::string_view name() const override { return "remove-dropout"; }
-  bool inference_only() const override { return true; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("Dropout") || !is_off(graph, node)) return std::nullopt;
     Patch patch = Patch::replacement(node.outputs[0], node.inputs[0]);

@@ -144,7 +144,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
     return compiled;
   }
   passes::PipelineOptions pipeline;
-  pipeline.training = options.mode == SessionMode::training;
+  pipeline.weights_change = pipeline.before_autodiff = options.mode == SessionMode::training;
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
   pipeline.level = optimizer_level(options.graph_optimization_level);

@@ -261,7 +261,7 @@ void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& ou
   std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
   passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
-                           .training = training,
+                           .weights_change = training,
                            .skip = options.disabled_passes,
                            .max_patches = options.max_patches,
                            .log = options.on_pass,

@@ -14,21 +14,18 @@ using testing::GraphBuilder;
 class TestRule final : public Rule {
  public:
   using Match = std::function<std::optional<Patch>(const Graph&, const Node&)>;
-  TestRule(std::string name, Match match, bool inference_only = false)
-      : name_(std::move(name)), match_(std::move(match)), inference_only_(inference_only) {}
+  TestRule(std::string name, Match match) : name_(std::move(name)), match_(std::move(match)) {}
   std::string_view name() const override { return name_; }
-  bool inference_only() const override { return inference_only_; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override { return match_(graph, node); }
 
  private:
   std::string name_;
   Match match_;
-  bool inference_only_;
 };
 
-std::vector<std::unique_ptr<Rule>> one(std::string name, TestRule::Match match, bool inference_only = false) {
+std::vector<std::unique_ptr<Rule>> one(std::string name, TestRule::Match match) {
   std::vector<std::unique_ptr<Rule>> rules;
-  rules.push_back(std::make_unique<TestRule>(std::move(name), std::move(match), inference_only));
+  rules.push_back(std::make_unique<TestRule>(std::move(name), std::move(match)));
   return rules;
 }
 
@@ -78,11 +75,10 @@ TEST(Patch, NodesThatAPatchMakesSuperfluousLeaveTheirSources) {
   EXPECT_EQ(graph->node(graph->first()).sources, (std::vector<std::string>{"y0", "y1"}));
 }
 
-TEST(Patch, RulesCanBeSkippedByNameAndStayAwayFromTraining) {
+TEST(Patch, RulesCanBeSkippedByName) {
   auto graph = chain(3);
-  auto rules = one("subtract", subtract, /*inference_only=*/true);
+  auto rules = one("subtract", subtract);
   EXPECT_EQ(apply_rules(*graph, rules, {.skip = {"subtract"}}), 0);
-  EXPECT_EQ(apply_rules(*graph, rules, {.training = true}), 0);
   EXPECT_EQ(apply_rules(*graph, rules, {.skip = {"other"}}), 3);
 }
 

@@ -81,12 +81,5 @@ TEST(FuseIntoMatMul, LeavesGemmThatScalesAndProductsOfTwoActivations) {
   testing::expect_unchanged(*graph, testing::rule(passes::fuse_into_matmul));
 }
 
-TEST(FuseIntoMatMul, StaysAwayFromTraining) {
-  GraphBuilder b;
-  b.output(b.op("y", "Relu", {b.op("product", "MatMul", {b.input("x", {3, 6}), b.weights("w", Shape{6, 9})})}));
-  auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_into_matmul, true));
-}
-
 }  // namespace
 }  // namespace treadle

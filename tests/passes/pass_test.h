@@ -47,10 +47,10 @@ inline std::string changed(Graph& graph, const std::function<int64_t(Graph&)>& c
   return text;
 }
 
-inline std::function<int64_t(Graph&)> rule(std::unique_ptr<Rule> (*make)(), bool training = false) {
+inline std::function<int64_t(Graph&)> rule(std::unique_ptr<Rule> (*make)()) {
   return [=](Graph& graph) {
     std::unique_ptr<Rule> rules[] = {make()};
-    return apply_rules(graph, rules, {.training = training});
+    return apply_rules(graph, rules);
   };
 }
 

@@ -1,6 +1,7 @@
 #include "passes/pipeline.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tests/passes/pass_test.h"
@@ -72,12 +73,26 @@ TEST(Pipeline, EveryPassCanBeNamedLoggedAndSkipped) {
   EXPECT_EQ(print(*graph), before);
 }
 
-TEST(Pipeline, TrainingKeepsWhatItNeeds) {
-  auto graph = sample();
-  passes::optimize(*graph, {.training = true});
-  bool dropout = false;
-  for (NodeId id : graph->order()) dropout |= graph->node(id).is("Dropout");
-  EXPECT_TRUE(dropout);
+TEST(Pipeline, PassesStayAwayWhereTheirConditionsDoNotHold) {
+  auto make = [] {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {3, 6}), product = b.op("product", "MatMul", {x, b.weights("w", Shape{6, 9})});
+    b.output(b.op("y", "Dropout", {b.op("c", "Tanh", {b.op("b", "Exp", {b.op("a", "Relu", {product})})})}));
+    return b.take();
+  };
+  std::map<std::string_view, passes::PassConditions> conditions;
+  for (const passes::PassInfo& pass : passes::list_passes()) conditions[pass.name] = pass.conditions;
+  auto ran = [&](PipelineOptions options) {
+    std::set<std::string> names;
+    options.log = [&](std::string_view name, const std::string&, int64_t) { names.emplace(name); };
+    passes::optimize(*make(), options);
+    return names;
+  };
+  const std::set<std::string> all = ran({}), changing = ran({.weights_change = true}), before = ran({.before_autodiff = true});
+  for (const char* name : {"remove-dropout", "fuse-into-matmul", "fuse-elementwise"}) EXPECT_TRUE(all.contains(name)) << name;
+  for (const std::string& name : changing) EXPECT_FALSE(conditions.at(name).frozen_weights) << name;
+  for (const std::string& name : before) EXPECT_FALSE(conditions.at(name).not_before_autodiff) << name;
+  EXPECT_TRUE(changing.contains("fuse-elementwise"));
 }
 
 TEST(Pipeline, StopsAfterTheGivenNumberOfPatches) {

@@ -28,13 +28,6 @@ TEST(RemoveDropout, GivesItsInputAndATrueMask) {
 )");
 }
 
-TEST(RemoveDropout, StaysInATrainingGraph) {
-  GraphBuilder b;
-  b.output(b.op("y", "Dropout", {b.input("x", {2})}));
-  auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::remove_dropout, /*training=*/true));
-}
-
 TEST(RemoveDropout, StaysWhereTheRunSaysWhetherItTrains) {
   GraphBuilder b;
   ValueId x = b.input("x", {2}), mode = b.input("training", {}, DType::boolean);

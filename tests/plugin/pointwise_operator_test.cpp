@@ -158,7 +158,7 @@ TEST_F(PointwiseOperator, TakesPartInTraining) {
   b.output(dx, "dx");
   auto graph = b.take();
   const std::vector<Datum> feeds = testing::random_feeds(*graph);
-  optimized(*graph, 1e-6, {.training = true});
+  optimized(*graph, 1e-6, {.weights_change = true, .before_autodiff = true});
   const Tensor found = testing::run_graph(*graph, feeds)[1].tensor(), at = feeds[0].tensor();
   for (int64_t i = 0; i < at.num_elements(); ++i) EXPECT_NEAR(found.data<float>()[i], 3 * at.data<float>()[i] * at.data<float>()[i], 1e-5);
 }
