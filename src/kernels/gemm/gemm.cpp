@@ -99,11 +99,39 @@ Method method_of(const GemmShape& s) {
   return s.a_col == 1 ? Method::dot : Method::pack;
 }
 
+// A transposed costs nothing but where its rows are long: the elements of a column, which a tile reads one after the other, are then in as
+// many pages, and in few sets of the caches. It is turned first if enough columns of B are to pass over it.
+constexpr int64_t kFewestTurned = 64, kFewestColumns = 192, kLineElements = 16;
+template <typename T>
+bool turns_a(const GemmShape& s) {
+  return std::is_same_v<T, float> && method_of(s) == Method::pack && s.a_row == 1 && s.a_col >= kFewestTurned && s.K >= kFewestTurned &&
+         s.M >= kFewestTurned && s.N >= kFewestColumns;
+}
+/// Floats from row to row of A turned: rows of a power of two would share sets.
+int64_t turned_row(const GemmShape& s) { return s.K + kLineElements; }
+
+/// A as its product reads it: where it lies, or turned, at `to`.
+template <typename T>
+MatrixA<T> readable_a(const GemmShape& s, const T* A, T* to, ThreadPool* pool) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (turns_a<T>(s)) {
+      constexpr int64_t kRows = 64;
+      const int64_t blocks = (s.M + kRows - 1) / kRows;
+      parallel_for(pool, blocks, grain_for(s.K * kRows), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          transpose_plane(s.K, std::min(kRows, s.M - i * kRows), A + i * kRows, s.a_col, to + i * kRows * turned_row(s), turned_row(s));
+      });
+      return {to, turned_row(s), 1};
+    }
+  }
+  return {A, s.a_row, s.a_col};
+}
+
 template <typename T>
 size_t slot_bytes(const GemmShape& s) {
   const PanelShape shape = panel_shape<T>();
   switch (method_of(s)) {
-    case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N));
+    case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N)) + (turns_a<T>(s) ? aligned_bytes<T>(s.M * turned_row(s)) : 0);
     case Method::in_place: return aligned_bytes<T>(s.K * shape.lanes * shape.max_vectors);
     case Method::dot: return 0;
   }
@@ -290,23 +318,25 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
       T* slot = reinterpret_cast<T*>(lease.data());
+      T* turned = reinterpret_cast<T*>(lease.data() + aligned_bytes<T>(packed_b_size<T>(s.K, s.N)));
       int64_t packed_at = -1;
       for (int64_t i = begin; i < end; ++i) {
         const BatchOffsets o = offsets_of(batch, i);
         if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot);
         packed_at = o.b;
-        gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
+        gemm<T>(s.M, readable_a(s, A + o.a, turned, nullptr), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
       }
     });
     return;
   }
   int64_t packed_at = -1;
   T* slot = static_cast<T*>(scratch);
+  T* turned = reinterpret_cast<T*>(static_cast<std::byte*>(scratch) + aligned_bytes<T>(packed_b_size<T>(s.K, s.N)));
   for (int64_t i = 0; i < products; ++i) {
     const BatchOffsets o = offsets_of(batch, i);
     if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot, pool);
     packed_at = o.b;
-    gemm<T>(s.M, {A + o.a, s.a_row, s.a_col}, {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
+    gemm<T>(s.M, readable_a(s, A + o.a, turned, pool), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
   }
 }
 

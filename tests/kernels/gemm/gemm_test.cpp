@@ -169,6 +169,29 @@ TEST(Gemm, BatchesBroadcast) {
   }
 }
 
+// A whose rows are long is turned first, as gradients of weights have it.
+TEST(Gemm, LargeTransposedAIsTurned) {
+  test::Random random(17);
+  for (int64_t batch : {1, 3}) {
+    const int64_t M = 130, N = 200, K = 70;
+    const auto A = random.vector(batch * M * K), B = random.vector(batch * K * N);
+    GemmShape shape{.M = M, .N = N, .K = K, .a_row = 1, .a_col = M, .ldb = N, .ldc = N, .batch = batch};
+    const int64_t dims[] = {batch};
+    const BatchStrides strides = broadcast_batches(dims, dims, M * K, K * N, M * N);
+    std::vector<float> C(static_cast<size_t>(batch * M * N));
+    std::vector<char> scratch(gemm_scratch_bytes<float>(shape, 1) + 64);
+    gemm_batched<float>(shape, strides, A.data(), B.data(), C.data(), {},
+                        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63}), 1, nullptr);
+    for (int64_t i = 0; i < batch; ++i)
+      for (int64_t m = 0; m < M; ++m)
+        for (int64_t n = 0; n < N; ++n) {
+          double sum = 0;
+          for (int64_t k = 0; k < K; ++k) sum += double(A[i * M * K + k * M + m]) * double(B[(i * K + k) * N + n]);
+          ASSERT_NEAR(C[(i * M + m) * N + n], sum, 2e-5);
+        }
+  }
+}
+
 TEST(Gemm, BatchesThatDoNotBroadcastAreRefused) {
   const int64_t a[] = {2}, b[] = {3};
   EXPECT_THROW(broadcast_batches(a, b, 1, 1, 1), Error);
