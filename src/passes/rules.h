@@ -8,6 +8,7 @@
 namespace treadle::passes {
 
 std::unique_ptr<Rule> absorb_pad();
+std::unique_ptr<Rule> absorb_transposes();
 std::unique_ptr<Rule> remove_identity();
 std::unique_ptr<Rule> remove_dropout();
 std::unique_ptr<Rule> remove_no_op();
