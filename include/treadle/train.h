@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,25 +19,89 @@
 
 namespace treadle::train {
 
+/// With PyTorch's definitions; means are over all elements, or over the labels that count, by their weights.
 enum class Loss : int {
-  softmax_cross_entropy = 0,  ///< of scores [N, C, ...] and int64 (or int32) labels [N, ...], averaged
-  mean_squared_error = 1,     ///< of an output and labels of its shape and dtype, averaged over all elements
+  softmax_cross_entropy = 0,             ///< of scores [N, C, ...] and int64 (or int32) labels [N, ...]
+  mean_squared_error = 1,                ///< of an output and labels of its shape and dtype
+  l1 = 2,                                ///< likewise
+  huber = 3,                             ///< likewise; TrainerOptions::huber_delta
+  binary_cross_entropy_with_logits = 4,  ///< of scores and labels from 0 to 1 of their shape
+  negative_log_likelihood = 5,           ///< as the first, of logarithms of probabilities
+  kl_divergence = 6,  ///< of logarithms of probabilities and labels that are probabilities, summed, over the first extent
+  output = 7,         ///< the output is the loss itself, one float32 number; there are no labels
+};
+/// By its name here. @throws Error(invalid_argument) naming the nearest.
+TREADLE_API Loss loss_named(std::string_view name);
+
+/// With PyTorch's formulas and defaults, but for LAMB (You et al. 2020).
+enum class Optimizer : int {
+  sgd = 0,    ///< v = momentum v + g + weight_decay p; p = p - rate v (dampening 0); nesterov
+  adam = 1,   ///< weight decay is added to the gradient
+  adamw = 2,  ///< weight decay shrinks the parameter
+  adagrad = 3,
+  rmsprop = 4,  ///< with `smoothing` and momentum
+  lion = 5,     ///< of the gradient's sign
+  lamb = 6,     ///< AdamW's step, as long as the parameter
+};
+TREADLE_API Optimizer optimizer_named(std::string_view name);
+
+/// How the learning rate goes with the number of updates.
+struct TREADLE_API Schedule {
+  enum class Kind : int {
+    constant = 0,
+    step = 1,       ///< times `gamma` every `step_size` updates
+    cosine = 2,     ///< down to `final_factor` at `total_steps`
+    linear = 3,     ///< likewise
+    one_cycle = 4,  ///< up from a 25th in 30 % of `total_steps`, down to 4e-6 of it, both as a cosine; learning_rate is the greatest
+  };
+  Kind kind = Kind::constant;
+  int64_t warmup_steps = 0;  ///< first, from 1 / warmup_steps up; not of one_cycle
+  int64_t total_steps = 0;   ///< warm-up included
+  int64_t step_size = 0;
+  double gamma = 0.1, final_factor = 0;
+
+  /// Of the learning rate, for update `index` (from 0).
+  double factor(int64_t index) const;
+};
+TREADLE_API Schedule::Kind schedule_named(std::string_view name);
+
+/// Parameters with settings of their own.
+struct TREADLE_API ParameterGroup {
+  std::vector<std::string> parameters;  ///< names or patterns; a parameter is of the first group that it fits
+  double rate_factor = 1;
+  std::optional<double> weight_decay = std::nullopt;  ///< none: the trainer's
 };
 
 struct TREADLE_API TrainerOptions {
-  std::string output;  ///< of the model, which the loss is taken of; empty: its first
+  std::string output;  ///< of the model, or another of its values, which the loss is taken of; empty: its first output
   Loss loss = Loss::softmax_cross_entropy;
   bool int32_labels = false;
+  int class_axis = 1;                                  ///< of the scores; may be negative
+  std::optional<int64_t> ignore_index = std::nullopt;  ///< labels that do not count
+  std::vector<float> class_weights;                    ///< empty: 1 each
+  double label_smoothing = 0;                          ///< from 0 to 1
+  double huber_delta = 1;
+
+  Optimizer optimizer = Optimizer::sgd;
   double learning_rate = 0.01;
-  double momentum = 0;  ///< v = momentum v + g + weight_decay p; p = p - learning_rate v, as PyTorch's SGD (dampening 0)
+  Schedule schedule;
+  double momentum = 0;  ///< of sgd and rmsprop
   double weight_decay = 0;
   bool nesterov = false;
-  /// Initializers to train. Empty: every float32 one of rank 1 or more that the loss depends on, but BatchNormalization's running
-  /// statistics.
+  double beta1 = 0.9, beta2 = 0.999;  ///< of adam, adamw, lamb, and of lion, for which 0.99 is usual
+  double epsilon = 1e-8;              ///< 1e-10 is PyTorch's for adagrad, 1e-6 usual for lamb
+  double smoothing = 0.99;            ///< of rmsprop, PyTorch's alpha
+  double clip_value = 0;              ///< gradients are cut to its distance from 0; 0: not
+  double clip_norm = 0;               ///< of all gradients together, which are scaled to it where it is longer; 0: not. After clip_value
+  /// A step adds to the gradients; every so many update the parameters with their mean.
+  int accumulation_steps = 1;
+  std::vector<ParameterGroup> groups;
+  /// Initializers to train, names or patterns (*, ?, [...]). Empty: every float32 one of rank 1 or more that the loss depends on, but
+  /// BatchNormalization's running statistics.
   std::vector<std::string> parameters;
-  std::vector<std::string> frozen;  ///< not trained though they would be
+  std::vector<std::string> frozen;  ///< not trained though they would be; names or patterns
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
-  /// them all, and an all-reduce finds them as one array. The bits are the same.
+  /// them all, and an all-reduce finds them as one array. The bits are the same. Without groups, norms and accumulation.
   bool fused_update = false;
   /// Threads, devices, memory, job, profiling and passes, as of a session. The memory limit is of parameters, states, momentum, packed
   /// constants and, while a graph runs, its activations, scratch and outputs; steps keep to it by computing values a second time or writing
@@ -47,7 +113,7 @@ using Feeds = std::map<std::string, Datum>;
 using NamedTensors = std::map<std::string, Tensor>;
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-/// Trains a model with a loss by stochastic gradient descent. BatchNormalization uses the batch's statistics and updates the running ones
+/// Trains a model with a loss by gradient descent. BatchNormalization uses the batch's statistics and updates the running ones
 /// (auxiliary states) with ONNX's momentum; Dropout drops. Not for use by several threads at once.
 class TREADLE_API Trainer {
  public:
@@ -58,7 +124,7 @@ class TREADLE_API Trainer {
   Trainer& operator=(Trainer&&) noexcept;
 
   /// One step: forward, backward, update of parameters and states, all in place. @return the loss before the update.
-  /// A step that fails on its way to the updates, which come last, has changed nothing.
+  /// @param labels  undefined where the loss has none. A step that fails on its way to the updates, which come last, has changed nothing.
   /// @param options  of the run, as a session's: cancellation, deadline, checks, dumps, metadata. Targets and allocators of outputs are
   ///                 refused.
   double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
@@ -72,8 +138,12 @@ class TREADLE_API Trainer {
   /// Live views: they change with every step, and may be written between steps.
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;    ///< running means and variances
-  const NamedTensors& momentum() const;  ///< by parameter
-  double learning_rate() const;
+  const NamedTensors& momentum() const;  ///< by parameter; empty for optimizers without
+  /// All that the optimizer keeps, as "PARAMETER/WHAT": momentum, mean, squares, gradient (of accumulation).
+  const NamedTensors& optimizer_state() const;
+  int64_t num_updates() const;
+  double learning_rate() const;   ///< before the schedule and the groups
+  double scheduled_rate() const;  ///< of the next update
   void set_learning_rate(double rate);
   const std::vector<std::string>& output_names() const;
   /// What the trainer holds, by class. @throws Error(invalid_argument) for a limit of a trainer that was made without one.

@@ -1,8 +1,10 @@
 // Trainer and JointModule.
 #include "treadle/train.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.h"
 #include "datum.h"
@@ -36,7 +38,7 @@ template <typename Fn>
 auto with_batch(const nb::dict& feeds, nb::handle labels, Fn&& fn) {
   BufferScope scope;
   const Feeds made = feeds_from_dict(feeds, scope);
-  const Tensor targets = tensor_from_array(labels, &scope);
+  const Tensor targets = labels.is_none() ? Tensor() : tensor_from_array(labels, &scope);
   nb::gil_scoped_release release;
   return fn(made, targets);
 }
@@ -90,26 +92,51 @@ nb::dict backward(JointModule::Run& run, const nb::list& grad_outputs) {
 
 void register_train(nb::module_& module) {
   using namespace nb::literals;
+  using train::TrainerOptions;
+  nb::class_<TrainerOptions>(module, "TrainerOptions")
+      .def(nb::init<>())
+      .def_rw("output", &TrainerOptions::output)
+      .def("set_loss", [](TrainerOptions& self, const std::string& name) { self.loss = train::loss_named(name); })
+      .def_rw("int32_labels", &TrainerOptions::int32_labels)
+      .def_rw("class_axis", &TrainerOptions::class_axis)
+      .def_rw("ignore_index", &TrainerOptions::ignore_index, nb::arg().none())
+      .def_rw("class_weights", &TrainerOptions::class_weights)
+      .def_rw("label_smoothing", &TrainerOptions::label_smoothing)
+      .def_rw("huber_delta", &TrainerOptions::huber_delta)
+      .def("set_optimizer", [](TrainerOptions& self, const std::string& name) { self.optimizer = train::optimizer_named(name); })
+      .def_rw("learning_rate", &TrainerOptions::learning_rate)
+      .def(
+          "set_schedule",
+          [](TrainerOptions& self, const std::string& kind, int64_t warmup_steps, int64_t total_steps, int64_t step_size, double gamma,
+             double final_factor) {
+            self.schedule = {train::schedule_named(kind), warmup_steps, total_steps, step_size, gamma, final_factor};
+          },
+          "kind"_a, "warmup_steps"_a, "total_steps"_a, "step_size"_a, "gamma"_a, "final_factor"_a)
+      .def_rw("momentum", &TrainerOptions::momentum)
+      .def_rw("weight_decay", &TrainerOptions::weight_decay)
+      .def_rw("nesterov", &TrainerOptions::nesterov)
+      .def_rw("beta1", &TrainerOptions::beta1)
+      .def_rw("beta2", &TrainerOptions::beta2)
+      .def_rw("epsilon", &TrainerOptions::epsilon)
+      .def_rw("smoothing", &TrainerOptions::smoothing)
+      .def_rw("clip_value", &TrainerOptions::clip_value)
+      .def_rw("clip_norm", &TrainerOptions::clip_norm)
+      .def_rw("accumulation_steps", &TrainerOptions::accumulation_steps)
+      .def(
+          "add_group",
+          [](TrainerOptions& self, std::vector<std::string> patterns, double rate_factor, std::optional<double> weight_decay) {
+            self.groups.push_back({std::move(patterns), rate_factor, weight_decay});
+          },
+          "parameters"_a, "rate_factor"_a, "weight_decay"_a.none())
+      .def_rw("parameters", &TrainerOptions::parameters)
+      .def_rw("frozen", &TrainerOptions::frozen)
+      .def_rw("fused_update", &TrainerOptions::fused_update);
   nb::class_<Trainer>(module, "Trainer")
       .def(
           "__init__",
-          [](Trainer* self, const Model& model, const std::string& output, const std::string& loss, bool int32_labels, double learning_rate,
-             double momentum, double weight_decay, bool nesterov, std::vector<std::string> parameters, std::vector<std::string> frozen,
-             int num_threads, bool fused_update, size_t memory_limit_bytes, const std::string& spill_folder, std::shared_ptr<Job> job,
-             const PySessionOptions* session) {
-            if (loss != "softmax_cross_entropy" && loss != "mean_squared_error")
-              throw Error(ErrorCode::invalid_argument, "loss is \"" + loss + "\"; it must be softmax_cross_entropy or mean_squared_error");
-            train::TrainerOptions options;
-            options.output = output;
-            options.loss = loss == "mean_squared_error" ? train::Loss::mean_squared_error : train::Loss::softmax_cross_entropy;
-            options.int32_labels = int32_labels;
-            options.learning_rate = learning_rate;
-            options.momentum = momentum;
-            options.weight_decay = weight_decay;
-            options.nesterov = nesterov;
-            options.parameters = std::move(parameters);
-            options.frozen = std::move(frozen);
-            options.fused_update = fused_update;
+          [](Trainer* self, const Model& model, const TrainerOptions& given, int num_threads, size_t memory_limit_bytes,
+             const std::string& spill_folder, std::shared_ptr<Job> job, const PySessionOptions* session) {
+            TrainerOptions options = given;
             if (session) options.session = with_warnings(*session);
             if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
             if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
@@ -117,9 +144,7 @@ void register_train(nb::module_& module) {
             if (job) options.session.job = std::move(job);
             new (self) Trainer(model, options);
           },
-          "model"_a, "output"_a, "loss"_a, "int32_labels"_a, "learning_rate"_a, "momentum"_a, "weight_decay"_a, "nesterov"_a,
-          "parameters"_a, "frozen"_a, "num_threads"_a, "fused_update"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(),
-          "session"_a.none())
+          "model"_a, "options"_a, "num_threads"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(), "session"_a.none())
       .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a)
       .def(
@@ -127,26 +152,29 @@ void register_train(nb::module_& module) {
           [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
             return with_batch(feeds, labels, [&](const Feeds& made, const Tensor& targets) { return self.step(made, targets, options); });
           },
-          "feeds"_a, "labels"_a, "options"_a.none() = nb::none())
+          "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
       .def(
           "evaluate",
           [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
             return with_batch(feeds, labels,
                               [&](const Feeds& made, const Tensor& targets) { return self.evaluate(made, targets, options); });
           },
-          "feeds"_a, "labels"_a, "options"_a.none() = nb::none())
+          "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
       .def(
           "gradients",
           [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
             return to_dict(with_batch(feeds, labels,
                                       [&](const Feeds& made, const Tensor& targets) { return self.gradients(made, targets, options); }));
           },
-          "feeds"_a, "labels"_a, "options"_a.none() = nb::none())
+          "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
       .def("predict", &predict, "feeds"_a, "options"_a.none() = nb::none())
       .def("end_profiling", &Trainer::end_profiling)
       .def_prop_ro("parameters", [](const Trainer& self) { return to_dict(self.parameters()); })
       .def_prop_ro("states", [](const Trainer& self) { return to_dict(self.states()); })
       .def_prop_ro("momentum", [](const Trainer& self) { return to_dict(self.momentum()); })
+      .def_prop_ro("optimizer_state", [](const Trainer& self) { return to_dict(self.optimizer_state()); })
+      .def_prop_ro("num_updates", &Trainer::num_updates)
+      .def_prop_ro("scheduled_rate", &Trainer::scheduled_rate)
       .def_prop_rw("learning_rate", &Trainer::learning_rate, &Trainer::set_learning_rate)
       .def_prop_ro("output_names", &Trainer::output_names)
       .def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())

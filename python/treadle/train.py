@@ -41,20 +41,53 @@ def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
     return [(str(key), str(value)) for key, value in (metadata or {}).items()]
 
 
+_SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": 0.1, "final_factor": 0.0}
+_GROUP = {"parameters": [], "rate_factor": 1.0, "weight_decay": None}
+
+
+def _settings(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings given, and the others as they are otherwise."""
+    if unknown := [name for name in given if name not in known]:
+        raise ValueError(f"a {what} has no setting {unknown[0]!r}; it has {', '.join(known)}")
+    return {**known, **given}
+
+
 class Trainer:
-    """Trains a model by stochastic gradient descent with momentum (PyTorch's formula).
+    """Trains a model by gradient descent, with PyTorch's losses and optimizers.
 
     The model is one for inference: its float32 initializers of rank 1 or more are the parameters, BatchNormalization's running statistics
     are states. Not for use by several threads at once.
 
     :param model: a path, bytes, a `treadle.Model` or an `onnx.ModelProto`.
-    :param output: the output that the loss is taken of; the first by default.
-    :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]) or "mean_squared_error" (labels like the output).
-    :param parameters: names of the initializers to train; all by default.
-    :param frozen: names of initializers that are not trained.
-    :param fused_update: parameters, gradients and momentum lie one after the other in memory, and one node updates them all; the same bits.
-    :param memory_limit_bytes: of parameters, momentum, and the activations of a step; steps compute values twice or write them to a file (in
-        `spill_folder`) to keep to it, with the same bits. 0: none.
+    :param output: the output, or another value by name, that the loss is taken of; the first output by default.
+    :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]), "negative_log_likelihood" (the same of logarithms of
+        probabilities), "mean_squared_error", "l1", "huber" (labels like the output), "binary_cross_entropy_with_logits" (scores, and labels from
+        0 to 1 like them), "kl_divergence" (logarithms of probabilities, and labels that are probabilities; a mean over the first extent), or
+        "output" (the output is the loss, one number; `labels` of steps are then None).
+    :param class_axis: of the scores, for losses over classes; -1 for language models.
+    :param ignore_index: labels that do not count.
+    :param class_weights: one for each class.
+    :param label_smoothing: from 0 to 1.
+    :param huber_delta: where "huber" goes from squares to distances.
+    :param optimizer: "sgd", "adam", "adamw", "adagrad", "rmsprop", "lion" or "lamb".
+    :param momentum: of sgd and rmsprop.
+    :param nesterov: of sgd.
+    :param betas: of adam, adamw, lamb and lion (for which (0.9, 0.99) is usual).
+    :param epsilon: of all but sgd and lion.
+    :param smoothing: of rmsprop (PyTorch's alpha).
+    :param schedule: of the learning rate: {"kind": "constant", "step", "cosine", "linear" or "one_cycle", "warmup_steps": 0, "total_steps": 0,
+        "step_size": 0, "gamma": 0.1, "final_factor": 0.0}; counted in updates. See docs/training.md.
+    :param clip_value: gradients are cut to this distance from 0.
+    :param clip_norm: all gradients together are scaled to this length where they are longer.
+    :param accumulation_steps: so many steps make one update, with the mean of their gradients.
+    :param groups: parameters with settings of their own: {"parameters": [names or patterns], "rate_factor": 1.0, "weight_decay": None}, the first
+        that fits.
+    :param parameters: names or patterns (`*`, `?`, `[...]`) of the initializers to train; all by default.
+    :param frozen: names or patterns of initializers that are not trained.
+    :param fused_update: parameters, gradients and the optimizer's state lie one after the other in memory, and one node updates them all; the same
+        bits.
+    :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
+        file (in `spill_folder`) to keep to it, with the same bits. 0: none.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 
@@ -68,10 +101,24 @@ class Trainer:
         *,
         output: str = "",
         loss: str = "softmax_cross_entropy",
+        class_axis: int = 1,
+        ignore_index: int | None = None,
+        class_weights: Iterable[float] = (),
+        label_smoothing: float = 0.0,
+        huber_delta: float = 1.0,
+        optimizer: str = "sgd",
         learning_rate: float = 0.01,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        smoothing: float = 0.99,
+        schedule: Mapping[str, Any] | None = None,
+        clip_value: float = 0.0,
+        clip_norm: float = 0.0,
+        accumulation_steps: int = 1,
+        groups: Iterable[Mapping[str, Any]] = (),
         parameters: Iterable[str] = (),
         frozen: Iterable[str] = (),
         int32_labels: bool = False,
@@ -82,24 +129,33 @@ class Trainer:
         job: Job | None = None,
         sess_options: SessionOptions | None = None,
     ) -> None:
-        self._trainer = _treadle.Trainer(
-            _model(model),
-            output,
-            loss,
-            int32_labels,
-            learning_rate,
-            momentum,
-            weight_decay,
-            nesterov,
-            list(parameters),
-            list(frozen),
-            num_threads,
-            fused_update,
-            memory_limit_bytes,
-            spill_folder,
-            job,
-            sess_options,
-        )
+        options = _treadle.TrainerOptions()
+        options.output = output
+        options.set_loss(loss)
+        options.class_axis = class_axis
+        options.ignore_index = ignore_index
+        options.class_weights = [float(weight) for weight in class_weights]
+        options.label_smoothing = label_smoothing
+        options.huber_delta = huber_delta
+        options.set_optimizer(optimizer)
+        options.learning_rate = learning_rate
+        options.momentum = momentum
+        options.weight_decay = weight_decay
+        options.nesterov = nesterov
+        options.beta1, options.beta2 = betas
+        options.epsilon = epsilon
+        options.smoothing = smoothing
+        options.set_schedule(**_settings("schedule", schedule or {}, _SCHEDULE))
+        options.clip_value = clip_value
+        options.clip_norm = clip_norm
+        options.accumulation_steps = accumulation_steps
+        for group in groups:
+            options.add_group(**_settings("group", group, _GROUP))
+        options.parameters = list(parameters)
+        options.frozen = list(frozen)
+        options.int32_labels = int32_labels
+        options.fused_update = fused_update
+        self._trainer = _treadle.Trainer(_model(model), options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """Bytes that the trainer holds now, and the most so far, by class, as `InferenceSession.memory_statistics()`."""
@@ -114,7 +170,7 @@ class Trainer:
         return self._trainer.end_profiling()
 
     def step(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
-        """Forward, backward and update, in place. Returns the loss before the update."""
+        """Forward, backward and update, in place. Returns the loss before the update. `labels` are None where the loss has none."""
         return self._trainer.step(_feeds(feeds), _array(labels), run_options)
 
     def evaluate(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
@@ -141,8 +197,23 @@ class Trainer:
 
     @property
     def momentum(self) -> dict[str, np.ndarray]:
-        """The optimiser's velocity of each parameter, as `parameters`."""
+        """The optimizer's velocity of each parameter, as `parameters`; empty for optimizers without."""
         return self._trainer.momentum
+
+    @property
+    def optimizer_state(self) -> dict[str, np.ndarray]:
+        """All that the optimizer keeps, as `parameters`, by "PARAMETER/WHAT": momentum, mean, squares, gradient (of accumulation)."""
+        return self._trainer.optimizer_state
+
+    @property
+    def num_updates(self) -> int:
+        """Of the parameters, so far: steps over `accumulation_steps`."""
+        return self._trainer.num_updates
+
+    @property
+    def scheduled_rate(self) -> float:
+        """The learning rate of the next update, by the schedule; groups have their factors of it."""
+        return self._trainer.scheduled_rate
 
     @property
     def output_names(self) -> list[str]:
@@ -151,7 +222,7 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """Of the steps to come."""
+        """Of the steps to come, before the schedule."""
         return self._trainer.learning_rate
 
     @learning_rate.setter

@@ -1,5 +1,6 @@
 // Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1): inputs R (learning rate), T (update count), then all X, all G (gradients),
-// and the state of each; outputs all new X and the new state.
+// and the state of each; outputs all new X and the new state. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) are the same
+// for what ONNX has not, with PyTorch's formulas; AccumulateGradient adds a part of a gradient to a sum that is kept.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -44,7 +45,7 @@ void split_tensors(Graph& graph, NodeId id) {
     NodeId one = graph.add_node({.op_type = graph.node(id).op_type,
                                  .inputs = std::move(operands),
                                  .attributes = graph.node(id).attributes,
-                                 .domain = std::string(kDomain),
+                                 .domain = graph.node(id).domain,
                                  .num_outputs = 1 + kStates},
                                 id);
     for (int part = 0; part < 1 + kStates; ++part) {
@@ -173,6 +174,166 @@ struct Momentum {
   }
 };
 
+// The mean of gradients and of their squares, both as if they had not begun with 0.
+template <typename T>
+struct Moments {
+  T a, b, mean_scale, squares_scale, tiny;
+  Moments(double beta1, double beta2, double epsilon, double count)
+      : a(static_cast<T>(beta1)),
+        b(static_cast<T>(beta2)),
+        mean_scale(static_cast<T>(1 / (1 - std::pow(beta1, count)))),
+        squares_scale(static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, count)))),
+        tiny(static_cast<T>(epsilon)) {}
+  T step(T mean, T squares) const { return mean * mean_scale / (std::sqrt(squares) * squares_scale + tiny); }
+};
+
+/// An update counts from 1. @throws Error(invalid_argument)
+double checked_count(RunContext& c) {
+  const double count = Scalars::count(c);
+  if (!(count >= 1)) throw Error(ErrorCode::invalid_argument, fmt::format("T is {}; updates count from 1", count));
+  return count;
+}
+
+template <typename T>
+struct AdamUpdate {
+  int64_t n;
+  Scalars scalars;
+  float beta1, beta2, epsilon, decay;
+  bool decoupled;
+
+  static AdamUpdate bind(BindContext& c) {
+    check_operands(c);
+    return {c.num_elements(2),
+            Scalars::bind(c),
+            c.get_float("beta1", 0.9F),
+            c.get_float("beta2", 0.999F),
+            c.get_float("epsilon", 1e-8F),
+            c.get_float("weight_decay", 0),
+            c.get_int("decoupled") != 0};
+  }
+  void run(RunContext& c) const {
+    const double by = scalars.rate(c), loss = static_cast<double>(decay);
+    const Moments<T> m(static_cast<double>(beta1), static_cast<double>(beta2), static_cast<double>(epsilon), checked_count(c));
+    const T rate = static_cast<T>(by), keep = static_cast<T>(decoupled ? 1 - by * loss : 1), added = static_cast<T>(decoupled ? 0 : loss);
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4), *h = c.in<T>(5);
+    T *x_new = c.out<T>(0), *v_new = c.out<T>(1), *h_new = c.out<T>(2);
+    for_elements(c, n, [=](int64_t i) {
+      const T gradient = g[i] + added * x[i];
+      const T mean = m.a * v[i] + (1 - m.a) * gradient, squares = m.b * h[i] + (1 - m.b) * gradient * gradient;
+      x_new[i] = keep * x[i] - rate * m.step(mean, squares);
+      v_new[i] = mean;
+      h_new[i] = squares;
+    });
+  }
+};
+
+template <typename T>
+struct RMSPropUpdate {
+  int64_t n;
+  Scalars scalars;
+  float smoothing, momentum, epsilon, decay;
+
+  static RMSPropUpdate bind(BindContext& c) {
+    check_operands(c);
+    return {c.num_elements(2),
+            Scalars::bind(c),
+            c.get_float("smoothing", 0.99F),
+            c.get_float("momentum", 0),
+            c.get_float("epsilon", 1e-8F),
+            c.get_float("weight_decay", 0)};
+  }
+  void run(RunContext& c) const {
+    const T rate = static_cast<T>(scalars.rate(c)), a = smoothing, m = momentum, tiny = epsilon, added = decay;
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *h = c.in<T>(4), *v = c.in<T>(5);
+    T *x_new = c.out<T>(0), *h_new = c.out<T>(1), *v_new = c.out<T>(2);
+    for_elements(c, n, [=](int64_t i) {
+      const T gradient = g[i] + added * x[i], squares = a * h[i] + (1 - a) * gradient * gradient;
+      const T velocity = m * v[i] + gradient / (std::sqrt(squares) + tiny);
+      x_new[i] = x[i] - rate * velocity;
+      h_new[i] = squares;
+      v_new[i] = velocity;
+    });
+  }
+};
+
+// Chen et al. 2023, arXiv:2302.06675.
+template <typename T>
+struct LionUpdate {
+  int64_t n;
+  Scalars scalars;
+  float beta1, beta2, decay;
+
+  static LionUpdate bind(BindContext& c) {
+    check_operands(c);
+    return {c.num_elements(2), Scalars::bind(c), c.get_float("beta1", 0.9F), c.get_float("beta2", 0.99F), c.get_float("weight_decay", 0)};
+  }
+  void run(RunContext& c) const {
+    const double by = scalars.rate(c);
+    const T rate = static_cast<T>(by), a = beta1, b = beta2, keep = static_cast<T>(1 - by * static_cast<double>(decay));
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4);
+    T *x_new = c.out<T>(0), *v_new = c.out<T>(1);
+    for_elements(c, n, [=](int64_t i) {
+      const T direction = a * v[i] + (1 - a) * g[i];
+      const T sign = direction > 0 ? T{1} : direction < 0 ? T{-1} : direction;  // a NaN stays one
+      v_new[i] = b * v[i] + (1 - b) * g[i];
+      x_new[i] = keep * x[i] - rate * sign;
+    });
+  }
+};
+
+// You et al. 2020, arXiv:1904.00962: Adam's step and the decay, as long as the parameter. Lengths are summed in one order.
+template <typename T>
+struct LambUpdate {
+  int64_t n;
+  Scalars scalars;
+  float beta1, beta2, epsilon, decay;
+
+  static LambUpdate bind(BindContext& c) {
+    check_operands(c);
+    return {c.num_elements(2),
+            Scalars::bind(c),
+            c.get_float("beta1", 0.9F),
+            c.get_float("beta2", 0.999F),
+            c.get_float("epsilon", 1e-6F),
+            c.get_float("weight_decay", 0)};
+  }
+  void run(RunContext& c) const {
+    const Moments<T> m(static_cast<double>(beta1), static_cast<double>(beta2), static_cast<double>(epsilon), checked_count(c));
+    const T added = decay;
+    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4), *h = c.in<T>(5);
+    T *x_new = c.out<T>(0), *v_new = c.out<T>(1), *h_new = c.out<T>(2);
+    for_elements(c, n, [=](int64_t i) {
+      v_new[i] = m.a * v[i] + (1 - m.a) * g[i];
+      h_new[i] = m.b * h[i] + (1 - m.b) * g[i] * g[i];
+    });
+    double lengths = 0, steps = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double length = static_cast<double>(x[i]), step = static_cast<double>(m.step(v_new[i], h_new[i]) + added * x[i]);
+      lengths += length * length, steps += step * step;
+    }
+    const double trust = lengths > 0 && steps > 0 ? std::sqrt(lengths) / std::sqrt(steps) : 1;
+    const T rate = static_cast<T>(scalars.rate(c) * trust);
+    for_elements(c, n, [=](int64_t i) { x_new[i] = x[i] - rate * (m.step(v_new[i], h_new[i]) + added * x[i]); });
+  }
+};
+
+template <typename T>
+struct AccumulateGradient {
+  int64_t n;
+  float factor;
+
+  static AccumulateGradient bind(BindContext& c) {
+    if (!(c.shape(0) == c.shape(1)))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the sum {} and the gradient {}", to_string(c.shape(0)), to_string(c.shape(1))));
+    return {c.num_elements(0), c.get_float("factor", 1)};
+  }
+  void run(RunContext& c) const {
+    const T *sum = c.in<T>(0), *g = c.in<T>(1), by = factor;
+    T* to = c.out<T>(0);
+    for_elements(c, n, [=](int64_t i) { to[i] = sum[i] + by * g[i]; });
+  }
+};
+
 Cost cost(const ShapeContext& c) {
   double bytes = 0;
   for (int i = 2; i < c.num_inputs(); ++i) bytes += 2 * c.size_bytes(i);
@@ -180,9 +341,10 @@ Cost cost(const ShapeContext& c) {
 }
 
 template <int kStates>
-OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std::vector<KernelDef> kernels) {
+OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std::vector<KernelDef> kernels,
+                std::string_view domain = kDomain) {
   OpDef op{.name = name,
-           .domain = kDomain,
+           .domain = domain,
            .since = {1},
            .inputs = {{"R", kTypes, "T1"}, {"T", kInt64, "T2"}, {"inputs", kTypes, "T3", Presence::variadic}},
            .outputs = {{"outputs", kTypes, "T3", Presence::variadic}},
@@ -213,6 +375,25 @@ std::vector<OpDef> training_optimizers_ops() {
                    by_parameter<Adam>()),
       optimizer<1>("Momentum", {{"alpha", Required{}}, {"beta", Required{}}, {"mode", Required{}}, {"norm_coefficient", Required{}}},
                    by_parameter<Momentum>()),
+      optimizer<2>("AdamUpdate",
+                   {{"beta1", 0.9F}, {"beta2", 0.999F}, {"decoupled", int64_t{0}}, {"epsilon", 1e-8F}, {"weight_decay", 0.0F}},
+                   by_parameter<AdamUpdate>(), "treadle"),
+      optimizer<2>("RMSPropUpdate", {{"epsilon", 1e-8F}, {"momentum", 0.0F}, {"smoothing", 0.99F}, {"weight_decay", 0.0F}},
+                   by_parameter<RMSPropUpdate>(), "treadle"),
+      optimizer<1>("LionUpdate", {{"beta1", 0.9F}, {"beta2", 0.99F}, {"weight_decay", 0.0F}}, by_parameter<LionUpdate>(), "treadle"),
+      optimizer<2>("LambUpdate", {{"beta1", 0.9F}, {"beta2", 0.999F}, {"epsilon", 1e-6F}, {"weight_decay", 0.0F}},
+                   by_parameter<LambUpdate>(), "treadle"),
+      {.name = "AccumulateGradient",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"sum", kTypes, "T"}, {"gradient", kTypes, "T"}},
+       .outputs = {{"new_sum", kTypes, "T"}},
+       .attributes = {{"factor", 1.0F}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<2>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<AccumulateGradient<float>>("plain", DType::float32), kernel<AccumulateGradient<double>>("plain", DType::float64)},
+       .updated_input = [](const Node&, int) { return 0; }},
   };
 }
 

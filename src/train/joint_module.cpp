@@ -130,7 +130,7 @@ JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* option
   auto run = std::make_unique<Run::Impl>();
   run->module = impl_;
   run->run = std::make_shared<StoppableRun>(impl_, impl_->runner->executable(), options, nullptr, "joint module");
-  run->run->start(impl_->runner->arrange(feeds, {}, {}), impl_->bound, nullptr, /*compiled=*/false);
+  run->run->start(impl_->runner->arrange(feeds, {}), impl_->bound, nullptr, /*compiled=*/false);
   return Run(std::move(run));
 }
 

@@ -27,15 +27,15 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, const std::
   executable_ = std::move(made);
 }
 
-std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels, const Datum& learning_rate) const {
+std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels) const {
   const std::vector<std::string>& names = executable_->input_names;
   std::vector<Datum> arranged = kept_;
   for (size_t i = 0; i < names.size(); ++i) {
     if (arranged[i].defined()) continue;
     if (names[i] == kLabels) {
+      if (!labels.defined() || !labels.tensor().defined())
+        throw Error(ErrorCode::invalid_argument, "the loss has labels, and none are given");
       arranged[i] = labels;
-    } else if (names[i] == kLearningRate) {
-      arranged[i] = learning_rate;
     } else if (auto found = feeds.find(names[i]); found != feeds.end()) {
       arranged[i] = found->second;
     } else {

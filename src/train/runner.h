@@ -16,7 +16,7 @@ class Runner {
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept);
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
-  std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels, const Datum& learning_rate) const;
+  std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
   const exec::Program& program() const { return *executable_->program; }
   const Graph& graph() const { return *executable_->graph; }

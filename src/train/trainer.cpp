@@ -7,9 +7,11 @@
 #include <optional>
 
 #include "core/allocation.h"
+#include "core/nearest.h"
 #include "exec/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/optimizers.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -20,7 +22,10 @@ namespace {
 
 constexpr std::string_view kAllParameters = "treadle.parameters";
 
-std::string momentum_name(const std::string& parameter) { return parameter + "/momentum"; }
+/// Sums of gradients, where steps accumulate them.
+constexpr std::string_view kGradient = "gradient";
+
+std::string state_name(const std::string& parameter, std::string_view what) { return fmt::format("{}/{}", parameter, what); }
 
 }  // namespace
 
@@ -31,18 +36,21 @@ struct Trainer::Impl : Runtime {
     // Elsewhere outputs arrive while later nodes may still fail: they are copied when all have run.
     in_place = !devices.any() && !parallel;
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
-    rate = Tensor::scalar(static_cast<float>(options.learning_rate));
+    check_optimizer(options);
+    scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
+    scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
     if (devices.any()) devices.read_groups(*model.impl().import());
     make_step();
+    if (options.accumulation_steps > 1) make_update();
     keep_limits([this] { trim(); });
   }
 
   ~Impl() {
     let_limits_go();
     in_flight->close(-1);
-    for (std::optional<Runner>* runner : {&step, &gradients, &inference, &loss}) runner->reset();
-    for (NamedTensors* tensors : {&parameters, &states, &momentum}) tensors->clear();
-    bound.clear();
+    for (std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss}) runner->reset();
+    for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
+    for (Written* written : {&step_written, &update_written}) *written = {};
   }
 
   static SessionOptions in_training(const SessionOptions& given) {
@@ -55,7 +63,7 @@ struct Trainer::Impl : Runtime {
   // Arenas that no run uses.
   void trim() const {
     std::lock_guard lock(runners_mutex);
-    for (const std::optional<Runner>* runner : {&step, &gradients, &inference, &loss})
+    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss})
       if (*runner) (*runner)->program().frames().trim();
   }
 
@@ -63,25 +71,52 @@ struct Trainer::Impl : Runtime {
 
   TrainingGraph with_loss(bool training, const Selection& chosen, ValueId& loss) const {
     TrainingGraph made = make_training_graph(model, chosen, training);
-    loss = add_loss(*made.graph, find_output(*made.graph, options.output), options.loss, options.int32_labels);
+    loss = add_loss(*made.graph, find_output(*made.graph, options.output), options);
     return made;
   }
 
-  /// Momentum of ai.onnx.preview.training with T = 1 and beta = 1 is PyTorch's SGD.
-  std::pair<ValueId, ValueId> add_update(Graph& graph, const std::string& name, ValueId gradient, ValueId learning_rate, ValueId one) {
-    const ValueId parameter = graph.find_value(name);
-    const ValueId velocity = graph.add_input(momentum_name(name), graph.type(parameter));
-    const NodeId id = graph.add_node({.op_type = "Momentum",
-                                      .inputs = {learning_rate, one, parameter, gradient, velocity},
-                                      .attributes = {{"alpha", static_cast<float>(options.momentum)},
-                                                     {"beta", 1.0F},
-                                                     {"mode", std::string(options.nesterov ? "nesterov" : "standard")},
-                                                     {"norm_coefficient", static_cast<float>(options.weight_decay)}},
-                                      .domain = "ai.onnx.preview.training",
-                                      .name = name + "/update",
-                                      .num_outputs = 2});
-    infer_node(graph, id);
-    return {graph.node(id).outputs[0], graph.node(id).outputs[1]};
+  using Outputs = std::vector<std::pair<std::string, ValueId>>;
+
+  /// Where a graph of updates writes: one per output.
+  struct Written {
+    std::vector<Datum> bound;     // the memory it is written to
+    std::vector<Tensor> updated;  // the same, written when all else has been done: states are computed in the forward pass
+  };
+
+  /// Inputs that updates read besides gradients.
+  static std::pair<ValueId, ValueId> add_scalars(Graph& graph) {
+    return {graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{})),
+            graph.add_input(kUpdateCount, Type::tensor(DType::int64, SymbolicShape{}))};
+  }
+  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ValueId> grads, Outputs& outputs) {
+    const auto [rate, count] = add_scalars(graph);
+    grads = add_clipping(graph, options, std::move(grads));
+    for (size_t i = 0; i < names.size(); ++i) {
+      const std::vector<ValueId> made = add_update(graph, options, names[i], grads[i], rate, count);
+      outputs.emplace_back(names[i], made[0]);
+      const std::vector<std::string> state = state_names(options.optimizer);
+      for (size_t k = 0; k < state.size(); ++k) outputs.emplace_back(state_name(names[i], state[k]), made[k + 1]);
+    }
+  }
+
+  /// An update writes over what it reads, so whoever reads that must have run before: updates go last.
+  static void move_updates_last(Graph& graph) {
+    std::vector<NodeId> updates;
+    for (NodeId id : graph.order())
+      if (const Node& node = graph.node(id); node.op && node.op->updated_input) updates.push_back(id);
+    for (NodeId id : updates) graph.move_before(id, kNoNode);
+  }
+
+  Written written(const Outputs& outputs, const NamedTensors& kept) const {
+    Written made;
+    for (const auto& [name, id] : outputs) {
+      auto found = kept.find(name);
+      const bool is_kept = found != kept.end();
+      made.bound.emplace_back(is_kept && in_place ? Datum(found->second) : Datum());
+      auto state = states.find(name);
+      made.updated.emplace_back(is_kept && !in_place ? found->second : state != states.end() ? state->second : Tensor());
+    }
+    return made;
   }
 
   void make_step() {
@@ -89,47 +124,102 @@ struct Trainer::Impl : Runtime {
     TrainingGraph made = with_loss(true, selection(), loss);
     const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
     Graph& graph = *made.graph;
-    const ValueId learning_rate = graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{}));
-    const ValueId one = graph.add_constant("one", Tensor::scalar<int64_t>(1));
-    parameters = copy_initializers(model, made.parameters);
-    for (const auto& [name, tensor] : parameters) momentum.emplace(name, zeros(tensor.shape()));
+    trained = made.parameters;
+    for (const ParameterGroup& group : options.groups)
+      for (const std::string& pattern : group.parameters)
+        if (std::none_of(trained.begin(), trained.end(), [&](const std::string& name) { return matches(pattern, name); }))
+          throw Error(ErrorCode::not_found, fmt::format("a parameter group names \"{}\", which is no trained parameter; the nearest: {}",
+                                                        pattern, nearest_names(pattern, trained)));
+    parameters = copy_initializers(model, trained);
+    for (const auto& [name, tensor] : parameters)
+      for (const std::string& what : state_names(options.optimizer)) optimizer_state.emplace(state_name(name, what), zeros(tensor.shape()));
     NamedTensors kept = parameters;  // by the names of inputs and outputs
-    for (const auto& [name, tensor] : momentum) kept.emplace(momentum_name(name), tensor);
-    std::vector<std::pair<std::string, ValueId>> outputs{{"loss", loss}};
-    std::vector<std::string> states;
+    Outputs outputs{{"loss", loss}};
+    std::vector<std::string> statistics;
     for (const TrainingGraph::State& state : made.states) {
       outputs.emplace_back(state.name, state.updated);
-      states.push_back(state.name);
+      statistics.push_back(state.name);
     }
-    auto update = [&](const std::string& name, ValueId gradient) {
-      auto [parameter, velocity] = add_update(graph, name, gradient, learning_rate, one);
-      outputs.emplace_back(name, parameter);
-      outputs.emplace_back(momentum_name(name), velocity);
-    };
-    if (options.fused_update && !made.parameters.empty()) {
-      kept = lay_side_by_side(made.parameters);
-      update(std::string(kAllParameters), join(graph, made.parameters, grads));
+    states = copy_initializers(model, statistics);
+    if (options.accumulation_steps > 1) {
+      for (size_t i = 0; i < trained.size(); ++i)
+        outputs.emplace_back(state_name(trained[i], kGradient), accumulated(graph, trained[i], grads[i]));
+    } else if (options.fused_update && !trained.empty()) {
+      kept = lay_side_by_side(trained);
+      add_updates(graph, {std::string(kAllParameters)}, {join(graph, trained, grads)}, outputs);
     } else {
-      for (size_t i = 0; i < made.parameters.size(); ++i) update(made.parameters[i], grads[i]);
+      add_updates(graph, trained, grads, outputs);
     }
-    trained = made.parameters;
-    this->states = copy_initializers(model, states);
+    kept.insert(optimizer_state.begin(), optimizer_state.end());
     train::finish(graph, outputs, true, Runtime::options);
-    // An update writes over the parameter, so whoever reads that must have run before: updates go last.
-    for (size_t k = 0; k < graph.outputs.size(); ++k) {
-      const Value& value = graph.value(graph.outputs[k]);
-      if (value.kind == Value::Kind::computed && graph.node(value.producer).is("Momentum", "ai.onnx.preview.training"))
-        graph.move_before(value.producer, kNoNode);
-    }
-    for (const auto& [name, id] : outputs) {
-      auto found = kept.find(name);
-      const bool is_kept = found != kept.end();
-      bound.emplace_back(is_kept && in_place ? Datum(found->second) : Datum());
-      auto state = this->states.find(name);
-      updated.emplace_back(is_kept && !in_place ? found->second : state != this->states.end() ? state->second : Tensor());
-    }
-    step.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&kept, &this->states});
+    move_updates_last(graph);
+    step_written = written(outputs, kept);
+    step.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&kept, &states, &scalars});
+    for (const auto& [name, tensor] : parameters)
+      if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
+        momentum.emplace(name, found->second);
   }
+
+  /// The sum of the parameter's gradients, with a part of this one added.
+  ValueId accumulated(Graph& graph, const std::string& parameter, ValueId gradient) {
+    const std::string name = state_name(parameter, kGradient);
+    optimizer_state.emplace(name, zeros(parameters.at(parameter).shape()));
+    const NodeId id = graph.add_node({.op_type = "AccumulateGradient",
+                                      .inputs = {graph.add_input(name, graph.type(gradient)), gradient},
+                                      .attributes = {{"factor", static_cast<float>(1.0 / options.accumulation_steps)}},
+                                      .domain = "treadle",
+                                      .name = name + "/add"});
+    infer_node(graph, id);
+    return graph.node(id).outputs[0];
+  }
+
+  /// The update from accumulated gradients alone.
+  void make_update() {
+    auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
+    std::vector<ValueId> grads;
+    for (const std::string& name : trained) {
+      const Shape& shape = parameters.at(name).shape();
+      const Type type = Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end()));
+      graph->add_input(name, type);
+      grads.push_back(graph->add_input(state_name(name, kGradient), type));
+    }
+    Outputs outputs;
+    add_updates(*graph, trained, grads, outputs);
+    NamedTensors kept = parameters;
+    kept.insert(optimizer_state.begin(), optimizer_state.end());
+    train::finish(*graph, outputs, true, Runtime::options);
+    move_updates_last(*graph);
+    update_written = written(outputs, kept);
+    update.emplace(*this, std::move(graph), std::vector<const NamedTensors*>{&kept, &scalars});
+  }
+
+  /// One update of what the steps have accumulated.
+  void apply_accumulated(const RunOptions* run_options) {
+    run_written(*update, update_written, {}, {}, run_options);
+    for (const std::string& name : trained) {
+      Tensor& sum = optimizer_state.at(state_name(name, kGradient));
+      std::fill_n(sum.data<float>(), sum.num_elements(), 0.0F);
+    }
+    accumulated_steps = 0;
+    ++num_updates;
+  }
+
+  double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
+    *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
+    *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
+    const bool accumulates = options.accumulation_steps > 1;
+    if (accumulates && accumulated_steps == options.accumulation_steps) apply_accumulated(run_options);  // it has failed before
+    const std::vector<Datum> outputs = run_written(*step, step_written, feeds, labels, run_options);
+    ++num_steps;
+    if (!accumulates) {
+      ++num_updates;
+    } else if (++accumulated_steps == options.accumulation_steps) {
+      apply_accumulated(run_options);
+    }
+    return static_cast<double>(*outputs[0].tensor().data<float>());
+  }
+
+  double scheduled_rate() const { return options.learning_rate * options.schedule.factor(num_updates); }
 
   static Tensor zeros(const Shape& shape) {
     Tensor made(DType::float32, shape);
@@ -137,21 +227,27 @@ struct Trainer::Impl : Runtime {
     return made;
   }
 
-  /// Moves parameters and momentum into one tensor each, of which those by name are views. @return the two, by the names of their inputs.
+  /// Moves parameters, and each part of the optimizer's state, into one tensor, of which those by name are views. @return these, by the
+  /// names of their inputs.
   NamedTensors lay_side_by_side(const std::vector<std::string>& names) {
     int64_t total = 0;
     for (const std::string& name : names) total += parameters.at(name).num_elements();
-    Tensor all(DType::float32, Shape{total}), velocity = zeros(Shape{total});
+    const Tensor all(DType::float32, Shape{total});
+    NamedTensors made{{std::string(kAllParameters), all}};
+    const std::vector<std::string> state = state_names(options.optimizer);
+    for (const std::string& what : state) made.emplace(state_name(std::string(kAllParameters), what), zeros(Shape{total}));
     size_t offset = 0;
     for (const std::string& name : names) {
       Tensor& parameter = parameters.at(name);
       const Tensor view(DType::float32, parameter.shape(), all.storage(), offset);
       if (parameter.num_elements() > 0) std::memcpy(view.raw(), parameter.raw(), parameter.size_bytes());
       parameter = view;
-      momentum.at(name) = Tensor(DType::float32, view.shape(), velocity.storage(), offset);
+      for (const std::string& what : state)
+        optimizer_state.at(state_name(name, what)) =
+            Tensor(DType::float32, view.shape(), made.at(state_name(std::string(kAllParameters), what)).storage(), offset);
       offset += view.size_bytes();
     }
-    return {{std::string(kAllParameters), all}, {momentum_name(std::string(kAllParameters)), velocity}};
+    return made;
   }
 
   /// One input in place of all parameters, which are pieces of it; their gradients are joined. Neither costs a copy: the executor has
@@ -234,9 +330,17 @@ struct Trainer::Impl : Runtime {
   std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
                          std::span<const Datum> bound_outputs = {}) {
     check_run_options(run_options);
-    const std::vector<Datum> arranged = runner.arrange(feeds, labels, rate);
+    const std::vector<Datum> arranged = runner.arrange(feeds, labels);
     std::vector<Datum> outputs(runner.graph().outputs.size());
     execute(runner.executable(), arranged, outputs, {.bound = bound_outputs, .options = run_options, .random_id = num_steps});
+    return outputs;
+  }
+
+  std::vector<Datum> run_written(const Runner& runner, const Written& to, const Feeds& feeds, const Datum& labels,
+                                 const RunOptions* run_options) {
+    std::vector<Datum> outputs = run(runner, feeds, labels, run_options, to.bound);
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (Tensor target = to.updated[k]; target.defined()) target.copy_from(outputs[k].tensor());
     return outputs;
   }
 
@@ -245,12 +349,12 @@ struct Trainer::Impl : Runtime {
   bool in_place = true;
   mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
   std::vector<std::string> output_names, trained;
-  NamedTensors parameters, states, momentum;
-  std::vector<Datum> bound;     // per output of the step: the memory it is written to
-  std::vector<Tensor> updated;  // the same, written when all else has been done: states are computed in the forward pass
-  Tensor rate;
+  NamedTensors parameters, states, momentum, optimizer_state, scalars;
+  Written step_written, update_written;
   uint64_t num_steps = 0;
-  std::optional<Runner> step, gradients, inference, loss;
+  int64_t num_updates = 0;
+  int accumulated_steps = 0;  // since the last update
+  std::optional<Runner> step, update, gradients, inference, loss;
 };
 
 Trainer::Trainer(const Model& model, const TrainerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
@@ -259,11 +363,7 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 double Trainer::step(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
-  const std::vector<Datum> outputs = impl_->run(*impl_->step, feeds, labels, options, impl_->bound);
-  for (size_t k = 0; k < outputs.size(); ++k)
-    if (impl_->updated[k].defined()) impl_->updated[k].copy_from(outputs[k].tensor());
-  ++impl_->num_steps;
-  return static_cast<double>(*outputs[0].tensor().data<float>());
+  return impl_->train_step(feeds, labels, options);
 }
 
 double Trainer::evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
@@ -286,11 +386,16 @@ NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels, const 
 const NamedTensors& Trainer::parameters() const { return impl_->parameters; }
 const NamedTensors& Trainer::states() const { return impl_->states; }
 const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
+const NamedTensors& Trainer::optimizer_state() const { return impl_->optimizer_state; }
+int64_t Trainer::num_updates() const { return impl_->num_updates; }
+double Trainer::scheduled_rate() const { return impl_->scheduled_rate(); }
 const std::vector<std::string>& Trainer::output_names() const { return impl_->output_names; }
 double Trainer::learning_rate() const { return impl_->options.learning_rate; }
 void Trainer::set_learning_rate(double rate) {
+  TrainerOptions changed = impl_->options;
+  changed.learning_rate = rate;
+  check_optimizer(changed);
   impl_->options.learning_rate = rate;
-  *impl_->rate.data<float>() = static_cast<float>(rate);
 }
 
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cstring>
 #include <ranges>
 
 #include "autodiff/gradient.h"
+#include "core/nearest.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/patch.h"
@@ -20,10 +22,6 @@
 
 namespace treadle::train {
 namespace {
-
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 void make_input(Graph& graph, ValueId id) {
   Value& value = graph.value(id);
@@ -163,12 +161,22 @@ Model with_own_statistics(const Model& model) {
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
+bool matches(const std::string& pattern, const std::string& name) {
+  return pattern == name || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+bool matches_any(std::span<const std::string> patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
 ValueId find_output(const Graph& graph, const std::string& name) {
   if (name.empty() && !graph.outputs.empty()) return graph.outputs[0];
   auto found = std::find(graph.output_names.begin(), graph.output_names.end(), name);
-  if (found == graph.output_names.end())
+  if (found == graph.output_names.end()) {
+    if (const ValueId value = graph.find_value(name); value != kNoValue) return value;
     throw Error(ErrorCode::not_found,
-                fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(graph.output_names, ", ")));
+                fmt::format("there is no output or value \"{}\"; the outputs are: {}", name, fmt::join(graph.output_names, ", ")));
+  }
   return graph.outputs[static_cast<size_t>(found - graph.output_names.begin())];
 }
 
@@ -180,39 +188,26 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   if (auto missing = onnx::list_unsupported(graph); !missing.empty())
     throw Error(ErrorCode::not_implemented,
                 fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(missing, "\n    ")));
+  std::vector<std::string> initializers;
+  for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) initializers.push_back(initializer.name);
   for (const auto* names : {&selection.parameters, &selection.frozen})
     for (const std::string& name : *names)
-      if (!find_initializer(model, name)) throw Error(ErrorCode::not_found, fmt::format("the model has no initializer \"{}\"", name));
+      if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches(name, other); }))
+        throw Error(ErrorCode::not_found,
+                    fmt::format("the model has no initializer \"{}\"; the nearest: {}", name, nearest_names(name, initializers)));
   const std::set<std::string> statistics = running_statistics(graph);
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
     const bool state = statistics.contains(initializer.name);
-    const bool chosen = made.explicit_parameters ? contains(selection.parameters, initializer.name) : initializer.shape.rank() > 0;
-    if (!state && (!chosen || contains(selection.frozen, initializer.name))) continue;
+    const bool chosen = made.explicit_parameters ? matches_any(selection.parameters, initializer.name) : initializer.shape.rank() > 0;
+    if (!state && (!chosen || matches_any(selection.frozen, initializer.name))) continue;
     make_input(graph, id);
     if (!state) made.parameters.push_back(initializer.name);
   }
   onnx::upgrade(graph);
   if (training) switch_to_training(made);
   return made;
-}
-
-ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels) {
-  Type labels_type = graph.type(output);
-  if (loss == Loss::softmax_cross_entropy) {
-    labels_type.dtype = int32_labels ? DType::int32 : DType::int64;
-    if (labels_type.has_rank() && labels_type.rank() >= 2) labels_type.shape->erase(labels_type.shape->begin() + 1);
-    const ValueId labels = graph.add_input(kLabels, labels_type);
-    // SoftmaxCrossEntropyLoss, decomposed as the upgrade would.
-    const ValueId log_prob =
-        append(graph, {.op_type = "LogSoftmax", .inputs = {output}, .attributes = {{"axis", int64_t{1}}}, .name = "loss/log_softmax"});
-    return append(graph, {.op_type = "NegativeLogLikelihoodLoss", .inputs = {log_prob, labels}, .name = "loss"});
-  }
-  const ValueId labels = graph.add_input(kLabels, labels_type);
-  const ValueId difference = append(graph, {.op_type = "Sub", .inputs = {output, labels}, .name = "loss/difference"});
-  const ValueId square = append(graph, {.op_type = "Mul", .inputs = {difference, difference}, .name = "loss/square"});
-  return append(graph, {.op_type = "ReduceMean", .inputs = {square}, .attributes = {{"keepdims", int64_t{0}}}, .name = "loss"});
 }
 
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,

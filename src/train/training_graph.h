@@ -14,7 +14,7 @@
 
 namespace treadle::train {
 
-/// Which initializers become inputs of the graph.
+/// Which initializers become inputs of the graph: names, or patterns (*, ?, [...]).
 struct Selection {
   std::vector<std::string> parameters;  ///< empty: every float32 initializer of rank 1 or more
   std::vector<std::string> frozen;
@@ -43,8 +43,8 @@ Model with_own_statistics(const Model& model);
 /// @param training  BatchNormalization and Dropout train.
 TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
 
-/// Adds the loss and its labels (an input). @return the loss, a scalar.
-ValueId add_loss(Graph& graph, ValueId output, Loss loss, bool int32_labels);
+/// Adds the loss and its labels (an input), as the options say. @return the loss, a scalar.
+ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options);
 
 /// Appends the backward pass of `loss` (or of `ys` with gradients `grad_ys`). Parameters without a gradient become constants again.
 /// @return the gradients, one per remaining parameter, then one per value of `more`: zeros where nothing flows back to it.
@@ -55,7 +55,11 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
 /// Makes these the graph's outputs, drops what they do not need, and optimises as the options say.
 void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training, const SessionOptions& options);
 
-/// The output of the model with this name (empty: the first). @throws Error(not_found)
+/// Whether the name is this one, or fits the pattern, whose * stands for dots and slashes, too.
+bool matches(const std::string& pattern, const std::string& name);
+bool matches_any(std::span<const std::string> patterns, const std::string& name);
+
+/// The output of the model with this name (empty: the first), or another value. @throws Error(not_found)
 ValueId find_output(const Graph& graph, const std::string& name);
 
 /// Initial values of the initializers named, in memory that may be written.
@@ -67,6 +71,6 @@ std::string encode_with(const Model& model, std::span<const NamedTensors* const>
 void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path);
 
 /// Names of the inputs that training adds.
-inline constexpr std::string_view kLabels = "treadle.labels", kLearningRate = "treadle.learning_rate";
+inline constexpr std::string_view kLabels = "treadle.labels", kLearningRate = "treadle.learning_rate", kUpdateCount = "treadle.update";
 
 }  // namespace treadle::train

@@ -1,0 +1,175 @@
+// Losses as nodes of the graph, with PyTorch's definitions and means.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/nearest.h"
+#include "graph/infer.h"
+#include "train/training_graph.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+constexpr std::pair<std::string_view, Loss> kNames[] = {
+    {"softmax_cross_entropy", Loss::softmax_cross_entropy},
+    {"mean_squared_error", Loss::mean_squared_error},
+    {"l1", Loss::l1},
+    {"huber", Loss::huber},
+    {"binary_cross_entropy_with_logits", Loss::binary_cross_entropy_with_logits},
+    {"negative_log_likelihood", Loss::negative_log_likelihood},
+    {"kl_divergence", Loss::kl_divergence},
+    {"output", Loss::output},
+};
+
+/// Adds nodes behind a value.
+class LossBuilder {
+ public:
+  LossBuilder(Graph& graph, ValueId output, const TrainerOptions& options) : g_(graph), x_(output), options_(options) {}
+
+  ValueId build() {
+    switch (options_.loss) {
+      case Loss::output: return whole_output();
+      case Loss::softmax_cross_entropy: return classes(/*scores=*/true);
+      case Loss::negative_log_likelihood: return classes(/*scores=*/false);
+      default: break;
+    }
+    const ValueId y = g_.add_input(std::string(kLabels), g_.type(x_));
+    switch (options_.loss) {
+      case Loss::l1: return mean(op("Abs", {op("Sub", {x_, y})}));
+      case Loss::huber: {
+        // With m = min(|d|, delta): m (|d| - m / 2)
+        const ValueId distance = op("Abs", {op("Sub", {x_, y})}), near = op("Min", {distance, number(options_.huber_delta)});
+        return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
+      }
+      case Loss::binary_cross_entropy_with_logits: return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
+      case Loss::kl_divergence: {
+        // y log y is 0 where y is 0.
+        const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
+        const ValueId sum = op("ReduceSum", {op("Mul", {y, op("Sub", {logarithm, x_})})}, {{"keepdims", int64_t{0}}});
+        const ValueId batch = op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))});
+        return op("Div", {sum, as_number(batch)});
+      }
+      default: break;
+    }
+    const ValueId difference = op("Sub", {x_, y});
+    return mean(op("Mul", {difference, difference}));
+  }
+
+ private:
+  ValueId op(std::string op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    const std::string name = g_.unique_name("loss/" + op_type);
+    const NodeId id =
+        g_.add_node({.op_type = std::move(op_type), .inputs = std::move(inputs), .attributes = std::move(attributes), .name = name});
+    infer_node(g_, id);
+    return g_.node(id).outputs[0];
+  }
+  ValueId number(double value) {
+    const std::string name = g_.unique_name("loss/number");
+    if (g_.type(x_).dtype == DType::float64) return g_.add_constant(name, Tensor::scalar(value));
+    return g_.add_constant(name, Tensor::scalar(static_cast<float>(value)));
+  }
+  ValueId as_number(ValueId value) { return op("Cast", {value}, {{"to", static_cast<int64_t>(g_.type(x_).dtype)}}); }
+  ValueId ints(const std::vector<int64_t>& values) { return g_.add_constant(g_.unique_name("loss/ints"), Tensor::vector<int64_t>(values)); }
+  ValueId mean(ValueId value) { return op("ReduceMean", {value}, {{"keepdims", int64_t{0}}}); }
+
+  ValueId whole_output() {
+    const Type& type = g_.type(x_);
+    if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the loss \"output\" is taken of one float32 number; \"{}\" is {}", g_.value(x_).name, to_string(type)));
+    return type.rank() == 0 ? x_ : op("Reshape", {x_, ints({})});
+  }
+
+  /// Scores, or logarithms of probabilities, with the classes at axis 1, or [M, classes] where they are last; and labels like them.
+  void bring_classes_forward(ValueId& labels) {
+    Type type = g_.type(x_);
+    if (!type.has_rank() || type.rank() < 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the loss's scores \"{}\" are {}; they have axes of a batch and of classes",
+                                                           g_.value(x_).name, to_string(type)));
+    const int rank = type.rank();
+    int64_t axis = options_.class_axis;
+    if (axis < 0) axis += rank;
+    if (axis < 0 || axis >= rank)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("class_axis is {}; \"{}\" is {}", options_.class_axis, g_.value(x_).name, to_string(type)));
+    type.dtype = options_.int32_labels ? DType::int32 : DType::int64;
+    const Dim classes = (*type.shape)[static_cast<size_t>(axis)];
+    type.shape->erase(type.shape->begin() + axis);
+    labels = g_.add_input(std::string(kLabels), type);
+    if (axis == 1) return;
+    if (axis == rank - 1 && classes.is_const()) {
+      x_ = op("Reshape", {x_, ints({-1, classes.value()})});
+      labels = op("Reshape", {labels, ints({-1})});
+      return;
+    }
+    std::vector<int64_t> perm{axis == 0 ? 1 : 0, axis};
+    for (int64_t i = 1; i < rank; ++i)
+      if (i != axis && i != perm[0]) perm.push_back(i);
+    x_ = op("Transpose", {x_}, {{"perm", perm}});
+  }
+
+  ValueId classes(bool scores) {
+    ValueId labels = kNoValue;
+    bring_classes_forward(labels);
+    constexpr int64_t axis = 1;
+    if (scores) x_ = op("LogSoftmax", {x_}, {{"axis", axis}});
+    Attributes attributes;
+    if (options_.ignore_index) attributes.set("ignore_index", *options_.ignore_index);
+    std::vector<ValueId> inputs{x_, labels};
+    if (!options_.class_weights.empty())
+      inputs.push_back(g_.add_constant(g_.unique_name("loss/class_weights"), Tensor::vector<float>(options_.class_weights)));
+    const ValueId likelihood = op("NegativeLogLikelihoodLoss", inputs, attributes);
+    const double smoothing = options_.label_smoothing;
+    if (smoothing == 0) return likelihood;
+    const Dim count = (*g_.type(x_).shape)[static_cast<size_t>(axis)];
+    if (!count.is_const())
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("label smoothing over the classes of \"{}\", whose number is not known", g_.value(x_).name));
+    // Every class is a little right: the same mean of minus all logarithms, of the labels that count.
+    ValueId all = x_;
+    if (inputs.size() > 2) {
+      std::vector<int64_t> shape(static_cast<size_t>(g_.type(x_).rank()), 1);
+      shape[static_cast<size_t>(axis)] = -1;
+      all = op("Mul", {all, op("Reshape", {inputs[2], ints(shape)})});
+    }
+    all = op("Neg", {op("ReduceSum", {all, ints({axis})}, {{"keepdims", int64_t{0}}})});
+    ValueId counted = as_number(op("Equal", {labels, labels})), index = labels;
+    if (options_.ignore_index) {
+      const ValueId ignored = g_.add_constant(g_.unique_name("loss/ignored"),
+                                              options_.int32_labels ? Tensor::scalar(static_cast<int32_t>(*options_.ignore_index))
+                                                                    : Tensor::scalar<int64_t>(*options_.ignore_index));
+      const ValueId is_ignored = op("Equal", {labels, ignored});
+      counted = as_number(op("Not", {is_ignored}));
+      const ValueId zero =
+          g_.add_constant(g_.unique_name("loss/zero"), options_.int32_labels ? Tensor::scalar<int32_t>(0) : Tensor::scalar<int64_t>(0));
+      index = op("Where", {is_ignored, zero, labels});
+    }
+    const ValueId share = inputs.size() > 2 ? op("Mul", {counted, op("Gather", {inputs[2], index})}) : counted;
+    const Attributes flat{{"keepdims", int64_t{0}}};
+    const ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, counted})}, flat), op("ReduceSum", {share}, flat)});
+    return op("Add", {op("Mul", {likelihood, number(1 - smoothing)}),
+                      op("Mul", {spread, number(smoothing / static_cast<double>(count.value()))})});
+  }
+
+  Graph& g_;
+  ValueId x_;
+  const TrainerOptions& options_;
+};
+
+}  // namespace
+
+Loss loss_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [known, loss] : kNames) {
+    if (known == name) return loss;
+    names.emplace_back(known);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("there is no loss \"{}\"; the nearest: {}; all: {}", name, nearest_names(name, names), fmt::join(names, ", ")));
+}
+
+ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options) { return LossBuilder(graph, output, options).build(); }
+
+}  // namespace treadle::train

@@ -1,0 +1,218 @@
+#include "train/optimizers.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <numbers>
+#include <span>
+
+#include "core/nearest.h"
+#include "graph/infer.h"
+#include "train/training_graph.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+struct Known {
+  std::string_view name;
+  Optimizer optimizer;
+  std::string_view op, domain;
+  std::vector<std::string> state;
+};
+const std::vector<Known>& all_known() {
+  static const std::vector<Known> known = {
+      {"sgd", Optimizer::sgd, "Momentum", "ai.onnx.preview.training", {"momentum"}},
+      {"adam", Optimizer::adam, "AdamUpdate", "treadle", {"mean", "squares"}},
+      {"adamw", Optimizer::adamw, "AdamUpdate", "treadle", {"mean", "squares"}},
+      {"adagrad", Optimizer::adagrad, "Adagrad", "ai.onnx.preview.training", {"squares"}},
+      {"rmsprop", Optimizer::rmsprop, "RMSPropUpdate", "treadle", {"squares", "momentum"}},
+      {"lion", Optimizer::lion, "LionUpdate", "treadle", {"momentum"}},
+      {"lamb", Optimizer::lamb, "LambUpdate", "treadle", {"mean", "squares"}},
+  };
+  return known;
+}
+const Known& known(Optimizer optimizer) {
+  for (const Known& each : all_known())
+    if (each.optimizer == optimizer) return each;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no optimizer {}", static_cast<int>(optimizer)));
+}
+
+constexpr std::pair<std::string_view, Schedule::Kind> kSchedules[] = {{"constant", Schedule::Kind::constant},
+                                                                      {"step", Schedule::Kind::step},
+                                                                      {"cosine", Schedule::Kind::cosine},
+                                                                      {"linear", Schedule::Kind::linear},
+                                                                      {"one_cycle", Schedule::Kind::one_cycle}};
+
+[[noreturn]] void throw_unknown(std::string_view what, std::string_view name, const std::vector<std::string>& names) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no {} \"{}\"; the nearest: {}; all: {}", what, name,
+                                                       nearest_names(name, names), fmt::join(names, ", ")));
+}
+
+ValueId append(Graph& graph, NodeSpec spec) {
+  spec.name = graph.unique_name(spec.name);
+  const NodeId id = graph.add_node(std::move(spec));
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+ValueId number(Graph& graph, const std::string& name, double value) {
+  return graph.add_constant(graph.unique_name(name), Tensor::scalar(static_cast<float>(value)));
+}
+
+const ParameterGroup* group_of(const TrainerOptions& options, const std::string& parameter) {
+  for (const ParameterGroup& group : options.groups)
+    if (matches_any(group.parameters, parameter)) return &group;
+  return nullptr;
+}
+
+Attributes attributes_of(const TrainerOptions& options, double weight_decay) {
+  const float decay = static_cast<float>(weight_decay), epsilon = static_cast<float>(options.epsilon);
+  switch (options.optimizer) {
+    // Momentum with T = 1 and beta = 1 is PyTorch's SGD.
+    case Optimizer::sgd:
+      return {{"alpha", static_cast<float>(options.momentum)},
+              {"beta", 1.0F},
+              {"mode", std::string(options.nesterov ? "nesterov" : "standard")},
+              {"norm_coefficient", decay}};
+    case Optimizer::adagrad: return {{"decay_factor", 0.0F}, {"epsilon", epsilon}, {"norm_coefficient", decay}};
+    case Optimizer::rmsprop:
+      return {{"smoothing", static_cast<float>(options.smoothing)},
+              {"momentum", static_cast<float>(options.momentum)},
+              {"epsilon", static_cast<float>(options.epsilon)},
+              {"weight_decay", static_cast<float>(weight_decay)}};
+    case Optimizer::lion:
+      return {{"beta1", static_cast<float>(options.beta1)},
+              {"beta2", static_cast<float>(options.beta2)},
+              {"weight_decay", static_cast<float>(weight_decay)}};
+    default: break;
+  }
+  Attributes attributes{{"beta1", static_cast<float>(options.beta1)},
+                        {"beta2", static_cast<float>(options.beta2)},
+                        {"epsilon", static_cast<float>(options.epsilon)},
+                        {"weight_decay", static_cast<float>(weight_decay)}};
+  if (options.optimizer == Optimizer::adamw) attributes.set("decoupled", int64_t{1});
+  return attributes;
+}
+
+}  // namespace
+
+Optimizer optimizer_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Known& each : all_known()) {
+    if (each.name == name) return each.optimizer;
+    names.emplace_back(each.name);
+  }
+  throw_unknown("optimizer", name, names);
+}
+
+Schedule::Kind schedule_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [each, kind] : kSchedules) {
+    if (each == name) return kind;
+    names.emplace_back(each);
+  }
+  throw_unknown("schedule", name, names);
+}
+
+double Schedule::factor(int64_t index) const {
+  auto cosine = [](double from, double to, double part) { return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2; };
+  if (kind == Kind::one_cycle) {
+    constexpr double kRise = 0.3, kFirst = 1.0 / 25, kLast = 1.0 / 25 / 1e4;
+    const double peak = kRise * static_cast<double>(total_steps) - 1, end = static_cast<double>(total_steps) - 1,
+                 at = std::min(static_cast<double>(index), end);
+    return at <= peak ? cosine(kFirst, 1, peak > 0 ? at / peak : 1) : cosine(1, kLast, (at - peak) / (end - peak));
+  }
+  if (index < warmup_steps) return static_cast<double>(index + 1) / static_cast<double>(warmup_steps);
+  const int64_t after = index - warmup_steps, length = total_steps - warmup_steps;
+  const double part = length > 0 ? std::min(1.0, static_cast<double>(after) / static_cast<double>(length)) : 1;
+  switch (kind) {
+    case Kind::step: return std::pow(gamma, static_cast<double>(after / step_size));
+    case Kind::cosine: return cosine(1, final_factor, part);
+    case Kind::linear: return 1 + (final_factor - 1) * part;
+    default: return 1;
+  }
+}
+
+std::vector<std::string> state_names(Optimizer optimizer) { return known(optimizer).state; }
+
+void check_optimizer(const TrainerOptions& o) {
+  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
+  auto within = [&](const char* name, double value, double most, bool most_included) {
+    if (!(value >= 0) || value > most || (!most_included && value == most))
+      refuse(fmt::format("{} is {}; it must be from 0 to {}{}", name, value, most, most_included ? "" : ", and less"));
+  };
+  constexpr double kMost = 1e30;
+  within("learning_rate", o.learning_rate, kMost, true), within("weight_decay", o.weight_decay, kMost, true);
+  within("momentum", o.momentum, kMost, true), within("epsilon", o.epsilon, kMost, true);
+  within("beta1", o.beta1, 1, false), within("beta2", o.beta2, 1, false), within("smoothing", o.smoothing, 1, true);
+  within("clip_value", o.clip_value, kMost, true), within("clip_norm", o.clip_norm, kMost, true);
+  within("label_smoothing", o.label_smoothing, 1, true), within("huber_delta", o.huber_delta, kMost, true);
+  if (o.accumulation_steps < 1) refuse(fmt::format("accumulation_steps is {}; it must be 1 or more", o.accumulation_steps));
+  const bool has_momentum = o.optimizer == Optimizer::sgd || o.optimizer == Optimizer::rmsprop;
+  if (o.momentum != 0 && !has_momentum) refuse(fmt::format("the optimizer {} has no option momentum", known(o.optimizer).name));
+  if (o.nesterov && o.optimizer != Optimizer::sgd) refuse(fmt::format("the optimizer {} has no option nesterov", known(o.optimizer).name));
+  const bool of_classes = o.loss == Loss::softmax_cross_entropy || o.loss == Loss::negative_log_likelihood;
+  if (!of_classes && (o.ignore_index || !o.class_weights.empty() || o.label_smoothing != 0 || o.class_axis != 1))
+    refuse("ignore_index, class_weights, label_smoothing and class_axis are of losses over classes");
+  const Schedule& s = o.schedule;
+  const bool needs_total = s.kind == Schedule::Kind::cosine || s.kind == Schedule::Kind::linear || s.kind == Schedule::Kind::one_cycle;
+  if (needs_total && s.total_steps <= s.warmup_steps)
+    refuse(fmt::format("the schedule has total_steps {}, warm-up of {} included", s.total_steps, s.warmup_steps));
+  if (s.kind == Schedule::Kind::step && s.step_size < 1)
+    refuse(fmt::format("the schedule's step_size is {}; it must be 1 or more", s.step_size));
+  if (s.warmup_steps < 0 || (s.kind == Schedule::Kind::one_cycle && s.warmup_steps > 0))
+    refuse("the schedule's warm-up is below 0, or of one_cycle, which has its own");
+  within("the schedule's gamma", s.gamma, kMost, true), within("the schedule's final_factor", s.final_factor, kMost, true);
+  for (const ParameterGroup& group : o.groups) {
+    within("a group's rate_factor", group.rate_factor, kMost, true);
+    if (group.weight_decay) within("a group's weight_decay", *group.weight_decay, kMost, true);
+  }
+  if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
+    refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
+}
+
+std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients) {
+  if (options.clip_value > 0) {
+    const ValueId low = number(graph, "clip/low", -options.clip_value), high = number(graph, "clip/high", options.clip_value);
+    for (ValueId& gradient : gradients) gradient = append(graph, {.op_type = "Clip", .inputs = {gradient, low, high}, .name = "clip"});
+  }
+  if (options.clip_norm > 0 && !gradients.empty()) {
+    ValueId sum = kNoValue;
+    for (ValueId gradient : gradients) {
+      const ValueId squares = append(
+          graph, {.op_type = "ReduceSumSquare", .inputs = {gradient}, .attributes = {{"keepdims", int64_t{0}}}, .name = "clip/squares"});
+      sum = sum == kNoValue ? squares : append(graph, {.op_type = "Add", .inputs = {sum, squares}, .name = "clip/sum"});
+    }
+    // As PyTorch: a little is added to the norm.
+    ValueId norm = append(graph, {.op_type = "Sqrt", .inputs = {sum}, .name = "clip/norm"});
+    norm = append(graph, {.op_type = "Add", .inputs = {norm, number(graph, "clip/little", 1e-6)}, .name = "clip/norm"});
+    const ValueId ratio =
+        append(graph, {.op_type = "Div", .inputs = {number(graph, "clip/most", options.clip_norm), norm}, .name = "clip/ratio"});
+    const ValueId factor = append(graph, {.op_type = "Min", .inputs = {ratio, number(graph, "clip/one", 1)}, .name = "clip/factor"});
+    for (ValueId& gradient : gradients) gradient = append(graph, {.op_type = "Mul", .inputs = {gradient, factor}, .name = "clip/scaled"});
+  }
+  return gradients;
+}
+
+std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, const std::string& parameter, ValueId gradient, ValueId rate,
+                                ValueId count) {
+  const Known& optimizer = known(options.optimizer);
+  const ParameterGroup* group = group_of(options, parameter);
+  const ValueId value = graph.find_value(parameter);
+  if (group && group->rate_factor != 1)
+    rate =
+        append(graph, {.op_type = "Mul", .inputs = {rate, number(graph, "rate_factor", group->rate_factor)}, .name = parameter + "/rate"});
+  NodeSpec spec{.op_type = std::string(optimizer.op),
+                .inputs = {rate, count, value, gradient},
+                .attributes = attributes_of(options, group && group->weight_decay ? *group->weight_decay : options.weight_decay),
+                .domain = std::string(optimizer.domain),
+                .name = parameter + "/update",
+                .num_outputs = static_cast<int>(1 + optimizer.state.size())};
+  for (const std::string& what : optimizer.state) spec.inputs.push_back(graph.add_input(parameter + "/" + what, graph.type(value)));
+  const NodeId id = graph.add_node(std::move(spec));
+  infer_node(graph, id);
+  return graph.node(id).outputs;
+}
+
+}  // namespace treadle::train

@@ -1,0 +1,28 @@
+// Optimizers as nodes that update parameters.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+/// What an optimizer keeps for each parameter: tensors of its shape, that begin as zeros.
+std::vector<std::string> state_names(Optimizer optimizer);
+
+/// @throws Error(invalid_argument) for numbers that make no sense, and options that do not go together.
+void check_optimizer(const TrainerOptions& options);
+
+/// Cuts and scales the gradients as the options say. @return them
+std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients);
+
+/// Adds the node that updates a parameter, whose state becomes inputs "PARAMETER/WHAT".
+/// @param rate, count  scalars: the learning rate, and the number of this update from 1 (int64)
+/// @return the new parameter, then its state in the order of state_names().
+std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, const std::string& parameter, ValueId gradient, ValueId rate,
+                                ValueId count);
+
+}  // namespace treadle::train
