@@ -6,7 +6,6 @@
 
 #include "kernels/conv/conv_gradient_nhwc.h"
 #include "kernels/conv/pool_gradient_nhwc.h"
-#include "kernels/conv/pool_nhwc.h"
 #include "kernels/normalization/batch_norm_nhwc.h"
 #include "kernels/scratch_slots.h"
 #include "ops/checks.h"
@@ -137,18 +136,17 @@ struct NhwcBatchNormalization {
     const NhwcBatchNormalization k{x.product(0, x.rank() - 1), x[x.rank() - 1], c.get_float("epsilon", 1e-5F),
                                    c.get_float("momentum", 0.9F)};
     for (int i = 1; i <= 4; ++i) check_equal(c.num_elements(i), k.C, "a parameter and the channels of X");
-    c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C) + 4 * kernels::aligned_bytes<float>(k.C));
+    c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C) + 3 * kernels::aligned_bytes<float>(k.C));
     return k;
   }
   void run(RunContext& c) const {
     const size_t step = kernels::aligned_bytes<float>(C) / sizeof(float);
-    float *mean = c.scratch<float>(), *variance = mean + step, *scale = mean + 2 * step, *shift = mean + 3 * step;
-    kernels::moments_nhwc(rows, C, c.in<float>(0), mean, variance, mean + 4 * step, c.pool());
+    float *mean = c.scratch<float>(), *variance = mean + step, *scale = mean + 2 * step;
+    kernels::moments_nhwc(rows, C, c.in<float>(0), mean, variance, mean + 3 * step, c.pool());
     float *saved_mean = c.out<float>(3), *saved_inverse = c.out<float>(4);
     for (int64_t i = 0; i < C; ++i) {
-      const float inverse = 1 / std::sqrt(variance[i] + epsilon);
+      const float inverse = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[i]) + static_cast<double>(epsilon)));
       scale[i] = c.in<float>(1)[i] * inverse;
-      shift[i] = c.in<float>(2)[i] - mean[i] * scale[i];
       if (saved_mean != nullptr) saved_mean[i] = mean[i];
       if (saved_inverse != nullptr) saved_inverse[i] = inverse;
     }
@@ -159,7 +157,7 @@ struct NhwcBatchNormalization {
         for (int64_t k = 0; k < C; ++k) running[k] = before[k] * momentum + batch[k] * (1 - momentum);
       }
     }
-    kernels::affine_nhwc(rows, C, {C, C}, c.in<float>(0), scale, shift, -INFINITY, c.out<float>(0), c.pool());
+    kernels::normalize_nhwc(rows, C, c.in<float>(0), mean, scale, c.in<float>(2), c.out<float>(0), c.pool());
   }
 };
 

@@ -60,13 +60,16 @@ def as_torch(model):
 
 
 def test_losses_equal_pytorchs_over_100_steps(digits, data):
-    # In float64: PyTorch's own float32 is 2e-4 away from it after 65 steps and 4e-3 after 90, ours 1e-6.
+    # In float64. Where two elements of a pool's window are nearly the same, rounding decides which one gets the gradient: from then on float32 goes
+    # another way (3e-3 away after 70 steps), PyTorch's as ours. So the bound is what PyTorch's own float32 has been away so far.
     images, labels = data[0], data[1]
     model = digits.build_model(seed=3, channels=(8, 16))
     trainer = Trainer(model, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
     net, names = as_torch(model)
+    single = as_torch(model)[0].train()
     net = net.double().train()
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-3)
+    optimiser, of_single = (torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-3) for m in (net, single))
+    away = 0.0
     rng = np.random.default_rng(1)
     for step in range(100):
         batch = rng.integers(0, len(images), 32)
@@ -74,8 +77,13 @@ def test_losses_equal_pytorchs_over_100_steps(digits, data):
         expected = torch.nn.functional.cross_entropy(net(torch.from_numpy(images[batch]).double()), torch.from_numpy(labels[batch]))
         expected.backward()
         optimiser.step()
+        of_single.zero_grad()
+        rounded = torch.nn.functional.cross_entropy(single(torch.from_numpy(images[batch])), torch.from_numpy(labels[batch]))
+        rounded.backward()
+        of_single.step()
+        away = max(away, abs(rounded.item() / expected.item() - 1))
         got = trainer.step({"image": images[batch]}, labels[batch])
-        assert got == pytest.approx(expected.item(), rel=1e-4, abs=1e-6), f"step {step}"
+        assert got == pytest.approx(expected.item(), rel=max(1e-4, 2 * away), abs=1e-6), f"step {step}"
     for name, parameter in net.named_parameters():
         np.testing.assert_allclose(trainer.parameters[names[name]], parameter.detach().numpy(), rtol=0, atol=2e-3)
     np.testing.assert_allclose(trainer.states["block1.bn.mean"], net[1].running_mean.numpy(), rtol=1e-3, atol=1e-4)

@@ -90,6 +90,26 @@ void block_products(int64_t rows, int64_t C, const float* dy, const float* x, co
   });
 }
 
+/// y = (x - mean) * scale + bias, each of these per channel.
+void normalize_rows(int64_t rows, int64_t C, const float* x, const float* mean, const float* scale, const float* bias, float* y) {
+  each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
+    const D d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    V centre[kCount], by[kCount], addend[kCount];
+    TREADLE_EACH {
+      const int64_t at = c + v * lanes;
+      centre[v] = load_channels<kCut>(mean + at, rest), by[v] = load_channels<kCut>(scale + at, rest);
+      addend[v] = load_channels<kCut>(bias + at, rest);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      TREADLE_EACH {
+        const int64_t at = r * C + c + v * lanes;
+        store_channels<kCut>(hn::MulAdd(hn::Sub(load_channels<kCut>(x + at, rest), centre[v]), by[v], addend[v]), y + at, rest);
+      }
+    }
+  });
+}
+
 /// dx = factor * (dy - shift - (x - mean) * slope), each of these per channel.
 void gradient_rows(int64_t rows, int64_t C, const float* dy, const float* x, const float* mean, const float* factor, const float* shift,
                    const float* slope, float* dx) {
@@ -125,6 +145,7 @@ namespace {
 HWY_EXPORT(block_moments);
 HWY_EXPORT(block_products);
 HWY_EXPORT(gradient_rows);
+HWY_EXPORT(normalize_rows);
 
 constexpr int64_t kBlockRows = 64;    // summed in float, which stay in L1 or L2
 constexpr int64_t kMostParts = 32;    // whose sums are kept apart, for threads
@@ -193,6 +214,13 @@ void moments_nhwc(int64_t rows, int64_t C, const float* x, float* mean, float* v
     mean[c] = static_cast<float>(all.first[c]);
     variance[c] = static_cast<float>(all.second[c] / static_cast<double>(rows));
   }
+}
+
+void normalize_nhwc(int64_t rows, int64_t C, const float* x, const float* mean, const float* scale, const float* bias, float* y,
+                    ThreadPool* pool) {
+  parallel_for(pool, rows, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, C)), [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(normalize_rows)(end - begin, C, x + begin * C, mean, scale, bias, y + begin * C);
+  });
 }
 
 void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const float* dy, const float* x, const float* scale, const float* mean,

@@ -14,6 +14,10 @@ size_t batch_norm_nhwc_scratch_bytes(int64_t rows, int64_t C);
 /// same for any number of threads.
 void moments_nhwc(int64_t rows, int64_t C, const float* x, float* mean, float* variance, void* scratch, ThreadPool* pool);
 
+/// y[r, c] = (x[r, c] - mean[c]) * scale[c] + bias[c]
+void normalize_nhwc(int64_t rows, int64_t C, const float* x, const float* mean, const float* scale, const float* bias, float* y,
+                    ThreadPool* pool);
+
 /// dx, and dscale[C], dbias[C] (null: not wanted), of y = (x - mean) * inverse * scale + bias where mean and inverse are of x.
 /// @param inverse  1 / sqrt(variance + epsilon)
 void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const float* dy, const float* x, const float* scale, const float* mean,
