@@ -42,7 +42,7 @@ class Backward {
       const Node& node = graph_.node(id);
       bool any = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && depends_[index_of(v)]; });
       for (ValueId output : node.outputs)
-        if (output != kNoValue && any && is_float(graph_.type(output).dtype)) depends_[index_of(output)] = true;
+        if (output != kNoValue && any && carries_gradients(node, output)) depends_[index_of(output)] = true;
     }
     for (ValueId y : ys) needed_[index_of(y)] = true;
     for (auto it = forward_.rbegin(); it != forward_.rend(); ++it) {
@@ -52,6 +52,13 @@ class Backward {
       for (ValueId input : node.inputs)
         if (input != kNoValue) needed_[index_of(input)] = true;
     }
+  }
+
+  // Floats do, and numbers that a float was rounded to: their gradients are those of the float (straight through).
+  bool carries_gradients(const Node& node, ValueId output) const {
+    if (is_float(graph_.type(output).dtype)) return true;
+    const bool moves = node.op->quantisation == Quantisation::chooses && !node.inputs.empty();
+    return node.op->quantisation == Quantisation::quantizes || (moves && graph_.type(output).dtype == graph_.type(node.inputs[0]).dtype);
   }
 
   bool on_path(const Node& node) const {
@@ -151,7 +158,9 @@ class Backward {
       any |= grads.back() != kNoValue;
     }
     if (!any) return;
-    GradientContext context(graph_, id, grads);
+    std::vector<bool> wanted;
+    for (ValueId input : graph_.node(id).inputs) wanted.push_back(input != kNoValue && depends_[index_of(input)]);
+    GradientContext context(graph_, id, grads, std::move(wanted));
     std::vector<ValueId> flows;
     try {
       flows = graph_.node(id).op->gradient(context);

@@ -1,12 +1,19 @@
 #include "graph/gradient.h"
 
 #include "graph/infer.h"
-#include "treadle/error.h"
 
 namespace treadle {
 
 std::vector<ValueId> GradientContext::op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes,
                                            std::string_view domain) {
+  DType narrow = DType::undefined;
+  if (domain == "treadle") {
+    for (ValueId& input : inputs) {
+      if (input == kNoValue || (type(input).dtype != DType::float16 && type(input).dtype != DType::bfloat16)) continue;
+      narrow = type(input).dtype;
+      input = op("Cast", {input}, {{"to", static_cast<int64_t>(DType::float32)}});
+    }
+  }
   NodeSpec spec{.op_type = std::string(op_type),
                 .inputs = std::move(inputs),
                 .attributes = std::move(attributes),
@@ -16,7 +23,11 @@ std::vector<ValueId> GradientContext::op_n(std::string_view op_type, std::vector
   NodeId id = graph_.add_node(std::move(spec));
   graph_.node(id).sources = node().sources;
   infer_node(graph_, id);
-  return graph_.node(id).outputs;
+  std::vector<ValueId> outputs = graph_.node(id).outputs;
+  if (narrow == DType::undefined) return outputs;
+  for (ValueId& output : outputs)
+    if (type(output).dtype == DType::float32) output = op("Cast", {output}, {{"to", static_cast<int64_t>(narrow)}});
+  return outputs;
 }
 
 ValueId GradientContext::op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes, std::string_view domain) {
@@ -36,30 +47,30 @@ ValueId GradientContext::scalar(double value, ValueId like) {
 }
 
 ValueId GradientContext::unbroadcast(ValueId grad, ValueId operand) {
-  const Type &wide = type(grad), &narrow = type(operand);
-  if (!wide.has_rank() || !narrow.has_rank())
-    throw Error(ErrorCode::not_implemented,
-                "the gradient of a broadcast needs known ranks: " + to_string(wide) + " to " + to_string(narrow));
-  if (*wide.shape == *narrow.shape) return grad;
-  int extra = wide.rank() - narrow.rank();
-  std::vector<int64_t> axes;
-  bool exact = true;
-  for (int axis = 0; axis < wide.rank(); ++axis) {
-    if (axis < extra) {
-      axes.push_back(axis);
-      continue;
+  const Type wide = type(grad), narrow = type(operand);  // copies: adding nodes moves the graph's values
+  if (wide.has_rank() && narrow.has_rank()) {
+    if (*wide.shape == *narrow.shape) return grad;
+    const int extra = wide.rank() - narrow.rank();
+    std::vector<int64_t> axes;
+    bool exact = extra >= 0;
+    for (int axis = 0; exact && axis < wide.rank(); ++axis) {
+      if (axis < extra) {
+        axes.push_back(axis);
+        continue;
+      }
+      const Dim &x = (*wide.shape)[static_cast<size_t>(axis)], &y = (*narrow.shape)[static_cast<size_t>(axis - extra)];
+      if (y.is_const(1) && !x.is_const(1))
+        axes.push_back(axis);
+      else
+        exact = x == y;
     }
-    const Dim &x = (*wide.shape)[static_cast<size_t>(axis)], &y = (*narrow.shape)[static_cast<size_t>(axis - extra)];
-    if (y.is_const(1) && !x.is_const(1))
-      axes.push_back(axis);
-    else if (!(x == y))
-      exact = false;
+    if (exact) {
+      const bool only_added = static_cast<int>(axes.size()) == extra;
+      const ValueId summed = reduce_sum(grad, std::move(axes), extra == 0);
+      return extra == 0 || only_added ? summed : reshape_like(summed, operand);
+    }
   }
-  if (!exact)
-    throw Error(ErrorCode::not_implemented, "the gradient of a broadcast between symbols: " + to_string(wide) + " to " + to_string(narrow));
-  ValueId summed = axes.empty() ? grad : reduce_sum(grad, axes, extra == 0);
-  if (extra == 0 || axes.empty()) return summed;
-  return static_cast<int>(axes.size()) == extra ? summed : reshape_like(summed, operand);
+  return op("BroadcastGrad", {grad, shape_of(operand)}, {}, "treadle");
 }
 
 }  // namespace treadle

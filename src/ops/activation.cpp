@@ -7,6 +7,7 @@
 #include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/functions.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/vectorised_unary.h"
 #include "treadle/error.h"
@@ -261,6 +262,27 @@ OpDef clip() {
            typed<Clip, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>()});
 }
 
+}  // namespace
+
+namespace gradients {
+
+Result prelu(GradientContext& g) {
+  const ValueId x = g.input(0), slope = g.input(1), dy = g.grad_output(0);
+  const ValueId negative = g.op("Less", {x, g.scalar(0, x)});
+  return {g.op("Where", {negative, g.mul(dy, slope), dy}), g.unbroadcast(masked(g, negative, g.mul(dy, x)), slope)};
+}
+
+Result shrink(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const double lambda = static_cast<double>(g.attributes().get_float("lambd", 0.5F));
+  const ValueId kept = g.op("Or", {g.op("Less", {x, g.scalar(-lambda, x)}), g.op("Greater", {x, g.scalar(lambda, x)})});
+  return {masked(g, kept, g.grad_output(0))};
+}
+
+}  // namespace gradients
+
+namespace {
+
 OpDef prelu() {
   constexpr TypeSet kTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
   return {.name = "PRelu",
@@ -272,6 +294,7 @@ OpDef prelu() {
           .cost = elementwise_cost<2>,
           .alias = {may_reuse(0, 0)},
           .kernels = binary_kernels<PReluFn, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>(),
+          .gradient = gradients::prelu,
           .pointwise = true,
           .half = HalfFloats::float32};
 }
@@ -320,7 +343,7 @@ std::vector<OpDef> activation_ops() {
       prelu(),
       swiglu(),
   };
-  return ops;
+  return with_gradients(std::move(ops), {{"Shrink", gradients::shrink}});
 }
 
 }  // namespace treadle::ops

@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -330,9 +331,11 @@ struct Einsum {
     state->equation = equation_of(c.attributes(), c.node().num_formal_inputs);
     return state;
   }
-  static Einsum bind(BindContext& c) {
+  static Einsum bind(BindContext& c) { return bind_from(c, 0); }
+  /// @param first  the input where the operands begin
+  static Einsum bind_from(BindContext& c, int first) {
     Einsum k{};
-    k.num_operands = c.num_inputs();
+    k.num_operands = c.num_inputs() - first;
     if (k.num_operands > kMaxOperands)
       throw Error(ErrorCode::not_implemented, fmt::format("{} operands; direct loops take up to {}", k.num_operands, kMaxOperands));
     const Equation& equation = c.packed<ParsedEquation>().equation;
@@ -341,7 +344,7 @@ struct Einsum {
     std::fill_n(extent, kNumLabels, 1);
     int elided = 0;
     for (int i = 0; i < k.num_operands; ++i) {
-      const Shape& shape = c.shape(i);
+      const Shape& shape = c.shape(first + i);
       const Term& term = equation.inputs[static_cast<size_t>(i)];
       elided = std::max(elided, elided_rank(term, shape.rank()));
       for_each_axis(term, shape.rank(), [&](int axis, int label) {
@@ -399,6 +402,49 @@ struct Einsum {
   }
 };
 
+// dX_i gets dY times the other operands, from every product that it is a factor of.
+template <typename T>
+struct EinsumGrad {
+  Einsum<T> forward;
+  int64_t counts[Einsum<T>::kMaxOperands];
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    auto state = std::make_unique<ParsedEquation>();
+    state->equation = equation_of(c.attributes(), c.node().num_formal_inputs - 1);
+    return state;
+  }
+  static EinsumGrad bind(BindContext& c) {
+    EinsumGrad k{Einsum<T>::bind_from(c, 1), {}};
+    if (c.num_elements(0) != k.forward.kept.size)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is no gradient of this equation's result", to_string(c.shape(0))));
+    for (int i = 0; i < k.forward.num_operands; ++i) k.counts[i] = c.num_elements(1 + i);
+    return k;
+  }
+  void run(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    const int n = forward.num_operands;
+    for (int i = 0; i < n; ++i) std::fill_n(c.out<T>(i), counts[i], T{0});
+    const int64_t origin[Einsum<T>::kMaxOperands] = {};
+    for (int64_t o = 0; o < forward.kept.size; ++o) {
+      int64_t base[Einsum<T>::kMaxOperands], at[Einsum<T>::kMaxOperands];
+      forward.offsets_at(forward.kept, o, origin, base);
+      for (int64_t s = 0; s < forward.summed.size; ++s) {
+        forward.offsets_at(forward.summed, s, base, at);
+        for (int i = 0; i < n; ++i) {
+          T product = dy[o];
+          for (int other = 0; other < n; ++other)
+            if (other != i) product *= c.in<T>(1 + other)[at[other]];
+          c.out<T>(i)[at[i]] += product;
+        }
+      }
+    }
+  }
+};
+
+void infer_einsum_grad(InferContext& c) {
+  for (int i = 0; i + 1 < c.num_inputs(); ++i) c.set_output(i, c.input(1 + i));
+}
+
 Cost einsum_cost(const ShapeContext& c) {
   double work = 1, bytes = 0;
   for (int i = 0; i < c.num_inputs(); ++i) work = std::max(work, static_cast<double>(c.num_elements(i))), bytes += c.size_bytes(i);
@@ -407,7 +453,21 @@ Cost einsum_cost(const ShapeContext& c) {
 
 }  // namespace
 
+namespace gradients {
+
+// Of equations with diagonals, which are not decomposed.
+Result einsum(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0)};
+  inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
+  const auto count = static_cast<int>(inputs.size()) - 1;
+  const Attributes attributes = g.attributes();
+  return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> einsum_ops() {
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
   return {{.name = "Einsum",
            .since = {12, 28},
            .inputs = {{"Inputs", kNumeric, "T", Presence::variadic}},
@@ -417,8 +477,17 @@ std::vector<OpDef> einsum_ops() {
            .cost = einsum_cost,
            .kernels =
                typed<Einsum, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+           .gradient = gradients::einsum,
            .decompose = decompose_einsum,
-           .half = HalfFloats::float32_by_itself}};
+           .half = HalfFloats::float32_by_itself},
+          {.name = "EinsumGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kGradientTypes, "T"}, {"Inputs", kGradientTypes, "T", Presence::variadic}},
+           .outputs = {{"gradients", kGradientTypes, "T", Presence::variadic}},
+           .attributes = {{"equation", AttributeDef::Required{}}},
+           .infer = infer_einsum_grad,
+           .kernels = typed<EinsumGrad, float, double>()}};
 }
 
 }  // namespace treadle::ops

@@ -291,6 +291,13 @@ Result div(GradientContext& g) {
   return {g.unbroadcast(da, a), g.unbroadcast(g.neg(g.mul(da, g.output(0))), b)};
 }
 
+// y = a - q b with the integer q = (a - y) / b
+Result mod(GradientContext& g) {
+  const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
+  const ValueId times = g.op("Round", {g.div(g.sub(a, g.output(0)), b)});
+  return {g.unbroadcast(dy, a), g.unbroadcast(g.neg(g.mul(dy, times)), b)};
+}
+
 // dx = dy * e * x^(e - 1); de = dy * y * log x where x > 0, and 0 elsewhere.
 Result pow(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
@@ -320,9 +327,12 @@ std::vector<OpDef> elementwise_binary_ops() {
       mod(),
       pow()};
   ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // of Mul and Div
-  return with_gradients(
-      std::move(ops),
-      {{"Add", gradients::add}, {"Sub", gradients::sub}, {"Mul", gradients::mul}, {"Div", gradients::div}, {"Pow", gradients::pow}});
+  return with_gradients(std::move(ops), {{"Add", gradients::add},
+                                         {"Sub", gradients::sub},
+                                         {"Mul", gradients::mul},
+                                         {"Div", gradients::div},
+                                         {"Mod", gradients::mod},
+                                         {"Pow", gradients::pow}});
 }
 
 }  // namespace treadle::ops

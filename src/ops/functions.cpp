@@ -114,12 +114,22 @@ Result hard_swish(GradientContext& g) {
   return {g.op("Where", {above, dy, masked(g, g.op("Not", {below}), g.mul(dy, slope))})};
 }
 
+// y = min(max(x, low), high): whoever is taken gets the gradient.
 Result clip(GradientContext& g) {
-  const ValueId x = g.input(0);
-  ValueId dx = g.grad_output(0);
-  if (g.input(1) != kNoValue) dx = masked(g, g.op("GreaterOrEqual", {x, g.input(1)}), dx);
-  if (g.input(2) != kNoValue) dx = masked(g, g.op("LessOrEqual", {x, g.input(2)}), dx);
-  return {dx};
+  const ValueId x = g.input(0), low = g.input(1), high = g.input(2), dy = g.grad_output(0);
+  ValueId dx = dy, above = kNoValue;
+  if (high != kNoValue) {
+    above = g.op("Greater", {low == kNoValue ? x : g.op("Max", {x, low}), high});
+    dx = masked(g, g.op("Not", {above}), dx);
+  }
+  Result result{dx, kNoValue, kNoValue};
+  if (low != kNoValue) {
+    const ValueId below = g.op("Less", {x, low});
+    result[0] = masked(g, g.op("Not", {below}), dx);
+    if (g.wants(1)) result[1] = g.unbroadcast(masked(g, below, dx), low);
+  }
+  if (g.wants(2)) result[2] = g.unbroadcast(masked(g, above, dy), high);
+  return result;
 }
 
 // 1 / (1 + |x|)^2
@@ -144,6 +154,43 @@ Result celu(GradientContext& g) {
   return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(1, x), power}));
 }
 
+Result thresholded_relu(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1));
+  return {masked(g, g.op("Greater", {x, g.scalar(alpha, x)}), g.grad_output(0))};
+}
+
+// y = x t, t = tanh(softplus(x)): y' = t + x (1 - t^2) sigmoid(x)
+Result mish(GradientContext& g) {
+  const ValueId x = g.input(0), t = g.op("Tanh", {g.op("Softplus", {x})});
+  const ValueId slope = g.mul(g.sub(g.scalar(1, x), g.mul(t, t)), g.op("Sigmoid", {x}));
+  return scaled(g, g.add(t, g.mul(x, slope)));
+}
+
+/// sign x^2 + shift
+ValueId of_square(GradientContext& g, ValueId x, double sign, double shift) {
+  const ValueId square = g.mul(x, x);
+  return g.add(sign < 0 ? g.neg(square) : square, g.scalar(shift, x));
+}
+
+Result tan(GradientContext& g) { return scaled(g, of_square(g, g.output(0), 1, 1)); }
+
+Result asin(GradientContext& g) { return {g.div(g.grad_output(0), g.op("Sqrt", {of_square(g, g.input(0), -1, 1)}))}; }
+
+Result acos(GradientContext& g) { return {g.neg(g.div(g.grad_output(0), g.op("Sqrt", {of_square(g, g.input(0), -1, 1)})))}; }
+
+Result atan(GradientContext& g) { return {g.div(g.grad_output(0), of_square(g, g.input(0), 1, 1))}; }
+
+Result sinh(GradientContext& g) { return scaled(g, g.op("Cosh", {g.input(0)})); }
+
+Result cosh(GradientContext& g) { return scaled(g, g.op("Sinh", {g.input(0)})); }
+
+Result asinh(GradientContext& g) { return {g.div(g.grad_output(0), g.op("Sqrt", {of_square(g, g.input(0), 1, 1)}))}; }
+
+Result acosh(GradientContext& g) { return {g.div(g.grad_output(0), g.op("Sqrt", {of_square(g, g.input(0), 1, -1)}))}; }
+
+Result atanh(GradientContext& g) { return {g.div(g.grad_output(0), of_square(g, g.input(0), -1, 1))}; }
+
 // The table.
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -161,7 +208,12 @@ constexpr ScalarFunction kFunctions[] = {
      .a = {"alpha", 0.01F},
      .keeps_zero = true,
      .gradient = leaky_relu},
-    {.name = "ThresholdedRelu", .step = ChainOp::unary, .code = Unary::thresholded_relu, .a = kAlphaOne, .keeps_zero = true},
+    {.name = "ThresholdedRelu",
+     .step = ChainOp::unary,
+     .code = Unary::thresholded_relu,
+     .a = kAlphaOne,
+     .keeps_zero = true,
+     .gradient = thresholded_relu},
     {.name = "Elu", .alias = "elu", .step = ChainOp::unary, .code = Unary::elu, .a = kAlphaOne, .keeps_zero = true, .gradient = elu},
     {.name = "Selu",
      .step = ChainOp::unary,
@@ -200,7 +252,7 @@ constexpr ScalarFunction kFunctions[] = {
      .code = Unary::scaled_hard_swish,
      .op_type = kNoOperator},
     {.name = "Swish", .alias = "silu", .step = ChainOp::unary, .code = Unary::silu, .a = kAlphaOne, .keeps_zero = true, .gradient = swish},
-    {.name = "Mish", .alias = "mish", .step = ChainOp::unary, .code = Unary::mish, .keeps_zero = true},
+    {.name = "Mish", .alias = "mish", .step = ChainOp::unary, .code = Unary::mish, .keeps_zero = true, .gradient = mish},
     {.name = "Gelu", .alias = "gelu", .step = ChainOp::unary, .code = Unary::gelu, .keeps_zero = true, .gradient = gelu},
     {.name = "GeluTanh",
      .alias = "gelu_tanh",
@@ -236,15 +288,15 @@ constexpr ScalarFunction kFunctions[] = {
     {.name = "Erf", .step = ChainOp::unary, .code = Unary::erf, .lowest = -1, .highest = 1, .keeps_zero = true, .gradient = erf},
     {.name = "Sin", .step = ChainOp::unary, .code = Unary::sin, .lowest = -1, .highest = 1, .keeps_zero = true, .gradient = sin},
     {.name = "Cos", .step = ChainOp::unary, .code = Unary::cos, .lowest = -1, .highest = 1, .gradient = cos},
-    {.name = "Tan", .step = ChainOp::unary, .code = Unary::tan, .keeps_zero = true},
-    {.name = "Asin", .step = ChainOp::unary, .code = Unary::asin, .keeps_zero = true},
-    {.name = "Acos", .step = ChainOp::unary, .code = Unary::acos, .lowest = 0},
-    {.name = "Atan", .step = ChainOp::unary, .code = Unary::atan, .keeps_zero = true},
-    {.name = "Sinh", .step = ChainOp::unary, .code = Unary::sinh, .keeps_zero = true},
-    {.name = "Cosh", .step = ChainOp::unary, .code = Unary::cosh, .lowest = 1},
-    {.name = "Asinh", .step = ChainOp::unary, .code = Unary::asinh, .keeps_zero = true},
-    {.name = "Acosh", .step = ChainOp::unary, .code = Unary::acosh, .lowest = 0},
-    {.name = "Atanh", .step = ChainOp::unary, .code = Unary::atanh, .keeps_zero = true},
+    {.name = "Tan", .step = ChainOp::unary, .code = Unary::tan, .keeps_zero = true, .gradient = tan},
+    {.name = "Asin", .step = ChainOp::unary, .code = Unary::asin, .keeps_zero = true, .gradient = asin},
+    {.name = "Acos", .step = ChainOp::unary, .code = Unary::acos, .lowest = 0, .gradient = acos},
+    {.name = "Atan", .step = ChainOp::unary, .code = Unary::atan, .keeps_zero = true, .gradient = atan},
+    {.name = "Sinh", .step = ChainOp::unary, .code = Unary::sinh, .keeps_zero = true, .gradient = sinh},
+    {.name = "Cosh", .step = ChainOp::unary, .code = Unary::cosh, .lowest = 1, .gradient = cosh},
+    {.name = "Asinh", .step = ChainOp::unary, .code = Unary::asinh, .keeps_zero = true, .gradient = asinh},
+    {.name = "Acosh", .step = ChainOp::unary, .code = Unary::acosh, .lowest = 0, .gradient = acosh},
+    {.name = "Atanh", .step = ChainOp::unary, .code = Unary::atanh, .keeps_zero = true, .gradient = atanh},
     {.name = "Floor", .step = ChainOp::floor, .keeps_zero = true, .gradient = ops::gradients::none},
     {.name = "Ceil", .step = ChainOp::ceil, .keeps_zero = true, .gradient = ops::gradients::none},
     {.name = "Round", .step = ChainOp::round, .keeps_zero = true, .gradient = ops::gradients::none},

@@ -134,10 +134,26 @@ Result gather_elements(GradientContext& g) {
                {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
 }
 
+// With batch_dims, the batch's places become part of the index tuples.
 Result gather_nd(GradientContext& g) {
-  if (g.attributes().get_int("batch_dims", 0) != 0)
-    throw Error(ErrorCode::not_implemented, "only a GatherND without batch_dims has a gradient");
-  return {g.op("ScatterND", {zeros_like(g, g.input(0)), g.input(1), g.grad_output(0)}, {{"reduction", std::string("add")}})};
+  ValueId indices = g.input(1);
+  const int batch_dims = static_cast<int>(g.attributes().get_int("batch_dims", 0)), rank = rank_of(g, indices);
+  if (batch_dims > 0) {
+    auto integer = [&](int64_t value) { return g.constant(Tensor::scalar<int64_t>(value)); };
+    const ValueId tuples = g.op("Concat", {g.op("Shape", {indices}, {{"end", int64_t{-1}}}), g.ints({1})}, {{"axis", int64_t{0}}});
+    std::vector<ValueId> parts;
+    for (int axis = 0; axis < batch_dims; ++axis) {
+      const ValueId extent = g.op("Squeeze", {g.op("Shape", {indices}, {{"start", int64_t{axis}}, {"end", int64_t{axis} + 1}})});
+      std::vector<int64_t> added;
+      for (int a = 0; a < rank; ++a)
+        if (a != axis) added.push_back(a);
+      const ValueId places = g.op("Unsqueeze", {g.op("Range", {integer(0), extent, integer(1)}), g.ints(std::move(added))});
+      parts.push_back(g.op("Expand", {places, tuples}));
+    }
+    parts.push_back(indices);
+    indices = g.op("Concat", std::move(parts), {{"axis", int64_t{-1}}});
+  }
+  return {g.op("ScatterND", {zeros_like(g, g.input(0)), indices, g.grad_output(0)}, {{"reduction", std::string("add")}})};
 }
 
 }  // namespace gradients

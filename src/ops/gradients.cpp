@@ -56,6 +56,13 @@ int rank_of(const GradientContext& g, ValueId x) {
   return g.type(x).rank();
 }
 
+ValueId per_channel(GradientContext& g, ValueId parameter, int rank) {
+  if (rank <= 2) return parameter;
+  std::vector<int64_t> axes;
+  for (int axis = 1; axis < rank - 1; ++axis) axes.push_back(axis);
+  return g.op("Unsqueeze", {parameter, g.ints(std::move(axes))});
+}
+
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy) { return g.op("Where", {condition, dy, g.scalar(0, dy)}); }
 
 namespace gradients {

@@ -25,6 +25,8 @@ ValueId expand_like(GradientContext& g, ValueId x, ValueId like);
 ValueId zeros_like(GradientContext& g, ValueId like);
 /// Elements of `x` per element of `y`, as a scalar of x's dtype.
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
+/// [C] as [C, 1, 1 ...], for tensors of `rank` axes.
+ValueId per_channel(GradientContext& g, ValueId parameter, int rank);
 /// dy where the condition holds, else 0.
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy);
 /// The rank of a value. @throws Error(not_implemented) if it is unknown.
@@ -39,17 +41,26 @@ Result add(GradientContext& g);
 Result sub(GradientContext& g);
 Result mul(GradientContext& g);
 Result div(GradientContext& g);
+Result mod(GradientContext& g);
 Result pow(GradientContext& g);
+Result cum_sum(GradientContext& g);
+Result cum_prod(GradientContext& g);
 Result maximum(GradientContext& g);
 Result minimum(GradientContext& g);
 Result where(GradientContext& g);
 Result identity(GradientContext& g);
 Result cast(GradientContext& g);
 Result dropout(GradientContext& g);
+Result range(GradientContext& g);
+Result one_hot(GradientContext& g);   // of the values
+Result quantize(GradientContext& g);  // straight through, where nothing was cut off
+Result dequantize(GradientContext& g);
 /// For what is constant almost everywhere (Sign, Floor, comparisons): nothing flows back.
 Result none(GradientContext& g);
 
 // Activations.
+Result prelu(GradientContext& g);
+Result shrink(GradientContext& g);
 Result softmax(GradientContext& g);
 Result log_softmax(GradientContext& g);
 
@@ -63,12 +74,19 @@ Result gather(GradientContext& g);
 Result expand(GradientContext& g);
 Result tile(GradientContext& g);
 Result pad(GradientContext& g);
+Result center_crop_pad(GradientContext& g);
 Result trilu(GradientContext& g);
+Result reverse_sequence(GradientContext& g);
+Result compress(GradientContext& g);
+Result depth_to_space(GradientContext& g);
+Result space_to_depth(GradientContext& g);
+Result top_k(GradientContext& g);
 Result resize(GradientContext& g);  // also Upsample
 Result gather_elements(GradientContext& g);
 Result gather_nd(GradientContext& g);
 Result scatter_elements(GradientContext& g);
 Result scatter_nd(GradientContext& g);
+Result tensor_scatter(GradientContext& g);
 
 // Reductions and products.
 Result reduce_sum(GradientContext& g);
@@ -79,17 +97,34 @@ Result reduce_l2(GradientContext& g);
 Result reduce_log_sum(GradientContext& g);
 Result reduce_log_sum_exp(GradientContext& g);
 Result reduce_extremum(GradientContext& g);
+Result reduce_prod(GradientContext& g);
 Result matmul(GradientContext& g);
 Result gemm(GradientContext& g);
+Result einsum(GradientContext& g);
+Result det(GradientContext& g);
+Result inverse(GradientContext& g);
 
 // Networks.
 Result conv(GradientContext& g);
 Result conv_transpose(GradientContext& g);
 Result max_pool(GradientContext& g);
 Result average_pool(GradientContext& g);
+Result lp_pool(GradientContext& g);
 Result global_average_pool(GradientContext& g);
+Result global_max_pool(GradientContext& g);
+Result global_lp_pool(GradientContext& g);
+Result max_unpool(GradientContext& g);
+Result rnn(GradientContext& g);
+Result gru(GradientContext& g);
+Result lstm(GradientContext& g);
 Result batch_normalization(GradientContext& g);
 Result layer_normalization(GradientContext& g);
+Result rms_normalization(GradientContext& g);
+Result instance_normalization(GradientContext& g);
+Result group_normalization(GradientContext& g);
+Result mean_variance_normalization(GradientContext& g);
+Result lp_normalization(GradientContext& g);
+Result lrn(GradientContext& g);
 Result negative_log_likelihood(GradientContext& g);
 
 }  // namespace gradients

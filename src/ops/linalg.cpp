@@ -8,6 +8,7 @@
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -73,6 +74,21 @@ Cost cost(const ShapeContext& c) {
 
 }  // namespace
 
+namespace gradients {
+
+// y X^-T
+Result det(GradientContext& g) {
+  const int rank = rank_of(g, g.input(0));
+  std::vector<int64_t> perm;
+  for (int axis = 0; axis < rank; ++axis) perm.push_back(axis);
+  std::swap(perm[static_cast<size_t>(rank) - 1], perm[static_cast<size_t>(rank) - 2]);
+  const ValueId inverse = g.op("Inverse", {g.input(0)}, {}, "com.microsoft");
+  const ValueId factor = g.op("Unsqueeze", {g.mul(g.grad_output(0), g.output(0)), g.ints({-2, -1})});
+  return {g.mul(factor, g.transpose(inverse, std::move(perm)))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> linalg_ops() {
   return {{.name = "Det",
            .since = {11, 22},
@@ -80,7 +96,8 @@ std::vector<OpDef> linalg_ops() {
            .outputs = {{"Y", kFloats, "T"}},
            .infer = infer,
            .cost = cost,
-           .kernels = typed<Det, float, double, Float16, BFloat16>()}};
+           .kernels = typed<Det, float, double, Float16, BFloat16>(),
+           .gradient = gradients::det}};
 }
 
 }  // namespace treadle::ops

@@ -14,6 +14,7 @@ std::vector<OpDef> arg_min_max_ops();
 std::vector<OpDef> attention_ops();
 std::vector<OpDef> batch_normalization_ops();
 std::vector<OpDef> bitwise_ops();
+std::vector<OpDef> broadcast_gradient_ops();
 std::vector<OpDef> cast_ops();
 std::vector<OpDef> comparison_ops();
 std::vector<OpDef> col2im_ops();
@@ -75,6 +76,7 @@ std::vector<OpDef> random_ops();
 std::vector<OpDef> reduce_ops();
 std::vector<OpDef> reshape_ops();
 std::vector<OpDef> resize_ops();
+std::vector<OpDef> rnn_gradient_ops();
 std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
 std::vector<OpDef> rotary_embedding_ops();
@@ -105,6 +107,7 @@ inline constexpr Family kFamilies[] = {
     attention_ops,
     batch_normalization_ops,
     bitwise_ops,
+    broadcast_gradient_ops,
     cast_ops,
     comparison_ops,
     col2im_ops,
@@ -166,6 +169,7 @@ inline constexpr Family kFamilies[] = {
     reduce_ops,
     reshape_ops,
     resize_ops,
+    rnn_gradient_ops,
     rnn_ops,
     roi_ops,
     rotary_embedding_ops,

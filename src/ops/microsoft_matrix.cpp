@@ -9,6 +9,7 @@
 #include "core/thread_pool.h"
 #include "graph/infer.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/microsoft.h"
 #include "ops/movement.h"
@@ -263,6 +264,20 @@ void decompose_sparse_matmul(Graph& graph, NodeId id) {
 
 }  // namespace
 
+namespace gradients {
+
+// -Y^T dY Y^T
+Result inverse(GradientContext& g) {
+  const int rank = rank_of(g, g.input(0));
+  std::vector<int64_t> perm;
+  for (int axis = 0; axis < rank; ++axis) perm.push_back(axis);
+  std::swap(perm[static_cast<size_t>(rank) - 1], perm[static_cast<size_t>(rank) - 2]);
+  const ValueId transposed = g.transpose(g.output(0), std::move(perm));
+  return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> microsoft_matrix_ops() {
   using Required = AttributeDef::Required;
   const TypeSet int16{DType::int16};
@@ -286,7 +301,8 @@ std::vector<OpDef> microsoft_matrix_ops() {
        .inputs = {{"X", kFloats, "T"}},
        .outputs = {{"Y", kFloats, "T"}},
        .infer = infer_inverse,
-       .kernels = typed<Inverse, float, double, Float16, BFloat16>()},
+       .kernels = typed<Inverse, float, double, Float16, BFloat16>(),
+       .gradient = gradients::inverse},
       {.name = "DynamicTimeWarping",
        .domain = kMicrosoft,
        .since = {1},

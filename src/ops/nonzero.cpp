@@ -10,6 +10,7 @@
 #include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -214,6 +215,20 @@ struct Unique {
 
 }  // namespace
 
+namespace gradients {
+
+// A Gather of the places where the condition holds.
+Result compress(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const ValueId places = g.op("Reshape", {g.op("NonZero", {g.input(1)}), g.ints({-1})});
+  if (g.attributes().has("axis"))
+    return {g.op("GatherGrad", {dy, places, g.shape_of(x)}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
+  const ValueId size = g.op("Reshape", {g.op("Size", {x}), g.ints({1})});
+  return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> nonzero_ops() {
   using None = AttributeDef::NoDefault;
   return {
@@ -229,7 +244,8 @@ std::vector<OpDef> nonzero_ops() {
        .outputs = {{"output", kWhole, "T"}},
        .attributes = {{"axis", None{}}},
        .infer = infer_compress,
-       .kernels = {kernel<Compress>()}},
+       .kernels = {kernel<Compress>()},
+       .gradient = gradients::compress},
       {.name = "Unique",
        .since = {11, 28},
        .inputs = {{"X", kWhole, "T"}},

@@ -389,6 +389,7 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_rms_norm,
            .cost = elementwise_cost<5>,
            .kernels = typed<RMSNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::rms_normalization,
            .decompose = cast_to_scale,
            .half = HalfFloats::float32_by_itself},
           {.name = "InstanceNormalization",
@@ -401,6 +402,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<InstanceNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::instance_normalization,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
           {.name = "GroupNormalization",
@@ -413,6 +415,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<GroupNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::group_normalization,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
           {.name = "LRN",
@@ -423,6 +426,7 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_same_as_input,
            .cost = elementwise_cost<20>,
            .kernels = typed<LRN, float, double, Float16, BFloat16>(),
+           .gradient = gradients::lrn,
            .half = HalfFloats::float32_by_itself},
           {.name = "LpNormalization",
            .since = {1, 22},
@@ -433,6 +437,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<LpNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::lp_normalization,
            .half = HalfFloats::float32_by_itself},
           {.name = "MeanVarianceNormalization",
            .since = {9, 13},
@@ -442,7 +447,8 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_same_as_input,
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<MeanVarianceNormalization, float, double, Float16, BFloat16>()}};
+           .kernels = typed<MeanVarianceNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::mean_variance_normalization}};
 }
 
 }  // namespace treadle::ops

@@ -77,14 +77,6 @@ struct BatchNormalizationGrad {
   }
 };
 
-/// [C] as [C, 1, 1 ...], for tensors of `rank` axes.
-ValueId per_channel(GradientContext& g, ValueId parameter, int rank) {
-  if (rank <= 2) return parameter;
-  std::vector<int64_t> axes;
-  for (int axis = 1; axis < rank - 1; ++axis) axes.push_back(axis);
-  return g.op("Unsqueeze", {parameter, g.ints(std::move(axes))});
-}
-
 }  // namespace
 
 namespace gradients {

@@ -4,6 +4,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -62,6 +63,22 @@ struct OneHot {
 
 }  // namespace
 
+namespace gradients {
+
+// Of the two values: what flows into the marked elements goes to the second.
+Result one_hot(GradientContext& g) {
+  const ValueId values = g.input(2), dy = g.grad_output(0);
+  auto of_two = [&](double off, double on) {
+    auto number = [&](double value) { return g.op("Unsqueeze", {g.scalar(value, values), g.ints({0})}); };
+    const ValueId pair = g.op("Concat", {number(off), number(on)}, {{"axis", int64_t{0}}});
+    const ValueId mask = g.op("OneHot", {g.input(0), g.input(1), pair}, {{"axis", g.attributes().get_int("axis", -1)}});
+    return g.op("Reshape", {g.op("ReduceSum", {g.mul(dy, mask)}, {{"keepdims", int64_t{0}}}), g.ints({1})});
+  };
+  return {kNoValue, kNoValue, g.op("Concat", {of_two(1, 0), of_two(0, 1)}, {{"axis", int64_t{0}}})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> one_hot_ops() {
   return {{.name = "OneHot",
            .since = {9, 11, 28},
@@ -72,6 +89,7 @@ std::vector<OpDef> one_hot_ops() {
            .cost = move_cost,
            .kernels =
                typed<OneHot, int64_t, int32_t, float, double, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+           .gradient = gradients::one_hot,
            .value_inputs = {1}}};
 }
 

@@ -167,13 +167,49 @@ bool pads_nothing(const Graph& graph, const Node& node) { return node.has_input(
 
 namespace gradients {
 
-// What was padded is cut off, and what was cut off gets zeros.
+namespace {
+
+/// `value` padded as the node pads its data.
+ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::string_view mode) {
+  std::vector<ValueId> inputs{value, g.input(1)};
+  if (fill != kNoValue || g.input(3) != kNoValue) inputs.push_back(fill);
+  if (g.input(3) != kNoValue) inputs.push_back(g.input(3));
+  return g.op("Pad", std::move(inputs), {{"mode", std::string(mode)}});
+}
+
+}  // namespace
+
+// What was padded is cut off, and what was cut off gets zeros. Where the padding repeats elements, each gets the sum over its places, which
+// padding the elements' numbers tells.
 Result pad(GradientContext& g) {
-  if (g.attributes().get_string("mode", "constant") != "constant")
-    throw Error(ErrorCode::not_implemented, "only a Pad with a constant has a gradient");
-  std::vector<ValueId> inputs{g.grad_output(0), g.neg(g.input(1))};
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const std::string mode(g.attributes().get_string("mode", "constant"));
+  if (mode != "constant") {
+    const ValueId size = g.op("Size", {x}), zero = g.constant(Tensor::scalar<int64_t>(0)), one = g.constant(Tensor::scalar<int64_t>(1));
+    const ValueId numbers = padded_like_data(g, g.reshape_like(g.op("Range", {zero, size, one}), x), kNoValue, mode);
+    auto flat = [&](ValueId value) { return g.op("Reshape", {value, g.ints({-1})}); };
+    const ValueId length = g.op("Reshape", {size, g.ints({1})});
+    return {g.reshape_like(g.op("GatherGrad", {flat(dy), flat(numbers), length}, {{"axis", int64_t{0}}}, "treadle"), x)};
+  }
+  std::vector<ValueId> inputs{dy, g.neg(g.input(1))};
   if (g.input(3) != kNoValue) inputs.insert(inputs.end(), {kNoValue, g.input(3)});
-  return {g.op("Pad", std::move(inputs))};
+  Result result{g.op("Pad", std::move(inputs)), kNoValue, kNoValue};
+  if (g.wants(2)) {
+    const ValueId padding = padded_like_data(g, zeros_like(g, x), g.scalar(1, x), mode);
+    result[2] = g.unbroadcast(g.mul(dy, padding), g.input(2));
+  }
+  return result;
+}
+
+// Halves round the same way in both directions.
+Result center_crop_pad(GradientContext& g) {
+  const std::vector<int64_t> axes = g.attributes().get_ints("axes");
+  ValueId shape = g.shape_of(g.input(0));
+  if (axes.empty()) return {g.op("CenterCropPad", {g.grad_output(0), shape})};
+  std::vector<int64_t> places;
+  for (int64_t axis : axes) places.push_back(normalise_axis(axis, rank_of(g, g.input(0))));
+  shape = g.op("Gather", {shape, g.ints(std::move(places))});
+  return {g.op("CenterCropPad", {g.grad_output(0), shape}, {{"axes", axes}})};
 }
 
 }  // namespace gradients
@@ -206,6 +242,7 @@ std::vector<OpDef> pad_ops() {
        .infer = infer_center_crop_pad,
        .cost = move_cost,
        .kernels = {kernel<Pad<bind_center>>(), kernel<PadByNumber<bind_center>>("by number")},
+       .gradient = gradients::center_crop_pad,
        .value_inputs = {1}},
   };
 }

@@ -279,6 +279,29 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
 
 }  // namespace
 
+namespace gradients {
+
+// What lies at the places, which count in the shape that the attributes give.
+Result max_unpool(GradientContext& g) {
+  ValueId dy = g.grad_output(0);
+  if (g.input(2) != kNoValue) {
+    const auto rank = static_cast<size_t>(rank_of(g, g.input(0)));
+    const SymbolicShape x = *g.type(g.input(0)).shape;
+    std::vector<int64_t> axes, starts, ends;
+    for (size_t i = 2; i < rank; ++i) {
+      const Dim extent = unpooled_extent(g.attributes(), x[i], i - 2, rank - 2);
+      if (!extent.is_const())
+        throw Error(ErrorCode::not_implemented,
+                    fmt::format("the gradient of a MaxUnpool with output_shape needs the extent of axis {}", i));
+      axes.push_back(static_cast<int64_t>(i)), starts.push_back(0), ends.push_back(extent.value());
+    }
+    dy = g.op("Slice", {dy, g.ints(std::move(starts)), g.ints(std::move(ends)), g.ints(std::move(axes))});
+  }
+  return {g.op("Gather", {g.op("Reshape", {dy, g.ints({-1})}), g.input(1)})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> pool_ops() {
   OpDef max_pool = float_pool("MaxPool", {1, 8, 10, 11, 12, 22}, infer_pool, pool_cost,
                               typed<MaxPool, float, double, Float16, BFloat16, int8_t, uint8_t>());
@@ -313,9 +336,14 @@ std::vector<OpDef> pool_ops() {
                .cost = move_cost,
                .kernels = {kernel<MaxUnpool>()},
                .value_inputs = {2}};
-  return with_gradients(
-      {max_pool, average_pool, lp_pool, global_average, global_max, global_lp, unpool},
-      {{"MaxPool", gradients::max_pool}, {"AveragePool", gradients::average_pool}, {"GlobalAveragePool", gradients::global_average_pool}});
+  return with_gradients({max_pool, average_pool, lp_pool, global_average, global_max, global_lp, unpool},
+                        {{"MaxPool", gradients::max_pool},
+                         {"AveragePool", gradients::average_pool},
+                         {"LpPool", gradients::lp_pool},
+                         {"GlobalAveragePool", gradients::global_average_pool},
+                         {"GlobalMaxPool", gradients::global_max_pool},
+                         {"GlobalLpPool", gradients::global_lp_pool},
+                         {"MaxUnpool", gradients::max_unpool}});
 }
 
 }  // namespace treadle::ops

@@ -69,7 +69,7 @@ template <typename T>
 struct AveragePoolGrad {
   Window window;
   int64_t planes;
-  bool count_include_pad;
+  bool count_include_pad, sums;
 
   static AveragePoolGrad bind(BindContext& c) {
     const Shape &x = c.output_shape(0), &y = c.shape(0);
@@ -80,7 +80,8 @@ struct AveragePoolGrad {
       if (!expected[i].is_const(y[static_cast<int>(i) + 2]))
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the gradient {} does not have the pool's extents {}", to_string(y), to_string(expected)));
-    return {bind_window(c.node().attributes, spatial(x), spatial(y), kernel), x[0] * x[1], c.get_int("count_include_pad") != 0};
+    return {bind_window(c.node().attributes, spatial(x), spatial(y), kernel), x[0] * x[1], c.get_int("count_include_pad") != 0,
+            c.get_int("sums") != 0};
   }
 
   void run(RunContext& c) const {
@@ -104,7 +105,7 @@ struct AveragePoolGrad {
     const kernels::Taps depth = taps_inside(w, 0, od), height = taps_inside(w, 1, oh), width = taps_inside(w, 2, ow);
     const int64_t count = kernels::pool_elements(w, 0, od, count_include_pad) * kernels::pool_elements(w, 1, oh, count_include_pad) *
                           kernels::pool_elements(w, 2, ow, count_include_pad);
-    const T share = value / static_cast<T>(count);
+    const T share = sums ? value : value / static_cast<T>(count);
     for (int64_t kd = depth.first; kd < depth.last; ++kd)
       for (int64_t kh = height.first; kh < height.last; ++kh) {
         T* row = out + ((depth.start + kd * w.dilation[0]) * w.in[1] + height.start + kh * w.dilation[1]) * w.in[2];
@@ -127,7 +128,53 @@ Result max_pool(GradientContext& g) {
 }
 
 Result average_pool(GradientContext& g) {
-  return {g.op("AveragePoolGrad", {g.grad_output(0), g.shape_of(g.input(0))}, g.attributes(), "treadle")};
+  const Attributes attributes = g.attributes();
+  return {g.op("AveragePoolGrad", {g.grad_output(0), g.shape_of(g.input(0))}, attributes, "treadle")};
+}
+
+namespace {
+
+/// sign(x) |x|^(p - 1), the derivative of |x|^p / p.
+ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
+  if (p == 2) return x;
+  const ValueId sign = g.op("Sign", {x});
+  return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
+}
+
+/// dy y^(1 - p), and 0 where y is.
+ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
+  if (p == 1) return dy;
+  const ValueId none = g.op("Equal", {y, g.scalar(0, y)});
+  const ValueId safe = g.op("Where", {none, g.scalar(1, y), y});
+  const ValueId power = p == 2 ? safe : g.op("Pow", {safe, g.scalar(static_cast<double>(p - 1), y)});
+  return g.op("Where", {none, g.scalar(0, y), g.div(dy, power)});
+}
+
+}  // namespace
+
+// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times what the windows over x have of dy y^(1 - p)
+Result lp_pool(GradientContext& g) {
+  const int64_t p = g.attributes().get_int("p", 2);
+  const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
+  Attributes attributes = g.attributes();
+  attributes.erase("p");
+  attributes.set("sums", int64_t{1});
+  const ValueId spread = g.op("AveragePoolGrad", {factor, g.shape_of(g.input(0))}, attributes, "treadle");
+  return {g.mul(power_slope(g, g.input(0), p), spread)};
+}
+
+Result global_lp_pool(GradientContext& g) {
+  const int64_t p = g.attributes().get_int("p", 2);
+  return {g.mul(power_slope(g, g.input(0), p), divided_by_power(g, g.grad_output(0), g.output(0), p))};
+}
+
+// Elements that are equally large share.
+Result global_max_pool(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId taken = g.op("Cast", {g.op("Equal", {x, g.output(0)})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  std::vector<int64_t> axes;
+  for (int axis = 2; axis < rank_of(g, x); ++axis) axes.push_back(axis);
+  return {g.mul(taken, g.div(g.grad_output(0), g.reduce_sum(taken, std::move(axes), /*keepdims=*/true)))};
 }
 
 Result global_average_pool(GradientContext& g) {
@@ -159,7 +206,8 @@ std::vector<OpDef> pool_gradient_ops() {
                           {"pads"},
                           {"dilations"},
                           {"ceil_mode", int64_t{0}},
-                          {"count_include_pad", int64_t{0}}},
+                          {"count_include_pad", int64_t{0}},
+                          {"sums", int64_t{0}}},  // of windows that are summed, not averaged
            .infer = infer_given_shape<1>,
            .cost = pool_cost,
            .kernels = typed<AveragePoolGrad, float, double>(),

@@ -13,6 +13,7 @@
 #include "ops/decomposition.h"
 #include "ops/elementwise.h"
 #include "ops/functions.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -440,6 +441,7 @@ std::vector<OpDef> quantize_ops() {
        .infer = infer_quantize,
        .cost = elementwise_cost<4>,
        .kernels = {kernel<QuantizeLinear>()},
+       .gradient = gradients::quantize,
        .quantisation = Quantisation::quantizes,
        .channels_last = {ChannelsLast::How::first_operand},
        .step = quantize_step},
@@ -453,6 +455,7 @@ std::vector<OpDef> quantize_ops() {
        .infer = infer_dequantize,
        .cost = elementwise_cost<2>,
        .kernels = {kernel<DequantizeLinear>()},
+       .gradient = gradients::dequantize,
        .quantisation = Quantisation::dequantizes,
        .channels_last = {ChannelsLast::How::first_operand},
        .step = dequantize_step},

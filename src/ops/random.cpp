@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/random_key.h"
 #include "treadle/error.h"
@@ -173,6 +174,7 @@ OpDef generator_like(std::string_view name, std::vector<AttributeDef> attributes
           .infer = infer_like,
           .cost = cost,
           .kernels = {kernel<K>()},
+          .gradient = gradients::none,
           .deterministic = false};
 }
 
@@ -185,6 +187,7 @@ OpDef bernoulli() {
           .infer = infer_like,
           .cost = cost,
           .kernels = {kernel<Bernoulli>()},
+          .gradient = gradients::none,
           .deterministic = false};
 }
 

@@ -139,23 +139,29 @@ std::vector<KernelDef> number_kernels() {
 namespace gradients {
 namespace {
 
-/// A reduction's output, or its gradient, as if it had kept its axes.
-ValueId with_reduced_axes(GradientContext& g, ValueId y) {
-  const ValueId x = g.input(0);
-  if (g.attributes().get_int("keepdims", 1) != 0) return y;
+/// The axes that the node reduces. @throws Error(not_implemented) if they are computed, or all axes of an unknown rank.
+std::vector<int64_t> reduced_axes(GradientContext& g) {
   std::vector<int64_t> axes;
   if (g.input(1) != kNoValue) {
     const Tensor* constant = g.graph().constant_tensor(g.input(1));
-    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of a reduction without kept axes needs constant axes");
+    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
     axes.assign(constant->data<int64_t>(), constant->data<int64_t>() + constant->num_elements());
   }
-  if (axes.empty()) {
-    if (g.attributes().get_int("noop_with_empty_axes", 0) != 0) return y;
-    for (int axis = 0; axis < rank_of(g, x); ++axis) axes.push_back(axis);
-  }
+  if (axes.empty() && g.attributes().get_int("noop_with_empty_axes", 0) == 0)
+    for (int axis = 0; axis < rank_of(g, g.input(0)); ++axis) axes.push_back(axis);
   if (std::any_of(axes.begin(), axes.end(), [](int64_t axis) { return axis < 0; }))
-    for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, x));
-  return g.op("Unsqueeze", {y, g.ints(std::move(axes))});
+    for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, g.input(0)));
+  return axes;
+}
+
+/// A reduction's output, or its gradient, as if it had kept its axes.
+ValueId with_reduced_axes(GradientContext& g, ValueId y) {
+  if (g.attributes().get_int("keepdims", 1) != 0) return y;
+  // Computed axes, as many as Y lacks.
+  if (g.input(1) != kNoValue && !g.graph().value(g.input(1)).is_constant() && rank_of(g, y) < rank_of(g, g.input(0)))
+    return g.op("Unsqueeze", {y, g.input(1)});
+  std::vector<int64_t> axes = reduced_axes(g);
+  return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
 }
 ValueId with_reduced_axes(GradientContext& g) { return with_reduced_axes(g, g.grad_output(0)); }
 
@@ -188,6 +194,21 @@ Result reduce_log_sum(GradientContext& g) {
 
 Result reduce_log_sum_exp(GradientContext& g) {
   return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
+}
+
+// Axis by axis: the others of an element are those before it and those behind it.
+Result reduce_prod(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const std::vector<int64_t> axes = reduced_axes(g);
+  std::vector<ValueId> products{x};
+  for (size_t i = 0; i + 1 < axes.size(); ++i) products.push_back(g.op("ReduceProd", {products.back(), g.ints({axes[i]})}));
+  ValueId dx = with_reduced_axes(g);
+  for (size_t i = axes.size(); i-- > 0;) {
+    const ValueId axis = g.constant(Tensor::scalar<int64_t>(axes[i]));
+    auto others = [&](int64_t reverse) { return g.op("CumProd", {products[i], axis}, {{"exclusive", int64_t{1}}, {"reverse", reverse}}); };
+    dx = g.mul(dx, g.mul(others(0), others(1)));
+  }
+  return {dx};
 }
 
 // Elements that are equally large share.
@@ -230,6 +251,7 @@ std::vector<OpDef> reduce_ops() {
                                          {"ReduceMean", gradients::reduce_mean},
                                          {"ReduceMax", gradients::reduce_extremum},
                                          {"ReduceMin", gradients::reduce_extremum},
+                                         {"ReduceProd", gradients::reduce_prod},
                                          {"ReduceSumSquare", gradients::reduce_sum_square},
                                          {"ReduceL1", gradients::reduce_l1},
                                          {"ReduceL2", gradients::reduce_l2},

@@ -15,9 +15,11 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/functions.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/packed_parts.h"
+#include "ops/rnn.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
@@ -30,9 +32,8 @@ using kernels::RnnKind;
 using kernels::RnnParams;
 using kernels::Unary;
 
-// Inputs and outputs, the same for the three.
-enum Input : int { kX, kW, kR, kB, kSequenceLens, kInitialH, kInitialC, kP };
-enum Output : int { kY, kYh, kYc };
+using enum RnnInput;
+using enum RnnOutput;
 
 /// A function that a cell may apply, in any case of letters.
 const ScalarFunction& find_activation(std::string_view name) {
@@ -73,8 +74,9 @@ void set_activations(const Attributes& attributes, RnnParams& params) {
   }
 }
 
-/// What the attributes and the weights' shapes say.
-RnnParams make_params(RnnKind kind, const Attributes& attributes, const Shape& w, const Shape& r) {
+}  // namespace
+
+RnnParams make_rnn_params(RnnKind kind, const Attributes& attributes, const Shape& w, const Shape& r) {
   RnnParams p;
   p.kind = kind;
   p.direction = direction_of(attributes);
@@ -92,6 +94,8 @@ RnnParams make_params(RnnKind kind, const Attributes& attributes, const Shape& w
   check_equal(r[1], p.gates() * p.hidden, "rows and columns of R");
   return p;
 }
+
+namespace {
 
 template <RnnKind kKind>
 void infer_rnn(InferContext& c) {
@@ -184,7 +188,7 @@ struct Recurrent {
         data[i] = wide[i].data();
       }
     }
-    const RnnParams params = make_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
+    const RnnParams params = make_rnn_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
     const int64_t size = kernels::packed_rnn_size(params);
     state->weights = Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
     std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // gaps between the parts: a file is to be the same every time
@@ -198,7 +202,7 @@ struct Recurrent {
   static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
     for (int i : {kW, kR, kB, kP})
       if (i < kNumInputs && c.has_input(i) && (!c.stored(i) || c.stored(i)->num_elements() == 0)) return nullptr;
-    const RnnParams params = make_params(kKind, c.attributes(), c.stored(kW)->shape(), c.stored(kR)->shape());
+    const RnnParams params = make_rnn_params(kKind, c.attributes(), c.stored(kW)->shape(), c.stored(kR)->shape());
     const Tensor* found = find_part(parts, 0, DType::float32);
     if (!found || found->num_elements() != kernels::packed_rnn_size(params)) return nullptr;
     auto state = std::make_unique<PackedRnn>();
@@ -208,7 +212,7 @@ struct Recurrent {
 
   static Recurrent bind(BindContext& c) {
     Recurrent k{};
-    k.params = make_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR));
+    k.params = make_rnn_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR));
     const Shape& x = c.shape(kX);
     k.params.steps = x[k.params.batch_first ? 1 : 0], k.params.batch = x[k.params.batch_first ? 0 : 1];
     check_equal(x[2], k.params.input, "features of X and W");
@@ -322,6 +326,7 @@ std::vector<OpDef> rnn_ops() {
   lstm.inputs.push_back({"P", kFloats, "T", Presence::optional});
   lstm.outputs.push_back({"Y_c", kFloats, "T", Presence::optional});
   lstm.attributes.push_back({"input_forget", int64_t{0}});
+  rnn.gradient = gradients::rnn, gru.gradient = gradients::gru, lstm.gradient = gradients::lstm;
   return {rnn, gru, lstm};
 }
 

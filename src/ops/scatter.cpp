@@ -220,23 +220,86 @@ void to_scatter_elements(Graph& graph, NodeId id) {
 namespace gradients {
 namespace {
 
-// What the updates replaced had no say in the output; where they were added, both had.
-Result scatter(GradientContext& g, std::string_view scatter, std::string_view gather, const Attributes& attributes) {
-  const std::string_view reduction = g.attributes().get_string("reduction", "none");
-  if (reduction != "none" && reduction != "add")
-    throw Error(ErrorCode::not_implemented, fmt::format("{} with reduction = \"{}\" has no gradient", scatter, reduction));
-  const ValueId dy = g.grad_output(0);
-  const ValueId data = reduction == "add" ? dy : g.op(scatter, {dy, g.input(1), zeros_like(g, g.input(2))}, attributes);
-  return {data, kNoValue, g.op(gather, {dy, g.input(1)}, attributes)};
-}
+struct ScatterRule {
+  GradientContext& g;
+  std::string_view scatter_op, gather_op;
+  Attributes attributes;
+
+  ValueId scatter(ValueId data, ValueId updates, std::string reduction) const {
+    Attributes with = attributes;
+    with.set("reduction", std::move(reduction));
+    return g.op(scatter_op, {data, g.input(1), updates}, std::move(with));
+  }
+  ValueId gather(ValueId data) const { return g.op(gather_op, {data, g.input(1)}, attributes); }
+  ValueId number(ValueId condition, ValueId like) const {
+    return g.op("Cast", {condition}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
+  }
+
+  // What the updates replaced had no say in the output; where they were added, both had.
+  Result differentiate() const {
+    const std::string reduction(g.attributes().get_string("reduction", "none"));
+    const ValueId dy = g.grad_output(0);
+    if (reduction == "mul") return product();
+    if (reduction == "max" || reduction == "min") return extremum();
+    const ValueId data = reduction == "add" ? dy : scatter(dy, zeros_like(g, g.input(2)), "none");
+    return {data, kNoValue, gather(dy)};
+  }
+
+  // y = data prod u: of an update the product of all others, also where it, or one of the others, is 0.
+  Result product() const {
+    const ValueId data = g.input(0), u = g.input(2), dy = g.grad_output(0);
+    const ValueId is_zero = g.op("Equal", {u, g.scalar(0, u)});
+    const ValueId others = scatter(g.mul(dy, data), g.op("Where", {is_zero, g.scalar(1, u), u}), "mul");
+    const ValueId zeros = gather(scatter(zeros_like(g, data), number(is_zero, u), "add"));
+    const ValueId flows = g.op("Equal", {zeros, number(is_zero, u)});  // no other is 0
+    const ValueId divisor = g.op("Where", {is_zero, g.scalar(1, u), u});
+    return {scatter(dy, u, "mul"), kNoValue, masked(g, flows, g.div(gather(others), divisor))};
+  }
+
+  // Equals share.
+  Result extremum() const {
+    const ValueId data = g.input(0), u = g.input(2), y = g.output(0);
+    const ValueId kept = number(g.op("Equal", {data, y}), data), taken = number(g.op("Equal", {u, gather(y)}), u);
+    const ValueId share = g.div(g.grad_output(0), scatter(kept, taken, "add"));
+    return {g.mul(share, kept), kNoValue, g.mul(gather(share), taken)};
+  }
+};
 
 }  // namespace
 
 Result scatter_elements(GradientContext& g) {
-  return scatter(g, "ScatterElements", "GatherElements", {{"axis", g.attributes().get_int("axis", 0)}});
+  return ScatterRule{g, "ScatterElements", "GatherElements", {{"axis", g.attributes().get_int("axis", 0)}}}.differentiate();
 }
 
-Result scatter_nd(GradientContext& g) { return scatter(g, "ScatterND", "GatherND", {}); }
+Result scatter_nd(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
+
+// A TensorScatter of zeros; the update's gradient lies where it was written.
+Result tensor_scatter(GradientContext& g) {
+  const ValueId update = g.input(1), dy = g.grad_output(0);
+  const Attributes attributes = g.attributes();
+  std::vector<ValueId> inputs{dy, zeros_like(g, update)};
+  if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
+  Result result{g.op("TensorScatter", std::move(inputs), attributes), kNoValue};
+  if (!g.wants(1)) return result;
+  const int rank = rank_of(g, dy), axis = static_cast<int>(normalise_axis(attributes.get_int("axis", -2), rank));
+  auto extent = [&](ValueId value) {
+    const ValueId shape = g.op("Shape", {value}, {{"start", int64_t{axis}}, {"end", int64_t{axis} + 1}});
+    return g.op("Squeeze", {shape});
+  };
+  auto integer = [&](int64_t value) { return g.constant(Tensor::scalar<int64_t>(value)); };
+  auto at_axes = [&](ValueId vector, int kept) {  // [n] as a tensor of all axes, n along one of them
+    std::vector<int64_t> axes;
+    for (int a = 0; a < rank; ++a)
+      if (a != kept) axes.push_back(a);
+    return g.op("Unsqueeze", {vector, g.ints(std::move(axes))});
+  };
+  ValueId places = at_axes(g.op("Range", {integer(0), extent(update), integer(1)}), axis);
+  if (g.input(2) != kNoValue) places = g.add(places, at_axes(g.input(2), 0));
+  if (attributes.get_string("mode", "linear") == "circular") places = g.op("Mod", {places, extent(dy)});
+  places = g.op("Expand", {places, g.shape_of(update)});
+  result[1] = g.op("GatherElements", {dy, places}, {{"axis", int64_t{axis}}});
+  return result;
+}
 
 }  // namespace gradients
 
@@ -278,7 +341,8 @@ std::vector<OpDef> scatter_ops() {
        .infer = infer_tensor_scatter,
        .cost = move_cost,
        .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<TensorScatter>()}},
+       .kernels = {kernel<TensorScatter>()},
+       .gradient = gradients::tensor_scatter},
   };
 }
 

@@ -128,7 +128,8 @@ std::vector<OpDef> softmax_ops() {
   softmax.alias = log_softmax.alias = {may_reuse(0, 0)};
   std::vector<OpDef> ops = {softmax, log_softmax,
                             along_axis<1>("Hardmax", typed<Of<Function::hardmax>::Kernel, float, double, Float16, BFloat16>())};
-  return with_gradients(std::move(ops), {{"Softmax", gradients::softmax}, {"LogSoftmax", gradients::log_softmax}});
+  return with_gradients(std::move(ops),
+                        {{"Softmax", gradients::softmax}, {"LogSoftmax", gradients::log_softmax}, {"Hardmax", gradients::none}});
 }
 
 }  // namespace treadle::ops

@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -78,6 +79,20 @@ struct Blocks {
 
 }  // namespace
 
+namespace gradients {
+
+Result depth_to_space(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("SpaceToDepth", {g.grad_output(0)}, attributes)};
+}
+
+Result space_to_depth(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("DepthToSpace", {g.grad_output(0)}, attributes)};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> space_depth_ops() {
   const std::vector<AttributeDef> attributes = {{"blocksize", AttributeDef::Required{}}, {"mode", std::string_view("DCR")}};
   return {
@@ -89,6 +104,7 @@ std::vector<OpDef> space_depth_ops() {
        .infer = infer_depth_to_space,
        .cost = move_cost,
        .kernels = {kernel<Blocks<true>>()},
+       .gradient = gradients::depth_to_space,
        .moves = Moves::anywhere},
       {.name = "SpaceToDepth",
        .since = {1, 13, 28},
@@ -98,6 +114,7 @@ std::vector<OpDef> space_depth_ops() {
        .infer = infer_space_to_depth,
        .cost = move_cost,
        .kernels = {kernel<Blocks<false>>()},
+       .gradient = gradients::space_to_depth,
        .moves = Moves::anywhere},
   };
 }

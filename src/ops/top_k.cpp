@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/scratch_slots.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -124,6 +125,15 @@ void k_to_input(Graph& graph, NodeId id) {
 
 }  // namespace
 
+namespace gradients {
+
+Result top_k(GradientContext& g) {
+  const ValueId indices = require_output(g, 1);
+  return {g.op("ScatterElements", {zeros_like(g, g.input(0)), indices, g.grad_output(0)}, {{"axis", g.attributes().get_int("axis", -1)}})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> top_k_ops() {
   return {
       {.name = "TopK",
@@ -135,6 +145,7 @@ std::vector<OpDef> top_k_ops() {
        .infer = infer_top_k,
        .cost = move_cost,
        .kernels = typed<TopK, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+       .gradient = gradients::top_k,
        .value_inputs = {1}}};
 }
 

@@ -118,6 +118,12 @@ Result trilu(GradientContext& g) {
   return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
 }
 
+// Its own inverse.
+Result reverse_sequence(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("ReverseSequence", {g.grad_output(0), g.input(1)}, attributes)};
+}
+
 }  // namespace gradients
 
 std::vector<OpDef> trilu_ops() {
@@ -140,7 +146,8 @@ std::vector<OpDef> trilu_ops() {
        .attributes = {{"batch_axis", int64_t{1}}, {"time_axis", int64_t{0}}},
        .infer = infer_reverse_sequence,
        .cost = move_cost,
-       .kernels = {kernel<ReverseSequence>()}},
+       .kernels = {kernel<ReverseSequence>()},
+       .gradient = gradients::reverse_sequence},
   };
 }
 

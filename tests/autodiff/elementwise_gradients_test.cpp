@@ -18,6 +18,36 @@ TEST(ElementwiseGradients, BroadcastOperandsAreSummed) {
   }
 }
 
+// Which axes were stretched only the run knows.
+TEST(ElementwiseGradients, BroadcastsBetweenSymbolsAreSummed) {
+  for (const char* op : {"Add", "Sub", "Mul", "Div", "Max"})
+    for (const Shape& shape : {Shape{3, 4}, Shape{1, 4}, Shape{3, 1}, Shape{1, 1}, Shape{4}, Shape{2, 3, 4}})
+      check_gradients({.op_type = op, .inputs = {doubles({3, 4}, 1), doubles(shape, 2, 1, 2)}, .symbolic = true});
+  check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 1, 2, 3}, 1), doubles({4, 3, 2}, 2)}, .symbolic = true});
+  check_gradients({.op_type = "Expand", .inputs = {doubles({3, 1}, 1), indices({3}, {2, 3, 4})}, .symbolic = true});
+}
+
+TEST(ElementwiseGradients, InversesAndHyperbolicsFollowFiniteDifferences) {
+  for (const char* op : {"Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Atanh", "Mish"})
+    check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, -0.9, 0.9)}});
+  check_gradients({.op_type = "Acosh", .inputs = {doubles({3, 5}, 1, 1.2, 3)}});
+  for (const char* op : {"ThresholdedRelu", "Shrink"}) check_gradients({.op_type = op, .inputs = {doubles({4, 7}, 1, -4, 4)}});
+  check_gradients({.op_type = "PRelu", .inputs = {doubles({2, 3, 4}, 1, -4, 4), doubles({3, 1}, 2)}});
+  check_gradients({.op_type = "Mod", .inputs = {doubles({4, 7}, 1, -9, 9), doubles({7}, 2, 1, 2)}, .attributes = {{"fmod", int64_t{1}}}});
+  check_gradients({.op_type = "Clip", .inputs = {doubles({4, 7}, 1), Tensor::scalar(-0.5), Tensor::scalar(0.4)}});
+}
+
+TEST(ElementwiseGradients, RunningProductsHaveGradientsAtZeros) {
+  Tensor x = doubles({3, 5}, 1);
+  x.data<double>()[2] = x.data<double>()[6] = x.data<double>()[8] = 0;
+  for (int64_t exclusive : {0, 1})
+    for (int64_t reverse : {0, 1})
+      for (const char* op : {"CumSum", "CumProd"})
+        check_gradients(
+            {.op_type = op, .inputs = {x, Tensor::scalar<int64_t>(1)}, .attributes = {{"exclusive", exclusive}, {"reverse", reverse}}});
+  check_gradients({.op_type = "ReduceProd", .inputs = {x, indices({2}, {0, 1})}, .attributes = {{"keepdims", int64_t{0}}}});
+}
+
 TEST(ElementwiseGradients, FunctionsOfOneTensorFollowFiniteDifferences) {
   for (const char* op : {"Neg", "Exp", "Erf", "Sigmoid", "Tanh", "Gelu", "Softplus", "Swish", "Elu", "Sin", "Cos", "Identity",
                          "HardSigmoid", "Softsign", "Selu", "Celu"})

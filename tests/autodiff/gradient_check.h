@@ -36,6 +36,7 @@ struct GradientCase {
   int num_outputs = 1;
   std::vector<size_t> constants = {};  // float64 inputs that are constants, too
   bool symbolic_batch = false;         // axis 0 of input 0 is a symbol
+  bool symbolic = false;               // every axis of every differentiated input is a symbol of its own
 };
 
 struct Differentiated {
@@ -62,6 +63,8 @@ inline void check_gradients(const GradientCase& test, double tolerance = 2e-7, d
     } else {
       Type type = Type::tensor(input.dtype(), input.shape());
       if (test.symbolic_batch && i == 0) (*type.shape)[0] = graph->symbols().symbol("N");
+      for (size_t axis = 0; test.symbolic && axis < type.shape->size(); ++axis)
+        (*type.shape)[axis] = graph->symbols().symbol(name + "_" + std::to_string(axis));
       inputs.push_back(graph->add_input(name, type));
       xs.push_back(inputs.back());
       differentiated.push_back(feeds.size());

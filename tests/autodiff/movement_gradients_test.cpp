@@ -102,6 +102,44 @@ TEST(MovementGradients, ElementsThatWereGatheredTwiceAreSummedAndThoseThatWereRe
   }
 }
 
+TEST(MovementGradients, PadsThatRepeatElementsSumThem) {
+  for (const char* mode : {"reflect", "edge", "wrap"})
+    check_gradients({.op_type = "Pad", .inputs = {doubles({3, 4}, 1), ints({1, 2, 2, -1})}, .attributes = {{"mode", std::string(mode)}}});
+  check_gradients({.op_type = "Pad", .inputs = {doubles({3, 4}, 1), ints({1, -1, 0, 2}), Tensor::scalar(0.5)}});
+  check_gradients({.op_type = "CenterCropPad", .inputs = {doubles({3, 6}, 1), ints({6, 3})}});
+}
+
+TEST(MovementGradients, RearrangementsAreInverted) {
+  const Tensor x = doubles({2, 8, 2, 4}, 1);
+  for (const char* mode : {"DCR", "CRD"})
+    check_gradients({.op_type = "DepthToSpace", .inputs = {x}, .attributes = {{"blocksize", int64_t{2}}, {"mode", std::string(mode)}}});
+  check_gradients({.op_type = "SpaceToDepth", .inputs = {x}, .attributes = {{"blocksize", int64_t{2}}}});
+  check_gradients({.op_type = "ReverseSequence", .inputs = {doubles({4, 2}, 1), ints({3, 1})}});
+  check_gradients({.op_type = "TopK", .inputs = {doubles({3, 5}, 1), ints({2})}, .attributes = {{"axis", int64_t{1}}}, .num_outputs = 2});
+  Tensor condition(DType::boolean, {4});
+  for (int i : {0, 1, 2, 3}) condition.data<bool>()[i] = i != 1;
+  check_gradients({.op_type = "Compress", .inputs = {doubles({4, 2}, 1), condition}, .attributes = {{"axis", int64_t{0}}}});
+  check_gradients({.op_type = "Compress", .inputs = {doubles({2, 3}, 1), condition}});
+  check_gradients(
+      {.op_type = "GatherND", .inputs = {doubles({2, 3, 2}, 1), indices({2, 1}, {2, 0})}, .attributes = {{"batch_dims", int64_t{1}}}});
+}
+
+TEST(MovementGradients, ScattersThatReduceFollowFiniteDifferences) {
+  Tensor updates = doubles({3, 3}, 2, 0.3, 1);
+  updates.data<double>()[1] = 0;
+  for (const char* reduction : {"mul", "max", "min"})
+    check_gradients({.op_type = "ScatterElements",
+                     .inputs = {doubles({3, 4}, 1), indices({3, 3}, {2, 0, 1, 2, 0, 0, 1, 0, 0}), updates},
+                     .attributes = {{"reduction", std::string(reduction)}}});
+}
+
+TEST(MovementGradients, EinsumsWithDiagonalsAndDeterminants) {
+  check_gradients({.op_type = "Einsum", .inputs = {doubles({3, 3}, 1)}, .attributes = {{"equation", std::string("ii->i")}}});
+  check_gradients(
+      {.op_type = "Einsum", .inputs = {doubles({3, 3, 2}, 1), doubles({2, 4}, 2)}, .attributes = {{"equation", std::string("iij,jk->k")}}});
+  check_gradients({.op_type = "Det", .inputs = {doubles({2, 3, 3}, 1)}});
+}
+
 TEST(MovementGradients, MatMulFollowsFiniteDifferencesForVectorsMatricesAndBatches) {
   check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}});
   check_gradients({.op_type = "MatMul", .inputs = {doubles({2, 3}, 1), doubles({3, 4}, 2)}, .symbolic_batch = true});

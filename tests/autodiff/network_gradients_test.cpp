@@ -200,15 +200,60 @@ TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
   }
 }
 
+TEST(NetworkGradients, NormalisationsFollowFiniteDifferences) {
+  const Tensor x = doubles({2, 4, 3}, 1, -2, 2), scale = doubles({4}, 2, 0.5, 2), bias = doubles({4}, 3);
+  check_gradients({.op_type = "InstanceNormalization", .inputs = {x, scale, bias}});
+  check_gradients({.op_type = "GroupNormalization", .inputs = {x, scale, bias}, .attributes = {{"num_groups", int64_t{2}}}});
+  check_gradients({.op_type = "RMSNormalization", .inputs = {x, doubles({3}, 2)}});
+  check_gradients({.op_type = "LRN", .inputs = {x}, .attributes = {{"size", int64_t{2}}, {"alpha", 0.5F}}});
+  for (int64_t p : {1, 2}) check_gradients({.op_type = "LpNormalization", .inputs = {x}, .attributes = {{"p", p}, {"axis", int64_t{1}}}});
+  check_gradients({.op_type = "MeanVarianceNormalization", .inputs = {x}, .attributes = {{"axes", Ints{0, 2}}}});
+}
+
+TEST(NetworkGradients, OtherPoolsFollowFiniteDifferences) {
+  const Tensor x = doubles({2, 2, 6, 5}, 1, -2, 2);
+  for (int64_t p : {1, 2, 3}) {
+    check_gradients({.op_type = "LpPool",
+                     .inputs = {x},
+                     .attributes = {{"kernel_shape", Ints{3, 2}}, {"p", p}, {"pads", Ints{1, 0, 1, 1}}, {"strides", Ints{2, 1}}}});
+    check_gradients({.op_type = "GlobalLpPool", .inputs = {x}, .attributes = {{"p", p}}});
+  }
+  check_gradients({.op_type = "GlobalMaxPool", .inputs = {x}});
+}
+
+// Through the rounding, as if it were not there; nothing where a value was cut off.
+TEST(NetworkGradients, QuantisedValuesPassGradientsStraightThrough) {
+  auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
+  const ValueId x = graph->add_input("x", Type::tensor(DType::float32, Shape{4}));
+  const ValueId scale = graph->add_constant("scale", Tensor::scalar(0.5F));
+  const ValueId zero = graph->add_constant("zero", Tensor::scalar<int8_t>(3));
+  auto op = [&](const char* type, std::vector<ValueId> inputs) {
+    const NodeId id = graph->add_node({.op_type = type, .inputs = std::move(inputs)});
+    infer_node(*graph, id);
+    return graph->node(id).outputs[0];
+  };
+  const ValueId shape = graph->add_constant("shape", Tensor::vector<int64_t>(std::vector<int64_t>{2, 2}));
+  const ValueId y = op("DequantizeLinear", {op("Reshape", {op("QuantizeLinear", {x, scale, zero}), shape}), scale, zero});
+  const ValueId dy = graph->add_constant("dy", Tensor::of<float>(Shape{2, 2}, std::vector<float>{1, 2, 3, 4}));
+  const std::vector<ValueId> grads = autodiff::add_gradients(*graph, std::vector{y}, std::vector{dy}, std::vector{x});
+  ASSERT_NE(grads[0], kNoValue);
+  graph->outputs = {grads[0]}, graph->output_names = {"dx"};
+  std::vector<Datum> outputs(1);
+  const std::vector<Datum> feeds{Datum(Tensor::vector<float>(std::vector<float>{0.6F, 80, -3.2F, -70}))};
+  exec::run(exec::Program(std::shared_ptr<const Graph>(graph->clone())), feeds, outputs, {.run_id = 3});
+  const float* dx = outputs[0].tensor().data<float>();
+  EXPECT_EQ(std::vector<float>(dx, dx + 4), (std::vector<float>{1, 0, 3, 0}));
+}
+
 TEST(Autodiff, EveryNodeWithoutARuleIsNamed) {
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
   const ValueId x = graph->add_input("x", Type::tensor(DType::float64, Shape{2}));
   auto op = [&](const char* type, const char* name, ValueId input) {
-    NodeId id = graph->add_node({.op_type = type, .inputs = {input}, .name = name});
+    NodeId id = graph->add_node({.op_type = type, .inputs = {input}, .domain = "ai.onnx.ml", .name = name});
     infer_node(*graph, id);
     return graph->node(id).outputs[0];
   };
-  const ValueId y = op("Atanh", "second", op("Asinh", "first", x));
+  const ValueId y = op("Normalizer", "second", op("Normalizer", "first", x));
   const ValueId ones = graph->add_constant("ones", Tensor::vector<double>(std::vector<double>{1, 1}));
   try {
     autodiff::add_gradients(*graph, std::vector{y}, std::vector{ones}, std::vector{x});

@@ -1,0 +1,67 @@
+// The gradient of broadcasting: BroadcastGrad of the treadle domain, for shapes that only the run knows.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "kernels/reduce/reduce.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+void infer_broadcast_grad(InferContext& c) {
+  if (auto shape = c.known(1)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
+// dX = dY, summed over the axes that X lacks, and those of extent 1 that were stretched.
+template <typename T>
+struct BroadcastGrad {
+  kernels::ReducePlan plan;
+  bool sums;
+
+  static BroadcastGrad bind(BindContext& c) {
+    const Shape &wide = c.shape(0), &narrow = c.output_shape(0);
+    const int extra = wide.rank() - narrow.rank();
+    uint32_t axes = 0;
+    bool fits = extra >= 0;
+    for (int axis = 0; fits && axis < wide.rank(); ++axis) {
+      if (axis < extra || (narrow[axis - extra] == 1 && wide[axis] != 1))
+        axes |= 1U << axis;
+      else
+        fits = narrow[axis - extra] == wide[axis];
+    }
+    if (!fits)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} is of nothing that {} was broadcast to", to_string(wide), to_string(narrow)));
+    return {kernels::plan_reduce(wide.dims(), axes), axes != 0};
+  }
+  void run(RunContext& c) const {
+    if (sums)
+      kernels::reduce<T>(kernels::Reduce::sum, plan, c.in<T>(0), c.out<T>(0), c.pool());
+    else
+      std::copy_n(c.in<T>(0), plan.kept.size, c.out<T>(0));
+  }
+};
+
+Cost broadcast_grad_cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(0)), c.size_bytes(0)}; }
+
+}  // namespace
+
+std::vector<OpDef> broadcast_gradient_ops() {
+  constexpr TypeSet kTypes{DType::float32, DType::float64};
+  return {{.name = "BroadcastGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTypes, "T"}, {"shape", kInt64}},
+           .outputs = {{"dX", kTypes, "T"}},
+           .infer = infer_broadcast_grad,
+           .cost = broadcast_grad_cost,
+           .kernels = typed<BroadcastGrad, float, double>(),
+           .value_inputs = {1}}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,96 @@
+// Gradients of QuantizeLinear and DequantizeLinear: straight through the rounding. The gradient of a quantised value is a float.
+#include <fmt/format.h>
+
+#include "graph/infer.h"
+#include "ops/gradients.h"
+#include "treadle/error.h"
+
+namespace treadle::ops::gradients {
+namespace {
+
+/// For each element of `like` what it is scaled by: the scale of ones.
+ValueId scale_of_elements(GradientContext& g, ValueId like) {
+  Attributes attributes;
+  for (const char* name : {"axis", "block_size"})
+    if (const Attribute* value = g.attributes().find(name)) attributes.set(name, *value);
+  const ValueId one = g.op("Cast", {g.constant(Tensor::scalar(1.0F))}, {{"to", static_cast<int64_t>(DType::int8)}});
+  return g.op("DequantizeLinear", {g.op("Expand", {one, g.shape_of(like)}), g.input(1)}, std::move(attributes));
+}
+
+/// What flows into the scale, from what flows into the scales of the elements.
+ValueId into_scale(GradientContext& g, ValueId flow) {
+  const ValueId scale = g.input(1);
+  const Type type = g.type(scale);
+  const int rank = rank_of(g, flow), scale_rank = rank_of(g, scale);
+  ValueId sum = flow;
+  if (type.is_static() && type.static_shape().num_elements() == 1) {
+    sum = g.op("ReduceSum", {flow}, {{"keepdims", int64_t{0}}});
+  } else {
+    const int axis = normalise_axis(g.attributes().get_int("axis", 1), rank);
+    std::vector<int64_t> others;
+    for (int a = 0; a < rank; ++a)
+      if (a != axis) others.push_back(a);
+    if (scale_rank == 1) {
+      sum = g.reduce_sum(flow, std::move(others), /*keepdims=*/false);
+    } else {
+      // Blocks along the axis.
+      const Dim extent = (*g.type(flow).shape)[static_cast<size_t>(axis)], blocks = (*type.shape)[static_cast<size_t>(axis)];
+      if (!extent.is_const() || !blocks.is_const() || blocks.value() == 0 || extent.value() % blocks.value() != 0)
+        throw Error(ErrorCode::not_implemented, fmt::format("the gradient of scales of blocks needs an axis of whole blocks, not {} for {}",
+                                                            to_string(type), to_string(g.type(flow))));
+      const ValueId shape = g.shape_of(flow);
+      const ValueId before = g.op("Slice", {shape, g.ints({0}), g.ints({axis})}),
+                    after = g.op("Slice", {shape, g.ints({axis + 1}), g.ints({rank})});
+      const ValueId split =
+          g.op("Concat", {before, g.ints({blocks.value(), extent.value() / blocks.value()}), after}, {{"axis", int64_t{0}}});
+      sum = g.reduce_sum(g.op("Reshape", {flow, split}), {axis + 1}, /*keepdims=*/false);
+    }
+  }
+  if (g.type(sum).dtype != type.dtype) sum = g.op("Cast", {sum}, {{"to", static_cast<int64_t>(type.dtype)}});
+  return g.reshape_like(sum, scale);
+}
+
+}  // namespace
+
+// y = (x - zero) scale
+Result dequantize(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  auto as_float = [&](ValueId value) {
+    return g.type(value).dtype == g.type(dy).dtype ? value : g.op("Cast", {value}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
+  };
+  const ValueId scales = as_float(scale_of_elements(g, x));
+  Result result{g.mul(dy, scales), kNoValue};
+  if (g.wants(1)) {
+    const ValueId zero = g.op("Equal", {scales, g.scalar(0, scales)});
+    const ValueId steps = g.div(as_float(g.output(0)), g.op("Where", {zero, g.scalar(1, scales), scales}));
+    result[1] = into_scale(g, g.mul(dy, steps));
+  }
+  return result;
+}
+
+// What was rounded lies within half a step of where it came from; what was cut off does not, and gets nothing.
+Result quantize(GradientContext& g) {
+  const ValueId x = g.input(0), y = g.output(0);
+  ValueId dy = g.grad_output(0);
+  const DType dtype = g.type(x).dtype;
+  auto as_x = [&](ValueId value) {
+    return g.type(value).dtype == dtype ? value : g.op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}});
+  };
+  const ValueId scales = as_x(scale_of_elements(g, x));
+  dy = as_x(dy);
+  if (is_integer(g.type(y).dtype)) {
+    Attributes attributes;
+    for (const char* name : {"axis", "block_size"})
+      if (const Attribute* value = g.attributes().find(name)) attributes.set(name, *value);
+    std::vector<ValueId> inputs{y, g.input(1)};
+    if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
+    const ValueId distance = g.op("Abs", {g.sub(x, as_x(g.op("DequantizeLinear", std::move(inputs), std::move(attributes))))});
+    // A little more than half: the distance is rounded, too.
+    dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
+  }
+  Result result{g.div(dy, scales), kNoValue};
+  if (g.wants(1)) result[1] = into_scale(g, g.neg(g.div(g.mul(result[0], x), scales)));
+  return result;
+}
+
+}  // namespace treadle::ops::gradients

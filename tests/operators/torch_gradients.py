@@ -1,0 +1,135 @@
+"""Gradients of a case by PyTorch's autograd in float64, from the definitions of the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from draft import Case
+
+try:
+    import torch
+    import torch.nn.functional as functional
+except ImportError:  # the judge is optional
+    torch = None
+
+# Finite differences say nothing about these: they compute float64 in single precision.
+ONLY = {"RNN", "GRU", "LSTM"}
+_NATIVE = {"float64", "float32", "int64", "int32", "bool", "uint8", "int8"}
+
+
+def _activation(name: str) -> Callable:
+    return {
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "relu": torch.relu,
+        "softsign": functional.softsign,
+        "hardsigmoid": lambda x: torch.clamp(0.2 * x + 0.5, 0, 1),
+        "softplus": functional.softplus,
+        "elu": functional.elu,
+    }[name.lower()]
+
+
+def _recurrent(case: Case, inputs: list) -> list:
+    """RNN, GRU and LSTM step by step, as ONNX defines them."""
+    x, w, r = inputs[:3]
+    bias, lengths, h0, c0, peepholes = (list(inputs[3:]) + [None] * 5)[:5]
+    a = case.attributes
+    kind, layout, hidden = case.op, a.get("layout", 0), r.shape[2]
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    if layout:
+        x, h0, c0 = (None if v is None else v.transpose(0, 1) for v in (x, h0, c0))
+    steps, batch = x.shape[:2]
+    direction = a.get("direction", "forward")
+    per = {"RNN": 1, "GRU": 2, "LSTM": 3}[kind]
+    names = a.get("activations") or {"RNN": ["tanh"], "GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}[kind] * 2
+    clip = a.get("clip", 0)
+
+    def bounded(f):
+        return (lambda v: f(torch.clamp(v, -clip, clip))) if clip else f
+
+    outputs, lasts, cells = [], [], []
+    for d in range(w.shape[0]):
+        functions = [bounded(_activation(n)) for n in names[d * per : (d + 1) * per]]
+        wb, rb = (bias[d, : gates * hidden], bias[d, gates * hidden :]) if bias is not None else (torch.zeros(gates * hidden), torch.zeros(gates * hidden))
+        rows, h_rows, c_rows = [], [], []
+        for b in range(batch):
+            length = steps if lengths is None else int(lengths[b])
+            h = h0[d, b] if h0 is not None else torch.zeros(hidden, dtype=x.dtype)
+            c = c0[d, b] if c0 is not None else torch.zeros(hidden, dtype=x.dtype)
+            y = [torch.zeros(hidden, dtype=x.dtype)] * steps
+            order = range(length - 1, -1, -1) if direction == "reverse" or d == 1 else range(length)
+            for t in order:
+                z = w[d] @ x[t, b] + wb
+                if kind == "RNN":
+                    h = functions[0](z + r[d] @ h + rb)
+                elif kind == "GRU":
+                    n = 2 * hidden
+                    both = functions[0](z[:n] + r[d][:n] @ h + rb[:n])
+                    update, reset = both[:hidden], both[hidden:]
+                    last = reset * (r[d][n:] @ h + rb[n:]) if a.get("linear_before_reset", 0) else r[d][n:] @ (reset * h) + rb[n:]
+                    h = (1 - update) * functions[1](z[n:] + last) + update * h
+                else:
+                    i, o, f, g = (z + r[d] @ h + rb).reshape(4, hidden)
+                    p = peepholes[d].reshape(3, hidden) if peepholes is not None else torch.zeros(3, hidden, dtype=x.dtype)
+                    i = functions[0](i + p[0] * c)
+                    f = 1 - i if a.get("input_forget", 0) else functions[0](f + p[2] * c)
+                    c = f * c + i * functions[1](g)
+                    o = functions[0](o + p[1] * c)
+                    h = o * functions[2](c)
+                y[t] = h
+            rows.append(torch.stack(y)), h_rows.append(h), c_rows.append(c)
+        outputs.append(torch.stack(rows, 1)), lasts.append(torch.stack(h_rows)), cells.append(torch.stack(c_rows))
+    y, h, c = torch.stack(outputs, 1), torch.stack(lasts), torch.stack(cells)
+    found = [y.permute(2, 0, 1, 3), h.transpose(0, 1), c.transpose(0, 1)] if layout else [y, h, c]
+    return found[: 3 if kind == "LSTM" else 2]
+
+
+_UNARY = {
+    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
+    "Exp": "exp", "Log": "log", "Neg": "neg", "Reciprocal": "reciprocal", "Sigmoid": "sigmoid", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt",
+    "Tan": "tan", "Tanh": "tanh", "Abs": "abs", "Det": "det",
+}  # fmt: skip
+_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "maximum", "Min": "minimum", "MatMul": "matmul"}
+_FUNCTIONAL = {"Mish": "mish", "HardSwish": "hardswish", "Softplus": "softplus", "Softsign": "softsign"}
+
+
+def _outputs(case: Case, inputs: list) -> list | None:
+    if case.op in ONLY:
+        return _recurrent(case, inputs)
+    if case.op in _UNARY:
+        return [getattr(torch, _UNARY[case.op])(inputs[0])]
+    if case.op in _FUNCTIONAL:
+        return [getattr(functional, _FUNCTIONAL[case.op])(inputs[0])]
+    if case.op in _BINARY and len(inputs) == 2 and not case.attributes:
+        return [getattr(torch, _BINARY[case.op])(*inputs)]
+    if case.op == "Einsum":
+        return [torch.einsum(case.attributes["equation"], *inputs)]
+    if case.op in ("CumSum", "CumProd") and not case.attributes:
+        return [getattr(torch, case.op.lower())(inputs[0], int(inputs[1]))]
+    if case.op == "Trilu":
+        k = int(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else 0
+        return [(torch.triu if case.attributes.get("upper", 1) else torch.tril)(inputs[0], k)]
+    return None
+
+
+def gradients(case: Case, weights: dict[int, np.ndarray], outputs: Sequence[int], wanted: Sequence[int]) -> list[np.ndarray] | None:
+    """Of the outputs' sum with their weights, by the operands; None for an operator that has no definition here."""
+    if torch is None or any(v is not None and v.dtype.name not in _NATIVE for v in case.inputs):
+        return None
+    torch.set_default_dtype(torch.float64)
+    operands = [None if v is None else torch.tensor(np.asarray(v, np.float64) if v.dtype.kind == "f" else v) for v in case.inputs]
+    for i in wanted:
+        operands[i].requires_grad_()
+    try:
+        made = _outputs(case, operands)
+    except (RuntimeError, IndexError):
+        return None
+    if made is None:
+        return None
+    total = sum((made[k] * torch.tensor(np.asarray(weights[k]))).sum() for k in outputs)
+    if not total.requires_grad:
+        return [np.zeros(operands[i].shape) for i in wanted]
+    found = torch.autograd.grad(total, [operands[i] for i in wanted], allow_unused=True)
+    return [np.zeros(operands[i].shape) if f is None else f.numpy() for i, f in zip(wanted, found)]
