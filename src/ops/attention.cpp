@@ -9,6 +9,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -332,7 +333,8 @@ std::vector<OpDef> attention_ops() {
                           {"softmax_precision"}},
            .infer = infer_attention,
            .cost = attention_cost,
-           .kernels = typed<Attention, float, double, Float16, BFloat16>()}};
+           .kernels = typed<Attention, float, double, Float16, BFloat16>(),
+           .gradient = gradients::attention}};
 }
 
 }  // namespace treadle::ops

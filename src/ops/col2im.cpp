@@ -6,6 +6,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "treadle/error.h"
@@ -41,12 +42,13 @@ struct Col2Im {
   int64_t planes, image_size, block_size, num_blocks;
   int64_t image[kMaxRank], block[kMaxRank], grid[kMaxRank], strides[kMaxRank], pads[kMaxRank], dilations[kMaxRank];
 
-  static Col2Im bind(BindContext& c) {
+  static Col2Im bind(BindContext& c) { return make(c, c.shape(0), c.output_shape(0)); }
+  static Col2Im make(BindContext& c, const Shape& columns, const Shape& output) {
     Col2Im k{};
     k.rank = static_cast<int>(c.value_count(1));
     if (k.rank > kMaxRank || c.value_count(2) != k.rank)
       throw Error(ErrorCode::invalid_argument, fmt::format("image_shape has {} axes, block_shape {}", k.rank, c.value_count(2)));
-    k.planes = c.output_shape(0)[0] * c.output_shape(0)[1];
+    k.planes = output[0] * output[1];
     k.image_size = k.block_size = k.num_blocks = 1;
     for (int i = 0; i < k.rank; ++i) {
       const auto at = static_cast<size_t>(i);
@@ -61,8 +63,8 @@ struct Col2Im {
       k.grid[i] = room < 0 ? 0 : room / k.strides[i] + 1;
       k.image_size *= k.image[i], k.block_size *= k.block[i], k.num_blocks *= k.grid[i];
     }
-    if (c.shape(0)[2] != k.num_blocks)
-      throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} blocks, the image {}", c.shape(0)[2], k.num_blocks));
+    if (columns[2] != k.num_blocks)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} blocks, the image {}", columns[2], k.num_blocks));
     return k;
   }
 
@@ -98,10 +100,54 @@ struct Col2Im {
   }
 };
 
+template <typename T>
+struct Col2ImGrad {
+  Col2Im<T> forward;
+
+  static Col2ImGrad bind(BindContext& c) {
+    if (c.shape(0).rank() < 2 || c.output_shape(0).rank() != 3)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no image of columns", to_string(c.shape(0))));
+    Col2ImGrad k{Col2Im<T>::make(c, c.output_shape(0), c.shape(0))};
+    if (c.num_elements(0) != k.forward.planes * k.forward.image_size ||
+        c.output_shape(0).num_elements() != k.forward.planes * k.forward.block_size * k.forward.num_blocks)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no image of columns", to_string(c.shape(0))));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const int64_t size = forward.block_size, blocks = forward.num_blocks;
+    const T* dy = c.in<T>(0);
+    T* dx = c.out<T>(0);
+    parallel_for(c.pool(), forward.planes * size, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, blocks)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t row = begin; row < end; ++row) {
+                     for (int64_t number = 0; number < blocks; ++number) {
+                       const int64_t at = forward.target(row % size, number);
+                       dx[row * blocks + number] = at < 0 ? T{0} : dy[row / size * forward.image_size + at];
+                     }
+                   }
+                 });
+  }
+};
+
+void infer_col2im_grad(InferContext& c) {
+  if (auto shape = c.known(3)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
 }  // namespace
+
+namespace gradients {
+
+Result col2im(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
+}
+
+}  // namespace gradients
 
 std::vector<OpDef> col2im_ops() {
   using None = AttributeDef::NoDefault;
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
   return {{.name = "Col2Im",
            .since = {18},
            .inputs = {{"input", kNumeric, "T"}, {"image_shape", kInt64}, {"block_shape", kInt64}},
@@ -111,7 +157,18 @@ std::vector<OpDef> col2im_ops() {
            .cost = move_cost,
            .kernels =
                typed<Col2Im, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
-           .value_inputs = {1, 2}}};
+           .gradient = gradients::col2im,
+           .value_inputs = {1, 2}},
+          {.name = "Col2ImGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kGradientTypes, "T"}, {"image_shape", kInt64}, {"block_shape", kInt64}, {"shape", kInt64}},
+           .outputs = {{"dX", kGradientTypes, "T"}},
+           .attributes = {{"dilations", None{}}, {"pads", None{}}, {"strides", None{}}},
+           .infer = infer_col2im_grad,
+           .cost = move_cost,
+           .kernels = typed<Col2ImGrad, float, double>(),
+           .value_inputs = {1, 2, 3}}};
 }
 
 }  // namespace treadle::ops

@@ -52,10 +52,14 @@ void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType resul
 }
 
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at) {
+  return bind_convolution(c, at, c.output_shape(0));
+}
+
+kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at, const Shape& result) {
   const Shape &x = c.shape(at.x), &w = c.shape(at.w);
   kernels::ConvParams p;
   p.N = x[0], p.C = x[1], p.M = w[0], p.group = c.get_int("group", 1);
-  p.window = bind_window(c.node().attributes, spatial(x), spatial(c.output_shape(0)), spatial(w));
+  p.window = bind_window(c.node().attributes, spatial(x), spatial(result), spatial(w));
   kernels::check_conv(p);
   check_kernel_shape(c.node().attributes, spatial(w));
   check_equal(w[1] * p.group, p.C, "channels of W, times group, and of X");

@@ -167,6 +167,44 @@ struct ConvTransposeDouble {
 
 }  // namespace
 
+namespace gradients {
+
+// With the pads that the forward pass works out.
+Result conv_transpose_with_pads(GradientContext& g) {
+  const std::string_view auto_pad = g.attributes().get_string("auto_pad", "NOTSET");
+  if ((auto_pad == "NOTSET" || auto_pad.empty()) && g.attributes().get_ints("output_shape").empty()) return conv_transpose(g);
+  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
+  const auto rank = static_cast<size_t>(rank_of(g, x));
+  const SymbolicShape in = *g.type(x).shape, kernel = *g.type(w).shape, out = *g.type(g.output(0)).shape;
+  TransposedWindow window(g.attributes(), rank - 2);
+  std::vector<int64_t> pads(2 * window.rank), widths(2 * rank, 0);
+  bool longer = false;
+  for (size_t i = 0; i < window.rank; ++i) {
+    const bool settled = window.output_shape.empty() && !window.is_same();  // VALID
+    if (!settled && (!in[2 + i].is_const() || !kernel[2 + i].is_const() || !out[2 + i].is_const()))
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("the gradient of a ConvTranspose with computed pads needs the extents of axis {}", 2 + i));
+    if (!settled) window.settle_pads(i, in[2 + i].value(), kernel[2 + i].value(), out[2 + i].value());
+    // Where the output is longer than the windows reach, what lies beyond them has no say.
+    pads[i] = std::max<int64_t>(window.pad_begin[i], 0), pads[window.rank + i] = std::max<int64_t>(window.pad_end[i], 0);
+    widths[2 + i] = std::min<int64_t>(window.pad_begin[i], 0), widths[rank + 2 + i] = std::min<int64_t>(window.pad_end[i], 0);
+    longer |= widths[2 + i] < 0 || widths[rank + 2 + i] < 0;
+  }
+  Attributes attributes;
+  for (const char* name : {"dilations", "group", "kernel_shape", "strides"})
+    if (const Attribute* value = g.attributes().find(name)) attributes.set(name, *value);
+  attributes.set("pads", std::move(pads));
+  const ValueId reached = longer ? g.op("Pad", {dy, g.ints(std::move(widths))}) : dy;
+  Result result{g.op("Conv", {reached, w}, attributes), g.op("ConvGradWeights", {x, reached, g.shape_of(w)}, attributes, "treadle"),
+                kNoValue};
+  std::vector<int64_t> axes{0};
+  for (size_t axis = 2; axis < rank; ++axis) axes.push_back(static_cast<int64_t>(axis));
+  if (g.wants(2)) result[2] = g.reduce_sum(dy, std::move(axes), /*keepdims=*/false);
+  return result;
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> conv_transpose_ops() {
   return {{.name = "ConvTranspose",
            .since = {1, 11, 22},
@@ -183,7 +221,7 @@ std::vector<OpDef> conv_transpose_ops() {
            .infer = infer_conv_transpose,
            .cost = conv_transpose_cost,
            .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + std::vector{kernel<ConvTransposeDouble>("plain", DType::float64)},
-           .gradient = gradients::conv_transpose,
+           .gradient = gradients::conv_transpose_with_pads,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::transposed_convolution, "NhwcConvTranspose"}}};
 }

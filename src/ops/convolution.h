@@ -18,5 +18,7 @@ struct ConvolutionInputs {
 /// @throws Error(invalid_argument) for shapes that do not fit together.
 void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType result);
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
+/// The same with the result's shape given.
+kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at, const Shape& result);
 
 }  // namespace treadle::ops

@@ -6,6 +6,7 @@
 #include "kernels/conv/deform.h"
 #include "ops/checks.h"
 #include "ops/convolution.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -24,6 +25,22 @@ Cost deform_conv_cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1) + c.size_bytes(2)};
 }
 
+kernels::DeformParams bind_deform(const BindContext& c, const kernels::ConvParams& conv) {
+  const kernels::DeformParams params{conv, c.get_int("offset_group", 1)};
+  if (params.offset_group < 1 || conv.C % params.offset_group != 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} channels cannot be split into {} groups of offsets", conv.C, params.offset_group));
+  const int64_t places = conv.N * params.offset_group * conv.window.kernel_size() * conv.window.out_size();
+  check_equal(c.num_elements(2), 2 * places, "elements of offset");
+  if (c.has_input(4)) check_equal(c.num_elements(4), places, "elements of mask");
+  return params;
+}
+
+void check_image_rank(const BindContext& c) {
+  if (c.shape(0).rank() != 4)
+    throw Error(ErrorCode::not_implemented, fmt::format("X is of rank {}; there is an implementation for rank 4", c.shape(0).rank()));
+}
+
 template <typename T>
 struct DeformConv {
   using C = compute_type_t<T>;
@@ -34,17 +51,8 @@ struct DeformConv {
 
   static DeformConv bind(BindContext& c) {
     DeformConv k{};
-    if (c.shape(0).rank() != 4)
-      throw Error(ErrorCode::not_implemented, fmt::format("X is of rank {}; there is an implementation for rank 4", c.shape(0).rank()));
-    k.params.conv = bind_convolution(c, kInputs);
-    k.params.offset_group = c.get_int("offset_group", 1);
-    const kernels::ConvParams& p = k.params.conv;
-    if (k.params.offset_group < 1 || p.C % k.params.offset_group != 0)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} channels cannot be split into {} groups of offsets", p.C, k.params.offset_group));
-    const int64_t places = p.N * k.params.offset_group * p.window.kernel_size() * p.window.out_size();
-    check_equal(c.num_elements(2), 2 * places, "elements of offset");
-    if (c.has_input(4)) check_equal(c.num_elements(4), places, "elements of mask");
+    check_image_rank(c);
+    k.params = bind_deform(c, bind_convolution(c, kInputs));
     k.max_threads = c.max_threads();
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, c.num_elements(0));
@@ -67,9 +75,54 @@ struct DeformConv {
   }
 };
 
+template <typename T>
+struct DeformConvGrad {
+  kernels::DeformParams params;
+  int max_threads;
+
+  static DeformConvGrad bind(BindContext& c) {
+    check_image_rank(c);
+    const Shape& dy = c.shape(5);
+    if (dy.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the gradient is of rank {}, not 4", dy.rank()));
+    DeformConvGrad k{bind_deform(c, bind_convolution(c, {.x = 0, .w = 1, .b = -1}, dy)), c.max_threads()};
+    check_equal(c.num_elements(5), k.params.conv.N * k.params.conv.M * k.params.conv.window.out_size(), "elements of the gradient");
+    c.request_scratch(kernels::deform_conv_gradient_scratch_bytes<T>(k.params, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const kernels::DeformGradients<T> gradients{c.out<T>(0), c.out<T>(1), c.out<T>(2), c.in<T>(4) ? c.out<T>(3) : nullptr};
+    kernels::deform_conv_gradient(params, c.in<T>(0), c.in<T>(1), c.in<T>(2), c.in<T>(4), c.in<T>(5), gradients, c.scratch<void>(),
+                                  max_threads, c.pool());
+  }
+};
+
+void infer_deform_conv_grad(InferContext& c) {
+  for (int i : {0, 1, 2}) c.set_output(i, c.input(i));
+  if (!c.has_output(3)) return;
+  if (c.has_input(4))
+    c.set_output(3, c.input(4));
+  else
+    c.set_output(3, c.dtype(0), {0});  // nobody reads it
+}
+
 }  // namespace
 
+namespace gradients {
+
+Result deform_conv(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  const Attributes attributes = g.attributes();
+  const std::vector<ValueId> made =
+      g.op_n("DeformConvGrad", {g.input(0), g.input(1), g.input(2), kNoValue, g.input(4), dy}, 4, attributes, "treadle");
+  Result result{made[0], made[1], made[2], kNoValue, made[3]};
+  if (g.wants(3)) result[3] = g.reduce_sum(dy, {0, 2, 3}, /*keepdims=*/false);
+  return result;
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> deform_conv_ops() {
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
   return {{.name = "DeformConv",
            .since = {19, 22},
            .inputs = {{"X", kFloats, "T"},
@@ -81,7 +134,24 @@ std::vector<OpDef> deform_conv_ops() {
            .attributes = {{"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"offset_group", int64_t{1}}, {"pads"}, {"strides"}},
            .infer = infer_deform_conv,
            .cost = deform_conv_cost,
-           .kernels = typed<DeformConv, float, double, Float16, BFloat16>()}};
+           .kernels = typed<DeformConv, float, double, Float16, BFloat16>(),
+           .gradient = gradients::deform_conv},
+          {.name = "DeformConvGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kGradientTypes, "T"},
+                      {"W", kGradientTypes, "T"},
+                      {"offset", kGradientTypes, "T"},
+                      {"B", kGradientTypes, "T", Presence::optional},
+                      {"mask", kGradientTypes, "T", Presence::optional},
+                      {"dY", kGradientTypes, "T"}},
+           .outputs = {{"dX", kGradientTypes, "T"},
+                       {"dW", kGradientTypes, "T"},
+                       {"doffset", kGradientTypes, "T"},
+                       {"dmask", kGradientTypes, "T", Presence::optional}},
+           .attributes = {{"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"offset_group", int64_t{1}}, {"pads"}, {"strides"}},
+           .infer = infer_deform_conv_grad,
+           .kernels = typed<DeformConvGrad, float, double>()}};
 }
 
 }  // namespace treadle::ops

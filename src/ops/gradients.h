@@ -81,6 +81,12 @@ Result compress(GradientContext& g);
 Result depth_to_space(GradientContext& g);
 Result space_to_depth(GradientContext& g);
 Result top_k(GradientContext& g);
+Result unique(GradientContext& g);
+Result col2im(GradientContext& g);
+Result grid_sample(GradientContext& g);
+Result affine_grid(GradientContext& g);  // of theta
+Result roi_align(GradientContext& g);    // of the image; regions are constants
+Result max_roi_pool(GradientContext& g);
 Result resize(GradientContext& g);  // also Upsample
 Result gather_elements(GradientContext& g);
 Result gather_nd(GradientContext& g);
@@ -117,6 +123,12 @@ Result max_unpool(GradientContext& g);
 Result rnn(GradientContext& g);
 Result gru(GradientContext& g);
 Result lstm(GradientContext& g);
+Result attention(GradientContext& g);
+Result rotary_embedding(GradientContext& g);
+Result deform_conv(GradientContext& g);
+Result conv_transpose_with_pads(GradientContext& g);  // of any auto_pad and output_shape
+Result dft(GradientContext& g);
+Result stft(GradientContext& g);
 Result batch_normalization(GradientContext& g);
 Result layer_normalization(GradientContext& g);
 Result rms_normalization(GradientContext& g);

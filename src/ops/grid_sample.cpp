@@ -10,6 +10,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -125,6 +126,25 @@ struct GridSample {
   }
 };
 
+template <typename T>
+struct GridSampleGrad {
+  GridSampleParams params;
+
+  static GridSampleGrad bind(BindContext& c) {
+    GridSampleGrad k{bind_params(c)};
+    check_equal(c.num_elements(2), k.params.N * k.params.C * k.params.points, "elements of the gradient, and samples");
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::grid_sample_gradient(params, c.in<T>(0), c.in<T>(1), c.in<T>(2), c.out<T>(0), c.out<T>(1), c.pool());
+  }
+};
+
+void infer_grid_sample_grad(InferContext& c) {
+  c.set_output(0, c.input(0));
+  if (c.has_output(1)) c.set_output(1, c.input(1));
+}
+
 // The modes were named after two dimensions.
 void rename_modes(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
@@ -189,7 +209,40 @@ Cost sample_cost(const ShapeContext& c) {
 
 }  // namespace
 
+namespace gradients {
+
+Result grid_sample(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const DType dtype = g.type(x).dtype, grid_dtype = g.type(g.input(1)).dtype;
+  auto as = [&](ValueId value, DType to) {
+    return g.type(value).dtype == to ? value : g.op("Cast", {value}, {{"to", static_cast<int64_t>(to)}});
+  };
+  const Attributes attributes = g.attributes();
+  Result result = g.op_n("GridSampleGrad", {x, as(g.input(1), dtype), g.grad_output(0)}, 2, attributes, "treadle");
+  result[1] = as(result[1], grid_dtype);
+  return result;
+}
+
+// Linear in theta: the product with the regular grid, which is what the identity gives, and ones.
+Result affine_grid(GradientContext& g) {
+  const ValueId theta = g.input(0), dy = g.grad_output(0);
+  const int spatial = rank_of(g, dy) - 2;
+  const int64_t dtype = static_cast<int64_t>(g.type(theta).dtype);
+  const ValueId eye = g.op("EyeLike", {g.op("ConstantOfShape", {g.ints({spatial, spatial + 1})})}, {{"dtype", dtype}});
+  const ValueId shape = g.shape_of(dy);
+  const ValueId extents = g.op("Slice", {shape, g.ints({1}), g.ints({1 + spatial})});
+  const ValueId size = g.op("Concat", {g.ints({1, 1}), extents}, {{"axis", int64_t{0}}});
+  const Attributes attributes = g.attributes();
+  const ValueId regular = g.op("AffineGrid", {g.op("Unsqueeze", {eye, g.ints({0})}), size}, attributes);
+  const ValueId places = g.op("Reshape", {regular, g.ints({-1, spatial})});
+  const ValueId columns = g.op("Pad", {places, g.ints({0, 0, 0, 1}), g.scalar(1, theta)});
+  return {g.op("MatMul", {g.transpose(g.op("Reshape", {dy, g.ints({0, -1, spatial})}), {0, 2, 1}), columns})};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> grid_sample_ops() {
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
   return {{.name = "GridSample",
            .since = {16, 20, 22},
            .upgrade = {{16, rename_modes}},
@@ -199,7 +252,17 @@ std::vector<OpDef> grid_sample_ops() {
            .infer = infer_grid_sample,
            .cost = sample_cost,
            .kernels = typed<GridSample, float, double, Float16, BFloat16, uint8_t, int8_t, uint16_t, int16_t, int32_t, uint32_t, int64_t,
-                            uint64_t, bool>()},
+                            uint64_t, bool>(),
+           .gradient = gradients::grid_sample},
+          {.name = "GridSampleGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kGradientTypes, "T"}, {"grid", kGradientTypes, "T"}, {"dY", kGradientTypes, "T"}},
+           .outputs = {{"dX", kGradientTypes, "T"}, {"dgrid", kGradientTypes, "T", Presence::optional}},
+           .attributes = {{"align_corners", int64_t{0}}, {"mode", std::string_view("linear")}, {"padding_mode", std::string_view("zeros")}},
+           .infer = infer_grid_sample_grad,
+           .cost = sample_cost,
+           .kernels = typed<GridSampleGrad, float, double>()},
           {.name = "AffineGrid",
            .since = {20},
            .inputs = {{"theta", kFloats, "T1"}, {"size", kInt64, "T2"}},
@@ -208,6 +271,7 @@ std::vector<OpDef> grid_sample_ops() {
            .infer = infer_affine_grid,
            .cost = sample_cost,
            .kernels = typed<AffineGrid, float, double, Float16, BFloat16>(),
+           .gradient = gradients::affine_grid,
            .value_inputs = {1}}};
 }
 

@@ -227,6 +227,15 @@ Result compress(GradientContext& g) {
   return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
 }
 
+// A Gather of the first occurrences.
+Result unique(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0), first = require_output(g, 1);
+  if (g.attributes().has("axis"))
+    return {g.op("GatherGrad", {dy, first, g.shape_of(x)}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
+  const ValueId size = g.op("Reshape", {g.op("Size", {x}), g.ints({1})});
+  return {g.reshape_like(g.op("GatherGrad", {dy, first, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
+}
+
 }  // namespace gradients
 
 std::vector<OpDef> nonzero_ops() {
@@ -255,7 +264,8 @@ std::vector<OpDef> nonzero_ops() {
                    {"counts", kInt64, "", Presence::optional}},
        .attributes = {{"axis", None{}}, {"sorted", int64_t{1}}},
        .infer = infer_unique,
-       .kernels = {kernel<Unique>()}},
+       .kernels = {kernel<Unique>()},
+       .gradient = gradients::unique},
   };
 }
 

@@ -97,7 +97,8 @@ Result batch_normalization(GradientContext& g) {
           g.reduce_sum(dy, axes, false)};
 }
 
-// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std
+// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. Of n elements the mean and 1 / std
+// have the slopes 1 / n and -xhat / (n std^2).
 Result layer_normalization(GradientContext& g) {
   const ValueId x = g.input(0), scale = g.input(1), bias = g.input(2), dy = g.grad_output(0);
   const int rank = rank_of(g, x);
@@ -107,10 +108,23 @@ Result layer_normalization(GradientContext& g) {
   const ValueId centred = g.sub(x, mean(x));
   const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
   const ValueId deviation = g.op("Sqrt", {g.add(mean(g.mul(centred, centred)), epsilon)});
-  const ValueId normalised = g.div(centred, deviation), d = g.mul(dy, scale);
-  const ValueId dx = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalised, mean(g.mul(d, normalised)))), deviation);
-  Result result{dx, g.unbroadcast(g.mul(dy, normalised), scale)};
-  if (bias != kNoValue) result.push_back(g.unbroadcast(dy, bias));
+  const ValueId normalised = g.div(centred, deviation);
+  Result result(3, kNoValue);
+  if (dy != kNoValue) {
+    const ValueId d = g.mul(dy, scale);
+    result[0] = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalised, mean(g.mul(d, normalised)))), deviation);
+    result[1] = g.unbroadcast(g.mul(dy, normalised), scale);
+    if (bias != kNoValue) result[2] = g.unbroadcast(dy, bias);
+  }
+  for (size_t i : {1, 2}) {
+    ValueId flow = g.grad_output(i);
+    if (flow == kNoValue) continue;
+    flow = g.op("Cast", {flow}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+    const ValueId length = elements_per_element(g, x, flow);
+    ValueId spread = expand_like(g, g.div(flow, length), x);
+    if (i == 2) spread = g.neg(g.div(g.mul(spread, normalised), g.mul(deviation, deviation)));
+    result[0] = result[0] == kNoValue ? spread : g.add(result[0], spread);
+  }
   return result;
 }
 

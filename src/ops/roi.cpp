@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/movement.h"
 #include "ops/widen.h"
@@ -46,8 +47,9 @@ struct RoiAlign {
   C scale;
   bool half_pixel, takes_maximum;
 
-  static RoiAlign bind(BindContext& c) {
-    const Shape &x = c.shape(0), &y = c.output_shape(0);
+  static RoiAlign bind(BindContext& c) { return make(c, c.output_shape(0)); }
+  static RoiAlign make(const BindContext& c, const Shape& y) {
+    const Shape& x = c.shape(0);
     RoiAlign k{x[0],  x[1], x[2], x[3], y[0], y[2], y[3], c.get_int("sampling_ratio"), static_cast<C>(c.get_float("spatial_scale", 1)),
                false, false};
     check_equal(c.num_elements(1), 4 * k.count, "elements of rois");
@@ -94,9 +96,13 @@ struct RoiAlign {
     return std::max<int64_t>(static_cast<int64_t>(std::ceil(bin)), 0);
   }
 
-  void pool_region(RunContext& c, int64_t r) const {
+  /// A region's parts: where they begin, how large they are, and how many samples they take.
+  struct Region {
+    int64_t image, rows, columns;
+    C top, left, bin_height, bin_width;
+  };
+  Region region_at(RunContext& c, int64_t r) const {
     const T* roi = c.in<T>(1) + 4 * r;
-    const int64_t image = batch_index(c.in<int64_t>(2)[r], batch);
     const C offset = half_pixel ? C{0.5} : C{0};
     C corner[4];
     for (int i = 0; i < 4; ++i) corner[i] = static_cast<C>(roi[i]) * scale - offset;
@@ -104,21 +110,36 @@ struct RoiAlign {
     // Before opset 16 a malformed region counted as one element.
     if (!half_pixel) roi_width = std::max(roi_width, C{1}), roi_height = std::max(roi_height, C{1});
     const C bin_height = roi_height / static_cast<C>(out_height), bin_width = roi_width / static_cast<C>(out_width);
-    const int64_t rows = samples_along(bin_height), columns = samples_along(bin_width), plane = height * width;
-    const T* x = c.in<T>(0) + image * channels * plane;
+    return {batch_index(c.in<int64_t>(2)[r], batch),
+            samples_along(bin_height),
+            samples_along(bin_width),
+            corner[1],
+            corner[0],
+            bin_height,
+            bin_width};
+  }
+  /// Sample (i, k) of a part; false if it lies outside of the image.
+  bool sample_of(const Region& region, int64_t bin, int64_t i, int64_t k, Sample& s) const {
+    const C top = region.top + static_cast<C>(bin / out_width) * region.bin_height;
+    const C left = region.left + static_cast<C>(bin % out_width) * region.bin_width;
+    const C h = top + (static_cast<C>(i) + C{0.5}) * region.bin_height / static_cast<C>(region.rows);
+    return sample_at(h, left + (static_cast<C>(k) + C{0.5}) * region.bin_width / static_cast<C>(region.columns), s);
+  }
+
+  void pool_region(RunContext& c, int64_t r) const {
+    const Region region = region_at(c, r);
+    const int64_t rows = region.rows, columns = region.columns, plane = height * width;
+    const T* x = c.in<T>(0) + region.image * channels * plane;
     T* y = c.out<T>(0) + r * channels * out_height * out_width;
     for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
-      const int64_t row = bin / out_width, column = bin % out_width;
-      const C top = corner[1] + static_cast<C>(row) * bin_height, left = corner[0] + static_cast<C>(column) * bin_width;
       for (int64_t channel = 0; channel < channels; ++channel) {
         const T* src = x + channel * plane;
         C total = 0;
         bool first = true;
         for (int64_t i = 0; i < rows; ++i) {
-          const C h = top + (static_cast<C>(i) + C{0.5}) * bin_height / static_cast<C>(rows);
           for (int64_t k = 0; k < columns; ++k) {
             Sample s;
-            const bool inside = sample_at(h, left + (static_cast<C>(k) + C{0.5}) * bin_width / static_cast<C>(columns), s);
+            const bool inside = sample_of(region, bin, i, k, s);
             C part[4] = {};
             if (inside)
               for (int n = 0; n < 4; ++n) part[n] = s.weight[n] * static_cast<C>(src[s.at[n]]);
@@ -144,6 +165,58 @@ struct RoiAlign {
   }
 };
 
+/// The samples' weights, backwards: of the mean, or of the largest weighted neighbour. Regions overlap: one thread has a channel.
+template <typename T>
+struct RoiAlignGrad {
+  RoiAlign<T> forward;
+
+  static RoiAlignGrad bind(BindContext& c) {
+    if (c.shape(0).rank() != 4 || c.shape(3).rank() != 4 || c.shape(0)[1] != c.shape(3)[1])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} is of no regions of {}", to_string(c.shape(3)), to_string(c.shape(0))));
+    return {RoiAlign<T>::make(c, c.shape(3))};
+  }
+  void spread_part(const typename RoiAlign<T>::Region& region, int64_t bin, const T* x, T flow, T* dx) const {
+    typename RoiAlign<T>::Sample s;
+    T largest = 0, best_weight = 0;
+    int64_t best_at = -1;
+    bool first = true;
+    for (int64_t i = 0; i < region.rows; ++i) {
+      for (int64_t k = 0; k < region.columns; ++k) {
+        const bool inside = forward.sample_of(region, bin, i, k, s);
+        if (!forward.takes_maximum) {
+          const T share = flow / static_cast<T>(region.rows * region.columns);
+          for (int n = 0; inside && n < 4; ++n) dx[s.at[n]] += share * s.weight[n];
+          continue;
+        }
+        for (int n = 0; n < 4; ++n) {
+          const T value = inside ? s.weight[n] * x[s.at[n]] : T{0};
+          if (!first && !(value > largest)) continue;
+          first = false, largest = value, best_at = inside ? s.at[n] : -1, best_weight = s.weight[n];
+        }
+      }
+    }
+    if (best_at >= 0) dx[best_at] += flow * best_weight;
+  }
+  void run(RunContext& c) const {
+    const RoiAlign<T>& f = forward;
+    const int64_t plane = f.height * f.width, bins = f.out_height * f.out_width;
+    std::fill_n(c.out<T>(0), f.batch * f.channels * plane, T{0});
+    parallel_for(c.pool(), f.channels, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t r = 0; r < f.count; ++r) {
+        const auto region = f.region_at(c, r);
+        for (int64_t channel = begin; channel < end; ++channel) {
+          const int64_t image = (region.image * f.channels + channel) * plane;
+          const T* dy = c.in<T>(3) + (r * f.channels + channel) * bins;
+          for (int64_t bin = 0; bin < bins; ++bin) spread_part(region, bin, c.in<T>(0) + image, dy[bin], c.out<T>(0) + image);
+        }
+      }
+    });
+  }
+};
+
+void infer_roi_grad(InferContext& c) { c.set_output(0, c.input(0)); }
+
 void name_coordinates(Graph& graph, NodeId id) {
   graph.node(id).attributes.set("coordinate_transformation_mode", std::string("output_half_pixel"));
 }
@@ -164,8 +237,9 @@ struct MaxRoiPool {
   int64_t batch, channels, height, width, count, out_height, out_width;
   C scale;
 
-  static MaxRoiPool bind(BindContext& c) {
-    const Shape &x = c.shape(0), &y = c.output_shape(0);
+  static MaxRoiPool bind(BindContext& c) { return make(c, c.output_shape(0)); }
+  static MaxRoiPool make(const BindContext& c, const Shape& y) {
+    const Shape& x = c.shape(0);
     check_equal(c.num_elements(1), 5 * y[0], "elements of rois");
     return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], static_cast<C>(c.get_float("spatial_scale", 1))};
   }
@@ -174,7 +248,9 @@ struct MaxRoiPool {
     constexpr C kFar = 1e9;
     return static_cast<int64_t>(std::clamp(std::isnan(value) ? C{0} : value, -kFar, kFar));
   }
-  void pool_region(RunContext& c, int64_t r) const {
+  /// Calls fn(image, bin, first and last row, first and last column) for the parts of a region.
+  template <typename Fn>
+  void for_each_part(RunContext& c, int64_t r, Fn&& fn) const {
     const T* roi = c.in<T>(1) + 5 * r;
     const int64_t image = batch_index(to_index(static_cast<C>(roi[0])), batch);
     auto corner = [&](int i) { return to_index(std::round(static_cast<C>(roi[i]) * scale)); };
@@ -185,24 +261,60 @@ struct MaxRoiPool {
       first = std::clamp<int64_t>(static_cast<int64_t>(std::floor(static_cast<C>(i) * bin)) + start, 0, extent);
       last = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(static_cast<C>(i + 1) * bin)) + start, 0, extent);
     };
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      const T* src = c.in<T>(0) + (image * channels + channel) * height * width;
-      T* y = c.out<T>(0) + (r * channels + channel) * out_height * out_width;
-      for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
-        int64_t h0, h1, w0, w1;
-        bounds(bin / out_width, bin_height, top, height, h0, h1), bounds(bin % out_width, bin_width, left, width, w0, w1);
-        const bool empty = h0 >= h1 || w0 >= w1;
+    for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
+      int64_t h0, h1, w0, w1;
+      bounds(bin / out_width, bin_height, top, height, h0, h1), bounds(bin % out_width, bin_width, left, width, w0, w1);
+      fn(image, bin, h0, h1, w0, w1);
+    }
+  }
+  void pool_region(RunContext& c, int64_t r) const {
+    for_each_part(c, r, [&](int64_t image, int64_t bin, int64_t h0, int64_t h1, int64_t w0, int64_t w1) {
+      const bool empty = h0 >= h1 || w0 >= w1;
+      for (int64_t channel = 0; channel < channels; ++channel) {
+        const T* src = c.in<T>(0) + (image * channels + channel) * height * width;
         C largest = empty ? C{0} : -std::numeric_limits<C>::infinity();
         for (int64_t h = h0; h < h1; ++h)
           for (int64_t w = w0; w < w1; ++w) largest = std::max(largest, static_cast<C>(src[h * width + w]));
-        y[bin] = static_cast<T>(largest);
+        c.out<T>(0)[(r * channels + channel) * out_height * out_width + bin] = static_cast<T>(largest);
       }
-    }
+    });
   }
   void run(RunContext& c) const {
     parallel_for(c.pool(), count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) pool_region(c, r);
     });
+  }
+};
+
+/// To the first of a part's largest elements.
+template <typename T>
+struct MaxRoiPoolGrad {
+  MaxRoiPool<T> forward;
+
+  static MaxRoiPoolGrad bind(BindContext& c) {
+    if (c.shape(0).rank() != 4 || c.shape(2).rank() != 4 || c.shape(0)[1] != c.shape(2)[1])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} is of no regions of {}", to_string(c.shape(2)), to_string(c.shape(0))));
+    return {MaxRoiPool<T>::make(c, c.shape(2))};
+  }
+  void run(RunContext& c) const {
+    const MaxRoiPool<T>& f = forward;
+    const int64_t plane = f.height * f.width, bins = f.out_height * f.out_width;
+    std::fill_n(c.out<T>(0), f.batch * f.channels * plane, T{0});
+    for (int64_t r = 0; r < f.count; ++r) {
+      f.for_each_part(c, r, [&](int64_t image, int64_t bin, int64_t h0, int64_t h1, int64_t w0, int64_t w1) {
+        if (h0 >= h1 || w0 >= w1) return;
+        for (int64_t channel = 0; channel < f.channels; ++channel) {
+          const int64_t at = (image * f.channels + channel) * plane;
+          const T* src = c.in<T>(0) + at;
+          int64_t best = h0 * f.width + w0;
+          for (int64_t h = h0; h < h1; ++h)
+            for (int64_t w = w0; w < w1; ++w)
+              if (src[h * f.width + w] > src[best]) best = h * f.width + w;
+          c.out<T>(0)[at + best] += c.in<T>(2)[(r * f.channels + channel) * bins + bin];
+        }
+      });
+    }
   }
 };
 
@@ -291,7 +403,22 @@ Cost roi_cost(const ShapeContext& c) {
 
 }  // namespace
 
+namespace gradients {
+
+Result roi_align(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("RoiAlignGrad", {g.input(0), g.input(1), g.input(2), g.grad_output(0)}, attributes, "treadle")};
+}
+
+Result max_roi_pool(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("MaxRoiPoolGrad", {g.input(0), g.input(1), g.grad_output(0)}, attributes, "treadle")};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> roi_ops() {
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
   return {{.name = "RoiAlign",
            .since = {10, 16, 22},
            .upgrade = {{10, name_coordinates}},
@@ -305,7 +432,21 @@ std::vector<OpDef> roi_ops() {
                           {"spatial_scale", 1.0f}},
            .infer = infer_roi_align,
            .cost = roi_cost,
-           .kernels = typed<RoiAlign, float, double, Float16, BFloat16>()},
+           .kernels = typed<RoiAlign, float, double, Float16, BFloat16>(),
+           .gradient = gradients::roi_align},
+          {.name = "RoiAlignGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kGradientTypes, "T"}, {"rois", kGradientTypes, "T"}, {"batch_indices", kInt64}, {"dY", kGradientTypes, "T"}},
+           .outputs = {{"dX", kGradientTypes, "T"}},
+           .attributes = {{"coordinate_transformation_mode", std::string_view("half_pixel")},
+                          {"mode", std::string_view("avg")},
+                          {"output_height", int64_t{1}},
+                          {"output_width", int64_t{1}},
+                          {"sampling_ratio", int64_t{0}},
+                          {"spatial_scale", 1.0f}},
+           .infer = infer_roi_grad,
+           .kernels = typed<RoiAlignGrad, float, double>()},
           {.name = "MaxRoiPool",
            .since = {1, 22},
            .inputs = {{"X", kFloats, "T"}, {"rois", kFloats, "T"}},
@@ -313,7 +454,16 @@ std::vector<OpDef> roi_ops() {
            .attributes = {{"pooled_shape", AttributeDef::Required{}}, {"spatial_scale", 1.0f}},
            .infer = infer_max_roi_pool,
            .cost = roi_cost,
-           .kernels = typed<MaxRoiPool, float, double, Float16, BFloat16>()},
+           .kernels = typed<MaxRoiPool, float, double, Float16, BFloat16>(),
+           .gradient = gradients::max_roi_pool},
+          {.name = "MaxRoiPoolGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kGradientTypes, "T"}, {"rois", kGradientTypes, "T"}, {"dY", kGradientTypes, "T"}},
+           .outputs = {{"dX", kGradientTypes, "T"}},
+           .attributes = {{"pooled_shape", AttributeDef::Required{}}, {"spatial_scale", 1.0f}},
+           .infer = infer_roi_grad,
+           .kernels = typed<MaxRoiPoolGrad, float, double>()},
           {.name = "CropAndResize",
            .domain = "com.microsoft",
            .since = {1},

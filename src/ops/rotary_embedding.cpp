@@ -5,6 +5,7 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/elementwise.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -96,6 +97,18 @@ struct RotaryEmbedding {
 
 }  // namespace
 
+namespace gradients {
+
+// Turned back. The caches are taken as constants.
+Result rotary_embedding(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.neg(g.input(2))};
+  if (g.input(3) != kNoValue) inputs.push_back(g.input(3));
+  const Attributes attributes = g.attributes();
+  return {g.op("RotaryEmbedding", std::move(inputs), attributes)};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> rotary_embedding_ops() {
   constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
   return {{.name = "RotaryEmbedding",
@@ -109,7 +122,8 @@ std::vector<OpDef> rotary_embedding_ops() {
            .infer = infer_rotary,
            .cost = elementwise_cost<3>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<RotaryEmbedding, float, Float16, BFloat16>()}};
+           .kernels = typed<RotaryEmbedding, float, Float16, BFloat16>(),
+           .gradient = gradients::rotary_embedding}};
 }
 
 }  // namespace treadle::ops

@@ -9,6 +9,7 @@
 #include "graph/infer.h"
 #include "kernels/scratch_slots.h"
 #include "kernels/signal/fft.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -249,6 +250,78 @@ Cost cost(const ShapeContext& c) {
 
 }  // namespace
 
+namespace gradients {
+namespace {
+
+/// The real parts of complex numbers, if the operand has no others.
+ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
+  const Type type = g.type(operand);
+  if (type.has_rank() && type.shape->back().is_const(2)) return complex;
+  if (!type.has_rank() || !type.shape->back().is_const(1))
+    throw Error(ErrorCode::not_implemented, "the gradient needs to know whether the operand is real or complex");
+  return g.op("Slice", {complex, g.ints({0}), g.ints({1}), g.ints({-1})});
+}
+
+ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
+
+}  // namespace
+
+// The adjoint of a transform is the inverse without its factor 1 / N, and that of an inverse the transform with it.
+Result dft(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const bool inverse = g.attributes().get_int("inverse", 0) != 0, onesided = g.attributes().get_int("onesided", 0) != 0;
+  if (inverse && onesided) throw Error(ErrorCode::not_implemented, "an inverse DFT of one side has no gradient");
+  const int rank = rank_of(g, x);
+  int64_t axis = -2;
+  if (g.input(2) != kNoValue) {
+    const Tensor* constant = g.graph().constant_tensor(g.input(2));
+    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of a DFT needs a constant axis");
+    axis = *constant->data<int64_t>();
+  }
+  axis = normalise_axis(axis, rank);
+  const ValueId places = g.constant(Tensor::scalar<int64_t>(axis)), own = extent_of(g, x, axis);
+  ValueId length = own;
+  if (g.input(1) != kNoValue)
+    length = g.op("Reshape", {g.op("Cast", {g.input(1)}, {{"to", static_cast<int64_t>(DType::int64)}}), g.ints({1})});
+  ValueId flow = g.op("DFT", {dy, g.op("Squeeze", {length}), places}, {{"inverse", int64_t{inverse ? 0 : 1}}});
+  const ValueId count = g.op("Cast", {g.op("Squeeze", {length})}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
+  flow = parts_like(g, inverse ? g.div(flow, count) : g.mul(flow, count), x);
+  if (g.input(1) == kNoValue) return {flow};
+  // What was cut off gets nothing, what was added is dropped.
+  const ValueId pads = g.op("Concat", {g.ints({0}), g.sub(own, length)}, {{"axis", int64_t{0}}});
+  return {g.op("Pad", {flow, pads, kNoValue, g.ints({axis})})};
+}
+
+// Frames that a Gather takes, times the window, transformed.
+Result stft(GradientContext& g) {
+  const ValueId signal = g.input(0), window = g.input(2), dy = g.grad_output(0);
+  const bool flat = rank_of(g, signal) == 2;
+  const ValueId samples = flat ? g.op("Unsqueeze", {signal, g.ints({2})}) : signal;
+  auto as_long = [&](ValueId value) {
+    return g.op("Reshape", {g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::int64)}}), g.ints({})});
+  };
+  const ValueId length = g.input(3) != kNoValue ? as_long(g.input(3)) : g.op("Squeeze", {extent_of(g, window, 0)});
+  auto range = [&](ValueId end) {
+    return g.op("Range", {g.constant(Tensor::scalar<int64_t>(0)), end, g.constant(Tensor::scalar<int64_t>(1))});
+  };
+  const ValueId starts = g.mul(range(g.op("Squeeze", {extent_of(g, dy, 1)})), as_long(g.input(1)));
+  const ValueId places = g.add(g.op("Unsqueeze", {starts, g.ints({1})}), range(length));
+  const ValueId count = g.op("Cast", {length}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
+  const ValueId axis = g.constant(Tensor::scalar<int64_t>(2));
+  const ValueId flow = parts_like(g, g.mul(g.op("DFT", {dy, length, axis}, {{"inverse", int64_t{1}}}), count), samples);
+  const ValueId factors = window == kNoValue ? kNoValue : g.op("Unsqueeze", {window, g.ints({1})});
+  const ValueId frames = factors == kNoValue ? flow : g.mul(flow, factors);
+  ValueId dsignal = g.op("GatherGrad", {frames, places, g.shape_of(samples)}, {{"axis", int64_t{1}}}, "treadle");
+  Result result{flat ? g.reshape_like(dsignal, signal) : dsignal, kNoValue, kNoValue};
+  if (g.wants(2)) {
+    const ValueId taken = g.op("Gather", {samples, places}, {{"axis", int64_t{1}}});
+    result[2] = g.reduce_sum(g.mul(flow, taken), {0, 1, 3}, /*keepdims=*/false);
+  }
+  return result;
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> signal_ops() {
   return {
       {.name = "DFT",
@@ -260,6 +333,7 @@ std::vector<OpDef> signal_ops() {
        .infer = infer_dft,
        .cost = cost,
        .kernels = typed<Dft, float, double, Float16, BFloat16>(),
+       .gradient = gradients::dft,
        .value_inputs = {1, 2}},
       {.name = "STFT",
        .since = {17},
@@ -272,6 +346,7 @@ std::vector<OpDef> signal_ops() {
        .infer = infer_stft,
        .cost = cost,
        .kernels = typed<Stft, float, double, Float16, BFloat16>(),
+       .gradient = gradients::stft,
        .value_inputs = {1, 3}},
   };
 }

@@ -221,6 +221,65 @@ TEST(NetworkGradients, OtherPoolsFollowFiniteDifferences) {
   check_gradients({.op_type = "GlobalMaxPool", .inputs = {x}});
 }
 
+TEST(NetworkGradients, SamplersFollowFiniteDifferences) {
+  const Tensor x = doubles({2, 2, 5, 4}, 1);
+  for (const char* mode : {"linear", "cubic"})
+    for (const char* padding : {"zeros", "border", "reflection"})
+      for (int64_t corners : {0, 1})
+        check_gradients({.op_type = "GridSample",
+                         .inputs = {x, doubles({2, 2, 3, 2}, 2, -1.4, 1.4)},
+                         .attributes = {{"mode", std::string(mode)}, {"padding_mode", std::string(padding)}, {"align_corners", corners}}},
+                        2e-6);
+  check_gradients({.op_type = "AffineGrid", .inputs = {doubles({2, 2, 3}, 1), indices({4}, {2, 1, 3, 2})}});
+  const Tensor rois = Tensor::of<double>(Shape{2, 4}, std::vector<double>{0.3, 0.2, 3.1, 4.2, 1.1, 0.4, 2.9, 3.3});
+  for (const char* mode : {"avg", "max"})
+    check_gradients({.op_type = "RoiAlign",
+                     .inputs = {x, rois, indices({2}, {1, 0})},
+                     .attributes = {{"mode", std::string(mode)}, {"output_height", int64_t{2}}, {"output_width", int64_t{3}}},
+                     .constants = {1}});
+  check_gradients({.op_type = "Col2Im",
+                   .inputs = {doubles({1, 8, 6}, 1), indices({2}, {4, 3}), indices({2}, {2, 2})},
+                   .attributes = {{"pads", Ints{0, 0, 0, 0}}}});
+}
+
+TEST(NetworkGradients, DeformableConvolutionsFollowFiniteDifferences) {
+  check_gradients({.op_type = "DeformConv",
+                   .inputs = {doubles({2, 4, 4, 5}, 1), doubles({2, 2, 2, 2}, 2), doubles({2, 16, 3, 4}, 3, -0.8, 0.8), doubles({2}, 4),
+                              doubles({2, 8, 3, 4}, 5, 0.2, 1)},
+                   .attributes = {{"group", int64_t{2}}, {"offset_group", int64_t{2}}}},
+                  2e-6);
+}
+
+TEST(NetworkGradients, AttentionFollowsFiniteDifferences) {
+  const Tensor q = doubles({2, 4, 3, 2}, 1), k = doubles({2, 2, 3, 2}, 2), v = doubles({2, 2, 3, 5}, 3);
+  check_gradients({.op_type = "Attention", .inputs = {q, k, v}, .attributes = {{"is_causal", int64_t{1}}}});
+  check_gradients({.op_type = "Attention", .inputs = {q, k, v, doubles({3, 3}, 4)}, .attributes = {{"softcap", 2.0F}}});
+  check_gradients({.op_type = "Attention",
+                   .inputs = {doubles({2, 3, 8}, 1), doubles({2, 3, 4}, 2), doubles({2, 3, 4}, 3), Tensor(), doubles({2, 2, 2, 2}, 4),
+                              doubles({2, 2, 2, 2}, 5)},
+                   .attributes = {{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}},
+                   .num_outputs = 3});
+}
+
+TEST(NetworkGradients, FourierTransformsFollowFiniteDifferences) {
+  const Tensor axis = Tensor::scalar<int64_t>(1);
+  for (int64_t length : {4, 6, 9})
+    for (int64_t onesided : {0, 1})
+      check_gradients({.op_type = "DFT",
+                       .inputs = {doubles({2, 6, 1}, 1), Tensor::scalar<int64_t>(length), axis},
+                       .attributes = {{"onesided", onesided}}});
+  check_gradients({.op_type = "DFT", .inputs = {doubles({2, 6, 2}, 1), Tensor(), axis}, .attributes = {{"inverse", int64_t{1}}}});
+  check_gradients({.op_type = "STFT", .inputs = {doubles({1, 12, 1}, 1), Tensor::scalar<int64_t>(3), doubles({6}, 2)}});
+}
+
+TEST(NetworkGradients, TransposedConvolutionsWithComputedPadsFollowFiniteDifferences) {
+  const Tensor x = doubles({1, 2, 3, 4}, 1), w = doubles({2, 2, 3, 2}, 2);
+  for (const char* pad : {"SAME_UPPER", "SAME_LOWER", "VALID"})
+    check_gradients(
+        {.op_type = "ConvTranspose", .inputs = {x, w}, .attributes = {{"auto_pad", std::string(pad)}, {"strides", Ints{2, 3}}}});
+  check_gradients({.op_type = "ConvTranspose", .inputs = {x, w}, .attributes = {{"output_shape", Ints{6, 9}}, {"strides", Ints{2, 2}}}});
+}
+
 // Through the rounding, as if it were not there; nothing where a value was cut off.
 TEST(NetworkGradients, QuantisedValuesPassGradientsStraightThrough) {
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());

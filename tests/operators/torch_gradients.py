@@ -46,19 +46,22 @@ def _recurrent(case: Case, inputs: list) -> list:
     names = a.get("activations") or {"RNN": ["tanh"], "GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}[kind] * 2
     clip = a.get("clip", 0)
 
+    def zeros(*shape: int):
+        return torch.zeros(*shape, dtype=x.dtype)
+
     def bounded(f):
         return (lambda v: f(torch.clamp(v, -clip, clip))) if clip else f
 
     outputs, lasts, cells = [], [], []
     for d in range(w.shape[0]):
         functions = [bounded(_activation(n)) for n in names[d * per : (d + 1) * per]]
-        wb, rb = (bias[d, : gates * hidden], bias[d, gates * hidden :]) if bias is not None else (torch.zeros(gates * hidden), torch.zeros(gates * hidden))
+        wb, rb = (bias[d, : gates * hidden], bias[d, gates * hidden :]) if bias is not None else (zeros(gates * hidden), zeros(gates * hidden))
         rows, h_rows, c_rows = [], [], []
         for b in range(batch):
             length = steps if lengths is None else int(lengths[b])
-            h = h0[d, b] if h0 is not None else torch.zeros(hidden, dtype=x.dtype)
-            c = c0[d, b] if c0 is not None else torch.zeros(hidden, dtype=x.dtype)
-            y = [torch.zeros(hidden, dtype=x.dtype)] * steps
+            h = h0[d, b] if h0 is not None else zeros(hidden)
+            c = c0[d, b] if c0 is not None else zeros(hidden)
+            y = [zeros(hidden)] * steps
             order = range(length - 1, -1, -1) if direction == "reverse" or d == 1 else range(length)
             for t in order:
                 z = w[d] @ x[t, b] + wb
@@ -72,7 +75,7 @@ def _recurrent(case: Case, inputs: list) -> list:
                     h = (1 - update) * functions[1](z[n:] + last) + update * h
                 else:
                     i, o, f, g = (z + r[d] @ h + rb).reshape(4, hidden)
-                    p = peepholes[d].reshape(3, hidden) if peepholes is not None else torch.zeros(3, hidden, dtype=x.dtype)
+                    p = peepholes[d].reshape(3, hidden) if peepholes is not None else zeros(3, hidden)
                     i = functions[0](i + p[0] * c)
                     f = 1 - i if a.get("input_forget", 0) else functions[0](f + p[2] * c)
                     c = f * c + i * functions[1](g)
@@ -118,7 +121,6 @@ def gradients(case: Case, weights: dict[int, np.ndarray], outputs: Sequence[int]
     """Of the outputs' sum with their weights, by the operands; None for an operator that has no definition here."""
     if torch is None or any(v is not None and v.dtype.name not in _NATIVE for v in case.inputs):
         return None
-    torch.set_default_dtype(torch.float64)
     operands = [None if v is None else torch.tensor(np.asarray(v, np.float64) if v.dtype.kind == "f" else v) for v in case.inputs]
     for i in wanted:
         operands[i].requires_grad_()

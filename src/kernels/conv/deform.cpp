@@ -31,6 +31,38 @@ T sample(const T* plane, int64_t H, int64_t W, T h, T w) {
   return (1 - dh) * ((1 - dw) * at(h0, w0) + dw * at(h0, w0 + 1)) + dh * ((1 - dw) * at(h0 + 1, w0) + dw * at(h0 + 1, w0 + 1));
 }
 
+// Calls fn(tap of the offsets, output, place) for every element of row (channel, tap) of image n's columns.
+template <typename T, typename Fn>
+void for_each_place(const DeformParams& p, int64_t n, int64_t row, const T* offset, Fn&& fn) {
+  const Window& w = p.conv.window;
+  const int64_t taps = w.kernel_size(), out = w.out_size(), c = row / taps, tap = row % taps, kh = tap / w.kernel[2],
+                kw = tap % w.kernel[2];
+  const int64_t at = (n * p.offset_group + c / (p.conv.C / p.offset_group)) * taps + tap;
+  const T *dh = offset + 2 * at * out, *dw = dh + out;
+  for (int64_t oh = 0, i = 0; oh < w.out[1]; ++oh) {
+    const T h = static_cast<T>(oh * w.stride[1] + kh * w.dilation[1] - w.pad_begin[1]);
+    for (int64_t ow = 0; ow < w.out[2]; ++ow, ++i)
+      fn(at, i, h + dh[i], static_cast<T>(ow * w.stride[2] + kw * w.dilation[2] - w.pad_begin[2]) + dw[i]);
+  }
+}
+
+// columns[C * taps, out] of image n.
+template <typename T>
+void sample_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, T* columns, ThreadPool* pool) {
+  const Window& w = p.conv.window;
+  const int64_t taps = w.kernel_size(), out = w.out_size();
+  parallel_for(pool, p.conv.C * taps, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, out)), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* plane = x + (n * p.conv.C + row / taps) * w.in_size();
+      T* dst = columns + row * out;
+      for_each_place(p, n, row, offset, [&](int64_t at, int64_t i, T h, T v) {
+        const T value = sample(plane, w.in[1], w.in[2], h, v);
+        dst[i] = mask ? value * mask[at * out + i] : value;
+      });
+    }
+  });
+}
+
 }  // namespace
 
 template <typename T>
@@ -41,29 +73,12 @@ size_t deform_conv_scratch_bytes(const DeformParams& p, int max_threads) {
 template <typename T>
 void deform_conv(const DeformParams& p, const T* x, const T* weights, const T* offset, const T* bias, const T* mask, T* y, void* scratch,
                  int max_threads, ThreadPool* pool) {
-  const Window& w = p.conv.window;
-  const int64_t taps = w.kernel_size(), out = w.out_size(), per_offset_group = p.conv.C / p.offset_group;
+  const int64_t out = p.conv.window.out_size();
   T* columns = static_cast<T*>(scratch);
   void* work = static_cast<std::byte*>(scratch) + columns_bytes<T>(p);
   const GemmShape shape = product_shape(p);
   for (int64_t n = 0; n < p.conv.N; ++n) {
-    parallel_for(pool, p.conv.C * taps, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, out)), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t c = row / taps, tap = row % taps, kh = tap / w.kernel[2], kw = tap % w.kernel[2];
-        const int64_t at = (n * p.offset_group + c / per_offset_group) * taps + tap;
-        const T *dh = offset + 2 * at * out, *dw = dh + out, *factor = mask ? mask + at * out : nullptr;
-        const T* plane = x + (n * p.conv.C + c) * w.in_size();
-        T* dst = columns + row * out;
-        for (int64_t oh = 0, i = 0; oh < w.out[1]; ++oh) {
-          const T h = static_cast<T>(oh * w.stride[1] + kh * w.dilation[1] - w.pad_begin[1]);
-          for (int64_t ow = 0; ow < w.out[2]; ++ow, ++i) {
-            const T value =
-                sample(plane, w.in[1], w.in[2], h + dh[i], static_cast<T>(ow * w.stride[2] + kw * w.dilation[2] - w.pad_begin[2]) + dw[i]);
-            dst[i] = factor ? value * factor[i] : value;
-          }
-        }
-      }
-    });
+    sample_columns(p, n, x, offset, mask, columns, pool);
     for (int64_t g = 0; g < p.conv.group; ++g) {
       Epilogue<T> epilogue;
       if (bias) epilogue.bias = bias + g * shape.M, epilogue.bias_row = 1, epilogue.bias_col = 0;
@@ -73,6 +88,96 @@ void deform_conv(const DeformParams& p, const T* x, const T* weights, const T* o
   }
 }
 
+namespace {
+
+// The products of the backward pass: of the columns' gradient, and of the weights'.
+GemmShape columns_shape(const DeformParams& p) {
+  const GemmShape forward = product_shape(p);
+  GemmShape s;
+  s.M = forward.K, s.K = forward.M, s.N = forward.N;
+  s.a_row = 1, s.a_col = forward.K, s.ldb = s.N, s.ldc = s.N;
+  return s;
+}
+GemmShape weights_shape(const DeformParams& p) {
+  const GemmShape forward = product_shape(p);
+  GemmShape s;
+  s.M = forward.M, s.K = forward.N, s.N = forward.K;
+  s.a_row = s.K, s.ldb = s.K, s.b_transposed = true, s.ldc = s.N;
+  return s;
+}
+
+// What flows from image n's columns into x, the offsets and the mask. A group of offsets is one thread's, and so are its channels.
+template <typename T>
+void scatter_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, const T* flow,
+                     const DeformGradients<T>& d, ThreadPool* pool) {
+  const Window& w = p.conv.window;
+  const int64_t taps = w.kernel_size(), out = w.out_size(), H = w.in[1], W = w.in[2], rows = p.conv.C / p.offset_group * taps;
+  parallel_for(pool, p.offset_group, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * rows; row < end * rows; ++row) {
+      const T* plane = x + (n * p.conv.C + row / taps) * w.in_size();
+      T* dplane = d.x + (n * p.conv.C + row / taps) * w.in_size();
+      for_each_place(p, n, row, offset, [&](int64_t at, int64_t i, T h, T v) {
+        if (!(h > -1 && v > -1 && h < static_cast<T>(H) && v < static_cast<T>(W))) return;
+        const T value = flow[row * out + i], weighted = mask ? value * mask[at * out + i] : value;
+        const int64_t h0 = static_cast<int64_t>(std::floor(h)), w0 = static_cast<int64_t>(std::floor(v));
+        const T dh = h - static_cast<T>(h0), dw = v - static_cast<T>(w0);
+        T by_h = 0, by_w = 0, sum = 0;
+        for (int k = 0; k < 4; ++k) {
+          const int64_t y = h0 + k / 2, z = w0 + k % 2;
+          if (y < 0 || y >= H || z < 0 || z >= W) continue;
+          const T along_h = k / 2 ? dh : 1 - dh, along_w = k % 2 ? dw : 1 - dw, element = plane[y * W + z];
+          dplane[y * W + z] += weighted * along_h * along_w;
+          sum += element * along_h * along_w;
+          by_h += (k / 2 ? element : -element) * along_w, by_w += (k % 2 ? element : -element) * along_h;
+        }
+        d.offset[2 * at * out + i] += weighted * by_h;
+        d.offset[(2 * at + 1) * out + i] += weighted * by_w;
+        if (d.mask) d.mask[at * out + i] += value * sum;
+      });
+    }
+  });
+}
+
+}  // namespace
+
+template <typename T>
+size_t deform_conv_gradient_scratch_bytes(const DeformParams& p, int max_threads) {
+  return columns_bytes<T>(p) +
+         std::max(gemm_scratch_bytes<T>(columns_shape(p), max_threads), gemm_scratch_bytes<T>(weights_shape(p), max_threads));
+}
+
+template <typename T>
+void deform_conv_gradient(const DeformParams& p, const T* x, const T* weights, const T* offset, const T* mask, const T* dy,
+                          const DeformGradients<T>& d, void* scratch, int max_threads, ThreadPool* pool) {
+  T* columns = static_cast<T*>(scratch);
+  void* work = static_cast<std::byte*>(scratch) + columns_bytes<T>(p);
+  const GemmShape forward = product_shape(p);
+  const int64_t out = p.conv.window.out_size(), places = p.conv.N * p.offset_group * p.conv.window.kernel_size() * out;
+  std::fill_n(d.x, p.conv.N * p.conv.C * p.conv.window.in_size(), T{0});
+  std::fill_n(d.weights, p.conv.M * forward.K, T{0});
+  std::fill_n(d.offset, 2 * places, T{0});
+  if (d.mask) std::fill_n(d.mask, places, T{0});
+  for (int64_t n = 0; n < p.conv.N; ++n) {
+    sample_columns(p, n, x, offset, mask, columns, pool);
+    for (int64_t g = 0; g < p.conv.group; ++g) {
+      T* dw = d.weights + g * forward.M * forward.K;
+      gemm_batched<T>(weights_shape(p), {}, dy + (n * p.conv.M + g * forward.M) * out, columns + g * forward.K * out, dw,
+                      {.residual = dw, .residual_row = forward.K}, work, max_threads, pool);
+    }
+    for (int64_t g = 0; g < p.conv.group; ++g)
+      gemm_batched<T>(columns_shape(p), {}, weights + g * forward.M * forward.K, dy + (n * p.conv.M + g * forward.M) * out,
+                      columns + g * forward.K * out, {}, work, max_threads, pool);
+    scatter_columns(p, n, x, offset, mask, static_cast<const T*>(columns), d, pool);
+  }
+}
+
+#define TREADLE_INSTANTIATE(T)                                                                                                         \
+  template size_t deform_conv_gradient_scratch_bytes<T>(const DeformParams&, int);                                                     \
+  template void deform_conv_gradient(const DeformParams&, const T*, const T*, const T*, const T*, const T*, const DeformGradients<T>&, \
+                                     void*, int, ThreadPool*);
+TREADLE_INSTANTIATE(float)
+TREADLE_INSTANTIATE(double)
+#undef TREADLE_INSTANTIATE
 template size_t deform_conv_scratch_bytes<float>(const DeformParams&, int);
 template size_t deform_conv_scratch_bytes<double>(const DeformParams&, int);
 template void deform_conv(const DeformParams&, const float*, const float*, const float*, const float*, const float*, float*, void*, int,

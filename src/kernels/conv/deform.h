@@ -20,4 +20,17 @@ template <typename T>
 void deform_conv(const DeformParams& params, const T* x, const T* weights, const T* offset, const T* bias, const T* mask, T* y,
                  void* scratch, int max_threads, ThreadPool* pool);
 
+template <typename T>
+struct DeformGradients {
+  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< the operands' shapes; mask is null if there is none
+};
+
+template <typename T>
+size_t deform_conv_gradient_scratch_bytes(const DeformParams& params, int max_threads);
+
+/// Gradients of all operands but the bias, from dy[N, M, out].
+template <typename T>
+void deform_conv_gradient(const DeformParams& params, const T* x, const T* weights, const T* offset, const T* mask, const T* dy,
+                          const DeformGradients<T>& gradients, void* scratch, int max_threads, ThreadPool* pool);
+
 }  // namespace treadle::kernels

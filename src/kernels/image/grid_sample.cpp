@@ -43,6 +43,15 @@ struct Axis {
 
   T last() const { return static_cast<T>(extent - 1); }
   // A place outside is moved inside, unless what lies outside is 0.
+  T pad_slope(T x) const {
+    if (!(x < low || x > high)) return 1;
+    if (padding == GridPadding::border) return 0;
+    if (padding == GridPadding::zeros) return 1;
+    const T range = high - low;
+    if (!(range > 0)) return 0;
+    const bool below = x < low, even = std::fmod(std::floor((below ? low - x : x - high) / range), T{2}) == 0;
+    return (below == even) == below ? T{-1} : T{1};
+  }
   T pad(T x) const {
     if (!(x < low || x > high)) return x;
     if (padding == GridPadding::border) return std::clamp(x, T{0}, last());
@@ -57,8 +66,9 @@ struct Axis {
   }
 };
 
+/// @param slope  the derivatives of the weights by the place, kMaxTaps values; null if nobody wants them
 template <typename T>
-AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place) {
+AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* slope = nullptr) {
   const T extent = static_cast<T>(axis.extent);
   T x = p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
   if (p.mode == GridMode::nearest) x = std::nearbyint(x);
@@ -66,7 +76,11 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place) {
   constexpr T kFar = 1e9;
   x = x > -kFar ? std::min(x, kFar) : -kFar;
   // A cubic filter looks beyond the border from where it stands, as in PyTorch; the others move inside first.
-  if (p.mode != GridMode::cubic) x = axis.pad(x);
+  T speed = p.align_corners ? (extent - 1) / 2 : extent / 2;
+  if (p.mode != GridMode::cubic) {
+    speed *= axis.pad_slope(x);
+    x = axis.pad(x);
+  }
   AxisTaps<T> taps;
   int64_t floor = static_cast<int64_t>(x);  // towards zero, and without the call that std::floor is
   if (x < static_cast<T>(floor)) --floor;
@@ -77,14 +91,22 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place) {
   };
   if (p.mode == GridMode::nearest) {
     add(static_cast<int64_t>(x), 1);
+    if (slope) slope[0] = 0;
   } else if (p.mode == GridMode::linear) {
     add(floor, 1 - t), add(floor + 1, t);
+    if (slope) slope[0] = -speed, slope[1] = speed;
   } else {
     // Keys 1981 with a = -3/4, as in PyTorch.
     constexpr T a = T{-0.75};
     auto far = [](T d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
     auto near = [](T d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
     add(floor - 1, far(t + 1)), add(floor, near(t)), add(floor + 1, near(1 - t)), add(floor + 2, far(2 - t));
+    if (slope) {
+      auto far_slope = [](T d) { return (3 * a * d - 10 * a) * d + 8 * a; };
+      auto near_slope = [](T d) { return (3 * (a + 2) * d - 2 * (a + 3)) * d; };
+      slope[0] = speed * far_slope(t + 1), slope[1] = speed * near_slope(t);
+      slope[2] = -speed * near_slope(1 - t), slope[3] = -speed * far_slope(2 - t);
+    }
   }
   return taps;
 }
@@ -158,6 +180,69 @@ void grid_sample(const GridSampleParams& p, const T* x, const T* grid, T* y, Thr
   });
 }
 
+namespace {
+
+/// What one point takes, and the derivatives of what it takes by its places.
+template <typename T>
+struct SlopedTaps {
+  int count = 1;
+  int64_t offset[PointTaps<T>::kMost] = {};
+  T weight[PointTaps<T>::kMost];
+  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // by axis, outermost first
+};
+
+template <typename T>
+void sloped_taps_of_point(const GridSampleParams& p, const T* place, SlopedTaps<T>& all) {
+  all.count = 1, all.offset[0] = 0, all.weight[0] = 1;
+  for (int axis = 0; axis < p.rank; ++axis) all.slope[axis][0] = 1;
+  for (int i = 0; i < p.rank; ++i) {
+    T slope[kMaxTaps];
+    const AxisTaps<T> taps = taps_at(p, Axis<T>(p, i), place[p.rank - 1 - i], slope);
+    const SlopedTaps<T> before = all;
+    all.count = 0;
+    for (int have = 0; have < before.count; ++have) {
+      for (int k = 0; k < taps.count; ++k) {
+        if (taps.index[k] < 0) continue;
+        all.offset[all.count] = before.offset[have] * p.in[i] + taps.index[k];
+        all.weight[all.count] = before.weight[have] * taps.weight[k];
+        for (int axis = 0; axis < p.rank; ++axis)
+          all.slope[axis][all.count] = before.slope[axis][have] * (axis == i ? slope[k] : taps.weight[k]);
+        ++all.count;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void grid_sample_gradient(const GridSampleParams& p, const T* x, const T* grid, const T* dy, T* dx, T* dgrid, ThreadPool* pool) {
+  int64_t plane = 1;
+  for (int i = 0; i < p.rank; ++i) plane *= p.in[i];
+  parallel_for(pool, p.N, 1, [&](int64_t begin, int64_t end) {
+    SlopedTaps<T> taps;
+    for (int64_t n = begin; n < end; ++n) {
+      if (dx) std::fill_n(dx + n * p.C * plane, p.C * plane, T{0});
+      for (int64_t point = 0; point < p.points; ++point) {
+        const int64_t at = (n * p.points + point) * p.rank;
+        sloped_taps_of_point(p, grid + at, taps);
+        T by_axis[GridSampleParams::kMaxRank] = {};
+        for (int64_t c = 0; c < p.C; ++c) {
+          const T flow = dy[(n * p.C + c) * p.points + point];
+          const int64_t image = (n * p.C + c) * plane;
+          for (int k = 0; dx && k < taps.count; ++k) dx[image + taps.offset[k]] += flow * taps.weight[k];
+          for (int axis = 0; axis < p.rank; ++axis) {
+            T sum = 0;
+            for (int k = 0; k < taps.count; ++k) sum += x[image + taps.offset[k]] * taps.slope[axis][k];
+            by_axis[axis] += flow * sum;
+          }
+        }
+        for (int axis = 0; dgrid && axis < p.rank; ++axis) dgrid[at + p.rank - 1 - axis] = by_axis[axis];
+      }
+    }
+  });
+}
+
 template <typename T>
 void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, const T* theta, T* grid, ThreadPool* pool) {
   int64_t points = 1;
@@ -183,6 +268,8 @@ void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, co
 
 template void grid_sample(const GridSampleParams&, const float*, const float*, float*, ThreadPool*);
 template void grid_sample(const GridSampleParams&, const double*, const double*, double*, ThreadPool*);
+template void grid_sample_gradient(const GridSampleParams&, const float*, const float*, const float*, float*, float*, ThreadPool*);
+template void grid_sample_gradient(const GridSampleParams&, const double*, const double*, const double*, double*, double*, ThreadPool*);
 template void affine_grid(int64_t, int, const int64_t*, bool, const float*, float*, ThreadPool*);
 template void affine_grid(int64_t, int, const int64_t*, bool, const double*, double*, ThreadPool*);
 

@@ -25,6 +25,10 @@ struct GridSampleParams {
 template <typename T>
 void grid_sample(const GridSampleParams& params, const T* x, const T* grid, T* y, ThreadPool* pool);
 
+/// dx and dgrid, of the shapes of x and grid, from dy[N, C, points]; null where nobody wants them.
+template <typename T>
+void grid_sample_gradient(const GridSampleParams& params, const T* x, const T* grid, const T* dy, T* dx, T* dgrid, ThreadPool* pool);
+
 /// grid[N, out, rank]: the places that the affine maps theta[N, rank, rank + 1] give to the points of a regular grid.
 template <typename T>
 void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, const T* theta, T* grid, ThreadPool* pool);

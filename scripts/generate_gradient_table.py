@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Writes docs/gradients.md: which operators have gradients, and by how many random cases they were checked.
+
+    PYTHONPATH=build/release/python scripts/generate_gradient_table.py [--treadle build/release/src/cli/treadle] [--cases 40]
+
+Runs tests/operators/fuzz_gradients.py, which needs onnxruntime and, for the second judge, torch. Run it when rules change.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "operators"))
+
+HEAD = """# Gradients
+
+Made by scripts/generate_gradient_table.py; do not edit by hand.
+
+Training differentiates a graph by the rules that stand with the operators (`src/ops`). A rule gives ordinary nodes, or an operator of the treadle domain
+with a kernel of its own (*kernel*). Operators that are decomposed have the gradients of their parts. A node on the way from a parameter to the loss that has
+neither is an error that names it; so is an operand that a rule does not differentiate by. Operators that are constant almost everywhere (Floor, Sign, Hardmax)
+let nothing flow back. Their operands float16 and bfloat16 are cast to float32 for the kernels.
+
+- Broadcasts between symbols: BroadcastGrad sums over the axes that the run finds stretched.
+- QuantizeLinear and DequantizeLinear are straight through: what was rounded gets the gradient as it is, what was cut off gets none; scales have gradients
+  (of blocks: where they are whole).
+- Elements that are equally large share the gradient of a reduction; of Max and Min of two operands the first gets it.
+- Taken as constants: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, caches of RotaryEmbedding, weights of classes in losses.
+
+*Checked* counts cases over random shapes, attributes, broadcasts and opsets: by central differences in float64 / by PyTorch in float64
+(tests/operators/fuzz_gradients.py; a slice runs in the tests). RNN, GRU and LSTM compute float64 in single precision, where differences say little.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--treadle", type=pathlib.Path, default=ROOT / "build" / "release" / "src" / "cli" / "treadle")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "gradients.md")
+    parser.add_argument("--cases", type=int, default=40, help="of each operator")
+    options = parser.parse_args()
+    import fuzz_gradients
+    import torch_gradients
+
+    operators = json.loads(subprocess.run([options.treadle, "operators", "--json"], capture_output=True, text=True, check=True).stdout)
+    kernels = {o["name"].removesuffix("Grad") for o in operators if o["domain"] == "treadle" and o["name"].endswith("Grad")}
+    kernels |= {"Conv", "AveragePool", "LpPool"}
+    tally = fuzz_gradients.fuzz(range(options.cases))
+    if wrong := [f for f in tally.findings if f.startswith("wrong")]:
+        sys.exit("\n".join(wrong))
+    text = [HEAD]
+    for domain in ("ai.onnx", "com.microsoft"):
+        rows = []
+        for operator in (o for o in operators if o["domain"] == domain):
+            name, found = operator["name"], tally.ops.get(operator["name"], {}) if domain == "ai.onnx" else {}
+            if name in fuzz_gradients.FLAT and operator["gradient"]:
+                rule = "nothing flows"
+            elif operator["gradient"]:
+                rule = "kernel" if name in kernels else "nodes"
+            elif "decomposed" in operator["realisation"] and "kernel" not in operator["realisation"]:
+                rule = "of its parts"
+            else:
+                continue
+            differences = 0 if name in torch_gradients.ONLY else found.get("same", 0)
+            checked = f"{differences} / {found.get('torch', 0)}" if found else ""
+            rows.append(f"| {name} | {rule} | {checked} |")
+        text += [f"\n## {domain}\n", "| operator | rule | checked |", "|---|---|---|", *rows]
+    text.append(f"\n{sum(c['same'] for c in tally.ops.values())} cases agree by one judge or both, {tally.verdicts['torch']} of them with PyTorch.")
+    options.output.write_text("\n".join(text) + "\n")
+    print(f"{options.output}: {sum(tally.verdicts.values())} cases")
+
+
+if __name__ == "__main__":
+    main()
