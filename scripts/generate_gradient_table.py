@@ -24,6 +24,8 @@ with a kernel of its own (*kernel*). Operators that are decomposed have the grad
 neither is an error that names it; so is an operand that a rule does not differentiate by. Operators that are constant almost everywhere (Floor, Sign, Hardmax)
 let nothing flow back. Their operands float16 and bfloat16 are cast to float32 for the kernels.
 
+- If, Loop and Scan: bodies are differentiated and computed again on the way back; the forward node keeps the states of its iterations. A body that draws
+  random numbers is an error, and so are states whose shapes change from iteration to iteration.
 - Broadcasts between symbols: BroadcastGrad sums over the axes that the run finds stretched.
 - QuantizeLinear and DequantizeLinear are straight through: what was rounded gets the gradient as it is, what was cut off gets none; scales have gradients
   (of blocks: where they are whole).
@@ -57,6 +59,8 @@ def main() -> None:
             name, found = operator["name"], tally.ops.get(operator["name"], {}) if domain == "ai.onnx" else {}
             if name in fuzz_gradients.FLAT and operator["gradient"]:
                 rule = "nothing flows"
+            elif operator["realisation"] == "executor":
+                rule = "of its bodies"
             elif operator["gradient"]:
                 rule = "kernel" if name in kernels else "nodes"
             elif "decomposed" in operator["realisation"] and "kernel" not in operator["realisation"]:

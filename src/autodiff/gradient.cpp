@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "autodiff/control_flow.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -69,7 +70,8 @@ class Backward {
   void check_rules() const {
     std::string missing;
     for (NodeId id : forward_)
-      if (const Node& node = graph_.node(id); on_path(node) && !node.op->gradient) missing += "\n    " + describe(node);
+      if (const Node& node = graph_.node(id); on_path(node) && !node.op->gradient && node.op->control_flow == ControlFlow::none)
+        missing += "\n    " + describe(node);
     if (!missing.empty())
       throw Error(ErrorCode::not_implemented, "these nodes stand between the parameters and the loss and have no gradient rule:" + missing);
   }
@@ -160,10 +162,11 @@ class Backward {
     if (!any) return;
     std::vector<bool> wanted;
     for (ValueId input : graph_.node(id).inputs) wanted.push_back(input != kNoValue && depends_[index_of(input)]);
-    GradientContext context(graph_, id, grads, std::move(wanted));
+    GradientContext context(graph_, id, grads, wanted);
     std::vector<ValueId> flows;
     try {
-      flows = graph_.node(id).op->gradient(context);
+      const OpDef& op = *graph_.node(id).op;
+      flows = op.gradient ? op.gradient(context) : differentiate_bodies(graph_, id, grads, wanted);
     } catch (Error& error) {
       throw error.add_context(describe(graph_.node(id)) + ", during differentiation", describe_operands(graph_, graph_.node(id)));
     }

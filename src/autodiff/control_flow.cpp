@@ -1,0 +1,330 @@
+#include "autodiff/control_flow.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "autodiff/gradient.h"
+#include "graph/gradient.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "treadle/error.h"
+
+namespace treadle::autodiff {
+namespace {
+
+void refuse_random(const Graph& body) {
+  for (NodeId id : body.order()) {
+    const Node& node = body.node(id);
+    if (node.op && !node.op->deterministic)
+      throw Error(ErrorCode::not_implemented,
+                  describe(node) + ": random numbers in a body have no gradient, which computes the body again");
+    for (const Body& inner : node.bodies) refuse_random(*inner.graph);
+  }
+}
+
+/// A copy of a body that its backward pass is added to.
+class BackwardBody {
+ public:
+  BackwardBody(const Node& node, const Body& source) : attribute_(source.attribute), graph_(source.graph->clone()) {
+    refuse_random(*graph_);
+    for (const auto& [inside, place] : source.captures)
+      captures_.emplace_back(inside, node.inputs[static_cast<size_t>(node.num_formal_inputs + place)]);
+    forward_outputs_ = graph_->outputs;
+    num_formal_ = graph_->inputs.size() - captures_.size();
+  }
+
+  Graph& graph() { return *graph_; }
+  ValueId output(size_t i) const { return forward_outputs_[i]; }
+  size_t num_formal() const { return num_formal_; }
+  ValueId formal(size_t i) const { return graph_->inputs[i]; }
+  std::vector<ValueId> inside_of(ValueId outer) const {
+    std::vector<ValueId> found;
+    for (const auto& [inside, from] : captures_)
+      if (from == outer) found.push_back(inside);
+    return found;
+  }
+  ValueId capture(ValueId outer, const Type& type) {
+    const ValueId inside = graph_->add_input(graph_->unique_name("captured"), type);
+    captures_.emplace_back(inside, outer);
+    return inside;
+  }
+  ValueId add_formal(const Type& type) {
+    const ValueId made = graph_->add_input(graph_->unique_name("gradient"), type);
+    graph_->inputs.pop_back();
+    return made;
+  }
+  /// Formal inputs in their final order; captures follow.
+  void set_formal(std::vector<ValueId> formal) {
+    for (const auto& capture : captures_) formal.push_back(capture.first);
+    graph_->inputs = std::move(formal);
+  }
+
+  void want(ValueId y, ValueId grad) { ys_.push_back(y), grads_.push_back(grad); }
+  /// The gradients of some values, zeros where nothing flows.
+  std::vector<ValueId> gradients(const std::vector<ValueId>& xs) {
+    std::vector<ValueId> found = add_gradients(*graph_, ys_, grads_, xs);
+    for (size_t i = 0; i < xs.size(); ++i)
+      if (found[i] == kNoValue) found[i] = zeros_like(xs[i]);
+    return found;
+  }
+  ValueId zeros_like(ValueId like) {
+    Tensor zero(DType::float64, Shape{});
+    *zero.data<double>() = 0;
+    const ValueId number = add("Cast", {graph_->add_constant("zero", zero)}, {{"to", static_cast<int64_t>(graph_->type(like).dtype)}});
+    return add("Expand", {number, add("Shape", {like})});
+  }
+  ValueId add(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    const NodeId id = graph_->add_node({.op_type = std::string(op_type), .inputs = std::move(inputs), .attributes = std::move(attributes)});
+    infer_node(*graph_, id);
+    return graph_->node(id).outputs[0];
+  }
+  void set_outputs(const std::vector<ValueId>& outputs) {
+    graph_->outputs.clear();
+    graph_->output_names.clear();
+    graph_->declared_outputs.clear();
+    for (ValueId output : outputs) {
+      // An output of its own, also of a value that is an input or stands there twice.
+      graph_->outputs.push_back(add("Identity", {output}));
+      graph_->output_names.push_back(graph_->value(graph_->outputs.back()).name);
+    }
+  }
+  /// Gives the body to a node of the enclosing graph.
+  void attach(Graph& outer, NodeId id) {
+    Body body{attribute_, std::move(graph_), {}};
+    for (const auto& [inside, from] : captures_) {
+      const Node& node = outer.node(id);
+      const auto begin = node.inputs.begin() + node.num_formal_inputs;
+      const auto found = std::find(begin, node.inputs.end(), from);
+      const int place = found != node.inputs.end() ? static_cast<int>(found - begin) : outer.add_capture(id, from);
+      body.captures.emplace_back(inside, place);
+    }
+    outer.node(id).bodies.push_back(std::move(body));
+  }
+
+ private:
+  std::string attribute_;
+  std::unique_ptr<Graph> graph_;
+  std::vector<std::pair<ValueId, ValueId>> captures_;  // inside, outside
+  std::vector<ValueId> forward_outputs_, ys_, grads_;
+  size_t num_formal_ = 0;
+};
+
+/// The operands that are captures, each once, of which gradients are wanted.
+std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& wanted) {
+  std::vector<ValueId> found;
+  for (size_t i = static_cast<size_t>(node.num_formal_inputs); i < node.inputs.size(); ++i)
+    if (wanted[i] && std::find(found.begin(), found.end(), node.inputs[i]) == found.end()) found.push_back(node.inputs[i]);
+  return found;
+}
+
+/// Places the gradients of captures at their operands.
+void place_captures(const Node& node, const std::vector<ValueId>& captured, std::span<const ValueId> grads, std::vector<ValueId>& result) {
+  for (size_t k = 0; k < captured.size(); ++k) {
+    const auto at = std::find(node.inputs.begin() + node.num_formal_inputs, node.inputs.end(), captured[k]);
+    result[static_cast<size_t>(at - node.inputs.begin())] = grads[k];
+  }
+}
+
+/// The gradients of one captured value, whatever inputs of the body stand for it.
+ValueId sum_inside(BackwardBody& body, const std::vector<ValueId>& inside, std::span<const ValueId> grads) {
+  ValueId sum = grads[0];
+  for (size_t i = 1; i < inside.size(); ++i) sum = body.add("Add", {sum, grads[i]});
+  return sum;
+}
+
+std::vector<ValueId> differentiate_if(Graph& graph, NodeId id, std::span<const ValueId> grads, const std::vector<bool>& wanted) {
+  const std::vector<ValueId> captured = wanted_captures(graph.node(id), wanted);
+  std::vector<ValueId> result(graph.node(id).inputs.size(), kNoValue);
+  if (captured.empty()) return result;
+  const NodeId back = graph.add_node({.op_type = graph.node(id).op_type,
+                                      .inputs = {graph.node(id).inputs[0]},
+                                      .name = graph.node(id).name + "_grad",
+                                      .num_outputs = static_cast<int>(captured.size())});
+  for (size_t branch = 0; branch < graph.node(id).bodies.size(); ++branch) {
+    BackwardBody body(graph.node(id), graph.node(id).bodies[branch]);
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (grads[i] != kNoValue) body.want(body.output(i), body.capture(grads[i], graph.type(grads[i])));
+    std::vector<ValueId> outputs;
+    for (ValueId outer : captured) {
+      const std::vector<ValueId> inside = body.inside_of(outer);
+      outputs.push_back(inside.empty() ? body.zeros_like(body.capture(outer, graph.type(outer))) : kNoValue);
+    }
+    std::vector<ValueId> xs;
+    for (ValueId outer : captured)
+      for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
+    const std::vector<ValueId> found = body.gradients(xs);
+    for (size_t k = 0, at = 0; k < captured.size(); ++k) {
+      const std::vector<ValueId> inside = body.inside_of(captured[k]);
+      if (outputs[k] == kNoValue) outputs[k] = sum_inside(body, inside, std::span(found).subspan(at));
+      at += inside.size();
+    }
+    body.set_outputs(outputs);
+    body.attach(graph, back);
+  }
+  infer_node(graph, back);
+  place_captures(graph.node(id), captured, graph.node(back).outputs, result);
+  return result;
+}
+
+int64_t entry(const std::vector<int64_t>& values, size_t i) { return i < values.size() ? values[i] : 0; }
+
+/// How a Loop or a Scan lays out its operands and its body's.
+struct Iteration {
+  size_t states = 0, scanned = 0;             // carried values; scanned inputs
+  size_t first_state = 0, first_output = 0;   // of the body: the state's first formal input, its first output
+  size_t first_operand = 0, num_stacked = 0;  // of the node: the first initial state; formal inputs that are kept of every iteration
+};
+
+class BackwardScan {
+ public:
+  BackwardScan(Graph& graph, NodeId id, std::span<const ValueId> grads, const std::vector<bool>& wanted)
+      : graph_(graph), id_(id), grads_(grads), wanted_(wanted), context_(graph, id, grads) {
+    const Node& node = graph.node(id);
+    if (node.op->control_flow == ControlFlow::scan) {
+      it_.scanned = static_cast<size_t>(node.attributes.get_int("num_scan_inputs"));
+      it_.states = static_cast<size_t>(node.num_formal_inputs) - it_.scanned;
+      it_.num_stacked = it_.states;
+    } else {
+      it_ = {
+          .states = static_cast<size_t>(std::max(node.num_formal_inputs - 2, 0)), .first_state = 2, .first_output = 1, .first_operand = 2};
+      it_.num_stacked = it_.states + 2;
+    }
+  }
+
+  std::vector<ValueId> run() {
+    num_outputs_ = graph_.node(id_).bodies[0].graph->outputs.size() - it_.first_output;
+    const std::vector<ValueId> stacked = keep_inputs();
+    BackwardBody body(graph_.node(id_), graph_.node(id_).bodies[0]);
+    const std::vector<ValueId> captured = wanted_captures(graph_.node(id_), wanted_);
+    std::vector<ValueId> initial, formal, xs;
+    std::vector<size_t> floats, scans;  // states that have gradients; scanned inputs whose gradients are wanted
+    for (size_t j = 0; j < it_.states; ++j) {
+      const ValueId inside = body.formal(it_.first_state + j);
+      if (!is_float(body.graph().type(inside).dtype)) continue;
+      floats.push_back(j), xs.push_back(inside);
+      const ValueId flow = j < grads_.size() ? grads_[j] : kNoValue;
+      initial.push_back(flow != kNoValue ? flow : ops::zeros_like(context_, graph_.node(id_).inputs[it_.first_operand + j]));
+      formal.push_back(body.add_formal(body.graph().type(inside)));
+      body.want(body.output(it_.first_output + j), formal.back());
+    }
+    for (ValueId outer : captured) {
+      initial.push_back(ops::zeros_like(context_, outer));
+      formal.push_back(body.add_formal(graph_.type(outer)));
+      for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
+    }
+    const std::vector<ValueId> carried = formal;
+    for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i) formal.push_back(body.formal(i));
+    for (size_t m = 0; m < it_.scanned; ++m)
+      if (wanted_[it_.states + m]) scans.push_back(m), xs.push_back(body.formal(it_.states + m));
+    std::vector<ValueId> inputs = initial;
+    inputs.insert(inputs.end(), stacked.begin(), stacked.end());
+    std::vector<int64_t> axes(stacked.size(), 0), directions(stacked.size(), 1);
+    add_scanned(body, inputs, formal, axes, directions);
+    // The gradients of one iteration.
+    const std::vector<ValueId> found = body.gradients(xs);
+    std::vector<ValueId> outputs(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(floats.size()));
+    size_t at = floats.size();
+    for (size_t k = 0; k < captured.size(); ++k) {
+      const std::vector<ValueId> inside = body.inside_of(captured[k]);
+      outputs.push_back(body.add("Add", {carried[floats.size() + k], sum_inside(body, inside, std::span(found).subspan(at))}));
+      at += inside.size();
+    }
+    outputs.insert(outputs.end(), found.begin() + static_cast<std::ptrdiff_t>(at), found.end());
+    body.set_outputs(outputs);
+    body.set_formal(std::move(formal));
+    const std::vector<ValueId> made = add_scan(body, std::move(inputs), axes, directions, scans, outputs.size());
+
+    std::vector<ValueId> result(graph_.node(id_).inputs.size(), kNoValue);
+    for (size_t i = 0; i < floats.size(); ++i) result[it_.first_operand + floats[i]] = made[i];
+    place_captures(graph_.node(id_), captured, std::span(made).subspan(floats.size()), result);
+    for (size_t i = 0; i < scans.size(); ++i) result[it_.states + scans[i]] = made[floats.size() + captured.size() + i];
+    return result;
+  }
+
+ private:
+  /// Makes outputs of the body's inputs, stacked over the iterations.
+  std::vector<ValueId> keep_inputs() {
+    Node& node = graph_.node(id_);
+    Graph& body = *node.bodies[0].graph;
+    for (const char* name : {"scan_output_axes", "scan_output_directions"}) {
+      if (!node.attributes.has(name)) continue;
+      std::vector<int64_t> values = node.attributes.get_ints(name);
+      values.resize(num_outputs_ - it_.states + it_.num_stacked, 0);
+      node.attributes.set(name, std::move(values));
+    }
+    for (size_t i = 0; i < it_.num_stacked; ++i) {
+      const NodeId copy = body.add_node({.op_type = "Identity", .inputs = {body.inputs[i]}});
+      infer_node(body, copy);
+      body.outputs.push_back(body.node(copy).outputs[0]);
+      body.output_names.push_back(body.value(body.outputs.back()).name);
+      if (!body.declared_outputs.empty()) body.declared_outputs.emplace_back();
+    }
+    std::vector<ValueId> stacked;
+    for (size_t i = 0; i < it_.num_stacked; ++i) stacked.push_back(ops::require_output(context_, num_outputs_ + i));
+    return stacked;
+  }
+
+  /// The scanned inputs again, and the gradients of the scanned outputs, last iteration first.
+  void add_scanned(BackwardBody& body, std::vector<ValueId>& inputs, std::vector<ValueId>& formal, std::vector<int64_t>& axes,
+                   std::vector<int64_t>& directions) {
+    const Attributes& attributes = graph_.node(id_).attributes;
+    for (size_t m = 0; m < it_.scanned; ++m) {
+      inputs.push_back(graph_.node(id_).inputs[it_.states + m]);
+      axes.push_back(entry(attributes.get_ints("scan_input_axes"), m));
+      directions.push_back(1 - entry(attributes.get_ints("scan_input_directions"), m));
+    }
+    for (size_t k = it_.states; k < num_outputs_; ++k) {
+      if (k >= grads_.size() || grads_[k] == kNoValue) continue;
+      const ValueId y = body.output(it_.first_output + k);
+      inputs.push_back(grads_[k]);
+      formal.push_back(body.add_formal(body.graph().type(y)));
+      body.want(y, formal.back());
+      axes.push_back(entry(attributes.get_ints("scan_output_axes"), k - it_.states));
+      directions.push_back(1 - entry(attributes.get_ints("scan_output_directions"), k - it_.states));
+    }
+  }
+
+  std::vector<ValueId> add_scan(BackwardBody& body, std::vector<ValueId> inputs, const std::vector<int64_t>& axes,
+                                const std::vector<int64_t>& directions, const std::vector<size_t>& scans, size_t num_outputs) {
+    const Attributes& forward = graph_.node(id_).attributes;
+    Attributes attributes{
+        {"num_scan_inputs", static_cast<int64_t>(axes.size())}, {"scan_input_axes", axes}, {"scan_input_directions", directions}};
+    std::vector<int64_t> output_axes, output_directions;
+    for (size_t m : scans) {
+      output_axes.push_back(entry(forward.get_ints("scan_input_axes"), m));
+      output_directions.push_back(1 - entry(forward.get_ints("scan_input_directions"), m));
+    }
+    if (!scans.empty()) {
+      attributes.set("scan_output_axes", std::move(output_axes));
+      attributes.set("scan_output_directions", std::move(output_directions));
+    }
+    const NodeId back = graph_.add_node({.op_type = "Scan",
+                                         .inputs = std::move(inputs),
+                                         .attributes = std::move(attributes),
+                                         .name = graph_.node(id_).name + "_grad",
+                                         .num_outputs = static_cast<int>(num_outputs)});
+    body.attach(graph_, back);
+    infer_node(graph_, back);
+    return graph_.node(back).outputs;
+  }
+
+  Graph& graph_;
+  NodeId id_;
+  std::span<const ValueId> grads_;
+  const std::vector<bool>& wanted_;
+  GradientContext context_;
+  Iteration it_;
+  size_t num_outputs_ = 0;  // of the node, before inputs are kept
+};
+
+}  // namespace
+
+std::vector<ValueId> differentiate_bodies(Graph& graph, NodeId id, std::span<const ValueId> grads, const std::vector<bool>& wanted) {
+  if (graph.node(id).op->control_flow == ControlFlow::if_) return differentiate_if(graph, id, grads, wanted);
+  return BackwardScan(graph, id, grads, wanted).run();
+}
+
+}  // namespace treadle::autodiff
