@@ -37,8 +37,32 @@ def digits() -> nn.Module:
                          nn.Flatten(), nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+class CausalAttention(architectures.Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, c = x.shape
+        q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        later = torch.full((t, t), -1e9).triu(1)
+        weights = torch.softmax(q @ k.transpose(-2, -1) / (c // self.heads) ** 0.5 + later, -1)
+        return self.out((weights @ v).transpose(1, 2).reshape(n, t, c))
+
+
+class Gpt(nn.Module):
+    """A language model of characters, 10.7 million parameters."""
+
+    def __init__(self, width: int = 384, heads: int = 6, layers: int = 6, vocabulary: int = 96) -> None:
+        super().__init__()
+        self.characters, self.positions = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(1, 128, width) * 0.1)
+        self.body, self.norm, self.head = architectures.Transformer(width, heads, layers, True), nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.body.attention = nn.ModuleList(CausalAttention(width, heads) for _ in range(layers))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.body(self.characters(ids) + self.positions)))
+
+
 architectures.ARCHITECTURES["digits"] = (digits, lambda batch: torch.randn(batch, 1, 28, 28))
-CASES = {"mlp": 64, "digits": 64, "resnet18": 8, "mobilenet_v2": 8, "vit_tiny": 8, "minilm6": 4, "unet": 4, "convnext_atto": 8}
+architectures.ARCHITECTURES["gpt"] = (Gpt, lambda batch: torch.randint(0, 96, (batch, 128)))
+CASES = {"mlp": 64, "digits": 64, "resnet18": 8, "mobilenet_v2": 8, "vit_tiny": 8, "minilm6": 4, "gpt": 8, "lstm": 8, "unet": 4, "convnext_atto": 8}
+OF_CLASSES = {"minilm6": None, "lstm": None, "gpt": -1}  # the axis of classes, where it is not 1; none: a mean of squares
 RATE, MOMENTUM = 1e-3, 0.9
 
 
@@ -59,16 +83,20 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
     model = exported(module, x)
     with torch.no_grad():
         y = module(x)
-    scores = y.dim() in (2, 4)
-    labels = torch.randint(0, y.shape[1], (batch, *y.shape[2:])) if scores else torch.randn(y.shape)
-    loss_of = nn.CrossEntropyLoss() if scores else nn.MSELoss()
+    axis = OF_CLASSES.get(name, 1)
+    if axis is None:
+        labels, loss_of = torch.randn(y.shape), nn.MSELoss()
+    else:
+        extents = list(y.shape)
+        labels, entropy = torch.randint(0, extents.pop(axis), extents), nn.CrossEntropyLoss()
+        loss_of = entropy if axis == 1 else lambda scores, wanted: entropy(scores.flatten(0, -2), wanted.flatten())
 
     options = treadle.SessionOptions()
     if args.profile:
         options.enable_profiling, options.profile_file_prefix = True, args.profile
     start = time.perf_counter()
-    trainer = Trainer(model, loss="softmax_cross_entropy" if scores else "mean_squared_error", learning_rate=RATE, momentum=MOMENTUM,
-                      num_threads=args.threads, sess_options=options)
+    of_classes = {"loss": "mean_squared_error"} if axis is None else {"class_axis": axis}
+    trainer = Trainer(model, learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads, sess_options=options, **of_classes)
     feeds, answers = {"x": x.numpy()}, labels.numpy()
     trainer.step(feeds, answers)
     first = time.perf_counter() - start

@@ -228,6 +228,18 @@ bool LayoutPass::conv_transpose(const Node& node) {
   return true;
 }
 
+/// Whether a value that the model itself moves to channels second is an image. Joint graphs are full of such Transposes, of the operands of
+/// products: there it has to be read by a convolution or a pool.
+bool LayoutPass::begins_region(ValueId id) const {
+  using How = ChannelsLast::How;
+  const std::vector<Use>& uses = g_.value(id).uses;
+  return !weights_change_ || std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+    const Node& reader = g_.node(use.node);
+    const How how = reader.op ? reader.op->channels_last.how : How::by_element;
+    return how == How::convolution || how == How::input_gradient || how == How::weights_gradient || how == How::window;
+  });
+}
+
 // Transposes of the model itself: those into and out of channels innermost vanish.
 bool LayoutPass::transpose(const Node& node) {
   if (!is_any_image(node.inputs[0])) return false;
@@ -250,7 +262,7 @@ bool LayoutPass::transpose(const Node& node) {
     }
     return true;
   }
-  if (perm == channels_first_order(r)) set_moved(out, in);
+  if (perm == channels_first_order(r) && begins_region(out)) set_moved(out, in);
   return false;
 }
 

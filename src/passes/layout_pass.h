@@ -47,6 +47,7 @@ class LayoutPass {
   bool conv(const Node& node);
   bool quantised_conv(const Node& node);
   bool conv_transpose(const Node& node);
+  bool begins_region(ValueId id) const;
   bool transpose(const Node& node);
   /// Whether the operand can follow an image of rank r.
   bool can_follow(ValueId id, int r) const;
