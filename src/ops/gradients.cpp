@@ -63,6 +63,20 @@ ValueId per_channel(GradientContext& g, ValueId parameter, int rank) {
   return g.op("Unsqueeze", {parameter, g.ints(std::move(axes))});
 }
 
+ValueId widened(GradientContext& g, ValueId value) {
+  if (value == kNoValue || (g.type(value).dtype != DType::float16 && g.type(value).dtype != DType::bfloat16)) return value;
+  return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}});
+}
+
+std::vector<ValueId> narrowed(GradientContext& g, std::vector<ValueId> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == kNoValue || g.input(i) == kNoValue) continue;
+    const DType dtype = g.type(g.input(i)).dtype;
+    if (g.type(values[i]).dtype != dtype) values[i] = g.op("Cast", {values[i]}, {{"to", static_cast<int64_t>(dtype)}});
+  }
+  return values;
+}
+
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy) { return g.op("Where", {condition, dy, g.scalar(0, dy)}); }
 
 namespace gradients {

@@ -27,6 +27,10 @@ ValueId zeros_like(GradientContext& g, ValueId like);
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
 /// [C] as [C, 1, 1 ...], for tensors of `rank` axes.
 ValueId per_channel(GradientContext& g, ValueId parameter, int rank);
+/// The value as float32 if it has 16 bits: statistics of rows lose too much in those.
+ValueId widened(GradientContext& g, ValueId value);
+/// Each value in the dtype of the input at its place.
+std::vector<ValueId> narrowed(GradientContext& g, std::vector<ValueId> values);
 /// dy where the condition holds, else 0.
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy);
 /// The rank of a value. @throws Error(not_implemented) if it is unknown.

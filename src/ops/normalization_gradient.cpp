@@ -100,7 +100,7 @@ Result batch_normalization(GradientContext& g) {
 // With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. Of n elements the mean and 1 / std
 // have the slopes 1 / n and -xhat / (n std^2).
 Result layer_normalization(GradientContext& g) {
-  const ValueId x = g.input(0), scale = g.input(1), bias = g.input(2), dy = g.grad_output(0);
+  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
   const int rank = rank_of(g, x);
   std::vector<int64_t> axes;
   for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
@@ -125,7 +125,7 @@ Result layer_normalization(GradientContext& g) {
     if (i == 2) spread = g.neg(g.div(g.mul(spread, normalised), g.mul(deviation, deviation)));
     result[0] = result[0] == kNoValue ? spread : g.add(result[0], spread);
   }
-  return result;
+  return narrowed(g, std::move(result));
 }
 
 }  // namespace gradients

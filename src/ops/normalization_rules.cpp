@@ -10,7 +10,7 @@ double epsilon_of(const GradientContext& g) { return static_cast<double>(g.attri
 
 // x in [N, groups, -1]; with xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std
 Result normalize_groups(GradientContext& g, int64_t groups) {
-  const ValueId x = g.input(0), scale = g.input(1), dy = g.grad_output(0);
+  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   const int rank = rank_of(g, x);
   auto grouped = [&](ValueId value) { return g.op("Reshape", {value, g.ints({0, groups, -1})}); };
   const std::vector<int64_t> last{2};
@@ -22,7 +22,8 @@ Result normalize_groups(GradientContext& g, int64_t groups) {
   const ValueId dx = g.div(g.sub(g.sub(d, mean_over(g, d, last)), slope), deviation);
   std::vector<int64_t> axes{0};
   for (int axis = 2; axis < rank; ++axis) axes.push_back(axis);
-  return {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalised, x)), axes, false), g.reduce_sum(dy, axes, false)};
+  return narrowed(
+      g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalised, x)), axes, false), g.reduce_sum(dy, axes, false)});
 }
 
 /// The mean over `below` channels before an element's and `above` behind it, and itself; channels that are not there count as 0.
@@ -45,41 +46,41 @@ Result group_normalization(GradientContext& g) { return normalize_groups(g, g.at
 
 // With n = x / rms of a row and d = dy scale: dx = (d - n mean(d n)) / rms
 Result rms_normalization(GradientContext& g) {
-  const ValueId x = g.input(0), scale = g.input(1), dy = g.grad_output(0);
+  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   const int rank = rank_of(g, x);
   std::vector<int64_t> axes;
   for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
   const ValueId root = g.op("Sqrt", {g.add(mean_over(g, g.mul(x, x), axes), g.scalar(epsilon_of(g), x))});
   const ValueId n = g.div(x, root), d = g.mul(dy, scale);
-  return {g.div(g.sub(d, g.mul(n, mean_over(g, g.mul(d, n), axes))), root), g.unbroadcast(g.mul(dy, n), scale)};
+  return narrowed(g, {g.div(g.sub(d, g.mul(n, mean_over(g, g.mul(d, n), axes))), root), g.unbroadcast(g.mul(dy, n), scale)});
 }
 
 // y = c / (s + 1e-9) with c = x - mean and s = sqrt(mean(c^2)): dc = (dy - c / s mean(dy y)) / (s + 1e-9), dx = dc - mean(dc)
 Result mean_variance_normalization(GradientContext& g) {
-  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const std::vector<int64_t> axes = g.attributes().has("axes") ? g.attributes().get_ints("axes") : std::vector<int64_t>{0, 2, 3};
   const ValueId centred = g.sub(x, mean_over(g, x, axes)), zero = g.scalar(0, x);
   const ValueId deviation = g.op("Sqrt", {mean_over(g, g.mul(centred, centred), axes)});
   const ValueId safe = g.op("Where", {g.op("Equal", {deviation, zero}), g.scalar(1, x), deviation});
-  const ValueId slope = g.mul(g.div(centred, safe), mean_over(g, g.mul(dy, g.output(0)), axes));
+  const ValueId slope = g.mul(g.div(centred, safe), mean_over(g, g.mul(dy, widened(g, g.output(0))), axes));
   const ValueId dc = g.div(g.sub(dy, slope), g.add(deviation, g.scalar(1e-9, x)));
-  return {g.sub(dc, mean_over(g, dc, axes))};
+  return narrowed(g, {g.sub(dc, mean_over(g, dc, axes))});
 }
 
 // y = x / n: dx = (dy - s sum(dy y)) / n with s = y for p = 2 and sign(x) for p = 1; 0 where n is.
 Result lp_normalization(GradientContext& g) {
-  const ValueId x = g.input(0), y = g.output(0), dy = g.grad_output(0);
+  const ValueId x = widened(g, g.input(0)), y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const ValueId axis = g.ints({g.attributes().get_int("axis", -1)});
   const bool one = g.attributes().get_int("p", 2) == 1;
   const ValueId norm = g.op(one ? "ReduceL1" : "ReduceL2", {x, axis}), none = g.op("Equal", {norm, g.scalar(0, x)});
   const ValueId flow = g.sub(dy, g.mul(one ? g.op("Sign", {x}) : y, g.op("ReduceSum", {g.mul(dy, y), axis})));
-  return {g.op("Where", {none, g.scalar(0, x), g.div(flow, g.op("Where", {none, g.scalar(1, x), norm}))})};
+  return narrowed(g, {g.op("Where", {none, g.scalar(0, x), g.div(flow, g.op("Where", {none, g.scalar(1, x), norm}))})});
 }
 
 // y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)), with the mean over the
 // channels that an element was part of.
 Result lrn(GradientContext& g) {
-  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const int64_t size = g.attributes().get_int("size", 1), below = (size - 1) / 2, above = size / 2;
   const auto number = [&](std::string_view name, float otherwise) {
     return static_cast<double>(g.attributes().get_float(name, otherwise));
@@ -89,7 +90,7 @@ Result lrn(GradientContext& g) {
   const ValueId s = g.add(g.mul(mean, g.scalar(alpha, x)), g.scalar(bias, x));
   const ValueId direct = g.mul(dy, g.op("Pow", {s, g.scalar(-beta, x)}));
   const ValueId spread = mean_of_channels(g, g.mul(g.div(direct, s), x), above, below);
-  return {g.sub(direct, g.mul(g.mul(x, g.scalar(2 * alpha * beta, x)), spread))};
+  return narrowed(g, {g.sub(direct, g.mul(g.mul(x, g.scalar(2 * alpha * beta, x)), spread))});
 }
 
 }  // namespace treadle::ops::gradients

@@ -119,3 +119,24 @@ def test_random_numbers_in_a_body_are_refused():
     x, w = float_arrays((2, 3), (3,))
     with pytest.raises(treadle.Error, match="RandomUniformLike.*random numbers in a body"):
         gradients_of(model, c=np.array(True), x=x, w=w)
+
+
+@pytest.mark.parametrize("dtype", [10, 16])
+def test_gradients_of_16_bit_floats_follow_those_of_float32(dtype):
+    def model(to):
+        return bodies_model(f"""agraph (float[4, 6] x, float[6] w, float[3, 6] r) => (float[3, 6] y) {{
+          xs = Cast <to = {to}> (x)
+          ws = Cast <to = {to}> (w)
+          rs = Cast <to = {to}> (r)
+          n = LayerNormalization(xs, ws)
+          i = Constant <value = int64[3] {{1, 3, 1}}> ()
+          g = Gather(n, i)
+          m = Mul(g, rs)
+          y = Cast <to = 1> (m)
+        }}""")
+
+    x, w, r = float_arrays((4, 6), (6,), (3, 6))
+    _, wanted = gradients_of(model(1), x=x, w=w, r=r)
+    _, found = gradients_of(model(dtype), x=x, w=w, r=r)
+    for name, grad in wanted.items():
+        np.testing.assert_allclose(found[name], grad, atol=0.03 * np.abs(grad).max())
