@@ -1,4 +1,5 @@
 // Gradients of the normalisations that ordinary operators express.
+#include "graph/infer.h"
 #include "ops/gradients.h"
 
 namespace treadle::ops::gradients {
