@@ -171,7 +171,7 @@ bool LayoutPass::batch_norm(const Node& node) {
     constants[i] = g_.constant_tensor(node.inputs[i + 1]);
     if (!constants[i] || constants[i]->dtype() != DType::float32 || !constants[i]->is_contiguous() ||
         constants[i]->num_elements() != constants[0]->num_elements())
-      return false;
+      return computed_affine(node);
   }
   const int64_t count = constants[0]->num_elements();
   const double epsilon = node.attributes.get_float("epsilon", 1e-5F);

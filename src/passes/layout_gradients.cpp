@@ -69,6 +69,27 @@ bool LayoutPass::batch_statistics(const Node& node) {
   return true;
 }
 
+/// By running statistics and parameters that change from run to run: a scale and a shift of each channel, computed in each.
+bool LayoutPass::computed_affine(const Node& node) {
+  for (size_t i = 1; i < 5; ++i) {
+    const Type& type = g_.type(node.inputs[i]);
+    if (!weights_change_ || !type.is_tensor() || type.dtype != DType::float32) return false;
+  }
+  const NodeId before = node.id;
+  const std::string name = node.name;
+  auto add = [&](const char* op, std::vector<ValueId> inputs) {
+    return add_inferred(g_, {.op_type = op, .inputs = std::move(inputs), .name = name + "/" + op}, before, {});
+  };
+  const ValueId scale = node.inputs[1], bias = node.inputs[2], mean = node.inputs[3], variance = node.inputs[4],
+                epsilon = g_.add_constant(name + "/epsilon", Tensor::scalar(node.attributes.get_float("epsilon", 1e-5F)));
+  const ValueId factor = add("Div", {scale, add("Sqrt", {add("Add", {variance, epsilon})})});
+  const ValueId shift = add("Sub", {bias, add("Mul", {mean, factor})});
+  replace(node, {.op_type = std::string(node.op->channels_last.op),
+                 .inputs = {channels_last(node.inputs[0], before), factor, shift},
+                 .domain = "treadle"});
+  return true;
+}
+
 bool LayoutPass::statistics_gradient(const Node& node) {
   const ValueId x = node.inputs[1];
   const auto found = normalized_.find(static_cast<uint32_t>(x));

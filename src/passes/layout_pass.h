@@ -77,6 +77,7 @@ class LayoutPass {
   bool input_gradient(const Node& node);
   bool weights_gradient(const Node& node);
   bool batch_statistics(const Node& node);
+  bool computed_affine(const Node& node);
   bool statistics_gradient(const Node& node);
   bool pool_with_places(const Node& node);
   bool window_gradient(const Node& node);

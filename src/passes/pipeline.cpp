@@ -57,7 +57,7 @@ constexpr Pass kRounds[] = {
            "16-bit floats -> float32 between Casts, constants converted once, outside of training"},
           [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.budget, limit); }),
     entry({"remove-identity", kBasic, kAlways, "Identity(x) -> x"}, remove_identity),
-    entry({"remove-dropout", kBasic, kInference, "Dropout(x) -> x outside of training"}, remove_dropout),
+    entry({"remove-dropout", kBasic, kNotBeforeAutodiff, "Dropout(x) -> x outside of training"}, remove_dropout),
     entry({"remove-no-op", kBasic, kAlways, "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x"}, remove_no_op),
     entry({"remove-neutral-operand", kBasic, kAlways, "x * 1, x / 1, x - 0 … -> x"}, remove_neutral_operand),
     entry({"static-reshape", kBasic, kAlways, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),

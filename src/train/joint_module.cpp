@@ -55,7 +55,7 @@ struct JointModule::Impl : Runtime {
       outputs.emplace_back(state.name, state.updated);
       bound.emplace_back(states.at(state.name));
     }
-    train::finish(graph, outputs, true, Runtime::options);
+    train::finish(graph, outputs, Runtime::options);
     if (devices.any()) devices.read_groups(*model.impl().import());
     runner = std::make_unique<Runner>(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     keep_limits([this] { runner->program().frames().trim(); });

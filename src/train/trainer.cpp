@@ -151,7 +151,7 @@ struct Trainer::Impl : Runtime {
       add_updates(graph, trained, grads, outputs);
     }
     kept.insert(optimizer_state.begin(), optimizer_state.end());
-    train::finish(graph, outputs, true, Runtime::options);
+    train::finish(graph, outputs, Runtime::options);
     move_updates_last(graph);
     step_written = written(outputs, kept);
     step.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&kept, &states, &scalars});
@@ -187,7 +187,7 @@ struct Trainer::Impl : Runtime {
     add_updates(*graph, trained, grads, outputs);
     NamedTensors kept = parameters;
     kept.insert(optimizer_state.begin(), optimizer_state.end());
-    train::finish(*graph, outputs, true, Runtime::options);
+    train::finish(*graph, outputs, Runtime::options);
     move_updates_last(*graph);
     update_written = written(outputs, kept);
     update.emplace(*this, std::move(graph), std::vector<const NamedTensors*>{&kept, &scalars});
@@ -300,7 +300,7 @@ struct Trainer::Impl : Runtime {
       const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
       std::vector<std::pair<std::string, ValueId>> outputs;
       for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
-      train::finish(*made.graph, outputs, true, Runtime::options);
+      train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
       gradients.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     }
@@ -320,7 +320,7 @@ struct Trainer::Impl : Runtime {
         made = make_training_graph(model, {trained, {}}, false);
         for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       }
-      train::finish(*made.graph, outputs, false, Runtime::options);
+      train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
       runner.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
     }

@@ -244,7 +244,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training, const SessionOptions& options) {
+void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options) {
   graph.outputs.clear();
   graph.output_names.clear();
   graph.declared_outputs.clear();
@@ -256,7 +256,7 @@ void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& ou
   std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
   passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
-                           .weights_change = training,
+                           .weights_change = true,
                            .skip = options.disabled_passes,
                            .max_patches = options.max_patches,
                            .log = options.on_pass,

@@ -53,7 +53,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {});
 
 /// Makes these the graph's outputs, drops what they do not need, and optimises as the options say.
-void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, bool training, const SessionOptions& options);
+void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options);
 
 /// Whether the name is this one, or fits the pattern, whose * stands for dots and slashes, too.
 bool matches(const std::string& pattern, const std::string& name);
