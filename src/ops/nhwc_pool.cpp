@@ -10,9 +10,9 @@
 namespace treadle::ops {
 namespace {
 
-constexpr TypeSet kFloat32{DType::float32};
+constexpr TypeSet kPoolType{DType::float32};
 
-void infer_pool(InferContext& c) {
+void infer_nhwc_pool(InferContext& c) {
   check_image_rank(c, 0);
   const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
   SymbolicShape out = infer_window(c.attributes(), inner(c.shape(0)), {kernel.begin(), kernel.end()});
@@ -21,7 +21,7 @@ void infer_pool(InferContext& c) {
   c.set_output(0, DType::float32, std::move(out));
 }
 
-void infer_same(InferContext& c) { c.set_output(0, c.input(0)); }
+void infer_scaled(InferContext& c) { c.set_output(0, c.input(0)); }
 
 template <kernels::NhwcPool kKind>
 struct NhwcPool {
@@ -97,20 +97,20 @@ std::vector<OpDef> nhwc_pool_ops() {
   return {{.name = "NhwcMaxPool",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"X", kFloat32}},
-           .outputs = {{"Y", kFloat32}},
+           .inputs = {{"X", kPoolType}},
+           .outputs = {{"Y", kPoolType}},
            .attributes = pool,
-           .infer = infer_pool,
+           .infer = infer_nhwc_pool,
            .cost = stream_cost,
            .kernels = {kernel<NhwcPool<kernels::NhwcPool::max>>("nhwc", DType::float32)},
            .write_function = write_nhwc_max_pool},
           {.name = "NhwcAveragePool",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"X", kFloat32}},
-           .outputs = {{"Y", kFloat32}},
+           .inputs = {{"X", kPoolType}},
+           .outputs = {{"Y", kPoolType}},
            .attributes = average,
-           .infer = infer_pool,
+           .infer = infer_nhwc_pool,
            .cost = stream_cost,
            .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)},
            .write_function = write_nhwc_average_pool,
@@ -118,8 +118,8 @@ std::vector<OpDef> nhwc_pool_ops() {
           {.name = "NhwcGlobalAveragePool",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"X", kFloat32}},
-           .outputs = {{"Y", kFloat32}},
+           .inputs = {{"X", kPoolType}},
+           .outputs = {{"Y", kPoolType}},
            .attributes = {{"keepdims", int64_t{1}}},
            .infer = infer_mean,
            .cost = stream_cost,
@@ -129,10 +129,10 @@ std::vector<OpDef> nhwc_pool_ops() {
           {.name = "NhwcAffine",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"X", kFloat32}, {"scale", kFloat32}, {"shift", kFloat32}},
-           .outputs = {{"Y", kFloat32}},
+           .inputs = {{"X", kPoolType}, {"scale", kPoolType}, {"shift", kPoolType}},
+           .outputs = {{"Y", kPoolType}},
            .attributes = activation,
-           .infer = infer_same,
+           .infer = infer_scaled,
            .cost = stream_cost,
            .alias = {may_reuse(0, 0)},
            .kernels = {kernel<NhwcAffine>("nhwc", DType::float32)},

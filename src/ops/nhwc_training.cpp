@@ -19,7 +19,7 @@ namespace {
 using kernels::ConvEpilogue;
 using kernels::ConvParams;
 
-constexpr TypeSet kFloat32{DType::float32};
+constexpr TypeSet kTrainedType{DType::float32};
 
 struct NhwcConvComputed {
   static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
@@ -121,7 +121,7 @@ Cost weights_gradient_cost(const ShapeContext& c) {
   return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1)};
 }
 
-void infer_batch_norm(InferContext& c) {
+void infer_nhwc_batch_norm(InferContext& c) {
   check_image_rank(c, 0);
   c.set_output(0, c.input(0));
   for (int i = 1; i < 5; ++i) c.set_output(i, c.input(1));
@@ -227,8 +227,8 @@ std::vector<OpDef> nhwc_training_ops() {
       {.name = "NhwcConvGradInput",
        .domain = "treadle",
        .since = {1},
-       .inputs = {{"dY", kFloat32}, {"W", kFloat32}, {"shape", kInt64}},
-       .outputs = {{"dX", kFloat32}},
+       .inputs = {{"dY", kTrainedType}, {"W", kTrainedType}, {"shape", kInt64}},
+       .outputs = {{"dX", kTrainedType}},
        .attributes = convolution,
        .infer = infer_image_of_shape,
        .cost = input_gradient_cost,
@@ -237,8 +237,8 @@ std::vector<OpDef> nhwc_training_ops() {
       {.name = "NhwcConvGradWeights",
        .domain = "treadle",
        .since = {1},
-       .inputs = {{"dY", kFloat32}, {"X", kFloat32}, {"shape", kInt64}},
-       .outputs = {{"dW", kFloat32}},
+       .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}, {"shape", kInt64}},
+       .outputs = {{"dW", kTrainedType}},
        .attributes = convolution,
        .infer = infer_weights_of_shape,
        .cost = weights_gradient_cost,
@@ -247,22 +247,27 @@ std::vector<OpDef> nhwc_training_ops() {
       {.name = "NhwcBatchNormalization",
        .domain = "treadle",
        .since = {1},
-       .inputs = {{"X", kFloat32}, {"scale", kFloat32}, {"B", kFloat32}, {"input_mean", kFloat32}, {"input_var", kFloat32}},
-       .outputs = {{"Y", kFloat32},
-                   {"running_mean", kFloat32, "", Presence::optional},
-                   {"running_var", kFloat32, "", Presence::optional},
-                   {"saved_mean", kFloat32, "", Presence::optional},
-                   {"saved_inverse_deviation", kFloat32, "", Presence::optional}},
+       .inputs =
+           {{"X", kTrainedType}, {"scale", kTrainedType}, {"B", kTrainedType}, {"input_mean", kTrainedType}, {"input_var", kTrainedType}},
+       .outputs = {{"Y", kTrainedType},
+                   {"running_mean", kTrainedType, "", Presence::optional},
+                   {"running_var", kTrainedType, "", Presence::optional},
+                   {"saved_mean", kTrainedType, "", Presence::optional},
+                   {"saved_inverse_deviation", kTrainedType, "", Presence::optional}},
        .attributes = {{"epsilon", 1e-5F}, {"momentum", 0.9F}},
-       .infer = infer_batch_norm,
+       .infer = infer_nhwc_batch_norm,
        .cost = stream_cost,
        .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},
        .kernels = {kernel<NhwcBatchNormalization>("nhwc", DType::float32)}},
       {.name = "NhwcBatchNormalizationGrad",
        .domain = "treadle",
        .since = {1},
-       .inputs = {{"dY", kFloat32}, {"X", kFloat32}, {"scale", kFloat32}, {"saved_mean", kFloat32}, {"saved_inverse_deviation", kFloat32}},
-       .outputs = {{"dX", kFloat32}, {"dscale", kFloat32, "", Presence::optional}, {"dB", kFloat32, "", Presence::optional}},
+       .inputs = {{"dY", kTrainedType},
+                  {"X", kTrainedType},
+                  {"scale", kTrainedType},
+                  {"saved_mean", kTrainedType},
+                  {"saved_inverse_deviation", kTrainedType}},
+       .outputs = {{"dX", kTrainedType}, {"dscale", kTrainedType, "", Presence::optional}, {"dB", kTrainedType, "", Presence::optional}},
        .infer = infer_batch_norm_gradient,
        .cost = stream_cost,
        .alias = {may_reuse(0, 0)},
@@ -270,8 +275,8 @@ std::vector<OpDef> nhwc_training_ops() {
       {.name = "NhwcMaxPoolGrad",
        .domain = "treadle",
        .since = {1},
-       .inputs = {{"dY", kFloat32}, {"X", kFloat32}},
-       .outputs = {{"dX", kFloat32}},
+       .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}},
+       .outputs = {{"dX", kTrainedType}},
        .attributes =
            {{"auto_pad", std::string_view("NOTSET")}, {"ceil_mode", int64_t{0}}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}},
        .infer = infer_max_pool_gradient,

@@ -50,7 +50,7 @@ constexpr std::pair<std::string_view, Schedule::Kind> kSchedules[] = {{"constant
                                                        nearest_names(name, names), fmt::join(names, ", ")));
 }
 
-ValueId append(Graph& graph, NodeSpec spec) {
+ValueId appended(Graph& graph, NodeSpec spec) {
   spec.name = graph.unique_name(spec.name);
   const NodeId id = graph.add_node(std::move(spec));
   infer_node(graph, id);
@@ -175,22 +175,22 @@ void check_optimizer(const TrainerOptions& o) {
 std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients) {
   if (options.clip_value > 0) {
     const ValueId low = number(graph, "clip/low", -options.clip_value), high = number(graph, "clip/high", options.clip_value);
-    for (ValueId& gradient : gradients) gradient = append(graph, {.op_type = "Clip", .inputs = {gradient, low, high}, .name = "clip"});
+    for (ValueId& gradient : gradients) gradient = appended(graph, {.op_type = "Clip", .inputs = {gradient, low, high}, .name = "clip"});
   }
   if (options.clip_norm > 0 && !gradients.empty()) {
     ValueId sum = kNoValue;
     for (ValueId gradient : gradients) {
-      const ValueId squares = append(
+      const ValueId squares = appended(
           graph, {.op_type = "ReduceSumSquare", .inputs = {gradient}, .attributes = {{"keepdims", int64_t{0}}}, .name = "clip/squares"});
-      sum = sum == kNoValue ? squares : append(graph, {.op_type = "Add", .inputs = {sum, squares}, .name = "clip/sum"});
+      sum = sum == kNoValue ? squares : appended(graph, {.op_type = "Add", .inputs = {sum, squares}, .name = "clip/sum"});
     }
     // As PyTorch: a little is added to the norm.
-    ValueId norm = append(graph, {.op_type = "Sqrt", .inputs = {sum}, .name = "clip/norm"});
-    norm = append(graph, {.op_type = "Add", .inputs = {norm, number(graph, "clip/little", 1e-6)}, .name = "clip/norm"});
+    ValueId norm = appended(graph, {.op_type = "Sqrt", .inputs = {sum}, .name = "clip/norm"});
+    norm = appended(graph, {.op_type = "Add", .inputs = {norm, number(graph, "clip/little", 1e-6)}, .name = "clip/norm"});
     const ValueId ratio =
-        append(graph, {.op_type = "Div", .inputs = {number(graph, "clip/most", options.clip_norm), norm}, .name = "clip/ratio"});
-    const ValueId factor = append(graph, {.op_type = "Min", .inputs = {ratio, number(graph, "clip/one", 1)}, .name = "clip/factor"});
-    for (ValueId& gradient : gradients) gradient = append(graph, {.op_type = "Mul", .inputs = {gradient, factor}, .name = "clip/scaled"});
+        appended(graph, {.op_type = "Div", .inputs = {number(graph, "clip/most", options.clip_norm), norm}, .name = "clip/ratio"});
+    const ValueId factor = appended(graph, {.op_type = "Min", .inputs = {ratio, number(graph, "clip/one", 1)}, .name = "clip/factor"});
+    for (ValueId& gradient : gradients) gradient = appended(graph, {.op_type = "Mul", .inputs = {gradient, factor}, .name = "clip/scaled"});
   }
   return gradients;
 }
@@ -201,8 +201,8 @@ std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, con
   const ParameterGroup* group = group_of(options, parameter);
   const ValueId value = graph.find_value(parameter);
   if (group && group->rate_factor != 1)
-    rate =
-        append(graph, {.op_type = "Mul", .inputs = {rate, number(graph, "rate_factor", group->rate_factor)}, .name = parameter + "/rate"});
+    rate = appended(graph,
+                    {.op_type = "Mul", .inputs = {rate, number(graph, "rate_factor", group->rate_factor)}, .name = parameter + "/rate"});
   NodeSpec spec{.op_type = std::string(optimizer.op),
                 .inputs = {rate, count, value, gradient},
                 .attributes = attributes_of(options, group && group->weight_decay ? *group->weight_decay : options.weight_decay),
