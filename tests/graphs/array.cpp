@@ -45,9 +45,10 @@ Array Array::scalar(int64_t value) {
 }
 
 void Array::set(size_t at, double value) {
-  if (floats())
+  if (floats()) {
     f[at] = round_to(dtype, value);
-  else if (dtype == DType::boolean)
+    keep(at, value);
+  } else if (dtype == DType::boolean)
     i[at] = value != 0;
   else
     i[at] = wrap_to(dtype, static_cast<int64_t>(value));
@@ -59,6 +60,21 @@ void Array::set(size_t at, int64_t value) {
   else
     i[at] = wrap_to(dtype, value);
 }
+
+void Array::keep(size_t at, double computed) {
+  if (!is_16(dtype) || (unrounded.empty() && f[at] == computed)) return;
+  if (unrounded.empty()) unrounded = f;
+  unrounded[at] = static_cast<float>(computed);
+}
+
+Array Array::as_computed() const {
+  Array result = *this;
+  for (size_t k = 0; k < result.f.size(); ++k)
+    if (round_to(dtype, unrounded[k]) == f[k]) result.f[k] = unrounded[k];  // else it was written since
+  return result;
+}
+
+bool is_16(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 double round_to(DType dtype, double value) {
   switch (dtype) {
@@ -105,6 +121,39 @@ double Noise::operator()(double value, DType dtype, double ulps) {
   const double size = least_ + (most_ - least_) * static_cast<double>(random_() % 1024) / 1024;
   const bool up = direction_ == 0 ? random_() % 2 == 0 : direction_ > 0;
   return value + std::fabs(value) * (up ? size : -size) * ulps * epsilon_of(dtype);
+}
+
+void Noise::reorder(std::vector<double>& values) {
+  if (random_() % 2 == 0)
+    std::shuffle(values.begin(), values.end(), random_);
+  else  // the most likely to overflow; NaN may be anywhere
+    std::sort(values.begin(), values.end(),
+              [](double a, double b) { return std::fabs(a) > std::fabs(b) || (std::isnan(a) && !std::isnan(b)); });
+}
+
+Total::Total(Noise& noise, DType dtype, Of of)
+    : noise_(noise),
+      dtype_(is_16(dtype) ? DType::float32 : dtype),
+      of_(of),
+      in_order_(!noise.on() || !is_float(dtype)),
+      total_(of == Of::sum ? 0 : 1) {}
+
+void Total::add(double term) {
+  if (in_order_)
+    total_ = join(total_, term);
+  else
+    terms_.push_back(noise_.nearest() ? round_to(dtype_, term) : noise_(term, dtype_, 4));
+}
+
+double Total::value() {
+  if (in_order_) return total_;
+  noise_.reorder(terms_);
+  double total = total_;
+  for (double term : terms_) {
+    total = join(total, term);
+    if (noise_.nearest() || of_ == Of::product) total = round_to(dtype_, total);
+  }
+  return total;
 }
 
 Dims steps_of(const Dims& dims, bool broadcast) {
@@ -190,8 +239,6 @@ uint16_t bits_of_16(DType dtype, double value) {
 double value_of_16(DType dtype, uint16_t bits) {
   return dtype == DType::float16 ? detail::half_bits_to_float(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16U);
 }
-
-bool is_16(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 }  // namespace
 

@@ -29,6 +29,7 @@ struct Array {
   std::vector<double> f;
   std::vector<int64_t> i;
   std::vector<std::string> s;
+  std::vector<double> unrounded;  ///< of 16-bit floats that set() has rounded: elements as they were computed; empty if none differs
 
   Array() = default;
   Array(DType type, Dims shape);
@@ -44,13 +45,19 @@ struct Array {
   void set(size_t at, double value);
   void set(size_t at, int64_t value);
   void copy(size_t at, const Array& from, size_t source) {
-    if (floats())
+    if (floats()) {
       f[at] = from.f[source];
-    else if (texts())
+      keep(at, from.unrounded.empty() ? f[at] : from.unrounded[source]);
+    } else if (texts())
       s[at] = from.s[source];
     else
       i[at] = from.i[source];
   }
+  /// With `unrounded` elements.
+  Array as_computed() const;
+
+ private:
+  void keep(size_t at, double computed);
 };
 
 struct Value {
@@ -63,6 +70,7 @@ struct Value {
   bool is_tensor() const { return !is_sequence && !is_optional; }
 };
 
+bool is_16(DType dtype);
 double round_to(DType dtype, double value);
 int64_t wrap_to(DType dtype, int64_t value);
 /// Distance between 1 and the next number of the type.
@@ -81,16 +89,44 @@ class Noise {
                                : 0),
         least_(seed > 4 ? 0 : 0.5),
         most_(seed > 60 ? 1.0 / 64 : 1),
+        keeps_precision_(seed > 4 && seed % 2 == 0),
         random_(seed) {}
   bool on() const { return on_; }
+  /// Results are the nearest numbers, mostly: what remains are the errors that no arithmetic avoids.
+  bool nearest() const { return most_ < 1; }
   /// `value` with a relative error of up to `ulps` units of the type, in either direction.
   double operator()(double value, DType dtype, double ulps = 1);
+  /// Whether the next operand is read as it was before it was rounded to 16 bits: in some runs some are, as where an implementation has
+  /// float32 between two nodes.
+  bool keeps_precision() { return keeps_precision_ && random_() % 2 == 0; }
+  void reorder(std::vector<double>& values);
 
  private:
   bool on_ = false;
   int direction_ = 0;  // 0: either
   double least_ = 0, most_ = 1;
+  bool keeps_precision_ = false;
   std::minstd_rand random_;
+};
+
+/// The sum or the product of terms as an implementation may compute it: in any order, with at least float32's precision. Of floats with
+/// noise the terms have errors, or the partial results do.
+class Total {
+ public:
+  enum class Of : uint8_t { sum, product };
+  Total(Noise& noise, DType dtype, Of of = Of::sum);
+  void add(double term);
+  double value();
+
+ private:
+  double join(double a, double b) const { return of_ == Of::sum ? a + b : a * b; }
+
+  Noise& noise_;
+  DType dtype_;  // of the partial results
+  Of of_;
+  bool in_order_;
+  double total_;
+  std::vector<double> terms_;  // unless in order
 };
 
 /// Row-major steps; 0 for an extent of 1 if `broadcast`.

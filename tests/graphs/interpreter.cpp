@@ -11,7 +11,12 @@ const Value& Scope::get(const std::string& name) const {
 }
 
 Call::Call(const onnx::NodeDef& node, const Scope& scope, Noise& noise) : node_(node), scope_(scope), noise_(noise) {
-  for (const std::string& input : node.inputs) inputs_.push_back(input.empty() ? nullptr : &scope.get(input));
+  for (const std::string& input : node.inputs) {
+    inputs_.push_back(input.empty() ? nullptr : &scope.get(input));
+    if (inputs_.back() == nullptr || inputs_.back()->array.unrounded.empty() || !noise.keeps_precision()) continue;
+    unrounded_.push_back(std::make_unique<const Value>(inputs_.back()->array.as_computed()));
+    inputs_.back() = unrounded_.back().get();
+  }
 }
 
 const Value& Call::value(size_t i) const {

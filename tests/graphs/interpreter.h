@@ -60,6 +60,7 @@ class Call {
   const Scope& scope_;
   Noise& noise_;
   std::vector<const Value*> inputs_;
+  std::vector<std::unique_ptr<const Value>> unrounded_;
 };
 
 using Operator = std::vector<Value> (*)(Call&);

@@ -9,8 +9,6 @@ namespace {
 
 using Values = std::vector<Value>;
 
-double term(Call& c, double value, DType dtype) { return c.noise()(value, dtype == DType::float64 ? dtype : DType::float32, 4); }
-
 Values conv_transpose(Call& c) {
   const Array &x = c.in(0), &w = c.in(1);
   require(x.floats() && x.dtype == w.dtype && x.rank() >= 3 && w.rank() == x.rank(), "ConvTranspose's operands");
@@ -28,7 +26,7 @@ Values conv_transpose(Call& c) {
     require(extent > 0, "an image of nothing");
     dims.push_back(extent);
   }
-  std::vector<double> sums(static_cast<size_t>(count_of(dims)), 0);
+  std::vector<Total> sums(static_cast<size_t>(count_of(dims)), Total(c.noise(), x.dtype));
   for (size_t i = 0; i < x.size(); ++i) {
     const Dims from = coordinates(i, x.dims);
     for (size_t k = 0; k < w.size() / static_cast<size_t>(w.dims[0]); ++k) {
@@ -41,13 +39,13 @@ Values conv_transpose(Call& c) {
       }
       if (!inside) continue;
       tap.insert(tap.begin(), from[1]);
-      sums[place(to, dims)] += term(c, x.f[i] * w.f[place(tap, w.dims)], x.dtype);
+      sums[place(to, dims)].add(x.f[i] * w.f[place(tap, w.dims)]);
     }
   }
   Array y(x.dtype, dims);
   for (size_t k = 0; k < y.size(); ++k) {
     const double bias = c.has(2) ? c.in(2).f[static_cast<size_t>(coordinates(k, dims)[1])] : 0;
-    y.set(k, c.noise()(sums[k] + bias, y.dtype, 4));
+    y.set(k, c.noise()(sums[k].value() + bias, y.dtype, 4));
   }
   return {std::move(y)};
 }
@@ -121,15 +119,15 @@ Values resize(Call& c) {
       for (size_t k = 0; k < y.size(); ++k) {
         Dims at = coordinates(k, dims);
         if (at[d] != to) continue;
-        double sum = 0;
+        Total sum(c.noise(), x.dtype);
         for (const Tap& tap : taps) {
           at[d] = tap.at;
           if (taps.size() == 1)
             y.copy(k, x, place(at, x.dims));
           else
-            sum += term(c, x.f[place(at, x.dims)] * tap.weight, x.dtype);
+            sum.add(x.f[place(at, x.dims)] * tap.weight);
         }
-        if (taps.size() > 1) y.f[k] = sum;
+        if (taps.size() > 1) y.f[k] = sum.value();
       }
     }
     x = std::move(y);

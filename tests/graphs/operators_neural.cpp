@@ -10,12 +10,6 @@ namespace {
 
 using Values = std::vector<Value>;
 
-// A product in a sum, rounded as an implementation may: in any order, with at least float32's precision.
-double term(Call& c, double value, DType dtype) {
-  if (!is_float(dtype)) return value;
-  return c.noise()(value, dtype == DType::float64 ? dtype : DType::float32, 4);
-}
-
 Values matmul(Call& c) {
   Array a = c.in(0), b = c.in(1);
   require(a.dtype == b.dtype && a.rank() > 0 && b.rank() > 0 && a.dtype != DType::boolean, "MatMul's operands");
@@ -33,13 +27,11 @@ Values matmul(Call& c) {
     const auto size = static_cast<size_t>(m * n);
     const size_t group = at / size, i = at % size / static_cast<size_t>(n), j = at % static_cast<size_t>(n);
     const size_t ga = broadcast_index(group, batch, batch_a), gb = broadcast_index(group, batch, batch_b);
-    double sum = 0;
+    Total sum(c.noise(), a.dtype);
     for (size_t p = 0; p < static_cast<size_t>(k); ++p)
-      sum += term(c,
-                  a.number((ga * static_cast<size_t>(m) + i) * static_cast<size_t>(k) + p) *
-                      b.number((gb * static_cast<size_t>(k) + p) * static_cast<size_t>(n) + j),
-                  a.dtype);
-    y.set(at, c.noise()(sum, y.dtype));
+      sum.add(a.number((ga * static_cast<size_t>(m) + i) * static_cast<size_t>(k) + p) *
+              b.number((gb * static_cast<size_t>(k) + p) * static_cast<size_t>(n) + j));
+    y.set(at, c.noise()(sum.value(), y.dtype));
   }
   if (column) y.dims.pop_back();
   if (row) y.dims.erase(y.dims.end() - (column ? 1 : 2));
@@ -55,17 +47,15 @@ Values gemm(Call& c) {
   Array y(a.dtype, {m, n});
   for (size_t at = 0; at < y.size(); ++at) {
     const Dims ij = coordinates(at, y.dims);
-    double sum = 0;
+    Total sum(c.noise(), a.dtype);
     for (int64_t p = 0; p < k; ++p)
-      sum += term(c,
-                  c.real("alpha", 1) * a.f[place(ta ? Dims{p, ij[0]} : Dims{ij[0], p}, a.dims)] *
-                      b.f[place(tb ? Dims{ij[1], p} : Dims{p, ij[1]}, b.dims)],
-                  a.dtype);
+      sum.add(c.real("alpha", 1) * a.f[place(ta ? Dims{p, ij[0]} : Dims{ij[0], p}, a.dims)] *
+              b.f[place(tb ? Dims{ij[1], p} : Dims{p, ij[1]}, b.dims)]);
     if (c.has(2)) {
       require(c.in(2).dtype == a.dtype && broadcast(c.in(2).dims, y.dims) == y.dims, "Gemm's C");
-      sum += term(c, c.real("beta", 1) * c.in(2).f[broadcast_index(at, y.dims, c.in(2).dims)], a.dtype);
+      sum.add(c.real("beta", 1) * c.in(2).f[broadcast_index(at, y.dims, c.in(2).dims)]);
     }
-    y.set(at, c.noise()(sum, y.dtype));
+    y.set(at, c.noise()(sum.value(), y.dtype));
   }
   return {std::move(y)};
 }
@@ -114,20 +104,20 @@ Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_ze
   Array y(dtype, dims);
   for (size_t k = 0; k < y.size(); ++k) {
     const Dims at = coordinates(k, dims);
-    double sum = 0;
+    Total sum(c.noise(), dtype);
     window.visit(x, at, [&](const Dims& tap, Dims from) {
       Dims weight{at[1], 0};
       weight.insert(weight.end(), tap.begin(), tap.end());
       from[0] = at[0];
       for (weight[1] = 0; weight[1] < w.dims[1]; ++weight[1]) {
         from[1] = at[1] / per_group * w.dims[1] + weight[1];
-        sum += term(c, (x.number(place(from, x.dims)) - x_zero) * (w.number(place(weight, w.dims)) - w_zero(at[1])), dtype);
+        sum.add((x.number(place(from, x.dims)) - x_zero) * (w.number(place(weight, w.dims)) - w_zero(at[1])));
       }
     });
     if (y.floats())
-      y.f[k] = sum;  // rounded once, behind the bias
+      y.f[k] = sum.value();  // rounded once, behind the bias
     else
-      y.set(k, sum);
+      y.set(k, sum.value());
   }
   return y;
 }
@@ -164,19 +154,20 @@ Values pool(Call& c, bool largest) {
   Array y(x.dtype, dims);
   for (size_t k = 0; k < y.size(); ++k) {
     const Dims at = coordinates(k, dims);
-    double sum = 0, best = 0;
+    Total sum(c.noise(), x.dtype);
+    double best = 0;
     int count = 0;
     window.visit(x, at, [&](const Dims&, Dims from) {
       from[0] = at[0];
       from[1] = at[1];
       const double element = x.f[place(from, x.dims)];
       best = count == 0 ? element : std::max(best, element);
-      sum += term(c, element, x.dtype);
+      sum.add(element);
       ++count;
     });
     require(count > 0, "a window over nothing");
     const auto taps = static_cast<double>(c.integer("count_include_pad", 0) != 0 ? count_of(window.kernel) : count);
-    y.set(k, largest ? best : c.noise()(sum / taps, x.dtype));
+    y.set(k, largest ? best : c.noise()(sum.value() / taps, x.dtype));
   }
   return {std::move(y)};
 }
@@ -191,12 +182,13 @@ Values global_pool(Call& c, bool largest) {
   require(x.size() > 0, "a pool of nothing");
   const size_t pixels = x.size() / y.size();
   for (size_t k = 0; k < y.size(); ++k) {
-    double sum = 0, best = x.f[k * pixels];
+    Total sum(c.noise(), x.dtype);
+    double best = x.f[k * pixels];
     for (size_t p = 0; p < pixels; ++p) {
-      sum += term(c, x.f[k * pixels + p], x.dtype);
+      sum.add(x.f[k * pixels + p]);
       best = std::max(best, x.f[k * pixels + p]);
     }
-    y.set(k, largest ? best : c.noise()(sum / static_cast<double>(pixels), x.dtype));
+    y.set(k, largest ? best : c.noise()(sum.value() / static_cast<double>(pixels), x.dtype));
   }
   return {std::move(y)};
 }
@@ -204,9 +196,11 @@ Values global_pool(Call& c, bool largest) {
 // (x - mean) / sqrt(variance + epsilon) of the elements at `places`, into y.
 void normalise(Call& c, const Array& x, const std::vector<size_t>& places, double epsilon, Array& y) {
   const auto n = static_cast<double>(places.size());
-  double mean = 0, variance = 0;
-  for (size_t at : places) mean += term(c, x.f[at], x.dtype) / n;
-  for (size_t at : places) variance += term(c, (x.f[at] - mean) * (x.f[at] - mean), x.dtype) / n;
+  Total sum(c.noise(), x.dtype), squares(c.noise(), x.dtype);
+  for (size_t at : places) sum.add(x.f[at]);
+  const double mean = sum.value() / n;
+  for (size_t at : places) squares.add((x.f[at] - mean) * (x.f[at] - mean));
+  const double variance = squares.value() / n;
   for (size_t at : places) y.f[at] = c.noise()((x.f[at] - mean) / std::sqrt(variance + epsilon), x.dtype, 4);
 }
 

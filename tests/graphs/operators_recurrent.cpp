@@ -10,8 +10,6 @@ namespace {
 using Values = std::vector<Value>;
 using Row = std::vector<double>;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 // A layer in one direction, and what its cells have in common.
 class Layer {
  public:
@@ -44,23 +42,24 @@ class Layer {
   // x W^T of gate `gate`, and its part of Wb.
   double from_input(int64_t d, int64_t b, int64_t t, int64_t gate, int64_t h) {
     const Array &x = c.in(0), &w = c.in(1);
-    double sum = c.has(3) ? c.in(3).f[place({d, gate * hidden + h}, c.in(3).dims)] : 0;
+    Total sum(c.noise(), DType::float32);
+    if (c.has(3)) sum.add(c.in(3).f[place({d, gate * hidden + h}, c.in(3).dims)]);
     for (int64_t i = 0; i < inputs; ++i)
-      sum += term(x.f[place(batch_first ? Dims{b, t, i} : Dims{t, b, i}, x.dims)] * w.f[place({d, gate * hidden + h, i}, w.dims)]);
-    return sum;
+      sum.add(x.f[place(batch_first ? Dims{b, t, i} : Dims{t, b, i}, x.dims)] * w.f[place({d, gate * hidden + h, i}, w.dims)]);
+    return sum.value();
   }
   // state R^T of gate `gate`, and its part of Rb.
   double from_state(int64_t d, const Row& state, int64_t gate, int64_t h) {
     const Array& r = c.in(2);
-    double sum = c.has(3) ? c.in(3).f[place({d, (gates + gate) * hidden + h}, c.in(3).dims)] : 0;
-    for (int64_t i = 0; i < hidden; ++i) sum += term(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
-    return sum;
+    Total sum(c.noise(), DType::float32);
+    if (c.has(3)) sum.add(c.in(3).f[place({d, (gates + gate) * hidden + h}, c.in(3).dims)]);
+    for (int64_t i = 0; i < hidden; ++i) sum.add(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
+    return sum.value();
   }
-  // As a number of float32 where rounding is tried: a gate may then be 1.
-  double activated(double x, double (*f)(double)) {
-    const double y = term(f(clip(x)));
-    return c.noise().on() ? round_to(DType::float32, y) : y;
-  }
+  // With numbers of float32 on the way where rounding is tried: a gate may then be 1.
+  double rounded_on_the_way(double x) { return c.noise().on() ? round_to(DType::float32, x) : x; }
+  double sigmoid(double x) { return rounded_on_the_way(term(1 / rounded_on_the_way(1 + std::exp(-clip(x))))); }
+  double tanh(double x) { return rounded_on_the_way(term(std::tanh(clip(x)))); }
   Row initial(size_t input, int64_t d, int64_t b) {
     Row row(static_cast<size_t>(hidden), 0);
     if (c.has(input))
@@ -121,14 +120,14 @@ Values lstm(Call& c) {
     Row next = cell;
     auto sum = [&](int64_t gate, int64_t h) { return layer.from_input(d, b, t, gate, h) + layer.from_state(d, output, gate, h); };
     for (int64_t h = 0; h < layer.hidden; ++h) {
-      const double in = layer.activated(sum(0, h) + peephole(d, 0, h, cell), sigmoid);
-      const double forget = coupled ? 1 - in : layer.activated(sum(2, h) + peephole(d, 2, h, cell), sigmoid);
-      const double fresh = layer.activated(sum(3, h), [](double x) { return std::tanh(x); });
+      const double in = layer.sigmoid(sum(0, h) + peephole(d, 0, h, cell));
+      const double forget = coupled ? 1 - in : layer.sigmoid(sum(2, h) + peephole(d, 2, h, cell));
+      const double fresh = layer.tanh(sum(3, h));
       next[static_cast<size_t>(h)] = layer.term(forget * cell[static_cast<size_t>(h)]) + layer.term(in * fresh);
     }
     for (int64_t h = 0; h < layer.hidden; ++h) {
-      const double out = layer.activated(sum(1, h) + peephole(d, 1, h, next), sigmoid);
-      states[0][static_cast<size_t>(h)] = out * layer.activated(next[static_cast<size_t>(h)], [](double x) { return std::tanh(x); });
+      const double out = layer.sigmoid(sum(1, h) + peephole(d, 1, h, next));
+      states[0][static_cast<size_t>(h)] = out * layer.tanh(next[static_cast<size_t>(h)]);
     }
     states[1] = next;
   });
@@ -142,14 +141,14 @@ Values gru(Call& c) {
     Row update = before, reset = before, chosen = before;
     for (int64_t h = 0; h < layer.hidden; ++h) {
       const auto at = static_cast<size_t>(h);
-      update[at] = layer.activated(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h), sigmoid);
-      reset[at] = layer.activated(layer.from_input(d, b, t, 1, h) + layer.from_state(d, before, 1, h), sigmoid);
+      update[at] = layer.sigmoid(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h));
+      reset[at] = layer.sigmoid(layer.from_input(d, b, t, 1, h) + layer.from_state(d, before, 1, h));
       chosen[at] = reset[at] * before[at];
     }
     for (int64_t h = 0; h < layer.hidden; ++h) {
       const auto at = static_cast<size_t>(h);
       const double state = linear ? reset[at] * layer.from_state(d, before, 2, h) : layer.from_state(d, chosen, 2, h);
-      const double fresh = layer.activated(layer.from_input(d, b, t, 2, h) + state, [](double x) { return std::tanh(x); });
+      const double fresh = layer.tanh(layer.from_input(d, b, t, 2, h) + state);
       states[0][at] = layer.term((1 - update[at]) * fresh) + layer.term(update[at] * before[at]);
     }
   });
@@ -160,8 +159,7 @@ Values rnn(Call& c) {
   return layer.run(1, [&](int64_t d, int64_t b, int64_t t, std::vector<Row>& states) {
     const Row before = states[0];
     for (int64_t h = 0; h < layer.hidden; ++h)
-      states[0][static_cast<size_t>(h)] =
-          layer.activated(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h), [](double x) { return std::tanh(x); });
+      states[0][static_cast<size_t>(h)] = layer.tanh(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h));
   });
 }
 

@@ -50,8 +50,9 @@ Values reduce_sum(Call& c, F f, G g) {
   const Array& x = c.in(0);
   require(x.dtype != DType::boolean, "no sum of bool");
   return {reduce_over(x, x.dtype, axes_of(c, x), c.integer("keepdims", 1) != 0, [&](Array& y, size_t k, const std::vector<size_t>& group) {
-    double sum = 0;
-    for (size_t at : group) sum += x.floats() ? term(c, f(x.number(at)), x.dtype) : f(x.number(at));
+    Total total(c.noise(), x.dtype);
+    for (size_t at : group) total.add(f(x.number(at)));
+    const double sum = total.value();
     require(x.floats() || std::fabs(sum) < 1e9, "an integer sum out of range");
     y.set(k, c.noise()(g(sum, static_cast<double>(group.size())), y.dtype, 2));
   })};
@@ -71,8 +72,9 @@ Values reduce_prod(Call& c) {
   const Array& x = c.in(0);
   require(x.dtype != DType::boolean, "no product of bool");
   return {reduce_over(x, x.dtype, axes_of(c, x), c.integer("keepdims", 1) != 0, [&](Array& y, size_t k, const std::vector<size_t>& group) {
-    double product = 1;
-    for (size_t at : group) product = x.floats() ? c.noise()(product * x.number(at), x.dtype) : product * x.number(at);
+    Total total(c.noise(), x.dtype, Total::Of::product);
+    for (size_t at : group) total.add(x.number(at));
+    const double product = total.value();
     require(x.floats() || std::fabs(product) < 1e9, "an integer product out of range");
     y.set(k, product);
   })};
@@ -134,9 +136,11 @@ Values softmax(Call& c, bool logarithm) {
   require(x.floats(), "floats were expected");
   Array y(x.dtype, x.dims);
   for (const auto& line : lines_along(x, static_cast<size_t>(normalise_axis(c.integer("axis", -1), x.rank())))) {
-    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    double largest = -std::numeric_limits<double>::infinity();
     for (size_t at : line) largest = std::max(largest, x.f[at]);
-    for (size_t at : line) sum += term(c, std::exp(x.f[at] - largest), x.dtype);
+    Total total(c.noise(), x.dtype);
+    for (size_t at : line) total.add(std::exp(x.f[at] - largest));
+    const double sum = total.value();
     for (size_t at : line) {
       const double shifted = x.f[at] - largest;
       y.set(at, c.noise()(logarithm ? term(c, shifted, x.dtype) - std::log(sum) : std::exp(shifted) / sum, x.dtype, 4));
