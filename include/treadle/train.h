@@ -33,15 +33,16 @@ enum class Loss : int {
 /// By its name here. @throws Error(invalid_argument) naming the nearest.
 TREADLE_API Loss loss_named(std::string_view name);
 
-/// With PyTorch's formulas and defaults, but for LAMB (You et al. 2020).
+/// With PyTorch's formulas and defaults; Lion (Chen et al. 2023) and LAMB (You et al. 2020) as published. Each takes the numbers of
+/// TrainerOptions that are named; weight_decay all of them.
 enum class Optimizer : int {
-  sgd = 0,    ///< v = momentum v + g + weight_decay p; p = p - rate v (dampening 0); nesterov
-  adam = 1,   ///< weight decay is added to the gradient
-  adamw = 2,  ///< weight decay shrinks the parameter
-  adagrad = 3,
-  rmsprop = 4,  ///< with `smoothing` and momentum
-  lion = 5,     ///< of the gradient's sign
-  lamb = 6,     ///< AdamW's step, as long as the parameter
+  sgd = 0,      ///< v = momentum v + g + weight_decay p; p = p - rate v (dampening 0); momentum, nesterov
+  adam = 1,     ///< weight decay is added to the gradient; beta1, beta2, epsilon
+  adamw = 2,    ///< weight decay shrinks the parameter, 0.01 by default; beta1, beta2, epsilon
+  adagrad = 3,  ///< epsilon, 1e-10 by default
+  rmsprop = 4,  ///< smoothing, momentum, epsilon
+  lion = 5,     ///< of the gradient's sign; beta1, beta2 (0.99 by default)
+  lamb = 6,     ///< AdamW's step, as long as the parameter; beta1, beta2, epsilon (1e-6 by default)
 };
 TREADLE_API Optimizer optimizer_named(std::string_view name);
 
@@ -49,8 +50,8 @@ TREADLE_API Optimizer optimizer_named(std::string_view name);
 struct TREADLE_API Schedule {
   enum class Kind : int {
     constant = 0,
-    step = 1,       ///< times `gamma` every `step_size` updates
-    cosine = 2,     ///< down to `final_factor` at `total_steps`
+    step = 1,       ///< times `gamma` (0.1 by default) every `step_size` updates
+    cosine = 2,     ///< down to `final_factor` (0 by default) at `total_steps`
     linear = 3,     ///< likewise
     one_cycle = 4,  ///< up from a 25th in 30 % of `total_steps`, down to 4e-6 of it, both as a cosine; learning_rate is the greatest
   };
@@ -58,7 +59,7 @@ struct TREADLE_API Schedule {
   int64_t warmup_steps = 0;  ///< first, from 1 / warmup_steps up; not of one_cycle
   int64_t total_steps = 0;   ///< warm-up included
   int64_t step_size = 0;
-  double gamma = 0.1, final_factor = 0;
+  std::optional<double> gamma = std::nullopt, final_factor = std::nullopt;
 
   /// Of the learning rate, for update `index` (from 0).
   double factor(int64_t index) const;
@@ -72,6 +73,7 @@ struct TREADLE_API ParameterGroup {
   std::optional<double> weight_decay = std::nullopt;  ///< none: the trainer's
 };
 
+/// A number that nobody gave is as usual; one that the loss, the optimizer or the schedule has no use for is refused.
 struct TREADLE_API TrainerOptions {
   std::string output;  ///< of the model, or another of its values, which the loss is taken of; empty: its first output
   Loss loss = Loss::softmax_cross_entropy;
@@ -80,19 +82,20 @@ struct TREADLE_API TrainerOptions {
   std::optional<int64_t> ignore_index = std::nullopt;  ///< labels that do not count
   std::vector<float> class_weights;                    ///< empty: 1 each
   double label_smoothing = 0;                          ///< from 0 to 1
-  double huber_delta = 1;
+  std::optional<double> huber_delta = std::nullopt;    ///< 1 by default
 
   Optimizer optimizer = Optimizer::sgd;
   double learning_rate = 0.01;
   Schedule schedule;
-  double momentum = 0;  ///< of sgd and rmsprop
-  double weight_decay = 0;
-  bool nesterov = false;
-  double beta1 = 0.9, beta2 = 0.999;  ///< of adam, adamw, lamb, and of lion, for which 0.99 is usual
-  double epsilon = 1e-8;              ///< 1e-10 is PyTorch's for adagrad, 1e-6 usual for lamb
-  double smoothing = 0.99;            ///< of rmsprop, PyTorch's alpha
-  double clip_value = 0;              ///< gradients are cut to its distance from 0; 0: not
-  double clip_norm = 0;               ///< of all gradients together, which are scaled to it where it is longer; 0: not. After clip_value
+  // Without a word: 0, but for the betas (0.9 and 0.999), epsilon (1e-8), smoothing (0.99) and what Optimizer says.
+  std::optional<double> momentum = std::nullopt;
+  std::optional<double> weight_decay = std::nullopt;
+  bool nesterov = false;  ///< with momentum
+  std::optional<double> beta1 = std::nullopt, beta2 = std::nullopt;
+  std::optional<double> epsilon = std::nullopt;
+  std::optional<double> smoothing = std::nullopt;  ///< PyTorch's alpha
+  double clip_value = 0;                           ///< gradients are cut to its distance from 0; 0: not
+  double clip_norm = 0;  ///< of all gradients together, which are scaled to it where it is longer; 0: not. After clip_value
   /// A step adds to the gradients; every so many update the parameters with their mean.
   int accumulation_steps = 1;
   std::vector<ParameterGroup> groups;

@@ -102,23 +102,23 @@ void register_train(nb::module_& module) {
       .def_rw("ignore_index", &TrainerOptions::ignore_index, nb::arg().none())
       .def_rw("class_weights", &TrainerOptions::class_weights)
       .def_rw("label_smoothing", &TrainerOptions::label_smoothing)
-      .def_rw("huber_delta", &TrainerOptions::huber_delta)
+      .def_rw("huber_delta", &TrainerOptions::huber_delta, nb::arg().none())
       .def("set_optimizer", [](TrainerOptions& self, const std::string& name) { self.optimizer = train::optimizer_named(name); })
       .def_rw("learning_rate", &TrainerOptions::learning_rate)
       .def(
           "set_schedule",
-          [](TrainerOptions& self, const std::string& kind, int64_t warmup_steps, int64_t total_steps, int64_t step_size, double gamma,
-             double final_factor) {
+          [](TrainerOptions& self, const std::string& kind, int64_t warmup_steps, int64_t total_steps, int64_t step_size,
+             std::optional<double> gamma, std::optional<double> final_factor) {
             self.schedule = {train::schedule_named(kind), warmup_steps, total_steps, step_size, gamma, final_factor};
           },
-          "kind"_a, "warmup_steps"_a, "total_steps"_a, "step_size"_a, "gamma"_a, "final_factor"_a)
-      .def_rw("momentum", &TrainerOptions::momentum)
-      .def_rw("weight_decay", &TrainerOptions::weight_decay)
+          "kind"_a, "warmup_steps"_a, "total_steps"_a, "step_size"_a, "gamma"_a.none(), "final_factor"_a.none())
+      .def_rw("momentum", &TrainerOptions::momentum, nb::arg().none())
+      .def_rw("weight_decay", &TrainerOptions::weight_decay, nb::arg().none())
       .def_rw("nesterov", &TrainerOptions::nesterov)
-      .def_rw("beta1", &TrainerOptions::beta1)
-      .def_rw("beta2", &TrainerOptions::beta2)
-      .def_rw("epsilon", &TrainerOptions::epsilon)
-      .def_rw("smoothing", &TrainerOptions::smoothing)
+      .def_rw("beta1", &TrainerOptions::beta1, nb::arg().none())
+      .def_rw("beta2", &TrainerOptions::beta2, nb::arg().none())
+      .def_rw("epsilon", &TrainerOptions::epsilon, nb::arg().none())
+      .def_rw("smoothing", &TrainerOptions::smoothing, nb::arg().none())
       .def_rw("clip_value", &TrainerOptions::clip_value)
       .def_rw("clip_norm", &TrainerOptions::clip_norm)
       .def_rw("accumulation_steps", &TrainerOptions::accumulation_steps)

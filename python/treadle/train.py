@@ -41,7 +41,7 @@ def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
     return [(str(key), str(value)) for key, value in (metadata or {}).items()]
 
 
-_SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": 0.1, "final_factor": 0.0}
+_SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": None, "final_factor": None}
 _GROUP = {"parameters": [], "rate_factor": 1.0, "weight_decay": None}
 
 
@@ -68,15 +68,16 @@ class Trainer:
     :param ignore_index: labels that do not count.
     :param class_weights: one for each class.
     :param label_smoothing: from 0 to 1.
-    :param huber_delta: where "huber" goes from squares to distances.
+    :param huber_delta: where "huber" goes from squares to distances; 1 by default.
     :param optimizer: "sgd", "adam", "adamw", "adagrad", "rmsprop", "lion" or "lamb".
-    :param momentum: of sgd and rmsprop.
-    :param nesterov: of sgd.
-    :param betas: of adam, adamw, lamb and lion (for which (0.9, 0.99) is usual).
-    :param epsilon: of all but sgd and lion.
-    :param smoothing: of rmsprop (PyTorch's alpha).
+    :param momentum: of sgd and rmsprop; 0 by default.
+    :param weight_decay: 0 by default, 0.01 for adamw.
+    :param nesterov: of sgd with momentum.
+    :param betas: of adam, adamw and lamb, (0.9, 0.999) by default, and of lion, (0.9, 0.99).
+    :param epsilon: of adam, adamw and rmsprop, 1e-8 by default, of adagrad, 1e-10, and of lamb, 1e-6.
+    :param smoothing: of rmsprop (PyTorch's alpha); 0.99 by default.
     :param schedule: of the learning rate: {"kind": "constant", "step", "cosine", "linear" or "one_cycle", "warmup_steps": 0, "total_steps": 0,
-        "step_size": 0, "gamma": 0.1, "final_factor": 0.0}; counted in updates. See docs/training.md.
+        "step_size": 0, "gamma": 0.1, "final_factor": 0.0}, of which each kind takes its own; counted in updates. See docs/training.md.
     :param clip_value: gradients are cut to this distance from 0.
     :param clip_norm: all gradients together are scaled to this length where they are longer.
     :param accumulation_steps: so many steps make one update, with the mean of their gradients.
@@ -105,15 +106,15 @@ class Trainer:
         ignore_index: int | None = None,
         class_weights: Iterable[float] = (),
         label_smoothing: float = 0.0,
-        huber_delta: float = 1.0,
+        huber_delta: float | None = None,
         optimizer: str = "sgd",
         learning_rate: float = 0.01,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
         nesterov: bool = False,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-        smoothing: float = 0.99,
+        betas: tuple[float, float] | None = None,
+        epsilon: float | None = None,
+        smoothing: float | None = None,
         schedule: Mapping[str, Any] | None = None,
         clip_value: float = 0.0,
         clip_norm: float = 0.0,
@@ -142,7 +143,7 @@ class Trainer:
         options.momentum = momentum
         options.weight_decay = weight_decay
         options.nesterov = nesterov
-        options.beta1, options.beta2 = betas
+        options.beta1, options.beta2 = betas or (None, None)
         options.epsilon = epsilon
         options.smoothing = smoothing
         options.set_schedule(**_settings("schedule", schedule or {}, _SCHEDULE))

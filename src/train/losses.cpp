@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/nearest.h"
@@ -40,7 +41,7 @@ class LossBuilder {
       case Loss::l1: return mean(op("Abs", {op("Sub", {x_, y})}));
       case Loss::huber: {
         // With m = min(|d|, delta): m (|d| - m / 2)
-        const ValueId distance = op("Abs", {op("Sub", {x_, y})}), near = op("Min", {distance, number(options_.huber_delta)});
+        const ValueId distance = op("Abs", {op("Sub", {x_, y})}), near = op("Min", {distance, number(options_.huber_delta.value_or(1))});
         return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
       }
       case Loss::binary_cross_entropy_with_logits: return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
@@ -148,7 +149,10 @@ class LossBuilder {
     }
     const ValueId share = inputs.size() > 2 ? op("Mul", {counted, op("Gather", {inputs[2], index})}) : counted;
     const Attributes flat{{"keepdims", int64_t{0}}};
-    const ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, counted})}, flat), op("ReduceSum", {share}, flat)});
+    // Where none counts the loss is NaN, as the likelihood's, and nothing has a gradient.
+    const ValueId weight = op("ReduceSum", {share}, flat), some = op("Greater", {weight, number(0)});
+    ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, counted})}, flat), op("Where", {some, weight, number(1)})});
+    spread = op("Where", {some, spread, number(std::numeric_limits<double>::quiet_NaN())});
     return op("Add", {op("Mul", {likelihood, number(1 - smoothing)}),
                       op("Mul", {spread, number(smoothing / static_cast<double>(count.value()))})});
   }
@@ -168,6 +172,12 @@ Loss loss_named(std::string_view name) {
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("there is no loss \"{}\"; the nearest: {}; all: {}", name, nearest_names(name, names), fmt::join(names, ", ")));
+}
+
+std::string_view name_of(Loss loss) {
+  for (const auto& [name, known] : kNames)
+    if (known == loss) return name;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no loss {}", static_cast<int>(loss)));
 }
 
 ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options) { return LossBuilder(graph, output, options).build(); }

@@ -15,21 +15,37 @@
 namespace treadle::train {
 namespace {
 
+// Of an optimizer: what it takes, and by default. None: it has no such number.
+struct Numbers {
+  std::optional<double> weight_decay = 0, momentum = std::nullopt, beta1 = std::nullopt, beta2 = std::nullopt, epsilon = std::nullopt,
+                        smoothing = std::nullopt;
+};
 struct Known {
   std::string_view name;
   Optimizer optimizer;
   std::string_view op, domain;
   std::vector<std::string> state;
+  Numbers usual;
 };
 const std::vector<Known>& all_known() {
   static const std::vector<Known> known = {
-      {"sgd", Optimizer::sgd, "Momentum", "ai.onnx.preview.training", {"momentum"}},
-      {"adam", Optimizer::adam, "AdamUpdate", "treadle", {"mean", "squares"}},
-      {"adamw", Optimizer::adamw, "AdamUpdate", "treadle", {"mean", "squares"}},
-      {"adagrad", Optimizer::adagrad, "Adagrad", "ai.onnx.preview.training", {"squares"}},
-      {"rmsprop", Optimizer::rmsprop, "RMSPropUpdate", "treadle", {"squares", "momentum"}},
-      {"lion", Optimizer::lion, "LionUpdate", "treadle", {"momentum"}},
-      {"lamb", Optimizer::lamb, "LambUpdate", "treadle", {"mean", "squares"}},
+      {"sgd", Optimizer::sgd, "Momentum", "ai.onnx.preview.training", {"momentum"}, {.momentum = 0}},
+      {"adam", Optimizer::adam, "AdamUpdate", "treadle", {"mean", "squares"}, {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+      {"adamw",
+       Optimizer::adamw,
+       "AdamUpdate",
+       "treadle",
+       {"mean", "squares"},
+       {.weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+      {"adagrad", Optimizer::adagrad, "Adagrad", "ai.onnx.preview.training", {"squares"}, {.epsilon = 1e-10}},
+      {"rmsprop",
+       Optimizer::rmsprop,
+       "RMSPropUpdate",
+       "treadle",
+       {"squares", "momentum"},
+       {.momentum = 0, .epsilon = 1e-8, .smoothing = 0.99}},
+      {"lion", Optimizer::lion, "LionUpdate", "treadle", {"momentum"}, {.beta1 = 0.9, .beta2 = 0.99}},
+      {"lamb", Optimizer::lamb, "LambUpdate", "treadle", {"mean", "squares"}, {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6}},
   };
   return known;
 }
@@ -44,6 +60,12 @@ constexpr std::pair<std::string_view, Schedule::Kind> kSchedules[] = {{"constant
                                                                       {"cosine", Schedule::Kind::cosine},
                                                                       {"linear", Schedule::Kind::linear},
                                                                       {"one_cycle", Schedule::Kind::one_cycle}};
+
+std::string_view name_of(Schedule::Kind kind) {
+  for (const auto& [name, each] : kSchedules)
+    if (each == kind) return name;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no schedule {}", static_cast<int>(kind)));
+}
 
 [[noreturn]] void throw_unknown(std::string_view what, std::string_view name, const std::vector<std::string>& names) {
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no {} \"{}\"; the nearest: {}; all: {}", what, name,
@@ -66,31 +88,43 @@ const ParameterGroup* group_of(const TrainerOptions& options, const std::string&
   return nullptr;
 }
 
-Attributes attributes_of(const TrainerOptions& options, double weight_decay) {
-  const float decay = static_cast<float>(weight_decay), epsilon = static_cast<float>(options.epsilon);
+// A number of the options under its name, there and by default.
+struct Number {
+  const char* name;
+  std::optional<double> TrainerOptions::*given;
+  std::optional<double> Numbers::*usual;
+};
+constexpr Number kWeightDecay{"weight_decay", &TrainerOptions::weight_decay, &Numbers::weight_decay};
+constexpr Number kMomentum{"momentum", &TrainerOptions::momentum, &Numbers::momentum};
+constexpr Number kBeta1{"beta1", &TrainerOptions::beta1, &Numbers::beta1}, kBeta2{"beta2", &TrainerOptions::beta2, &Numbers::beta2};
+constexpr Number kEpsilon{"epsilon", &TrainerOptions::epsilon, &Numbers::epsilon};
+constexpr Number kSmoothing{"smoothing", &TrainerOptions::smoothing, &Numbers::smoothing};
+
+double number_of(const TrainerOptions& options, const Number& number) {
+  return (options.*number.given).value_or((known(options.optimizer).usual.*number.usual).value_or(0));
+}
+
+Attributes attributes_of(const TrainerOptions& options, std::optional<double> groups_decay) {
+  Attributes attributes;
+  auto set = [&](const char* attribute, const Number& number) {
+    attributes.set(attribute, static_cast<float>(number_of(options, number)));
+  };
+  const bool is_onnx = known(options.optimizer).domain != "treadle";
+  attributes.set(is_onnx ? "norm_coefficient" : "weight_decay",
+                 static_cast<float>(groups_decay.value_or(number_of(options, kWeightDecay))));
   switch (options.optimizer) {
-    // Momentum with T = 1 and beta = 1 is PyTorch's SGD.
     case Optimizer::sgd:
-      return {{"alpha", static_cast<float>(options.momentum)},
-              {"beta", 1.0F},
-              {"mode", std::string(options.nesterov ? "nesterov" : "standard")},
-              {"norm_coefficient", decay}};
-    case Optimizer::adagrad: return {{"decay_factor", 0.0F}, {"epsilon", epsilon}, {"norm_coefficient", decay}};
-    case Optimizer::rmsprop:
-      return {{"smoothing", static_cast<float>(options.smoothing)},
-              {"momentum", static_cast<float>(options.momentum)},
-              {"epsilon", static_cast<float>(options.epsilon)},
-              {"weight_decay", static_cast<float>(weight_decay)}};
-    case Optimizer::lion:
-      return {{"beta1", static_cast<float>(options.beta1)},
-              {"beta2", static_cast<float>(options.beta2)},
-              {"weight_decay", static_cast<float>(weight_decay)}};
+      // Momentum with T = 1 and beta = 1 is PyTorch's SGD.
+      set("alpha", kMomentum);
+      attributes.set("beta", 1.0F);
+      attributes.set("mode", std::string(options.nesterov ? "nesterov" : "standard"));
+      return attributes;
+    case Optimizer::adagrad: attributes.set("decay_factor", 0.0F), set("epsilon", kEpsilon); return attributes;
+    case Optimizer::rmsprop: set("smoothing", kSmoothing), set("momentum", kMomentum), set("epsilon", kEpsilon); return attributes;
+    case Optimizer::lion: set("beta1", kBeta1), set("beta2", kBeta2); return attributes;
     default: break;
   }
-  Attributes attributes{{"beta1", static_cast<float>(options.beta1)},
-                        {"beta2", static_cast<float>(options.beta2)},
-                        {"epsilon", static_cast<float>(options.epsilon)},
-                        {"weight_decay", static_cast<float>(weight_decay)}};
+  set("beta1", kBeta1), set("beta2", kBeta2), set("epsilon", kEpsilon);
   if (options.optimizer == Optimizer::adamw) attributes.set("decoupled", int64_t{1});
   return attributes;
 }
@@ -127,9 +161,9 @@ double Schedule::factor(int64_t index) const {
   const int64_t after = index - warmup_steps, length = total_steps - warmup_steps;
   const double part = length > 0 ? std::min(1.0, static_cast<double>(after) / static_cast<double>(length)) : 1;
   switch (kind) {
-    case Kind::step: return std::pow(gamma, static_cast<double>(after / step_size));
-    case Kind::cosine: return cosine(1, final_factor, part);
-    case Kind::linear: return 1 + (final_factor - 1) * part;
+    case Kind::step: return std::pow(gamma.value_or(0.1), static_cast<double>(after / step_size));
+    case Kind::cosine: return cosine(1, final_factor.value_or(0), part);
+    case Kind::linear: return 1 + (final_factor.value_or(0) - 1) * part;
     default: return 1;
   }
 }
@@ -142,28 +176,52 @@ void check_optimizer(const TrainerOptions& o) {
     if (!(value >= 0) || value > most || (!most_included && value == most))
       refuse(fmt::format("{} is {}; it must be from 0 to {}{}", name, value, most, most_included ? "" : ", and less"));
   };
+  auto unused = [&](bool given, std::string_view owner, const char* option) {
+    if (given) refuse(fmt::format("the {} has no use for {}", owner, option));
+  };
   constexpr double kMost = 1e30;
-  within("learning_rate", o.learning_rate, kMost, true), within("weight_decay", o.weight_decay, kMost, true);
-  within("momentum", o.momentum, kMost, true), within("epsilon", o.epsilon, kMost, true);
-  within("beta1", o.beta1, 1, false), within("beta2", o.beta2, 1, false), within("smoothing", o.smoothing, 1, true);
+  within("learning_rate", o.learning_rate, kMost, true);
   within("clip_value", o.clip_value, kMost, true), within("clip_norm", o.clip_norm, kMost, true);
-  within("label_smoothing", o.label_smoothing, 1, true), within("huber_delta", o.huber_delta, kMost, true);
   if (o.accumulation_steps < 1) refuse(fmt::format("accumulation_steps is {}; it must be 1 or more", o.accumulation_steps));
-  const bool has_momentum = o.optimizer == Optimizer::sgd || o.optimizer == Optimizer::rmsprop;
-  if (o.momentum != 0 && !has_momentum) refuse(fmt::format("the optimizer {} has no option momentum", known(o.optimizer).name));
-  if (o.nesterov && o.optimizer != Optimizer::sgd) refuse(fmt::format("the optimizer {} has no option nesterov", known(o.optimizer).name));
+
+  const std::string optimizer = fmt::format("optimizer {}", known(o.optimizer).name);
+  for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing}) {
+    unused((o.*number.given).has_value() && !(known(o.optimizer).usual.*number.usual), optimizer, number.name);
+    const bool is_beta = number.given == kBeta1.given || number.given == kBeta2.given;
+    const bool is_share = is_beta || number.given == kSmoothing.given;
+    within(number.name, number_of(o, number), is_share ? 1 : kMost, !is_beta);
+  }
+  unused(o.nesterov && o.optimizer != Optimizer::sgd, optimizer, "nesterov");
+  if (o.nesterov && number_of(o, kMomentum) == 0) refuse("nesterov needs a momentum above 0");
+
+  const std::string loss = fmt::format("loss {}", name_of(o.loss));
+  within("label_smoothing", o.label_smoothing, 1, true), within("huber_delta", o.huber_delta.value_or(1), kMost, true);
+  unused(o.huber_delta.has_value() && o.loss != Loss::huber, loss, "huber_delta");
   const bool of_classes = o.loss == Loss::softmax_cross_entropy || o.loss == Loss::negative_log_likelihood;
-  if (!of_classes && (o.ignore_index || !o.class_weights.empty() || o.label_smoothing != 0 || o.class_axis != 1))
-    refuse("ignore_index, class_weights, label_smoothing and class_axis are of losses over classes");
+  const std::pair<bool, const char*> for_classes[] = {{o.ignore_index.has_value(), "ignore_index"},
+                                                      {!o.class_weights.empty(), "class_weights"},
+                                                      {o.label_smoothing != 0, "label_smoothing"},
+                                                      {o.class_axis != 1, "class_axis"},
+                                                      {o.int32_labels, "int32_labels"}};
+  for (const auto& [given, option] : for_classes) unused(given && !of_classes, loss, option);
+  for (float weight : o.class_weights) within("a class's weight", static_cast<double>(weight), kMost, true);
+
   const Schedule& s = o.schedule;
+  const std::string schedule = fmt::format("schedule {}", name_of(s.kind));
   const bool needs_total = s.kind == Schedule::Kind::cosine || s.kind == Schedule::Kind::linear || s.kind == Schedule::Kind::one_cycle;
+  unused(s.total_steps != 0 && !needs_total, schedule, "total_steps");
+  unused(s.step_size != 0 && s.kind != Schedule::Kind::step, schedule, "step_size");
+  unused(s.gamma.has_value() && s.kind != Schedule::Kind::step, schedule, "gamma");
+  unused(s.final_factor.has_value() && s.kind != Schedule::Kind::cosine && s.kind != Schedule::Kind::linear, schedule, "final_factor");
+  unused(s.warmup_steps != 0 && s.kind == Schedule::Kind::one_cycle, schedule, "warmup_steps, it has a warm-up of its own");
+  if (s.warmup_steps < 0) refuse(fmt::format("the schedule's warmup_steps is {}; it must be 0 or more", s.warmup_steps));
   if (needs_total && s.total_steps <= s.warmup_steps)
     refuse(fmt::format("the schedule has total_steps {}, warm-up of {} included", s.total_steps, s.warmup_steps));
   if (s.kind == Schedule::Kind::step && s.step_size < 1)
     refuse(fmt::format("the schedule's step_size is {}; it must be 1 or more", s.step_size));
-  if (s.warmup_steps < 0 || (s.kind == Schedule::Kind::one_cycle && s.warmup_steps > 0))
-    refuse("the schedule's warm-up is below 0, or of one_cycle, which has its own");
-  within("the schedule's gamma", s.gamma, kMost, true), within("the schedule's final_factor", s.final_factor, kMost, true);
+  within("the schedule's gamma", s.gamma.value_or(0), kMost, true);
+  within("the schedule's final_factor", s.final_factor.value_or(0), kMost, true);
+
   for (const ParameterGroup& group : o.groups) {
     within("a group's rate_factor", group.rate_factor, kMost, true);
     if (group.weight_decay) within("a group's weight_decay", *group.weight_decay, kMost, true);
@@ -205,7 +263,7 @@ std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, con
                     {.op_type = "Mul", .inputs = {rate, number(graph, "rate_factor", group->rate_factor)}, .name = parameter + "/rate"});
   NodeSpec spec{.op_type = std::string(optimizer.op),
                 .inputs = {rate, count, value, gradient},
-                .attributes = attributes_of(options, group && group->weight_decay ? *group->weight_decay : options.weight_decay),
+                .attributes = attributes_of(options, group ? group->weight_decay : std::nullopt),
                 .domain = std::string(optimizer.domain),
                 .name = parameter + "/update",
                 .num_outputs = static_cast<int>(1 + optimizer.state.size())};

@@ -173,7 +173,9 @@ struct Trainer::Impl : Runtime {
     return graph.node(id).outputs[0];
   }
 
-  /// The update from accumulated gradients alone.
+  bool is_sum(const std::string& state) const { return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient)); }
+
+  /// The update from accumulated gradients alone, which are fed.
   void make_update() {
     auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
     std::vector<ValueId> grads;
@@ -186,36 +188,41 @@ struct Trainer::Impl : Runtime {
     Outputs outputs;
     add_updates(*graph, trained, grads, outputs);
     NamedTensors kept = parameters;
-    kept.insert(optimizer_state.begin(), optimizer_state.end());
+    for (const auto& [name, tensor] : optimizer_state)
+      if (!is_sum(name)) kept.emplace(name, tensor);
     train::finish(*graph, outputs, Runtime::options);
     move_updates_last(*graph);
     update_written = written(outputs, kept);
     update.emplace(*this, std::move(graph), std::vector<const NamedTensors*>{&kept, &scalars});
   }
 
-  /// One update of what the steps have accumulated.
-  void apply_accumulated(const RunOptions* run_options) {
-    run_written(*update, update_written, {}, {}, run_options);
-    for (const std::string& name : trained) {
-      Tensor& sum = optimizer_state.at(state_name(name, kGradient));
+  /// The last step of those that accumulate, and the update. Sums and statistics are written when the update has been: a step that fails
+  /// may be repeated.
+  std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
+    std::vector<Datum> outputs = run(*step, feeds, labels, run_options);
+    const std::vector<std::string>& names = step->graph().output_names;
+    Feeds sums;
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (is_sum(names[k])) sums.emplace(names[k], outputs[k]);
+    run_written(*update, update_written, sums, {}, run_options);
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (auto state = states.find(names[k]); state != states.end()) state->second.copy_from(outputs[k].tensor());
+    for (const auto& [name, gradient] : sums) {
+      Tensor& sum = optimizer_state.at(name);
       std::fill_n(sum.data<float>(), sum.num_elements(), 0.0F);
     }
-    accumulated_steps = 0;
-    ++num_updates;
+    return outputs;
   }
 
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
     *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
     *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
-    const bool accumulates = options.accumulation_steps > 1;
-    if (accumulates && accumulated_steps == options.accumulation_steps) apply_accumulated(run_options);  // it has failed before
-    const std::vector<Datum> outputs = run_written(*step, step_written, feeds, labels, run_options);
+    const bool updates = accumulated_steps + 1 == options.accumulation_steps;
+    const std::vector<Datum> outputs =
+        updates && update ? step_and_update(feeds, labels, run_options) : run_written(*step, step_written, feeds, labels, run_options);
     ++num_steps;
-    if (!accumulates) {
-      ++num_updates;
-    } else if (++accumulated_steps == options.accumulation_steps) {
-      apply_accumulated(run_options);
-    }
+    num_updates += updates;
+    accumulated_steps = updates ? 0 : accumulated_steps + 1;
     return static_cast<double>(*outputs[0].tensor().data<float>());
   }
 

@@ -45,6 +45,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
 
 /// Adds the loss and its labels (an input), as the options say. @return the loss, a scalar.
 ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options);
+std::string_view name_of(Loss loss);
 
 /// Appends the backward pass of `loss` (or of `ys` with gradients `grad_ys`). Parameters without a gradient become constants again.
 /// @return the gradients, one per remaining parameter, then one per value of `more`: zeros where nothing flows back to it.

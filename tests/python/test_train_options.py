@@ -177,7 +177,7 @@ def test_lion_and_lamb_follow_their_papers() -> None:
     x, labels = inputs(16, 6), classes_of(16)
     model = exported(network(), x)
     for optimizer in ("lion", "lamb"):
-        trainer = Trainer(model, optimizer=optimizer, learning_rate=0.01, weight_decay=0.1, betas=(0.9, 0.99), epsilon=1e-6)
+        trainer = Trainer(model, optimizer=optimizer, learning_rate=0.01, weight_decay=0.1, betas=(0.9, 0.99))
         values = {name: value.astype(np.float64) for name, value in trainer.parameters.items()}
         mean = {name: np.zeros_like(value) for name, value in values.items()}
         squares = {name: np.zeros_like(value) for name, value in values.items()}
@@ -213,7 +213,7 @@ def test_steps_accumulate(where: str) -> None:
     if where == "readiness":
         session.execution_mode, session.inter_op_num_threads = treadle.ExecutionMode.ORT_PARALLEL, 2
     trainer = Trainer(exported(module, x[:4]), optimizer="adamw", learning_rate=0.05, accumulation_steps=3, clip_norm=0.4, sess_options=session)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05, weight_decay=0)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
     for update in range(4):
         optimizer.zero_grad()
         nn.CrossEntropyLoss()(module(x), labels).backward()
@@ -274,9 +274,21 @@ def test_patterns_choose_parameters() -> None:
     ({"optimizer": "adamW"}, "adamw"),
     ({"learning_rate": math.nan}, "learning_rate is nan"),
     ({"learning_rate": -0.1}, "learning_rate is -0.1"),
-    ({"optimizer": "adam", "momentum": 0.9}, "no option momentum"),
+    ({"optimizer": "adam", "momentum": 0.9}, "the optimizer adam has no use for momentum"),
+    ({"optimizer": "sgd", "betas": (0.9, 0.99)}, "no use for beta1"),
+    ({"optimizer": "lion", "epsilon": 1e-8}, "no use for epsilon"),
+    ({"optimizer": "adagrad", "smoothing": 0.9}, "no use for smoothing"),
+    ({"optimizer": "adam", "nesterov": True}, "no use for nesterov"),
+    ({"optimizer": "sgd", "nesterov": True}, "momentum above 0"),
+    ({"loss": "l1", "huber_delta": 2.0}, "the loss l1 has no use for huber_delta"),
+    ({"loss": "l1", "int32_labels": True}, "no use for int32_labels"),
+    ({"class_weights": [1, math.nan, 1, 1, 1]}, "a class's weight is nan"),
+    ({"schedule": {"kind": "constant", "total_steps": 9}}, "the schedule constant has no use for total_steps"),
+    ({"schedule": {"kind": "cosine", "total_steps": 9, "gamma": 0.5}}, "no use for gamma"),
+    ({"schedule": {"kind": "step", "step_size": 9, "final_factor": 0.5}}, "no use for final_factor"),
+    ({"schedule": {"kind": "one_cycle", "total_steps": 9, "warmup_steps": 2}}, "no use for warmup_steps"),
     ({"optimizer": "adam", "betas": (0.9, 1.0)}, "beta2 is 1"),
-    ({"loss": "l1", "ignore_index": 3}, "losses over classes"),
+    ({"loss": "l1", "ignore_index": 3}, "the loss l1 has no use for ignore_index"),
     ({"schedule": {"kind": "cosine"}}, "total_steps"),
     ({"schedule": {"kind": "cosin"}}, "cosine"),
     ({"accumulation_steps": 0}, "accumulation_steps is 0"),
@@ -314,3 +326,40 @@ def test_a_step_that_fails_changes_nothing(optimizer: str) -> None:
     for name, value in {**trainer.parameters, **trainer.optimizer_state}.items():
         np.testing.assert_array_equal(value, before[name])
     assert trainer.num_updates == 1
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_an_accumulating_step_whose_update_fails_may_be_repeated(optimizer: str) -> None:
+    """Gradients of 1e25 are finite, the sum of their squares is not: the run of the update fails."""
+    x = [inputs(4, 6), inputs(4, 6) * 2 + 1]
+    options = {"loss": "l1", "optimizer": optimizer, "learning_rate": 0.1, "accumulation_steps": 2, "clip_norm": 1.0}
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model = exported(net, x[0])
+    trainer, untroubled = Trainer(model, **options), Trainer(model, **options)
+    labels = np.zeros((4, 3), np.float32)
+    for each in (trainer, untroubled):
+        each.step({"x": x[0].numpy()}, labels)
+    before = {name: value.copy() for name, value in {**trainer.parameters, **trainer.states, **trainer.optimizer_state}.items()}
+    trainer.parameters["2.weight"][...] *= 1e25
+    check = treadle.RunOptions()
+    check.check_finite = "all"
+    with pytest.raises(treadle.Error, match="clip"):
+        trainer.step({"x": x[1].numpy()}, labels, check)
+    trainer.parameters["2.weight"][...] = before["2.weight"]
+    for name, value in {**trainer.parameters, **trainer.states, **trainer.optimizer_state}.items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    for each in (trainer, untroubled):
+        each.step({"x": x[1].numpy()}, labels)
+        assert each.num_updates == 1
+    for name, value in {**trainer.parameters, **trainer.states, **trainer.optimizer_state}.items():
+        np.testing.assert_array_equal(value, {**untroubled.parameters, **untroubled.states, **untroubled.optimizer_state}[name], err_msg=name)
+
+
+@pytest.mark.parametrize("weights", [[], [1.0, 2.0, 1.0, 0.5, 1.0]])
+def test_a_batch_of_ignored_labels_changes_nothing(weights: list[float]) -> None:
+    x = inputs(4, 6)
+    trainer = Trainer(exported(network(), x), learning_rate=0.1, ignore_index=2, label_smoothing=0.1, class_weights=weights)
+    before = {name: value.copy() for name, value in trainer.parameters.items()}
+    assert math.isnan(trainer.step({"x": x.numpy()}, np.full(4, 2)))
+    for name, value in trainer.parameters.items():
+        np.testing.assert_array_equal(value, before[name])
