@@ -120,7 +120,8 @@ double Noise::operator()(double value, DType dtype, double ulps) {
   if (std::fabs(value) < smallest_normal(dtype) && random_() % 2 == 0) return 0;
   const double size = least_ + (most_ - least_) * static_cast<double>(random_() % 1024) / 1024;
   const bool up = direction_ == 0 ? random_() % 2 == 0 : direction_ > 0;
-  return value + std::fabs(value) * (up ? size : -size) * ulps * epsilon_of(dtype);
+  const double noisy = value + std::fabs(value) * (up ? size : -size) * ulps * epsilon_of(dtype);
+  return is_16(dtype) ? noisy : round_to(dtype, noisy);  // a number of the type: 1 + x may be 0
 }
 
 void Noise::reorder(std::vector<double>& values) {

@@ -260,7 +260,7 @@ std::string run_states(const Case& original, const Judgement& judgement, const S
       Array& state = c.sets[0].at(pair.input);
       const Dims before = state.dims;
       state = from_datum(run.state(pair.input)).array;
-      if (fixed && state.dims != before) return {};
+      if (state.dims.size() != before.size() || (fixed && state.dims != before)) return {};
       if (state.size() > 500 || std::any_of(state.f.begin(), state.f.end(), [](double x) { return !(std::fabs(x) < 1e4); })) return {};
     }
   }
