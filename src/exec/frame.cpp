@@ -68,6 +68,11 @@ void Frame::bind_feeds(std::span<const Datum> feeds) {
     }
     const Tensor& tensor = feed.tensor();
     if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) throw_feed(program_, inputs[i], feed, "another dtype");
+    // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.
+    if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1) {
+      held_[static_cast<size_t>(inputs[i])] = tensor.contiguous().reshaped(Shape{});
+      continue;
+    }
     if (type.shape) {
       if (static_cast<int>(type.shape->size()) != tensor.shape().rank()) throw_feed(program_, inputs[i], feed, "another rank");
       for (size_t axis = 0; axis < type.shape->size(); ++axis) {

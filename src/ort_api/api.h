@@ -1,0 +1,321 @@
+// ONNX Runtime's C interface over Treadle's C++ one: the types that its functions have, the objects behind its handles, and the table.
+// Programs that were compiled for libonnxruntime.so load this library in its place (docs/onnxruntime.md).
+//
+// Names, numbers and layouts here are those of ONNX Runtime's binary interface. A handle is a struct of that name, made with new and
+// released by its Release function.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "treadle/error.h"
+#include "treadle/session.h"
+
+enum OrtErrorCode {
+  ORT_OK,
+  ORT_FAIL,
+  ORT_INVALID_ARGUMENT,
+  ORT_NO_SUCHFILE,
+  ORT_NO_MODEL,
+  ORT_ENGINE_ERROR,
+  ORT_RUNTIME_EXCEPTION,
+  ORT_INVALID_PROTOBUF,
+  ORT_MODEL_LOADED,
+  ORT_NOT_IMPLEMENTED,
+  ORT_INVALID_GRAPH,
+  ORT_EP_FAIL,
+  ORT_MODEL_LOAD_CANCELED,
+  ORT_MODEL_REQUIRES_COMPILATION,
+  ORT_NOT_FOUND,
+};
+enum OrtLoggingLevel { ORT_VERBOSE, ORT_INFO, ORT_WARNING, ORT_ERROR, ORT_FATAL };
+enum ONNXType {
+  ONNX_TYPE_UNKNOWN,
+  ONNX_TYPE_TENSOR,
+  ONNX_TYPE_SEQUENCE,
+  ONNX_TYPE_MAP,
+  ONNX_TYPE_OPAQUE,
+  ONNX_TYPE_SPARSETENSOR,
+  ONNX_TYPE_OPTIONAL,
+};
+using ONNXTensorElementDataType = int;  // ONNX's numbers, as treadle::DType
+using OrtOptimizationLevel = int;       // as treadle::GraphOptimizationLevel
+using OrtExecutionMode = int;           // as treadle::ExecutionMode
+enum OrtAllocatorType { OrtInvalidAllocator = -1, OrtDeviceAllocator = 0, OrtArenaAllocator = 1, OrtReadOnlyAllocator = 2 };
+enum OrtMemType { OrtMemTypeCPUInput = -2, OrtMemTypeCPUOutput = -1, OrtMemTypeDefault = 0 };
+enum OrtMemoryInfoDeviceType { OrtMemoryInfoDeviceType_CPU };
+enum OrtDeviceMemoryType { OrtDeviceMemoryType_DEFAULT = 0, OrtDeviceMemoryType_HOST_ACCESSIBLE = 5 };
+enum OrtHardwareDeviceType { OrtHardwareDeviceType_CPU };
+enum OrtSparseFormat { ORT_SPARSE_UNDEFINED = 0, ORT_SPARSE_COO = 1, ORT_SPARSE_CSRC = 2, ORT_SPARSE_BLOCK_SPARSE = 4 };
+enum OrtSparseIndicesFormat {
+  ORT_SPARSE_COO_INDICES,
+  ORT_SPARSE_CSR_INNER_INDICES,
+  ORT_SPARSE_CSR_OUTER_INDICES,
+  ORT_SPARSE_BLOCK_SPARSE_INDICES
+};
+enum OrtOpAttrType {
+  ORT_OP_ATTR_UNDEFINED,
+  ORT_OP_ATTR_INT,
+  ORT_OP_ATTR_INTS,
+  ORT_OP_ATTR_FLOAT,
+  ORT_OP_ATTR_FLOATS,
+  ORT_OP_ATTR_STRING,
+  ORT_OP_ATTR_STRINGS,
+  ORT_OP_ATTR_GRAPH,
+  ORT_OP_ATTR_TENSOR,
+};
+using OrtLanguageProjection = int;
+using OrtExecutionProviderDevicePolicy = int;
+using OrtCompiledModelCompatibility = int;
+using OrtLoggingFunction = void (*)(void* param, OrtLoggingLevel severity, const char* category, const char* logid,
+                                    const char* code_location, const char* message);
+using OrtCustomCreateThreadFn = void* (*)(void* options, void (*worker)(void* param), void* param);
+using OrtCustomJoinThreadFn = void (*)(const void* handle);
+using OrtExperimentalFnPtr = void (*)();
+
+struct OrtStatus {
+  OrtErrorCode code;
+  std::string message;
+};
+using RunAsyncCallbackFn = void (*)(void* user_data, struct OrtValue** outputs, size_t num_outputs, OrtStatus* status);
+
+struct OrtMemoryInfo {
+  std::string name = "Cpu";
+  OrtAllocatorType allocator_type = OrtDeviceAllocator;
+  int id = 0;
+  OrtMemType mem_type = OrtMemTypeDefault;
+  OrtDeviceMemoryType device_mem_type = OrtDeviceMemoryType_DEFAULT;
+  uint32_t vendor_id = 0;
+  bool operator==(const OrtMemoryInfo&) const = default;
+};
+
+/// The client's own, or ours: clients read and fill in this struct. Functions from `Reserve` on are there from the versions that are named.
+struct OrtAllocator {
+  uint32_t version;
+  void* (*Alloc)(OrtAllocator* self, size_t size);
+  void (*Free)(OrtAllocator* self, void* data);
+  const OrtMemoryInfo* (*Info)(const OrtAllocator* self);
+  void* (*Reserve)(OrtAllocator* self, size_t size);                                // 18
+  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // 23
+  void* (*AllocOnStream)(OrtAllocator* self, size_t size, struct OrtSyncStream* stream);
+};
+
+struct OrtLogger {
+  OrtLoggingFunction function = nullptr;  // null: nobody is told
+  void* param = nullptr;
+  OrtLoggingLevel level = ORT_WARNING;
+  std::string id;
+  void log(OrtLoggingLevel severity, const char* location, const char* message) const;
+};
+
+struct OrtThreadingOptions {
+  int intra_op_num_threads = 0, inter_op_num_threads = 0;
+  bool set_denormal_as_zero = false, allow_spinning = true;
+};
+
+struct OrtArenaCfg {
+  std::map<std::string, size_t> settings;
+};
+
+struct OrtKeyValuePairs {
+  std::map<std::string, std::string> entries;
+  std::vector<const char*> keys, values;  // as GetKeyValuePairs hands them out
+  void index();
+};
+
+struct OrtHardwareDevice {
+  std::string vendor;
+  OrtKeyValuePairs metadata;
+};
+struct OrtEpDevice {
+  OrtHardwareDevice hardware;
+  OrtKeyValuePairs metadata, options;
+};
+
+struct OrtEnv {
+  OrtLogger logger;
+  std::shared_ptr<treadle::ThreadPool> pool;  // for sessions without threads of their own
+  OrtThreadingOptions threading;
+  std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators
+};
+
+struct OrtSessionOptions {
+  treadle::SessionOptions options;
+  OrtLogger logger;  // its id, and where it has a function, in place of the environment's
+  int log_severity_level = -1, log_verbosity_level = 0;
+  bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true, load_cancelled = false;
+  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;
+  std::vector<struct OrtCustomOpDomain*> custom_op_domains;
+};
+
+struct OrtRunOptions {
+  treadle::RunOptions options;
+  int log_severity_level = -1, log_verbosity_level = 0;
+};
+
+struct OrtTensorTypeAndShapeInfo {
+  ONNXTensorElementDataType dtype = 0;
+  std::vector<int64_t> dims;         // -1: not known
+  std::vector<std::string> symbols;  // of `dims`; "" where there is none
+  bool has_shape = true;
+};
+struct OrtTypeInfo {
+  ONNXType type = ONNX_TYPE_UNKNOWN;
+  OrtTensorTypeAndShapeInfo tensor;  // of dense and sparse ones
+  ONNXTensorElementDataType key_type = 0;
+  std::shared_ptr<const OrtTypeInfo> element;  // of a sequence or an optional; a map's values
+  std::string denotation;
+};
+// An OrtTypeInfo under another name each.
+struct OrtMapTypeInfo;
+struct OrtSequenceTypeInfo;
+struct OrtOptionalTypeInfo;
+
+struct OrtValue {
+  treadle::Datum datum;
+  std::shared_ptr<treadle::SparseTensor> filled;  // a sparse tensor that the client is still making
+  OrtMemoryInfo memory;
+};
+
+struct OrtSession {
+  std::unique_ptr<treadle::Session> session;
+  std::vector<treadle::ValueInfo> inputs, outputs, overridable;
+};
+
+struct OrtIoBinding {
+  explicit OrtIoBinding(const OrtSession& owner) : session(owner), binding(*owner.session) {}
+  const OrtSession& session;
+  treadle::IoBinding binding;
+  std::map<std::string, bool> has_memory;  // outputs: the client's
+};
+
+struct OrtModelMetadata {
+  treadle::ModelMetadata metadata;
+};
+
+struct OrtPrepackedWeightsContainer {};
+
+struct OrtApi;
+struct OrtCANNProviderOptions;
+struct OrtCUDAProviderOptions;
+struct OrtCUDAProviderOptionsV2;
+struct OrtCompileApi;
+struct OrtCustomOp;
+struct OrtCustomOpDomain;
+struct OrtDeviceEpIncompatibilityDetails;
+struct OrtDnnlProviderOptions;
+struct OrtEnvCreationOptions;
+struct OrtEpApi;
+struct OrtEpAssignedNode;
+struct OrtEpAssignedSubgraph;
+struct OrtExternalInitializerInfo;
+struct OrtGraph;
+struct OrtInteropApi;
+struct OrtKernelContext;
+struct OrtKernelInfo;
+struct OrtLoraAdapter;
+struct OrtMIGraphXProviderOptions;
+struct OrtModel;
+struct OrtModelEditorApi;
+struct OrtNode;
+struct OrtOp;
+struct OrtOpAttr;
+struct OrtOpenVINOProviderOptions;
+struct OrtROCMProviderOptions;
+struct OrtShapeInferContext;
+struct OrtSyncStream;
+struct OrtTensorRTProviderOptions;
+struct OrtTensorRTProviderOptionsV2;
+struct OrtThreadPoolCallbacksConfig;
+struct OrtTrainingApi;
+struct OrtValueInfo;
+using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
+                                           const OrtKeyValuePairs* runtime_metadata, const OrtEpDevice** selected, size_t max_selected,
+                                           size_t* num_selected, void* state);
+
+struct OrtApi {
+#define ORT_ENTRY(name, result, parameters) result(*name) parameters;
+#include "ort_api/entries.inc"
+#undef ORT_ENTRY
+};
+
+struct OrtApiBase {
+  const OrtApi* (*GetApi)(uint32_t version);
+  const char* (*GetVersionString)();
+};
+
+namespace treadle::ort {
+
+inline constexpr uint32_t kApiVersion = 29;
+inline constexpr const char* kVersion = "1.29.0";
+
+const OrtApi& api();
+
+// Each file fills in the functions that it is about.
+void add_statuses(OrtApi& table);
+void add_environment(OrtApi& table);
+void add_session_options(OrtApi& table);
+void add_sessions(OrtApi& table);
+void add_bindings(OrtApi& table);
+void add_types(OrtApi& table);
+void add_tensors(OrtApi& table);
+void add_containers(OrtApi& table);
+void add_sparse_tensors(OrtApi& table);
+void add_memory(OrtApi& table);
+void add_devices(OrtApi& table);
+void add_custom_operators(OrtApi& table);
+
+/// Before a session is made with them: its custom operators become the process's. @throws Error
+void register_operators(const OrtSessionOptions& options);
+
+struct LoadCancelled {};
+
+OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept;
+OrtStatus* status_of_current_exception() noexcept;
+
+/// Runs `body`; what it throws becomes a status.
+template <typename Body>
+OrtStatus* guarded(Body&& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return status_of_current_exception();
+  }
+}
+
+template <typename T>
+T& required(T* pointer, const char* what) {
+  if (pointer == nullptr) throw Error(ErrorCode::invalid_argument, std::string(what) + " is null");
+  return *pointer;
+}
+
+inline const char* chars_of(const char* pointer, const char* what) { return &required(pointer, what); }
+
+/// Ours, of plain memory. Never released.
+OrtAllocator& default_allocator();
+/// A NUL-terminated copy in memory of the client's allocator. @throws Error(resource_exhausted)
+char* copy_text(OrtAllocator* allocator, std::string_view text);
+void* allocate(OrtAllocator* allocator, size_t size_bytes);
+/// What a session can take its memory from. The client's allocator has to outlive it.
+std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator);
+
+std::unique_ptr<OrtTypeInfo> type_of(const ValueInfo& info);
+std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum);
+OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
+
+OrtValue* new_value(Datum datum);
+/// A tensor that the client may write to and keep: a copy where its memory is somebody else's too (a feed, a weight).
+Datum owned_by_client(Datum datum);
+/// @throws Error for dimensions that make no shape.
+Shape shape_from(const int64_t* dims, size_t rank);
+DType dtype_from(ONNXTensorElementDataType type);
+
+}  // namespace treadle::ort

@@ -1,0 +1,253 @@
+// Session options and run options.
+#include <algorithm>
+#include <cstring>
+
+#include "ort_api/api.h"
+
+namespace treadle::ort {
+namespace {
+
+void add_initializers(SessionOptions& options, const char* const* names, const OrtValue* const* values, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    options.initializers[chars_of(names[i], "an initializer's name")] = required(values[i], "an initializer").datum.tensor();
+}
+
+// Copies text out as ONNX Runtime does: `size` is the room, and then what it takes with its NUL. Without room, an error.
+void give_text(const std::string& text, char* out, size_t* size) {
+  const size_t needed = text.size() + 1;
+  const size_t room = std::exchange(required(size, "size"), needed);
+  if (out == nullptr) return;
+  if (room < needed)
+    throw Error(ErrorCode::invalid_argument, "the text takes " + std::to_string(needed) + " bytes, there are " + std::to_string(room));
+  std::memcpy(out, text.c_str(), needed);
+}
+
+OrtStatus* set_flag(bool& flag, bool value) {
+  flag = value;
+  return nullptr;
+}
+
+OrtStatus* no_provider(const char* name) {
+  return make_status(ORT_INVALID_ARGUMENT,
+                     (std::string("the execution provider \"") + name + "\" is not available; CPUExecutionProvider is").c_str());
+}
+
+void add_threads(OrtApi& table) {
+  table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
+    return guarded([&] { set_option(options->options, "intra_op_num_threads", std::to_string(threads)); });
+  };
+  // Alone it changes nothing: how many nodes run at once matters where the execution mode says that several do.
+  table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
+    return guarded([&] { set_option(options->options, "inter_op_num_threads", std::to_string(threads)); });
+  };
+  table.SetSessionExecutionMode = [](OrtSessionOptions* options, OrtExecutionMode mode) {
+    return guarded([&] {
+      if (mode != 0 && mode != 1) throw Error(ErrorCode::invalid_argument, "there is no execution mode " + std::to_string(mode));
+      options->options.execution_mode = static_cast<treadle::ExecutionMode>(mode);
+    });
+  };
+  table.GetSessionExecutionMode = [](const OrtSessionOptions* options, OrtExecutionMode* out) {
+    return guarded([&] { required(out, "out") = static_cast<int>(options->options.execution_mode); });
+  };
+  table.DisablePerSessionThreads = [](OrtSessionOptions* options) { return set_flag(options->per_session_threads, false); };
+}
+
+void add_model_options(OrtApi& table) {
+  table.SetSessionGraphOptimizationLevel = [](OrtSessionOptions* options, OrtOptimizationLevel level) {
+    return guarded([&] {
+      const int levels[] = {0, 1, 2, 3, 99};
+      if (std::find(std::begin(levels), std::end(levels), level) == std::end(levels))
+        throw Error(ErrorCode::invalid_argument, "there is no graph optimization level " + std::to_string(level));
+      options->options.graph_optimization_level = static_cast<treadle::GraphOptimizationLevel>(level);
+    });
+  };
+  table.SetOptimizedModelFilePath = [](OrtSessionOptions* options, const char* path) {
+    return guarded([&] { options->options.optimized_model_filepath = chars_of(path, "path"); });
+  };
+  table.AddFreeDimensionOverride = [](OrtSessionOptions* options, const char* denotation, int64_t extent) {
+    return guarded([&] { options->options.denotation_overrides[chars_of(denotation, "denotation")] = extent; });
+  };
+  table.AddFreeDimensionOverrideByName = [](OrtSessionOptions* options, const char* name, int64_t extent) {
+    return guarded([&] { options->options.free_dimension_overrides[chars_of(name, "name")] = extent; });
+  };
+  table.AddInitializer = [](OrtSessionOptions* options, const char* name, const OrtValue* value) {
+    return guarded([&] { add_initializers(options->options, &name, &value, 1); });
+  };
+  table.AddExternalInitializers = [](OrtSessionOptions* options, const char* const* names, const OrtValue* const* values, size_t count) {
+    return guarded([&] { add_initializers(options->options, names, values, count); });
+  };
+  table.AddExternalInitializersFromFilesInMemory = [](OrtSessionOptions* options, const char* const* names, char* const* buffers,
+                                                      const size_t* lengths, size_t count) {
+    return guarded([&] {
+      for (size_t i = 0; i < count; ++i)
+        options->external_files[chars_of(names[i], "a file's name")] = Storage::borrow(buffers[i], lengths[i], {}, false);
+    });
+  };
+}
+
+void add_config(OrtApi& table) {
+  table.AddSessionConfigEntry = [](OrtSessionOptions* options, const char* key, const char* value) {
+    return guarded([&] { add_config_entry(options->options, chars_of(key, "key"), chars_of(value, "value")); });
+  };
+  table.HasSessionConfigEntry = [](const OrtSessionOptions* options, const char* key, int* out) {
+    return guarded([&] { required(out, "out") = options->options.config.contains(chars_of(key, "key")) ? 1 : 0; });
+  };
+  table.GetSessionConfigEntry = [](const OrtSessionOptions* options, const char* key, char* out, size_t* size) {
+    return guarded([&] {
+      const auto found = options->options.config.find(chars_of(key, "key"));
+      if (found == options->options.config.end())
+        throw Error(ErrorCode::invalid_argument, std::string("there is no config entry \"") + key + "\"");
+      give_text(found->second, out, size);
+    });
+  };
+  table.GetSessionOptionsConfigEntries = [](const OrtSessionOptions* options, OrtKeyValuePairs** out) {
+    return guarded([&] {
+      auto made = std::make_unique<OrtKeyValuePairs>();
+      made->entries = options->options.config;
+      made->index();
+      required(out, "out") = made.release();
+    });
+  };
+}
+
+// Settings that ask for what is always so, or for a way of having memory or of telling that is not ours: they are kept.
+void add_kept(OrtApi& table) {
+  table.EnableMemPattern = [](OrtSessionOptions* options) { return set_flag(options->mem_pattern, true); };
+  table.DisableMemPattern = [](OrtSessionOptions* options) { return set_flag(options->mem_pattern, false); };
+  table.GetMemPatternEnabled = [](const OrtSessionOptions* options, int* out) {
+    return guarded([&] { required(out, "out") = options->mem_pattern ? 1 : 0; });
+  };
+  table.EnableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options->cpu_mem_arena, true); };
+  table.DisableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options->cpu_mem_arena, false); };
+  table.SetDeterministicCompute = [](OrtSessionOptions*, bool) -> OrtStatus* { return nullptr; };
+  table.EnableOrtCustomOps = [](OrtSessionOptions*) {
+    return make_status(ORT_FAIL, "onnxruntime-extensions is not built in; register its library");
+  };
+  table.SetSessionLogId = [](OrtSessionOptions* options, const char* id) {
+    return guarded([&] { options->logger.id = chars_of(id, "logid"); });
+  };
+  table.SetSessionLogVerbosityLevel = [](OrtSessionOptions* options, int level) -> OrtStatus* {
+    options->log_verbosity_level = level;
+    return nullptr;
+  };
+  table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) {
+    return guarded([&] {
+      if (level < ORT_VERBOSE || level > ORT_FATAL)
+        throw Error(ErrorCode::invalid_argument, "there is no severity " + std::to_string(level));
+      options->log_severity_level = level;
+    });
+  };
+  table.SetUserLoggingFunction = [](OrtSessionOptions* options, OrtLoggingFunction function, void* param) -> OrtStatus* {
+    options->logger.function = function;
+    options->logger.param = param;
+    return nullptr;
+  };
+}
+
+void add_providers(OrtApi& table) {
+  table.SessionOptionsAppendExecutionProvider = [](OrtSessionOptions*, const char* name, const char* const*, const char* const*,
+                                                   size_t) -> OrtStatus* {
+    const std::string_view provider = name != nullptr ? name : "";
+    return provider == "CPU" || provider == "CPUExecutionProvider" ? nullptr : no_provider(name != nullptr ? name : "");
+  };
+  table.SessionOptionsAppendExecutionProvider_CUDA = [](OrtSessionOptions*, const OrtCUDAProviderOptions*) { return no_provider("CUDA"); };
+  table.SessionOptionsAppendExecutionProvider_CUDA_V2 = [](OrtSessionOptions*, const OrtCUDAProviderOptionsV2*) {
+    return no_provider("CUDA");
+  };
+  table.SessionOptionsAppendExecutionProvider_ROCM = [](OrtSessionOptions*, const OrtROCMProviderOptions*) { return no_provider("ROCM"); };
+  table.SessionOptionsAppendExecutionProvider_TensorRT = [](OrtSessionOptions*, const OrtTensorRTProviderOptions*) {
+    return no_provider("TensorRT");
+  };
+  table.SessionOptionsAppendExecutionProvider_TensorRT_V2 = [](OrtSessionOptions*, const OrtTensorRTProviderOptionsV2*) {
+    return no_provider("TensorRT");
+  };
+  table.SessionOptionsAppendExecutionProvider_MIGraphX = [](OrtSessionOptions*, const OrtMIGraphXProviderOptions*) {
+    return no_provider("MIGraphX");
+  };
+  table.SessionOptionsAppendExecutionProvider_OpenVINO = [](OrtSessionOptions*, const OrtOpenVINOProviderOptions*) {
+    return no_provider("OpenVINO");
+  };
+  table.SessionOptionsAppendExecutionProvider_OpenVINO_V2 = [](OrtSessionOptions*, const char* const*, const char* const*, size_t) {
+    return no_provider("OpenVINO");
+  };
+  table.SessionOptionsAppendExecutionProvider_VitisAI = [](OrtSessionOptions*, const char* const*, const char* const*, size_t) {
+    return no_provider("VitisAI");
+  };
+  table.SessionOptionsAppendExecutionProvider_Dnnl = [](OrtSessionOptions*, const OrtDnnlProviderOptions*) { return no_provider("Dnnl"); };
+  table.SessionOptionsAppendExecutionProvider_CANN = [](OrtSessionOptions*, const OrtCANNProviderOptions*) { return no_provider("CANN"); };
+}
+
+void add_run_options(OrtApi& table) {
+  table.CreateRunOptions = [](OrtRunOptions** out) { return guarded([&] { required(out, "out") = new OrtRunOptions(); }); };
+  table.ReleaseRunOptions = [](OrtRunOptions* options) { delete options; };
+  table.RunOptionsSetRunLogVerbosityLevel = [](OrtRunOptions* options, int level) -> OrtStatus* {
+    options->log_verbosity_level = level;
+    return nullptr;
+  };
+  table.RunOptionsGetRunLogVerbosityLevel = [](const OrtRunOptions* options, int* out) -> OrtStatus* {
+    *out = options->log_verbosity_level;
+    return nullptr;
+  };
+  table.RunOptionsSetRunLogSeverityLevel = [](OrtRunOptions* options, int level) -> OrtStatus* {
+    options->log_severity_level = level;
+    return nullptr;
+  };
+  table.RunOptionsGetRunLogSeverityLevel = [](const OrtRunOptions* options, int* out) -> OrtStatus* {
+    *out = options->log_severity_level;
+    return nullptr;
+  };
+  table.RunOptionsSetRunTag = [](OrtRunOptions* options, const char* tag) {
+    return guarded([&] { options->options.tag = chars_of(tag, "tag"); });
+  };
+  table.RunOptionsGetRunTag = [](const OrtRunOptions* options, const char** out) -> OrtStatus* {
+    *out = options->options.tag.c_str();
+    return nullptr;
+  };
+  table.RunOptionsSetTerminate = [](OrtRunOptions* options) -> OrtStatus* {
+    options->options.terminate = true;
+    return nullptr;
+  };
+  table.RunOptionsUnsetTerminate = [](OrtRunOptions* options) -> OrtStatus* {
+    options->options.terminate = false;
+    return nullptr;
+  };
+  table.AddRunConfigEntry = [](OrtRunOptions* options, const char* key, const char* value) {
+    return guarded([&] { options->options.config[chars_of(key, "key")] = chars_of(value, "value"); });
+  };
+  table.GetRunConfigEntry = [](const OrtRunOptions* options, const char* key) -> const char* {
+    const auto found = options->options.config.find(key);
+    return found != options->options.config.end() ? found->second.c_str() : nullptr;
+  };
+}
+
+}  // namespace
+
+void add_session_options(OrtApi& table) {
+  table.CreateSessionOptions = [](OrtSessionOptions** out) {
+    return guarded([&] {
+      auto made = std::make_unique<OrtSessionOptions>();
+      made->options.profile_file_prefix = "onnxruntime_profile_";
+      made->options.strict_symbols = false;  // ONNX Runtime warns
+      required(out, "out") = made.release();
+    });
+  };
+  table.CloneSessionOptions = [](const OrtSessionOptions* options, OrtSessionOptions** out) {
+    return guarded([&] { required(out, "out") = new OrtSessionOptions(required(options, "options")); });
+  };
+  table.ReleaseSessionOptions = [](OrtSessionOptions* options) { delete options; };
+  table.EnableProfiling = [](OrtSessionOptions* options, const char* prefix) {
+    return guarded([&] {
+      options->options.profile_file_prefix = chars_of(prefix, "prefix");
+      options->options.enable_profiling = true;
+    });
+  };
+  table.DisableProfiling = [](OrtSessionOptions* options) { return set_flag(options->options.enable_profiling, false); };
+  add_threads(table);
+  add_model_options(table);
+  add_config(table);
+  add_kept(table);
+  add_providers(table);
+  add_run_options(table);
+}
+
+}  // namespace treadle::ort

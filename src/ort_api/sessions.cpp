@@ -1,0 +1,248 @@
+// Sessions and their runs, and what a model says of itself.
+#include <algorithm>
+#include <thread>
+
+#include "ort_api/api.h"
+
+namespace treadle::ort {
+namespace {
+
+using Values = std::vector<ValueInfo> OrtSession::*;
+
+// The client's options, and what it said of the environment.
+SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given) {
+  if (given.load_cancelled) throw LoadCancelled();
+  register_operators(given);
+  SessionOptions options = given.options;
+  OrtLogger logger = given.logger.function != nullptr ? given.logger : environment.logger;
+  logger.level = given.log_severity_level >= 0 ? static_cast<OrtLoggingLevel>(given.log_severity_level) : environment.logger.level;
+  if (!given.logger.id.empty()) logger.id = given.logger.id;
+  options.on_warning = [logger](const std::string& warning) { logger.log(ORT_WARNING, "", warning.c_str()); };
+  if (!given.per_session_threads) {
+    if (!environment.pool)
+      throw Error(ErrorCode::invalid_argument, "the session is to use the environment's threads, and the environment has none");
+    options.thread_pool = environment.pool;
+    options.intra_op_num_threads = options.inter_op_num_threads = 0;
+    options.set_denormal_as_zero = options.set_denormal_as_zero || environment.threading.set_denormal_as_zero;
+  }
+  const auto use = options.config.find("session.use_env_allocators");
+  if (environment.allocator && use != options.config.end() && use->second == "1") options.allocator = environment.allocator;
+  return options;
+}
+
+template <typename Make>
+OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* options, OrtSession** out, Make&& make) {
+  try {
+    static const OrtSessionOptions defaults = [] {
+      OrtSessionOptions made;
+      made.options.strict_symbols = false;
+      return made;
+    }();
+    const OrtSessionOptions& given = options != nullptr ? *options : defaults;
+    auto made = std::make_unique<OrtSession>();
+    made->session = make(options_for(required(environment, "env"), given), LoadOptions{.external_files = given.external_files});
+    made->inputs = made->session->inputs();
+    made->outputs = made->session->outputs();
+    made->overridable = made->session->overridable_initializers();
+    required(out, "out") = made.release();
+    return nullptr;
+  } catch (const LoadCancelled&) {
+    return make_status(ORT_MODEL_LOAD_CANCELED, "loading was cancelled");
+  } catch (...) {
+    return status_of_current_exception();
+  }
+}
+
+OrtStatus* session_from_path(const OrtEnv* environment, const char* path, const OrtSessionOptions* options, OrtSession** out) {
+  return create_session(environment, options, out, [&](const SessionOptions& with, const LoadOptions& load) {
+    chars_of(path, "model_path");
+    if (load.external_files.empty()) return std::make_unique<Session>(path, with);
+    return std::make_unique<Session>(Model::load(path, load), with);
+  });
+}
+
+OrtStatus* session_from_bytes(const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options,
+                              OrtSession** out) {
+  return create_session(environment, options, out, [&](const SessionOptions& with, const LoadOptions& load) {
+    const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
+    const auto folder = with.config.find("session.model_external_initializers_file_folder_path");
+    return std::make_unique<Session>(Model::from_bytes({bytes, length}, folder != with.config.end() ? folder->second : "", load), with);
+  });
+}
+
+template <Values values>
+OrtStatus* count(const OrtSession* session, size_t* out) {
+  return guarded([&] { required(out, "out") = (required(session, "session").*values).size(); });
+}
+const ValueInfo& at(const std::vector<ValueInfo>& infos, size_t index) {
+  if (index >= infos.size())
+    throw Error(ErrorCode::invalid_argument, "index " + std::to_string(index) + " of " + std::to_string(infos.size()));
+  return infos[index];
+}
+template <Values values>
+OrtStatus* name(const OrtSession* session, size_t index, OrtAllocator* allocator, char** out) {
+  return guarded([&] { required(out, "value") = copy_text(allocator, at(required(session, "session").*values, index).name); });
+}
+template <Values values>
+OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
+  return guarded([&] { required(out, "type_info") = type_of(at(required(session, "session").*values, index)).release(); });
+}
+
+// Outputs that the client has memory for are bound, as through an IoBinding.
+void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
+              const RunOptions* options) {
+  IoBinding binding(session);
+  for (const auto& [name, value] : feeds) binding.bind_input(name, value);
+  for (size_t i = 0; i < names.size(); ++i)
+    binding.bind_output(names[i], outputs[i] != nullptr ? std::optional(outputs[i]->datum.tensor()) : std::nullopt);
+  session.run(binding, options);
+  const std::vector<Datum> values = binding.outputs();
+  std::vector<std::unique_ptr<OrtValue>> made(names.size());
+  for (size_t i = 0; i < names.size(); ++i)
+    if (outputs[i] == nullptr) made[i].reset(new_value(owned_by_client(values[i])));
+  for (size_t i = 0; i < names.size(); ++i)
+    if (made[i]) outputs[i] = made[i].release();
+}
+
+void run(OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
+         size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
+  std::map<std::string, Datum> feeds;
+  for (size_t i = 0; i < num_inputs; ++i) feeds[chars_of(input_names[i], "an input's name")] = required(inputs[i], "an input").datum;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < num_outputs; ++i) names.emplace_back(chars_of(output_names[i], "an output's name"));
+  if (names.empty()) throw Error(ErrorCode::invalid_argument, "at least one output should be requested");
+  const RunOptions* with = options != nullptr ? &options->options : nullptr;
+  if (std::any_of(outputs, outputs + num_outputs, [](const OrtValue* output) { return output != nullptr && output->datum.is_tensor(); }))
+    return run_into(*required(session, "session").session, feeds, names, outputs, with);
+  std::vector<Datum> values = required(session, "session").session->run(feeds, names, with);
+  std::vector<std::unique_ptr<OrtValue>> made;
+  for (Datum& value : values) made.emplace_back(new_value(owned_by_client(std::move(value))));
+  for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
+}
+
+struct AsyncRun {
+  OrtSession* session;
+  const OrtRunOptions* options;
+  std::vector<const char*> input_names, output_names;
+  std::vector<const OrtValue*> inputs;
+  OrtValue** outputs;
+  RunAsyncCallbackFn callback;
+  void* user_data;
+
+  void operator()() const {
+    OrtStatus* status = guarded([&] {
+      run(session, options, input_names.data(), inputs.data(), inputs.size(), output_names.data(), output_names.size(), outputs);
+    });
+    callback(user_data, outputs, output_names.size(), status);
+  }
+};
+
+void add_creating(OrtApi& table) {
+  table.CreateSession = session_from_path;
+  table.CreateSessionFromArray = session_from_bytes;
+  // Sessions of a process share packed weights anyway.
+  table.CreatePrepackedWeightsContainer = [](OrtPrepackedWeightsContainer** out) {
+    return guarded([&] { required(out, "out") = new OrtPrepackedWeightsContainer(); });
+  };
+  table.ReleasePrepackedWeightsContainer = [](OrtPrepackedWeightsContainer* container) { delete container; };
+  table.CreateSessionWithPrepackedWeightsContainer = [](const OrtEnv* environment, const char* path, const OrtSessionOptions* options,
+                                                        OrtPrepackedWeightsContainer*,
+                                                        OrtSession** out) { return session_from_path(environment, path, options, out); };
+  table.CreateSessionFromArrayWithPrepackedWeightsContainer =
+      [](const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*,
+         OrtSession** out) { return session_from_bytes(environment, data, length, options, out); };
+  table.ReleaseSession = [](OrtSession* session) { delete session; };
+  table.SessionOptionsSetLoadCancellationFlag = [](OrtSessionOptions* options, bool cancel) -> OrtStatus* {
+    options->load_cancelled = cancel;
+    return nullptr;
+  };
+}
+
+void add_description(OrtApi& table) {
+  table.SessionGetInputCount = count<&OrtSession::inputs>;
+  table.SessionGetOutputCount = count<&OrtSession::outputs>;
+  table.SessionGetOverridableInitializerCount = count<&OrtSession::overridable>;
+  table.SessionGetInputName = name<&OrtSession::inputs>;
+  table.SessionGetOutputName = name<&OrtSession::outputs>;
+  table.SessionGetOverridableInitializerName = name<&OrtSession::overridable>;
+  table.SessionGetInputTypeInfo = type<&OrtSession::inputs>;
+  table.SessionGetOutputTypeInfo = type<&OrtSession::outputs>;
+  table.SessionGetOverridableInitializerTypeInfo = type<&OrtSession::overridable>;
+  table.SessionGetProfilingStartTimeNs = [](const OrtSession* session, uint64_t* out) {
+    return guarded([&] { required(out, "out") = static_cast<uint64_t>(required(session, "session").session->profiling_start_ns()); });
+  };
+  table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
+    return guarded([&] { required(out, "out") = copy_text(allocator, required(session, "session").session->end_profiling()); });
+  };
+}
+
+using Text = std::string ModelMetadata::*;
+template <Text text>
+OrtStatus* metadata_text(const OrtModelMetadata* metadata, OrtAllocator* allocator, char** out) {
+  return guarded([&] { required(out, "value") = copy_text(allocator, required(metadata, "model_metadata").metadata.*text); });
+}
+
+void add_metadata(OrtApi& table) {
+  table.SessionGetModelMetadata = [](const OrtSession* session, OrtModelMetadata** out) {
+    return guarded([&] { required(out, "out") = new OrtModelMetadata{required(session, "session").session->model().metadata()}; });
+  };
+  table.ReleaseModelMetadata = [](OrtModelMetadata* metadata) { delete metadata; };
+  table.ModelMetadataGetProducerName = metadata_text<&ModelMetadata::producer_name>;
+  table.ModelMetadataGetGraphName = metadata_text<&ModelMetadata::graph_name>;
+  table.ModelMetadataGetGraphDescription = metadata_text<&ModelMetadata::graph_description>;
+  table.ModelMetadataGetDomain = metadata_text<&ModelMetadata::domain>;
+  table.ModelMetadataGetDescription = metadata_text<&ModelMetadata::description>;
+  table.ModelMetadataGetVersion = [](const OrtModelMetadata* metadata, int64_t* out) {
+    return guarded([&] { required(out, "value") = required(metadata, "model_metadata").metadata.version; });
+  };
+  // Null for a key that is not there.
+  table.ModelMetadataLookupCustomMetadataMap = [](const OrtModelMetadata* metadata, OrtAllocator* allocator, const char* key, char** out) {
+    return guarded([&] {
+      const auto& custom = required(metadata, "model_metadata").metadata.custom;
+      const auto found = custom.find(chars_of(key, "key"));
+      required(out, "value") = found != custom.end() ? copy_text(allocator, found->second) : nullptr;
+    });
+  };
+  table.ModelMetadataGetCustomMetadataMapKeys = [](const OrtModelMetadata* metadata, OrtAllocator* allocator, char*** keys,
+                                                   int64_t* count) {
+    return guarded([&] {
+      const auto& custom = required(metadata, "model_metadata").metadata.custom;
+      required(count, "num_keys") = static_cast<int64_t>(custom.size());
+      required(keys, "keys") = nullptr;
+      if (custom.empty()) return;
+      *keys = static_cast<char**>(allocate(allocator, custom.size() * sizeof(char*)));
+      size_t i = 0;
+      for (const auto& [key, value] : custom) (*keys)[i++] = copy_text(allocator, key);
+    });
+  };
+}
+
+}  // namespace
+
+void add_sessions(OrtApi& table) {
+  add_creating(table);
+  add_description(table);
+  add_metadata(table);
+  table.Run = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
+                 size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
+    return guarded([&] { run(session, options, input_names, inputs, num_inputs, output_names, num_outputs, outputs); });
+  };
+  table.RunAsync = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
+                      size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs,
+                      RunAsyncCallbackFn callback, void* user_data) {
+    return guarded([&] {
+      if (callback == nullptr) throw Error(ErrorCode::invalid_argument, "run_async_callback is null");
+      std::thread(AsyncRun{session,
+                           options,
+                           {input_names, input_names + num_inputs},
+                           {output_names, output_names + num_outputs},
+                           {inputs, inputs + num_inputs},
+                           outputs,
+                           callback,
+                           user_data})
+          .detach();
+    });
+  };
+}
+
+}  // namespace treadle::ort

@@ -1,0 +1,117 @@
+// The table of functions. Those that nobody fills in say that Treadle does not have them.
+#include <utility>
+
+#include "ort_api/api.h"
+
+namespace treadle::ort {
+namespace {
+
+enum Place : size_t {
+#define ORT_ENTRY(name, result, parameters) k##name,
+#include "ort_api/entries.inc"
+#undef ORT_ENTRY
+};
+
+constexpr const char* kNames[] = {
+#define ORT_ENTRY(name, result, parameters) #name,
+#include "ort_api/entries.inc"
+#undef ORT_ENTRY
+};
+
+template <size_t place, typename Function>
+struct Missing;
+template <size_t place, typename Result, typename... Arguments>
+struct Missing<place, Result (*)(Arguments...)> {
+  static Result call(Arguments...) {
+    if constexpr (std::is_same_v<Result, OrtStatus*>)
+      return make_status(ORT_NOT_IMPLEMENTED, (std::string("Treadle does not have ") + kNames[place]).c_str());
+    else if constexpr (!std::is_void_v<Result>)
+      return Result{};
+  }
+};
+
+// Given out when not even a status can be allocated.
+OrtStatus last_resort{ORT_RUNTIME_EXCEPTION, "out of memory"};
+
+OrtApi make_table() {
+  OrtApi table{};
+#define ORT_ENTRY(name, result, parameters) table.name = Missing<k##name, decltype(table.name)>::call;
+#include "ort_api/entries.inc"
+#undef ORT_ENTRY
+  add_statuses(table);
+  add_environment(table);
+  add_session_options(table);
+  add_sessions(table);
+  add_bindings(table);
+  add_types(table);
+  add_tensors(table);
+  add_containers(table);
+  add_sparse_tensors(table);
+  add_memory(table);
+  add_devices(table);
+  add_custom_operators(table);
+  return table;
+}
+
+// A client of an older version reads the first part of the table.
+const OrtApi* get_api(uint32_t version) { return version >= 1 && version <= kApiVersion ? &api() : nullptr; }
+const char* get_version() { return kVersion; }
+
+}  // namespace
+
+const OrtApi& api() {
+  static const OrtApi table = make_table();
+  return table;
+}
+
+void add_statuses(OrtApi& table) {
+  table.CreateStatus = [](OrtErrorCode code, const char* message) { return make_status(code, message); };
+  table.GetErrorCode = [](const OrtStatus* status) { return status != nullptr ? status->code : ORT_OK; };
+  table.GetErrorMessage = [](const OrtStatus* status) { return status != nullptr ? status->message.c_str() : ""; };
+  table.ReleaseStatus = [](OrtStatus* status) {
+    if (status != &last_resort) delete status;
+  };
+}
+
+OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept {
+  try {
+    return new OrtStatus{code, message != nullptr ? message : ""};
+  } catch (...) {
+    return &last_resort;
+  }
+}
+
+OrtStatus* status_of_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    switch (error.code()) {
+      case ErrorCode::invalid_argument: return make_status(ORT_INVALID_ARGUMENT, error.what());
+      case ErrorCode::invalid_model: return make_status(ORT_INVALID_GRAPH, error.what());
+      case ErrorCode::not_implemented: return make_status(ORT_NOT_IMPLEMENTED, error.what());
+      case ErrorCode::not_found: return make_status(ORT_NO_SUCHFILE, error.what());
+      case ErrorCode::resource_exhausted:
+      case ErrorCode::internal: return make_status(ORT_RUNTIME_EXCEPTION, error.what());
+      default: return make_status(ORT_FAIL, error.what());
+    }
+  } catch (const std::bad_alloc&) {
+    return make_status(ORT_RUNTIME_EXCEPTION, "out of memory");
+  } catch (const std::exception& error) {
+    return make_status(ORT_RUNTIME_EXCEPTION, error.what());
+  } catch (...) {
+    return make_status(ORT_RUNTIME_EXCEPTION, "an unknown exception");
+  }
+}
+
+}  // namespace treadle::ort
+
+extern "C" {
+__attribute__((visibility("default"))) const OrtApiBase* OrtGetApiBase() noexcept {
+  static const OrtApiBase base{treadle::ort::get_api, treadle::ort::get_version};
+  return &base;
+}
+// Some bindings look for it beside the table.
+__attribute__((visibility("default"))) OrtStatus* OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions*, int) noexcept {
+  return nullptr;
+}
+}

@@ -1,0 +1,222 @@
+// Tensors: made of the client's memory or of ours, read and written, strings too.
+#include <algorithm>
+#include <cstring>
+
+#include "ort_api/api.h"
+
+namespace treadle::ort {
+namespace {
+
+const Tensor& tensor_of(const OrtValue* value) { return required(value, "value").datum.tensor(); }
+
+std::span<std::string> strings_of(const OrtValue* value) {
+  const Tensor& tensor = tensor_of(value);
+  if (tensor.dtype() != DType::string)
+    throw Error(ErrorCode::invalid_argument, "a tensor of strings was expected, this is " + describe(tensor));
+  return tensor.span<std::string>();
+}
+
+std::string& string_at(const OrtValue* value, size_t index) {
+  const std::span<std::string> strings = strings_of(value);
+  if (index >= strings.size())
+    throw Error(ErrorCode::invalid_argument, "element " + std::to_string(index) + " of " + std::to_string(strings.size()));
+  return strings[index];
+}
+
+// Memory of the client's allocator, given back with the last tensor that has it.
+std::shared_ptr<Storage> storage_of(OrtAllocator& allocator, size_t size_bytes) {
+  void* data = allocate(&allocator, std::max<size_t>(size_bytes, 1));
+  return Storage::borrow(data, size_bytes, [&allocator, data] { allocator.Free(&allocator, data); });
+}
+
+Tensor around(void* data, size_t length, const Shape& shape, DType dtype, std::function<void()> release) {
+  if (dtype == DType::string) throw Error(ErrorCode::invalid_argument, "a tensor of strings cannot be made around memory");
+  if (data == nullptr && shape.num_elements() > 0) throw Error(ErrorCode::invalid_argument, "the data is null");
+  return Tensor(dtype, shape, Storage::borrow(data, length, std::move(release)));
+}
+
+void add_making(OrtApi& table) {
+  table.CreateTensorAsOrtValue = [](OrtAllocator* allocator, const int64_t* dims, size_t rank, ONNXTensorElementDataType type,
+                                    OrtValue** out) {
+    return guarded([&] {
+      const Shape shape = shape_from(dims, rank);
+      const DType dtype = dtype_from(type);
+      const bool is_ours = &required(allocator, "allocator") == &default_allocator() || dtype == DType::string;
+      Tensor tensor =
+          is_ours ? Tensor(dtype, shape) : Tensor(dtype, shape, storage_of(*allocator, size_bytes(dtype, shape.num_elements())));
+      required(out, "out") = new_value(std::move(tensor));
+    });
+  };
+  table.CreateTensorWithDataAsOrtValue = [](const OrtMemoryInfo* info, void* data, size_t length, const int64_t* dims, size_t rank,
+                                            ONNXTensorElementDataType type, OrtValue** out) {
+    return guarded([&] {
+      required(info, "info");
+      required(out, "out") = new_value(around(data, length, shape_from(dims, rank), dtype_from(type), {}));
+    });
+  };
+  table.CreateTensorWithDataAndDeleterAsOrtValue = [](OrtAllocator* deleter, void* data, size_t length, const int64_t* dims, size_t rank,
+                                                      ONNXTensorElementDataType type, OrtValue** out) {
+    return guarded([&] {
+      required(deleter, "deleter");
+      required(out, "out") =
+          new_value(around(data, length, shape_from(dims, rank), dtype_from(type), [deleter, data] { deleter->Free(deleter, data); }));
+    });
+  };
+  table.ReleaseValue = [](OrtValue* value) { delete value; };
+}
+
+void add_reading(OrtApi& table) {
+  table.IsTensor = [](const OrtValue* value, int* out) {
+    return guarded([&] { required(out, "out") = required(value, "value").datum.is_tensor() ? 1 : 0; });
+  };
+  table.HasValue = [](const OrtValue* value, int* out) {
+    return guarded([&] {
+      const Datum& datum = required(value, "value").datum;
+      required(out, "out") = datum.defined() && (datum.kind() != Datum::Kind::optional || datum.optional().value) ? 1 : 0;
+    });
+  };
+  table.GetTensorMutableData = [](OrtValue* value, void** out) { return guarded([&] { required(out, "out") = tensor_of(value).raw(); }); };
+  table.GetTensorData = [](const OrtValue* value, const void** out) {
+    return guarded([&] { required(out, "out") = tensor_of(value).raw(); });
+  };
+  table.GetTensorSizeInBytes = [](const OrtValue* value, size_t* size) {
+    return guarded([&] {
+      if (tensor_of(value).dtype() == DType::string) throw Error(ErrorCode::invalid_argument, "strings have no size in bytes");
+      required(size, "size") = tensor_of(value).size_bytes();
+    });
+  };
+  table.TensorAt = [](OrtValue* value, const int64_t* location, size_t count, void** out) {
+    return guarded([&] {
+      const Tensor& tensor = tensor_of(value);
+      if (tensor.dtype() == DType::string || bits_of(tensor.dtype()) < 8)
+        throw Error(ErrorCode::invalid_argument, "elements of " + describe(tensor) + " have no address");
+      if (count != static_cast<size_t>(tensor.shape().rank()))
+        throw Error(ErrorCode::invalid_argument, std::to_string(count) + " coordinates in " + describe(tensor));
+      size_t at = 0;
+      for (size_t d = 0; d < count; ++d) {
+        const int64_t extent = tensor.shape()[static_cast<int>(d)];
+        if (location[d] < 0 || location[d] >= extent)
+          throw Error(ErrorCode::invalid_argument, "coordinate " + std::to_string(location[d]) + " is outside of " + describe(tensor));
+        at = at * static_cast<size_t>(extent) + static_cast<size_t>(location[d]);
+      }
+      required(out, "out") = tensor.raw() + at * bits_of(tensor.dtype()) / 8;
+    });
+  };
+  table.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
+    return guarded([&] {
+      const Datum& datum = required(value, "value").datum;
+      const bool sparse = datum.kind() == Datum::Kind::sparse_tensor;
+      required(out, "out") =
+          new OrtTensorTypeAndShapeInfo(sparse ? tensor_type(datum.sparse_tensor().values.dtype(), datum.sparse_tensor().dense_shape)
+                                               : tensor_type(datum.tensor().dtype(), datum.tensor().shape()));
+    });
+  };
+  table.GetTensorElementTypeAndShapeDataReference = [](const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** dims,
+                                                       size_t* rank) {
+    return guarded([&] {
+      const Tensor& tensor = tensor_of(value);
+      required(type, "elem_type") = static_cast<int>(tensor.dtype());
+      required(dims, "shape_data") = tensor.shape().rank() > 0 ? tensor.shape().begin() : nullptr;
+      required(rank, "shape_data_count") = static_cast<size_t>(tensor.shape().rank());
+    });
+  };
+  table.GetTensorMemoryInfo = [](const OrtValue* value, const OrtMemoryInfo** out) {
+    return guarded([&] { required(out, "out") = &required(value, "value").memory; });
+  };
+  table.CopyTensors = [](const OrtEnv*, const OrtValue* const* from, OrtValue* const* to, OrtSyncStream*, size_t count) {
+    return guarded([&] {
+      for (size_t i = 0; i < count; ++i) {
+        Tensor target = tensor_of(to[i]);
+        target.copy_from(tensor_of(from[i]));
+      }
+    });
+  };
+}
+
+void add_strings(OrtApi& table) {
+  table.FillStringTensor = [](OrtValue* value, const char* const* texts, size_t count) {
+    return guarded([&] {
+      const std::span<std::string> strings = strings_of(value);
+      if (count != strings.size())
+        throw Error(ErrorCode::invalid_argument, std::to_string(count) + " strings for " + std::to_string(strings.size()));
+      for (size_t i = 0; i < count; ++i) strings[i] = chars_of(texts[i], "a string");
+    });
+  };
+  table.FillStringTensorElement = [](OrtValue* value, const char* text, size_t index) {
+    return guarded([&] { string_at(value, index) = chars_of(text, "a string"); });
+  };
+  table.GetResizedStringTensorElementBuffer = [](OrtValue* value, size_t index, size_t length, char** out) {
+    return guarded([&] {
+      std::string& text = string_at(value, index);
+      text.resize(length);
+      required(out, "buffer") = text.data();
+    });
+  };
+  table.GetStringTensorDataLength = [](const OrtValue* value, size_t* out) {
+    return guarded([&] {
+      size_t length = 0;
+      for (const std::string& text : strings_of(value)) length += text.size();
+      required(out, "len") = length;
+    });
+  };
+  // One after the other without NULs, and where each begins.
+  table.GetStringTensorContent = [](const OrtValue* value, void* to, size_t room, size_t* offsets, size_t count) {
+    return guarded([&] {
+      const std::span<std::string> strings = strings_of(value);
+      if (count != strings.size())
+        throw Error(ErrorCode::invalid_argument, std::to_string(count) + " offsets for " + std::to_string(strings.size()) + " strings");
+      size_t at = 0;
+      for (size_t i = 0; i < count; ++i) {
+        offsets[i] = at;
+        if (strings[i].size() > room - at)
+          throw Error(ErrorCode::invalid_argument, "the strings take more than the " + std::to_string(room) + " bytes that are there");
+        std::memcpy(static_cast<char*>(to) + at, strings[i].data(), strings[i].size());
+        at += strings[i].size();
+      }
+    });
+  };
+  table.GetStringTensorElementLength = [](const OrtValue* value, size_t index, size_t* out) {
+    return guarded([&] { required(out, "out") = string_at(value, index).size(); });
+  };
+  table.GetStringTensorElement = [](const OrtValue* value, size_t room, size_t index, void* out) {
+    return guarded([&] {
+      const std::string& text = string_at(value, index);
+      if (text.size() > room)
+        throw Error(ErrorCode::invalid_argument,
+                    "the string takes " + std::to_string(text.size()) + " bytes, there are " + std::to_string(room));
+      std::memcpy(out, text.data(), text.size());
+    });
+  };
+}
+
+}  // namespace
+
+OrtValue* new_value(Datum datum) { return new OrtValue{std::move(datum), nullptr, {}}; }
+
+Datum owned_by_client(Datum datum) {
+  if (!datum.is_tensor()) return datum;
+  const Tensor& tensor = datum.tensor();
+  // Others that hold the memory beside this datum would see what the client writes, or take it away.
+  const bool is_alone = tensor.storage().use_count() <= 1 && tensor.storage()->writable() && !tensor.storage()->lent();
+  return is_alone && tensor.is_contiguous() ? datum : Datum(tensor.clone());
+}
+
+Shape shape_from(const int64_t* dims, size_t rank) {
+  if (rank > 0) required(dims, "shape");
+  const Shape shape(std::span<const int64_t>(dims, rank));
+  shape.num_elements();  // checked
+  return shape;
+}
+
+DType dtype_from(ONNXTensorElementDataType type) {
+  if (type <= 0 || type >= kNumDTypes) throw Error(ErrorCode::invalid_argument, "there is no element type " + std::to_string(type));
+  return static_cast<DType>(type);
+}
+
+void add_tensors(OrtApi& table) {
+  add_making(table);
+  add_reading(table);
+  add_strings(table);
+}
+
+}  // namespace treadle::ort

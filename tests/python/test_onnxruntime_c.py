@@ -1,0 +1,398 @@
+"""Treadle's libonnxruntime.so.1 beside onnxruntime's own library: the same calls, the same answers."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import pathlib
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+
+import numpy as np
+import onnx
+import pytest
+from conftest import REPOSITORY, SHARED_DATA
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_c import PLACES, TENSOR, Api, StatusError
+
+LIBRARY = pathlib.Path(os.environ.get("TREADLE_ORT_LIBRARY", REPOSITORY / "build/release/onnxruntime/libonnxruntime.so.1"))
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
+
+
+@pytest.fixture(scope="module")
+def ours() -> Api:
+    return Api(str(LIBRARY))
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Api:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime.so*"))
+    return Api(found[0])
+
+
+def model(nodes, inputs, outputs, initializers=(), **more) -> bytes:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10, **more).SerializeToString()
+
+
+def tensor(name, dtype, shape):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def affine() -> bytes:
+    """y = x w + b, with b an input that may be left out."""
+    w, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([1, -1], np.float32)
+    return model([helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Add", ["xw", "b"], ["y"])],
+                 [tensor("x", 1, ["rows", 3]), tensor("b", 1, [2])], [tensor("y", 1, ["rows", 2])],
+                 [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")], producer_name="a test", doc_string="what it does")
+
+
+def test_the_table_is_full_and_starts_at_any_version(ours: Api) -> None:
+    assert all(ours.table)
+    for version in range(1, 30):
+        assert ours.base.get_api(version) == ours.base.get_api(29)
+    assert not ours.base.get_api(30)
+    assert not ours.base.get_api(0)
+    assert ours.base.get_version() == b"1.29.0"
+
+
+def test_what_is_missing_says_so(ours: Api) -> None:
+    with pytest.raises(StatusError, match="does not have CreateLoraAdapter") as error:
+        ours.call("CreateLoraAdapter", b"adapter", c_void_p(), c_void_p())
+    assert error.value.code == 9
+
+
+@pytest.mark.skipif(SHARED_DATA is None, reason="no models")
+@pytest.mark.parametrize("path", sorted((SHARED_DATA / "models").glob("*.onnx")) if SHARED_DATA else [], ids=lambda path: path.stem)
+def test_models_are_described_alike(ours: Api, theirs: Api, path: pathlib.Path) -> None:
+    try:
+        expected = theirs.session(str(path))
+    except StatusError:
+        pytest.skip("onnxruntime does not load it")
+    have, want = ours.describe(ours.session(str(path))), theirs.describe(expected)
+    for said in (have, want):
+        said["Version"] %= 2**63 - 1  # onnxruntime's for none
+    for (_, ours_is), (_, theirs_is) in zip(have["Output"], want["Output"]):
+        if ours_is[0] == TENSOR:  # onnxruntime also knows what inference finds
+            for i, extent in enumerate(theirs_is[2]):
+                if ours_is[2][i] == -1 and extent >= 0:
+                    theirs_is[2][i], theirs_is[3][i] = -1, ours_is[3][i]
+    assert have == want
+
+
+def both(ours: Api, theirs: Api, data: bytes, feeds: dict[str, np.ndarray], outputs: list[str]) -> list:
+    results = []
+    for api in (ours, theirs):
+        session = api.session(data)
+        values = api.run(session, {name: api.value(array) for name, array in feeds.items()}, outputs)
+        results.append([api.content(value) for value in values])
+        for value in values:
+            api.call("ReleaseValue", value, result=None)
+        api.call("ReleaseSession", session, result=None)
+    for have, want in zip(*results):
+        assert str(type(have)) == str(type(want))
+        if isinstance(have, np.ndarray):
+            assert have.dtype == want.dtype
+            np.testing.assert_array_equal(have, want) if have.dtype == object else np.testing.assert_allclose(have, want, rtol=1e-5)
+        else:
+            assert str(have) == str(want)
+    return results[0]
+
+
+def test_runs_give_the_same(ours: Api, theirs: Api) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    both(ours, theirs, affine(), {"x": x}, ["y"])
+    both(ours, theirs, affine(), {"x": x[:0], "b": np.array([3, 4], np.float32)}, ["y"])
+    strings = model([helper.make_node("StringConcat", ["x", "x"], ["y"])], [tensor("x", 8, ["n"])], [tensor("y", 8, ["n"])])
+    [y] = both(ours, theirs, strings, {"x": np.array(["a", "", "schön"], object)}, ["y"])
+    assert y.tolist() == ["aa", "", "schönschön"]
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13])
+def test_dtypes_go_through(ours: Api, theirs: Api, number: int) -> None:
+    from onnxruntime_c import DTYPES
+
+    x = np.array([[0, 1, 3]]).astype(DTYPES[number])
+    data = model([helper.make_node("Concat", ["x", "x"], ["y"], axis=0)], [tensor("x", number, ["n", 3])], [tensor("y", number, None)])
+    both(ours, theirs, data, {"x": x}, ["y"])
+
+
+def test_sequences_and_maps_come_out(ours: Api, theirs: Api) -> None:
+    data = model([helper.make_node("SplitToSequence", ["x"], ["y"], axis=0)], [tensor("x", 1, ["n", 2])],
+                 [helper.make_tensor_sequence_value_info("y", 1, None)])
+    both(ours, theirs, data, {"x": np.arange(6, dtype=np.float32).reshape(3, 2)}, ["y"])
+    zip_map = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["cat", "dog"])
+    kind = helper.make_sequence_type_proto(helper.make_map_type_proto(8, helper.make_tensor_type_proto(1, [])))
+    graph = helper.make_graph([zip_map], "graph", [tensor("x", 1, ["n", 2])], [helper.make_value_info("y", kind)])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)], ir_version=10).SerializeToString()
+    [maps] = both(ours, theirs, data, {"x": np.array([[0.25, 0.75], [1, 0]], np.float32)}, ["y"])
+    assert maps == [{"cat": 0.25, "dog": 0.75}, {"cat": 1.0, "dog": 0.0}]
+
+
+def test_values_are_made_of_values(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        parts = [api.value(np.full((k, 2), k, np.float32)) for k in (1, 3)]
+        sequence = c_void_p()
+        api.call("CreateValue", (c_void_p * 2)(*[p.value for p in parts]), c_size_t(2), 2, byref(sequence))
+        assert [part.shape for part in api.content(sequence)] == [(1, 2), (3, 2)]
+        pairs = [api.value(np.array([3, 1], np.int64)), api.value(np.array([0.5, 2], np.float32))]
+        mapped = c_void_p()
+        api.call("CreateValue", (c_void_p * 2)(*[p.value for p in pairs]), c_size_t(2), 3, byref(mapped))
+        assert api.content(mapped) == {3: 0.5, 1: 2.0}
+        with pytest.raises(StatusError):
+            api.call("CreateValue", (c_void_p * 2)(parts[0].value, pairs[0].value), c_size_t(2), 2, byref(c_void_p()))
+
+
+def test_outputs_are_written_to_the_clients_memory(ours: Api, theirs: Api) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for api in (ours, theirs):
+        y = np.full((2, 2), 7, np.float32)
+        [out] = api.run(api.session(affine()), {"x": api.value(x)}, ["y"], into=[api.value(y)])
+        np.testing.assert_allclose(y, x @ np.arange(6).reshape(3, 2) + [1, -1])
+        wrong = np.zeros((3, 2), np.float32)
+        with pytest.raises(StatusError):
+            api.run(api.session(affine()), {"x": api.value(x)}, ["y"], into=[api.value(wrong)])
+        assert out
+
+
+def test_an_output_is_the_clients_own(ours: Api, theirs: Api) -> None:
+    """Neither what goes on with the feed, nor what the client writes to the output, reaches the other or the model."""
+    w = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
+    data = model([helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["w"], ["z"])], [tensor("x", 1, [2])],
+                 [tensor("y", 1, [2]), tensor("z", 1, [2])], [w])
+    for api in (ours, theirs):
+        session, x = api.session(data), np.array([5, 6], np.float32)
+        y, z = api.run(session, {"x": api.value(x)}, ["y", "z"])
+        x[:] = 0
+        assert api.content(y).tolist() == [5, 6]
+        ctypes.memset(api.made("GetTensorMutableData", z).value, 0, 8)
+        assert api.content(api.run(session, {"x": api.value(x)}, ["z"])[0]).tolist() == [1, 2]
+
+
+def test_bindings(ours: Api, theirs: Api) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for api in (ours, theirs):
+        session = api.session(affine())
+        binding = api.made("CreateIoBinding", session)
+        api.call("BindInput", binding, b"x", api.value(x))
+        api.call("BindOutputToDevice", binding, b"y", api.memory)
+        for factor in (1, 2):
+            x *= factor
+            api.call("SynchronizeBoundInputs", binding)
+            api.call("RunWithBinding", session, c_void_p(), binding)
+            api.call("SynchronizeBoundOutputs", binding)
+            values, count = c_void_p(), c_size_t()
+            api.call("GetBoundOutputValues", binding, api.allocator, byref(values), byref(count))
+            [value] = (c_void_p * count.value).from_address(values.value)
+            np.testing.assert_allclose(api.content(c_void_p(value)), x @ np.arange(6).reshape(3, 2) + [1, -1])
+        y = np.zeros((2, 2), np.float32)
+        api.call("ClearBoundOutputs", binding, result=None)
+        api.call("BindOutput", binding, b"y", api.value(y))
+        api.call("RunWithBinding", session, c_void_p(), binding)
+        np.testing.assert_allclose(y, x @ np.arange(6).reshape(3, 2) + [1, -1])
+        names, lengths, count = c_void_p(), c_void_p(), c_size_t()
+        api.call("GetBoundOutputNames", binding, api.allocator, byref(names), byref(lengths), byref(count))
+        assert (count.value, ctypes.string_at(names.value, 1), c_size_t.from_address(lengths.value).value) == (1, b"y", 1)
+
+
+FAULTS = {
+    "an unknown input": lambda api: api.run(api.session(affine()), {"z": api.value(np.zeros((2, 3), np.float32))}, ["y"]),
+    "a missing input": lambda api: api.run(api.session(affine()), {}, ["y"]),
+    "another dtype": lambda api: api.run(api.session(affine()), {"x": api.value(np.zeros((2, 3)))}, ["y"]),
+    "another rank": lambda api: api.run(api.session(affine()), {"x": api.value(np.zeros(3, np.float32))}, ["y"]),
+    "another extent": lambda api: api.run(api.session(affine()), {"x": api.value(np.zeros((2, 4), np.float32))}, ["y"]),
+    "an unknown output": lambda api: api.run(api.session(affine()), {"x": api.value(np.zeros((2, 3), np.float32))}, ["z"]),
+    "no output": lambda api: api.run(api.session(affine()), {"x": api.value(np.zeros((2, 3), np.float32))}, []),
+    "no such file": lambda api: api.session("/nowhere/model.onnx"),
+    "bytes that are no model": lambda api: api.session(b"\x00\x01\x02 no model"),
+    "an operator that does not exist": lambda api: api.session(model([helper.make_node("NoSuch", ["x"], ["y"])], [tensor("x", 1, [1])], [tensor("y", 1, [1])])),
+    "an index beyond the inputs": lambda api: api.made("SessionGetInputTypeInfo", api.session(affine()), c_size_t(9)),
+    "too little memory for a tensor": lambda api: api.call("CreateTensorWithDataAsOrtValue", api.memory, np.zeros(1).ctypes.data_as(c_void_p), c_size_t(4),
+                                                           (c_int64 * 1)(4), c_size_t(1), 1, byref(c_void_p())),
+    "a sequence read as a tensor": lambda api: api.made("GetTensorMutableData", _sequence(api)),
+    "an optimization level that does not exist": lambda api: api.call("SetSessionGraphOptimizationLevel", api.options(), 17),
+    "a provider that does not exist": lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"NoSuch", c_void_p(), c_void_p(), c_size_t(0)),
+    "memory of a device that does not exist": lambda api: api.made("CreateMemoryInfo", b"NoSuch", 0, 0, 0),
+}
+
+
+def _sequence(api: Api) -> c_void_p:
+    part, out = api.value(np.zeros(2, np.float32)), c_void_p()
+    api.call("CreateValue", (c_void_p * 1)(part.value), c_size_t(1), 2, byref(out))
+    return out
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_statuses(ours: Api, theirs: Api, fault: str) -> None:
+    with pytest.raises(StatusError) as want:
+        FAULTS[fault](theirs)
+    with pytest.raises(StatusError) as have:
+        FAULTS[fault](ours)
+    assert have.value.code != 0
+    assert have.value.message
+    # There a model that cannot be loaded is FAIL, INVALID_GRAPH or INVALID_PROTOBUF, as it comes, and some faults are exceptions that it did not foresee.
+    if want.value.code not in (1, 6, 7, 10):
+        assert have.value.code == want.value.code
+
+
+def test_options_are_kept_and_copied(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        options = api.options()
+        api.call("AddSessionConfigEntry", options, b"session.intra_op.allow_spinning", b"0")
+        copy = api.made("CloneSessionOptions", options)
+        api.call("ReleaseSessionOptions", options, result=None)
+        assert api.number("HasSessionConfigEntry", copy, b"session.intra_op.allow_spinning", kind=c_int) == 1
+        assert api.number("HasSessionConfigEntry", copy, b"no.such", kind=c_int) == 0
+        room, size = ctypes.create_string_buffer(8), c_size_t(8)
+        api.call("GetSessionConfigEntry", copy, b"session.intra_op.allow_spinning", room, byref(size))
+        assert (room.value, size.value) == (b"0", 2)
+        run = api.made("CreateRunOptions")
+        api.call("RunOptionsSetRunTag", run, b"tag")
+        tag = c_char_p()
+        api.call("RunOptionsGetRunTag", run, byref(tag))
+        assert tag.value == b"tag"
+        api.call("RunOptionsSetTerminate", run)
+        session, x = api.session(affine(), copy), api.value(np.zeros((1, 3), np.float32))
+        with pytest.raises(StatusError):
+            api.run(session, {"x": x}, ["y"], options=run)
+        api.call("RunOptionsUnsetTerminate", run)
+        assert api.content(api.run(session, {"x": x}, ["y"], options=run)[0]).tolist() == [[1, -1]]
+
+
+def test_dimensions_and_initializers_are_replaced(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        options = api.options()
+        api.call("AddFreeDimensionOverrideByName", options, b"rows", c_int64(2))
+        w = np.ones((3, 2), np.float32)
+        value = api.value(w)
+        api.call("AddInitializer", options, b"w", value)
+        session = api.session(affine(), options)
+        [y] = api.run(session, {"x": api.value(np.ones((2, 3), np.float32))}, ["y"])
+        assert api.content(y).tolist() == [[4, 2], [4, 2]]
+
+
+def test_strings_are_read_and_written_one_by_one(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        value = api.value(np.array(["one", "two"], object))
+        api.call("FillStringTensorElement", value, b"three", c_size_t(0))
+        assert api.number("GetStringTensorElementLength", value, c_size_t(0)) == 5
+        room = ctypes.create_string_buffer(8)
+        api.call("GetStringTensorElement", value, c_size_t(5), c_size_t(0), room)
+        assert room.raw[:5] == b"three"
+        buffer = c_void_p()
+        api.call("GetResizedStringTensorElementBuffer", value, c_size_t(1), c_size_t(4), byref(buffer))
+        ctypes.memmove(buffer.value, b"four", 4)
+        assert api.content(value).tolist() == ["three", "four"]
+        for args in ((c_size_t(4), c_size_t(0)), (c_size_t(8), c_size_t(2))):
+            with pytest.raises(StatusError):
+                api.call("GetStringTensorElement", value, *args, room)
+
+
+def test_sparse_tensors(ours: Api, theirs: Api) -> None:
+    values, places = np.array([1, 2, 3], np.float32), np.array([0, 4, 8], np.int64)
+    inner, outer = np.array([0, 1, 2], np.int64), np.array([0, 1, 2, 3], np.int64)
+    for api in (ours, theirs):
+        def empty(api: Api = api) -> c_void_p:
+            return api.made("CreateSparseTensorAsOrtValue", api.allocator, (c_int64 * 2)(3, 3), c_size_t(2), 1)
+
+        coo = empty()
+        api.call("FillSparseTensorCoo", coo, api.memory, (c_int64 * 1)(3), c_size_t(1), c_void_p(values.ctypes.data), c_void_p(places.ctypes.data), c_size_t(3))
+        assert api.number("IsSparseTensor", coo, kind=c_int) == 1
+        assert api.number("GetSparseTensorFormat", coo, kind=c_int) == 1
+        assert np.frombuffer(ctypes.string_at(api.made("GetSparseTensorValues", coo).value, 12), np.float32).tolist() == [1, 2, 3]
+        count, data = c_size_t(), c_void_p()
+        api.call("GetSparseTensorIndices", coo, 0, byref(count), byref(data))
+        assert np.frombuffer(ctypes.string_at(data.value, 8 * count.value), np.int64).tolist() == [0, 4, 8]
+        csr = empty()
+        api.call("FillSparseTensorCsr", csr, api.memory, (c_int64 * 1)(3), c_size_t(1), c_void_p(values.ctypes.data), c_void_p(inner.ctypes.data), c_size_t(3),
+                 c_void_p(outer.ctypes.data), c_size_t(4))
+        assert api.number("GetSparseTensorFormat", csr, kind=c_int) == 2
+        assert api.shape_and_dtype(api.made("GetTensorTypeAndShape", csr))[:2] == (1, [3, 3])
+        with pytest.raises(StatusError):
+            api.call("FillSparseTensorCoo", empty(), api.memory, (c_int64 * 1)(3), c_size_t(1), c_void_p(values.ctypes.data), c_void_p(places.ctypes.data), c_size_t(2))
+
+
+def test_runs_end_on_another_thread(ours: Api) -> None:
+    done, results = threading.Event(), {}
+    callback_type = ctypes.CFUNCTYPE(None, c_void_p, POINTER(c_void_p), c_size_t, c_void_p)
+
+    @callback_type
+    def callback(user_data, outputs, count, status):  # noqa: ANN001
+        results.update(user_data=user_data, count=count, status=status, output=outputs[0], thread=threading.get_ident())
+        done.set()
+
+    session, x = ours.session(affine()), ours.value(np.ones((1, 3), np.float32))
+    outputs = (c_void_p * 1)()
+    ours.call("RunAsync", session, c_void_p(), (c_char_p * 1)(b"x"), (c_void_p * 1)(x.value), c_size_t(1), (c_char_p * 1)(b"y"), c_size_t(1), outputs, callback, c_void_p(42))
+    assert done.wait(10)
+    assert (results["user_data"], results["count"], results["status"]) == (42, 1, None)
+    assert results["thread"] != threading.get_ident()
+    assert ours.content(c_void_p(results["output"])).tolist() == [[7, 8]]
+
+
+class _Allocator(ctypes.Structure):
+    _fields_ = [("version", c_uint32), ("alloc", ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t)), ("free", ctypes.CFUNCTYPE(None, c_void_p, c_void_p)),
+                ("info", ctypes.CFUNCTYPE(c_void_p, c_void_p)), ("later", c_void_p * 4)]
+
+
+def test_memory_is_the_clients_allocators(ours: Api, theirs: Api) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = c_void_p, [c_size_t], [c_void_p]
+    for api in (ours, theirs):
+        live: set[int] = set()
+
+        def allocate(_self, size, live=live):  # noqa: ANN001
+            live.add(block := libc.malloc(size))
+            return block
+
+        def free(_self, block, live=live):  # noqa: ANN001
+            live.discard(block)
+            libc.free(block)
+
+        kinds = dict(_Allocator._fields_)
+        allocator = _Allocator(20, kinds["alloc"](allocate), kinds["free"](free), kinds["info"](lambda _self, info=api.memory: info.value))
+        at = c_void_p(ctypes.addressof(allocator))
+        value = c_void_p()
+        api.call("CreateTensorAsOrtValue", at, (c_int64 * 1)(5), c_size_t(1), 1, byref(value))
+        assert len(live) == 1
+        assert api.made("GetTensorMutableData", value).value in live
+        name = c_void_p()
+        api.call("SessionGetInputName", api.session(affine()), c_size_t(0), at, byref(name))
+        assert ctypes.string_at(name.value) == b"x"
+        api.call("AllocatorFree", at, name)
+        api.call("ReleaseValue", value, result=None)
+        assert not live
+
+
+def test_devices_and_pairs(ours: Api) -> None:
+    devices, count = POINTER(c_void_p)(), c_size_t()
+    ours.call("GetEpDevices", ours.env, byref(devices), byref(count))
+    assert count.value == 1
+    device = c_void_p(devices[0])
+    assert ours.call("EpDevice_EpName", device, result=c_char_p) == b"CPUExecutionProvider"
+    assert ours.call("HardwareDevice_Type", c_void_p(ours.call("EpDevice_Device", device, result=c_void_p)), result=c_int32) == 0
+    pairs = c_void_p()
+    ours.call("CreateKeyValuePairs", byref(pairs), result=None)
+    ours.call("AddKeyValuePair", pairs, b"key", b"value", result=None)
+    assert ours.call("GetKeyValue", pairs, b"key", result=c_char_p) == b"value"
+    names, number = c_void_p(), c_int()
+    ours.call("GetAvailableProviders", byref(names), byref(number))
+    assert ctypes.string_at(c_void_p.from_address(names.value).value) == b"CPUExecutionProvider"
+    ours.call("ReleaseAvailableProviders", names, number)
+
+
+def test_profiles_are_written(ours: Api, tmp_path: pathlib.Path) -> None:
+    options = ours.options()
+    ours.call("EnableProfiling", options, str(tmp_path / "profile").encode())
+    session = ours.session(affine(), options)
+    ours.run(session, {"x": ours.value(np.ones((1, 3), np.float32))}, ["y"])
+    assert pathlib.Path(ours.text("SessionEndProfiling", session)).read_text().startswith(("[", "{"))
+
+
+def test_places_are_those_of_the_interface() -> None:
+    """A client calls by place: a few of those that docs and compiled clients fix."""
+    assert [PLACES[name] for name in ("CreateStatus", "Run", "CreateTensorWithDataAsOrtValue", "ReleaseStatus", "RunWithBinding", "GetTensorData")] == [0, 9, 49, 93, 133, 378]
+    assert TensorProto.FLOAT == 1
+    assert onnx.__version__
