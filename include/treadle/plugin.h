@@ -181,7 +181,8 @@ struct treadle_host {
 /* The same from a program that links to the library. A second registration under the same name serves sessions made afterwards. */
 TREADLE_C_API treadle_status* treadle_register_operator(const treadle_operator* op);
 TREADLE_C_API treadle_status* treadle_register_backend(const treadle_backend* backend);
-/* Loads a shared object and calls its `int treadle_plugin_main(const treadle_host*)`, which registers what it has and returns 1. */
+/* Loads a shared object and calls its `int treadle_plugin_main(const treadle_host*)`, which registers what it has and returns 1. One that
+ * was built for ONNX Runtime and has `RegisterCustomOps` in its place gives its custom operators (docs/onnxruntime.md). */
 TREADLE_C_API treadle_status* treadle_load_plugin(const char* path);
 /* Registered backends, in the order of registration. Names stay valid; NULL beyond the last. */
 TREADLE_C_API size_t treadle_num_backends(void);

@@ -25,6 +25,9 @@ struct OrtValue {
   Datum datum;
 };
 
+/// A plugin's shared object, or one with custom operators for ONNX Runtime. @throws Error
+void load_plugin(const std::string& path);
+
 /// ONNX Runtime's session options: ours, and those that have no meaning here but are kept.
 struct PySessionOptions : SessionOptions {
   PySessionOptions() { profile_file_prefix = "onnxruntime_profile_"; }

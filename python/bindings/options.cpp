@@ -181,11 +181,8 @@ void register_options(nb::module_& module) {
       .def(
           "clear_ep_context_data_read_func", [](PySessionOptions&) {}, "Accepted.")
       .def(
-          "register_custom_ops_library",
-          [](PySessionOptions&, const std::string& path) {
-            throw Error(ErrorCode::not_implemented, "operators of ONNX Runtime's custom libraries: " + path);
-          },
-          "path"_a, "Not supported: the libraries are built against ONNX Runtime.");
+          "register_custom_ops_library", [](PySessionOptions&, const std::string& path) { load_plugin(path); }, "path"_a,
+          "Loads custom operators of a library that was built for ONNX Runtime; all sessions that are made afterwards have them.");
   // Treadle's own.
   session
       .def_rw("job", &PySessionOptions::job, nb::arg().none(), "The Job that runs belong to, or None: the environment's, if it names one.")

@@ -181,6 +181,8 @@ void register_python_operator(const std::string& domain, const std::string& op_t
 
 }  // namespace
 
+void load_plugin(const std::string& path) { check(treadle_load_plugin(path.c_str())); }
+
 void register_plugin(nb::module_& module) {
   module.def(
       "register_operator", register_python_operator, nb::arg("domain"), nb::arg("op_type"), nb::arg("function"), nb::kw_only(),
@@ -190,9 +192,8 @@ void register_plugin(nb::module_& module) {
       "function(*inputs, **attributes) gets NumPy arrays (None for an absent input) and returns an array, or a tuple of them.\n"
       "infer(*types, **attributes), optional, gets (dtype, shape) pairs, None in a shape for an unknown extent, and returns one pair\n"
       "an output, or None where it cannot tell. A second registration of the same name serves sessions made afterwards.");
-  module.def(
-      "load_plugin", [](const std::string& path) { check(treadle_load_plugin(path.c_str())); }, nb::arg("path"),
-      "Loads a shared object that registers operators or subgraph backends (treadle/plugin.h).");
+  module.def("load_plugin", &load_plugin, nb::arg("path"),
+             "Loads a shared object that registers operators or subgraph backends (treadle/plugin.h).");
   module.def(
       "get_available_backends",
       [] {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,6 +63,16 @@ def get_version_string() -> str:
 def get_build_info() -> str:
     """A line about this build."""
     return f"Treadle Build Info: version={_treadle.version()}, platform={platform.machine()}"
+
+
+def onnxruntime_library() -> str:
+    """The path of libonnxruntime.so.1 in this package: ONNX Runtime's C interface, for programs that load its library.
+
+    Raises FileNotFoundError where it was not built."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnxruntime", "capi", "libonnxruntime.so.1")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is not part of this build (TREADLE_BUILD_ORT_API)")
+    return path
 
 
 def has_collective_ops() -> bool:

@@ -9,6 +9,7 @@ A program can also be started on Treadle from outside:
     python -m treadle.onnxruntime_shim program.py arguments…
     python -m treadle.onnxruntime_shim -m module arguments…
 
+Packages that load onnxruntime's library from its folder (onnxruntime-genai) find Treadle's (`treadle.onnxruntime_library()`).
 `onnxruntime.__version__` is the version of ONNX Runtime whose interface is offered; `treadle.__version__` is Treadle's.
 """
 
@@ -105,7 +106,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         is_package = fullname in ("onnxruntime", "onnxruntime.capi")
         spec = importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
         if fullname == "onnxruntime":
-            spec.submodule_search_locations = _plain_python_folders()
+            # The first has capi/libonnxruntime.so.1, where compiled packages look for it.
+            spec.submodule_search_locations = [os.path.join(os.path.dirname(__file__), "onnxruntime"), *_plain_python_folders()]
         return spec
 
     def exec_module(self, module: ModuleType) -> None:

@@ -1,5 +1,6 @@
 // The part of the C ABI that registers plugins.
 #include "c_api/status.h"
+#include "ort_api/api.h"
 #include "plugin/backend.h"
 #include "plugin/custom_operator.h"
 
@@ -17,7 +18,9 @@ treadle_status* treadle_register_backend(const treadle_backend* backend) {
 }
 
 treadle_status* treadle_load_plugin(const char* path) {
-  return guarded([&] { treadle::plugin::load_plugin(&require(path, "path")); });
+  return guarded([&] {
+    if (!treadle::ort::load_operators(&require(path, "path"))) treadle::plugin::load_plugin(path);
+  });
 }
 
 size_t treadle_num_backends(void) { return treadle::plugin::list_backends().size(); }

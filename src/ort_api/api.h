@@ -271,9 +271,13 @@ void add_sparse_tensors(OrtApi& table);
 void add_memory(OrtApi& table);
 void add_devices(OrtApi& table);
 void add_custom_operators(OrtApi& table);
+void add_kernel_info(OrtApi& table);
+void add_kernel_context(OrtApi& table);
 
 /// Before a session is made with them: its custom operators become the process's. @throws Error
 void register_operators(const OrtSessionOptions& options);
+/// Of a library that was built for ONNX Runtime, for all sessions from then on. @return false if the library is none. @throws Error
+bool load_operators(const std::string& path);
 
 struct LoadCancelled {};
 
@@ -304,6 +308,9 @@ OrtAllocator& default_allocator();
 /// A NUL-terminated copy in memory of the client's allocator. @throws Error(resource_exhausted)
 char* copy_text(OrtAllocator* allocator, std::string_view text);
 void* allocate(OrtAllocator* allocator, size_t size_bytes);
+/// Copies text to the client's memory as ONNX Runtime does: `size` is the room, and then what it takes with its NUL; `out` may be null, to
+/// ask for that. @throws Error(invalid_argument) if there is too little room.
+void give_text(const std::string& text, char* out, size_t* size);
 /// What a session can take its memory from. The client's allocator has to outlive it.
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator);
 

@@ -1,10 +1,260 @@
-// Custom operators of clients.
-#include "ort_api/api.h"
+// Custom operators of clients: domains, libraries of them, and how they become operators of the process.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "ort_api/custom_operator.h"
+#include "plugin/custom_operator.h"
+
+extern "C" const OrtApiBase* OrtGetApiBase() noexcept;
 
 namespace treadle::ort {
+namespace {
 
-void register_operators(const OrtSessionOptions&) {}
+enum Characteristic { kRequired, kOptional, kVariadic };
+constexpr uint32_t kWithCharacteristics = 8, kWithVariadic = 14, kWithStatus = 16, kWithShapes = 17;
+constexpr int kMostVariadicOutputs = 32;
 
-void add_custom_operators(OrtApi&) {}
+Characteristic input_kind(const OrtCustomOp& op, size_t index) {
+  return op.version >= kWithCharacteristics && op.GetInputCharacteristic
+             ? static_cast<Characteristic>(op.GetInputCharacteristic(&op, index))
+             : kRequired;
+}
+bool has_variadic_outputs(const OrtCustomOp& op) {
+  const size_t count = op.GetOutputTypeCount(&op);
+  return count > 0 && op.version >= kWithCharacteristics && op.GetOutputCharacteristic &&
+         op.GetOutputCharacteristic(&op, count - 1) == kVariadic;
+}
+
+// What one operator takes, as a plugin's operator says it.
+struct Operands {
+  int min_inputs = 0, max_inputs = 0, num_outputs = 0;
+};
+Operands operands_of(const OrtCustomOp& op) {
+  Operands made;
+  const auto count = static_cast<int>(op.GetInputTypeCount(&op));
+  made.max_inputs = count;
+  for (int i = 0; i < count; ++i) {
+    const Characteristic kind = input_kind(op, static_cast<size_t>(i));
+    if (kind == kRequired) made.min_inputs = i + 1;
+    if (kind != kVariadic) continue;
+    made.max_inputs = -1;
+    made.min_inputs = i + (op.version >= kWithVariadic && op.GetVariadicInputMinArity ? op.GetVariadicInputMinArity(&op) : 1);
+  }
+  made.num_outputs = static_cast<int>(op.GetOutputTypeCount(&op));
+  if (has_variadic_outputs(op)) made.num_outputs += kMostVariadicOutputs - 1;
+  return made;
+}
+
+// The operators of one name, the newest first.
+struct Group {
+  std::string domain, name;
+  std::vector<const OrtCustomOp*> operators;
+};
+
+bool takes(const OrtCustomOp& op, const treadle_node& node) {
+  const size_t declared = op.GetInputTypeCount(&op);
+  const Operands operands = operands_of(op);
+  if (node.input_types.size() < static_cast<size_t>(operands.min_inputs) ||
+      (operands.max_inputs >= 0 && node.input_types.size() > static_cast<size_t>(operands.max_inputs)))
+    return false;
+  for (size_t i = 0; i < node.input_types.size(); ++i) {
+    const auto wanted = static_cast<DType>(op.GetInputType(&op, std::min(i, declared - 1)));
+    const DType have = node.input_types[i].dtype;
+    if (wanted != DType::undefined && have != DType::undefined && wanted != have) return false;
+  }
+  return true;
+}
+
+const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
+  for (const OrtCustomOp* op : group.operators)
+    if (takes(*op, node)) return *op;
+  throw Error(ErrorCode::not_implemented, "no custom operator " + group.domain + ":" + group.name + " takes these inputs");
+}
+
+DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
+  const size_t declared = op.GetOutputTypeCount(&op);
+  const auto said = static_cast<DType>(op.GetOutputType(&op, std::min(index, declared - 1)));
+  return said != DType::undefined ? said : index < node.output_types.size() ? node.output_types[index].dtype : DType::undefined;
+}
+
+void check(OrtStatus* status) {
+  if (status == nullptr) return;
+  const std::unique_ptr<OrtStatus, void (*)(OrtStatus*)> owner(status, [](OrtStatus* s) { api().ReleaseStatus(s); });
+  throw Error(status->code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented : ErrorCode::invalid_argument, status->message);
+}
+
+std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
+  auto made = std::make_unique<OrtTensorTypeAndShapeInfo>();
+  made->dtype = static_cast<int>(type.dtype);
+  made->has_shape = type.has_rank();
+  for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
+    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    made->dims.push_back(dim.is_const() ? dim.value() : -1);
+    made->symbols.emplace_back();
+  }
+  return made;
+}
+
+void infer(const Group& group, const treadle_node& node, treadle_value_type* outputs) {
+  const OrtCustomOp& op = chosen(group, node);
+  OrtShapeInferContext context{node, {}, {}, {}};
+  for (const Type& type : node.input_types) context.inputs.push_back(info_of(type));
+  context.outputs.resize(node.node->outputs.size());
+  if (op.version >= kWithShapes && op.InferOutputShapeFn) check(op.InferOutputShapeFn(&op, &context));
+  for (size_t i = 0; i < context.outputs.size(); ++i) {
+    outputs[i].dtype = static_cast<int>(output_dtype(op, node, i));
+    const OrtTensorTypeAndShapeInfo* said = context.outputs[i].get();
+    if (said == nullptr || !said->has_shape || said->dims.size() > TREADLE_PLUGIN_MAX_RANK) continue;
+    outputs[i].rank = static_cast<int>(said->dims.size());
+    std::copy(said->dims.begin(), said->dims.end(), outputs[i].dims);
+  }
+}
+
+// The kernel of a node.
+struct Kernel {
+  const OrtCustomOp& op;
+  OrtKernelInfo info;
+  void* kernel = nullptr;
+  std::vector<DType> output_dtypes;
+
+  Kernel(const Group& group, const treadle_node& node) : op(chosen(group, node)), info{node, {}} {
+    for (const Tensor* constant : node.constants)
+      info.constants.push_back(constant != nullptr ? std::shared_ptr<const OrtValue>(new_value(*constant)) : nullptr);
+    for (size_t i = 0; i < node.node->outputs.size(); ++i) output_dtypes.push_back(output_dtype(op, node, i));
+    if (op.version >= kWithStatus && op.CreateKernelV2)
+      check(op.CreateKernelV2(&op, &api(), &info, &kernel));
+    else
+      kernel = op.CreateKernel(&op, &api(), &info);
+  }
+  ~Kernel() {
+    if (op.KernelDestroy && kernel != nullptr) op.KernelDestroy(kernel);
+  }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  void run(treadle_call& call) const {
+    OrtKernelContext context{call, {}, {}, {}, output_dtypes};
+    context.inputs.resize(call.inputs.size());
+    context.outputs.resize(call.outputs.size());
+    if (op.version >= kWithStatus && op.KernelComputeV2)
+      check(op.KernelComputeV2(kernel, &context));
+    else
+      op.KernelCompute(kernel, &context);
+  }
+};
+
+// Nothing that a client throws may go further.
+template <typename Result, typename Body>
+Result told(Result otherwise, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    plugin::host().fail(error.what());
+  } catch (...) {
+    plugin::host().fail("the custom operator has thrown something unknown");
+  }
+  return otherwise;
+}
+
+treadle_operator plugin_operator(Group& group) {
+  treadle_operator made{};
+  made.size = sizeof(made);
+  made.domain = group.domain.c_str();
+  made.op_type = group.name.c_str();
+  made.user = &group;
+  for (size_t k = 0; k < group.operators.size(); ++k) {
+    const Operands operands = operands_of(*group.operators[k]);
+    made.min_inputs = k == 0 ? operands.min_inputs : std::min(made.min_inputs, operands.min_inputs);
+    made.max_inputs = operands.max_inputs < 0 || made.max_inputs < 0 ? -1 : std::max(made.max_inputs, operands.max_inputs);
+    made.num_outputs = std::max(made.num_outputs, operands.num_outputs);
+  }
+  made.infer = [](void* user, const treadle_host*, const treadle_node* node, treadle_value_type* outputs) {
+    return told(0, [&] {
+      infer(*static_cast<const Group*>(user), *node, outputs);
+      return 1;
+    });
+  };
+  made.create = [](void* user, const treadle_host*, const treadle_node* node) {
+    return told<void*>(nullptr, [&] { return new Kernel(*static_cast<const Group*>(user), *node); });
+  };
+  made.destroy = [](void*, void* state) { delete static_cast<Kernel*>(state); };
+  made.run = [](void*, void* state, const treadle_host*, treadle_call* call) {
+    return told(0, [&] {
+      static_cast<const Kernel*>(state)->run(*call);
+      return 1;
+    });
+  };
+  return made;
+}
+
+OrtStatus* register_library(OrtSessionOptions* options, const char* path, void** handle) {
+  return guarded([&] {
+    void* library = dlopen(chars_of(path, "library_path"), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw Error(ErrorCode::not_found, dlerror());
+    using Register = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
+    const auto entry = reinterpret_cast<Register>(dlsym(library, "RegisterCustomOps"));
+    if (entry == nullptr) throw Error(ErrorCode::invalid_argument, std::string(path) + " has no RegisterCustomOps");
+    if (handle != nullptr) *handle = library;
+    check(entry(options, OrtGetApiBase()));
+  });
+}
+
+}  // namespace
+
+void register_operators(const OrtSessionOptions& options) {
+  // Nodes point to their group: none is ever taken out.
+  static auto* groups = new std::map<std::pair<std::string, std::string>, std::vector<std::unique_ptr<Group>>>();
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  for (const OrtCustomOpDomain* domain : options.custom_op_domains)
+    for (const OrtCustomOp* op : domain->operators) {
+      const std::string name = op->GetName(op);
+      std::vector<std::unique_ptr<Group>>& versions = (*groups)[{domain->name, name}];
+      if (!versions.empty()) {
+        const auto& known = versions.back()->operators;
+        if (std::find(known.begin(), known.end(), op) != known.end()) continue;
+      }
+      auto group = std::make_unique<Group>(Group{domain->name, name, {op}});
+      if (!versions.empty())
+        group->operators.insert(group->operators.end(), versions.back()->operators.begin(), versions.back()->operators.end());
+      plugin::register_operator(plugin_operator(*group));
+      versions.push_back(std::move(group));
+    }
+}
+
+bool load_operators(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
+  if (library == nullptr || dlsym(library, "RegisterCustomOps") == nullptr) return false;
+  OrtSessionOptions options;
+  check(register_library(&options, path.c_str(), nullptr));
+  register_operators(options);
+  return true;
+}
+
+void add_custom_operators(OrtApi& table) {
+  table.CreateCustomOpDomain = [](const char* name, OrtCustomOpDomain** out) {
+    return guarded([&] { required(out, "out") = new OrtCustomOpDomain{chars_of(name, "domain"), {}}; });
+  };
+  table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) { delete domain; };
+  table.CustomOpDomain_Add = [](OrtCustomOpDomain* domain, const OrtCustomOp* op) {
+    return guarded([&] { required(domain, "custom_op_domain").operators.push_back(&required(op, "op")); });
+  };
+  table.AddCustomOpDomain = [](OrtSessionOptions* options, OrtCustomOpDomain* domain) {
+    return guarded([&] { required(options, "options").custom_op_domains.push_back(&required(domain, "custom_op_domain")); });
+  };
+  table.RegisterCustomOpsLibrary = register_library;
+  table.RegisterCustomOpsLibrary_V2 = [](OrtSessionOptions* options, const char* path) { return register_library(options, path, nullptr); };
+  table.RegisterCustomOpsUsingFunction = [](OrtSessionOptions* options, const char* name) {
+    return guarded([&] {
+      using Register = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
+      const auto entry = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, chars_of(name, "registration_func_name")));
+      if (entry == nullptr) throw Error(ErrorCode::not_found, std::string("the process has no function ") + name);
+      check(entry(options, OrtGetApiBase()));
+    });
+  };
+}
 
 }  // namespace treadle::ort

@@ -12,16 +12,6 @@ void add_initializers(SessionOptions& options, const char* const* names, const O
     options.initializers[chars_of(names[i], "an initializer's name")] = required(values[i], "an initializer").datum.tensor();
 }
 
-// Copies text out as ONNX Runtime does: `size` is the room, and then what it takes with its NUL. Without room, an error.
-void give_text(const std::string& text, char* out, size_t* size) {
-  const size_t needed = text.size() + 1;
-  const size_t room = std::exchange(required(size, "size"), needed);
-  if (out == nullptr) return;
-  if (room < needed)
-    throw Error(ErrorCode::invalid_argument, "the text takes " + std::to_string(needed) + " bytes, there are " + std::to_string(room));
-  std::memcpy(out, text.c_str(), needed);
-}
-
 OrtStatus* set_flag(bool& flag, bool value) {
   flag = value;
   return nullptr;

@@ -1,4 +1,5 @@
 // The table of functions. Those that nobody fills in say that Treadle does not have them.
+#include <cstring>
 #include <utility>
 
 #include "ort_api/api.h"
@@ -50,6 +51,8 @@ OrtApi make_table() {
   add_memory(table);
   add_devices(table);
   add_custom_operators(table);
+  add_kernel_info(table);
+  add_kernel_context(table);
   return table;
 }
 
@@ -101,6 +104,15 @@ OrtStatus* status_of_current_exception() noexcept {
   } catch (...) {
     return make_status(ORT_RUNTIME_EXCEPTION, "an unknown exception");
   }
+}
+
+void give_text(const std::string& text, char* out, size_t* size) {
+  const size_t needed = text.size() + 1;
+  const size_t room = std::exchange(required(size, "size"), needed);
+  if (out == nullptr) return;
+  if (room < needed)
+    throw Error(ErrorCode::invalid_argument, "the text takes " + std::to_string(needed) + " bytes, there are " + std::to_string(room));
+  std::memcpy(out, text.c_str(), needed);
 }
 
 }  // namespace treadle::ort

@@ -31,7 +31,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"session", {"exec", "compiled", "passes", "onnx", "autodiff", "device", "plugin"}},
     {"train", {"session"}},
     {"quantize", {"session"}},
-    {"c_api", {"session", "train"}},
+    {"ort_api", {"session"}},
+    {"c_api", {"session", "train", "ort_api"}},
     {"cli", {"session", "train", "c_api", "quantize"}},
 };
 

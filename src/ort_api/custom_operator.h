@@ -1,0 +1,72 @@
+// Operators of clients: what they say of themselves, and what their kernels are given. They become operators of the process by
+// plugin/custom_operator.h, those of one domain and name together: a node runs the first that takes the dtypes of its inputs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ort_api/api.h"
+#include "plugin/host.h"
+
+struct OrtShapeInferContext {
+  const treadle_node& node;
+  std::vector<std::unique_ptr<OrtTensorTypeAndShapeInfo>> inputs, outputs;
+  std::vector<std::unique_ptr<OrtOpAttr>> attributes;  // that were asked for
+};
+
+/// Filled in by the client; `version` says how far.
+struct OrtCustomOp {
+  uint32_t version;
+  void* (*CreateKernel)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);
+  const char* (*GetName)(const OrtCustomOp* op);
+  const char* (*GetExecutionProviderType)(const OrtCustomOp* op);
+  ONNXTensorElementDataType (*GetInputType)(const OrtCustomOp* op, size_t index);
+  size_t (*GetInputTypeCount)(const OrtCustomOp* op);
+  ONNXTensorElementDataType (*GetOutputType)(const OrtCustomOp* op, size_t index);
+  size_t (*GetOutputTypeCount)(const OrtCustomOp* op);
+  void (*KernelCompute)(void* kernel, OrtKernelContext* context);
+  void (*KernelDestroy)(void* kernel);
+  int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // 8: 0 required, 1 optional, 2 variadic
+  int (*GetOutputCharacteristic)(const OrtCustomOp* op, size_t index);
+  OrtMemType (*GetInputMemoryType)(const OrtCustomOp* op, size_t index);
+  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // 14
+  int (*GetVariadicInputHomogeneity)(const OrtCustomOp* op);
+  int (*GetVariadicOutputMinArity)(const OrtCustomOp* op);
+  int (*GetVariadicOutputHomogeneity)(const OrtCustomOp* op);
+  OrtStatus* (*CreateKernelV2)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);  // 16
+  OrtStatus* (*KernelComputeV2)(void* kernel, OrtKernelContext* context);
+  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // 17
+  int (*GetStartVersion)(const OrtCustomOp* op);
+  int (*GetEndVersion)(const OrtCustomOp* op);
+};
+
+struct OrtCustomOpDomain {
+  std::string name;
+  std::vector<const OrtCustomOp*> operators;
+};
+
+struct OrtOpAttr {
+  std::string name;
+  treadle::Attribute value;
+};
+
+/// A node, for as long as its kernel lives.
+struct OrtKernelInfo {
+  treadle_node node;
+  std::vector<std::shared_ptr<const OrtValue>> constants;  // per input; null where it is none
+};
+
+struct OrtKernelContext {
+  treadle_call& call;
+  std::vector<std::unique_ptr<OrtValue>> inputs, outputs;
+  std::vector<std::shared_ptr<treadle::Storage>> scratch;
+  std::vector<treadle::DType> output_dtypes;
+};
+
+namespace treadle::ort {
+
+/// Of a client's kernels: they tell nobody.
+const OrtLogger& silent_logger();
+
+}  // namespace treadle::ort

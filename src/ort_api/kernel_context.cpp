@@ -1,0 +1,92 @@
+// What a custom operator's kernel reads and writes in a run.
+#include <algorithm>
+
+#include "ort_api/custom_operator.h"
+
+namespace treadle::ort {
+
+const OrtLogger& silent_logger() {
+  static const OrtLogger logger;
+  return logger;
+}
+
+namespace {
+
+const OrtValue* input_at(OrtKernelContext& context, size_t index) {
+  if (index >= context.inputs.size())
+    throw Error(ErrorCode::invalid_argument, "input " + std::to_string(index) + " of " + std::to_string(context.inputs.size()));
+  if (!context.call.node->has_input(index)) return nullptr;
+  std::unique_ptr<OrtValue>& value = context.inputs[index];
+  if (!value) {
+    const Datum& datum = context.call.context.input(static_cast<int>(index));
+    value.reset(new_value(datum.is_tensor() ? Datum(datum.tensor().contiguous()) : datum));
+  }
+  return value.get();
+}
+
+OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims, size_t rank) {
+  if (index >= context.outputs.size())
+    throw Error(ErrorCode::invalid_argument, "output " + std::to_string(index) + " of " + std::to_string(context.outputs.size()));
+  if (!context.call.node->has_output(index)) return nullptr;
+  const Shape shape = shape_from(dims, rank);
+  if (context.output_dtypes[index] == DType::undefined)
+    throw Error(ErrorCode::invalid_argument,
+                "the dtype of output " + std::to_string(index) + " is not known: neither the operator nor the model says it");
+  if (plugin::host().call_output(&context.call, index, static_cast<int>(context.output_dtypes[index]), shape.begin(), rank) == nullptr)
+    throw Error(ErrorCode::resource_exhausted, plugin::take_failure());
+  context.outputs[index].reset(new_value(context.call.outputs[index]));  // the same memory
+  return context.outputs[index].get();
+}
+
+}  // namespace
+
+void add_kernel_context(OrtApi& table) {
+  table.KernelContext_GetInputCount = [](const OrtKernelContext* context, size_t* out) {
+    return guarded([&] { required(out, "out") = required(context, "context").inputs.size(); });
+  };
+  table.KernelContext_GetOutputCount = [](const OrtKernelContext* context, size_t* out) {
+    return guarded([&] { required(out, "out") = required(context, "context").outputs.size(); });
+  };
+  table.KernelContext_GetInput = [](const OrtKernelContext* context, size_t index, const OrtValue** out) {
+    return guarded([&] { required(out, "out") = input_at(const_cast<OrtKernelContext&>(required(context, "context")), index); });
+  };
+  table.KernelContext_GetOutput = [](OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out) {
+    return guarded([&] { required(out, "out") = output_at(required(context, "context"), index, dims, rank); });
+  };
+  table.KernelContext_GetLogger = [](const OrtKernelContext*, const OrtLogger** out) {
+    return guarded([&] { required(out, "logger") = &silent_logger(); });
+  };
+  table.KernelContext_GetAllocator = [](const OrtKernelContext*, const OrtMemoryInfo*, OrtAllocator** out) {
+    return guarded([&] { required(out, "out") = &default_allocator(); });
+  };
+  table.KernelContext_GetGPUComputeStream = [](const OrtKernelContext*, void** out) {
+    return guarded([&] { required(out, "out") = nullptr; });
+  };
+  table.KernelContext_GetScratchBuffer = [](const OrtKernelContext* context, const OrtMemoryInfo*, size_t size, void** out) {
+    return guarded([&] {
+      auto& scratch = const_cast<OrtKernelContext&>(required(context, "context")).scratch;
+      scratch.push_back(Storage::allocate(std::max<size_t>(size, 1)));
+      required(out, "out") = scratch.back()->data();
+    });
+  };
+  table.KernelContext_ParallelFor = [](const OrtKernelContext* context, void (*fn)(void*, size_t), size_t total, size_t batches,
+                                       void* data) {
+    return guarded([&] {
+      struct Work {
+        void (*fn)(void*, size_t);
+        void* data;
+      } work{fn, data};
+      auto* call = &const_cast<OrtKernelContext&>(required(context, "context")).call;
+      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // 0: as we see fit
+      plugin::host().parallel_for(
+          call, static_cast<int64_t>(total), static_cast<int64_t>(std::max<size_t>(grain, 1)),
+          [](void* context_of_work, int64_t begin, int64_t end) {
+            const auto& each = *static_cast<const Work*>(context_of_work);
+            for (int64_t i = begin; i < end; ++i) each.fn(each.data, static_cast<size_t>(i));
+          },
+          &work);
+    });
+  };
+}
+
+}  // namespace treadle::ort
