@@ -1,0 +1,162 @@
+"""Compiled packages that load onnxruntime's library run on Treadle's, unchanged, with the same answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import REPOSITORY, SHARED_DATA
+
+LIBRARY = pathlib.Path(os.environ.get("TREADLE_ORT_LIBRARY", REPOSITORY / "build/release/onnxruntime/libonnxruntime.so.1"))
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {missing}")
+
+
+def answers(folder: pathlib.Path, program: str, *arguments: str, shim: bool = False, preload: bool = False) -> dict:
+    """What a program prints last, as JSON: `libraries` are those that the process has loaded under onnxruntime's name."""
+    script = folder / "program.py"
+    script.write_text(textwrap.dedent(program) + textwrap.dedent("""
+        import json, re
+        libraries = sorted({line.split()[-1] for line in open("/proc/self/maps") if re.search(r"libonnxruntime\\.so", line)})
+        print(json.dumps({"result": result, "libraries": libraries}))
+        """))
+    environment = dict(os.environ, **({"LD_PRELOAD": str(LIBRARY)} if preload else {}))
+    command = [sys.executable, *(["-m", "treadle.onnxruntime_shim"] if shim else []), str(script), *arguments]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout.strip().splitlines()[-1])
+
+
+VOICE_ACTIVITY = """
+    import sys, wave
+    import numpy as np
+    import sherpa_onnx
+
+    config = sherpa_onnx.VadModelConfig()
+    config.silero_vad.model = sys.argv[1]
+    config.sample_rate = 16000
+    detector = sherpa_onnx.VoiceActivityDetector(config, buffer_size_in_seconds=100)
+    with wave.open(sys.argv[2]) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+    for i in range(0, len(samples) - 511, 512):
+        detector.accept_waveform(samples[i : i + 512])
+    detector.flush()
+    result = []
+    while not detector.empty():
+        result.append([detector.front.start, len(detector.front.samples)])
+        detector.pop()
+    """
+
+
+@needs("sherpa_onnx")
+@pytest.mark.skipif(SHARED_DATA is None, reason="no models")
+def test_sherpa_onnx_hears_the_same(tmp_path: pathlib.Path) -> None:
+    files = [str(SHARED_DATA / "models/silero_vad.onnx"), str(SHARED_DATA / "audio/speech_silero_test_16k.wav")]
+    theirs, ours = (answers(tmp_path, VOICE_ACTIVITY, *files, preload=preload) for preload in (False, True))
+    assert str(LIBRARY.resolve()) in ours["libraries"]
+    assert len(theirs["result"]) > 3
+    assert ours["result"] == theirs["result"]
+
+
+GENERATE = """
+    import sys
+    import numpy as np
+    import onnxruntime_genai as og
+
+    model = og.Model(sys.argv[1])
+    prompt = np.random.default_rng(0).integers(3, 250, (1, 9)).astype(np.int32)
+
+    def tokens(rewind=False, **options):
+        params = og.GeneratorParams(model)
+        params.set_search_options(min_length=29, max_length=29, **options)
+        generator = og.Generator(model, params)
+        generator.append_tokens(prompt)
+        while not generator.is_done():
+            generator.generate_next_token()
+        if rewind:
+            generator.rewind_to(12)
+            for _ in range(5):
+                generator.generate_next_token()
+        return [int(token) for token in generator.get_sequence(0)]
+
+    result = {"greedy": tokens(), "rewound": tokens(rewind=True), "beam": tokens(num_beams=3), "sampled": tokens(do_sample=True, top_k=5, temperature=0.7, random_seed=3)}
+    """
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A LLaMA with random weights, as transformers saves it."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, vocab_size=256, num_attention_heads=4, num_key_value_heads=2,
+                                      max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t0")).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t1", "eos_token": "t2", "pad_token": "t0"}))
+    return folder
+
+
+@needs("onnxruntime_genai", "onnx_ir", "transformers", "torch")
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_genai_generates_the_same_tokens(tmp_path: pathlib.Path, llama: pathlib.Path, precision: str) -> None:
+    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(llama), "-o", str(tmp_path / "model"), "-p", precision, "-e", "cpu", "-c", str(tmp_path / "cache")]
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert built.returncode == 0, built.stderr[-2000:]
+    theirs, ours = (answers(tmp_path, GENERATE, str(tmp_path / "model"), shim=shim) for shim in (False, True))
+    assert [pathlib.Path(path).resolve() for path in ours["libraries"]] == [LIBRARY.resolve()]
+    if precision == "int4":  # onnxruntime rounds the activations to 8 bits there, so that draws may fall apart
+        del ours["result"]["sampled"], theirs["result"]["sampled"]
+    assert ours["result"] == theirs["result"]
+
+
+CUSTOM_OPERATORS = """
+    import numpy as np
+    import onnxruntime
+    import onnxruntime_extensions
+    from onnx import helper
+
+    def run(op_type, inputs, output_dtypes):
+        values = [helper.make_tensor_value_info(f"x{i}", helper.np_dtype_to_tensor_dtype(x.dtype) if x.dtype != object else 8, [None] * x.ndim) for i, x in enumerate(inputs)]
+        outputs = [helper.make_tensor_value_info(f"y{i}", dtype, None) for i, dtype in enumerate(output_dtypes)]
+        node = helper.make_node(op_type, [v.name for v in values], [o.name for o in outputs], domain="ai.onnx.contrib")
+        model = helper.make_model(helper.make_graph([node], "graph", values, outputs), ir_version=9,
+                                  opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.contrib", 1)])
+        options = onnxruntime.SessionOptions()
+        options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        return [y.tolist() for y in session.run(None, {f"x{i}": x for i, x in enumerate(inputs)})]
+
+    def texts(*items):
+        return np.array(items, object)
+
+    result = [
+        run("StringUpper", [texts("abc", "déf")], [8]),
+        run("StringLength", [texts("abc", "déf")], [7]),
+        run("StringJoin", [np.array([["abc", "def"], ["q", "r"]], object), texts(";"), np.array([1])], [8]),
+        run("StringRegexReplace", [texts("abc", "bcd"), texts("b(.)"), texts("<\\\\1>")], [8]),
+        run("StringSplit", [texts("a,b", "c"), texts(","), np.array([True])], [7, 8, 7]),
+        run("StringEqual", [texts("a", "b"), texts("a", "c")], [9]),
+        run("Inverse", [np.array([[2, 1], [1, 3]], np.float32)], [1]),
+        run("NegPos", [np.array([1, -2, 3], np.float32)], [1, 1]),
+        run("SegmentSum", [np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0, 0, 1])], [1]),
+    ]
+    """
+
+
+@needs("onnxruntime_extensions")
+def test_extensions_give_their_operators(tmp_path: pathlib.Path) -> None:
+    theirs, ours = (answers(tmp_path, CUSTOM_OPERATORS, shim=shim) for shim in (False, True))
+    assert len(theirs["result"]) == 9
+    assert ours["result"] == theirs["result"]
