@@ -86,12 +86,21 @@ class GraphReader {
     return made;
   }
 
-  /// Gives values that inference could not tell anything of the kind and the element type that they had; extents come out in the run.
-  /// @return whether there were any.
+  /// Gives values that inference could not tell anything of the kind and the element type that they had, and integers for extents that come
+  /// out in the run, which compares them: as a declaration in a model's file. @return whether there were any.
   bool apply_hints() {
     bool applied = false;
     for (Hint& hint : hints_) {
       Type& type = hint.graph->value(hint.value).type;
+      if (type.shape && hint.type.shape && type.shape->size() == hint.type.shape->size()) {
+        for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+          Dim& extent = (*type.shape)[axis];
+          const Dim& had = (*hint.type.shape)[axis];
+          if (extent.is_const() || !extent.data_dependent() || !had.is_const()) continue;
+          extent = had;
+          applied = true;
+        }
+      }
       if (hint.type.kind == Type::Kind::unknown || (type.kind != Type::Kind::unknown && type.dtype != DType::undefined)) continue;
       if (type.kind != Type::Kind::unknown && (type.kind != hint.type.kind || hint.type.dtype == DType::undefined)) continue;
       type = Type{hint.type.kind, hint.type.dtype, hint.type.key_dtype, std::nullopt, hint.type.element};

@@ -152,7 +152,7 @@ double Total::value() {
   double total = total_;
   for (double term : terms_) {
     total = join(total, term);
-    if (noise_.nearest() || of_ == Of::product) total = round_to(dtype_, total);
+    total = round_to(dtype_, total);
   }
   return total;
 }

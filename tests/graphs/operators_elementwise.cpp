@@ -24,7 +24,7 @@ std::vector<Value> each(Call& c, double ulps, F f) {
 }
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double softplus(double x) { return std::log1p(std::exp(x)); }
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
 // A term in a sum that may be much smaller, rounded with at least float32's precision.
 double term(Call& c, double value) {

@@ -261,7 +261,9 @@ std::string run_states(const Case& original, const Judgement& judgement, const S
       const Dims before = state.dims;
       state = from_datum(run.state(pair.input)).array;
       if (state.dims.size() != before.size() || (fixed && state.dims != before)) return {};
-      if (state.size() > 500 || std::any_of(state.f.begin(), state.f.end(), [](double x) { return !(std::fabs(x) < 1e4); })) return {};
+      if (state.size() > 500 || std::any_of(state.f.begin(), state.f.end(), [](double x) { return !(std::fabs(x) < 1e4); }) ||
+          std::any_of(state.i.begin(), state.i.end(), [](int64_t x) { return x > 10'000 || x < -10'000; }))
+        return {};
     }
   }
   return {};

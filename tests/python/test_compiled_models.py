@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import treadle
+from onnx import helper, numpy_helper
 
 from conftest import SHARED_DATA
 
@@ -59,3 +60,25 @@ def test_the_command_compiles_checks_and_runs(program, tmp_path):
     compiled.write_bytes(contents)
     failed = call("compile", "--verify", compiled)
     assert failed.returncode > 0 and "damaged" in failed.stderr
+
+
+def test_extents_that_come_out_in_the_run_are_those_of_the_graph_that_was_written(tmp_path):
+    """Without folding, Resize's scales are computed: reading the file told less of its output than the passes had known."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name) for name, shape in (("w", (2, 2, 1, 1)), ("v", (1, 2, 2, 2)))]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], kernel_shape=[1, 1]),
+        helper.make_node("Resize", ["a", "", "scales"], ["b"], mode="linear", coordinate_transformation_mode="asymmetric"),
+        helper.make_node("Conv", ["b", "v"], ["y"], kernel_shape=[2, 2], pads=[1, 1, 1, 1]),
+    ]
+    graph = helper.make_graph(nodes, "graph", [helper.make_tensor_value_info("x", 1, [1, 2, 1, 1])], [helper.make_tensor_value_info("y", 1, None)],
+                              [*weights, numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    options = treadle.SessionOptions()
+    options.disabled_passes = ["fold-constants"]
+    options.compiled_model_filepath = str(tmp_path / "model.treadle")
+    x = rng.normal(size=(1, 2, 1, 1)).astype(np.float32)
+    expected = treadle.InferenceSession(model, options).run(None, {"x": x})[0]
+    reading = treadle.SessionOptions()
+    reading.disabled_passes = ["fold-constants"]
+    np.testing.assert_array_equal(treadle.InferenceSession(str(tmp_path / "model.treadle"), reading).run(None, {"x": x})[0], expected)
