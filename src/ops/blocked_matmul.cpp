@@ -7,6 +7,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_blocked.h"
+#include "kernels/gemm/gemm_blocked_bytes.h"
 #include "ops/checks.h"
 #include "ops/treadle_domain.h"
 #include "ops/widen.h"
@@ -51,6 +52,7 @@ struct PackedBlockedState final : PackedState {
 struct BlockedMatMul {
   kernels::BlockedShape shape;
   int64_t M;
+  bool bytes;  // of the activations
   static constexpr uint32_t packs = 1U << kCodes | 1U << kScales | 1U << kZeros;
 
   static std::string declines(const CreateContext& c) {
@@ -92,18 +94,20 @@ struct BlockedMatMul {
     return state;
   }
   static BlockedMatMul bind(BindContext& c) {
-    BlockedMatMul k{BlockedGeometry::of(c.node().attributes, c.shape(kCodes), c.dtype(kCodes)).shape, 0};
+    BlockedMatMul k{BlockedGeometry::of(c.node().attributes, c.shape(kCodes), c.dtype(kCodes)).shape, 0, false};
     const Shape& a = c.shape(kActivations);
     k.M = a.product(0, a.rank() - 1);
     check_equal(a.back(), k.shape.K, "columns of A and rows of the weights");
     k.shape.has_zeros = !c.packed<PackedBlockedState>().zeros.empty();
-    c.request_scratch(kernels::gemm_blocked_scratch(k.M, k.shape));
+    k.bytes = c.node().attributes.get_int("int8_activations", 0) != 0 && kernels::takes_blocked_bytes(k.shape);
+    c.request_scratch(k.bytes ? kernels::gemm_blocked_bytes_scratch(k.M, k.shape) : kernels::gemm_blocked_scratch(k.M, k.shape));
     return k;
   }
   void run(RunContext& c) const {
     const PackedBlockedState& w = c.packed<PackedBlockedState>();
     const kernels::PackedBlocked B{shape, w.codes.data(), w.scales.data(), w.zeros.empty() ? nullptr : w.zeros.data()};
-    kernels::gemm_blocked(M, c.in<float>(kActivations), B, c.out<float>(0), scratch_at(c, 0), c.pool());
+    const auto product = bytes ? kernels::gemm_blocked_bytes : kernels::gemm_blocked;
+    product(M, c.in<float>(kActivations), B, c.out<float>(0), scratch_at(c, 0), c.pool());
   }
 };
 
@@ -131,7 +135,7 @@ std::vector<OpDef> blocked_matmul_ops() {
            .since = {1},
            .inputs = {{"A", kFloat}, {"B", kCodeTypes, "TB"}, {"scales", kFloat}, {"zero_points", kCodeTypes, "TB", Presence::optional}},
            .outputs = {{"Y", kFloat}},
-           .attributes = {{"axis", int64_t{0}}, {"block_size", int64_t{0}}},
+           .attributes = {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"int8_activations", int64_t{0}}},
            .infer = infer_blocked_matmul,
            .cost = blocked_matmul_cost,
            .kernels = {kernel<BlockedMatMul>("blocks")}}};

@@ -9,6 +9,9 @@
 
 namespace treadle::ops {
 
+/// Metadata of a product whose float operand may be rounded to 8 bits, as the model has allowed.
+inline const std::pair<std::string, std::string> kInt8Activations{"treadle.activations", "int8"};
+
 inline constexpr std::string_view kMicrosoft = "com.microsoft";
 
 inline OpDef op(std::string_view name, std::vector<Port> inputs, std::vector<Port> outputs, std::vector<AttributeDef> attributes,

@@ -222,6 +222,9 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
   ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points)
                              : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
+  constexpr int64_t kInt8 = 4;  // accuracy_level: the activations may be rounded to 8 bits
+  if (d.attributes().get_int("accuracy_level", 0) == kInt8)
+    graph.node(graph.value(y).producer).metadata.emplace_back(kInt8Activations.first, kInt8Activations.second);
   if (!d.has(4) && zero_points.floats != kNoValue)
     y = d.op("Add", {y, zero_point_product(d, zero_points.floats, scales, bits, blocks, block, padded - K)});
   if (d.has(5)) y = d.op("Add", {y, d.in(5)});

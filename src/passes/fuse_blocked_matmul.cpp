@@ -1,6 +1,9 @@
 // MatMul(x, DequantizeLinear(codes)), or with a Transpose between them -> BlockedMatMul(x, codes): weights stay in 4 or 8 bits, where
 // folding would make floats of them. Blocks lie along the inner dimension; without blocks there is one scale for all, or one for each
 // column. Sums of a block are scaled once, so that a result rounds otherwise than the product of rounded weights.
+#include <algorithm>
+
+#include "ops/microsoft.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 
@@ -46,12 +49,14 @@ class FuseBlockedMatMul final : public Rule {
     }
     std::vector<ValueId> inputs{node.inputs[0], weights->inputs[0], weights->inputs[1]};
     if (weights->has_input(2)) inputs.push_back(weights->inputs[2]);
+    const bool rounds = std::find(node.metadata.begin(), node.metadata.end(), ops::kInt8Activations) != node.metadata.end();
     Patch patch;
-    patch.replace(node.outputs[0], patch.add({.op_type = "BlockedMatMul",
-                                              .inputs = std::move(inputs),
-                                              .attributes = {{"axis", inner}, {"block_size", block}},
-                                              .domain = "treadle",
-                                              .name = node.name}));
+    patch.replace(node.outputs[0],
+                  patch.add({.op_type = "BlockedMatMul",
+                             .inputs = std::move(inputs),
+                             .attributes = {{"axis", inner}, {"block_size", block}, {"int8_activations", rounds ? int64_t{1} : int64_t{0}}},
+                             .domain = "treadle",
+                             .name = node.name}));
     return patch;
   }
 };

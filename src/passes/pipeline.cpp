@@ -63,8 +63,6 @@ constexpr Pass kRounds[] = {
     entry({"static-reshape", kBasic, kAlways, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
     entry({"merge-views", kBasic, kAlways, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape"}, merge_views),
     entry({"merge-transposes", kBasic, kAlways, "Transpose(Transpose(x)) -> Transpose(x) or x"}, merge_transposes),
-    entry({"absorb-transposes", kExtended, kAlways, "MatMul and Gemm of transposed matrices, and transposed Gemm -> Gemm"},
-          absorb_transposes),
     entry({"merge-casts", kBasic, kAlways, "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing"}, merge_casts),
     entry({"merge-constant-operands", kBasic, kAlways, "(x * c1) * c2 -> x * c, where exact"}, merge_constant_operands),
     entry({"divide-to-multiply", kBasic, kAlways, "x / 2^k -> x * 2^-k"}, divide_to_multiply),
@@ -93,6 +91,9 @@ constexpr Pass kRounds[] = {
            {.frozen_weights = true, .not_before_autodiff = true, .removes_quantisation = true},
            "products with dequantised weights -> BlockedMatMul, outside of training"},
           fuse_blocked_matmul),
+    // Behind it: dequantised weights are transposed as a rule.
+    entry({"absorb-transposes", kExtended, kAlways, "MatMul and Gemm of transposed matrices, and transposed Gemm -> Gemm"},
+          absorb_transposes),
     entry({"rotary-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"}, rotary_layouts),
     entry({"attention-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedAttention -> its strides"}, attention_layouts),
     entry<merge_common_nodes>({"merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one"}),

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import treadle
 
+from onnx import helper, numpy_helper
 from contrib import compare, model
 from test_microsoft_operators import ROUNDS, floats, pick, small, window
 
@@ -256,3 +258,23 @@ def test_a_quantised_lstm_is_the_lstm_of_its_weights(ort):
         expected = session.run(None, {name: array for name, array in exact.items() if array is not None})
         for a, e in zip(ours, expected):
             np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("accuracy_level", [0, 4])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_weights_of_four_bits_stay_so(ort, rank, accuracy_level, rows):
+    """Whatever the activations' rank; `accuracy_level` 4 lets them be rounded to 8 bits, as onnxruntime does it."""
+    rng = np.random.default_rng(rows)
+    k, n = 96, 80
+    nodes = [helper.make_node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=32, accuracy_level=accuracy_level)]
+    x = rng.normal(size=(1,) * (rank - 2) + (rows, k)).astype(np.float32)
+    graph = helper.make_graph(nodes, "graph", [helper.make_tensor_value_info("x", 1, x.shape)], [helper.make_tensor_value_info("y", 1, None)],
+                              [numpy_helper.from_array(rng.integers(0, 256, (n, k // 32, 16), dtype=np.uint8), "b"),
+                               numpy_helper.from_array(rng.random(n * k // 32).astype(np.float32), "s")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10).SerializeToString()
+    session = treadle.InferenceSession(model)
+    assert "BlockedMatMul" in session._sess.to_text("planned")
+    have, want = session.run(None, {"x": x})[0], ort.InferenceSession(model).run(None, {"x": x})[0]
+    tolerance = 1e-4 if accuracy_level == 0 else 2e-2  # where one of the two has no instructions for bytes
+    np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance * np.abs(want).max())

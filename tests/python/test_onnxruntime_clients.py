@@ -116,8 +116,8 @@ def test_genai_generates_the_same_tokens(tmp_path: pathlib.Path, llama: pathlib.
     assert built.returncode == 0, built.stderr[-2000:]
     theirs, ours = (answers(tmp_path, GENERATE, str(tmp_path / "model"), shim=shim) for shim in (False, True))
     assert [pathlib.Path(path).resolve() for path in ours["libraries"]] == [LIBRARY.resolve()]
-    if precision == "int4":  # onnxruntime rounds the activations to 8 bits there, so that draws may fall apart
-        del ours["result"]["sampled"], theirs["result"]["sampled"]
+    if precision == "int4" and "avx512_vnni" not in pathlib.Path("/proc/cpuinfo").read_text():
+        del ours["result"]["sampled"], theirs["result"]["sampled"]  # only onnxruntime rounds the activations there: draws may fall apart
     assert ours["result"] == theirs["result"]
 
 

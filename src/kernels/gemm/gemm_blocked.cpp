@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/gemm/tile.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gemm/gemm_blocked.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -136,6 +138,46 @@ void blocked_rows_of(const BlockedJob& job) {
 
 void blocked_rows(const BlockedJob& job) { job.B.shape.bits == 4 ? blocked_rows_of<4>(job) : blocked_rows_of<8>(job); }
 
+/// The panel's weights as floats, [K, 64].
+template <int kBits>
+struct Decoder {
+  static constexpr int kPerWord = 32 / kBits;
+
+  template <int kPlace>
+  static HWY_INLINE void place(BlockedTag d, hn::Vec<BlockedWordTag> words, BlockedVec table, BlockedVec scale, BlockedVec zero,
+                               int64_t places, float* to) {
+    if constexpr (kPlace < kPerWord) {
+      if (kPlace >= places) return;
+      hn::StoreU(hn::Mul(hn::Sub(decode<kBits, kPlace>(d, words, table), zero), scale), d, to + kPlace * 64);
+      place<kPlace + 1>(d, words, table, scale, zero, places, to);
+    }
+  }
+
+  static void run(const PackedBlocked& B, int64_t panel, float* to) {
+    const BlockedTag d;
+    const BlockedWordTag di;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const BlockedShape& s = B.shape;
+    const int64_t words = (s.K + kPerWord - 1) / kPerWord, block_words = s.block_size / kPerWord;
+    const auto* codes = reinterpret_cast<const int32_t*>(B.codes) + panel * words * 64;
+    HWY_ALIGN static constexpr float kCodes[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    const BlockedVec table = hn::LoadU(d, kCodes);
+    for (int64_t b = 0; b < s.blocks(); ++b) {
+      const int64_t scale_at = (panel * s.blocks() + b) * 64, end = std::min(words, (b + 1) * block_words);
+      for (int64_t column = 0; column < 64; column += lanes) {
+        const BlockedVec scale = hn::LoadU(d, B.scales + scale_at + column);
+        const BlockedVec zero = B.zeros ? hn::LoadU(d, B.zeros + scale_at + column) : hn::Zero(d);
+        for (int64_t w = b * block_words; w < end; ++w)
+          place<0>(d, hn::LoadU(di, codes + w * 64 + column), table, scale, zero, s.K - w * kPerWord, to + w * kPerWord * 64 + column);
+      }
+    }
+  }
+};
+
+void decode_panel_here(const PackedBlocked& B, int64_t panel, float* to) {
+  B.shape.bits == 4 ? Decoder<4>::run(B, panel, to) : Decoder<8>::run(B, panel, to);
+}
+
 void gemm_blocked_here(int64_t M, const float* A, int64_t lda, const PackedBlocked& B, const float* sums, float* C, ThreadPool* pool) {
   const BlockedShape& s = B.shape;
   // Many rows pass one panel in parts, so that what they read of A stays near.
@@ -158,12 +200,56 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(gemm_blocked_here);
+HWY_EXPORT(decode_panel_here);
 
 namespace {
 
 int64_t padded_depth(const BlockedShape& s) { return (s.K + 7) / 8 * 8; }
 size_t padded_bytes(int64_t M, const BlockedShape& s) {
   return padded_depth(s) == s.K ? 0 : static_cast<size_t>((M * padded_depth(s) + 15) / 16 * 16) * sizeof(float);
+}
+
+// From so many rows on, a panel's weights become floats once for all of them: the product is then one of floats.
+constexpr int64_t kManyRows = 32, kMostPanelBytes = int64_t{16} << 20;
+
+size_t panel_bytes(const BlockedShape& s) { return static_cast<size_t>(s.K * 64) * sizeof(float); }
+// Panels at once: as many as threads, within some memory.
+int64_t panels_at_once(const BlockedShape& s) {
+  return std::clamp<int64_t>(kMostPanelBytes / static_cast<int64_t>(std::max<size_t>(1, panel_bytes(s))), 1,
+                             std::min<int64_t>(16, s.padded_columns() / 64));
+}
+
+void gemm_by_panels(int64_t M, const float* A, const PackedBlocked& B, float* C, float* room, ThreadPool* pool) {
+  const BlockedShape& s = B.shape;
+  const PanelShape widths = panel_shape<float>();
+  const Epilogue<float> plain;
+  const int64_t panels = s.padded_columns() / 64, tasks = std::min<int64_t>(panels_at_once(s), pool ? pool->num_threads() : 1);
+  parallel_for(pool, tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      float* weights = room + task * s.K * 64;
+      for (int64_t panel = task; panel < panels; panel += tasks) {
+        HWY_DYNAMIC_DISPATCH(decode_panel_here)(B, panel, weights);
+        const int64_t first = panel * 64, columns = std::min<int64_t>(64, s.N - first), step = widths.max_vectors * widths.lanes;
+        for (int64_t column = 0; column < columns; column += step) {
+          const int64_t width = std::min(step, columns - column);
+          run_tile(TileJob<float>{.A = A,
+                                  .a_row = s.K,
+                                  .a_col = 1,
+                                  .B = weights + column,
+                                  .b_row = 64,
+                                  .vectors = (width + widths.lanes - 1) / widths.lanes,
+                                  .C = C + first + column,
+                                  .ldc = s.N,
+                                  .K = s.K,
+                                  .row_begin = 0,
+                                  .row_end = M,
+                                  .first_column = first + column,
+                                  .columns = width,
+                                  .epilogue = &plain});
+        }
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -183,6 +269,7 @@ void pack_blocked_code(const BlockedShape& s, int64_t k, int64_t n, int32_t code
 int64_t blocked_scale_place(const BlockedShape& s, int64_t block, int64_t n) { return (n / 64 * s.blocks() + block) * 64 + n % 64; }
 
 size_t gemm_blocked_scratch(int64_t M, const BlockedShape& s) {
+  if (M >= kManyRows) return static_cast<size_t>(panels_at_once(s)) * panel_bytes(s);
   return padded_bytes(M, s) + (s.has_zeros ? static_cast<size_t>(M * s.blocks()) * sizeof(float) : 0);
 }
 
@@ -190,6 +277,7 @@ void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, v
   const BlockedShape& s = B.shape;
   if (M == 0 || s.N == 0) return;
   if (s.K == 0) return std::fill_n(C, M * s.N, 0.0F), void();
+  if (M >= kManyRows) return gemm_by_panels(M, A, B, C, static_cast<float*>(scratch), pool);
   int64_t lda = s.K;
   auto* room = static_cast<std::byte*>(scratch);
   if (padded_depth(s) != s.K) {  // the last word's codes beyond K meet zeros
