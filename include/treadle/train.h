@@ -116,6 +116,19 @@ using Feeds = std::map<std::string, Datum>;
 using NamedTensors = std::map<std::string, Tensor>;
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
+/// How far a trainer has come. Dropout draws by num_steps, the schedule counts num_updates.
+struct TrainerPosition {
+  uint64_t num_steps = 0;
+  int64_t num_updates = 0;
+  int accumulated_steps = 0;  ///< since the last update
+};
+
+/// What a checkpoint says besides tensors: whether they alone are taken.
+enum class CheckpointSettings : int {
+  same = 0,  ///< loss, optimizer, schedule and their numbers must be the trainer's; the learning rate becomes the checkpoint's
+  own = 1,   ///< the trainer keeps its own, and its learning rate; the optimizer must be the same one
+};
+
 /// Trains a model with a loss by gradient descent. BatchNormalization uses the batch's statistics and updates the running ones
 /// (auxiliary states) with ONNX's momentum; Dropout drops. Not for use by several threads at once.
 class TREADLE_API Trainer {
@@ -145,6 +158,11 @@ class TREADLE_API Trainer {
   /// All that the optimizer keeps, as "PARAMETER/WHAT": momentum, mean, squares, gradient (of accumulation).
   const NamedTensors& optimizer_state() const;
   int64_t num_updates() const;
+  TrainerPosition position() const;
+  /// @throws Error(invalid_argument) for counts that no trainer with these options reaches.
+  void set_position(const TrainerPosition& position);
+  const TrainerOptions& options() const;
+  const Model& model() const;     ///< as read, but with running statistics of their own
   double learning_rate() const;   ///< before the schedule and the groups
   double scheduled_rate() const;  ///< of the next update
   void set_learning_rate(double rate);
@@ -159,8 +177,50 @@ class TREADLE_API Trainer {
   void save(const std::string& path, const Metadata& metadata = {}) const;
   /// The same as bytes.
   std::string to_bytes(const Metadata& metadata = {}) const;
+  /// Writes all that it takes to go on with the same bits: parameters, states, optimizer_state(), position(), learning rate, and by name
+  /// what a step depends on. A safetensors file with a checksum; a killed process leaves the old file or the new one.
+  /// @param metadata  the caller's own: the position in the data, say.
+  void save_checkpoint(const std::string& path, const Metadata& metadata = {}) const;
+  /// @return the metadata that save_checkpoint() was given.
+  /// @throws Error(invalid_model) for a file that is damaged or no checkpoint; Error(invalid_argument) naming the first difference for one
+  ///         of another model, optimizer or setting. Nothing has changed then.
+  Metadata load_checkpoint(const std::string& path, CheckpointSettings settings = CheckpointSettings::same);
   /// The forward, backward and update graph as text.
   std::string to_text() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct CheckpointFolderOptions {
+  int keep_last = 3;          ///< older ones go when a newer one is complete; 0: none goes
+  bool asynchronous = false;  ///< save() copies the tensors, and a thread writes them
+};
+
+/// Checkpoints of one trainer in one folder, named by its steps. No two processes may write to a folder at once.
+class TREADLE_API CheckpointFolder {
+ public:
+  /// Makes the folder if there is none, and removes what a killed process has left half written.
+  explicit CheckpointFolder(const std::string& folder, const CheckpointFolderOptions& options = {});
+  /// Waits for the file that is being written; its failure is then lost: call wait().
+  ~CheckpointFolder();
+  CheckpointFolder(CheckpointFolder&&) noexcept;
+  CheckpointFolder& operator=(CheckpointFolder&&) noexcept;
+
+  /// @return the file's path. @throws what writing throws, of an asynchronous one the next time.
+  std::string save(const Trainer& trainer, const Metadata& metadata = {});
+  /// Until the last save() is on disk. @throws Error if it failed.
+  void wait();
+  /// Complete files, oldest first.
+  std::vector<std::string> files() const;
+  struct Resumed {
+    std::string path;
+    Metadata metadata;
+  };
+  /// Loads the newest checkpoint that is not damaged. @return nothing if there is no checkpoint at all.
+  /// @throws Error(invalid_model) if all are damaged; Error(invalid_argument) if it is of another model or has other settings.
+  std::optional<Resumed> resume(Trainer& trainer, CheckpointSettings settings = CheckpointSettings::same) const;
 
  private:
   struct Impl;

@@ -56,6 +56,8 @@ nb::list predict(Trainer& trainer, const nb::dict& feeds, const PyRunOptions* op
   return list;
 }
 
+train::CheckpointSettings checkpoint_settings(bool own) { return own ? train::CheckpointSettings::own : train::CheckpointSettings::same; }
+
 // A run that stands at its Yield holds its feeds itself.
 JointModule::Run begin(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
   Feeds made;
@@ -180,7 +182,35 @@ void register_train(nb::module_& module) {
       .def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "to_bytes", [](const Trainer& self, const train::Metadata& metadata) { return to_bytes(self.to_bytes(metadata)); }, "metadata"_a)
-      .def("to_text", &Trainer::to_text);
+      .def("to_text", &Trainer::to_text)
+      .def_prop_ro("num_steps", [](const Trainer& self) { return self.position().num_steps; })
+      .def("save_checkpoint", &Trainer::save_checkpoint, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "load_checkpoint",
+          [](Trainer& self, const std::string& path, bool own_settings) {
+            return self.load_checkpoint(path, checkpoint_settings(own_settings));
+          },
+          "path"_a, "own_settings"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  using train::CheckpointFolder;
+  nb::class_<CheckpointFolder>(module, "CheckpointFolder")
+      .def(
+          "__init__",
+          [](CheckpointFolder* self, const std::string& folder, int keep_last, bool asynchronous) {
+            new (self) CheckpointFolder(folder, {.keep_last = keep_last, .asynchronous = asynchronous});
+          },
+          "folder"_a, "keep_last"_a, "asynchronous"_a)
+      .def("save", &CheckpointFolder::save, "trainer"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("wait", &CheckpointFolder::wait, nb::call_guard<nb::gil_scoped_release>())
+      .def("files", &CheckpointFolder::files)
+      .def(
+          "resume",
+          [](const CheckpointFolder& self, Trainer& trainer, bool own_settings) -> std::optional<std::pair<std::string, train::Metadata>> {
+            auto resumed = self.resume(trainer, checkpoint_settings(own_settings));
+            if (!resumed) return std::nullopt;
+            return std::pair(std::move(resumed->path), std::move(resumed->metadata));
+          },
+          "trainer"_a, "own_settings"_a, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<JointModule::Run>(module, "JointRun")
       .def_prop_ro("outputs", &run_outputs)

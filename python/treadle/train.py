@@ -11,7 +11,7 @@ import numpy as np
 from . import _treadle
 from ._treadle import Job, RunOptions, SessionOptions
 
-__all__ = ["JointModule", "JointRun", "Trainer"]
+__all__ = ["CheckpointFolder", "JointModule", "JointRun", "Trainer"]
 
 
 def _model(model: Any) -> _treadle.Model:
@@ -212,6 +212,11 @@ class Trainer:
         return self._trainer.num_updates
 
     @property
+    def num_steps(self) -> int:
+        """Steps so far, those of accumulation included. What Dropout draws depends on it."""
+        return self._trainer.num_steps
+
+    @property
     def scheduled_rate(self) -> float:
         """The learning rate of the next update, by the schedule; groups have their factors of it."""
         return self._trainer.scheduled_rate
@@ -238,9 +243,60 @@ class Trainer:
         """The model with the parameters as they are now, as an ONNX file's bytes."""
         return self._trainer.to_bytes(_metadata(metadata))
 
+    def save_checkpoint(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+        """Writes all that it takes to go on with the same bits: parameters, states, the optimizer's state, counters, learning rate and settings.
+
+        The file is a safetensors file with a checksum, complete or absent. `metadata` is the caller's own, such as the position in the data.
+        """
+        self._trainer.save_checkpoint(os.fspath(path), _metadata(metadata))
+
+    def load_checkpoint(self, path: str | os.PathLike[str], *, own_settings: bool = False) -> dict[str, str]:
+        """Takes all of a checkpoint and returns its metadata. One that is damaged, of another model, or of other settings is an error, and then
+        nothing has changed.
+
+        :param own_settings: keep this trainer's loss, schedule, learning rate and numbers; only the optimizer must be the same.
+        """
+        return dict(self._trainer.load_checkpoint(os.fspath(path), own_settings))
+
     def to_text(self) -> str:
         """The forward, backward and update graph, one node a line."""
         return self._trainer.to_text()
+
+
+class CheckpointFolder:
+    """Checkpoints of one trainer in one folder, named by its steps; only one process may write there.
+
+    ::
+
+        checkpoints = CheckpointFolder("runs/7", keep_last=3)
+        if resumed := checkpoints.resume(trainer):
+            first_epoch = int(resumed[1]["epoch"])
+        ...
+        checkpoints.save(trainer, {"epoch": str(epoch)})
+
+    :param keep_last: older checkpoints go when a newer one is complete; 0 keeps all.
+    :param asynchronous: `save` copies the tensors and returns, and a thread writes them. What fails there, the next `save` or `wait` raises.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep_last: int = 3, asynchronous: bool = False) -> None:
+        self._folder = _treadle.CheckpointFolder(os.fspath(folder), keep_last, asynchronous)
+
+    def save(self, trainer: Trainer, metadata: Mapping[str, str] | None = None) -> str:
+        """Writes a checkpoint, `metadata` with it. Returns its path."""
+        return self._folder.save(trainer._trainer, _metadata(metadata))
+
+    def wait(self) -> None:
+        """Until the last checkpoint is on disk."""
+        self._folder.wait()
+
+    def files(self) -> list[str]:
+        """Complete checkpoints, oldest first."""
+        return self._folder.files()
+
+    def resume(self, trainer: Trainer, *, own_settings: bool = False) -> tuple[str, dict[str, str]] | None:
+        """Loads the newest checkpoint that is not damaged, as `Trainer.load_checkpoint`. Returns its path and metadata, or None without any."""
+        resumed = self._folder.resume(trainer._trainer, own_settings)
+        return (resumed[0], dict(resumed[1])) if resumed else None
 
 
 class JointRun:

@@ -246,4 +246,17 @@ void AtomicFile::commit() {
   committed_ = true;
 }
 
+void AtomicFile::commit_durably() {
+  if (fd_ >= 0) {
+    flush();
+    if (::fsync(fd_) != 0) throw Error(ErrorCode::io_error, "cannot write \"" + path_ + "\": " + reason(errno));
+  }
+  commit();
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // a folder that may not be read
+  ::fsync(fd);         // Some file systems refuse it; the file is complete all the same.
+  ::close(fd);
+}
+
 }  // namespace treadle

@@ -54,6 +54,8 @@ class AtomicFile {
   void close();
   /// Closes if need be, and renames.
   void commit();
+  /// The same, on disk before it returns: the bytes before the name, so that no power cut leaves a name without them.
+  void commit_durably();
 
  private:
   void flush();

@@ -230,6 +230,30 @@ void check_optimizer(const TrainerOptions& o) {
     refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
 }
 
+std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& o) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  auto add = [&](const char* name, const auto& value) { settings.emplace_back(name, fmt::format("{}", value)); };
+  add("loss", name_of(o.loss)), add("output", o.output);
+  add("class_axis", o.class_axis), add("int32_labels", o.int32_labels), add("label_smoothing", o.label_smoothing);
+  add("ignore_index", o.ignore_index ? std::to_string(*o.ignore_index) : "none");
+  add("class_weights", fmt::format("[{}]", fmt::join(o.class_weights, ", ")));
+  if (o.loss == Loss::huber) add("huber_delta", o.huber_delta.value_or(1));
+  add("optimizer", known(o.optimizer).name);
+  for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing})
+    if (known(o.optimizer).usual.*number.usual) add(number.name, number_of(o, number));
+  add("nesterov", o.nesterov), add("clip_value", o.clip_value), add("clip_norm", o.clip_norm);
+  add("accumulation_steps", o.accumulation_steps);
+  const Schedule& s = o.schedule;
+  add("schedule", name_of(s.kind));
+  add("warmup_steps", s.warmup_steps), add("total_steps", s.total_steps), add("step_size", s.step_size);
+  if (s.kind == Schedule::Kind::step) add("gamma", s.gamma.value_or(0.1));
+  if (s.kind == Schedule::Kind::cosine || s.kind == Schedule::Kind::linear) add("final_factor", s.final_factor.value_or(0));
+  for (const ParameterGroup& group : o.groups)
+    add("group", fmt::format("{} rate_factor {} weight_decay {}", fmt::join(group.parameters, " "), group.rate_factor,
+                             group.weight_decay ? fmt::format("{}", *group.weight_decay) : "none"));
+  return settings;
+}
+
 std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients) {
   if (options.clip_value > 0) {
     const ValueId low = number(graph, "clip/low", -options.clip_value), high = number(graph, "clip/high", options.clip_value);

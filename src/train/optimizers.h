@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
@@ -15,6 +16,10 @@ std::vector<std::string> state_names(Optimizer optimizer);
 
 /// @throws Error(invalid_argument) for numbers that make no sense, and options that do not go together.
 void check_optimizer(const TrainerOptions& options);
+
+/// What decides the result of a step besides model, data and learning rate: loss, optimizer with its numbers, schedule, clipping, groups.
+/// By name; numbers that nobody gave as they are by default.
+std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);
 
 /// Cuts and scales the gradients as the options say. @return them
 std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients);

@@ -395,6 +395,18 @@ const NamedTensors& Trainer::states() const { return impl_->states; }
 const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
 const NamedTensors& Trainer::optimizer_state() const { return impl_->optimizer_state; }
 int64_t Trainer::num_updates() const { return impl_->num_updates; }
+TrainerPosition Trainer::position() const { return {impl_->num_steps, impl_->num_updates, impl_->accumulated_steps}; }
+void Trainer::set_position(const TrainerPosition& position) {
+  if (position.num_updates < 0 || position.accumulated_steps < 0 || position.accumulated_steps >= impl_->options.accumulation_steps)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} updates and {} accumulated steps of {}: a trainer is never there", position.num_updates,
+                            position.accumulated_steps, impl_->options.accumulation_steps));
+  impl_->num_steps = position.num_steps;
+  impl_->num_updates = position.num_updates;
+  impl_->accumulated_steps = position.accumulated_steps;
+}
+const TrainerOptions& Trainer::options() const { return impl_->options; }
+const Model& Trainer::model() const { return impl_->model; }
 double Trainer::scheduled_rate() const { return impl_->scheduled_rate(); }
 const std::vector<std::string>& Trainer::output_names() const { return impl_->output_names; }
 double Trainer::learning_rate() const { return impl_->options.learning_rate; }

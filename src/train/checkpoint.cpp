@@ -1,0 +1,242 @@
+// Checkpoints: all that a trainer needs to go on with the same bits, as a safetensors file with a checksum.
+#include "train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "compiled/checksum.h"
+#include "core/file.h"
+#include "core/sha1.h"
+#include "session/model.h"
+#include "train/optimizers.h"
+#include "train/safetensors.h"
+#include "treadle/error.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+namespace {
+
+constexpr std::string_view kCheckpointFormat = "1";
+constexpr std::string_view kParameter = "parameter/", kStatistic = "state/", kOptimizerState = "optimizer/", kOwn = "user.";
+// The checksum stands first in the header, with zeros in its own place while it is computed.
+constexpr std::string_view kBeforeChecksum = R"({"__metadata__":{"treadle.checksum":")";
+constexpr size_t kChecksumAt = 8 + kBeforeChecksum.size(), kChecksumDigits = 16;
+
+std::string with_prefix(std::string_view prefix, const std::string& name) { return std::string(prefix) + name; }
+
+std::string checksum_text(std::string header, const NamedTensors& tensors) {
+  header.replace(kChecksumAt, kChecksumDigits, kChecksumDigits, '0');
+  std::vector<uint64_t> sums{compiled::checksum(std::as_bytes(std::span(header)))};
+  for (const auto* named : tensors_in_file_order(tensors))
+    sums.push_back(compiled::checksum({named->second.raw(), named->second.size_bytes()}));
+  return fmt::format("{:016x}", compiled::checksum(std::as_bytes(std::span(sums))));
+}
+
+// A description of what the trainer does not change: nodes, and the weights that are not in the checkpoint.
+class Fingerprint {
+ public:
+  explicit Fingerprint(const NamedTensors& parameters, const NamedTensors& states) : parameters_(parameters), states_(states) {}
+
+  void add(const onnx::GraphDef& graph) {
+    for (const onnx::TensorDef& initializer : graph.initializers)
+      if (!parameters_.contains(initializer.name) && !states_.contains(initializer.name)) add(initializer);
+    for (const onnx::NodeDef& node : graph.nodes) {
+      text_ += fmt::format("{}.{}.{}\n", node.domain, node.op_type, node.overload);
+      for (const auto* names : {&node.inputs, &node.outputs})
+        for (const std::string& name : *names) text_ += name + "\n";
+      for (const onnx::AttributeDef& attribute : node.attributes) add(attribute);
+    }
+  }
+  std::string digest() const { return sha1(std::as_bytes(std::span(text_))); }
+
+ private:
+  void add(const onnx::TensorDef& def) {
+    text_ += fmt::format("{} {}", def.name, static_cast<int>(def.dtype));
+    if (def.value.defined() && def.value.dtype() == DType::string) {
+      for (const std::string& element : def.value.span<std::string>()) text_ += element + "\n";
+    } else if (def.value.defined()) {
+      text_ += fmt::format("{} {:x}\n", to_string(def.value.shape()), compiled::checksum({def.value.raw(), def.value.size_bytes()}));
+    }
+  }
+  void add(const onnx::AttributeDef& attribute) {
+    text_ += fmt::format("{} {} {} {}", attribute.name, attribute.f, attribute.i, attribute.s);
+    for (float value : attribute.floats) text_ += fmt::format(" {}", value);
+    for (int64_t value : attribute.ints) text_ += fmt::format(" {}", value);
+    for (const std::string& value : attribute.strings) text_ += value + "\n";
+    if (attribute.t) add(*attribute.t);
+    for (const onnx::TensorDef& tensor : attribute.tensors) add(tensor);
+    if (attribute.g) add(*attribute.g);
+    for (const onnx::GraphDef& graph : attribute.graphs) add(graph);
+  }
+
+  const NamedTensors &parameters_, &states_;
+  std::string text_;
+};
+
+std::string fingerprint_of(const Trainer& trainer) {
+  Fingerprint fingerprint(trainer.parameters(), trainer.states());
+  fingerprint.add(trainer.model().impl().def.graph);
+  return fingerprint.digest();
+}
+
+std::string encoded(const std::vector<std::pair<std::string, std::string>>& settings) {
+  return nlohmann::json(settings).dump();  // a list of pairs: groups repeat their name
+}
+
+[[noreturn]] void throw_other(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: the checkpoint is not of this trainer: {}", path, what));
+}
+
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(const std::string& path) : path_(path) {
+    const std::shared_ptr<Storage> bytes = map_file(path);
+    try {
+      file_ = parse_safetensors(bytes, path);
+    } catch (const Error& error) {  // also for a dtype or a size that no checkpoint has
+      throw Error(ErrorCode::invalid_model, error.what());
+    }
+    const std::string header(reinterpret_cast<const char*>(bytes->data()), file_.data_offset);
+    if (header.size() < kChecksumAt + kChecksumDigits || header.substr(8, kBeforeChecksum.size()) != kBeforeChecksum)
+      throw Error(ErrorCode::invalid_model, fmt::format("{}: a safetensors file, but no checkpoint of a trainer", path));
+    if (const std::string expected = header.substr(kChecksumAt, kChecksumDigits), sum = checksum_text(header, file_.tensors);
+        expected != sum)
+      throw Error(ErrorCode::invalid_model,
+                  fmt::format("{}: the checkpoint is damaged: its checksum is {}, that of its bytes {}", path, expected, sum));
+    if (const std::string& format = text("treadle.checkpoint"); format != kCheckpointFormat)
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("{}: a checkpoint of format {}; this build reads {}", path, format, kCheckpointFormat));
+  }
+
+  void check(const Trainer& trainer, CheckpointSettings settings) const {
+    check_tensors(kParameter, "parameter", trainer.parameters());
+    check_tensors(kStatistic, "running statistic", trainer.states());
+    if (text("treadle.model") != fingerprint_of(trainer)) throw_other(path_, "the models' nodes or frozen weights differ");
+    check_settings(settings_of(trainer.options()), settings);
+    check_tensors(kOptimizerState, "state of the optimizer", trainer.optimizer_state());
+  }
+
+  TrainerPosition position() const {
+    return {number<uint64_t>("treadle.num_steps"), number<int64_t>("treadle.num_updates"), number<int>("treadle.accumulated_steps")};
+  }
+  double learning_rate() const { return number<double>("treadle.learning_rate"); }
+  Metadata metadata() const {
+    Metadata own;
+    for (const auto& [key, value] : file_.metadata)
+      if (key.starts_with(kOwn)) own.emplace_back(key.substr(kOwn.size()), value);
+    return own;
+  }
+  void copy_to(std::string_view prefix, const NamedTensors& tensors) const {
+    for (const auto& [name, tensor] : tensors) Tensor(tensor).copy_from(file_.tensors.at(with_prefix(prefix, name)));
+  }
+
+ private:
+  const std::string& text(std::string_view key) const {
+    for (const auto& [each, value] : file_.metadata)
+      if (each == key) return value;
+    throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint has no \"{}\"", path_, key));
+  }
+  template <typename T>
+  T number(std::string_view key) const {
+    const std::string& digits = text(key);
+    T value{};
+    const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (failure != std::errc() || end != digits.data() + digits.size())
+      throw Error(ErrorCode::invalid_model, fmt::format("{}: \"{}\" is \"{}\", which is no number", path_, key, digits));
+    return value;
+  }
+
+  void check_tensors(std::string_view prefix, std::string_view what, const NamedTensors& tensors) const {
+    for (const auto& [name, tensor] : tensors) {
+      auto found = file_.tensors.find(with_prefix(prefix, name));
+      if (found == file_.tensors.end()) throw_other(path_, fmt::format("it has no {} \"{}\"", what, name));
+      if (found->second.dtype() != tensor.dtype() || found->second.shape() != tensor.shape())
+        throw_other(path_, fmt::format("the {} \"{}\" is {} there, {} here", what, name, describe(found->second), describe(tensor)));
+    }
+    for (const auto& [name, tensor] : file_.tensors)
+      if (name.starts_with(prefix) && !tensors.contains(name.substr(prefix.size())))
+        throw_other(path_, fmt::format("it has the {} \"{}\", the trainer has not", what, name.substr(prefix.size())));
+  }
+
+  void check_settings(const std::vector<std::pair<std::string, std::string>>& here, CheckpointSettings settings) const {
+    std::vector<std::pair<std::string, std::string>> there;
+    try {
+      there = nlohmann::json::parse(text("treadle.settings")).get<decltype(there)>();
+    } catch (const nlohmann::json::exception& error) {
+      throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings: {}", path_, error.what()));
+    }
+    auto counts = [&](const std::string& name) { return settings == CheckpointSettings::same || name == "optimizer"; };
+    for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
+      if (i < here.size() && i < there.size() && here[i].first == there[i].first) {
+        if (here[i].second != there[i].second && counts(here[i].first))
+          throw_other(path_, fmt::format("{} is {} there, {} here", here[i].first, there[i].second, here[i].second));
+      } else if (settings == CheckpointSettings::same) {
+        const bool is_here = i < here.size();
+        throw_other(path_, fmt::format("{} is set {} only", (is_here ? here : there)[i].first, is_here ? "here" : "there"));
+      }
+    }
+  }
+
+  std::string path_;
+  Safetensors file_;
+};
+
+}  // namespace
+
+NamedTensors checkpoint_tensors(const Trainer& trainer) {
+  NamedTensors all;
+  for (const auto& [prefix, tensors] : {std::pair{kParameter, &trainer.parameters()}, std::pair{kStatistic, &trainer.states()},
+                                        std::pair{kOptimizerState, &trainer.optimizer_state()}})
+    for (const auto& [name, tensor] : *tensors) all.emplace(with_prefix(prefix, name), tensor.contiguous());
+  return all;
+}
+
+std::string checkpoint_header(const Trainer& trainer, const NamedTensors& tensors, const Metadata& metadata) {
+  const TrainerPosition position = trainer.position();
+  Metadata all{{"treadle.checksum", std::string(kChecksumDigits, '0')},
+               {"treadle.checkpoint", std::string(kCheckpointFormat)},
+               {"treadle.num_steps", std::to_string(position.num_steps)},
+               {"treadle.num_updates", std::to_string(position.num_updates)},
+               {"treadle.accumulated_steps", std::to_string(position.accumulated_steps)},
+               {"treadle.learning_rate", fmt::format("{}", trainer.learning_rate())},
+               {"treadle.settings", encoded(settings_of(trainer.options()))},
+               {"treadle.model", fingerprint_of(trainer)}};
+  for (const auto& [key, value] : metadata) all.emplace_back(with_prefix(kOwn, key), value);
+  return safetensors_header(all, tensors);
+}
+
+void write_checkpoint(const std::string& path, std::string header, const NamedTensors& tensors) {
+  header.replace(kChecksumAt, kChecksumDigits, checksum_text(header, tensors));
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(header)));
+  for (const auto* named : tensors_in_file_order(tensors)) file.write({named->second.raw(), named->second.size_bytes()});
+  file.commit_durably();
+}
+
+void Trainer::save_checkpoint(const std::string& path, const Metadata& metadata) const {
+  const NamedTensors tensors = checkpoint_tensors(*this);
+  write_checkpoint(path, checkpoint_header(*this, tensors, metadata), tensors);
+}
+
+Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings settings) {
+  const CheckpointReader reader(path);
+  reader.check(*this, settings);
+  const double before = learning_rate();
+  if (settings == CheckpointSettings::same) set_learning_rate(reader.learning_rate());
+  try {
+    set_position(reader.position());
+  } catch (...) {
+    set_learning_rate(before);
+    throw;
+  }
+  reader.copy_to(kParameter, parameters());
+  reader.copy_to(kStatistic, states());
+  reader.copy_to(kOptimizerState, optimizer_state());
+  return reader.metadata();
+}
+
+}  // namespace treadle::train
