@@ -2,6 +2,7 @@
 #pragma once
 
 #include "treadle/allocator.h"
+#include "treadle/data.h"
 #include "treadle/datum.h"
 #include "treadle/dlpack.h"
 #include "treadle/dtype.h"

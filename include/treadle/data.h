@@ -1,0 +1,97 @@
+// Data to train on: samples by number, shuffled by a seed, in batches that a thread reads ahead.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "treadle/export.h"
+#include "treadle/tensor.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+/// Samples by number. Several threads may read at once.
+class TREADLE_API Dataset {
+ public:
+  virtual ~Dataset();
+  virtual int64_t num_samples() const = 0;
+  /// The samples with these numbers, one after the other, by name: the first extent of each tensor is their number.
+  virtual NamedTensors read(std::span<const int64_t> samples) const = 0;
+};
+
+/// Sample i is row i of each array; a number is an array's first extent. Nothing is copied: arrays of mapped files stay in the file.
+/// @throws Error(invalid_argument) for arrays of different lengths.
+TREADLE_API std::shared_ptr<const Dataset> dataset_of(NamedTensors arrays);
+/// Some of the samples, in this order. @throws Error(invalid_argument) for a number that does not exist.
+TREADLE_API std::shared_ptr<const Dataset> subset_of(std::shared_ptr<const Dataset> data, std::vector<int64_t> samples);
+/// A fixed random part of the samples to validate with, and the others: `fraction` of them, rounded, of either at least one.
+struct TREADLE_API SplitData {
+  std::shared_ptr<const Dataset> training, validation;
+};
+TREADLE_API SplitData split(const std::shared_ptr<const Dataset>& data, double fraction, uint64_t seed = 0);
+
+/// A .npy file's array; its elements stay in the file, which is mapped.
+TREADLE_API Tensor map_npy(const std::string& path);
+/// A safetensors file's tensors, mapped likewise.
+TREADLE_API NamedTensors map_safetensors(const std::string& path);
+
+struct CsvOptions {
+  std::string label;                  ///< name of the column; empty: there is none
+  std::vector<std::string> features;  ///< names or patterns of columns, in the file's order; empty: all but the label
+  char separator = ',';
+};
+struct CsvTable {
+  Tensor features;  ///< float32 [rows, columns]
+  /// int64 if all are integers, float32 if all are numbers, else the place in `classes`, int64. Undefined without a label.
+  Tensor labels;
+  std::vector<std::string> feature_names, classes;
+};
+/// A text table whose first line names its columns, as RFC 4180 has it.
+/// @param classes  of an earlier file, whose places labels of text are to have; empty: those of this file, sorted.
+/// @throws Error(invalid_argument) naming line and column of what is no number.
+TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {}, const std::vector<std::string>& classes = {});
+
+struct LoaderOptions {
+  int64_t batch_size = 32;
+  bool shuffle = true;  ///< another order in each epoch, by seed and epoch
+  uint64_t seed = 0;
+  bool drop_last = false;  ///< the samples of an epoch that fill no batch are left out
+  int prefetch = 2;        ///< so many batches are read ahead by a thread; 0: none
+};
+
+/// The batch that comes next. Both from 0.
+struct DataPosition {
+  int64_t epoch = 0, batch = 0;
+};
+
+/// Batches of a dataset, epoch after epoch. Not for use by several threads at once.
+class TREADLE_API DataLoader {
+ public:
+  explicit DataLoader(std::shared_ptr<const Dataset> data, const LoaderOptions& options = {});
+  ~DataLoader();
+  DataLoader(DataLoader&&) noexcept;
+  DataLoader& operator=(DataLoader&&) noexcept;
+
+  /// Nothing at the end of an epoch; the call after that begins the next one.
+  /// @throws what reading the data throws; seek() past the batch to go on.
+  std::optional<NamedTensors> next();
+  int64_t batches_per_epoch() const;
+  DataPosition position() const;
+  /// @throws Error(invalid_argument) for a batch that an epoch does not have.
+  void seek(const DataPosition& position);
+
+  /// Position, seed, and what the order depends on, for a checkpoint's metadata.
+  Metadata to_metadata() const;
+  /// Goes on where the metadata says. @throws Error(invalid_argument) naming the first difference for other data or options.
+  void resume(const Metadata& metadata);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace treadle::train
