@@ -112,6 +112,11 @@ struct TREADLE_API TrainerOptions {
   SessionOptions session = {};
 };
 
+/// Sets one of the options above by its name, from text: "learning_rate", "optimizer", "schedule" (its kind), "warmup_steps" …; lists are
+/// separated by commas. "group" adds one: "PATTERN,PATTERN;rate_factor=0.1;weight_decay=0". "session.NAME" is the session's option NAME.
+/// @throws Error(not_found) for a name that does not exist; Error(invalid_argument) for a value that the option does not take.
+TREADLE_API void set_option(TrainerOptions& options, std::string_view name, const std::string& value);
+
 using Feeds = std::map<std::string, Datum>;
 using NamedTensors = std::map<std::string, Tensor>;
 using Metadata = std::vector<std::pair<std::string, std::string>>;

@@ -14,3 +14,4 @@
 #include "treadle/shape.h"
 #include "treadle/sharing.h"
 #include "treadle/tensor.h"
+#include "treadle/train.h"

@@ -20,12 +20,6 @@
 namespace treadle::cli {
 namespace {
 
-std::string extension_of(const std::string& path) {
-  std::string extension = std::filesystem::path(path).extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension;
-}
-
 const ValueInfo& input_of(const std::vector<ValueInfo>& inputs, const std::string& name) {
   auto found = std::find_if(inputs.begin(), inputs.end(), [&](const ValueInfo& info) { return info.name == name; });
   if (found != inputs.end()) return *found;
@@ -38,40 +32,6 @@ int64_t extent_or(const ValueInfo& info, size_t axis, int64_t otherwise) {
   if (axis >= info.shape.size()) return otherwise;
   const int64_t* extent = std::get_if<int64_t>(&info.shape[axis]);
   return extent ? *extent : otherwise;
-}
-
-// A picture in the layout of the input: NCHW or NHWC by where 1 or 3 channels stand; floats are divided by 255.
-Tensor image_for(const ValueInfo& info, const std::string& path) {
-  Tensor image = read_image(path);
-  bool batched = info.shape.size() == 4;
-  size_t first = batched ? 1 : 0;
-  if (info.shape.size() != 3 && !batched)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is no picture: its rank is {}", info.name, info.shape.size()));
-  int64_t last_extent = extent_or(info, first + 2, 0);
-  bool channels_last = last_extent == 3 || last_extent == 1;
-  size_t height_axis = channels_last ? first : first + 1;
-  image = resize_image(image, extent_or(info, height_axis, image.shape()[0]), extent_or(info, height_axis + 1, image.shape()[1]));
-  int64_t height = image.shape()[0], width = image.shape()[1];
-  int64_t channels = channels_last ? last_extent : extent_or(info, first, 3);
-  if (channels != 1 && channels != 3)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" has {} channels", info.name, channels));
-  Shape shape = channels_last ? Shape{height, width, channels} : Shape{channels, height, width};
-  if (batched) shape.insert(0, 1);
-  if (info.dtype != DType::uint8 && info.dtype != DType::float32)
-    throw Error(ErrorCode::invalid_argument, fmt::format("pictures become uint8 or float32, not {}", name_of(info.dtype)));
-  Tensor tensor(info.dtype, shape);
-  for (int64_t y = 0; y < height; ++y)
-    for (int64_t x = 0; x < width; ++x)
-      for (int64_t c = 0; c < channels; ++c) {
-        const uint8_t* pixel = image.data<uint8_t>() + (y * width + x) * 3;
-        double value = channels == 3 ? pixel[c] : 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
-        int64_t at = channels_last ? (y * width + x) * channels + c : (c * height + y) * width + x;
-        if (info.dtype == DType::uint8)
-          tensor.data<uint8_t>()[at] = static_cast<uint8_t>(std::lround(value));
-        else
-          tensor.data<float>()[at] = static_cast<float>(value / 255);
-      }
-  return tensor;
 }
 
 Tensor sound_for(const ValueInfo& info, const std::string& path) {
@@ -123,6 +83,45 @@ Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>
 }
 
 }  // namespace
+
+std::string extension_of(const std::string& path) {
+  std::string extension = std::filesystem::path(path).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+
+Tensor image_for(const ValueInfo& info, const std::string& path) {
+  Tensor image = read_image(path);
+  bool batched = info.shape.size() == 4;
+  size_t first = batched ? 1 : 0;
+  if (info.shape.size() != 3 && !batched)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is no picture: its rank is {}", info.name, info.shape.size()));
+  int64_t last_extent = extent_or(info, first + 2, 0);
+  bool channels_last = last_extent == 3 || last_extent == 1;
+  size_t height_axis = channels_last ? first : first + 1;
+  image = resize_image(image, extent_or(info, height_axis, image.shape()[0]), extent_or(info, height_axis + 1, image.shape()[1]));
+  int64_t height = image.shape()[0], width = image.shape()[1];
+  int64_t channels = channels_last ? last_extent : extent_or(info, first, 3);
+  if (channels != 1 && channels != 3)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" has {} channels", info.name, channels));
+  Shape shape = channels_last ? Shape{height, width, channels} : Shape{channels, height, width};
+  if (batched) shape.insert(0, 1);
+  if (info.dtype != DType::uint8 && info.dtype != DType::float32)
+    throw Error(ErrorCode::invalid_argument, fmt::format("pictures become uint8 or float32, not {}", name_of(info.dtype)));
+  Tensor tensor(info.dtype, shape);
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x)
+      for (int64_t c = 0; c < channels; ++c) {
+        const uint8_t* pixel = image.data<uint8_t>() + (y * width + x) * 3;
+        double value = channels == 3 ? pixel[c] : 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
+        int64_t at = channels_last ? (y * width + x) * channels + c : (c * height + y) * width + x;
+        if (info.dtype == DType::uint8)
+          tensor.data<uint8_t>()[at] = static_cast<uint8_t>(std::lround(value));
+        else
+          tensor.data<float>()[at] = static_cast<float>(value / 255);
+      }
+  return tensor;
+}
 
 void add_input_options(CLI::App& app, InputOptions& options) {
   app.add_option("inputs", options.files,

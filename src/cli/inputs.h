@@ -28,6 +28,12 @@ void add_input_options(CLI::App& app, InputOptions& options);
 /// @throws Error naming the input or the file.
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
 
+/// Of a file's name, in small letters: ".npz".
+std::string extension_of(const std::string& path);
+/// A picture in the layout of the input: NCHW or NHWC by where 1 or 3 channels stand; floats are divided by 255. With a batch of 1 where
+/// the input has one. @throws Error for a file that is no picture, and an input that takes none.
+Tensor image_for(const ValueInfo& info, const std::string& path);
+
 /// Options of sessions that all commands share.
 void add_session_options(CLI::App& app, SessionOptions& options);
 

@@ -1,4 +1,4 @@
-// treadle: runs, inspects, checks, measures, optimises, compiles and compares ONNX models.
+// treadle: runs, trains, inspects, checks, measures, optimises, compiles and compares ONNX models.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -10,7 +10,7 @@
 int main(int argc, char** argv) {
   using namespace treadle::cli;
   CLI::App app{
-      "Treadle runs, inspects, checks, measures, optimises, compiles and compares ONNX models.\n"
+      "Treadle runs, trains, inspects, checks, measures, optimises, compiles and compares ONNX models.\n"
       "  treadle run model.onnx image=cat.png --top 5\n"
       "  treadle bench model.onnx --compare onnxruntime\n"
       "`treadle COMMAND --help` tells more."};
@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   add("bench", "Measure latency, throughput, load time and memory", add_bench);
   add("optimize", "Write the optimised model as ONNX", add_optimize);
   add("quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize);
+  add("train", "Train a model on data: checkpoints, validation, and an inference model in the end", add_train);
   add("precision", "Choose the fastest precision that keeps to a bound on the error", add_precision);
   add("compile", "Write what a session makes of a model, optimised and packed, for sessions to start from", add_compile);
   add("compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare);

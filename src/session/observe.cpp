@@ -8,6 +8,7 @@
 #include <functional>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 
 #include "core/file.h"
 #include "core/pattern.h"
@@ -42,7 +43,19 @@ Finding classify(Bits bits, Bits exponent, Bits fraction) {
 
 template <typename Bits>
 int64_t find(const Tensor& tensor, Bits exponent, Bits fraction, bool infinity_too, Finding& finding) {
-  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+  // Whole blocks first, in a loop that vectorises: without the sign, what is not finite is above all that is.
+  using Signed = std::make_signed_t<Bits>;
+  constexpr int64_t kBlock = 64;
+  const auto most = static_cast<Signed>(infinity_too ? exponent - 1 : exponent), magnitude = static_cast<Signed>(exponent | fraction);
+  int64_t first = 0;
+  for (; first + kBlock <= tensor.num_elements(); first += kBlock) {
+    Signed block[kBlock];
+    std::memcpy(block, tensor.raw() + static_cast<size_t>(first) * sizeof(Bits), sizeof block);
+    Signed above = 0;
+    for (Signed bits : block) above = static_cast<Signed>(above | ((bits & magnitude) > most ? 1 : 0));
+    if (above) break;
+  }
+  for (int64_t i = first; i < tensor.num_elements(); ++i) {
     Bits bits;
     std::memcpy(&bits, tensor.raw() + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
     finding = classify<Bits>(bits, exponent, fraction);

@@ -1,0 +1,118 @@
+// treadle train
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "cli/train_loop.h"
+
+namespace treadle::cli {
+namespace {
+
+void add_data_options(CLI::App& app, TrainArguments& a) {
+  auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
+    return app.add_option(name, values, text)->allow_extra_args(false)->take_all();
+  };
+  list("--data", a.data.files,
+       ".npz, .safetensors (arrays named as inputs), .csv, INPUT=FILE.npy, or a folder with a folder of pictures for each class; may be "
+       "repeated")
+      ->required();
+  app.add_option("--labels", a.data.labels, "The array (\"labels\" if not given), the column of a .csv, or a .npy file");
+  list("--features", a.data.features, "Columns of a .csv, names or patterns; all but the labels if not given; may be repeated");
+  app.add_option("--scale", a.data.scale, "Factor of floating-point inputs: 0.0625 makes 0..16 to 0..1")->capture_default_str();
+  list("--validation", a.validation, "A fraction of the data that is held out, or files like those of --data");
+  app.add_option("--validation-labels", a.validation_labels, "As --labels, for a file to validate with; the same name if not given");
+  app.add_option("--batch-size", a.loader.batch_size, "Samples a step")->capture_default_str();
+  app.add_flag("--drop-last", a.loader.drop_last, "Leave out the samples of an epoch that fill no batch");
+  app.add_flag_callback(
+      "--no-shuffle", [&a] { a.loader.shuffle = false; }, "Take the samples in their order");
+  app.add_option("--seed", a.loader.seed, "Of the order, and of what is held out")->capture_default_str();
+  app.add_option("--prefetch", a.loader.prefetch, "Batches that are read ahead by a thread; 0: none")->capture_default_str();
+}
+
+// Under the names that docs/training.md has for them.
+void add_trainer_options(CLI::App& app, TrainArguments& a) {
+  auto option = [&](const std::string& flag, const char* text) {
+    std::string name = flag.substr(2);
+    std::replace(name.begin(), name.end(), '-', '_');
+    return app
+        .add_option_function<std::vector<std::string>>(
+            flag,
+            [&a, name](const std::vector<std::string>& values) {
+              for (const std::string& value : values) train::set_option(a.trainer, name, value);
+            },
+            text)
+        ->allow_extra_args(false)
+        ->take_all()
+        ->group("Loss and optimizer");
+  };
+  auto flag = [&](const char* name, bool train::TrainerOptions::*member, const char* text) {
+    app.add_flag(name, a.trainer.*member, text)->group("Loss and optimizer");
+  };
+  option("--loss",
+         "softmax_cross_entropy (default), negative_log_likelihood, mean_squared_error, l1, huber, "
+         "binary_cross_entropy_with_logits, kl_divergence, output");
+  app.add_option("--loss-of", a.trainer.output, "The output, or another value, that the loss is taken of; the first output if not given")
+      ->group("Loss and optimizer");
+  option("--class-axis", "Of the scores; -1 for language models");
+  option("--ignore-index", "Labels that do not count");
+  option("--class-weights", "One for each class, separated by commas");
+  option("--label-smoothing", "From 0 to 1");
+  option("--huber-delta", "Where huber goes from squares to distances");
+  option("--optimizer", "sgd (default), adam, adamw, adagrad, rmsprop, lion, lamb");
+  option("--learning-rate", "0.01 by default");
+  option("--momentum", "Of sgd and rmsprop");
+  option("--weight-decay", "0 by default, 0.01 for adamw");
+  flag("--nesterov", &train::TrainerOptions::nesterov, "Of sgd with momentum");
+  option("--beta1", "Of adam, adamw, lion and lamb"), option("--beta2", "The same");
+  option("--epsilon", "Of adam, adamw, adagrad, rmsprop and lamb");
+  option("--smoothing", "Of rmsprop");
+  option("--clip-value", "Gradients are cut to this distance from 0");
+  option("--clip-norm", "All gradients together are scaled to this length where they are longer");
+  option("--accumulation-steps", "So many steps make one update");
+  option("--schedule", "Of the learning rate: constant (default), step, cosine, linear, one_cycle");
+  option("--warmup-steps", "Updates in which the rate rises");
+  option("--total-steps", "Updates of cosine, linear and one_cycle; all of --epochs if not given");
+  option("--step-size", "Updates between two falls of the schedule step");
+  option("--gamma", "Of the schedule step"), option("--final-factor", "Of cosine and linear");
+  option("--group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: parameters with settings of their own; may be repeated");
+  option("--parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
+  option("--frozen", "Names or patterns that are not trained");
+  flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
+}
+
+}  // namespace
+
+Command add_train(CLI::App& app) {
+  auto a = std::make_shared<TrainArguments>();
+  app.footer(
+      "Example:\n"
+      "  treadle train cnn.onnx --data digits.csv --labels target --scale 0.0625 --validation 0.2 --batch-size 64 --epochs 20\n"
+      "    --learning-rate 0.05 --momentum 0.9 --schedule cosine --checkpoint runs/1 -o digits.onnx\n"
+      "Ctrl-C writes a checkpoint and ends; the same command with --resume goes on with the same bits. docs/training.md tells more.");
+  app.add_option("model", a->model, "ONNX file")->required();
+  app.add_option("-o,--output", a->output, "The trained model, for inference")->required();
+  add_data_options(app, *a);
+  app.add_option("--epochs", a->epochs, "Passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
+  add_trainer_options(app, *a);
+  app.add_option("--checkpoint", a->checkpoint, "Folder that has a checkpoint after each epoch");
+  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also after every so many steps")->check(CLI::NonNegativeNumber);
+  app.add_option("--keep-last", a->keep_last, "Checkpoints that are kept; 0: all")->capture_default_str();
+  app.add_flag("--asynchronous", a->asynchronous, "Write checkpoints on a thread");
+  app.add_flag("--resume", a->resume, "Go on from the newest checkpoint, if there is one");
+  app.add_option("--patience", a->patience,
+                 "End after so many epochs without a better validation loss; the output is the best epoch's then")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--skip-nan", a->skip_nan, "Leave out steps with a NaN; without it such a step ends the training");
+  app.add_flag("--no-check", a->unchecked, "Do not look for NaN in the values of each node");
+  app.add_option("--log", a->log, "File of JSON lines: start, step, epoch, skipped, interrupted, end");
+  app.add_option("--log-steps", a->log_steps, "Steps between two in the log; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("-q,--quiet", a->quiet, "Say nothing");
+  add_session_options(app, a->trainer.session);
+  return [a] { return run_training(*a); };
+}
+
+}  // namespace treadle::cli

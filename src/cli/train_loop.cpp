@@ -1,0 +1,402 @@
+#include "cli/train_loop.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <limits>
+
+#include "core/dispatch.h"
+#include "treadle/error.h"
+
+namespace treadle::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using train::Loss;
+using train::Metadata;
+using train::NamedTensors;
+
+constexpr int kInterrupted = 130;
+
+volatile std::sig_atomic_t stop_asked = 0;
+
+// The first signal asks the loop to end, a second one ends the process.
+class StopSignals {
+ public:
+  StopSignals() {
+    stop_asked = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) { stop_asked = 1; };
+    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+  }
+  ~StopSignals() {
+    sigaction(SIGINT, &old_interrupt_, nullptr);
+    sigaction(SIGTERM, &old_terminate_, nullptr);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  struct sigaction old_interrupt_ {
+  }, old_terminate_{};
+};
+
+bool has_classes(Loss loss) { return loss == Loss::softmax_cross_entropy || loss == Loss::negative_log_likelihood; }
+
+const ValueInfo* output_info(const std::vector<ValueInfo>& outputs, const std::string& name) {
+  for (const ValueInfo& info : outputs)
+    if (name.empty() || info.name == name) return &info;
+  return nullptr;
+}
+
+LabelForm label_form(const train::TrainerOptions& options, const std::vector<ValueInfo>& outputs) {
+  if (options.loss == Loss::output) return {.dtype = DType::undefined};
+  if (has_classes(options.loss)) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
+  const ValueInfo* output = output_info(outputs, options.output);
+  if (!output || !output->has_rank) return {.dtype = DType::float32};
+  std::vector<int64_t> extents;
+  for (size_t i = 1; i < output->shape.size(); ++i) {
+    const int64_t* extent = std::get_if<int64_t>(&output->shape[i]);
+    extents.push_back(extent ? *extent : -1);
+  }
+  return {.dtype = output->dtype, .extents = extents};
+}
+
+// Right answers among those that count, and how many count.
+struct RightAnswers {
+  int64_t right = 0, all = 0;
+};
+
+template <typename T>
+int64_t label_at(const Tensor& labels, int64_t i) {
+  return static_cast<int64_t>(labels.data<T>()[i]);
+}
+
+RightAnswers count_classes(const Tensor& scores, const Tensor& labels, const train::TrainerOptions& options) {
+  const int rank = scores.shape().rank(), axis = options.class_axis < 0 ? options.class_axis + rank : options.class_axis;
+  const int64_t classes = scores.shape()[axis], outer = scores.shape().product(0, axis), inner = scores.shape().product(axis + 1, rank);
+  RightAnswers answers;
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t i = 0; i < inner; ++i) {
+      const int64_t at = o * inner + i;
+      const int64_t label = labels.dtype() == DType::int32 ? label_at<int32_t>(labels, at) : label_at<int64_t>(labels, at);
+      if (options.ignore_index && label == *options.ignore_index) continue;
+      const float* first = scores.data<float>() + o * classes * inner + i;
+      int64_t best = 0;
+      for (int64_t c = 1; c < classes; ++c)
+        if (first[c * inner] > first[best * inner]) best = c;
+      answers.right += best == label, ++answers.all;
+    }
+  return answers;
+}
+
+RightAnswers count_right(const Tensor& scores, const Tensor& labels, const train::TrainerOptions& options) {
+  if (scores.dtype() != DType::float32) return {};
+  if (has_classes(options.loss)) return count_classes(scores.contiguous(), labels.contiguous(), options);
+  if (options.loss != Loss::binary_cross_entropy_with_logits) return {};
+  RightAnswers answers{.all = scores.num_elements()};
+  const Tensor dense = scores.contiguous();
+  for (int64_t i = 0; i < answers.all; ++i) answers.right += (dense.data<float>()[i] > 0) == (labels.data<float>()[i] > 0.5F);
+  return answers;
+}
+
+// A batch as step() takes it.
+std::pair<train::Feeds, Tensor> feeds_and_labels(NamedTensors batch) {
+  Tensor labels;
+  if (auto found = batch.find(kBatchLabels); found != batch.end()) {
+    labels = found->second;
+    batch.erase(found);
+  }
+  train::Feeds feeds;
+  for (auto& [name, tensor] : batch) feeds.emplace(name, std::move(tensor));
+  return {std::move(feeds), std::move(labels)};
+}
+
+// A model with a fixed batch takes no other.
+void fit_batch(const std::vector<ValueInfo>& inputs, train::LoaderOptions& loader) {
+  for (const ValueInfo& info : inputs)
+    if (const int64_t* batch = info.shape.empty() ? nullptr : std::get_if<int64_t>(&info.shape[0])) {
+      if (*batch != loader.batch_size)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the input \"{}\" takes batches of {} only, not of {}: --batch-size {}, or give its first extent a symbol",
+                                info.name, *batch, loader.batch_size, *batch));
+      loader.drop_last = true;
+    }
+}
+
+std::optional<double> as_fraction(const std::string& text) {
+  double value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+class TrainingRun {
+ public:
+  explicit TrainingRun(TrainArguments& a) : a_(a), model_(Model::load(a.model)) {
+    open_all();
+    const std::vector<ValueInfo> inputs = model_.inputs();
+    fit_batch(inputs, a_.loader);
+    loader_.emplace(training_, a_.loader);
+    if (validation_)
+      validation_loader_.emplace(
+          validation_,
+          train::LoaderOptions{
+              .batch_size = a_.loader.batch_size, .shuffle = false, .drop_last = a_.loader.drop_last, .prefetch = a_.loader.prefetch});
+    if (a_.patience > 0 && !validation_) throw Error(ErrorCode::invalid_argument, "--patience needs --validation");
+    const auto kind = a_.trainer.schedule.kind;
+    using Kind = train::Schedule::Kind;
+    if (a_.trainer.schedule.total_steps == 0 && (kind == Kind::cosine || kind == Kind::linear || kind == Kind::one_cycle))
+      a_.trainer.schedule.total_steps =
+          std::max<int64_t>(a_.epochs * loader_->batches_per_epoch() / std::max(a_.trainer.accumulation_steps, 1), 1);
+    trainer_.emplace(model_, a_.trainer);
+    if (!a_.unchecked) run_options_.check_finite = FiniteCheck::nan;
+    resume();
+    log_.emplace(a_.log, resumed_);
+    progress_.emplace(a_.epochs, loader_->batches_per_epoch(), a_.quiet);
+  }
+
+  int run() {
+    const StopSignals signals;
+    progress_->say(fmt::format("{} samples, {} steps an epoch, {} parameters{}", training_->num_samples(), loader_->batches_per_epoch(),
+                               num_parameters(),
+                               validation_ ? fmt::format(", {} samples to validate with", validation_->num_samples()) : ""));
+    if (resumed_) progress_->say(fmt::format("resumed after step {}", trainer_->position().num_steps));
+    log_->write("start",
+                {{"step", static_cast<double>(trainer_->position().num_steps)}, {"samples", static_cast<double>(training_->num_samples())}},
+                a_.model);
+    while (loader_->position().epoch < a_.epochs && !is_over()) {
+      if (!run_epoch()) return interrupted();
+    }
+    return finish();
+  }
+
+ private:
+  void open_all() {
+    const std::vector<ValueInfo> inputs = model_.inputs();
+    const LabelForm form = label_form(a_.trainer, model_.outputs());
+    OpenedData opened = open_data(a_.data, inputs, form);
+    classes_ = opened.classes;
+    training_ = opened.data;
+    if (a_.validation.empty()) return;
+    if (const auto fraction = as_fraction(a_.validation[0]); fraction && a_.validation.size() == 1) {
+      const train::SplitData parts = train::split(opened.data, *fraction, a_.loader.seed);
+      training_ = parts.training, validation_ = parts.validation;
+      return;
+    }
+    DataArguments held_out = a_.data;
+    held_out.files = a_.validation;
+    if (!a_.validation_labels.empty()) held_out.labels = a_.validation_labels;
+    validation_ = open_data(held_out, inputs, form, classes_).data;
+  }
+
+  void resume() {
+    if (a_.checkpoint.empty()) {
+      if (a_.resume) throw Error(ErrorCode::invalid_argument, "--resume needs --checkpoint FOLDER");
+      return;
+    }
+    checkpoints_.emplace(a_.checkpoint, train::CheckpointFolderOptions{.keep_last = a_.keep_last, .asynchronous = a_.asynchronous});
+    if (!a_.resume) {
+      if (!checkpoints_->files().empty())
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the folder \"{}\" has checkpoints already: --resume goes on from the newest; else take another folder",
+                                a_.checkpoint));
+      return;
+    }
+    const auto from = checkpoints_->resume(*trainer_);
+    if (!from) return;
+    loader_->resume(from->metadata);
+    resumed_ = true;
+    for (const auto& [name, value] : from->metadata) {
+      const double number = as_fraction(value).value_or(0);
+      if (name == "train.loss_sum") loss_sum_ = number;
+      if (name == "train.loss_count") loss_count_ = static_cast<int64_t>(number);
+      if (name == "train.best_loss") best_.loss = number;
+      if (name == "train.best_accuracy") best_.accuracy = number;
+      if (name == "train.epochs_since_best") since_best_ = static_cast<int64_t>(number);
+    }
+  }
+
+  Metadata position_metadata() const {
+    Metadata all = loader_->to_metadata();
+    all.emplace_back("train.loss_sum", fmt::format("{}", loss_sum_));
+    all.emplace_back("train.loss_count", std::to_string(loss_count_));
+    if (std::isfinite(best_.loss)) all.emplace_back("train.best_loss", fmt::format("{}", best_.loss));
+    if (best_.accuracy) all.emplace_back("train.best_accuracy", fmt::format("{}", *best_.accuracy));
+    all.emplace_back("train.epochs_since_best", std::to_string(since_best_));
+    return all;
+  }
+
+  bool is_over() const { return a_.patience > 0 && since_best_ >= a_.patience; }
+
+  // @return whether it came to the epoch's end.
+  bool run_epoch() {
+    const auto start = Clock::now();
+    const int64_t epoch = loader_->position().epoch + 1;
+    double rate = trainer_->scheduled_rate();
+    while (true) {
+      if (stop_asked) return false;
+      std::optional<NamedTensors> batch = loader_->next();
+      if (!batch) break;
+      rate = trainer_->scheduled_rate();
+      if (const std::optional<double> loss = step(std::move(*batch))) {
+        loss_sum_ += *loss, ++loss_count_;
+        const uint64_t steps = trainer_->position().num_steps;
+        progress_->step(epoch, loader_->position().batch, *loss);
+        if (a_.log_steps > 0 && steps % static_cast<uint64_t>(a_.log_steps) == 0)
+          log_->write(
+              "step",
+              {{"epoch", static_cast<double>(epoch)}, {"step", static_cast<double>(steps)}, {"loss", *loss}, {"learning_rate", rate}});
+        if (checkpoints_ && a_.checkpoint_steps > 0 && steps % static_cast<uint64_t>(a_.checkpoint_steps) == 0)
+          checkpoints_->save(*trainer_, position_metadata());
+      }
+    }
+    EpochReport report{.epoch = epoch, .num_epochs = a_.epochs, .step = trainer_->position().num_steps, .rate = rate};
+    report.loss = loss_count_ ? loss_sum_ / static_cast<double>(loss_count_) : std::nan("");
+    loss_sum_ = 0, loss_count_ = 0;
+    if (validation_loader_) report.is_best = validate(report);
+    report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    progress_->epoch(report);
+    log_->write(report);
+    last_ = report;
+    if (checkpoints_) checkpoints_->save(*trainer_, position_metadata());
+    return true;
+  }
+
+  // Nothing: the step was left out, as its values were not numbers.
+  std::optional<double> step(NamedTensors batch) {
+    const auto [feeds, labels] = feeds_and_labels(std::move(batch));
+    try {
+      const double loss = trainer_->step(feeds, labels, &run_options_);
+      if (std::isfinite(loss)) return loss;
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("step {}: the loss is {}, and the parameters are spoilt; a smaller --learning-rate or --clip-norm may help",
+                              trainer_->position().num_steps, std::isnan(loss) ? "NaN" : "infinite"));
+    } catch (const Error& error) {
+      // What the check of values says. Such a step has changed nothing.
+      if (error.message().find(" is NaN at ") == std::string::npos) throw;
+      if (!a_.skip_nan)
+        throw Error(error.code(), fmt::format("step {}: {}\nNothing was changed by this step. --skip-nan leaves such steps out; a smaller "
+                                              "--learning-rate or --clip-norm may help.",
+                                              trainer_->position().num_steps + 1, error.what()));
+      ++skipped_;
+      progress_->say(
+          fmt::format("batch {} of epoch {} left out: {}", loader_->position().batch, loader_->position().epoch + 1, error.what()));
+      log_->write("skipped", {{"step", static_cast<double>(trainer_->position().num_steps)}}, error.what());
+      return std::nullopt;
+    }
+  }
+
+  // @return whether it is the best so far, which is then written.
+  bool validate(EpochReport& report) {
+    double loss = 0;
+    int64_t samples = 0;
+    RightAnswers answers;
+    const size_t output = output_index();
+    while (std::optional<NamedTensors> batch = validation_loader_->next()) {
+      const int64_t count = batch->begin()->second.shape()[0];
+      const auto [feeds, labels] = feeds_and_labels(std::move(*batch));
+      loss += trainer_->evaluate(feeds, labels) * static_cast<double>(count);
+      samples += count;
+      if (output == kNoOutput) continue;
+      const RightAnswers more = count_right(trainer_->predict(feeds)[output].tensor(), labels, a_.trainer);
+      answers.right += more.right, answers.all += more.all;
+    }
+    report.validation = Evaluation{.loss = loss / static_cast<double>(samples)};
+    if (answers.all > 0) report.validation->accuracy = static_cast<double>(answers.right) / static_cast<double>(answers.all);
+    const bool better = report.validation->loss < best_.loss;
+    since_best_ = better ? 0 : since_best_ + 1;
+    if (better) best_ = *report.validation;
+    if (better && a_.patience > 0) save(report.validation);
+    return better;
+  }
+
+  static constexpr size_t kNoOutput = std::numeric_limits<size_t>::max();
+  // Of the model's outputs, the one that the loss is of, if classes are to be counted there.
+  size_t output_index() const {
+    if (!has_classes(a_.trainer.loss) && a_.trainer.loss != Loss::binary_cross_entropy_with_logits) return kNoOutput;
+    const std::vector<std::string>& names = trainer_->output_names();
+    for (size_t i = 0; i < names.size(); ++i)
+      if (a_.trainer.output.empty() || names[i] == a_.trainer.output) return i;
+    return kNoOutput;
+  }
+
+  int64_t num_parameters() const {
+    int64_t count = 0;
+    for (const auto& [name, tensor] : trainer_->parameters()) count += tensor.num_elements();
+    return count;
+  }
+
+  void save(const std::optional<Evaluation>& evaluation) const {
+    Metadata metadata{{"trained_on", fmt::format("{} samples", training_->num_samples())},
+                      {"steps", std::to_string(trainer_->position().num_steps)}};
+    if (evaluation) metadata.emplace_back("validation_loss", fmt::format("{:.6g}", evaluation->loss));
+    if (evaluation && evaluation->accuracy) metadata.emplace_back("validation_accuracy", fmt::format("{:.4f}", *evaluation->accuracy));
+    std::string names;
+    for (const std::string& name : classes_) names += (names.empty() ? "" : "\n") + name;
+    if (!names.empty()) metadata.emplace_back("classes", names);
+    trainer_->save(a_.output, metadata);
+  }
+
+  int interrupted() {
+    const uint64_t steps = trainer_->position().num_steps;
+    if (checkpoints_) {
+      const std::string path = checkpoints_->save(*trainer_, position_metadata());
+      checkpoints_->wait();
+      progress_->say(fmt::format("interrupted after step {}; checkpoint {}: --resume goes on", steps, path));
+    } else {
+      save(std::nullopt);
+      progress_->say(fmt::format("interrupted after step {}; {} has the model as it is (with --checkpoint FOLDER, training could go on)",
+                                 steps, a_.output));
+    }
+    log_->write("interrupted", {{"step", static_cast<double>(steps)}});
+    return kInterrupted;
+  }
+
+  int finish() {
+    const bool is_best_kept = a_.patience > 0 && std::isfinite(best_.loss);
+    const std::optional<Evaluation> evaluation = is_best_kept ? std::optional(best_) : last_ ? last_->validation : std::nullopt;
+    if (!is_best_kept || !fs::exists(a_.output)) save(evaluation);
+    if (checkpoints_) checkpoints_->wait();
+    std::string line = fmt::format("{}: {} steps", a_.output, trainer_->position().num_steps);
+    if (is_over()) line += fmt::format(", stopped after {} epochs without a better validation loss", since_best_);
+    if (evaluation) line += fmt::format(", validation loss {:.4f}", evaluation->loss);
+    if (evaluation && evaluation->accuracy) line += fmt::format(", accuracy {:.4f}", *evaluation->accuracy);
+    if (skipped_ > 0) line += fmt::format(", {} steps left out for NaN", skipped_);
+    progress_->say(line);
+    RunLog::Fields fields{{"step", static_cast<double>(trainer_->position().num_steps)}, {"skipped", static_cast<double>(skipped_)}};
+    if (evaluation) fields.emplace_back("validation_loss", evaluation->loss);
+    if (evaluation && evaluation->accuracy) fields.emplace_back("validation_accuracy", *evaluation->accuracy);
+    log_->write("end", fields, a_.output);
+    return 0;
+  }
+
+  TrainArguments& a_;
+  Model model_;
+  std::vector<std::string> classes_;
+  std::shared_ptr<const train::Dataset> training_, validation_;
+  std::optional<train::DataLoader> loader_, validation_loader_;
+  std::optional<train::Trainer> trainer_;
+  std::optional<train::CheckpointFolder> checkpoints_;
+  std::optional<RunLog> log_;
+  std::optional<TrainProgress> progress_;
+  RunOptions run_options_;
+  bool resumed_ = false;
+  double loss_sum_ = 0;
+  int64_t loss_count_ = 0, since_best_ = 0, skipped_ = 0;
+  Evaluation best_{.loss = std::numeric_limits<double>::infinity()};
+  std::optional<EpochReport> last_;
+};
+
+}  // namespace
+
+int run_training(TrainArguments& arguments) { return TrainingRun(arguments).run(); }
+
+}  // namespace treadle::cli

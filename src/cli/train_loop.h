@@ -1,0 +1,35 @@
+// The loop of `treadle train`: steps, validation, checkpoints, and how it ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/train_data.h"
+#include "cli/train_report.h"
+#include "treadle/data.h"
+#include "treadle/train.h"
+
+namespace treadle::cli {
+
+struct TrainArguments {
+  std::string model, output;
+  DataArguments data;
+  std::vector<std::string> validation;  // a fraction, or files
+  std::string validation_labels;
+  train::TrainerOptions trainer;
+  train::LoaderOptions loader;
+  int64_t epochs = 10;
+  std::string checkpoint;
+  int64_t checkpoint_steps = 0;  // besides the end of each epoch; 0: not
+  int keep_last = 3;
+  bool resume = false, asynchronous = false;
+  int64_t patience = 0;  // epochs without a better validation loss; 0: all epochs run
+  bool unchecked = false, skip_nan = false, quiet = false;
+  std::string log;
+  int64_t log_steps = 10;
+};
+
+/// @return the exit status: 0, or 130 after SIGINT or SIGTERM.
+int run_training(TrainArguments& arguments);
+
+}  // namespace treadle::cli

@@ -1,0 +1,314 @@
+"""`treadle train`: what it writes runs elsewhere, what is resumed has the same bits, and wrong data are errors."""
+
+import importlib.util
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+datasets = pytest.importorskip("sklearn.datasets")
+
+from conftest import REPOSITORY  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from treadle.train import CheckpointFolder, Trainer  # noqa: E402
+
+SETTINGS = ["--batch-size", "64", "--learning-rate", "0.05", "--momentum", "0.9", "--weight-decay", "5e-4", "--schedule", "cosine"]
+CSV = ["--labels", "target", "--scale", "0.0625"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The untrained digits network, and scikit-learn's digits in every format."""
+    spec = importlib.util.spec_from_file_location("train_digits", REPOSITORY / "scripts" / "train_digits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    path = tmp_path_factory.mktemp("digits")
+    onnx.save(module.build_model(), path / "cnn.onnx")
+    digits = datasets.load_digits()
+    header = [f"pixel_{i}" for i in range(64)]
+    rows = [[*(f"{value:g}" for value in row), str(label)] for row, label in zip(digits.data, digits.target)]
+    (path / "digits.csv").write_text("\n".join(",".join(row) for row in [[*header, "target"], *rows]) + "\n")
+    np.savez(path / "digits.npz", image=digits.images[:, None].astype(np.uint8), labels=digits.target)
+    np.savez_compressed(path / "packed.npz", image=digits.images[:, None].astype(np.uint8), labels=digits.target)
+    np.save(path / "images.npy", digits.data)
+    np.save(path / "targets.npy", digits.target.astype(np.int32))
+    return path
+
+
+@pytest.fixture
+def train(program, folder):
+    def run(*arguments, model="cnn.onnx", ok=True):
+        made = subprocess.run([program, "train", model, *map(str, arguments)], cwd=folder, capture_output=True, text=True)
+        assert not ok or made.returncode == 0, made.stderr + made.stdout
+        return made
+
+    return run
+
+
+def initializers(path):
+    return {i.name: numpy_helper.to_array(i).tobytes() for i in onnx.load(path).graph.initializer}
+
+
+def without_times(text):
+    return [re.sub(r"\d+\.\d s", "", line) for line in text.splitlines()]
+
+
+def test_the_digits_network_reaches_985_and_runs_in_onnxruntime_as_the_trainer_predicts(train, folder, ort, tmp_path):
+    out = tmp_path / "digits.onnx"
+    run = train("--data", "digits.csv", *CSV, "--validation", 0.2, "--epochs", 20, *SETTINGS, "--checkpoint", tmp_path / "runs", "-o", out)
+    accuracy = float(re.search(r"accuracy (\S+)\n$", run.stdout).group(1))
+    assert accuracy >= 0.985, run.stdout
+    assert len(run.stdout.splitlines()) == 22 and "\r" not in run.stdout
+    model = onnx.load(out)
+    onnx.checker.check_model(model)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    assert float(metadata["validation_accuracy"]) == accuracy
+    assert all(node.op_type != "BatchNormalization" or not any(a.name == "training_mode" for a in node.attribute) for node in model.graph.node)
+
+    trainer = Trainer(folder / "cnn.onnx", learning_rate=0.05, momentum=0.9, weight_decay=5e-4, schedule={"kind": "cosine", "total_steps": 460})
+    CheckpointFolder(tmp_path / "runs").resume(trainer)
+    images = (datasets.load_digits().images / 16).astype(np.float32)[:, None]
+    expected = trainer.predict({"image": images})[0]
+    scores = ort.InferenceSession(out, providers=["CPUExecutionProvider"]).run(None, {"image": images})[0]
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    assert np.mean(scores.argmax(1) == datasets.load_digits().target) > 0.99
+
+
+def test_every_format_trains_the_same(train, folder, tmp_path):
+    tensors = pytest.importorskip("safetensors.numpy")
+    digits = datasets.load_digits()
+    tensors.save_file({"image": digits.data.astype(np.float16), "labels": digits.target.astype(np.uint8)}, folder / "digits.safetensors")
+    common = ["--scale", 0.0625, "--epochs", 1, *SETTINGS]
+    results = []
+    for i, data in enumerate(
+        [
+            ["--data", "digits.csv", "--labels", "target"],
+            ["--data", "digits.csv", "--labels", "target", "--features", "pixel_*", "--prefetch", 0],
+            ["--data", "digits.npz"],
+            ["--data", "packed.npz", "--labels", "labels"],
+            ["--data", "image=images.npy", "--labels", "targets.npy"],
+            ["--data", "digits.safetensors", "--prefetch", 5],
+        ]
+    ):
+        train(*data, *common, "-o", tmp_path / f"{i}.onnx")
+        results.append(initializers(tmp_path / f"{i}.onnx"))
+    assert all(result == results[0] for result in results[1:])
+    train("--data", "digits.csv", "--labels", "target", *common, "--seed", 1, "-o", tmp_path / "other.onnx")
+    assert initializers(tmp_path / "other.onnx") != results[0]
+
+
+def test_what_is_resumed_has_the_same_bits(train, program, folder, tmp_path):
+    arguments = ["--data", "digits.csv", *CSV, "--validation", "0.1", "--epochs", "20", "--optimizer", "adamw", "--schedule", "linear"]
+    straight = train(*arguments, "-o", tmp_path / "straight.onnx")
+    log = tmp_path / "log.jsonl"
+    command = [program, "train", "cnn.onnx", *arguments, "-o", tmp_path / "out.onnx", "--checkpoint", tmp_path / "runs"]
+    command += ["--checkpoint-steps", "7", "--resume", "--log", log]
+    statuses = []
+    for how in (signal.SIGINT, signal.SIGKILL, signal.SIGTERM, None):
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+        lines = [process.stdout.readline() for _ in range(4)]
+        if how:
+            process.send_signal(how)
+        rest = process.stdout.read()
+        statuses.append(process.wait())
+        if statuses[-1] == 130:
+            assert "checkpoint" in rest and "--resume goes on" in rest
+    assert statuses == [130, -signal.SIGKILL, 130, 0]
+    assert initializers(tmp_path / "out.onnx") == initializers(tmp_path / "straight.onnx")
+    last = without_times(straight.stdout)[-2]
+    assert last in without_times("".join(lines) + rest), "the epoch's loss counts the steps before the interruption as well"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["event"] for event in events].count("start") == 4
+    assert [event["event"] for event in events].count("interrupted") == 2
+    assert events[-1]["event"] == "end" and events[-1]["step"] == 20 * 51
+    epochs = {event["epoch"]: event for event in events if event["event"] == "epoch"}
+    assert sorted(epochs) == list(range(1, 21)) and {"loss", "validation_loss", "validation_accuracy", "learning_rate"} <= set(epochs[20])
+
+
+def test_an_interruption_without_a_folder_leaves_the_model(program, folder, tmp_path):
+    command = [program, "train", "cnn.onnx", "--data", "digits.csv", *CSV, "--epochs", "500", "-o", tmp_path / "out.onnx"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    process.stdout.readline(), process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert "has the model as it is" in process.stdout.read() and process.wait() == 130
+    onnx.checker.check_model(str(tmp_path / "out.onnx"))
+
+
+def test_a_folder_of_checkpoints_is_not_overwritten(train, tmp_path):
+    arguments = ["--data", "digits.csv", *CSV, "--epochs", 1, "--checkpoint", tmp_path / "runs", "-o", tmp_path / "out.onnx"]
+    train(*arguments)
+    again = train(*arguments, ok=False)
+    assert again.returncode == 1 and "--resume goes on from the newest" in again.stderr
+    other = train(*arguments, "--resume", "--optimizer", "adam", ok=False)
+    assert other.returncode == 1 and "optimizer is sgd there, adam here" in other.stderr
+    other = train(*arguments, "--resume", "--batch-size", 16, ok=False)
+    assert other.returncode == 1 and "data.batch_size is 32 in the checkpoint, 16 here" in other.stderr
+
+
+def test_patience_keeps_the_best_epoch(train, tmp_path):
+    log = tmp_path / "log.jsonl"
+    run = train(
+        "--data", "digits.csv", *CSV, "--validation", 0.3, "--epochs", 60, "--learning-rate", 0.3, "--patience", 4, "--log", log, "-o", tmp_path / "out.onnx"
+    )
+    losses = [event["validation_loss"] for event in map(json.loads, log.read_text().splitlines()) if event["event"] == "epoch"]
+    assert len(losses) < 60 and int(np.argmin(losses)) == len(losses) - 5
+    assert "stopped after 4 epochs" in run.stdout
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert float(metadata["validation_loss"]) == pytest.approx(min(losses), rel=1e-4)
+
+
+def test_a_nan_names_the_node_and_ends_unless_told_to_go_on(train, folder, tmp_path):
+    digits = datasets.load_digits()
+    images = digits.data.astype(np.float32)
+    images[70, 3] = np.nan
+    np.save(folder / "spoilt.npy", images)
+    arguments = ["--data", "spoilt.npy", "--labels", "targets.npy", "--epochs", 1, "--batch-size", 64, "--no-shuffle", "-o", tmp_path / "out.onnx"]
+    run = train(*arguments, ok=False)
+    assert run.returncode == 1 and not (tmp_path / "out.onnx").exists()
+    assert "step 2:" in run.stderr and "block1" in run.stderr and "is NaN at" in run.stderr and "--skip-nan" in run.stderr
+    run = train(*arguments, "--skip-nan", "--log", tmp_path / "log")
+    assert "batch 2 of epoch 1 left out" in run.stdout and "1 steps left out for NaN" in run.stdout
+    skipped = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"skipped"' in line and '"text"' in line]
+    assert skipped[0]["step"] == 1
+    assert all(np.isfinite(np.frombuffer(value, np.float32)).all() for value in initializers(tmp_path / "out.onnx").values())
+    run = train(*arguments, "--no-check", ok=False)
+    assert run.returncode == 1 and "the loss is NaN" in run.stderr
+
+
+def test_folders_of_pictures(train, folder, program, ort, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    digits = datasets.load_digits()
+    for i, (pixels, label) in enumerate(zip(digits.images[:400], digits.target)):
+        (tmp_path / "pictures" / f"digit {label}").mkdir(parents=True, exist_ok=True)
+        image.fromarray((pixels * 15).astype(np.uint8)).save(tmp_path / "pictures" / f"digit {label}" / f"{i}.png")
+    run = train("--data", tmp_path / "pictures", "--validation", 0.2, "--epochs", 15, *SETTINGS, "-o", tmp_path / "out.onnx")
+    assert float(re.search(r"accuracy (\S+)\n$", run.stdout).group(1)) > 0.9
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert metadata["classes"].split("\n") == [f"digit {i}" for i in range(10)]
+    (tmp_path / "pictures" / "digit 3" / "broken.png").write_bytes(b"\x89PNG no")
+    run = train("--data", tmp_path / "pictures", "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
+    assert run.returncode == 1 and "broken.png" in run.stderr
+
+
+def mlp(path, inputs, outputs, hidden=16):
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.normal(0, 0.3, (inputs, hidden)),
+        "b1": np.zeros(hidden),
+        "w2": rng.normal(0, 0.3, (hidden, outputs)),
+        "b2": np.zeros(outputs),
+    }
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("Gemm", ["t", "w2", "b2"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", inputs])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", outputs])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
+    iris = datasets.load_iris()
+    names = ['set"osa', "versi,color", "virginica"]
+    quoted = ['"set""osa"', '"versi,color"', "virginica"]
+    lines = ["a,b,c,d,kind", *(",".join([*map(str, row), quoted[label]]) for row, label in zip(iris.data, iris.target))]
+    (tmp_path / "iris.csv").write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
+    mlp(tmp_path / "iris.onnx", 4, 3)
+    data = ["--data", tmp_path / "iris.csv", "--labels", "kind"]
+    settings = ["--epochs", 60, "--optimizer", "adam", "--learning-rate", 0.01, "-o", tmp_path / "out.onnx"]
+    run = train(*data, *settings, "--validation", tmp_path / "iris.csv", model=tmp_path / "iris.onnx")
+    scores = ort.InferenceSession(tmp_path / "out.onnx").run(None, {"x": iris.data.astype(np.float32)})[0]
+    accuracy = np.mean(scores.argmax(1) == iris.target)
+    assert accuracy > 0.95 and f"accuracy {accuracy:.4f}" in run.stdout
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert metadata["classes"].split("\n") == names
+
+    # A regression on two of the columns; the labels [n] become [n, 1] as the output is.
+    mlp(tmp_path / "width.onnx", 2, 1)
+    columns = [*data[:2], "--labels", "d", "--features", "a", "--features", "c"]
+    train(*columns, *settings, "--loss", "mean_squared_error", model=tmp_path / "width.onnx")
+    widths = ort.InferenceSession(tmp_path / "out.onnx").run(None, {"x": iris.data[:, [0, 2]].astype(np.float32)})[0]
+    assert np.mean((widths[:, 0] - iris.data[:, 3]) ** 2) < 0.06
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--data", "absent.csv", "--labels", "target"], "absent.csv"),
+        (["--data", "digits.csv", "--labels", "tarjet"], 'no column "tarjet"; the nearest: target'),
+        (["--data", "digits.csv"], "--labels names the column"),
+        (["--data", "digits.csv", "--labels", "target", "--features", "pixel_1*"], "a sample takes [1,8,8], the data are f32[32,11]"),
+        (["--data", "digits.npz", "--labels", "label"], 'no labels "label"'),
+        (["--data", "picture=images.npy", "--labels", "targets.npy"], 'no input "picture"; it has: image'),
+        (["--data", "images.npy", "--labels", "images.npy"], "labels"),
+        (["--data", "cnn.onnx"], "data are .npz, .npy, .csv"),
+        (["--data", "digits.npz", "--validation", "1.5"], "between 0 and 1"),
+        (["--data", "digits.npz", "--batch-size", "0"], "batch_size is 0"),
+        (["--data", "digits.npz", "--batch-size", "2000", "--drop-last"], "1797 samples make no batch of 2000"),
+        (["--data", "digits.npz", "--optimizer", "sdg"], 'no optimizer "sdg"; the nearest: sgd'),
+        (["--data", "digits.npz", "--learning-rate", "fast"], 'learning_rate is "fast"; a number is expected'),
+        (["--data", "digits.npz", "--learning-rate", "nan"], "learning_rate is nan"),
+        (["--data", "digits.npz", "--nesterov"], "nesterov needs a momentum"),
+        (["--data", "digits.npz", "--resume"], "--resume needs --checkpoint"),
+        (["--data", "digits.npz", "--patience", "3"], "--patience needs --validation"),
+        (["--data", "digits.npz", "--group", "x"], 'a parameter group names "x"'),
+        (["--data", "digits.npz", "--log", "/nowhere/log"], "cannot write the log"),
+    ],
+)
+def test_wrong_calls_end_with_a_message(train, arguments, expected, tmp_path):
+    run = train(*arguments, "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
+    assert run.returncode > 0, "an error, not a signal"
+    assert expected in run.stderr and not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "the file is empty"),
+        ("a,b\n1,2\n3\n", "line 3: 1 fields, where the first line names 2"),
+        ("a,b\n1,2\nx,4\n", 'line 3: "x" is no number, in the column "a"'),
+        ('a,b\n"1,2\n', "line 2: a quoted field has no end"),
+        ('a,b\n"1"2,3\n', "line 2: something stands behind a quoted field"),
+    ],
+)
+def test_broken_tables_name_the_line(train, folder, text, expected, tmp_path):
+    (tmp_path / "table.csv").write_text(text)
+    run = train("--data", tmp_path / "table.csv", "--labels", "b", "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
+    assert run.returncode == 1 and expected in run.stderr
+
+
+def test_labels_out_of_range_end_with_a_message(train, folder, tmp_path):
+    np.save(folder / "wrong.npy", np.full(1797, 10))
+    run = train("--data", "images.npy", "--labels", "wrong.npy", "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
+    assert run.returncode == 1 and "10" in run.stderr
+
+
+def test_a_terminal_has_a_bar_with_the_time_left(program, folder, tmp_path):
+    ours, theirs = pty.openpty()
+    command = [program, "train", "cnn.onnx", "--data", "digits.csv", *CSV, "--epochs", "12", "-o", tmp_path / "out.onnx"]
+    process = subprocess.Popen(command, cwd=folder, stdout=theirs)
+    os.close(theirs)
+    text, end = b"", time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            text += os.read(ours, 65536)
+        except OSError:  # closed by the other side
+            break
+    os.close(ours)
+    assert process.wait() == 0
+    assert re.search(rb"\[=+ *\] \d+/57  loss [\d.]+  \d+ s left", text), text[-500:]
+    assert b"epoch 12/12  loss" in text
