@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 3
+#define TREADLE_ABI_VERSION 4
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -33,6 +33,7 @@ typedef struct treadle_engine treadle_engine;
 typedef struct treadle_variable treadle_variable;
 typedef struct treadle_scratch treadle_scratch;
 typedef struct treadle_random_stream treadle_random_stream;
+typedef struct treadle_trainer treadle_trainer;
 
 typedef enum treadle_code {
   TREADLE_OK = 0,
@@ -284,6 +285,46 @@ TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);            
 TREADLE_C_API const char* treadle_tensor_string(const treadle_value* value, size_t index); /* NULL if there is none */
 TREADLE_C_API size_t treadle_sequence_length(const treadle_value* value);
 TREADLE_C_API treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out);
+
+/* Trainers (docs/training.md). Options are text, by the names that they have there: {"optimizer", "adamw"}, {"learning_rate", "0.001"},
+ * {"schedule", "cosine"}, {"total_steps", "1000"}, {"output", "logits"}; lists are separated by commas; "session.NAME" is the option NAME
+ * of sessions. `options` may be NULL with num_options 0. One thread at a time may use a trainer. */
+TREADLE_C_API treadle_status* treadle_trainer_create(const treadle_model* model, const treadle_config_entry* options, size_t num_options,
+                                                     treadle_trainer** out);
+TREADLE_C_API void treadle_trainer_release(treadle_trainer* trainer);
+/* Forward, backward and update. `labels` NULL: the loss has none. `run_options` and `loss` may be NULL; `loss` is that before the update.
+ */
+TREADLE_C_API treadle_status* treadle_trainer_step(treadle_trainer* trainer, const treadle_run_options* run_options,
+                                                   const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
+                                                   const treadle_value* labels, double* loss);
+/* The loss with running statistics and without Dropout; changes nothing. */
+TREADLE_C_API treadle_status* treadle_trainer_evaluate(treadle_trainer* trainer, const treadle_run_options* run_options,
+                                                       const char* const* input_names, const treadle_value* const* inputs,
+                                                       size_t num_inputs, const treadle_value* labels, double* loss);
+/* The model's outputs, in order; num_outputs must be treadle_trainer_num_outputs(). New values, which the caller releases. */
+TREADLE_C_API treadle_status* treadle_trainer_predict(treadle_trainer* trainer, const treadle_run_options* run_options,
+                                                      const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
+                                                      size_t num_outputs, treadle_value** outputs);
+TREADLE_C_API size_t treadle_trainer_num_outputs(const treadle_trainer* trainer);
+TREADLE_C_API const char* treadle_trainer_output_name(const treadle_trainer* trainer, size_t index); /* NULL beyond the last */
+TREADLE_C_API uint64_t treadle_trainer_num_steps(const treadle_trainer* trainer);
+TREADLE_C_API int64_t treadle_trainer_num_updates(const treadle_trainer* trainer);
+TREADLE_C_API double treadle_trainer_learning_rate(const treadle_trainer* trainer); /* before the schedule */
+TREADLE_C_API treadle_status* treadle_trainer_set_learning_rate(treadle_trainer* trainer, double rate);
+/* Parameters in the order of their names. The value is over the trainer's own memory: it changes with each step, may be written between
+ * steps, and must not be used after the trainer is released. */
+TREADLE_C_API size_t treadle_trainer_num_parameters(const treadle_trainer* trainer);
+TREADLE_C_API const char* treadle_trainer_parameter_name(const treadle_trainer* trainer, size_t index); /* NULL beyond the last */
+TREADLE_C_API treadle_status* treadle_trainer_parameter(const treadle_trainer* trainer, const char* name, treadle_value** out);
+/* The model with the trained parameters, for inference in any runtime. */
+TREADLE_C_API treadle_status* treadle_trainer_save(const treadle_trainer* trainer, const char* path);
+/* All that it takes to go on with the same bits; `metadata` is the caller's own (NULL with num_entries 0). */
+TREADLE_C_API treadle_status* treadle_trainer_save_checkpoint(const treadle_trainer* trainer, const char* path,
+                                                              const treadle_config_entry* metadata, size_t num_entries);
+/* `own_settings` non-zero: loss, schedule, learning rate and numbers stay the trainer's. On an error nothing has changed. */
+TREADLE_C_API treadle_status* treadle_trainer_load_checkpoint(treadle_trainer* trainer, const char* path, int own_settings);
+/* Of the checkpoint that was loaded last; NULL: it has no such entry. */
+TREADLE_C_API const char* treadle_trainer_checkpoint_metadata(const treadle_trainer* trainer, const char* key);
 
 #ifdef __cplusplus
 } /* extern "C" */

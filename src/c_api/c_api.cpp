@@ -12,26 +12,15 @@
 #include "c_api/allocator.h"
 #include "c_api/job.h"
 #include "c_api/status.h"
+#include "c_api/values.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 #include "treadle/treadle.h"
-
-struct treadle_model {
-  treadle::Model model;
-};
 
 struct treadle_session {
   treadle::Session session;
   std::vector<treadle::ValueInfo> inputs, outputs;
   std::string profile_path;
-};
-
-struct treadle_run_options {
-  treadle::RunOptions options;
-};
-
-struct treadle_value {
-  treadle::Datum datum;
 };
 
 struct treadle_partial_run {
@@ -44,22 +33,12 @@ namespace {
 using treadle::Error;
 using treadle::ErrorCode;
 using treadle::c_api::guarded;
+using treadle::c_api::hand_out;
 using treadle::c_api::last_resort;
 using treadle::c_api::require;
-
-std::map<std::string, treadle::Datum> to_feeds(const char* const* names, const treadle_value* const* values, size_t count) {
-  std::map<std::string, treadle::Datum> feeds;
-  for (size_t i = 0; i < count; ++i) feeds[&require(names[i], "an input's name")] = require(values[i], "an input").datum;
-  return feeds;
-}
+using treadle::c_api::to_feeds;
 
 treadle::Shape to_shape(const int64_t* extents, size_t rank) { return treadle::Shape(std::span<const int64_t>(extents, rank)); }
-
-void hand_out(std::vector<treadle::Datum> results, treadle_value** outputs) {
-  std::vector<std::unique_ptr<treadle_value>> made;
-  for (treadle::Datum& result : results) made.push_back(std::make_unique<treadle_value>(treadle_value{std::move(result)}));
-  for (size_t i = 0; i < made.size(); ++i) outputs[i] = made[i].release();
-}
 
 const treadle::Tensor* tensor_of(const treadle_value* value) {
   return value && value->datum.is_tensor() ? &value->datum.tensor() : nullptr;

@@ -1,0 +1,128 @@
+// Training through the C ABI: its numbers are those of the C++ trainer, and wrong calls are statuses.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "treadle/model.h"
+#include "treadle/train.h"
+#include "treadle/treadle.h"
+
+namespace {
+
+// What a trainer is made of, by the C++ side as well.
+const std::string kSpirals = std::string(TREADLE_SOURCE_DIR) + "/examples/train/spirals.onnx";
+
+std::string message_of(treadle_status* status) {
+  std::string message = treadle_status_message(status);
+  treadle_status_release(status);
+  return message;
+}
+
+struct OpenedTrainer {
+  treadle_model* model = nullptr;
+  treadle_trainer* trainer = nullptr;
+  float points[4][2] = {{0, 1}, {1, 0}, {-1, 0.5F}, {0.3F, -2}};
+  int64_t classes[4] = {0, 1, 1, 0};
+  treadle_value *feed = nullptr, *labels = nullptr;
+
+  explicit OpenedTrainer(const std::vector<treadle_config_entry>& options) {
+    EXPECT_EQ(message_of(treadle_model_load(kSpirals.c_str(), &model)), "");
+    EXPECT_EQ(message_of(treadle_trainer_create(model, options.data(), options.size(), &trainer)), "");
+    const int64_t shape[] = {4, 2};
+    EXPECT_EQ(message_of(treadle_tensor_borrow(TREADLE_FLOAT32, shape, 2, points, sizeof points, nullptr, nullptr, &feed)), "");
+    EXPECT_EQ(message_of(treadle_tensor_borrow(TREADLE_INT64, shape, 1, classes, sizeof classes, nullptr, nullptr, &labels)), "");
+  }
+  ~OpenedTrainer() {
+    treadle_value_release(feed);
+    treadle_value_release(labels);
+    treadle_trainer_release(trainer);
+    treadle_model_release(model);
+  }
+  OpenedTrainer(const OpenedTrainer&) = delete;
+  OpenedTrainer& operator=(const OpenedTrainer&) = delete;
+
+  double step() const {
+    const char* name = "point";
+    double loss = 0;
+    EXPECT_EQ(message_of(treadle_trainer_step(trainer, nullptr, &name, &feed, 1, labels, &loss)), "");
+    return loss;
+  }
+};
+
+const std::vector<treadle_config_entry> kAdam = {{"optimizer", "adam"}, {"learning_rate", "0.01"}, {"frozen", "layer1.*,layer2.bias"}};
+
+TEST(CApiTrainer, StepsAsTheTrainerOfTheLibrary) {
+  const OpenedTrainer opened(kAdam);
+  treadle::train::TrainerOptions options;
+  options.optimizer = treadle::train::Optimizer::adam, options.frozen = {"layer1.*", "layer2.bias"};
+  treadle::train::Trainer trainer(treadle::Model::load(kSpirals), options);
+  const auto points = treadle::Tensor::of<float>({4, 2}, std::span(&opened.points[0][0], 8));
+  const auto classes = treadle::Tensor::of<int64_t>({4}, std::span(opened.classes));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(opened.step(), trainer.step({{"point", points}}, classes));
+  EXPECT_EQ(treadle_trainer_num_steps(opened.trainer), 5U);
+  EXPECT_EQ(treadle_trainer_num_updates(opened.trainer), 5);
+  const char* name = "point";
+  double loss = 0;
+  EXPECT_EQ(message_of(treadle_trainer_evaluate(opened.trainer, nullptr, &name, &opened.feed, 1, opened.labels, &loss)), "");
+  EXPECT_EQ(loss, trainer.evaluate({{"point", points}}, classes));
+  treadle_value* scores = nullptr;
+  EXPECT_EQ(message_of(treadle_trainer_predict(opened.trainer, nullptr, &name, &opened.feed, 1, 1, &scores)), "");
+  EXPECT_EQ(static_cast<const float*>(treadle_tensor_data(scores))[7], trainer.predict({{"point", points}})[0].tensor().data<float>()[7]);
+  treadle_value_release(scores);
+  ASSERT_EQ(treadle_trainer_num_parameters(opened.trainer), 3U);
+  EXPECT_STREQ(treadle_trainer_parameter_name(opened.trainer, 2), "layer3.weight");
+  EXPECT_EQ(treadle_trainer_parameter_name(opened.trainer, 3), nullptr);
+  EXPECT_STREQ(treadle_trainer_output_name(opened.trainer, 0), "scores");
+  treadle_value* weight = nullptr;
+  EXPECT_EQ(message_of(treadle_trainer_parameter(opened.trainer, "layer3.weight", &weight)), "");
+  EXPECT_EQ(static_cast<const float*>(treadle_tensor_data(weight))[9], trainer.parameters().at("layer3.weight").data<float>()[9]);
+  treadle_value_release(weight);
+}
+
+TEST(CApiTrainer, CheckpointsGoOnWithTheSameBits) {
+  const std::string path = testing::TempDir() + "c_api_trainer.safetensors", model = testing::TempDir() + "c_api_trainer.onnx";
+  const OpenedTrainer first(kAdam), second(kAdam), other({{"optimizer", "sgd"}, {"momentum", "0.9"}});
+  for (int i = 0; i < 3; ++i) first.step();
+  const treadle_config_entry metadata[] = {{"epoch", "7"}};
+  EXPECT_EQ(message_of(treadle_trainer_save_checkpoint(first.trainer, path.c_str(), metadata, 1)), "");
+  EXPECT_EQ(message_of(treadle_trainer_set_learning_rate(second.trainer, 0.5)), "");
+  EXPECT_EQ(message_of(treadle_trainer_load_checkpoint(second.trainer, path.c_str(), 0)), "");
+  EXPECT_STREQ(treadle_trainer_checkpoint_metadata(second.trainer, "epoch"), "7");
+  EXPECT_EQ(treadle_trainer_checkpoint_metadata(second.trainer, "absent"), nullptr);
+  EXPECT_EQ(treadle_trainer_learning_rate(second.trainer), 0.01);
+  EXPECT_EQ(treadle_trainer_num_steps(second.trainer), 3U);
+  EXPECT_EQ(second.step(), first.step());
+  EXPECT_EQ(second.step(), first.step());
+  EXPECT_NE(message_of(treadle_trainer_load_checkpoint(other.trainer, path.c_str(), 0)), "");
+  EXPECT_EQ(message_of(treadle_trainer_save(first.trainer, model.c_str())), "");
+  EXPECT_NO_THROW(treadle::Model::load(model));
+  std::filesystem::remove(path), std::filesystem::remove(model);
+}
+
+TEST(CApiTrainer, WrongCallsAreStatuses) {
+  const OpenedTrainer opened(kAdam);
+  treadle_trainer* none = nullptr;
+  auto create = [&](treadle_config_entry option) { return message_of(treadle_trainer_create(opened.model, &option, 1, &none)); };
+  EXPECT_NE(create({"optimiser", "adam"}).find("the nearest: optimizer"), std::string::npos);
+  EXPECT_NE(create({"learning_rate", "fast"}).find("a number is expected"), std::string::npos);
+  EXPECT_NE(create({"learning_rate", nullptr}).find("NULL"), std::string::npos);
+  EXPECT_NE(create({"session.intra_op_num_threads", "many"}), "");
+  EXPECT_NE(create({"group", "layer1.*;rate=2"}).find("rate_factor"), std::string::npos);
+  EXPECT_EQ(none, nullptr);
+  const char* name = "point";
+  treadle_value* outputs[2] = {};
+  EXPECT_NE(message_of(treadle_trainer_step(nullptr, nullptr, &name, &opened.feed, 1, opened.labels, nullptr)).find("trainer is NULL"),
+            std::string::npos);
+  EXPECT_NE(message_of(treadle_trainer_step(opened.trainer, nullptr, nullptr, nullptr, 1, opened.labels, nullptr)).find("NULL"),
+            std::string::npos);
+  EXPECT_NE(message_of(treadle_trainer_step(opened.trainer, nullptr, &name, &opened.feed, 1, nullptr, nullptr)).find("labels"),
+            std::string::npos);
+  EXPECT_NE(message_of(treadle_trainer_predict(opened.trainer, nullptr, &name, &opened.feed, 1, 2, outputs)).find("room for 2"),
+            std::string::npos);
+  EXPECT_NE(message_of(treadle_trainer_load_checkpoint(opened.trainer, "/absent", 0)).find("absent"), std::string::npos);
+  EXPECT_EQ(treadle_trainer_num_steps(nullptr), 0U);
+}
+
+}  // namespace

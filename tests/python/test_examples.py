@@ -1,0 +1,59 @@
+"""The programs of examples/train: built against the library as a user builds them, they learn, resume, and write what runs elsewhere."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from conftest import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples" / "train"
+BUILD = REPOSITORY / "build" / "release"
+FLAGS = ["-Wall", "-Wextra", "-Werror", "-O1"]
+
+
+def spirals():
+    i = np.arange(400)
+    t = (i // 2) / 200
+    angle = 6 * t + (i % 2) * np.pi
+    return np.stack([(0.1 + t) * np.cos(angle), (0.1 + t) * np.sin(angle)], 1).astype(np.float32), i % 2
+
+
+@pytest.mark.parametrize(("source", "compiler"), [("train.c", ["cc", "-std=c11"]), ("train.cpp", ["c++", "-std=c++20"])])
+def test_training_without_python(source, compiler, ort, tmp_path):
+    if not (BUILD / "libtreadle.so").exists() or not shutil.which(compiler[0]):
+        pytest.skip("needs a compiler and build/release/libtreadle.so")
+    program = tmp_path / "train"
+    build = [*compiler, *FLAGS, "-I", REPOSITORY / "include", EXAMPLES / source, "-o", program]
+    subprocess.run([*build, "-L", BUILD, f"-Wl,-rpath,{BUILD}", "-ltreadle", "-lm"], check=True)
+
+    def run(*arguments):
+        made = subprocess.run([program, *arguments], cwd=tmp_path, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    model = EXAMPLES / "spirals.onnx"
+    text = run(model, "first.onnx", "checkpoint")
+    assert float(re.search(r"accuracy (\S+)", text).group(1)) > 0.97, text
+    if source == "train.cpp":  # the newest of two checkpoints gone, as if the process had been killed after the one before
+        newest = sorted((tmp_path / "checkpoint").iterdir())[-1]
+        newest.unlink()
+    again = run(model, "second.onnx", "checkpoint")
+    assert "goes on after step" in again
+    assert (tmp_path / "second.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
+    points, classes = spirals()
+    scores = ort.InferenceSession(tmp_path / "first.onnx").run(None, {"point": points})[0]
+    assert f"accuracy {np.mean(scores.argmax(1) == classes):.4f}" in text
+    wrong = subprocess.run([program, tmp_path / "absent.onnx", "x", "y"], cwd=tmp_path, capture_output=True, text=True)
+    assert wrong.returncode == 1 and "absent.onnx" in wrong.stderr
+
+
+def test_the_model_is_what_its_script_writes(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    shutil.copy(EXAMPLES / "make_model.py", tmp_path)
+    subprocess.run([shutil.which("python3"), tmp_path / "make_model.py"], check=True)
+    ours, theirs = (onnx.load(pathlib.Path(folder) / "spirals.onnx") for folder in (EXAMPLES, tmp_path))
+    assert ours.graph == theirs.graph
