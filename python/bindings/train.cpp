@@ -9,6 +9,7 @@
 #include "bindings.h"
 #include "datum.h"
 #include "numpy.h"
+#include "treadle/data.h"
 #include "treadle/sharing.h"
 
 namespace treadle::python {
@@ -88,6 +89,37 @@ nb::dict backward(JointModule::Run& run, const nb::list& grad_outputs) {
     gradients = run.backward(made);
   }
   return to_dict(gradients);
+}
+
+// Batches are copies, so that the thread that reads ahead needs no GIL.
+void register_loader(nb::module_& module) {
+  using namespace nb::literals;
+  using train::DataLoader;
+  nb::class_<DataLoader>(module, "DataLoader")
+      .def(
+          "__init__",
+          [](DataLoader* self, const nb::dict& arrays, int64_t batch_size, bool shuffle, uint64_t seed, bool drop_last, int prefetch) {
+            NamedTensors tensors;
+            for (auto [name, array] : arrays) tensors.emplace(string_from_python(name), tensor_from_array(array));
+            new (self)
+                DataLoader(train::dataset_of(std::move(tensors)),
+                           {.batch_size = batch_size, .shuffle = shuffle, .seed = seed, .drop_last = drop_last, .prefetch = prefetch});
+          },
+          "arrays"_a, "batch_size"_a, "shuffle"_a, "seed"_a, "drop_last"_a, "prefetch"_a)
+      .def("next",
+           [](DataLoader& self) -> std::optional<nb::dict> {
+             std::optional<NamedTensors> batch;
+             {
+               nb::gil_scoped_release release;
+               batch = self.next();
+             }
+             if (!batch) return std::nullopt;
+             return to_dict(*batch);
+           })
+      .def_prop_ro("batches_per_epoch", &DataLoader::batches_per_epoch)
+      .def_prop_ro("position", [](const DataLoader& self) { return std::pair(self.position().epoch, self.position().batch); })
+      .def("to_metadata", &DataLoader::to_metadata)
+      .def("resume", &DataLoader::resume, "metadata"_a);
 }
 
 }  // namespace
@@ -212,6 +244,7 @@ void register_train(nb::module_& module) {
           },
           "trainer"_a, "own_settings"_a, nb::call_guard<nb::gil_scoped_release>());
 
+  register_loader(module);
   nb::class_<JointModule::Run>(module, "JointRun")
       .def_prop_ro("outputs", &run_outputs)
       .def("advance_steps", &JointModule::Run::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from . import _treadle
 from ._treadle import Job, RunOptions, SessionOptions
 
-__all__ = ["CheckpointFolder", "JointModule", "JointRun", "Trainer"]
+__all__ = ["CheckpointFolder", "DataLoader", "JointModule", "JointRun", "Trainer"]
 
 
 def _model(model: Any) -> _treadle.Model:
@@ -297,6 +297,57 @@ class CheckpointFolder:
         """Loads the newest checkpoint that is not damaged, as `Trainer.load_checkpoint`. Returns its path and metadata, or None without any."""
         resumed = self._folder.resume(trainer._trainer, own_settings)
         return (resumed[0], dict(resumed[1])) if resumed else None
+
+
+class DataLoader:
+    """Batches of arrays, shuffled by a seed, whose position a checkpoint keeps. Each loop over it is one epoch, or what is left of one.
+
+    ::
+
+        loader = DataLoader({"image": images, "label": labels}, batch_size=64)
+        if resumed := checkpoints.resume(trainer):
+            loader.resume(resumed[1])
+        while loader.epoch < 20:
+            for batch in loader:
+                trainer.step({"image": batch["image"]}, batch["label"])
+            checkpoints.save(trainer, loader.to_metadata())
+
+    :param arrays: a sample is a row of each; they are not copied (`numpy.load(path, mmap_mode="r")` keeps them in the file) and must not change.
+    :param shuffle: another order in each epoch, by `seed` and epoch.
+    :param drop_last: leave out the samples of an epoch that fill no batch.
+    :param prefetch: so many batches are read ahead by a thread; 0: none.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, Any], *, batch_size: int = 32, shuffle: bool = True, seed: int = 0, drop_last: bool = False, prefetch: int = 2
+    ) -> None:
+        self._loader = _treadle.DataLoader(_feeds(arrays), batch_size, shuffle, seed, drop_last, prefetch)
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self._loader.batches_per_epoch
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        while (batch := self._loader.next()) is not None:
+            yield batch
+
+    @property
+    def epoch(self) -> int:
+        """Of the next batch, from 0."""
+        return self._loader.position[0]
+
+    @property
+    def batch(self) -> int:
+        """Within the epoch, from 0."""
+        return self._loader.position[1]
+
+    def to_metadata(self) -> dict[str, str]:
+        """The position, and what the order depends on, for the metadata of a checkpoint."""
+        return dict(self._loader.to_metadata())
+
+    def resume(self, metadata: Mapping[str, str]) -> None:
+        """Goes on where `to_metadata` was taken. Other data or options are an error that names the first difference."""
+        self._loader.resume(_metadata(metadata))
 
 
 class JointRun:

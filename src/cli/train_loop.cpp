@@ -294,8 +294,7 @@ class TrainingRun {
     }
   }
 
-  // @return whether it is the best so far, which is then written.
-  bool validate(EpochReport& report) {
+  Evaluation evaluate() {
     double loss = 0;
     int64_t samples = 0;
     RightAnswers answers;
@@ -309,8 +308,14 @@ class TrainingRun {
       const RightAnswers more = count_right(trainer_->predict(feeds)[output].tensor(), labels, a_.trainer);
       answers.right += more.right, answers.all += more.all;
     }
-    report.validation = Evaluation{.loss = loss / static_cast<double>(samples)};
-    if (answers.all > 0) report.validation->accuracy = static_cast<double>(answers.right) / static_cast<double>(answers.all);
+    Evaluation made{.loss = loss / static_cast<double>(samples)};
+    if (answers.all > 0) made.accuracy = static_cast<double>(answers.right) / static_cast<double>(answers.all);
+    return made;
+  }
+
+  // @return whether it is the best so far, which is then written.
+  bool validate(EpochReport& report) {
+    report.validation = evaluate();
     const bool better = report.validation->loss < best_.loss;
     since_best_ = better ? 0 : since_best_ + 1;
     if (better) best_ = *report.validation;
@@ -361,9 +366,14 @@ class TrainingRun {
   }
 
   int finish() {
-    const bool is_best_kept = a_.patience > 0 && std::isfinite(best_.loss);
-    const std::optional<Evaluation> evaluation = is_best_kept ? std::optional(best_) : last_ ? last_->validation : std::nullopt;
-    if (!is_best_kept || !fs::exists(a_.output)) save(evaluation);
+    std::optional<Evaluation> evaluation;
+    if (a_.patience > 0 && std::isfinite(best_.loss) && fs::exists(a_.output)) {
+      evaluation = best_;
+    } else {
+      if (last_) evaluation = last_->validation;
+      if (!last_ && validation_loader_) evaluation = evaluate();  // resumed at the end
+      save(evaluation);
+    }
     if (checkpoints_) checkpoints_->wait();
     std::string line = fmt::format("{}: {} steps", a_.output, trainer_->position().num_steps);
     if (is_over()) line += fmt::format(", stopped after {} epochs without a better validation loss", since_best_);

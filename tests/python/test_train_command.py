@@ -147,6 +147,9 @@ def test_a_folder_of_checkpoints_is_not_overwritten(train, tmp_path):
     train(*arguments)
     again = train(*arguments, ok=False)
     assert again.returncode == 1 and "--resume goes on from the newest" in again.stderr
+    before = (tmp_path / "out.onnx").read_bytes()
+    train(*arguments, "--resume")
+    assert (tmp_path / "out.onnx").read_bytes() == before, "nothing was left to do"
     other = train(*arguments, "--resume", "--optimizer", "adam", ok=False)
     assert other.returncode == 1 and "optimizer is sgd there, adam here" in other.stderr
     other = train(*arguments, "--resume", "--batch-size", 16, ok=False)
