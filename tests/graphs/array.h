@@ -90,22 +90,23 @@ class Noise {
         least_(seed > 4 ? 0 : 0.5),
         most_(seed > 60 ? 1.0 / 64 : 1),
         keeps_precision_(seed > 4 && seed % 2 == 0),
+        keeps_all_(seed % 4 == 0),
         random_(seed) {}
   bool on() const { return on_; }
   /// Results are the nearest numbers, mostly: what remains are the errors that no arithmetic avoids.
   bool nearest() const { return most_ < 1; }
   /// `value` with a relative error of up to `ulps` units of the type, in either direction.
   double operator()(double value, DType dtype, double ulps = 1);
-  /// Whether the next operand is read as it was before it was rounded to 16 bits: in some runs some are, as where an implementation has
-  /// float32 between two nodes.
-  bool keeps_precision() { return keeps_precision_ && random_() % 2 == 0; }
+  /// Whether the next operand is read as it was before it was rounded to 16 bits: in some runs some or all are, as where an implementation
+  /// has float32 between two nodes.
+  bool keeps_precision() { return keeps_precision_ && (keeps_all_ || random_() % 2 == 0); }
   void reorder(std::vector<double>& values);
 
  private:
   bool on_ = false;
   int direction_ = 0;  // 0: either
   double least_ = 0, most_ = 1;
-  bool keeps_precision_ = false;
+  bool keeps_precision_ = false, keeps_all_ = false;
   std::minstd_rand random_;
 };
 

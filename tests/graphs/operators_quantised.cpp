@@ -36,6 +36,7 @@ Values quantize_linear(Call& c) {
   for (size_t k = 0; k < x.size(); ++k) {
     const size_t s = which_scale(c, x, k);
     const double zero = c.has(2) ? c.in(2).number(s) : 0;
+    require(!std::isnan(x.f[k] / scale.f[s]), "a code of NaN");
     y.i[k] = static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(x.f[k] / scale.f[s], x.dtype, 2)) + zero, low, high));
   }
   return {std::move(y)};
