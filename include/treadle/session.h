@@ -24,6 +24,7 @@ namespace treadle {
 
 class ThreadPool;
 class Job;
+struct Profile;
 
 /// A pool for sessions or runs to share. @param num_threads  the caller of a run included; 0: the CPUs that the process may use.
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
@@ -365,6 +366,14 @@ class TREADLE_API Session {
   std::pair<std::string, std::vector<PeakTensor>> memory_peak() const;
   /// Writes the profile so far and returns its path; profiling goes off.
   std::string end_profiling();
+  /// Begins a profile: runs that begin from now on are recorded, also where enable_profiling was false. What was recorded before is
+  /// forgotten.
+  void start_profiling();
+  /// Runs that begin while it is paused are not recorded. @throws Error(invalid_argument) without start_profiling() or enable_profiling
+  void pause_profiling();
+  void resume_profiling();
+  /// Of the runs that have ended since the profile began (treadle/profile.h). Those under way go on.
+  Profile profile() const;
   int64_t profiling_start_ns() const;
 
  private:

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   add("inspect", "Show a model: graph, operators, parameters, dynamic extents, cost, memory", add_inspect);
   add("check", "List everything in a model that this build cannot run; exit status 1 if there is anything", add_check);
   add("bench", "Measure latency, throughput, load time and memory", add_bench);
+  add("profile", "Say where the time and memory of runs go, node by node, and what would help; compare two profiles", add_profile);
   add("optimize", "Write the optimised model as ONNX", add_optimize);
   add("quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize);
   add("train", "Train a model on data: checkpoints, validation, and an inference model in the end", add_train);

@@ -73,6 +73,12 @@ uint32_t Recorder::intern(std::string_view text, std::string_view arg0_label, st
   return found->second;
 }
 
+uint32_t Recorder::add_name(std::string_view text) {
+  std::lock_guard lock(mutex_);
+  names_.push_back({std::string(text), {}, {}});
+  return static_cast<uint32_t>(names_.size() - 1);
+}
+
 Recorder::Block* Recorder::new_block() noexcept {
   if (blocks_.fetch_add(1, std::memory_order_relaxed) >= max_blocks_) {
     blocks_.fetch_sub(1, std::memory_order_relaxed);

@@ -98,6 +98,9 @@ class Recorder {
   /// The id of a name; the same text gets the same id, and keeps the labels of its first use. Takes a lock: for plans, not for runs.
   uint32_t intern(std::string_view text, std::string_view arg0_label = {}, std::string_view arg1_label = {});
 
+  /// The id of a name that others may have as well: of a node, whose records are to be told from those of its namesakes.
+  uint32_t add_name(std::string_view text);
+
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     ThreadLog* log = current_.recorder == id_ ? current_.log : register_thread();
     if (!log) return;

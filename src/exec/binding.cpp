@@ -478,6 +478,11 @@ std::shared_ptr<const OffsetPlan> BindingCache::latest_plan() const {
   return plans_.empty() ? nullptr : plans_.front();
 }
 
+std::shared_ptr<const Binding> BindingCache::latest() const {
+  std::lock_guard lock(mutex_);
+  return recent_.empty() ? nullptr : recent_.front();
+}
+
 void BindingCache::add_plan(std::shared_ptr<const OffsetPlan> plan) {
   std::lock_guard lock(mutex_);
   plans_.push_front(std::move(plan));

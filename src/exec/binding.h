@@ -149,6 +149,7 @@ struct BindingCache {
   std::shared_ptr<const OffsetPlan> find_plan(std::span<const size_t> sizes) const;
   void add_plan(std::shared_ptr<const OffsetPlan> plan);
   std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
+  std::shared_ptr<const Binding> latest() const;          // the one used last, to be let go of; null before the first run
 
  private:
   static size_t hash(const Program& program, std::span<const int64_t> symbol_values);

@@ -588,7 +588,7 @@ void Program::charge_shared_packed() const {
 
 void Program::name_records(Recorder& recorder) {
   for (Instruction& instruction : instructions_) {
-    instruction.record_name = recorder.intern(fmt::format("{} {}", instruction.node->op_type, instruction.node->name));
+    instruction.record_name = recorder.add_name(fmt::format("{} {}", instruction.node->op_type, instruction.node->name));
     for (auto& body : instruction.bodies) body->name_records(recorder);
   }
 }

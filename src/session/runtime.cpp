@@ -151,6 +151,11 @@ std::string Runtime::end_profiling() {
   return path;
 }
 
+void Runtime::set_profiling(bool on) {
+  if (!recorder) throw Error(ErrorCode::invalid_argument, "profiling was not started");
+  profiling.store(on, std::memory_order_release);
+}
+
 exec::RunControl Runtime::control(const RunOptions* run_options) const {
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
@@ -160,7 +165,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
   control.inter_op_threads = inter_limit;
   control.denormals_as_zero = options.set_denormal_as_zero;
-  if (profiling.load(std::memory_order_relaxed)) control.recorder = recorder.get();
+  if (profiling.load(std::memory_order_acquire)) control.recorder = recorder.get();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight->closing();
   control.memory = &memory;

@@ -55,6 +55,8 @@ struct Runtime {
   void set_memory_limit(size_t limit_bytes);
   /// Writes what has been recorded. @return the file's path
   std::string end_profiling();
+  /// @throws Error(invalid_argument) unless there is a recorder
+  void set_profiling(bool on);
 
   exec::RunControl control(const RunOptions* run_options) const;
 

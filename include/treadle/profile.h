@@ -1,0 +1,146 @@
+// Profiles: where the time and the memory of a session's runs went. `treadle profile` and Python's treadle.profile() are made of this.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "treadle/dtype.h"
+#include "treadle/export.h"
+#include "treadle/session.h"
+#include "treadle/shape.h"
+
+namespace treadle {
+
+/// A value that a node reads or writes.
+struct ProfiledOperand {
+  std::string name;
+  DType dtype = DType::undefined;
+  std::optional<Shape> shape;  ///< of the last extents that were run; none if only the run knows it
+  bool constant = false;
+};
+
+/// A node as it ran: after fusion, and with the kernel that was chosen.
+struct ProfiledNode {
+  std::string name, op_type;
+  std::string kernel;                ///< empty for If, Loop and Scan
+  std::string forms;                 ///< of its packed weights, "F(4,3)"; may be empty
+  int32_t parent = -1;               ///< the node (index) whose body it is in
+  std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
+  std::vector<ProfiledOperand> inputs, outputs;
+  std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
+  bool moves = false;                  ///< it computes nothing: elements go to other places
+  size_t packed_bytes = 0;
+  int64_t calls = 0;            ///< in all recorded runs
+  std::vector<double> self_ns;  ///< per run: all calls together, without the nodes of its bodies
+};
+
+/// Where one run's time went. The parts sum to duration_ns.
+struct ProfiledRun {
+  double start_ns = 0;     ///< since the recorder was made
+  double duration_ns = 0;  ///< as the session's thread saw it
+  double kernel_ns = 0;    ///< at least one node was running
+  double wait_ns = 0;      ///< for other jobs
+  double before_ns = 0;    ///< up to the first node: shapes bound, memory found
+  double between_ns = 0;   ///< between nodes: dispatch, and what recording costs
+  double after_ns = 0;     ///< behind the last node
+  double node_ns = 0;      ///< of all nodes, on all threads
+  int64_t events = 0;
+};
+
+/// A stretch of time on a thread.
+struct ProfiledEvent {
+  int32_t node = -1;  ///< index; -1: waiting for another job
+  int32_t thread = 0;
+  double start_ns = 0, duration_ns = 0;  ///< since the run began
+};
+
+/// A buffer of the planned arena.
+struct ProfiledBuffer {
+  std::string name;  ///< of the value; of the node where it is scratch
+  MemoryClass memory_class = MemoryClass::activations;
+  size_t size_bytes = 0, offset_bytes = 0;
+  int32_t first = 0, last = 0;  ///< nodes during which it is alive, both inclusive
+};
+
+struct Profile {
+  std::vector<ProfiledNode> nodes;
+  std::vector<ProfiledRun> runs;
+  std::vector<ProfiledEvent> median_run, slowest_run;  ///< timelines
+  std::vector<std::string> threads;                    ///< names, by the events' number
+  std::vector<ProfiledBuffer> buffers;                 ///< of the main graph
+  std::vector<int32_t> steps;                          ///< nodes in the order that the buffers' `first` and `last` count
+  MemoryReport memory;
+  MemoryStatistics memory_statistics;
+  uint64_t events_lost = 0;    ///< beyond what the recorder holds
+  int64_t events_unknown = 0;  ///< of graphs that the session holds no more, or of no run
+  double ns_per_event = 0;     ///< what recording one costs, measured when the profile was taken
+};
+
+/// What this machine reaches in loops that do nothing else.
+struct TREADLE_API MachinePeaks {
+  int threads = 1;
+  double flops_per_second = 0;  ///< float32 multiply-adds, counted as two, in registers
+  /// Bytes read and written per second by a copy, by the bytes that it touches: small ones stay in caches. Ascending.
+  std::vector<std::pair<double, double>> bytes_per_second;
+
+  /// Interpolated. @param bytes  that a node reads and writes
+  double bandwidth(double bytes) const;
+  /// The least time for so much work (roofline). 0 if nothing was measured.
+  double bound_ns(double flops, double bytes) const;
+};
+
+/// Takes about 0.2 s. @param num_threads  0: the CPUs that the process may use
+TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
+
+/// A change that was tried, and what it did.
+struct ProfileRemedy {
+  std::string title;           ///< "use 2 threads"
+  std::string evidence;        ///< what was measured
+  std::string command;         ///< that applies it
+  double effect = 0;           ///< part of it that it saves
+  std::string saves = "time";  ///< "time" of a run, "memory", or "load time"
+};
+
+/// What a report says besides the profile. Empty parts are left out.
+struct ProfileContext {
+  std::string model, command, options;
+  int64_t warmup_runs = 0;
+  double load_ms = 0, first_run_ms = 0;  ///< 0: not measured
+  std::vector<double> call_ns;           ///< per recorded run: the whole call of the session, seen from outside
+  std::vector<double> plain_ns;          ///< calls between them that were not recorded
+  MachinePeaks peaks;
+  bool peaks_hold = true;  ///< false: products are computed in other numbers than the float32 of the peaks
+  bool remedies_tried = false;
+  std::vector<ProfileRemedy> remedies;  ///< those with the largest effect first
+};
+
+/// The report as JSON: docs/profiling.md has the fields. Tables, pages and comparisons are made of it.
+TREADLE_API std::string profile_to_json(const Profile& profile, const ProfileContext& context = {});
+
+struct ProfileTableOptions {
+  int top = 25;               ///< nodes shown; 0: all
+  std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "name"
+};
+/// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order.
+TREADLE_API std::string profile_to_table(std::string_view json, const ProfileTableOptions& options = {});
+/// One page that needs no network.
+TREADLE_API std::string profile_to_html(std::string_view json);
+
+enum class Change : uint8_t { unchanged, faster, slower, unclear };
+
+struct ProfileDifference {
+  Change run = Change::unclear;  ///< of whole runs
+  std::string text;              ///< the table
+  std::string json;
+};
+/// Matches nodes by name. A node has changed if the intervals of its medians (99 %) lie apart; it is unchanged if they allow no more than
+/// `tolerance`; otherwise nobody can tell.
+/// @throws Error(invalid_argument)
+TREADLE_API ProfileDifference compare_profiles(std::string_view before, std::string_view after, double tolerance = 0.03,
+                                               const ProfileTableOptions& options = {});
+
+}  // namespace treadle

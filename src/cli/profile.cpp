@@ -1,0 +1,172 @@
+// treadle profile
+#include "treadle/profile.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <span>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "cli/remedies.h"
+#include "core/file.h"
+#include "core/thread_pool.h"
+#include "session/options.h"
+#include "treadle/error.h"
+
+namespace treadle::cli {
+namespace {
+
+constexpr int kSlower = 3, kUnclear = 4;  // exit statuses of --diff; 1 is an error
+
+struct ProfileArguments {
+  std::string model, output;
+  std::vector<std::string> diff;
+  InputOptions inputs;
+  SessionOptions session;
+  ProfileTableOptions table;
+  int runs = 0, warmup = 3;
+  double seconds = 2, tolerance = 0.03;
+  bool json = false, without_remedies = false;
+};
+
+double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error(ErrorCode::not_found, "cannot read " + path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+bool ends_with(const std::string& text, std::string_view end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+void progress(const std::string& text) {
+  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\x1b[K{}", text);
+}
+
+int compare_files(const ProfileArguments& a) {
+  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);
+  const ProfileDifference difference = compare_profiles(before, after, a.tolerance, a.table);
+  fmt::print("{}\n", a.json ? difference.json : difference.text);
+  return difference.run == Change::slower ? kSlower : difference.run == Change::unclear ? kUnclear : 0;
+}
+
+// Those that are not what they are by default.
+std::string options_text(const SessionOptions& options) {
+  const SessionOptions defaults;
+  std::string text;
+  for (const OptionInfo& option : option_table())
+    if (option.get && option.get(options) != option.get(defaults))
+      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", option.name, option.get(options));
+  return text;
+}
+
+// Recorded and plain runs in turn: what recording costs is the difference.
+Profile measure_runs(Session& session, IoBinding& binding, const ProfileArguments& a, ProfileContext& context) {
+  auto timed = [&] {
+    const double start = profile_clock_ns();
+    session.run(binding);
+    return profile_clock_ns() - start;
+  };
+  session.start_profiling();
+  for (int i = 0; i < a.warmup; ++i) timed();
+  session.start_profiling();  // those are forgotten
+  constexpr size_t kLeastRuns = 11, kMostRuns = 2000;
+  const double end = profile_clock_ns() + a.seconds * 1e9;
+  auto enough = [&] {
+    const size_t done = context.call_ns.size();
+    return a.runs > 0 ? done >= static_cast<size_t>(a.runs) : done >= kMostRuns || (done >= kLeastRuns && profile_clock_ns() > end);
+  };
+  while (!enough()) {
+    session.resume_profiling();
+    context.call_ns.push_back(timed());
+    session.pause_profiling();
+    context.plain_ns.push_back(timed());
+    if (context.call_ns.size() % 32 == 0) progress(fmt::format("{} runs", context.call_ns.size()));
+  }
+  return session.profile();
+}
+
+std::string profile_model(const ProfileArguments& a) {
+  ProfileContext context{
+      .model = a.model, .command = "treadle profile " + a.model, .options = options_text(a.session), .warmup_runs = a.warmup + 1};
+  progress("loading");
+  double start = profile_clock_ns();
+  Session session(a.model, a.session);
+  context.load_ms = (profile_clock_ns() - start) / 1e6;
+  const std::map<std::string, Datum> feeds = make_feeds(session.inputs(), a.inputs);
+  start = profile_clock_ns();
+  session.run(feeds);
+  context.first_run_ms = (profile_clock_ns() - start) / 1e6;
+  IoBinding binding(session);
+  for (const auto& [name, value] : feeds) binding.bind_input(name, value);
+  for (const ValueInfo& info : session.outputs()) binding.bind_output(info.name);
+  const Profile profile = measure_runs(session, binding, a, context);
+  progress("measuring what the machine reaches");
+  context.peaks =
+      measure_machine_peaks(a.session.intra_op_num_threads > 0 ? a.session.intra_op_num_threads : ThreadPool::shared()->num_threads());
+  context.peaks_hold = a.session.precision.empty() || a.session.precision == "float32";
+  if (!a.without_remedies) {
+    context.remedies_tried = true;
+    context.remedies =
+        try_remedies({.model = a.model, .options = a.session, .inputs = a.inputs, .feeds = feeds, .trying = [](std::string_view what) {
+                        progress(fmt::format("trying {}", what));
+                      }});
+  }
+  progress("");
+  return profile_to_json(profile, context);
+}
+
+int profile_command(const ProfileArguments& a) {
+  if (!a.diff.empty()) return compare_files(a);
+  if (a.model.empty()) throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), or --diff with two profiles is expected");
+  const std::string json = ends_with(a.model, ".json") ? read_text(a.model) : profile_model(a);
+  const std::string table = profile_to_table(json, a.table);  // before anything is written: it checks the document
+  if (!a.output.empty()) {
+    const bool page = ends_with(a.output, ".html");
+    if (!page && !ends_with(a.output, ".json"))
+      throw Error(ErrorCode::invalid_argument, fmt::format("-o {}: a name that ends in .html or .json is expected", a.output));
+    const std::string text = page ? profile_to_html(json) : json;
+    AtomicFile file(a.output);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+  }
+  std::fputs(a.json ? (json + "\n").c_str() : table.c_str(), stdout);
+  if (!a.output.empty() && !a.json) fmt::print("\nwritten to {}\n", a.output);
+  return 0;
+}
+
+}  // namespace
+
+Command add_profile(CLI::App& app) {
+  auto a = std::make_shared<ProfileArguments>();
+  app.add_option("model", a->model, "ONNX file, or a profile (.json) to show again");
+  add_input_options(app, a->inputs);
+  add_session_options(app, a->session);
+  app.add_option("-o,--output", a->output, "Also write a page (.html) that needs no network, or the profile (.json)");
+  app.add_flag("--json", a->json, "Print JSON");
+  app.add_option("--top", a->table.top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--sort", a->table.sort, "Order of the nodes")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"time", "order", "name", "calls", "gflops", "bandwidth", "peak"}));
+  app.add_option("--runs", a->runs, "Number of recorded runs; by default as many as --seconds holds")->check(CLI::NonNegativeNumber);
+  app.add_option("--seconds", a->seconds, "Length of the measurement")->capture_default_str();
+  app.add_option("--warmup", a->warmup, "Runs before, beside the first")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_flag("--no-remedies", a->without_remedies, "Do not try what would help");
+  app.add_option("--diff", a->diff, "Compare two profiles (.json): before, after")->expected(2);
+  app.add_option("--tolerance", a->tolerance, "Of --diff: a change that does not matter")->capture_default_str();
+  app.footer(
+      fmt::format("Exit status of --diff: 0 not slower, {} slower, {} nobody can tell, 1 an error.\n"
+                  "Example: treadle profile model.onnx --threads 1 -o report.html",
+                  kSlower, kUnclear));
+  return [a] { return profile_command(*a); };
+}
+
+}  // namespace treadle::cli

@@ -1,0 +1,185 @@
+#include "profile/analysis.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace treadle::profile {
+namespace {
+
+struct Interval {
+  uint64_t start, end;
+};
+
+struct Event {
+  uint64_t start, end;
+  int32_t node;  // -1: a wait
+  int32_t thread;
+};
+
+struct Run {
+  uint64_t start, end;
+  int32_t thread;
+  std::vector<Event> events;
+};
+
+// Length of the union of intervals, which are sorted by their starts.
+uint64_t union_length(const std::vector<Interval>& intervals) {
+  uint64_t length = 0, reached = 0;
+  for (const Interval& interval : intervals) {
+    const uint64_t from = std::max(interval.start, reached);
+    if (interval.end > from) length += interval.end - from;
+    reached = std::max(reached, interval.end);
+  }
+  return length;
+}
+
+class Analysis {
+ public:
+  Analysis(const Recording& recording, const RecordNames& names, uint64_t first_ticks, Profile& profile)
+      : recording_(recording), names_(names), first_ticks_(first_ticks), profile_(profile) {}
+
+  void run() {
+    find_runs();
+    assign_events();
+    for (ProfiledNode& node : profile_.nodes) {
+      node.self_ns.assign(runs_.size(), 0);
+      node.calls = 0;
+    }
+    for (size_t r = 0; r < runs_.size(); ++r) summarise(r);
+    keep_timelines();
+    for (const auto& thread : recording_.threads)
+      profile_.threads.push_back((thread.name.empty() ? "thread" : thread.name) + " " + std::to_string(thread.system_id));
+    profile_.events_lost = recording_.dropped;
+  }
+
+ private:
+  double ns(uint64_t ticks) const { return static_cast<double>(ticks) * recording_.ns_per_tick; }
+
+  void find_runs() {
+    for (const auto& thread : recording_.threads)
+      for (const Record& record : thread.records)
+        if (record.kind == RecordKind::run && record.name == names_.run && record.start >= first_ticks_)
+          runs_.push_back({record.start, record.end, static_cast<int32_t>(thread.index), {}});
+    std::sort(runs_.begin(), runs_.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
+    for (const Run& run : runs_) longest_ = std::max(longest_, run.end - run.start);
+  }
+
+  // The run of the event's own thread, or else the only one under way: with several, nobody can tell whom a helper worked for.
+  Run* run_of(const Record& record, int32_t thread) {
+    auto after =
+        std::upper_bound(runs_.begin(), runs_.end(), record.start, [](uint64_t start, const Run& run) { return start < run.start; });
+    Run* other = nullptr;
+    int others = 0;
+    for (auto it = after; it != runs_.begin();) {
+      --it;
+      if (record.start - it->start > longest_) break;
+      if (record.end > it->end) continue;
+      if (it->thread == thread) return &*it;
+      other = &*it;
+      ++others;
+    }
+    return others == 1 ? other : nullptr;
+  }
+
+  void assign_events() {
+    for (const auto& thread : recording_.threads)
+      for (const Record& record : thread.records) {
+        const bool wait = record.kind == RecordKind::wait;
+        if ((record.kind != RecordKind::node && !wait) || record.start < first_ticks_) continue;
+        const auto node = wait ? names_.node.end() : names_.node.find(record.name);
+        Run* run = run_of(record, static_cast<int32_t>(thread.index));
+        if (!run || (!wait && node == names_.node.end())) {
+          ++profile_.events_unknown;
+          continue;
+        }
+        run->events.push_back({record.start, record.end, wait ? -1 : node->second, static_cast<int32_t>(thread.index)});
+      }
+    // An outer range before the inner ones that start with it.
+    for (Run& run : runs_)
+      std::stable_sort(run.events.begin(), run.events.end(),
+                       [](const Event& a, const Event& b) { return a.start != b.start ? a.start < b.start : a.end > b.end; });
+  }
+
+  void summarise(size_t r) {
+    const Run& run = runs_[r];
+    std::vector<Interval> nodes, all;
+    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // per thread: what the next event may lie within
+    for (const Event& event : run.events) {
+      all.push_back({event.start, event.end});
+      auto& stack = open[static_cast<size_t>(event.thread)];
+      while (!stack.empty() && stack.back()->end <= event.start) stack.pop_back();
+      const double duration = ns(event.end - event.start);
+      if (!stack.empty() && stack.back()->node >= 0) profile_.nodes[static_cast<size_t>(stack.back()->node)].self_ns[r] -= duration;
+      stack.push_back(&event);
+      if (event.node < 0) continue;
+      nodes.push_back({event.start, event.end});
+      ProfiledNode& node = profile_.nodes[static_cast<size_t>(event.node)];
+      node.self_ns[r] += duration;
+      ++node.calls;
+    }
+    ProfiledRun result{.start_ns = recording_.to_ns(run.start), .duration_ns = ns(run.end - run.start)};
+    result.events = static_cast<int64_t>(run.events.size()) + 1;
+    result.kernel_ns = ns(union_length(nodes));
+    for (const ProfiledNode& node : profile_.nodes) result.node_ns += node.self_ns[r];
+    const uint64_t covered = union_length(all);
+    // Waiting within a node's stretch (of another thread) is the node's.
+    result.wait_ns = ns(covered) - result.kernel_ns;
+    if (all.empty()) {
+      result.before_ns = result.duration_ns;
+    } else {
+      uint64_t last = 0;
+      for (const Interval& interval : all) last = std::max(last, interval.end);
+      result.before_ns = ns(all.front().start - run.start);
+      result.after_ns = ns(run.end - last);
+      result.between_ns = ns(last - all.front().start - covered);
+    }
+    profile_.runs.push_back(result);
+  }
+
+  void keep_timelines() {
+    if (runs_.empty()) return;
+    std::vector<size_t> order(runs_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return profile_.runs[a].duration_ns < profile_.runs[b].duration_ns; });
+    profile_.median_run = timeline(runs_[order[order.size() / 2]]);
+    profile_.slowest_run = timeline(runs_[order.back()]);
+  }
+
+  std::vector<ProfiledEvent> timeline(const Run& run) const {
+    std::vector<ProfiledEvent> events;
+    events.reserve(run.events.size());
+    for (const Event& event : run.events)
+      events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start)});
+    return events;
+  }
+
+  const Recording& recording_;
+  const RecordNames& names_;
+  const uint64_t first_ticks_;
+  Profile& profile_;
+  std::vector<Run> runs_;  // by their starts
+  uint64_t longest_ = 0;
+};
+
+}  // namespace
+
+void analyse(const Recording& recording, const RecordNames& names, uint64_t first_ticks, Profile& profile) {
+  Analysis(recording, names, first_ticks, profile).run();
+}
+
+double measure_ns_per_event() {
+  constexpr int kEvents = 20'000, kRounds = 5;
+  double best = std::numeric_limits<double>::infinity();
+  Recorder recorder(uint64_t{kEvents} * (kRounds + 1));
+  const uint32_t name = recorder.add_name("event");
+  for (int round = 0; round < kRounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kEvents; ++i) RecordScope scope(&recorder, name, RecordKind::node);
+    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+    best = std::min(best, ns / kEvents);
+  }
+  return best;
+}
+
+}  // namespace treadle::profile

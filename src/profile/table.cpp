@@ -1,0 +1,155 @@
+// A profile for the terminal.
+#include <fmt/format.h>
+
+#include "profile/document.h"
+#include "treadle/profile.h"
+
+namespace treadle {
+namespace profile {
+namespace {
+
+std::string megabytes(double bytes) { return fmt::format("{:.2f} MB", bytes / 1e6); }
+std::string percent(double part) { return fmt::format("{:.1f}", 100 * part); }
+
+std::string number(const Document& json, const char* field, const char* format = "{:.1f}") {
+  return json.contains(field) ? fmt::format(fmt::runtime(format), json[field].get<double>()) : "";
+}
+
+std::string threads_text(const Document& count) { return fmt::format("{} thread{}", count.get<int>(), count == 1 ? "" : "s"); }
+
+std::string headline(const Document& document) {
+  std::string text;
+  const Document& runs = document["runs"];
+  const Document environment = document.value("environment", Document::object());
+  text += fmt::format("{}  ({} recorded runs after {} to warm up", document.value("model", "session"), runs.value("recorded", 0),
+                      runs.value("warmup", 0));
+  if (environment.contains("threads")) text += ", " + threads_text(environment["threads"]);
+  text += ")\n";
+  if (runs.contains("ms"))
+    text += fmt::format("  run        median {:.3f} ms, p10 {:.3f}, p90 {:.3f}\n", runs["ms"]["median"].get<double>(),
+                        runs["ms"]["p10"].get<double>(), runs["ms"]["p90"].get<double>());
+  if (runs.contains("plain_ms")) text += fmt::format("  unrecorded median {:.3f} ms\n", runs["plain_ms"]["median"].get<double>());
+  if (runs.contains("load_ms"))
+    text += fmt::format("  load       {:.2f} ms, first run {:.3f} ms\n", runs["load_ms"].get<double>(), runs.value("first_run_ms", 0.0));
+  if (document.contains("peaks")) {
+    const Document& peaks = document["peaks"];
+    text += fmt::format("  machine    {}; {} reach{} {:.0f} GFLOP/s (float32)", environment.value("cpu", ""),
+                        threads_text(peaks["threads"]), peaks["threads"] == 1 ? "es" : "", peaks["gflops"].get<double>());
+    const Document& bandwidth = peaks["bandwidth"];
+    if (!bandwidth.empty())
+      text += fmt::format(", {:.0f} GB/s in caches, {:.0f} GB/s in memory", bandwidth.front()["gb_per_s"].get<double>(),
+                          bandwidth.back()["gb_per_s"].get<double>());
+    text += "\n";
+  }
+  if (document.contains("profiler")) {
+    const Document& cost = document["profiler"];
+    text += fmt::format("  profiler   {:.0f} ns an event, {:.0f} events a run", cost.value("ns_per_event", 0.0),
+                        cost.value("events_per_run", 0.0));
+    if (cost.contains("slowdown"))
+      text += cost["slowdown"].is_null() ? ", no difference from unrecorded runs beyond the noise"
+                                         : fmt::format(", {:+.1f} % on the run", 100 * cost["slowdown"].get<double>());
+    text += fmt::format(", {} lost\n", cost.value("events_lost", 0));
+  }
+  return text;
+}
+
+std::string node_table(const Document& document, const ProfileTableOptions& options) {
+  TextTable table({{"node", false, 36},
+                   {"operator", false, 22},
+                   {"kernel", false, 18},
+                   {"shapes", false, 44},
+                   {"ms", true},
+                   {"+-", true},
+                   {"%", true},
+                   {"GFLOP/s", true},
+                   {"GB/s", true},
+                   {"% of peak", true}});
+  const std::vector<size_t> order = sorted_nodes(document, options.sort);
+  const size_t shown = options.top > 0 ? std::min(order.size(), static_cast<size_t>(options.top)) : order.size();
+  double rest = 0;
+  bool above_peak = false;
+  for (size_t k = 0; k < order.size(); ++k) {
+    const Document& node = document["nodes"][order[k]];
+    if (k >= shown) {
+      rest += node.value("share", 0.0);
+      continue;
+    }
+    std::string kernel = node.value("kernel", "");
+    if (node.contains("forms")) kernel += " " + node["forms"].get<std::string>();
+    above_peak = above_peak || (node.value("bound", "") == "compute" && node.value("of_peak", 0.0) > 1);
+    const Document ms = node.value("ms", Document::object());
+    const bool timed = ms.contains("median");
+    table.add({node.value("name", ""), node.value("op", ""), kernel, shapes_of(node),
+               timed ? fmt::format("{:.4f}", ms["median"].get<double>()) : "",
+               timed ? fmt::format("{:.4f}", (ms["p90"].get<double>() - ms["p10"].get<double>()) / 2) : "",
+               node.contains("share") ? percent(node["share"].get<double>()) : "", number(node, "gflops"), number(node, "gb_per_s"),
+               node.contains("of_peak") ? fmt::format("{:.0f} {}", 100 * node["of_peak"].get<double>(), node.value("bound", "")) : ""});
+  }
+  std::string text = "\nnodes by " + options.sort + "  (ms: median, +-: half of p10 to p90)\n" + table.to_text();
+  if (shown < order.size())
+    text += fmt::format("  ... and {} more nodes, {:.1f} % of the run: --top 0 shows all\n", order.size() - shown, 100 * rest);
+  if (above_peak) text += "  above 100 %: the kernel needs fewer operations than the operator is counted with (Winograd: F(2,3), F(4,3))\n";
+  return text;
+}
+
+std::string operator_table(const Document& document, int top) {
+  TextTable table({{"operator", false, 30}, {"nodes", true}, {"ms", true}, {"%", true}, {"GFLOP/s", true}});
+  int count = 0;
+  for (const Document& op : document.value("operators", Document::array())) {
+    if (top > 0 && count++ == top) break;
+    table.add({op.value("op", ""), std::to_string(op.value("nodes", 0)), fmt::format("{:.4f}", op.value("ms", 0.0)),
+               percent(op.value("share", 0.0)), number(op, "gflops")});
+  }
+  return "\noperators\n" + table.to_text();
+}
+
+std::string where_table(const Document& document) {
+  TextTable table({{"where a run went"}, {"ms", true}, {"%", true}});
+  double ms = 0, share = 0;
+  for (const Document& part : document.value("where", Document::array())) {
+    ms += part["ms"].get<double>();
+    share += part["share"].get<double>();
+    table.add({part["title"], fmt::format("{:.4f}", part["ms"].get<double>()), percent(part["share"].get<double>())});
+  }
+  table.add({"together", fmt::format("{:.4f}", ms), percent(share)});
+  return "\n" + table.to_text();
+}
+
+std::string memory_table(const Document& document) {
+  const Document memory = document.value("memory", Document::object());
+  if (!memory.contains("classes")) return {};
+  TextTable table({{"memory"}, {"now", true}, {"peak", true}});
+  for (const Document& entry : memory["classes"])
+    table.add({entry["class"], megabytes(entry["bytes"].get<double>()), megabytes(entry["peak_bytes"].get<double>())});
+  table.add({"all together", "", megabytes(memory.value("peak_bytes", 0.0))});
+  std::string text = "\n" + table.to_text();
+  if (memory.value("arena_bytes", 0.0) > 0)
+    text +=
+        fmt::format("  arena: {} planned, {} is the least possible, {} without sharing\n", megabytes(memory["arena_bytes"].get<double>()),
+                    megabytes(memory["arena_lower_bound_bytes"].get<double>()), megabytes(memory["arena_sum_bytes"].get<double>()));
+  return text;
+}
+
+std::string remedy_list(const Document& document) {
+  if (!document.contains("remedies")) return {};
+  std::string text = "\nwhat helps (tried on this machine)\n";
+  int count = 0;
+  for (const Document& remedy : document["remedies"]) {
+    text += fmt::format("  {}. {}: {:.0f} % less {}. {}\n     {}\n", ++count, remedy.value("title", ""), 100 * remedy.value("effect", 0.0),
+                        remedy.value("saves", ""), remedy.value("evidence", ""), remedy.value("command", ""));
+    if (count == 3) break;
+  }
+  return count > 0 ? text : text + "  nothing that was tried makes a difference beyond the noise\n";
+}
+
+}  // namespace
+}  // namespace profile
+
+std::string profile_to_table(std::string_view json, const ProfileTableOptions& options) {
+  using namespace profile;
+  const Document document = parse_document(json);
+  return headline(document) + node_table(document, options) + operator_table(document, 12) + where_table(document) +
+         memory_table(document) + remedy_list(document);
+}
+
+}  // namespace treadle

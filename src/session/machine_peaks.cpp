@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <chrono>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "core/cpu_info.h"
+#include "kernels/peaks/peaks.h"
+#include "treadle/profile.h"
+
+namespace treadle {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What all threads reach together, work(thread) giving the units of one call: the best of some rounds, as others may use the machine too.
+template <typename Work>
+double best_rate(int threads, double seconds, const Work& work) {
+  constexpr int kRounds = 3;
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<double> rates(static_cast<size_t>(threads), 0);
+    std::latch ready(threads);
+    std::vector<std::thread> others;
+    auto run = [&](int thread) {
+      work(thread);
+      ready.arrive_and_wait();
+      const auto start = std::chrono::steady_clock::now();
+      double done = 0, elapsed = 0;
+      do {
+        done += work(thread);
+        elapsed = seconds_since(start);
+      } while (elapsed < seconds);
+      rates[static_cast<size_t>(thread)] = done / elapsed;
+    };
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+    run(0);
+    for (std::thread& other : others) other.join();
+    double sum = 0;
+    for (double rate : rates) sum += rate;
+    best = std::max(best, sum);
+  }
+  return best;
+}
+
+}  // namespace
+
+MachinePeaks measure_machine_peaks(int num_threads) {
+  MachinePeaks peaks;
+  peaks.threads = num_threads > 0 ? num_threads : cpu_info().usable_cpus;
+  std::vector<float> sinks(static_cast<size_t>(peaks.threads) * 16);
+  peaks.flops_per_second = best_rate(peaks.threads, 0.01, [&](int thread) {
+    constexpr int64_t kIterations = 20'000;
+    return kernels::multiply_add_loop(kIterations, &sinks[static_cast<size_t>(thread) * 16]);
+  });
+  // Half of the bytes are read, half are written; every thread has a part of its own.
+  for (const size_t total_bytes : {size_t{1} << 17, size_t{1} << 19, size_t{1} << 21, size_t{1} << 23, size_t{1} << 25, size_t{1} << 27}) {
+    const size_t floats = total_bytes / 2 / sizeof(float) / static_cast<size_t>(peaks.threads);
+    std::vector<std::vector<float>> src(static_cast<size_t>(peaks.threads)), dst(static_cast<size_t>(peaks.threads));
+    const double rate = best_rate(peaks.threads, 0.005, [&](int thread) {
+      auto& from = src[static_cast<size_t>(thread)];
+      auto& to = dst[static_cast<size_t>(thread)];
+      if (from.empty()) from.resize(floats, 1.0f), to.resize(floats);  // pages of the thread's own
+      kernels::copy_loop(from.data(), to.data(), static_cast<int64_t>(floats));
+      return 2.0 * static_cast<double>(floats) * sizeof(float);
+    });
+    peaks.bytes_per_second.emplace_back(static_cast<double>(total_bytes), rate);
+  }
+  return peaks;
+}
+
+}  // namespace treadle

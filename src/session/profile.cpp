@@ -1,0 +1,47 @@
+// Profiles of a session's runs.
+#include "treadle/profile.h"
+
+#include "exec/profile_plan.h"
+#include "profile/analysis.h"
+#include "session/session_impl.h"
+
+namespace treadle {
+
+void Session::Impl::start_profiling() {
+  std::lock_guard lock(mutex);  // programs are made under it
+  if (!recorder) {
+    auto made = std::make_unique<Recorder>();
+    run_record = made->intern("run");
+    main->program->name_records(*made);
+    for (const Entry& other : others) other.executable->program->name_records(*made);
+    recorder = std::move(made);
+  }
+  profile_start = read_ticks();
+  set_profiling(true);
+}
+
+void Session::start_profiling() { impl_->start_profiling(); }
+void Session::pause_profiling() { impl_->set_profiling(false); }
+void Session::resume_profiling() { impl_->set_profiling(true); }
+
+Profile Session::profile() const {
+  Profile profile;
+  {
+    std::lock_guard lock(impl_->mutex);
+    if (!impl_->recorder) throw Error(ErrorCode::invalid_argument, "profiling was not started");
+    const exec::Program& program = *impl_->main->program;
+    profile::RecordNames names{.run = impl_->run_record};
+    exec::add_profiled_nodes(program, -1, profile.nodes, names.node);
+    for (size_t i = 0; i < profile.nodes.size(); ++i)
+      if (profile.nodes[i].parent < 0) profile.steps.push_back(static_cast<int32_t>(i));
+    for (const Impl::Entry& other : impl_->others) exec::add_profiled_nodes(*other.executable->program, -1, profile.nodes, names.node);
+    profile::analyse(impl_->recorder->collect(), names, impl_->profile_start, profile);
+    profile.buffers = exec::profiled_buffers(program);
+  }
+  profile.memory = memory();
+  profile.memory_statistics = memory_statistics();
+  profile.ns_per_event = profile::measure_ns_per_event();
+  return profile;
+}
+
+}  // namespace treadle

@@ -1,0 +1,107 @@
+#include "profile/analysis.h"
+
+#include <gtest/gtest.h>
+
+namespace treadle::profile {
+namespace {
+
+constexpr uint32_t kRun = 0, kConv = 1, kLoop = 2, kBody = 3, kWait = 4, kGone = 5;
+
+Record node(uint32_t name, uint64_t start, uint64_t end) { return {start, end, 0, 0, name, RecordKind::node}; }
+Record run(uint64_t start, uint64_t end) { return {start, end, 0, 0, kRun, RecordKind::run}; }
+
+Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
+  Recording recording;  // a tick is a nanosecond
+  for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone"}) recording.names.push_back({name, {}, {}});
+  for (auto& records : threads) {
+    const auto index = static_cast<uint32_t>(recording.threads.size());
+    recording.threads.push_back({index, 100 + index, "worker", std::move(records)});
+  }
+  recording.dropped = 3;
+  Profile profile;
+  profile.nodes.resize(3);
+  analyse(recording, {.run = kRun, .node = {{kConv, 0}, {kLoop, 1}, {kBody, 2}}}, first, profile);
+  return profile;
+}
+
+void expect_sum(const ProfiledRun& r) {
+  EXPECT_DOUBLE_EQ(r.kernel_ns + r.wait_ns + r.before_ns + r.between_ns + r.after_ns, r.duration_ns);
+}
+
+TEST(ProfileAnalysis, PartsOfARunSumToIt) {
+  const Profile p = analysed({{node(kConv, 110, 150), node(kConv, 160, 190), run(100, 205)}});
+  ASSERT_EQ(p.runs.size(), 1U);
+  const ProfiledRun& r = p.runs[0];
+  EXPECT_EQ(r.duration_ns, 105);
+  EXPECT_EQ(r.before_ns, 10);
+  EXPECT_EQ(r.kernel_ns, 70);
+  EXPECT_EQ(r.between_ns, 10);
+  EXPECT_EQ(r.after_ns, 15);
+  EXPECT_EQ(r.events, 3);
+  expect_sum(r);
+  EXPECT_EQ(p.nodes[0].calls, 2);
+  EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{70});
+  EXPECT_EQ(p.events_lost, 3U);
+}
+
+TEST(ProfileAnalysis, ALoopHasOnlyTheTimeAroundItsBodysNodes) {
+  const Profile p = analysed({{node(kBody, 20, 30), node(kBody, 40, 60), node(kLoop, 10, 70), run(0, 80)}});
+  EXPECT_EQ(p.nodes[1].self_ns, std::vector<double>{30});
+  EXPECT_EQ(p.nodes[2].self_ns, std::vector<double>{30});
+  EXPECT_EQ(p.nodes[2].calls, 2);
+  EXPECT_EQ(p.runs[0].kernel_ns, 60);
+  EXPECT_EQ(p.runs[0].node_ns, 60);
+  expect_sum(p.runs[0]);
+}
+
+TEST(ProfileAnalysis, NodesAtOnceCountOnceInTheRun) {
+  const Profile p = analysed({{node(kConv, 10, 50), run(0, 100)}, {node(kBody, 30, 80)}});
+  EXPECT_EQ(p.runs[0].kernel_ns, 70);
+  EXPECT_EQ(p.runs[0].node_ns, 90);
+  EXPECT_EQ(p.runs[0].between_ns, 0);
+  EXPECT_EQ(p.median_run.size(), 2U);
+  EXPECT_EQ(p.median_run[1].thread, 1);
+  expect_sum(p.runs[0]);
+}
+
+TEST(ProfileAnalysis, WaitingIsApartFromDispatch) {
+  const Profile p = analysed({{node(kConv, 10, 20), {20, 45, 0, 0, kWait, RecordKind::wait}, node(kConv, 50, 60), run(0, 60)}});
+  EXPECT_EQ(p.runs[0].wait_ns, 25);
+  EXPECT_EQ(p.runs[0].between_ns, 5);
+  EXPECT_EQ(p.runs[0].after_ns, 0);
+  expect_sum(p.runs[0]);
+}
+
+TEST(ProfileAnalysis, RunsOfOtherThreadsKeepTheirNodes) {
+  const Profile p = analysed({{node(kConv, 10, 20), run(0, 50)}, {node(kConv, 12, 40), run(5, 60)}});
+  EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 28}));
+  EXPECT_EQ(p.events_unknown, 0);
+}
+
+TEST(ProfileAnalysis, AHelpersNodeIsOfTheOnlyRunOrOfNone) {
+  const Profile p = analysed({{run(0, 50)}, {run(40, 90)}, {node(kConv, 10, 20), node(kConv, 42, 48)}});
+  EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 0}));
+  EXPECT_EQ(p.events_unknown, 1);
+}
+
+TEST(ProfileAnalysis, EarlierRunsAndForgottenGraphsAreLeftOut) {
+  const Profile p = analysed({{node(kConv, 10, 20), run(0, 30), node(kGone, 110, 120), node(kConv, 120, 125), run(100, 130)}}, 50);
+  ASSERT_EQ(p.runs.size(), 1U);
+  EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{5});
+  EXPECT_EQ(p.events_unknown, 1);
+}
+
+TEST(ProfileAnalysis, ARunWithoutNodesIsAllBeforeTheFirst) {
+  const Profile p = analysed({{run(0, 30)}});
+  EXPECT_EQ(p.runs[0].before_ns, 30);
+  expect_sum(p.runs[0]);
+}
+
+TEST(ProfileAnalysis, AnEventCostsMoreThanNothingAndLessThanAMicrosecond) {
+  const double ns = measure_ns_per_event();
+  EXPECT_GT(ns, 0.1);
+  EXPECT_LT(ns, 1000);
+}
+
+}  // namespace
+}  // namespace treadle::profile
