@@ -21,6 +21,7 @@ struct ProfiledOperand {
   DType dtype = DType::undefined;
   std::optional<Shape> shape;  ///< of the last extents that were run; none if only the run knows it
   bool constant = false;
+  std::string shares;  ///< the value whose bytes it is a view of, or is written over; empty: it has bytes of its own
 };
 
 /// A node as it ran: after fusion, and with the kernel that was chosen.

@@ -10,6 +10,7 @@
 #include "treadle/error.h"
 #include "treadle/hooks.h"
 #include "treadle/model.h"
+#include "treadle/profile.h"
 #include "treadle/session.h"
 #include "treadle/shape.h"
 #include "treadle/sharing.h"

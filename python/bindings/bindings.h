@@ -74,6 +74,7 @@ void register_stateful_run(nb::module_& module);
 void register_train(nb::module_& module);
 void register_plugin(nb::module_& module);
 void register_quantize(nb::module_& module);
+void register_profile(nb::module_& module);
 void register_sharing(nb::module_& module);
 
 /// Bytes now and at most, by class.

@@ -24,4 +24,5 @@ NB_MODULE(_treadle, module) {
   register_train(module);
   register_plugin(module);
   register_quantize(module);
+  register_profile(module);
 }

@@ -97,6 +97,7 @@ from .errors import Error
 from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
 from .precision import PrecisionChoice, TriedPrecision, choose_precision
+from .profiling import Profile, ProfileComparison, ProfiledNode, profile
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
@@ -145,6 +146,9 @@ __all__ = [
     "OrtValue",
     "PartialRun",
     "PrecisionChoice",
+    "Profile",
+    "ProfileComparison",
+    "ProfiledNode",
     "RunMetadata",
     "RunOptions",
     "SessionIOBinding",
@@ -179,6 +183,7 @@ __all__ = [
     "onnxruntime_library",
     "preload_dlls",
     "print_debug_info",
+    "profile",
     "quantize",
     "register_execution_provider_library",
     "register_operator",

@@ -127,12 +127,12 @@ std::string profile_model(const ProfileArguments& a) {
 int profile_command(const ProfileArguments& a) {
   if (!a.diff.empty()) return compare_files(a);
   if (a.model.empty()) throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), or --diff with two profiles is expected");
+  const bool page = ends_with(a.output, ".html");
+  if (!a.output.empty() && !page && !ends_with(a.output, ".json"))
+    throw Error(ErrorCode::invalid_argument, fmt::format("-o {}: a name that ends in .html or .json is expected", a.output));
   const std::string json = ends_with(a.model, ".json") ? read_text(a.model) : profile_model(a);
   const std::string table = profile_to_table(json, a.table);  // before anything is written: it checks the document
   if (!a.output.empty()) {
-    const bool page = ends_with(a.output, ".html");
-    if (!page && !ends_with(a.output, ".json"))
-      throw Error(ErrorCode::invalid_argument, fmt::format("-o {}: a name that ends in .html or .json is expected", a.output));
     const std::string text = page ? profile_to_html(json) : json;
     AtomicFile file(a.output);
     file.write(std::as_bytes(std::span(text)));

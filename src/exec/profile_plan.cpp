@@ -26,6 +26,7 @@ ProfiledOperand operand_of(const Program& program, const Binding* binding, int32
   const Slot& slot = program.slots()[static_cast<size_t>(index)];
   operand.name = program.name(index);
   operand.dtype = slot.dtype;
+  if (slot.root != index && slot.root >= 0) operand.shares = program.name(slot.root);
   operand.constant = slot.placement == Placement::constant;
   if (slot.static_shape && binding)
     operand.shape = binding->shape(index);

@@ -56,6 +56,7 @@ Json operands_json(const std::vector<ProfiledOperand>& operands) {
     if (operand.dtype != DType::undefined) json["dtype"] = name_of(operand.dtype);
     if (operand.shape) json["shape"] = operand.shape->dims();
     if (operand.constant) json["constant"] = true;
+    if (!operand.shares.empty()) json["shares"] = operand.shares;
     list.push_back(std::move(json));
   }
   return list;

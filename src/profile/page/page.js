@@ -57,24 +57,26 @@ function showHeadline() {
   const flops = nodes.reduce((sum, n) => sum + (n.flops || 0) * (n.calls || 0), 0);
   if (flops > 0 && runs.ms) {
     const rate = flops / runs.ms.median / 1e6;
-    figure(number(rate, 1) + ' GFLOP/s', `${number(flops / 1e9, 3)} GFLOP a run` + (profile.peaks ? `; the machine reaches ${number(profile.peaks.gflops, 0)}` : ''));
+    figure(number(rate, 1) + ' GFLOP/s', `${number(flops / 1e9, 3)} GFLOP a run` + (profile.peaks ? `; the machine's peak is ${number(profile.peaks.gflops, 0)}` : ''));
   }
   if (profile.memory && profile.memory.peak_bytes) figure(bytes(profile.memory.peak_bytes), 'memory at the peak');
   if (runs.load_ms) figure(ms(runs.load_ms) + ' ms', `to load; first run ${ms(runs.first_run_ms)} ms`);
 }
 
+// The runtime's own parts, small as they are, share one colour.
+const partColours = { compute: '--c0', memory: '--c1', moves: '--c2', unknown: '--c3', control_flow: '--c4', dispatch: '--c5', other_numbers: '--c6' };
 function showWhere() {
-  const parts = profile.where || [];
-  parts.forEach((part, i) => {
-    const colour = `var(${colours[i % colours.length]})`;
+  const parts = profile.where || [], colourOfPart = (part) => `var(${partColours[part.id] || '--c7'})`;
+  parts.forEach((part) => {
+    const colour = colourOfPart(part);
     const piece = make('div', { style: `flex:${part.share};background:${colour}` });
     piece.addEventListener('mousemove', (e) => tip(`${part.title}: ${ms(part.ms)} ms, ${percent(part.share)}`, e));
     piece.addEventListener('mouseleave', () => tip(''));
     $('where-bar').append(piece);
   });
   $('where-bar').setAttribute('aria-label', parts.map((p) => `${p.title} ${percent(p.share)}`).join(', '));
-  const swatch = (i) => make('i', { class: 'swatch', style: `background:var(${colours[i % colours.length]})` });
-  const rows = parts.map((p, i) => [make('span', {}, swatch(i), p.title), ms(p.ms), percent(p.share)]);
+  const swatch = (part) => make('i', { class: 'swatch', style: `background:${colourOfPart(part)}` });
+  const rows = parts.map((p) => [make('span', {}, swatch(p), p.title), ms(p.ms), percent(p.share)]);
   rows.push(['together', ms(parts.reduce((s, p) => s + p.ms, 0)), percent(parts.reduce((s, p) => s + p.share, 0))]);
   $('where-table').append(table(rows, ['part', 'ms', 'of the run']));
 }
@@ -110,7 +112,7 @@ const valueOf = (column, node) => column.value ? column.value(node) : node[colum
 
 function shareCell(share) {
   const bar = make('span', { class: 'share' }, make('i', { style: `width:${Math.max(0, Math.min(1, share || 0)) * 100}%` }));
-  return make('td', { class: 'n' }, bar, percent(share));
+  return make('td', { class: 'n' }, bar, make('span', { class: 'part' }, percent(share)));
 }
 function nodeRow(node) {
   const row = make('tr', { 'data-node': node.index, class: node.index === view.chosen ? 'chosen' : undefined });
@@ -153,6 +155,7 @@ function showNodes() {
   $('node-table').replaceChildren(make('thead', {}, head), body);
   $('node-count').textContent = `${plural(found.length, 'node')}, ${percent(found.reduce((s, n) => s + (n.share || 0), 0))} of the run`;
   $('more').hidden = shown >= found.length;
+  $('above').hidden = !found.some((n) => n.bound === 'compute' && n.of_peak > 1);
   $('more').textContent = `Show all ${found.length} nodes`;
 }
 function choose(index) {
@@ -324,11 +327,22 @@ let graphScale = 1;
 function showGraph() {
   const top = nodes.filter((n) => n.parent === undefined), most = 1500;
   if (!top.length || top.length > most) { $('drawing').append(make('p', {}, top.length ? `${plural(top.length, 'node')}: more than ${most} are not drawn.` : 'No nodes ran.')); return; }
-  const maker = new Map();
-  for (const n of top) for (const o of n.outputs) maker.set(o.name, n);
-  const before = new Map(top.map((n) => [n, [...new Set(n.inputs.map((o) => maker.get(o.name)).filter((m) => m && m !== n))]]));
+  // A view is made by no node: who wrote its bytes last, did.
+  const maker = new Map(), writer = new Map(), before = new Map();
+  for (const n of top) {
+    before.set(n, [...new Set(n.inputs.map((o) => maker.get(o.name) || writer.get(o.shares || o.name)).filter((m) => m && m !== n))]);
+    for (const o of n.outputs) { maker.set(o.name, n); writer.set(o.shares || o.name, n); }
+  }
+  for (const n of top) n.layer = Math.max(-1, ...before.get(n).map((m) => m.layer ?? -1)) + 1;
+  // A node without predecessors stands right above its first reader.
+  for (const n of top) n.reader = Infinity;
+  for (const n of top) for (const m of before.get(n)) m.reader = Math.min(m.reader, n.layer);
   const layers = [];
-  for (const n of top) { n.layer = Math.max(-1, ...before.get(n).map((m) => m.layer ?? -1)) + 1; (layers[n.layer] = layers[n.layer] || []).push(n); }
+  for (const n of top) {
+    if (!before.get(n).length && n.reader < Infinity) n.layer = n.reader - 1;
+    (layers[n.layer] = layers[n.layer] || []).push(n);
+  }
+  for (let i = 0; i < layers.length; ++i) layers[i] = layers[i] || [];
   layers.forEach((layer) => layer.forEach((n, i) => { n.place = i - (layer.length - 1) / 2; }));
   for (let sweep = 0; sweep < 4; ++sweep)
     for (const layer of layers) {

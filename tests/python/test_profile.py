@@ -1,0 +1,255 @@
+"""Profiles: `treadle profile`, its page, and treadle.profile(), against counts and operations worked out apart."""
+
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import treadle
+from conftest import REPOSITORY, SHARED_DATA
+
+sys.path.insert(0, str(REPOSITORY / "bench"))
+
+import ceilings
+
+DIGITS = REPOSITORY / "examples/digits/digits.onnx"
+
+
+def call(program, *arguments, status=0):
+    run = subprocess.run([program, "profile", *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert run.returncode == status, run.stderr + run.stdout
+    return run
+
+
+def profile_of(program, *arguments):
+    return json.loads(call(program, *arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def conv_model(tmp_path_factory):
+    """A convolution, ReLU, a product and Softmax, with weights."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((16, 8, 3, 3), dtype=np.float32),
+        "m": random.standard_normal((16 * 14 * 14, 10), dtype=np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Flatten", ["r"], ["f"], "flatten"),
+        helper.make_node("MatMul", ["f", "m"], ["p"], "product"),
+        helper.make_node("Softmax", ["p"], ["y"], "</script><b>softmax"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8, 28, 28])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    path = tmp_path_factory.mktemp("profile") / "conv.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def conv_profile(conv_model, tmp_path_factory):
+    program = REPOSITORY / "build/release/src/cli/treadle"
+    if not program.exists():
+        pytest.skip("the program treadle is not built")
+    path = tmp_path_factory.mktemp("profile") / "conv.json"
+    call(program, conv_model, "--runs", 20, "--threads", 1, "--no-remedies", "--dim", "batch=2", "-o", path)
+    return path
+
+
+def test_parts_of_a_run_sum_to_it(conv_profile):
+    data = json.loads(conv_profile.read_text())
+    assert data["runs"]["recorded"] == 20
+    assert math.isclose(sum(part["share"] for part in data["where"]), 1, abs_tol=1e-4)
+    kernels = {"compute", "memory", "moves", "unknown", "other_numbers", "control_flow"}
+    nodes = sum(node["mean_ms"] for node in data["nodes"])
+    assert math.isclose(sum(p["ms"] for p in data["where"] if p["id"] in kernels), nodes, rel_tol=1e-3, abs_tol=1e-5)
+    assert math.isclose(sum(op["ms"] for op in data["operators"]), nodes, rel_tol=1e-3, abs_tol=1e-5)
+    assert data["profiler"]["events_lost"] == 0
+    assert "remedies" not in data
+
+
+def test_nodes_are_those_of_the_plan(conv_model, conv_profile):
+    data = json.loads(conv_profile.read_text())
+    planned = treadle.InferenceSession(str(conv_model))._sess.to_text("planned")
+    instructions = [line for line in planned.splitlines() if line[:4].strip().isdigit()]
+    assert len(data["nodes"]) == len(instructions)
+    assert all(node["calls"] == 1 for node in data["nodes"])
+    assert data["profiler"]["events_per_run"] == len(instructions) + 1
+
+
+def test_operations_are_those_counted_by_hand(conv_profile):
+    nodes = json.loads(conv_profile.read_text())["nodes"]
+    conv = next(node for node in nodes if "Conv" in node["op"])
+    _, expected = ceilings.count_conv([2, 8, 28, 28], [16, 8, 3, 3], [2, 16, 14, 14], 1, [2, 2], [1, 1])
+    # The fused ReLU and what inference counts of borders may add a little; a factor would be a fault.
+    assert expected <= conv["flops"] <= 1.02 * expected
+    product = next(node for node in nodes if "MatMul" in node["op"] or "Gemm" in node["op"])
+    assert 2 * 2 * 3136 * 10 <= product["flops"] <= 1.02 * 2 * 2 * 3136 * 10
+    assert product["gflops"] == pytest.approx(product["flops"] / product["ms"]["median"] / 1e6, rel=0.02, abs=0.02)
+
+
+def test_the_table_shows_a_saved_profile_again(program, conv_profile):
+    text = call(program, conv_profile, "--top", 2, "--sort", "order").stdout
+    for part in ("nodes by order", "more nodes", "operators", "where a run went", "together", "100.0", "arena", "float32"):
+        assert part in text, part
+
+
+def test_remedies_are_measured(program, conv_model):
+    data = profile_of(program, conv_model, "--runs", 11)
+    for remedy in data["remedies"]:
+        assert remedy["effect"] >= 0.03
+        assert remedy["saves"] in {"time", "memory", "load time"}
+        assert "->" in remedy["evidence"]
+        assert remedy["command"].startswith("treadle ")
+
+
+def write_profile(path, run, nodes, half=0.01):
+    def ms(median):
+        return {"median": median, "interval": [median - half, median + half], "p10": median, "p90": median}
+
+    data = {"format": "treadle-profile", "version": 1, "runs": {"ms": ms(run)}, "nodes": []}
+    data["nodes"] = [{"name": name, "op": "Add", "ms": ms(median)} for name, median in nodes.items()]
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_differences_have_an_exit_status(program, tmp_path):
+    before = write_profile(tmp_path / "a.json", 10, {"a": 4, "b": 6})
+    slower = write_profile(tmp_path / "b.json", 12, {"a": 4, "b": 8})
+    unclear = write_profile(tmp_path / "c.json", 10.5, {"a": 4, "b": 6.5}, half=1)
+    text = call(program, "--diff", before, slower, status=3).stdout
+    assert "run: slower" in text
+    assert "1 slower, 1 unchanged" in text
+    assert "run: faster" in call(program, "--diff", slower, before).stdout
+    assert "run: unchanged" in call(program, "--diff", before, before).stdout
+    assert "run: cannot tell" in call(program, "--diff", before, unclear, status=4).stdout
+    verdicts = {node["name"]: node["verdict"] for node in json.loads(call(program, "--diff", before, slower, "--json", status=3).stdout)["nodes"]}
+    assert verdicts == {"a": "unchanged", "b": "slower"}
+    assert "run: unchanged" in call(program, "--diff", before, slower, "--tolerance", 0.5).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "a model, a profile"),
+        (["absent.onnx"], "absent.onnx"),
+        ([DIGITS, "--runs", "11", "--no-remedies", "-o", "report.pdf"], ".html or .json"),
+        (["--diff", "absent.json", "absent.json"], "absent.json"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(program, tmp_path, arguments, expected):
+    run = subprocess.run([program, "profile", *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1
+    assert expected in run.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_profile_is_refused(program, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text('{"traceEvents": []}')
+    assert "no profile" in call(program, other, status=1).stderr
+
+
+def browser():
+    return next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+
+
+def rendered(page, tmp_path, *options):
+    """The page's document after its script has run."""
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}", *options, "--dump-dom"]
+    run = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_page_stands_alone(program, conv_profile, tmp_path):
+    page = tmp_path / "report.html"
+    call(program, conv_profile, "-o", page)
+    text = page.read_text()
+    assert "/*SCRIPT*/" not in text
+    assert "/*STYLE*/" not in text
+    assert text.count("</script>") == 2, "a name from the model must not end a script"
+    # Addresses of the SVG namespace are names, nothing is loaded from them.
+    assert not [part for part in ("src=", "@import", "url(", "https://") if part in text]
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_shows_the_profile(program, conv_profile, tmp_path):
+    page = tmp_path / "report.html"
+    call(program, conv_profile, "-o", page)
+    shown = rendered(page, tmp_path)
+    data = json.loads(conv_profile.read_text())
+    for part in ("Where a run went", "Fix this first", "Timeline", "together", "100.0", "Environment", "conv.onnx"):
+        assert part in shown, part
+    assert shown.count("<tr data-node=") == len(data["nodes"])
+    assert shown.count("<rect ") == len(data["nodes"])
+    assert "&lt;/script&gt;&lt;b&gt;softmax" in shown
+    assert 'aria-sort="descending"' in shown
+    assert "Timeline of" in shown
+
+
+def test_sessions_are_profiled_in_python(conv_model, tmp_path):
+    session = treadle.InferenceSession(str(conv_model))
+    feeds = {"x": np.zeros((3, 8, 28, 28), np.float32)}
+    session.run(None, feeds)
+    with treadle.profile(session, peaks=False) as p:
+        for _ in range(12):
+            session.run(None, feeds)
+    session.run(None, feeds)
+    assert p.data["runs"]["recorded"] == 12
+    assert math.isclose(sum(p.where.values()), p.data["runs"]["ms"]["median"], rel_tol=0.5)
+    conv = next(node for node in p.nodes if "Conv" in node.op_type)
+    assert conv.calls == 1
+    assert conv.output_shapes[0] in {(3, 16, 14, 14), (3, 14, 14, 16)}
+    assert conv.flops >= 2 * 3 * 16 * 14 * 14 * 8 * 7  # borders take some of the nine places
+    assert conv.of_peak is None
+    assert "where a run went" in p.table(top=2)
+    for name in ("p.html", "p.json"):
+        p.save(tmp_path / name)
+    again = treadle.Profile.load(tmp_path / "p.json")
+    assert again.nodes == p.nodes
+    assert again.compare(p).verdict in {"unchanged", "cannot tell"}
+    assert "run: " in str(again.compare(p))
+
+
+def test_profiles_in_python_say_what_is_wrong(conv_model, tmp_path):
+    session = treadle.InferenceSession(str(conv_model))
+    recorder = treadle.profile(session)
+    with pytest.raises(treadle.errors.InvalidArgument, match="leave the `with` block"):
+        recorder.table()
+    with recorder:
+        pass
+    assert recorder.data["runs"]["recorded"] == 0
+    assert "peaks" in recorder.data
+    with pytest.raises(treadle.errors.InvalidArgument, match="sorted by"):
+        recorder.table(sort="colour")
+    with pytest.raises(treadle.errors.InvalidArgument, match=".html"):
+        recorder.save(tmp_path / "p.pdf")
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(treadle.errors.InvalidArgument, match="no profile"):
+        treadle.Profile.load(tmp_path / "other.json")
+
+
+@pytest.mark.skipif(SHARED_DATA is None, reason="no shared models here")
+def test_bodies_of_loops_are_counted_apart(program):
+    data = profile_of(program, pathlib.Path(SHARED_DATA) / "models/slanet_plus_loop.onnx", "--runs", 11, "--no-remedies")
+    nodes = data["nodes"]
+    loop = next(i for i, node in enumerate(nodes) if node["op"] == "Loop")
+    inside = [node for node in nodes if node.get("parent") == loop]
+    assert inside
+    assert max(node["calls"] for node in inside) > 1
+    assert "gflops" not in nodes[loop]
+    assert math.isclose(sum(part["share"] for part in data["where"]), 1, abs_tol=1e-4)
