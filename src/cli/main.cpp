@@ -1,4 +1,4 @@
-// treadle: runs, trains, inspects, checks, measures, optimises, compiles and compares ONNX models.
+// treadle: runs, trains, inspects, checks, measures, profiles, optimises, compiles and compares ONNX models.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -10,9 +10,10 @@
 int main(int argc, char** argv) {
   using namespace treadle::cli;
   CLI::App app{
-      "Treadle runs, trains, inspects, checks, measures, optimises, compiles and compares ONNX models.\n"
+      "Treadle runs, trains, inspects, checks, measures, profiles, optimises, compiles and compares ONNX models.\n"
       "  treadle run model.onnx image=cat.png --top 5\n"
       "  treadle bench model.onnx --compare onnxruntime\n"
+      "  treadle profile model.onnx -o report.html\n"
       "`treadle COMMAND --help` tells more."};
   app.set_version_flag("--version", std::string(treadle::version()));
   app.require_subcommand(1);

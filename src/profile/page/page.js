@@ -100,7 +100,7 @@ function showFixes() {
 
 const columns = [
   { key: 'name', title: 'node', text: (n) => n.name || '(unnamed)', class: 'name' }, { key: 'op', title: 'operator', text: (n) => n.op },
-  { key: 'kernelText', title: 'kernel', text: (n) => n.kernelText }, { key: 'shapes', title: 'shapes', text: (n) => n.shapes, class: 'shape' },
+  { key: 'kernelText', title: 'kernel', text: (n) => n.kernelText }, { key: 'shapes', title: 'shapes', text: (n) => n.shapes.length > 90 ? n.shapes.slice(0, 88) + '\u2026' : n.shapes, class: 'shape' },
   { key: 'calls', title: 'calls', text: (n) => n.calls === undefined ? '' : number(n.calls, n.calls % 1 ? 1 : 0), n: true },
   { key: 'median', title: 'ms', text: (n) => ms(n.ms && n.ms.median), value: (n) => n.ms && n.ms.median, n: true },
   { key: 'spread', title: '\u00b1', text: (n) => ms(n.ms && (n.ms.p90 - n.ms.p10) / 2), value: (n) => n.ms && n.ms.p90 - n.ms.p10, n: true },
