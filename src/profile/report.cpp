@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/cpu_info.h"
+#include "profile/critical_path.h"
 #include "profile/statistics.h"
 #include "treadle/profile.h"
 
@@ -75,7 +76,9 @@ class ReportBuilder {
     Json json{{"format", "treadle-profile"}, {"version", 1}};
     add_headline(json);
     judge_nodes();
+    find_critical_path();
     json["where"] = where();
+    if (path_.ms > 0) json["critical_path"] = {{"ms", rounded(path_.ms)}, {"all_nodes_ms", rounded(path_.all_ms)}, {"nodes", path_.nodes}};
     json["nodes"] = nodes();
     json["operators"] = operators();
     json["memory"] = memory();
@@ -210,6 +213,16 @@ class ReportBuilder {
     return list;
   }
 
+  // A node with bodies takes as long as all that runs in them.
+  void find_critical_path() {
+    std::vector<double> node_ms(profile_.nodes.size(), 0);
+    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // bodies stand behind their node
+      node_ms[i] += node_mean_ns(i) / 1e6;
+      if (profile_.nodes[i].parent >= 0) node_ms[static_cast<size_t>(profile_.nodes[i].parent)] += node_ms[i];
+    }
+    path_ = critical_path(profile_, node_ms);
+  }
+
   Json nodes() const {
     Json list = Json::array();
     for (size_t i = 0; i < profile_.nodes.size(); ++i) {
@@ -237,6 +250,7 @@ class ReportBuilder {
     json["calls"] = rounded(calls, 1000);
     json["ms"] = summary_json(node.self_ns);
     const double mean = node_mean_ns(i);
+    if (path_.ms > 0 && path_.slack_ms[i] >= 0) json["slack_ms"] = rounded(path_.slack_ms[i]);
     json["mean_ms"] = milliseconds(mean);
     json["share"] = rounded(wall_ns_ > 0 ? mean / wall_ns_ : 0);
     const double median = summarise(node.self_ns).median;
@@ -338,6 +352,7 @@ class ReportBuilder {
   std::vector<size_t> typical_;
   std::vector<Kind> kinds_;
   std::vector<double> bounds_ns_;  // of one call; 0: not known
+  CriticalPath path_;
   bool has_calls_ = false;
   double wall_ns_ = 0;
 };

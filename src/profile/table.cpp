@@ -112,7 +112,16 @@ std::string where_table(const Document& document) {
     table.add({part["title"], fmt::format("{:.4f}", part["ms"].get<double>()), percent(part["share"].get<double>())});
   }
   table.add({"together", fmt::format("{:.4f}", ms), percent(share)});
-  return "\n" + table.to_text();
+  std::string text = "\n" + table.to_text();
+  if (document.contains("critical_path")) {
+    const Document& path = document["critical_path"];
+    const double path_ms = path["ms"], all_ms = path["all_nodes_ms"];
+    text += fmt::format(
+        "  critical path: {} of {} nodes, {:.4f} of their {:.4f} ms; with nodes at once a run may be {:.0f} % shorter at best\n",
+        path["nodes"].size(), document.value("memory", Document::object()).value("steps", Document::array()).size(), path_ms, all_ms,
+        all_ms > 0 ? 100 * (1 - path_ms / all_ms) : 0.0);
+  }
+  return text;
 }
 
 std::string memory_table(const Document& document) {

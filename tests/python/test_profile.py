@@ -77,6 +77,10 @@ def test_parts_of_a_run_sum_to_it(conv_profile):
     nodes = sum(node["mean_ms"] for node in data["nodes"])
     assert math.isclose(sum(p["ms"] for p in data["where"] if p["id"] in kernels), nodes, rel_tol=1e-3, abs_tol=1e-5)
     assert math.isclose(sum(op["ms"] for op in data["operators"]), nodes, rel_tol=1e-3, abs_tol=1e-5)
+    # Every node waits for the one before it.
+    path = data["critical_path"]
+    assert path["nodes"] == data["memory"]["steps"]
+    assert math.isclose(path["ms"], nodes, rel_tol=1e-3, abs_tol=1e-5)
     assert data["profiler"]["events_lost"] == 0
     assert "remedies" not in data
 

@@ -79,6 +79,8 @@ function showWhere() {
   const rows = parts.map((p) => [make('span', {}, swatch(p), p.title), ms(p.ms), percent(p.share)]);
   rows.push(['together', ms(parts.reduce((s, p) => s + p.ms, 0)), percent(parts.reduce((s, p) => s + p.share, 0))]);
   $('where-table').append(table(rows, ['part', 'ms', 'of the run']));
+  const path = profile.critical_path;
+  if (path) $('where-table').append(make('p', {}, `Critical path: ${path.nodes.length} of ${plural(profile.memory.steps.length, 'node')}, ${ms(path.ms)} of their ${ms(path.all_nodes_ms)} ms. With nodes at once, a run may be ${percent(1 - path.ms / path.all_nodes_ms, 0)} shorter at best.`));
 }
 
 function showFixes() {
@@ -358,11 +360,13 @@ function showGraph() {
     const x0 = x(m), y0 = y(m) + h, x1 = x(n), y1 = y(n), bend = Math.min(60, (y1 - y0) / 2 + 4);
     root.append(svg('path', { d: `M${x0},${y0}C${x0},${y0 + bend} ${x1},${y1 - bend} ${x1},${y1}` }));
   }
+  const critical = new Set(profile.critical_path ? profile.critical_path.nodes : []);
   const heaviest = Math.max(1e-9, ...top.map((n) => n.share || 0)), short = (t, k) => t.length > k ? t.slice(0, k / 2 - 1) + '\u2026' + t.slice(-k / 2) : t;
   for (const n of top) {
     const heat = Math.sqrt((n.share || 0) / heaviest);
     const rect = svg('rect', { x: x(n) - w / 2, y: y(n), width: w, height: h, rx: 5, 'data-node': n.index, style: `fill:color-mix(in srgb, rgb(var(--heat-high)) ${Math.round(70 * heat)}%, rgb(var(--heat-low)))` });
-    rect.addEventListener('mousemove', (e) => tip(label(n), e));
+    if (critical.has(n.index)) rect.classList.add('critical');
+    rect.addEventListener('mousemove', (e) => tip(label(n) + (critical.has(n.index) ? '\non the critical path' : n.slack_ms === undefined ? '' : `\nslack ${ms(n.slack_ms)} ms`), e));
     rect.addEventListener('mouseleave', () => tip(''));
     rect.addEventListener('click', () => choose(n.index));
     const name = svg('text', { x: x(n) - w / 2 + 7, y: y(n) + 15, 'font-weight': 600 }), figures = svg('text', { x: x(n) - w / 2 + 7, y: y(n) + 29 });
