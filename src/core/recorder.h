@@ -22,7 +22,7 @@ namespace treadle {
 
 enum class RecordKind : uint8_t {
   run,      ///< a call of the session
-  node,     ///< a node's kernel
+  node,     ///< a node's kernel; of one that is bound in the run: floating-point operations, and bytes, where they are known
   chunk,    ///< a chunk of a parallel loop
   copy,     ///< arg0: bytes
   wait,     ///< for another thread, a stream or a lock

@@ -411,12 +411,24 @@ inline void Frame::check_before(size_t index) {
   if (!committed_.exchange(true, std::memory_order_relaxed)) control_.commit();
 }
 
+// Of a node that is bound in the run only the run knows what it costs.
+void Frame::record(const Instruction& instruction, uint64_t start, uint64_t end) const {
+  Cost cost;
+  if (instruction.dynamic && instruction.bodies.empty()) {
+    std::vector<Datum> operands;
+    for (int32_t slot : program_.operands(instruction)) operands.push_back(slot < 0 ? Datum() : datum_of(slot, /*shared=*/false));
+    cost = cost_of(program_, instruction, operands);
+  }
+  control_.recorder->record(instruction.record_name, RecordKind::node, start, end, static_cast<int64_t>(cost.flops),
+                            static_cast<int64_t>(cost.bytes));
+}
+
 void Frame::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
   if (control_.observer) control_.call([&] { control_.observer->before(*this, instruction); });
   const UnderWay node(control_.caller, instruction.node);
   uint64_t start = control_.recorder ? read_ticks() : 0;
   execute(instruction, evaluator);
-  if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
+  if (control_.recorder) record(instruction, start, read_ticks());
   if (control_.observer) control_.call([&] { control_.observer->after(*this, instruction); });
 }
 

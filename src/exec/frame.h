@@ -120,6 +120,7 @@ class Frame final : public Run {
   void execute(const Instruction& instruction, Evaluator& evaluator);
   void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
+  void record(const Instruction& instruction, uint64_t start, uint64_t end) const;
   void execute_cached(const Instruction& instruction);
   void check_before(size_t index);
   void release(const Instruction& instruction);

@@ -20,6 +20,27 @@ void rethrow_of_kernel() {
   }
 }
 
+Cost cost_of(const Program& program, const Instruction& instruction, std::span<const Datum> operands) {
+  const OpDef* op = instruction.node->op;
+  if (!op || !op->cost || !instruction.bodies.empty()) return {};
+  const auto slots = program.operands(instruction);
+  std::vector<Shape> shapes(slots.size());
+  std::vector<DType> dtypes(slots.size(), DType::undefined);
+  std::vector<const Shape*> pointers;
+  for (size_t k = 0; k < slots.size(); ++k) {
+    pointers.push_back(&shapes[k]);
+    if (slots[k] < 0) continue;
+    const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
+    if (!there && !program.type(slots[k]).is_static()) return {};  // a constant that has been packed has its type still
+    shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
+    dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;
+  }
+  ShapeContext context(*instruction.node);
+  context.shapes_ = pointers;
+  context.dtypes_ = dtypes;
+  return op->cost(context);
+}
+
 void rethrow_from(const Instruction& instruction, const std::string& where, const std::string& operands) {
   auto with_node = [&](Error& error) { error.add_context(describe(*instruction.node) + ", " + where, operands); };
   try {

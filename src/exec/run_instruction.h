@@ -10,6 +10,7 @@
 #include "exec/run_control.h"
 #include "exec/trace_marks.h"
 #include "graph/evaluate.h"
+#include "graph/op_def.h"
 #include "treadle/datum.h"
 #include "treadle/error.h"
 
@@ -43,6 +44,9 @@ class OperandSource {
 /// @return one value per output; undefined for an absent one.
 std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
+
+/// What an instruction costs for these operands, inputs first; nothing if its operator does not say, or one of them is no plain tensor.
+Cost cost_of(const Program& program, const Instruction& instruction, std::span<const Datum> operands);
 
 /// The error under way goes on with the node's name. Called in a catch clause.
 /// @param where     "while running", and on what.

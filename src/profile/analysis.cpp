@@ -15,6 +15,7 @@ struct Event {
   uint64_t start, end;
   int32_t node;  // -1: a wait
   int32_t thread;
+  int64_t flops, bytes;  // 0: not known
 };
 
 struct Run {
@@ -46,7 +47,9 @@ class Analysis {
       node.self_ns.assign(runs_.size(), 0);
       node.calls = 0;
     }
+    costs_.assign(profile_.nodes.size(), {});
     for (size_t r = 0; r < runs_.size(); ++r) summarise(r);
+    set_costs();
     keep_timelines();
     for (const auto& thread : recording_.threads)
       profile_.threads.push_back((thread.name.empty() ? "thread" : thread.name) + " " + std::to_string(thread.system_id));
@@ -93,7 +96,8 @@ class Analysis {
           ++profile_.events_unknown;
           continue;
         }
-        run->events.push_back({record.start, record.end, wait ? -1 : node->second, static_cast<int32_t>(thread.index)});
+        run->events.push_back(
+            {record.start, record.end, wait ? -1 : node->second, static_cast<int32_t>(thread.index), record.arg0, record.arg1});
       }
     // An outer range before the inner ones that start with it.
     for (Run& run : runs_)
@@ -117,6 +121,8 @@ class Analysis {
       ProfiledNode& node = profile_.nodes[static_cast<size_t>(event.node)];
       node.self_ns[r] += duration;
       ++node.calls;
+      costs_[static_cast<size_t>(event.node)].first += static_cast<double>(event.flops);
+      costs_[static_cast<size_t>(event.node)].second += static_cast<double>(event.bytes);
     }
     ProfiledRun result{.start_ns = recording_.to_ns(run.start), .duration_ns = ns(run.end - run.start)};
     result.events = static_cast<int64_t>(run.events.size()) + 1;
@@ -135,6 +141,16 @@ class Analysis {
       result.between_ns = ns(last - all.front().start - covered);
     }
     profile_.runs.push_back(result);
+  }
+
+  // Where only the runs knew, a call costs what calls did on average.
+  void set_costs() {
+    for (size_t i = 0; i < costs_.size(); ++i) {
+      ProfiledNode& node = profile_.nodes[i];
+      if (node.flops || node.calls == 0 || costs_[i].second <= 0) continue;
+      node.flops = costs_[i].first / static_cast<double>(node.calls);
+      node.bytes = costs_[i].second / static_cast<double>(node.calls);
+    }
   }
 
   void keep_timelines() {
@@ -158,7 +174,8 @@ class Analysis {
   const RecordNames& names_;
   const uint64_t first_ticks_;
   Profile& profile_;
-  std::vector<Run> runs_;  // by their starts
+  std::vector<Run> runs_;                         // by their starts
+  std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes of all its calls, as the runs knew them
   uint64_t longest_ = 0;
 };
 

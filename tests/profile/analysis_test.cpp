@@ -91,6 +91,16 @@ TEST(ProfileAnalysis, EarlierRunsAndForgottenGraphsAreLeftOut) {
   EXPECT_EQ(p.events_unknown, 1);
 }
 
+TEST(ProfileAnalysis, WhatOnlyTheRunsKnewIsTheMeanOfTheCalls) {
+  Record small = node(kConv, 10, 20), large = node(kConv, 20, 30);
+  small.arg0 = 100, small.arg1 = 40;
+  large.arg0 = 300, large.arg1 = 80;
+  const Profile p = analysed({{small, large, node(kBody, 30, 35), run(0, 50)}});
+  EXPECT_EQ(p.nodes[0].flops, 200);
+  EXPECT_EQ(p.nodes[0].bytes, 60);
+  EXPECT_FALSE(p.nodes[2].flops);
+}
+
 TEST(ProfileAnalysis, ARunWithoutNodesIsAllBeforeTheFirst) {
   const Profile p = analysed({{run(0, 30)}});
   EXPECT_EQ(p.runs[0].before_ns, 30);

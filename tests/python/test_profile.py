@@ -200,6 +200,8 @@ def test_the_page_shows_the_profile(program, conv_profile, tmp_path):
         assert part in shown, part
     assert shown.count("<tr data-node=") == len(data["nodes"])
     assert shown.count("<rect ") == len(data["nodes"])
+    computing = [node for node in data["nodes"] if node.get("gflops", 0) > 0.01]
+    assert 0 < shown.count("<circle ") <= len(computing)
     assert "&lt;/script&gt;&lt;b&gt;softmax" in shown
     assert 'aria-sort="descending"' in shown
     assert "Timeline of" in shown

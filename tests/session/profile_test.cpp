@@ -72,6 +72,23 @@ TEST(SessionProfile, OperationsAreThoseOfTheRunsExtents) {
   EXPECT_FALSE(find(profile, "NonZero").flops && find(profile, "NonZero").outputs.empty());
 }
 
+// A product of as many rows as the data say: bound in the run, which knows what it costs.
+TEST(SessionProfile, OperationsOfDataDependentShapesAreThoseOfTheRuns) {
+  Session session(Model::from_bytes(onnx::test::bytes_of(
+      model(graph({.nodes = {node("Compress", {"x", "keep"}, {"rows"}, {int_attribute("axis", 0)}), node("MatMul", {"rows", "w"}, {"y"})},
+                   .initializers = {},
+                   .inputs = {value_info("x", kFloat, {"n", 32}), value_info("keep", kBool, {"n"}), value_info("w", kFloat, {32, 48})},
+                   .outputs = {value_info("y", kFloat, {"m", 48})}})))));
+  std::map<std::string, Datum> feeds = product_feeds(9);
+  Tensor keep(DType::boolean, {9});
+  for (int i = 0; i < 9; ++i) keep.data<bool>()[i] = i % 3 == 0;
+  feeds["keep"] = keep;
+  session.start_profiling();
+  session.run(feeds);
+  const Profile profile = session.profile();
+  EXPECT_EQ(find(profile, "MatMul").flops, 2.0 * 3 * 32 * 48);
+}
+
 TEST(SessionProfile, StartsPausesAndForgets) {
   Session session = product_session();
   EXPECT_THROW(static_cast<void>(session.profile()), Error);

@@ -275,6 +275,44 @@ function listenToTime() {
   for (const [name, colour] of legend) $('time-legend').append(make('span', {}, make('i', { class: 'swatch', style: `background:var(${colour})` }), name));
 }
 
+const svgNs = 'http://www.w3.org/2000/svg';
+function svg(tag, attributes, text) {
+  const element = document.createElementNS(svgNs, tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+function showRoofline() {
+  const dots = nodes.filter((n) => n.flops > 0 && n.bytes > 0 && n.gflops > 0), peaks = profile.peaks;
+  if (!dots.length || !peaks || !peaks.bandwidth.length) { $('roofline').hidden = true; return; }
+  const width = 1160, height = 380, left = 62, bottom = 44, top = 12, bandwidths = [peaks.bandwidth[0], peaks.bandwidth[peaks.bandwidth.length - 1]].map((b) => b.gb_per_s);
+  const intensities = dots.map((n) => n.flops / n.bytes), rates = dots.map((n) => n.gflops);
+  const low = Math.floor(Math.log10(Math.min(...intensities, 1))), high = Math.ceil(Math.log10(Math.max(...intensities, 100)));
+  const floor = Math.floor(Math.log10(Math.max(Math.min(...rates), 0.01))), roof = Math.ceil(Math.log10(Math.max(...rates, peaks.gflops * 1.1)));
+  const x = (i) => left + (Math.log10(i) - low) / (high - low) * (width - left - 16), y = (g) => height - bottom - (Math.log10(g) - floor) / (roof - floor) * (height - bottom - top);
+  const root = svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', width: '100%', 'aria-label': `Roofline of ${plural(dots.length, 'node')}; the table of nodes has the same figures` });
+  for (let p = low; p <= high; ++p) root.append(svg('line', { x1: x(10 ** p), x2: x(10 ** p), y1: top, y2: height - bottom, class: 'grid' }), svg('text', { x: x(10 ** p), y: height - bottom + 16, 'text-anchor': 'middle' }, String(10 ** p)));
+  for (let p = floor; p <= roof; ++p) root.append(svg('line', { x1: left, x2: width - 16, y1: y(10 ** p), y2: y(10 ** p), class: 'grid' }), svg('text', { x: left - 6, y: y(10 ** p) + 4, 'text-anchor': 'end' }, String(10 ** p)));
+  root.append(svg('text', { x: (left + width) / 2, y: height - 6, 'text-anchor': 'middle' }, 'operations for each byte'), svg('text', { x: 14, y: height / 2, transform: `rotate(-90 14 ${height / 2})`, 'text-anchor': 'middle' }, 'GFLOP/s'));
+  const line = (points) => root.append(svg('polyline', { points: points.map(([i, g]) => `${x(i)},${y(Math.max(g, 10 ** floor))}`).join(' '), class: 'roof' }));
+  for (const [k, b] of bandwidths.entries()) {
+    const from = Math.max(10 ** low, 10 ** floor / b), ridge = Math.min(peaks.gflops / b, 10 ** high);
+    line([[from, from * b], [ridge, ridge * b], ...(k ? [] : [[10 ** high, peaks.gflops]])]);
+    const middle = Math.sqrt(from * ridge);
+    root.append(svg('text', { x: x(middle) + 8, y: y(middle * b) + (k ? 18 : -8), 'text-anchor': k ? 'start' : 'end' }, `${number(b, 0)} GB/s ${k ? 'from memory' : 'from caches'}`));
+  }
+  root.append(svg('text', { x: width - 20, y: y(peaks.gflops) - 6, 'text-anchor': 'end' }, `${number(peaks.gflops, 0)} GFLOP/s`));
+  for (const n of [...dots].sort((a, b) => (b.share || 0) - (a.share || 0))) {
+    if (n.gflops < 10 ** floor) continue;
+    const dot = svg('circle', { cx: x(n.flops / n.bytes), cy: y(n.gflops), r: Math.max(2.5, 44 * Math.sqrt(n.share || 0)), style: `fill:var(${colourOf(n)})`, 'data-node': n.index });
+    dot.addEventListener('mousemove', (e) => tip(label(n) + `\n${number(n.gflops)} GFLOP/s, ${number(n.flops / n.bytes, 2)} operations for each byte`, e));
+    dot.addEventListener('mouseleave', () => tip(''));
+    dot.addEventListener('click', () => choose(n.index));
+    root.append(dot);
+  }
+  $('roofline-plot').append(root);
+}
+
 const arena = { live: [], peak: 0, boxes: [] };
 function showMemory() {
   const m = profile.memory;
@@ -352,8 +390,7 @@ function showGraph() {
       layer.sort((a, b) => a.wanted - b.wanted).forEach((n, i) => { n.place = i - (layer.length - 1) / 2; });
     }
   const w = 178, h = 36, dx = 196, dy = 58, half = Math.max(...layers.map((l) => l.length)) / 2;
-  const width = Math.max(2 * half * dx + 20, 300), height = layers.length * dy + 20, svgNs = 'http://www.w3.org/2000/svg';
-  const svg = (tag, attributes) => { const e = document.createElementNS(svgNs, tag); for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v); return e; };
+  const width = Math.max(2 * half * dx + 20, 300), height = layers.length * dy + 20;
   const root = svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `Graph of ${plural(top.length, 'node')} in ${plural(layers.length, 'layer')}` });
   const x = (n) => width / 2 + n.place * dx, y = (n) => 10 + n.layer * dy;
   for (const n of top) for (const m of before.get(n)) {
@@ -399,7 +436,7 @@ function showEnvironment() {
   $('environment-table').append(table(rows));
 }
 
-showHeadline(); showWhere(); showFixes(); showNodes(); listenToTime(); loadTime(); showMemory(); showGraph(); showEnvironment();
+showHeadline(); showWhere(); showFixes(); showNodes(); showRoofline(); listenToTime(); loadTime(); showMemory(); showGraph(); showEnvironment();
 $('filter').addEventListener('input', () => { view.filter = $('filter').value; showNodes(); });
 $('group').addEventListener('change', () => { view.group = $('group').value; showNodes(); });
 $('more').addEventListener('click', () => { view.all = true; showNodes(); });
