@@ -207,6 +207,46 @@ def test_the_page_shows_the_profile(program, conv_profile, tmp_path):
     assert "Timeline of" in shown
 
 
+# What a reader does, and what the page then shows, as text at its end.
+SESSION = """<script>
+const seen = [], rows = () => [...document.querySelectorAll('#node-table tr[data-node]')];
+document.querySelector('#node-table th button').click();
+seen.push(document.querySelector('#node-table th').getAttribute('aria-sort'), rows().map((r) => r.cells[0].textContent).join(','));
+const filter = document.getElementById('filter');
+filter.value = 'SOFTMAX'; filter.dispatchEvent(new Event('input'));
+seen.push(rows().length, document.getElementById('node-count').textContent);
+filter.value = ''; filter.dispatchEvent(new Event('input'));
+const group = document.getElementById('group');
+group.value = 'op'; group.dispatchEvent(new Event('change'));
+seen.push(document.querySelectorAll('#node-table tr.group').length);
+const before = time.to - time.from;
+document.getElementById('time').dispatchEvent(new KeyboardEvent('keydown', {key: '+'}));
+seen.push((time.to - time.from) / before);
+document.querySelector('#drawing rect[data-node="1"]').dispatchEvent(new MouseEvent('click', {bubbles: true}));
+seen.push(document.querySelector('#node-table tr.chosen').dataset.node);
+const json = JSON.stringify(seen);
+document.body.append(Object.assign(document.createElement('pre'), {id: 'seen', textContent: json}));
+</script>"""
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_sorts_filters_groups_and_zooms(program, conv_profile, tmp_path):
+    page = tmp_path / "report.html"
+    call(program, conv_profile, "-o", page)
+    page.write_text(page.read_text().replace("</body>", SESSION + "</body>"))
+    shown = rendered(page, tmp_path)
+    text = shown.split('<pre id="seen">')[1].split("</pre>")[0].replace("&lt;", "<").replace("&gt;", ">")
+    order, names, found, count, groups, zoomed, chosen = json.loads(text)
+    nodes = json.loads(conv_profile.read_text())["nodes"]
+    assert order == "ascending"
+    assert sorted(names.split(",")) == sorted(node["name"] for node in nodes)
+    assert found == 1
+    assert count.startswith("1 node,")
+    assert groups == len({node["op"] for node in nodes})
+    assert zoomed == pytest.approx(0.7)
+    assert chosen == "1"
+
+
 def test_sessions_are_profiled_in_python(conv_model, tmp_path):
     session = treadle.InferenceSession(str(conv_model))
     feeds = {"x": np.zeros((3, 8, 28, 28), np.float32)}

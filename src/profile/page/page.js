@@ -301,7 +301,7 @@ function showRoofline() {
     const middle = Math.sqrt(from * ridge);
     root.append(svg('text', { x: x(middle) + 8, y: y(middle * b) + (k ? 18 : -8), 'text-anchor': k ? 'start' : 'end' }, `${number(b, 0)} GB/s ${k ? 'from memory' : 'from caches'}`));
   }
-  root.append(svg('text', { x: width - 20, y: y(peaks.gflops) - 6, 'text-anchor': 'end' }, `${number(peaks.gflops, 0)} GFLOP/s`));
+  root.append(svg('text', { x: x(Math.min(peaks.gflops / bandwidths[0], 10 ** high / 3)) + 6, y: y(peaks.gflops) - 6 }, `${number(peaks.gflops, 0)} GFLOP/s`));
   for (const n of [...dots].sort((a, b) => (b.share || 0) - (a.share || 0))) {
     if (n.gflops < 10 ** floor) continue;
     const dot = svg('circle', { cx: x(n.flops / n.bytes), cy: y(n.gflops), r: Math.max(2.5, 44 * Math.sqrt(n.share || 0)), style: `fill:var(${colourOf(n)})`, 'data-node': n.index });
@@ -345,7 +345,7 @@ function drawArena() {
   const m = profile.memory;
   if (!m || !m.buffers.length || !m.steps.length) return;
   const left = 64, bottom = 22, { context: c, width, height } = prepare($('arena'), 300);
-  const total = Math.max(m.arena_bytes, 1), sx = (width - left) / m.steps.length, sy = (height - bottom - 6) / total;
+  const total = Math.max(m.arena_bytes, 1), sx = (width - left) / m.steps.length, sy = (height - bottom - 20) / total;
   arena.boxes = [];
   for (const b of m.buffers) {
     const box = { b, x: left + b.first * sx, y: height - bottom - (b.offset + b.bytes) * sy, w: (b.last - b.first + 1) * sx, h: b.bytes * sy };
@@ -358,7 +358,7 @@ function drawArena() {
   const x = left + (arena.peak + 0.5) * sx;
   c.beginPath(); c.moveTo(x, 0); c.lineTo(x, height - bottom); c.stroke(); c.setLineDash([]);
   c.fillStyle = css('--soft'); c.textAlign = 'right';
-  c.fillText(bytes(total), left - 5, 12); c.fillText('0', left - 5, height - bottom - 4);
+  c.fillText(bytes(total), left - 5, 24); c.fillText('0', left - 5, height - bottom - 4);
   c.textAlign = 'left'; c.fillText('first node', left, height - 9); c.textAlign = 'right'; c.fillText('last node', width - 4, height - 9);
   c.textAlign = x > width - 80 ? 'right' : 'left'; c.fillText('peak', x + (x > width - 80 ? -4 : 4), 10); c.textAlign = 'left';
 }
