@@ -34,8 +34,8 @@ void make(PyStatefulRun* self, const PySession& session, const std::map<std::str
   new (self) PyStatefulRun(session, pairs, std::move(made));
 }
 
-nb::list run(PyStatefulRun& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
-             const PyRunOptions* options) {
+nb::list run_states(PyStatefulRun& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
+                    const PyRunOptions* options) {
   BufferScope scope;
   std::map<std::string, Datum> made = feeds_from_python(self.owner, feeds, &scope, self.states);
   std::vector<Datum> results;
@@ -55,7 +55,7 @@ void register_stateful_run(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<PyStatefulRun>(module, "StatefulRun", "Runs of one sequence whose states go from run to run. Of one thread at a time.")
       .def("__init__", &make, "session"_a, "pairs"_a, "initial"_a, nb::keep_alive<1, 2>())
-      .def("run", &run, "output_names"_a.none(), "input_feed"_a, "run_options"_a.none() = nb::none(),
+      .def("run", &run_states, "output_names"_a.none(), "input_feed"_a, "run_options"_a.none() = nb::none(),
            "Computes outputs (None: all that are not states) and moves the states on. After an error they are those before the run.")
       .def(
           "state",
