@@ -11,7 +11,8 @@ void Session::Impl::start_profiling() {
   std::lock_guard lock(mutex);  // programs are made under it
   if (!recorder) {
     auto made = std::make_unique<Recorder>();
-    run_record = made->intern("run");
+    // Runs under way read run_record, recorded or not: the first name of a recorder is what it is already.
+    if (made->intern("run") != run_record) throw Error(ErrorCode::internal, "a recorder whose first name is not 0");
     main->program->name_records(*made);
     for (const Entry& other : others) other.executable->program->name_records(*made);
     recorder = std::move(made);
@@ -21,8 +22,15 @@ void Session::Impl::start_profiling() {
 }
 
 void Session::start_profiling() { impl_->start_profiling(); }
-void Session::pause_profiling() { impl_->set_profiling(false); }
-void Session::resume_profiling() { impl_->set_profiling(true); }
+void Session::pause_profiling() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->set_profiling(false);
+}
+
+void Session::resume_profiling() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->set_profiling(true);
+}
 
 Profile Session::profile() const {
   Profile profile;

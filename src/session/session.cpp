@@ -323,7 +323,10 @@ std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
 
 std::string Session::end_profiling() { return impl_->end_profiling(); }
 
-int64_t Session::profiling_start_ns() const { return impl_->recorder ? impl_->recorder->collect().start_unix_ns : 0; }
+int64_t Session::profiling_start_ns() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->recorder ? impl_->recorder->collect().start_unix_ns : 0;
+}
 
 std::string_view version() { return TREADLE_VERSION; }
 
