@@ -28,7 +28,8 @@ struct Compared {
 Compared compare(const Document& before, const Document& after, double tolerance) {
   Compared result{.before_ms = before.value("median", 0.0), .after_ms = after.value("median", 0.0)};
   if (!before.contains("interval") || !after.contains("interval")) return result;
-  const double a_low = before["interval"][0], a_high = before["interval"][1], b_low = after["interval"][0], b_high = after["interval"][1];
+  const double a_low = before.at("interval").at(0), a_high = before.at("interval").at(1), b_low = after.at("interval").at(0),
+               b_high = after.at("interval").at(1);
   if (a_low <= 0) return result;
   result.relative = {b_low / a_high - 1, b_high / a_low - 1};
   if (result.relative->first >= -tolerance && result.relative->second <= tolerance)
@@ -44,8 +45,8 @@ Compared compare(const Document& before, const Document& after, double tolerance
 std::map<std::pair<std::string, int>, size_t> nodes_by_name(const Document& document) {
   std::map<std::pair<std::string, int>, size_t> result;
   std::map<std::string, int> seen;
-  for (size_t i = 0; i < document["nodes"].size(); ++i) {
-    const std::string name = document["nodes"][i].value("name", "");
+  for (size_t i = 0; i < document.at("nodes").size(); ++i) {
+    const std::string name = document.at("nodes").at(i).value("name", "");
     result[{name, seen[name]++}] = i;
   }
   return result;
@@ -60,7 +61,7 @@ struct Row {
 class Comparison {
  public:
   Comparison(const Document& before, const Document& after, double tolerance) : before_(before), after_(after), tolerance_(tolerance) {
-    run_ = compare(ms_of(before["runs"]), ms_of(after["runs"]), tolerance);
+    run_ = compare(ms_of(before.at("runs")), ms_of(after.at("runs")), tolerance);
     match();
   }
 
@@ -129,13 +130,13 @@ class Comparison {
   void match() {
     const auto before = nodes_by_name(before_), after = nodes_by_name(after_);
     for (const auto& [key, i] : before) {
-      const Document& old_node = before_["nodes"][i];
+      const Document& old_node = before_.at("nodes").at(i);
       auto found = after.find(key);
       if (found == after.end()) {
         only_before_.push_back(key.first);
         continue;
       }
-      const Document& new_node = after_["nodes"][found->second];
+      const Document& new_node = after_.at("nodes").at(found->second);
       Row row{key.first, new_node.value("op", ""), compare(ms_of(old_node), ms_of(new_node), tolerance_), {}};
       for (const char* field : {"op", "kernel", "forms"})
         if (old_node.value(field, "") != new_node.value(field, ""))
@@ -164,7 +165,7 @@ class Comparison {
     const Document a = before_.value("memory", Document::object()), b = after_.value("memory", Document::object());
     for (const auto& [field, title] :
          {std::pair{"peak_bytes", "memory, peak"}, {"arena_bytes", "arena"}, {"packed_bytes", "packed weights"}})
-      if (a.contains(field) && b.contains(field)) list.push_back({title, a[field], b[field]});
+      if (a.contains(field) && b.contains(field)) list.push_back({title, a.at(field), b.at(field)});
     return list;
   }
 
@@ -181,9 +182,12 @@ class Comparison {
 
 ProfileDifference compare_profiles(std::string_view before, std::string_view after, double tolerance, const ProfileTableOptions& options) {
   if (!(tolerance >= 0)) throw Error(ErrorCode::invalid_argument, fmt::format("a tolerance of {}", tolerance));
-  const profile::Document a = profile::parse_document(before), b = profile::parse_document(after);
-  const profile::Comparison comparison(a, b, tolerance);
-  return {comparison.run(), comparison.text(options), comparison.json().dump(2, ' ', false, profile::Document::error_handler_t::replace)};
+  return profile::reading([&] {
+    const profile::Document a = profile::parse_document(before), b = profile::parse_document(after);
+    const profile::Comparison comparison(a, b, tolerance);
+    return ProfileDifference{comparison.run(), comparison.text(options),
+                             comparison.json().dump(2, ' ', false, profile::Document::error_handler_t::replace)};
+  });
 }
 
 }  // namespace treadle

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "treadle/error.h"
-
 namespace treadle::profile {
 namespace {
 
@@ -32,7 +30,7 @@ std::string shortened(const std::string& text, size_t width) {
 std::string shape_of(const Document& operand) {
   if (!operand.contains("shape")) return "?";
   std::string text;
-  for (const auto& extent : operand["shape"]) text += (text.empty() ? "" : "x") + std::to_string(extent.get<int64_t>());
+  for (const auto& extent : operand.at("shape")) text += (text.empty() ? "" : "x") + std::to_string(extent.get<int64_t>());
   return text.empty() ? "scalar" : text;
 }
 
@@ -44,9 +42,11 @@ Document parse_document(std::string_view text) {
     throw Error(ErrorCode::invalid_argument, "this is no profile: `treadle profile MODEL --json` writes one");
   if (document.value("version", 0) != 1)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("this is a profile of version {}; this build reads version 1", document["version"].dump()));
+                fmt::format("this is a profile of version {}; this build reads version 1", document.value("version", Document()).dump()));
   if (!document.contains("nodes") || !document["nodes"].is_array() || !document.contains("runs") || !document["runs"].is_object())
     throw Error(ErrorCode::invalid_argument, "the profile lacks its nodes or runs");
+  for (const Document& node : document["nodes"])
+    if (!node.is_object()) throw Error(ErrorCode::invalid_argument, "the profile is damaged: a node is no object");
   return document;
 }
 

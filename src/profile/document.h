@@ -6,12 +6,25 @@
 #include <string_view>
 #include <vector>
 
+#include "treadle/error.h"
+
 namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
 /// @throws Error(invalid_argument) for text that is no profile, or one of another version.
 Document parse_document(std::string_view text);
+
+/// Calls read(), which takes fields of a document for what they should be.
+/// @throws Error(invalid_argument) where one is something else
+template <typename Read>
+auto reading(const Read& read) {
+  try {
+    return read();
+  } catch (const Document::exception& error) {
+    throw Error(ErrorCode::invalid_argument, std::string("the profile is damaged: ") + error.what());
+  }
+}
 
 /// "[1x64x56x56] -> [1x64x56x56]": computed inputs and outputs of a node, for people.
 std::string shapes_of(const Document& node);

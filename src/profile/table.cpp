@@ -12,42 +12,42 @@ std::string megabytes(double bytes) { return fmt::format("{:.2f} MB", bytes / 1e
 std::string percent(double part) { return fmt::format("{:.1f}", 100 * part); }
 
 std::string number(const Document& json, const char* field, const char* format = "{:.1f}") {
-  return json.contains(field) ? fmt::format(fmt::runtime(format), json[field].get<double>()) : "";
+  return json.contains(field) ? fmt::format(fmt::runtime(format), json.at(field).get<double>()) : "";
 }
 
 std::string threads_text(const Document& count) { return fmt::format("{} thread{}", count.get<int>(), count == 1 ? "" : "s"); }
 
 std::string headline(const Document& document) {
   std::string text;
-  const Document& runs = document["runs"];
+  const Document& runs = document.at("runs");
   const Document environment = document.value("environment", Document::object());
   text += fmt::format("{}  ({} recorded runs after {} to warm up", document.value("model", "session"), runs.value("recorded", 0),
                       runs.value("warmup", 0));
-  if (environment.contains("threads")) text += ", " + threads_text(environment["threads"]);
+  if (environment.contains("threads")) text += ", " + threads_text(environment.at("threads"));
   text += ")\n";
   if (runs.contains("ms"))
-    text += fmt::format("  run        median {:.3f} ms, p10 {:.3f}, p90 {:.3f}\n", runs["ms"]["median"].get<double>(),
-                        runs["ms"]["p10"].get<double>(), runs["ms"]["p90"].get<double>());
-  if (runs.contains("plain_ms")) text += fmt::format("  unrecorded median {:.3f} ms\n", runs["plain_ms"]["median"].get<double>());
+    text += fmt::format("  run        median {:.3f} ms, p10 {:.3f}, p90 {:.3f}\n", runs.at("ms").at("median").get<double>(),
+                        runs.at("ms").at("p10").get<double>(), runs.at("ms").at("p90").get<double>());
+  if (runs.contains("plain_ms")) text += fmt::format("  unrecorded median {:.3f} ms\n", runs.at("plain_ms").at("median").get<double>());
   if (runs.contains("load_ms"))
-    text += fmt::format("  load       {:.2f} ms, first run {:.3f} ms\n", runs["load_ms"].get<double>(), runs.value("first_run_ms", 0.0));
+    text += fmt::format("  load       {:.2f} ms, first run {:.3f} ms\n", runs.at("load_ms").get<double>(), runs.value("first_run_ms", 0.0));
   if (document.contains("peaks")) {
-    const Document& peaks = document["peaks"];
+    const Document& peaks = document.at("peaks");
     text += fmt::format("  machine    {}; {} reach{} {:.0f} GFLOP/s (float32)", environment.value("cpu", ""),
-                        threads_text(peaks["threads"]), peaks["threads"] == 1 ? "es" : "", peaks["gflops"].get<double>());
-    const Document& bandwidth = peaks["bandwidth"];
+                        threads_text(peaks.at("threads")), peaks.at("threads") == 1 ? "es" : "", peaks.at("gflops").get<double>());
+    const Document& bandwidth = peaks.at("bandwidth");
     if (!bandwidth.empty())
-      text += fmt::format(", {:.0f} GB/s in caches, {:.0f} GB/s in memory", bandwidth.front()["gb_per_s"].get<double>(),
-                          bandwidth.back()["gb_per_s"].get<double>());
+      text += fmt::format(", {:.0f} GB/s in caches, {:.0f} GB/s in memory", bandwidth.front().at("gb_per_s").get<double>(),
+                          bandwidth.back().at("gb_per_s").get<double>());
     text += "\n";
   }
   if (document.contains("profiler")) {
-    const Document& cost = document["profiler"];
+    const Document& cost = document.at("profiler");
     text += fmt::format("  profiler   {:.0f} ns an event, {:.0f} events a run", cost.value("ns_per_event", 0.0),
                         cost.value("events_per_run", 0.0));
     if (cost.contains("slowdown"))
-      text += cost["slowdown"].is_null() ? ", no difference from unrecorded runs beyond the noise"
-                                         : fmt::format(", {:+.1f} % on the run", 100 * cost["slowdown"].get<double>());
+      text += cost.at("slowdown").is_null() ? ", no difference from unrecorded runs beyond the noise"
+                                            : fmt::format(", {:+.1f} % on the run", 100 * cost.at("slowdown").get<double>());
     text += fmt::format(", {} lost\n", cost.value("events_lost", 0));
   }
   return text;
@@ -69,21 +69,21 @@ std::string node_table(const Document& document, const ProfileTableOptions& opti
   double rest = 0;
   bool above_peak = false;
   for (size_t k = 0; k < order.size(); ++k) {
-    const Document& node = document["nodes"][order[k]];
+    const Document& node = document.at("nodes").at(order[k]);
     if (k >= shown) {
       rest += node.value("share", 0.0);
       continue;
     }
     std::string kernel = node.value("kernel", "");
-    if (node.contains("forms")) kernel += " " + node["forms"].get<std::string>();
+    if (node.contains("forms")) kernel += " " + node.at("forms").get<std::string>();
     above_peak = above_peak || (node.value("bound", "") == "compute" && node.value("of_peak", 0.0) > 1);
     const Document ms = node.value("ms", Document::object());
     const bool timed = ms.contains("median");
     table.add({node.value("name", ""), node.value("op", ""), kernel, shapes_of(node),
-               timed ? fmt::format("{:.4f}", ms["median"].get<double>()) : "",
-               timed ? fmt::format("{:.4f}", (ms["p90"].get<double>() - ms["p10"].get<double>()) / 2) : "",
-               node.contains("share") ? percent(node["share"].get<double>()) : "", number(node, "gflops"), number(node, "gb_per_s"),
-               node.contains("of_peak") ? fmt::format("{:.0f} {}", 100 * node["of_peak"].get<double>(), node.value("bound", "")) : ""});
+               timed ? fmt::format("{:.4f}", ms.at("median").get<double>()) : "",
+               timed ? fmt::format("{:.4f}", (ms.at("p90").get<double>() - ms.at("p10").get<double>()) / 2) : "",
+               node.contains("share") ? percent(node.at("share").get<double>()) : "", number(node, "gflops"), number(node, "gb_per_s"),
+               node.contains("of_peak") ? fmt::format("{:.0f} {}", 100 * node.at("of_peak").get<double>(), node.value("bound", "")) : ""});
   }
   std::string text = "\nnodes by " + options.sort + "  (ms: median, +-: half of p10 to p90)\n" + table.to_text();
   if (shown < order.size())
@@ -107,18 +107,18 @@ std::string where_table(const Document& document) {
   TextTable table({{"where a run went"}, {"ms", true}, {"%", true}});
   double ms = 0, share = 0;
   for (const Document& part : document.value("where", Document::array())) {
-    ms += part["ms"].get<double>();
-    share += part["share"].get<double>();
-    table.add({part["title"], fmt::format("{:.4f}", part["ms"].get<double>()), percent(part["share"].get<double>())});
+    ms += part.at("ms").get<double>();
+    share += part.at("share").get<double>();
+    table.add({part.at("title"), fmt::format("{:.4f}", part.at("ms").get<double>()), percent(part.at("share").get<double>())});
   }
   table.add({"together", fmt::format("{:.4f}", ms), percent(share)});
   std::string text = "\n" + table.to_text();
   if (document.contains("critical_path")) {
-    const Document& path = document["critical_path"];
-    const double path_ms = path["ms"], all_ms = path["all_nodes_ms"];
+    const Document& path = document.at("critical_path");
+    const double path_ms = path.at("ms"), all_ms = path.at("all_nodes_ms");
     text += fmt::format(
         "  critical path: {} of {} nodes, {:.4f} of their {:.4f} ms; with nodes at once a run may be {:.0f} % shorter at best\n",
-        path["nodes"].size(), document.value("memory", Document::object()).value("steps", Document::array()).size(), path_ms, all_ms,
+        path.at("nodes").size(), document.value("memory", Document::object()).value("steps", Document::array()).size(), path_ms, all_ms,
         all_ms > 0 ? 100 * (1 - path_ms / all_ms) : 0.0);
   }
   return text;
@@ -128,14 +128,14 @@ std::string memory_table(const Document& document) {
   const Document memory = document.value("memory", Document::object());
   if (!memory.contains("classes")) return {};
   TextTable table({{"memory"}, {"now", true}, {"peak", true}});
-  for (const Document& entry : memory["classes"])
-    table.add({entry["class"], megabytes(entry["bytes"].get<double>()), megabytes(entry["peak_bytes"].get<double>())});
+  for (const Document& entry : memory.at("classes"))
+    table.add({entry.at("class"), megabytes(entry.at("bytes").get<double>()), megabytes(entry.at("peak_bytes").get<double>())});
   table.add({"all together", "", megabytes(memory.value("peak_bytes", 0.0))});
   std::string text = "\n" + table.to_text();
   if (memory.value("arena_bytes", 0.0) > 0)
-    text +=
-        fmt::format("  arena: {} planned, {} is the least possible, {} without sharing\n", megabytes(memory["arena_bytes"].get<double>()),
-                    megabytes(memory["arena_lower_bound_bytes"].get<double>()), megabytes(memory["arena_sum_bytes"].get<double>()));
+    text += fmt::format("  arena: {} planned, {} is the least possible, {} without sharing\n",
+                        megabytes(memory.at("arena_bytes").get<double>()), megabytes(memory.at("arena_lower_bound_bytes").get<double>()),
+                        megabytes(memory.at("arena_sum_bytes").get<double>()));
   return text;
 }
 
@@ -143,7 +143,7 @@ std::string remedy_list(const Document& document) {
   if (!document.contains("remedies")) return {};
   std::string text = "\nwhat helps (tried on this machine)\n";
   int count = 0;
-  for (const Document& remedy : document["remedies"]) {
+  for (const Document& remedy : document.at("remedies")) {
     text += fmt::format("  {}. {}: {:.0f} % less {}. {}\n     {}\n", ++count, remedy.value("title", ""), 100 * remedy.value("effect", 0.0),
                         remedy.value("saves", ""), remedy.value("evidence", ""), remedy.value("command", ""));
     if (count == 3) break;
@@ -156,9 +156,11 @@ std::string remedy_list(const Document& document) {
 
 std::string profile_to_table(std::string_view json, const ProfileTableOptions& options) {
   using namespace profile;
-  const Document document = parse_document(json);
-  return headline(document) + node_table(document, options) + operator_table(document, 12) + where_table(document) +
-         memory_table(document) + remedy_list(document);
+  return reading([&] {
+    const Document document = parse_document(json);
+    return headline(document) + node_table(document, options) + operator_table(document, 12) + where_table(document) +
+           memory_table(document) + remedy_list(document);
+  });
 }
 
 }  // namespace treadle

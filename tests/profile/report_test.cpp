@@ -114,6 +114,21 @@ TEST(ProfileTable, ShowsNodesByTimeAndCountsTheRest) {
   EXPECT_THROW(profile_to_table("[1, 2"), Error);
 }
 
+TEST(ProfileTable, DamagedProfilesAreErrors) {
+  Json json = known_json();
+  json["nodes"][0]["ms"]["median"] = "fast";
+  EXPECT_THROW(profile_to_table(json.dump()), Error);
+  EXPECT_THROW(compare_profiles(json.dump(), json.dump()), Error);
+  json["nodes"][0] = 7;
+  EXPECT_THROW(profile_to_table(json.dump()), Error);
+  json = known_json();
+  json["where"] = Json::array({{{"title", "part"}}});
+  EXPECT_THROW(profile_to_table(json.dump()), Error);
+  json = known_json();
+  json["memory"]["classes"] = Json::array({7});
+  EXPECT_THROW(profile_to_table(json.dump()), Error);
+}
+
 TEST(ProfileTable, ShortensNamesWithoutCuttingCharacters) {
   Profile p = known_profile();
   p.nodes[0].name = std::string(60, 'a') + "\xC3\xA4\xC3\xB6\xC3\xBC";

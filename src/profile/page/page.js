@@ -39,7 +39,7 @@ function tip(text, event) {
 }
 
 const nodes = profile.nodes;
-nodes.forEach((node, i) => { node.index = i; node.shapes = shapesOf(node); node.kernelText = [node.kernel, node.forms].filter(Boolean).join(' '); });
+nodes.forEach((node, i) => { node.index = i; node.inputs = node.inputs || []; node.outputs = node.outputs || []; node.shapes = shapesOf(node); node.kernelText = [node.kernel, node.forms].filter(Boolean).join(' '); });
 // The operators with the most time have a colour each, the others share one.
 const opColour = new Map((profile.operators || []).map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
 const colourOf = (node) => opColour.get(node.op) || '--c7';
@@ -47,11 +47,11 @@ const label = (node) => `${node.name || '(unnamed)'}  ${node.op}` + (node.ms ? `
   (node.kernelText ? `\n${node.kernelText}` : '') + (node.shapes ? `\n${node.shapes}` : '');
 
 function showHeadline() {
-  const runs = profile.runs, model = profile.model || 'session';
+  const runs = profile.runs, environment = profile.environment || {}, model = profile.model || 'session';
   $('title').textContent = model.split('/').pop();
   document.title = 'Profile of ' + model.split('/').pop();
-  $('subtitle').textContent = `${plural(runs.recorded, 'recorded run')} after ${runs.warmup} to warm up` +
-    (profile.environment.threads ? `, ${plural(profile.environment.threads, 'thread')}` : '') + (profile.environment.options ? `; ${profile.environment.options}` : '');
+  $('subtitle').textContent = `${plural(runs.recorded || 0, 'recorded run')} after ${runs.warmup || 0} to warm up` +
+    (environment.threads ? `, ${plural(environment.threads, 'thread')}` : '') + (environment.options ? `; ${environment.options}` : '');
   const figure = (value, text) => $('headline').append(make('div', { class: 'figure' }, make('b', {}, value), make('span', {}, text)));
   if (runs.ms) figure(ms(runs.ms.median) + ' ms', `a run (median); p10 ${ms(runs.ms.p10)}, p90 ${ms(runs.ms.p90)}`);
   const flops = nodes.reduce((sum, n) => sum + (n.flops || 0) * (n.calls || 0), 0);
@@ -316,7 +316,7 @@ function showRoofline() {
 const arena = { live: [], peak: 0, boxes: [] };
 function showMemory() {
   const m = profile.memory;
-  if (!m) { $('memory').hidden = true; return; }
+  if (!m || !m.steps || !m.buffers) { $('memory').hidden = true; return; }
   const rows = (m.classes || []).map((c) => [c.class, bytes(c.bytes), bytes(c.peak_bytes)]);
   rows.push(['all together', '', bytes(m.peak_bytes || 0)]);
   $('memory-table').append(table(rows, ['class', 'now', 'peak']));
@@ -343,7 +343,7 @@ function showMemory() {
 const nodeName = (step) => { const n = nodes[profile.memory.steps[step]]; return n ? n.name : String(step); };
 function drawArena() {
   const m = profile.memory;
-  if (!m || !m.buffers.length || !m.steps.length) return;
+  if (!m || !m.buffers || !m.buffers.length || !m.steps.length) return;
   const left = 64, bottom = 22, { context: c, width, height } = prepare($('arena'), 300);
   const total = Math.max(m.arena_bytes, 1), sx = (width - left) / m.steps.length, sy = (height - bottom - 20) / total;
   arena.boxes = [];
@@ -420,7 +420,7 @@ function showGraph() {
 }
 
 function showEnvironment() {
-  const e = profile.environment, cost = profile.profiler || {}, rows = [];
+  const e = profile.environment || {}, cost = profile.profiler || {}, rows = [];
   const add = (name, value) => value !== undefined && value !== '' && rows.push([name, value]);
   add('processor', e.cpu); add('CPUs that the process may use', e.usable_cpus); add('threads', e.threads); add('options', e.options); add('Treadle', e.treadle);
   if (e.unix_time) add('taken', new Date(e.unix_time * 1000).toISOString().replace('T', ' ').slice(0, 19) + ' UTC');
