@@ -153,13 +153,16 @@ void write_fused_attention(FunctionBody& b) {
   auto extent = [&](const std::string& x, int64_t axis) { return b.op("Gather", {b.op("Shape", {x}), b.ints({axis})}); };
   const std::string batch = extent(q, 0), heads = extent(q, 1), length = extent(q, 2), kv_heads = extent(k, 1), keys = extent(k, 2);
   auto concat = [&](std::vector<std::string> parts) { return b.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
-  const std::string rest = b.ints({-1}), shared = b.op("Div", {heads, kv_heads});
-  const std::string grouped = b.op("Reshape", {q, concat({batch, kv_heads, shared, length, rest})});
+  auto shaped = [&](const std::string& x, std::vector<std::string> extents) {
+    return b.op("Reshape", {x, concat(std::move(extents))}, {{"allowzero", int64_t{1}}});
+  };
+  const std::string shared = b.op("Div", {heads, kv_heads});
+  const std::string grouped = shaped(q, {batch, kv_heads, shared, length, extent(q, 3)});
   const std::string two = b.ints({2});
   const std::string k_shared = b.op("Unsqueeze", {k, two}), v_shared = b.op("Unsqueeze", {v, two});
   const std::string turned = b.op("Transpose", {k_shared}, {{"perm", std::vector<int64_t>{0, 1, 2, 4, 3}}});
   std::string scores = b.op("Mul", {b.op("MatMul", {grouped, turned}), b.number(attributes.get_float("scale", 1))});
-  scores = b.op("Reshape", {scores, concat({batch, heads, length, keys})});
+  scores = shaped(scores, {batch, heads, length, keys});
   if (b.has(3) && attributes.has("masked_value")) {
     const std::string masked = b.number(attributes.get_float("masked_value"));
     scores = attributes.get_int("mask_keeps", 1) != 0 ? b.op("Where", {b.in(3), scores, masked}) : b.op("Where", {b.in(3), masked, scores});
@@ -168,8 +171,8 @@ void write_fused_attention(FunctionBody& b) {
   }
   std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
-  p = b.op("Reshape", {p, concat({batch, kv_heads, shared, length, keys})});
-  std::string y = b.op("Reshape", {b.op("MatMul", {p, v_shared}), concat({batch, heads, length, rest})});
+  p = shaped(p, {batch, kv_heads, shared, length, keys});
+  std::string y = shaped(b.op("MatMul", {p, v_shared}), {batch, heads, length, extent(v, 3)});
   if (attributes.get_int("y_layout") == 1) y = b.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   b.give(0, y);
 }

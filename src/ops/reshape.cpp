@@ -15,11 +15,14 @@
 namespace treadle::ops {
 namespace {
 
-// The extent that stands for -1. Extents that both shapes have are taken out first: that keeps `(past + seq) * 8 / (past + seq)` exact.
-Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, size_t hole) {
-  SymbolicShape left = in, divisors;
+// The extent that stands for -1. Extents that both shapes have are taken out first: that keeps `(past + seq) * 8 / (past + seq)` exact, and
+// what is left where a copied extent is 0 in a run.
+Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, const std::vector<bool>& copied, size_t hole) {
+  SymbolicShape left, divisors;
+  for (size_t i = 0; i < in.size(); ++i)
+    if (i >= copied.size() || !copied[i]) left.push_back(in[i]);
   for (size_t i = 0; i < out.size(); ++i) {
-    if (i == hole) continue;
+    if (i == hole || copied[i]) continue;
     auto same = std::find(left.begin(), left.end(), out[i]);
     if (same != left.end() && !same->is_const(0))
       left.erase(same);
@@ -60,6 +63,7 @@ void infer_reshape(InferContext& c) {
   }
   const bool zero_is_copy = c.get_int("allowzero") == 0;
   SymbolicShape out;
+  std::vector<bool> copied(wanted->size());
   std::optional<size_t> hole;
   for (size_t i = 0; i < wanted->size(); ++i) {
     Dim extent = (*wanted)[i];
@@ -67,7 +71,7 @@ void infer_reshape(InferContext& c) {
       if (!c.has_rank(0))
         extent = c.data_dependent_dim("reshape");
       else if (static_cast<int>(i) < c.rank(0))
-        extent = c.shape(0)[i];
+        extent = c.shape(0)[i], copied[i] = true;
       else
         throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = 0 copies an extent, but the data are of rank {}", i, c.rank(0)));
     } else if (extent.is_const(-1)) {
@@ -84,7 +88,7 @@ void infer_reshape(InferContext& c) {
     out.push_back(extent);
   }
   if (hole) {
-    out[*hole] = c.has_rank(0) ? remaining_extent(c.shape(0), out, *hole) : c.data_dependent_dim("reshape");
+    out[*hole] = c.has_rank(0) ? remaining_extent(c.shape(0), out, copied, *hole) : c.data_dependent_dim("reshape");
   } else if (c.has_rank(0)) {
     const Dim have = product(c.shape(0)), want = product(out);
     if (have.is_const() && want.is_const() && have != want)

@@ -143,6 +143,47 @@ feed x [1,2,1,2] = 1 2 3 4
 )");
 }
 
+TEST(FoundGraphs, AttentionOfNoRows) {
+  expect_right(R"(
+opset 21
+input x float32 [1,1,0,1]
+t = Transpose(x) perm=[0,1,3,2]
+scores = MatMul(x, t)
+p = Softmax(scores) axis=-1
+y = MatMul(p, x)
+output y float32
+feeds
+feed x [1,1,0,1] =
+)");
+}
+
+// Only a run knows the extents: with channels innermost the image is seen as [N,1,-1,1], and N is 0.
+TEST(FoundGraphs, ConvolutionOfNoImagesBehindAnIf) {
+  expect_right(R"(
+opset 21
+input x float32 [N,1,1,3]
+input take bool []
+constant w float32 [1,1,2,3] = 0.5 1 -1 2 0.25 -2
+constant k int64 [1] = 2
+chosen = If(take) 
+  then_branch {
+    output x float32
+  }
+  else_branch {
+    t, i = TopK(x, k) axis=3 largest=0
+    output t float32
+  }
+y = Conv(chosen, w) kernel_shape=[2,3] strides=[2,1] pads=[1,1,1,1] group=1
+output y float32
+feeds
+feed x [0,1,1,3] =
+feed take [] = 0
+feeds
+feed x [2,1,1,3] = 1 2 3 -1 5 -2
+feed take [] = 0
+)");
+}
+
 // Nothing but rounding decides whether the first is 0 or 1, the second 0 or -3e-7.
 TEST(FoundGraphs, ResultsThatRoundingDecides) {
   expect_right(R"(
