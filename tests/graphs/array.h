@@ -91,6 +91,8 @@ class Noise {
         most_(seed > 60 ? 1.0 / 64 : 1),
         keeps_precision_(seed > 4 && seed % 2 == 0),
         keeps_all_(seed % 4 == 0),
+        merges_(seed > 4 && seed % 3 == 0),
+        recomputes_(seed > 4 && seed % 3 == 1),
         random_(seed) {}
   bool on() const { return on_; }
   /// Results are the nearest numbers, mostly: what remains are the errors that no arithmetic avoids.
@@ -100,13 +102,20 @@ class Noise {
   /// Whether the next operand is read as it was before it was rounded to 16 bits: in some runs some or all are, as where an implementation
   /// has float32 between two nodes.
   bool keeps_precision() { return keeps_precision_ && (keeps_all_ || random_() % 2 == 0); }
+  /// Equal nodes give equal results, as where an implementation has merged them.
+  bool merges() const { return merges_; }
+  /// A value may be computed again for each node that reads it, with other errors, as where an implementation has fused its producer
+  /// into some of them.
+  bool recomputes() const { return recomputes_; }
+  /// Whether the next operand is the second result of its producer.
+  bool takes_second() { return random_() % 2 == 0; }
   void reorder(std::vector<double>& values);
 
  private:
   bool on_ = false;
   int direction_ = 0;  // 0: either
   double least_ = 0, most_ = 1;
-  bool keeps_precision_ = false, keeps_all_ = false;
+  bool keeps_precision_ = false, keeps_all_ = false, merges_ = false, recomputes_ = false;
   std::minstd_rand random_;
 };
 

@@ -60,6 +60,8 @@ std::string attribute(const onnx::AttributeDef& a) {
   }
 }
 
+std::string name_or_dash(const std::string& name) { return name.empty() ? "-" : name; }
+
 void print(const onnx::GraphDef& graph, const std::string& indent, std::string& out) {
   for (const auto& input : graph.inputs) out += indent + "input " + input.name + " " + type(input.type) + "\n";
   for (const auto& c : graph.initializers) {
@@ -67,13 +69,8 @@ void print(const onnx::GraphDef& graph, const std::string& indent, std::string& 
     out +=
         indent + "constant " + c.name + " " + std::string(name_of(value.dtype)) + " " + dims(value.dims) + " = " + elements(value) + "\n";
   }
-  auto name = [](const std::string& s) { return s.empty() ? std::string("-") : s; };
   for (const auto& node : graph.nodes) {
-    out += indent + join(node.outputs, ", ", name) + " = " + (node.domain.empty() ? "" : node.domain + "::") + node.op_type + "(" +
-           join(node.inputs, ", ", name) + ")";
-    for (const auto& a : node.attributes)
-      if (!a.g) out += " " + a.name + "=" + attribute(a);
-    out += "\n";
+    out += indent + join(node.outputs, ", ", name_or_dash) + " = " + print_call(node) + "\n";
     for (const auto& a : node.attributes) {
       if (!a.g) continue;
       out += indent + "  " + a.name + " {\n";
@@ -290,6 +287,13 @@ onnx::AttributeDef attribute_of(std::string name, onnx::AttributeType type) {
 }
 
 }  // namespace
+
+std::string print_call(const onnx::NodeDef& node) {
+  std::string text = (node.domain.empty() ? "" : node.domain + "::") + node.op_type + "(" + join(node.inputs, ", ", name_or_dash) + ")";
+  for (const auto& a : node.attributes)
+    if (!a.g) text += " " + a.name + "=" + attribute(a);
+  return text;
+}
 
 std::string print(const Case& c) {
   std::string out = "opset " + std::to_string(c.model.opset_imports[0].version) + "\n";

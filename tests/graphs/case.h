@@ -36,6 +36,8 @@ struct Case {
 };
 
 std::string print(const Case& c);
+/// What a node computes, but for its bodies: "Split(x, c) axis=1".
+std::string print_call(const onnx::NodeDef& node);
 /// @throws std::runtime_error naming the line.
 Case parse(const std::string& text);
 inline Case clone(const Case& c) { return parse(print(c)); }

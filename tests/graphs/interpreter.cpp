@@ -1,18 +1,23 @@
 #include "tests/graphs/interpreter.h"
 
+#include <algorithm>
 #include <set>
+
+#include "tests/graphs/case.h"
 
 namespace treadle::graphs {
 
-const Value& Scope::get(const std::string& name) const {
+const Value& Scope::get(const std::string& name, bool second) const {
   for (const Scope* scope = this; scope != nullptr; scope = scope->outer_)
-    if (auto found = scope->values_.find(name); found != scope->values_.end()) return *found->second;
+    if (auto found = scope->values_.find(name); found != scope->values_.end())
+      return second && found->second.second ? *found->second.second : *found->second.first;
   throw Invalid("no value " + name);
 }
 
 Call::Call(const onnx::NodeDef& node, const Scope& scope, Noise& noise) : node_(node), scope_(scope), noise_(noise) {
   for (const std::string& input : node.inputs) {
-    inputs_.push_back(input.empty() ? nullptr : &scope.get(input));
+    const bool second = noise.recomputes() && noise.takes_second();
+    inputs_.push_back(input.empty() ? nullptr : second ? &scope.get_second(input) : &scope.get(input));
     if (inputs_.back() == nullptr || inputs_.back()->array.unrounded.empty() || !noise.keeps_precision()) continue;
     unrounded_.push_back(std::make_unique<const Value>(inputs_.back()->array.as_computed()));
     inputs_.back() = unrounded_.back().get();
@@ -110,9 +115,7 @@ bool takes_texts(const std::string& op) {
   return ops.contains(op);
 }
 
-}  // namespace
-
-void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise) {
+std::vector<Value> run(const onnx::NodeDef& node, const Scope& scope, Noise& noise) {
   for (const OperatorTable* table : {&elementwise_operators(), &movement_operators(), &reduction_operators(), &neural_operators(),
                                      &quantised_operators(), &control_operators(), &recurrent_operators(), &image_operators()}) {
     auto found = table->find(node.op_type);
@@ -122,11 +125,25 @@ void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise) {
       require(!call.has(i) || !call.value(i).array.texts() || takes_texts(node.op_type) || !call.value(i).is_tensor(), "no strings");
     std::vector<Value> outputs = found->second(call);
     require(outputs.size() >= node.outputs.size(), "more outputs are wanted than there are");
-    for (size_t i = 0; i < node.outputs.size(); ++i)
-      if (!node.outputs[i].empty()) scope.set(node.outputs[i], std::move(outputs[i]));
-    return;
+    return outputs;
   }
   throw Invalid("the interpreter has no operator " + node.op_type);
+}
+
+bool has_body(const onnx::NodeDef& node) {
+  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) { return attribute.g != nullptr; });
+}
+
+}  // namespace
+
+void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise) {
+  std::vector<Value> outputs = run(node, scope, noise), second;
+  if (noise.recomputes() && !has_body(node)) second = run(node, scope, noise);
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].empty()) continue;
+    scope.set(node.outputs[i], std::move(outputs[i]));
+    if (!second.empty()) scope.set_second(node.outputs[i], std::move(second[i]));
+  }
 }
 
 std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& noise) {
@@ -135,7 +152,18 @@ std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& n
     value.is_stored = true;
     scope.set(initializer.name, std::move(value));
   }
-  for (const onnx::NodeDef& node : graph.nodes) interpret(node, scope, noise);
+  std::map<std::string, const onnx::NodeDef*> first;  // of equal nodes
+  for (const onnx::NodeDef& node : graph.nodes) {
+    const bool merges = noise.merges() && !has_body(node);
+    const onnx::NodeDef& same = merges ? *first.emplace(print_call(node), &node).first->second : node;
+    if (&same == &node || !std::equal(same.outputs.begin(), same.outputs.end(), node.outputs.begin(), node.outputs.end(),
+                                      [](const auto& a, const auto& b) { return a.empty() == b.empty(); })) {
+      interpret(node, scope, noise);
+      continue;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (!node.outputs[i].empty()) scope.copy(node.outputs[i], same.outputs[i]);
+  }
   std::vector<Value> outputs;
   for (const onnx::ValueInfoDef& output : graph.outputs) outputs.push_back(scope.get(output.name));
   return outputs;

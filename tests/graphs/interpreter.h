@@ -19,12 +19,22 @@ class Scope {
  public:
   explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
   /// @throws Invalid
-  const Value& get(const std::string& name) const;
-  void set(const std::string& name, Value value) { values_[name] = std::make_shared<const Value>(std::move(value)); }
+  const Value& get(const std::string& name) const { return get(name, /*second=*/false); }
+  /// What a second run of the value's producer gave (Noise::recomputes), if there was one.
+  const Value& get_second(const std::string& name) const { return get(name, /*second=*/true); }
+  void set(const std::string& name, Value value) { values_[name].first = std::make_shared<const Value>(std::move(value)); }
+  void set_second(const std::string& name, Value value) { values_[name].second = std::make_shared<const Value>(std::move(value)); }
+  /// Gives `name` what `from` has.
+  void copy(const std::string& name, const std::string& from) { values_[name] = values_.at(from); }
 
  private:
+  struct Results {
+    std::shared_ptr<const Value> first, second;
+  };
+  const Value& get(const std::string& name, bool second) const;
+
   const Scope* outer_;
-  std::map<std::string, std::shared_ptr<const Value>> values_;
+  std::map<std::string, Results> values_;
 };
 
 /// One node about to be interpreted.

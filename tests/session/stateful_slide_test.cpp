@@ -155,6 +155,32 @@ TEST_F(StatefulSlide, AStateThatSomebodyHoldsStaysAsItIs) {
   }
 }
 
+// An output that is the state itself, or its bytes in another shape, is the caller's: rows may not move under it.
+TEST(StatefulSlideOfOutputs, AStateThatIsAnOutputTooStaysAsItIs) {
+  for (const bool view : {false, true}) {
+    ModelBuilder b;
+    b.input("past", {1, kHeads, -1, kWidth}).input("x", {1, kHeads, -1, kWidth});
+    b.def().graph.inputs[0].type.shape->at(2).param = "p";
+    b.output("present", {1, kHeads, -1, kWidth});
+    b.node("Concat", {"past", "x"}, {"joined"});
+    give(b, "axis", -2);
+    b.node("Identity", {"joined"}, {"present"});
+    if (view) b.node("Flatten", {"past"}, {"flat"});
+    b.output(view ? "flat" : "past", view ? std::vector<int64_t>{1, -1} : std::vector<int64_t>{1, kHeads, -1, kWidth});
+    SessionOptions options;
+    options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+    Session session(b.model(), options);
+    StatefulRun runs(session, {{"past", "present"}}, {{"past", Tensor(DType::float32, {1, kHeads, 0, kWidth})}});
+    for (int64_t rows = 0; rows < 20; ++rows) {
+      const std::vector<Datum> results = runs.run({{"x", new_rows(rows, 1)}});
+      ASSERT_EQ(results.size(), 1U);
+      for (int64_t i = 0; i < kHeads * rows * kWidth; ++i)
+        ASSERT_EQ(results[0].tensor().data<float>()[i], element(i / (kWidth * rows), i / kWidth % rows, i % kWidth))
+            << "of " << rows << " rows";
+    }
+  }
+}
+
 TEST_F(StatefulSlide, OnlyWhereTheCallerStaysUntilTheEnd) {
   RunOptions options;
   options.deadline_ms = 60'000;
