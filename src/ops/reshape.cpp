@@ -61,6 +61,9 @@ void infer_reshape(InferContext& c) {
     if (!rank) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(*rank)));
   }
+  // An extent that is never above 0 stands for another one, and which one only the run can tell: -1 and 0 differ.
+  if (std::any_of(wanted->begin(), wanted->end(), [](const Dim& extent) { return !extent.is_const() && is_nonnegative(Dim(0) - extent); }))
+    return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(wanted->size())));
   const bool zero_is_copy = c.get_int("allowzero") == 0;
   SymbolicShape out;
   std::vector<bool> copied(wanted->size());

@@ -49,6 +49,11 @@ void check_rank(size_t rank) {
     throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
 }
 
+[[noreturn]] void refuse_window(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("a window that spans {} does not fit into an extent of {} with pads {} and {}",
+                                                       to_string(reach), to_string(extent), pads.begin[axis], pads.end[axis]));
+}
+
 }  // namespace
 
 std::array<int64_t, 3> spatial_ints(const Attributes& attributes, std::string_view name, size_t rank, int64_t otherwise) {
@@ -81,9 +86,7 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
     }
     const Dim reach = (kernel[i] - 1) * dilations[i] + 1;
     const Dim room = in[i] + pads.begin[i] + pads.end[i] - reach;
-    if (room.is_const() && room.value() < 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("a window that spans {} does not fit into an extent of {} with pads {} and {}",
-                                                           to_string(reach), to_string(in[i]), pads.begin[i], pads.end[i]));
+    if (room.is_const() && room.value() < 0) refuse_window(reach, in[i], pads, i);
     if (!ceil_mode || strides[i] == 1) {
       out.push_back(floor_div(room, strides[i]) + 1);
     } else {
@@ -108,6 +111,10 @@ kernels::Window bind_window(const Attributes& attributes, std::span<const int64_
       pads.begin[i] = auto_pad == AutoPad::same_upper ? total / 2 : total - total / 2;
       pads.end[i] = total - pads.begin[i];
     }
+  }
+  for (size_t i = 0; i < rank && (auto_pad == AutoPad::notset || auto_pad == AutoPad::valid); ++i) {
+    const int64_t reach = (kernel[i] - 1) * dilations[i] + 1;
+    if (in[i] + pads.begin[i] + pads.end[i] < reach) refuse_window(reach, in[i], pads, i);
   }
   int64_t both[6];
   std::copy_n(pads.begin, rank, both), std::copy_n(pads.end, rank, both + rank);

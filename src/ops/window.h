@@ -18,6 +18,7 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
 
 /// The window of a bound node, pads of auto_pad worked out.
 /// @param in, out  spatial extents
+/// @throws Error(invalid_argument) for windows that do not fit into the input, whose extents only the run could tell.
 kernels::Window bind_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
                             std::span<const int64_t> kernel);
 

@@ -202,6 +202,31 @@ feed x [] = 5.059406280517578
 )");
 }
 
+// The shape is -1 or 0 by the run.
+TEST(FoundGraphs, ReshapeToAComputedNegativeExtent) {
+  expect_right(R"(
+opset 21
+input x0 float32 [1,N]
+input x int64 [M]
+constant one int64 [1] = 1
+constant two int64 [1] = 2
+constant minus int64 [] = -1
+shape = Shape(x0)
+n = Gather(shape, one) axis=0
+odd = Mod(n, two)
+wanted = Mul(odd, minus)
+flat = Reshape(x, wanted)
+y = Neg(flat)
+output y int64
+feeds
+feed x [2] = 3 6
+feed x0 [1,1] = 1.5
+feeds
+feed x [4] = 3 6 4 5
+feed x0 [1,2] = 1.5 2.5
+)");
+}
+
 TEST(FoundGraphs, OutputThatIsAViewOfWhatWasWrittenOver) {
   expect_right(R"(
 opset 21
