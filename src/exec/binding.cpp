@@ -195,7 +195,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
 void Binding::bind_all(ThreadPool* pool) {
   pack_ahead(max_threads_, pool);
   for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads_);
-  program_.charge_shared_packed();
+  program_.weights().charge_shared();
   for (size_t b = 0; b < sizes_.size(); ++b)
     if (program_.buffers()[b].slot >= 0) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
@@ -211,7 +211,7 @@ void Binding::bind_again() {
     bind_instruction(*instruction, max_threads_);
     may_have_packed |= instruction->packed_is_shared;
   }
-  if (may_have_packed) program_.charge_shared_packed();
+  if (may_have_packed) program_.weights().charge_shared();
   for (size_t b : varying_buffers_) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 

@@ -3,23 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
-#include <optional>
 #include <set>
 #include <unordered_map>
 
-#include "core/allocation.h"
 #include "core/checked.h"
-#include "core/file.h"
 #include "core/recorder.h"
-#include "core/thread_pool.h"
 #include "exec/binding.h"
 #include "exec/byte_sharing.h"
 #include "exec/frame.h"
 #include "exec/node_order.h"
 #include "exec/parallel_plan.h"
 #include "exec/program.h"
-#include "exec/shared_packed.h"
 #include "exec/verify_plan.h"
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
@@ -46,7 +40,7 @@ class Lowering {
       try {
         lower(graph_.node(id));
       } catch (Error& error) {
-        note(error, graph_.node(id), missing);
+        note_missing(error, graph_, graph_.node(id), missing);
       }
     }
     if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
@@ -56,8 +50,7 @@ class Lowering {
     find_preallocated();
     make_patches();
     collect_expressions();
-    pack();
-    place_constants();
+    p_.weights_.place(p_, p_.instructions_, options_);
     bool yields = std::any_of(p_.instructions_.begin(), p_.instructions_.end(), [](const Instruction& i) { return i.is_yield; });
     if (options_.parallel && !yields && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.commit_from_ = p_.instructions_.size();
@@ -135,168 +128,6 @@ class Lowering {
     }
   }
 
-  // What this build lacks is listed for all nodes; anything else ends the lowering.
-  void note(Error& error, const Node& node, std::string& missing) {
-    error.add_context(describe(node), describe_operands(graph_, node));
-    if (error.code() != ErrorCode::not_implemented) throw error;
-    missing += (missing.empty() ? "" : "\n") + std::string(error.what());
-  }
-
-  // Weights are packed side by side, the largest first, and the pages of the file that they came from are given back one by one, so that
-  // a model is in memory once, not twice.
-  void pack() {
-    struct Task {
-      Instruction* instruction;
-      size_t size_bytes = 0;
-      size_t foreign_bytes = 0;  // of the packed copy, not from Storage
-      std::optional<Error> error;
-    };
-    std::vector<Task> tasks;
-    for (Instruction& instruction : p_.instructions_) {
-      if (!instruction.kernel || !instruction.kernel->create) continue;
-      Task task{&instruction};
-      for (ValueId input : instruction.node->inputs)
-        if (const Tensor* constant = graph_.stored_tensor(input)) task.size_bytes += constant->size_bytes();
-      tasks.push_back(std::move(task));
-    }
-    std::vector<std::atomic<int64_t>> readers;
-    if (options_.release_packed) readers = count_readers();
-    std::vector<size_t> order(tasks.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tasks[a].size_bytes > tasks[b].size_bytes; });
-    size_t total_bytes = 0;
-    for (const Task& task : tasks) total_bytes += task.size_bytes;
-    ThreadPool* pool = total_bytes < kLittleToPack ? nullptr : options_.pool;
-    parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        Task& task = tasks[order[static_cast<size_t>(i)]];
-        AllocationScope scope(options_.memory, MemoryClass::packed);  // the thread is one of the pool's
-        const Node& node = *task.instruction->node;
-        try {
-          const bool restored = restore(*task.instruction, task.foreign_bytes);
-          if (!restored) create(*task.instruction, task.foreign_bytes);
-          for (size_t k = 0; k < node.inputs.size() && k < 32; ++k) {
-            if ((task.instruction->kernel->packs >> k & 1U) == 0) continue;
-            const Tensor* constant = graph_.stored_tensor(node.inputs[k]);
-            if (!constant) continue;
-            if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // else they are the packed form's own
-            if (!readers.empty() && --readers[static_cast<size_t>(slot_of(node.inputs[k]))] == 0)
-              options_.release_packed->value(node.inputs[k]).constant = Datum();
-          }
-        } catch (const Error& error) {
-          task.error = error;
-        }
-      }
-    });
-    std::string missing;
-    for (const Task& task : tasks) {
-      p_.foreign_packed_bytes_ += task.foreign_bytes;
-      if (task.instruction->packed_is_shared) p_.shared_packed_.push_back(task.instruction->packed.get());
-    }
-    std::sort(p_.shared_packed_.begin(), p_.shared_packed_.end());  // two nodes may have the same weights
-    p_.shared_packed_.erase(std::unique(p_.shared_packed_.begin(), p_.shared_packed_.end()), p_.shared_packed_.end());
-    if (options_.memory) p_.shared_charge_.account = options_.memory->account;
-    p_.charge_shared_packed();
-    for (Task& task : tasks)
-      if (task.error) note(*task.error, *task.instruction->node, missing);
-    if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
-  }
-
-  // From the file of a compiled model, if it has the node's state.
-  bool restore(Instruction& instruction, size_t& foreign_bytes) const {
-    if (!options_.restored) return false;
-    auto stored = options_.restored->find(instruction.node);
-    if (stored == options_.restored->end()) return false;
-    const KernelDef& kernel = *instruction.kernel;
-    const CreateContext context(graph_, *instruction.node);
-    if (kernel.restore && kernel.name == stored->second.kernel) instruction.packed = kernel.restore(context, stored->second.parts);
-    if (!instruction.packed)
-      throw Error(ErrorCode::invalid_model,
-                  fmt::format("what the compiled model has for the kernel \"{}\" does not fit it", stored->second.kernel));
-    foreign_bytes = instruction.packed->size_bytes();
-    return true;
-  }
-
-  // What is bound in the run packs in the run, where its allocations are the run's: such nodes keep a state of their own.
-  void create(Instruction& instruction, size_t& foreign_bytes) const {
-    if (options_.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph_, *instruction.node, *instruction.kernel);
-    instruction.packed_is_shared = instruction.packed != nullptr;
-    if (instruction.packed_is_shared) return;
-    const size_t before = AllocationScope::allocated_bytes();
-    instruction.packed = instruction.kernel->create(CreateContext(graph_, *instruction.node));
-    const size_t made = AllocationScope::allocated_bytes() - before;
-    if (instruction.packed) foreign_bytes = instruction.packed->size_bytes() - std::min(made, instruction.packed->size_bytes());
-  }
-
-  // Per slot: operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
-  std::vector<std::atomic<int64_t>> count_readers() {
-    constexpr int64_t kNever = int64_t{1} << 32;
-    std::vector<std::atomic<int64_t>> readers(p_.slots_.size());
-    for (const Instruction& instruction : p_.instructions_) {
-      const auto operands = p_.operands(instruction);
-      for (size_t k = 0; k < operands.size(); ++k) {
-        if (operands[k] < 0) continue;
-        bool packs = instruction.kernel && instruction.kernel->create && k < 32 && instruction.kernel->packs >> k & 1U;
-        if (options_.keep_for_file) packs = packs && instruction.kernel->restore;
-        // What is bound in the run asks for the shape of the value, which the constant has.
-        readers[static_cast<size_t>(slot(operands[k]).root)] += packs && !instruction.dynamic ? 1 : kNever;
-      }
-    }
-    for (int32_t output : p_.output_slots_) readers[static_cast<size_t>(slot(output).root)] += kNever;
-    return readers;
-  }
-
-  // Constants as a run reads them: those at odd addresses are moved, unless all of their readers have packed copies.
-  void place_constants() {
-    std::vector<bool> is_read(p_.slots_.size());
-    for (const Instruction& instruction : p_.instructions_) {
-      auto operands = p_.operands(instruction);
-      for (size_t k = 0; k < operands.size(); ++k)
-        if (operands[k] >= 0 && !(instruction.kernel && k < 32 && instruction.kernel->packs >> k & 1U))
-          is_read[static_cast<size_t>(slot(operands[k]).root)] = true;
-    }
-    p_.constants_.resize(p_.slots_.size());
-    for (size_t s = 0; s < p_.slots_.size(); ++s) {
-      const Slot& constant = p_.slots_[s];
-      if (constant.placement != Placement::constant || constant.root != static_cast<int32_t>(s)) continue;
-      const Tensor* tensor = graph_.stored_tensor(constant.value);
-      if (!tensor || is_aligned(*tensor) || !is_read[s]) {
-        p_.constants_[s] = graph_.value(constant.value).constant;
-        // What the passes made for this session alone: the model's own memory is shared as the model was read.
-        if (tensor && is_read[s] && options_.share_weights && options_.release_packed && options_.memory &&
-            account_of(tensor->storage()) == options_.memory->account.get()) {
-          p_.constants_[s] = share_own(*tensor);
-          options_.release_packed->value(constant.value).constant = p_.constants_[s];
-          tensor = &p_.constants_[s].tensor();
-        }
-        // One element in all places stands in for what only a compiled model's packed form has.
-        const bool in_memory =
-            tensor && (is_read[s] || (tensor->is_contiguous() && !drop_mapped_pages(tensor->raw(), tensor->size_bytes())));
-        if (in_memory && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
-        continue;
-      }
-      p_.constants_[s] = options_.share_weights ? share(*tensor) : tensor->clone();
-      if (!account_of(p_.constants_[s].tensor().storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();  // the process's copy
-      const bool given_back = drop_mapped_pages(tensor->raw(), tensor->size_bytes());
-      if (!given_back && !account_of(tensor->storage())) p_.foreign_constant_bytes_ += tensor->size_bytes();
-    }
-  }
-
-  static Tensor share(const Tensor& tensor) {
-    if (tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous()) return tensor.clone();
-    return Tensor(tensor.dtype(), tensor.shape(), shared_copy({tensor.raw(), tensor.size_bytes()}));
-  }
-
-  // What only this session has yet is the process's from now on; a copy of a large table would be in memory beside it.
-  static Tensor share_own(const Tensor& tensor) {
-    const std::shared_ptr<Storage>& storage = tensor.storage();
-    const bool is_whole = storage->data() == tensor.raw() && storage->size_bytes() == tensor.size_bytes();
-    if (!is_whole || tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous())
-      return share(tensor);
-    hand_over(storage);
-    return Tensor(tensor.dtype(), tensor.shape(), share_storage(storage));
-  }
-
   // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
   void mark_output(int32_t index) {
     slot(index).is_output = true;
@@ -332,8 +163,7 @@ class Lowering {
         if (options_.release_packed) options.release_packed = body.graph.get();
         made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
         made.bodies.back()->is_body_ = true;
-        p_.foreign_constant_bytes_ += made.bodies.back()->foreign_constant_bytes_;
-        p_.foreign_packed_bytes_ += made.bodies.back()->foreign_packed_bytes_;
+        p_.weights_.add_body(made.bodies.back()->weights_);
       }
     } else {
       made.kernel = &select_kernel(graph_, node);
@@ -559,7 +389,6 @@ class Lowering {
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
-  static constexpr size_t kLittleToPack = 65'536;  // bytes that the caller packs before another thread is awake
   std::vector<int32_t> slot_of_value_;
   std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
   std::set<int32_t> available_;  // symbols whose values a run knows when it starts
@@ -572,19 +401,6 @@ Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& optio
 }
 
 Program::~Program() = default;
-
-void Program::charge_shared_packed() const {
-  auto& [account, charged_bytes] = shared_charge_;
-  if (!account || shared_packed_.empty()) return;
-  size_t bytes = 0;
-  for (const PackedState* state : shared_packed_) bytes += state->size_bytes();
-  for (size_t charged = charged_bytes; charged < bytes;) {
-    const size_t grown = bytes - charged;
-    account->charge(MemoryClass::packed, grown);
-    if (charged_bytes.compare_exchange_strong(charged, bytes)) return;
-    account->discharge(MemoryClass::packed, grown);  // another run was faster
-  }
-}
 
 void Program::name_records(Recorder& recorder) {
   for (Instruction& instruction : instructions_) {

@@ -92,7 +92,7 @@ class ParallelRun final : public TaskSource {
   bool stopped() const { return failed_.load() || interrupted_.load(); }
 
   // Another memory limit holds now: what is under way ends, and nothing else begins.
-  bool limit_changed() const { return limited_ && control_.pass->generation() != frame_.limit_generation_; }
+  bool limit_changed() const { return limited_ && frame_.is_limit_outdated(); }
 
   // Everything before the last node that has run, in the arena as it is; the rest goes node by node, as any run that follows its limit.
   void go_on_in_order() {
@@ -103,11 +103,11 @@ class ParallelRun final : public TaskSource {
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     for (size_t i = 0; i < end; ++i) {
       if (state_.done[i]) continue;
-      frame_.execute_one(instructions[i], i, worker->evaluator, turn);
+      frame_.run_one(instructions[i], i, worker->evaluator, turn);
       release(static_cast<int32_t>(i));
     }
     give_back(std::move(worker));
-    frame_.pc_ = end;
+    frame_.go_on_from(end);
     frame_.advance();
   }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
@@ -198,7 +198,7 @@ class ParallelRun final : public TaskSource {
       const Instruction& instruction = instructions[static_cast<size_t>(index)];
       try {
         if (!instruction.dynamic || !instruction.kernel || !is_custom_op(*instruction.node->op))
-          frame_.execute_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
+          frame_.run_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
         else if (!execute_custom(instruction, index, turn))
           continue;
       } catch (...) {
@@ -241,7 +241,7 @@ class ParallelRun final : public TaskSource {
                         .pool = control_.pool,
                         .run_id = control_.run_id};
       for (int32_t slot : operands.first(instruction.num_inputs))
-        node.inputs.push_back(slot < 0 ? Datum() : frame_.datum_of(slot, /*shared=*/true));
+        node.inputs.push_back(slot < 0 ? Datum() : frame_.state().value(slot, /*shared=*/true));
       for (int32_t slot : operands.subspan(instruction.num_inputs))
         node.output_dtypes.push_back(slot < 0 ? DType::undefined : frame_.program().slots()[static_cast<size_t>(slot)].dtype);
       node.stop_requested = [this] { return failed_.load() || control_.stopping(); };
@@ -278,7 +278,7 @@ class ParallelRun final : public TaskSource {
   void take(const Instruction& instruction, std::vector<Datum> outputs, uint64_t start) {
     const auto slots = frame_.program().operands(instruction).subspan(instruction.num_inputs);
     for (size_t i = 0; i < slots.size(); ++i)
-      if (slots[i] >= 0) frame_.hold(slots[i], std::move(outputs[i]));
+      if (slots[i] >= 0) frame_.state().hold(slots[i], std::move(outputs[i]));
     if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
     if (control_.observer) control_.call([&] { control_.observer->after(frame_, instruction); });
   }
@@ -341,7 +341,7 @@ class ParallelRun final : public TaskSource {
   void release(int32_t index) {
     const uint32_t last = plan_.first_touch[static_cast<size_t>(index) + 1];
     for (uint32_t k = plan_.first_touch[static_cast<size_t>(index)]; k < last; ++k)
-      if (count_down(plan_.touches[k].counter)) frame_.drop(plan_.touches[k].slot);
+      if (count_down(plan_.touches[k].counter)) frame_.state().drop(plan_.touches[k].slot);
   }
 
   void fail(std::exception_ptr error) {
@@ -390,10 +390,6 @@ bool worth_parallel(const Program& program, const Binding& binding, const RunCon
 ParallelState& Frame::parallel_state() {
   if (!parallel_state_) parallel_state_ = std::make_unique<ParallelState>(*program_.parallel(), program_.instructions().size(), 1);
   return *parallel_state_;
-}
-
-Frame::~Frame() {
-  if (binding_) program_.bindings().let_go(std::move(binding_));
 }
 
 }  // namespace treadle::exec

@@ -168,7 +168,7 @@ void PlacedRun::resume(std::span<const Datum> values) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the Yield \"{}\": {} is handed in for \"{}\", which is {}", instruction.node->name, describe(values[i]),
                               program_.name(outputs[i]), to_string(program_.type(outputs[i]))));
-    frame_.put(outputs[i], values[i].tensor().contiguous());  // checks the shape
+    frame_.state().put(outputs[i], values[i].tensor().contiguous());  // checks the shape
     hold(at[instruction.num_inputs + i], frame_.value(outputs[i]));
   }
   const int32_t stopped = plan_.bulks[next_].front();
@@ -440,7 +440,7 @@ void PlacedRun::take_up(const StreamPlan::Step& step) {
     // What is handed out by the host's frame, and what observers look at.
     if (control_.observer ||
         (location(at[i]).device == DevicePlacement::kHost && slot_info(location(at[i]).slot).is_output && instruction.dynamic))
-      frame_.put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
+      frame_.state().put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
   }
   if (control_.observer) control_.call([&] { control_.observer->after(frame_, instruction); });
 }
@@ -461,7 +461,7 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {}, "keep");
   // An output of a node that is bound in the run gets its memory here, not from the frame.
-  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined()) frame_.put(to.slot, target);
+  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined()) frame_.state().put(to.slot, target);
 }
 
 }  // namespace treadle::exec

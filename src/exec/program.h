@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "exec/extents.h"
+#include "exec/program_weights.h"
 #include "graph/graph.h"
 #include "graph/kernel.h"
-#include "treadle/allocator.h"
 
 namespace treadle {
 class Recorder;
@@ -119,7 +119,7 @@ class Program {
   std::span<const Slot> slots() const { return slots_; }
   const Type& type(int32_t slot) const { return graph_->type(slots_[static_cast<size_t>(slot)].value); }
   /// A constant as a run reads it (of a root slot: views have its elements).
-  const Datum& constant(int32_t slot) const { return constants_[static_cast<size_t>(slot)]; }
+  const Datum& constant(int32_t slot) const { return weights_.constant(slot); }
   const std::string& name(int32_t slot) const { return graph_->value(slots_[static_cast<size_t>(slot)].value).name; }
   std::span<const int32_t> input_slots() const { return input_slots_; }
   std::span<const int32_t> output_slots() const { return output_slots_; }
@@ -142,13 +142,7 @@ class Program {
   void name_records(Recorder& recorder);
   /// A body of If, Loop or Scan: its outputs stay with the run around it.
   bool is_body() const { return is_body_; }
-  /// What no account was charged with while the program was made: constants that stay in memory (the model's), and packed copies that
-  /// did not come from Storage::allocate(). Bodies included.
-  size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
-  size_t foreign_packed_bytes() const { return foreign_packed_bytes_; }
-  /// Charges the program's account with what packed weights that it shares have grown by since the last call. Thread-safe.
-  /// @throws Error(resource_exhausted) as MemoryAccount::charge().
-  void charge_shared_packed() const;
+  const ProgramWeights& weights() const { return weights_; }
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -197,7 +191,7 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<int32_t> operands_;
   std::vector<Slot> slots_;
-  std::vector<Datum> constants_;  // per slot
+  ProgramWeights weights_;
   std::vector<int32_t> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
@@ -214,16 +208,6 @@ class Program {
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
   size_t commit_from_ = 0;
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
-  size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
-  std::vector<const PackedState*> shared_packed_;  // each once
-  struct SharedCharge {
-    std::shared_ptr<MemoryAccount> account;  // null: nobody is charged
-    std::atomic<size_t> size_bytes{0};
-    ~SharedCharge() {
-      if (account) account->discharge(MemoryClass::packed, size_bytes);
-    }
-  };
-  mutable SharedCharge shared_charge_;
 };
 
 }  // namespace treadle::exec

@@ -181,8 +181,8 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   auto made = make_main();
   if (recorder) recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
   main = std::move(made);
-  weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->foreign_constant_bytes());
-  weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->foreign_packed_bytes());
+  weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->weights().foreign_constant_bytes());
+  weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->weights().foreign_packed_bytes());
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
   keep_limits([this] { trim(); });

@@ -164,9 +164,9 @@ TEST(Recompute, FollowsTheNodesOwnRule) {
     std::vector<Datum> outputs(1);
     frame.take_outputs(outputs);
     testing::expect_same_bits(outputs, expected);
-    ASSERT_NE(frame.budget(), nullptr);
-    recomputed[rule] = frame.budget()->num_recomputed;
-    spilled[rule] = frame.budget()->spilled_bytes;
+    ASSERT_NE(frame.state().budget(), nullptr);
+    recomputed[rule] = frame.state().budget()->num_recomputed;
+    spilled[rule] = frame.state().budget()->spilled_bytes;
   }
   EXPECT_EQ(recomputed["never"], 0U);
   EXPECT_GT(spilled["never"], 0U);
@@ -201,7 +201,7 @@ TEST(NodeOrder, WithLittleRoomIsTheOneThatMovesLess) {
         frame.take_outputs(outputs);
         SCOPED_TRACE(std::to_string(seed) + (free ? ", any order, " : ", its own order, ") + std::to_string(part));
         testing::expect_same_bits(outputs, expected);
-        const exec::BudgetedPlan* plan = frame.budget();
+        const exec::BudgetedPlan* plan = frame.state().budget().get();
         costs[free] = plan ? plan->cost_ns : 0;
         if (free && plan && !plan->order.empty()) {
           ++reordered;

@@ -1,0 +1,89 @@
+#include "exec/feed_binder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+// Nodes that read it are bound in the run, so that its extents bind no symbols.
+void check_sparse_feed(const Program& program, int32_t slot, const Datum& feed) {
+  const Type& type = program.type(slot);
+  const SparseTensor& sparse = feed.sparse_tensor();
+  if (sparse.values.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
+  if (!type.shape) return;
+  if (static_cast<int>(type.shape->size()) != sparse.dense_shape.rank()) refuse_feed(program, slot, feed, "another rank");
+  for (int axis = 0; axis < sparse.dense_shape.rank(); ++axis) {
+    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    if (dim.is_const() && dim.value() != sparse.dense_shape[axis])
+      refuse_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, sparse.dense_shape[axis], dim.value()));
+  }
+}
+
+}  // namespace
+
+void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum),
+                                                       to_string(program.type(slot))));
+}
+
+std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, RunState& state) {
+  const Program& program = state.program();
+  const auto inputs = program.input_slots();
+  if (feeds.size() != inputs.size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
+  std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
+  std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
+  for (size_t i = 0; i < inputs.size(); ++i) state.set_feed(inputs[i], checked(program, inputs[i], feeds[i]));
+  return symbol_values_;
+}
+
+// The feed as the run takes it: contiguous.
+Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& feed) {
+  const Type& type = program.type(slot);
+  if (!feed.defined()) refuse_feed(program, slot, feed, "it is missing");
+  if (!feed.is_tensor() || !type.is_tensor()) {
+    if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind) refuse_feed(program, slot, feed, "another kind of value");
+    if (type.kind == Type::Kind::sparse_tensor) check_sparse_feed(program, slot, feed);
+    return feed;
+  }
+  const Tensor& tensor = feed.tensor();
+  if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
+  // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.
+  if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1)
+    return tensor.contiguous().reshaped(Shape{});
+  if (type.shape) {
+    if (static_cast<int>(type.shape->size()) != tensor.shape().rank()) refuse_feed(program, slot, feed, "another rank");
+    for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+      const Dim& dim = (*type.shape)[axis];
+      const int64_t extent = tensor.shape()[static_cast<int>(axis)];
+      if (dim.is_const()) {
+        if (dim.value() != extent) refuse_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, extent, dim.value()));
+      } else if (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) {
+        int64_t& known = symbol_values_[static_cast<size_t>(dim.expr()->index)];
+        if (known >= 0 && known != extent)
+          refuse_feed(program, slot, feed,
+                      fmt::format("axis {} is {}, but the symbol {} is {} in another input", axis, extent, to_string(dim), known));
+        known = extent;
+      }
+    }
+  }
+  return tensor.is_contiguous() ? feed : Datum(tensor.contiguous());
+}
+
+void FeedBinder::point_at_feeds(RunState& state) {
+  const Program& program = state.program();
+  for (int32_t slot : program.input_slots()) {
+    const Slot& info = program.slots()[static_cast<size_t>(slot)];
+    const Datum& feed = state.held(slot);
+    if (info.placement == Placement::known || !feed.is_tensor()) continue;
+    if (info.static_shape && feed.tensor().shape() != state.binding().shape(slot))
+      refuse_feed(program, slot, feed, "another shape than " + to_string(state.binding().shape(slot)));
+    state.point_at(slot, feed.tensor());
+  }
+}
+
+}  // namespace treadle::exec

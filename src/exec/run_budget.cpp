@@ -1,0 +1,206 @@
+#include "exec/run_budget.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "exec/budget.h"
+#include "exec/run_instruction.h"
+#include "exec/run_memory.h"
+#include "memory/spill_file.h"
+#include "sharing/job_table.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+  for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
+    if (stay.first <= step && step <= stay.last) return &stay;
+  return nullptr;
+}
+
+size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
+
+}  // namespace
+
+RunBudget::RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control)
+    : state_(state), outputs_(outputs), control_(control) {}
+
+RunBudget::~RunBudget() = default;
+
+std::unique_lock<std::mutex> RunBudget::begin() {
+  moved_before_ = kNeverMoved;
+  choose(/*begins=*/true);
+  return wait_for_room(/*begins=*/true, [&] { return make_room(); });
+}
+
+void RunBudget::begin_without_limit() {
+  capped_ = false;
+  if (state_.budget()) state_.set_budget(nullptr);
+}
+
+bool RunBudget::is_outdated() const { return control_.pass->generation() != limit_generation_; }
+
+size_t RunBudget::instruction_at(size_t step) const { return state_.budget() ? state_.budget()->instruction_at(step) : step; }
+
+// @param begins  false: some nodes have run already, in the order of the present plan.
+void RunBudget::choose(bool begins) {
+  limit_generation_ = control_.pass->generation();
+  const Program& program = state_.program();
+  const Binding& binding = state_.binding();
+  const size_t outputs = outputs_.bytes_to_allocate(), arena = rounded(binding.offsets().arena_bytes);
+  const auto is_lent = [&](size_t input) {
+    const Datum& feed = state_.held(program.input_slots()[input]);
+    return feed.is_tensor() && feed.tensor().storage()->lent();
+  };
+  std::shared_ptr<const BudgetedPlan> plan;
+  capped_ = control_.pass->arena_capacity(outputs) != SIZE_MAX;
+  RunMemory beside;
+  if (capped_) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/program.parallel() != nullptr);
+  later_bytes_ = beside.possible_bytes;
+  // Where an output is bound to memory that a feed lies in, the planner knows which nodes may be meant by the bytes that they have; parts
+  // of a feed it would not find.
+  OrderChoice order{.free = begins && control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
+  if (!begins && state_.budget()) order.fixed = state_.budget()->order;
+  // Offsets for the program's own order are of no use in another one.
+  if (arena > control_.pass->arena_capacity(outputs + later_bytes_) || !order.fixed.empty()) {
+    if (capped_ && program.parallel()) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/false);
+    // Room for all that may come out in the run, or else for what surely does.
+    for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {
+      later_bytes_ = bytes;
+      const size_t capacity = control_.pass->arena_capacity(outputs + bytes);
+      if (capacity == 0 && bytes > beside.certain_bytes) continue;
+      plan = binding.budgeted(capacity, order);
+      if (rounded(plan->arena_bytes) <= capacity) break;
+      if (bytes == beside.certain_bytes) control_.pass->refuse(rounded(plan->arena_bytes), outputs, beside);
+    }
+  }
+  if (begins || plan != state_.budget()) state_.set_budget(std::move(plan));
+}
+
+// The limit may become another one between the choice of a plan and its room: then the choice is made again.
+template <typename Admit>
+std::unique_lock<std::mutex> RunBudget::wait_for_room(bool begins, Admit&& admit) {
+  for (;;) {
+    try {
+      return admit();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted || !is_outdated()) throw;
+    }
+    choose(begins);
+  }
+}
+
+// For the arena and the outputs of a run that begins.
+std::unique_lock<std::mutex> RunBudget::make_room() {
+  if (!capped_) return control_.pass->admit(0, 0, control_);
+  const size_t arena = rounded(state_.needed_arena_bytes());
+  const bool again = state_.has_arena() && rounded(state_.arena_bytes()) == arena;
+  if (!again) state_.drop_arena();
+  return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_);
+}
+
+void RunBudget::move_values(size_t step) {
+  const bool switched = is_outdated() && follow_limit(static_cast<int32_t>(step));
+  if (!state_.budget() || moved_before_ == step) return;
+  moved_before_ = step;
+  const BudgetedPlan& plan = *state_.budget();
+  for (uint32_t m = plan.first_move[step]; m < plan.first_move[step + 1]; ++m) {
+    const BudgetedPlan::Move& move = plan.moves[m];
+    const auto buffer = static_cast<size_t>(move.buffer);
+    const size_t size = state_.binding().buffer_sizes()[buffer];
+    switch (move.kind) {
+      case BudgetedPlan::Kind::spill:
+        if (!switched)  // else everything is in the file already
+          write_out(plan.file_offsets[buffer], move.offset, size);
+        break;
+      case BudgetedPlan::Kind::load: read_back(plan.file_offsets[buffer], move.offset, size); break;
+      case BudgetedPlan::Kind::recompute: recompute(plan, move.first_replay, move.num_replays); break;
+    }
+    state_.set_place(buffer, move.kind == BudgetedPlan::Kind::spill ? RunState::kAway : move.offset);
+  }
+}
+
+// Between the arena and the spill file, timed for the report.
+void RunBudget::write_out(size_t file_offset, size_t offset, size_t size_bytes) {
+  if (!spill_file_) spill_file_ = std::make_unique<memory::SpillFile>(control_.pass->spill_folder());
+  const uint64_t start = sharing::now_ns();
+  spill_file_->write(file_offset, state_.arena() + offset, size_bytes);
+  control_.pass->moved(size_bytes, sharing::now_ns() - start);
+}
+
+void RunBudget::read_back(size_t file_offset, size_t offset, size_t size_bytes) {
+  const uint64_t start = sharing::now_ns();
+  spill_file_->read(file_offset, state_.arena() + offset, size_bytes);
+  control_.pass->moved(size_bytes, sharing::now_ns() - start);
+}
+
+void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
+  for (size_t r = first; r < first + count; ++r) {
+    const BudgetedPlan::Replay& replay = plan.replays[r];
+    const Instruction& instruction = state_.program().instructions()[static_cast<size_t>(replay.instruction)];
+    const size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+    replay_pointers_.resize(std::max(replay_pointers_.size(), operands));
+    for (size_t k = 0; k < operands; ++k) {
+      const size_t offset = plan.replay_offsets[replay.first_offset + k];
+      replay_pointers_[k] = offset == BudgetedPlan::kNowhere ? state_.pointers(instruction)[k] : state_.arena() + offset;
+    }
+    run_static(instruction, state_.binding(), replay_pointers_.data(), state_.arena() + replay.scratch_offset, control_);
+  }
+}
+
+// @param plan  null: the program's own order, in which nothing moves.
+bool RunBudget::is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const {
+  const Program::BufferInfo& info = state_.program().buffers()[buffer];
+  const bool alive = plan ? plan->is_alive_around(buffer, step) : info.first < step && step <= info.last;
+  return alive && state_.binding().buffer_sizes()[buffer] > 0;
+}
+
+// True between two stays, if the value is to be made anew.
+bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+  if (stay_at(plan, buffer, step - 1)) return false;  // it leaves now, or stays
+  int32_t left = -1;
+  for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
+    if (stay.last < step) left = std::max(left, stay.last);
+  const auto& drops = plan.drops[buffer];
+  return std::find(drops.begin(), drops.end(), left) != drops.end();
+}
+
+// The limit is another one: everything that is still needed goes through the file into an arena of the new plan. A value that is to be made
+// anew is nowhere at the moment; then the run goes on as it is until the next node.
+// @return whether the plan changed.
+bool RunBudget::follow_limit(int32_t step) {
+  const auto before = state_.budget();
+  const Binding& binding = state_.binding();
+  std::vector<size_t> places(state_.program().num_buffers()), needed;
+  for (size_t b = 0; b < places.size(); ++b) {
+    places[b] = state_.place_of(b);
+    if (!is_needed(before.get(), b, step)) continue;
+    if (before && is_away_without_copy(*before, b, step)) return false;
+    needed.push_back(b);
+  }
+  choose(/*begins=*/false);
+  const auto after = state_.budget();
+  if (before == after) return false;
+  const BudgetedPlan& any_plan = after ? *after : *before;  // of the file
+  for (size_t b : needed)
+    if (places[b] != RunState::kAway && (!before || stay_at(*before, b, step - 1)))
+      write_out(any_plan.file_offsets[b], places[b], binding.buffer_sizes()[b]);
+  state_.drop_arena();
+  {
+    auto room = wait_for_room(/*begins=*/false, [&] { return control_.pass->admit(state_.needed_arena_bytes(), 0, control_); });
+    state_.place(/*exact=*/capped_);
+  }
+  for (size_t b : needed) {
+    if (state_.budget()) {
+      const BudgetedPlan::Stay* stay = stay_at(*state_.budget(), b, step);
+      state_.set_place(b, stay ? stay->offset : RunState::kAway);
+      if (!stay) continue;  // comes back when the plan says so
+    }
+    read_back(any_plan.file_offsets[b], state_.place_of(b), binding.buffer_sizes()[b]);
+  }
+  moved_before_ = kNeverMoved;
+  return true;
+}
+
+}  // namespace treadle::exec
