@@ -332,10 +332,11 @@ bool Binding::place_parts() {
         const bool by_rows = slots[static_cast<size_t>(part.slot)].row_step != 0;
         preceding_bytes += by_rows ? size_bytes(slots[static_cast<size_t>(slot)].dtype, row_of(slot)) : bytes_of(slot);
       }
-    // Without elements it lies nowhere: there may be rows before it, but none in the whole.
-    const size_t reach = reach_of(part.slot);
-    const size_t offset = (part.base < 0 ? 0 : part_offsets_[static_cast<size_t>(part.base)]) + (reach == 0 ? 0 : preceding_bytes);
-    if (offset + reach > bytes_of(slots[static_cast<size_t>(part.slot)].root))
+    const size_t reach = reach_of(part.slot), whole = bytes_of(slots[static_cast<size_t>(part.slot)].root);
+    size_t offset = (part.base < 0 ? 0 : part_offsets_[static_cast<size_t>(part.base)]) + preceding_bytes;
+    // Without elements it has a place all the same, where others may begin; there may be rows before it, but none in the whole.
+    if (reach == 0) offset = std::min(offset, whole);
+    if (offset + reach > whole)
       throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(part.slot)].root) +
                                                    "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
                                                    to_string(shape(part.slot)));

@@ -202,6 +202,29 @@ feed x [] = 5.059406280517578
 )");
 }
 
+// Rows behind an empty piece, which others begin at.
+TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbour) {
+  expect_right(R"(
+opset 21
+input x int8 [6]
+constant none int64 [1] = 0
+constant first int64 [1] = -7
+constant last int64 [1] = 100
+constant axis int64 [1] = 0
+constant one int8 [1] = 1
+twice = Concat(x, x) axis=-1
+more = Concat(twice, twice, one) axis=0
+empty = Tile(twice, none)
+end = Slice(more, first, last, axis)
+unused = Concat(empty, end) axis=-1
+all = Concat(twice, empty, end) axis=-1
+y = Neg(all)
+output y int8
+feeds
+feed x [6] = 5 -2 -4 6 -4 5
+)");
+}
+
 // The shape is -1 or 0 by the run.
 TEST(FoundGraphs, ReshapeToAComputedNegativeExtent) {
   expect_right(R"(

@@ -172,6 +172,7 @@ int campaign(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  setenv("TREADLE_VERIFY_PLANS", "1", /*overwrite=*/0);
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
