@@ -4,6 +4,7 @@
 
 #include "core/file.h"
 #include "core/float_types.h"
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_blocked.h"
@@ -126,6 +127,15 @@ Cost blocked_matmul_cost(const ShapeContext& c) {
           c.size_bytes(kActivations) + c.size_bytes(kCodes) + c.size_bytes(kScales) + 4 * outputs};
 }
 
+// Codes of 4 bits, and blocks, exist since opset 21. That activations may be rounded to 8 bits is lost: the file's product is the exact one.
+void write_blocked_matmul(FunctionBody& b) {
+  const int64_t inner = b.attributes().get_int("axis", 0), block = b.attributes().get_int("block_size", 0);
+  std::string weights = b.op("DequantizeLinear", {b.in(kCodes), b.in(kScales), b.in(kZeros)},
+                             {{"axis", block > 0 ? inner : 1 - inner}, {"block_size", block}});
+  if (inner == 1) weights = b.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}});
+  b.give(0, b.op("MatMul", {b.in(kActivations), weights}));
+}
+
 }  // namespace
 
 std::vector<OpDef> blocked_matmul_ops() {
@@ -138,7 +148,9 @@ std::vector<OpDef> blocked_matmul_ops() {
            .attributes = {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"int8_activations", int64_t{0}}},
            .infer = infer_blocked_matmul,
            .cost = blocked_matmul_cost,
-           .kernels = {kernel<BlockedMatMul>("blocks")}}};
+           .kernels = {kernel<BlockedMatMul>("blocks")},
+           .write_function = write_blocked_matmul,
+           .function_opset = [](const Node&) { return 21; }}};
 }
 
 }  // namespace treadle::ops

@@ -242,6 +242,27 @@ TEST(Export, AFusedProductIsALocalFunction) {
   expect_same_results(b.graph(), 1e-6);
 }
 
+TEST(Export, AProductWithBlocksOfCodesIsALocalFunction) {
+  struct Form {
+    int64_t inner, block;
+    Shape codes, scales;
+    bool zeros;
+  };
+  for (const Form& form : {Form{0, 16, {48, 7}, {3, 7}, true}, Form{1, 16, {7, 48}, {7, 3}, true}, Form{0, 0, {48, 7}, {7}, false},
+                           Form{1, 0, {7, 48}, {7}, true}, Form{0, 0, {48, 7}, {}, true}}) {
+    GraphBuilder b;
+    auto codes = [&](const char* name, const Shape& shape) {
+      std::vector<uint8_t> values(static_cast<size_t>(shape.num_elements()));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint8_t>(131 * i + 7);
+      return b.constant<uint8_t>(name, shape, values);
+    };
+    std::vector<ValueId> inputs{b.input("x", {5, 48}), codes("codes", form.codes), b.weights("scales", form.scales)};
+    if (form.zeros) inputs.push_back(codes("zeros", form.scales));
+    b.output(b.node("y", "BlockedMatMul", inputs, {{"axis", form.inner}, {"block_size", form.block}}, 1, "treadle")[0]);
+    expect_same_results(b.graph(), 2e-3);  // of sums of some 1,000
+  }
+}
+
 TEST(Export, FusedAttentionIsALocalFunction) {
   GraphBuilder b;
   ValueId packed = b.input("packed", {2, 5, 3, 4, 8}), q = b.input("q", {2, 8, 6, 8});
