@@ -134,6 +134,16 @@ class Lowering {
     if (slot(index).placement == Placement::arena) slot(index).placement = Placement::held;
   }
 
+  // A known value is written when binding, once for all runs. A node that has other outputs as well writes it to where nobody reads it.
+  int32_t written_slot(int32_t index) {
+    if (slot(index).placement != Placement::known) return index;
+    Slot made = slot(index);
+    made.placement = Placement::arena;
+    made.root = static_cast<int32_t>(p_.slots_.size());
+    p_.slots_.push_back(made);
+    return made.root;
+  }
+
   void lower(const Node& node) {
     // Nothing to run if every output is written when binding.
     bool all_known = !node.outputs.empty();
@@ -153,7 +163,10 @@ class Lowering {
       made.dynamic |= !slot(index).static_shape || slot(index).dtype == DType::string;
     };
     for (ValueId input : node.inputs) operand(input);
-    for (ValueId output : node.outputs) operand(output);
+    for (ValueId output : node.outputs) {
+      operand(output);
+      if (int32_t& made_here = p_.operands_.back(); made_here >= 0) made_here = written_slot(made_here);
+    }
 
     if (node.op->control_flow != ControlFlow::none || made.is_yield) {
       made.dynamic = true;
@@ -180,8 +193,8 @@ class Lowering {
       p_.state_bytes_ += made.kernel->state_bytes;
     }
     if (made.dynamic) {
-      for (ValueId output : node.outputs)
-        if (output != kNoValue) slot(slot_of(output)).placement = Placement::held;
+      for (int32_t output : p_.operands(made).subspan(made.num_inputs))
+        if (output >= 0) slot(output).placement = Placement::held;
     }
     if (made.is_yield) {
       for (ValueId input : node.inputs)

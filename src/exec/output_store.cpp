@@ -52,6 +52,12 @@ bool OutputStore::is_of(size_t output, int32_t root) const {
   return program.slots()[static_cast<size_t>(program.output_slots()[output])].root == root;
 }
 
+bool OutputStore::is_handed_over(int32_t root) const {
+  for (size_t k = 0; k < state_.program().output_slots().size(); ++k)
+    if (is_of(k, root)) return true;
+  return false;
+}
+
 void OutputStore::place(const RunControl& control) {
   for (int32_t slot : state_.program().preallocated()) {
     Tensor tensor = in_bound_memory(slot);
@@ -93,9 +99,10 @@ Tensor OutputStore::in_own_memory(int32_t slot) const {
     if (!memory.reusable) continue;
     const size_t needed = size_bytes(dtype, shape.num_elements());
     if (memory.appends_to >= 0) {
-      const Datum& feed = state_.held(program.input_slots()[static_cast<size_t>(memory.appends_to)]);
-      if (feed.is_tensor() && feed.tensor().raw() == feed.tensor().storage()->data() && feed.tensor().storage()->size_bytes() >= needed &&
-          is_prefix(feed.tensor().shape(), shape))
+      const int32_t input = program.input_slots()[static_cast<size_t>(memory.appends_to)];
+      const Datum& feed = state_.held(input);
+      if (!is_handed_over(input) && feed.is_tensor() && feed.tensor().raw() == feed.tensor().storage()->data() &&
+          feed.tensor().storage()->size_bytes() >= needed && is_prefix(feed.tensor().shape(), shape))
         return Tensor(dtype, shape, feed.tensor().storage());
     }
     if (memory.storage && memory.storage->size_bytes() >= needed) return Tensor(dtype, shape, memory.storage);
@@ -113,6 +120,7 @@ Tensor OutputStore::beside_feed(int32_t slot, const RunControl& control) {
   for (size_t k = 0; k < memory_.size(); ++k) {
     if (memory_[k].grows_from < 0 || memory_[k].allocator || !is_of(k, slot)) continue;
     const int32_t input = program.input_slots()[static_cast<size_t>(memory_[k].grows_from)];
+    if (is_handed_over(input)) return {};
     auto slide = std::find_if(slides_.begin(), slides_.end(), [&](const Slide& s) { return s.feed() == input && s.output() == slot; });
     if (slide == slides_.end()) slide = slides_.emplace(slides_.end(), program, input, slot);
     if (!slide->plan(state_.binding())) return {};

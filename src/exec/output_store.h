@@ -38,6 +38,7 @@ class OutputStore {
 
  private:
   bool is_of(size_t output, int32_t root) const;
+  bool is_handed_over(int32_t root) const;  // the caller keeps the bytes: they stay as they are
   Tensor in_bound_memory(int32_t slot) const;
   Tensor beside_feed(int32_t slot, const RunControl& control);
   Tensor in_own_memory(int32_t slot) const;

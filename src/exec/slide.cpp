@@ -14,7 +14,6 @@ Slide::Slide(const Program& program, int32_t feed, int32_t output) : program_(&p
               from.dtype != DType::string && bits_of(from.dtype) % 8 == 0 &&
               std::none_of(slots.begin(), slots.end(),
                            [&](const Slot& slot) { return slot.row_step != 0 && (slot.root == feed || slot.root == output); });
-  for (const int32_t given : program.output_slots()) possible_ &= root(given) != feed;  // the caller keeps it
   for (size_t i = 0; possible_ && i < program.instructions().size(); ++i) possible_ = classify(i);
   possible_ &= !moving_.empty();
 }

@@ -17,10 +17,11 @@ void Walk::replay(const Step& step) {
     const Value& value = plan_.values[index(operand.value)];
     bool in_place = false;
     for (const Operand& input : operands.first(step.num_inputs)) in_place |= input.value >= 0 && input.place == step.target;
-    if (!in_place) target = {.status = Status::none, .last_use = target.last_use, .num_uses = target.num_uses};
+    if (!in_place) target.status = Status::none;
     // The number of the write among the root's.
     int32_t number = num_written_[index(value.root)], written = written_[index(value.root)];
     while (written != kNone && log_[index(written)].value != operand.value) written = log_[index(written)].before, --number;
+    if (written == kNone && in_place && defined_[index(operand.value)] != kNever) continue;  // a piece that lies in the whole
     if (written == kNone) {
       fault(fmt::format("\"{}\" is made anew before it was made", value.name));
       continue;
