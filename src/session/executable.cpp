@@ -187,37 +187,91 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
   return made;
 }
 
+namespace {
+
+bool same_order(std::span<const std::string> a, std::span<const std::string> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+// The same names, in any order.
+bool same_set(std::span<const std::string> a, std::span<const std::string> b) {
+  auto within = [](std::span<const std::string> names, std::span<const std::string> all) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return std::find(all.begin(), all.end(), name) != all.end(); });
+  };
+  return same_order(a, b) || (within(a, b) && within(b, a));
+}
+
+}  // namespace
+
+std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results) {
+  results.resize(executable.num_fetched);
+  const auto names = std::span(executable.output_names).first(executable.num_fetched);
+  if (fetches.empty() || same_order(fetches, names)) return results;
+  std::vector<Datum> ordered;
+  for (const std::string& name : fetches)
+    ordered.push_back(results[static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin())]);
+  return ordered;
+}
+
 std::shared_ptr<const Executable> Session::Impl::executable(const Request& request, const Monitor* monitor, bool* compiled) const {
   if (compiled) *compiled = false;
-  const auto& outputs = main->output_names;
-  auto equal = [](std::span<const std::string> a, std::span<const std::string> b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
-  };
-  bool all = request.targets.empty() && (request.fetches.empty() || equal(request.fetches, outputs));
+  bool all = request.targets.empty() && (request.fetches.empty() || same_set(request.fetches, main->output_names));
   if (all && request.fed.empty() && !monitor && !request.all_constants) {
     cache_hits.fetch_add(1, std::memory_order_relaxed);
     return main;
   }
   uint64_t number = monitor ? monitor_number.load() : 0;
-  std::lock_guard lock(mutex);  // also while compiling: a second run of the same kind waits for the program
-  for (auto entry = others.begin(); entry != others.end(); ++entry) {
-    if (entry->monitor != number || !equal(entry->fetches, request.fetches) || !equal(entry->fed, request.fed) ||
-        !equal(entry->targets, request.targets) || entry->all_constants != request.all_constants)
-      continue;
-    others.splice(others.begin(), others, entry);
+  const std::shared_ptr<Entry::Made> made = entry_for(request, number);
+  std::unique_lock lock(made->mutex);
+  if (made->executable) {
     cache_hits.fetch_add(1, std::memory_order_relaxed);
-    return others.front().executable;
+    return made->executable;
   }
   cache_misses.fetch_add(1, std::memory_order_relaxed);
-  auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
-  others.push_front(
-      {copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, number, compile(request, monitor)});
-  if (compiled) *compiled = true;
-  if (others.size() > kMaxExecutables) {
-    others.pop_back();
-    cache_evictions.fetch_add(1, std::memory_order_relaxed);
+  try {
+    made->executable = compile(request, monitor);
+  } catch (...) {
+    lock.unlock();  // the list's comes before it
+    const std::lock_guard list_lock(mutex);
+    others.remove_if([&](const Entry& entry) { return entry.made == made; });
+    throw;
   }
-  return others.front().executable;
+  if (compiled) *compiled = true;
+  return made->executable;
+}
+
+std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Request& request, uint64_t number) const {
+  std::lock_guard lock(mutex);
+  auto entry = std::find_if(others.begin(), others.end(), [&](const Entry& e) {
+    return e.monitor == number && e.all_constants == request.all_constants && e.fetches.empty() == request.fetches.empty() &&
+           same_set(e.fetches, request.fetches) && same_set(e.fed, request.fed) && same_set(e.targets, request.targets);
+  });
+  if (entry != others.end()) {
+    others.splice(others.begin(), others, entry);
+    return entry->made;
+  }
+  auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
+  others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, number});
+  const std::shared_ptr<Entry::Made> made = others.front().made;
+  // The one used longest ago goes, but none that is being compiled: whoever names the programs of a profile has to find it.
+  for (auto oldest = std::prev(others.end()); others.size() > kMaxExecutables && oldest != others.begin(); --oldest) {
+    const std::shared_ptr<Entry::Made> evicted = oldest->made;
+    const std::unique_lock idle(evicted->mutex, std::try_to_lock);
+    if (!idle) continue;
+    others.erase(oldest);
+    cache_evictions.fetch_add(1, std::memory_order_relaxed);
+    break;
+  }
+  return made;
+}
+
+std::vector<std::shared_ptr<const Executable>> Session::Impl::compiled_now() const {
+  std::vector<std::shared_ptr<const Executable>> all{main};
+  for (const Entry& entry : others)
+    if (const std::unique_lock idle(entry.made->mutex, std::try_to_lock); idle && entry.made->executable)
+      all.push_back(entry.made->executable);
+  return all;
 }
 
 CacheStatistics Session::cache_statistics() const {
@@ -232,9 +286,8 @@ CacheStatistics Session::cache_statistics() const {
     result.memory_plans += bindings.plans;
     ++result.size;
   };
-  add(*impl_->main);
   std::lock_guard lock(impl_->mutex);
-  for (const auto& entry : impl_->others) add(*entry.executable);
+  for (const auto& executable : impl_->compiled_now()) add(*executable);
   return result;
 }
 

@@ -19,16 +19,19 @@ struct IoBinding::Impl {
   uint64_t monitor_number = 0;
   std::shared_ptr<const Monitor> monitor;
   std::shared_ptr<const Executable> executable;
+  std::vector<std::string> fetched;  // the outputs' names
+  std::vector<size_t> places;        // which output of the executable each of them is
   std::vector<Datum> feeds, bound, results;
 
   void prepare() {
-    std::vector<std::string> wanted, fed;
-    for (const auto& output : outputs) wanted.push_back(output.first);
+    std::vector<std::string> fed;
+    fetched.clear();
+    for (const auto& output : outputs) fetched.push_back(output.first);
     for (const auto& input : inputs)
       if (session->is_fed_apart(input.first)) fed.push_back(input.first);
     monitor_number = session->monitor_number.load(std::memory_order_acquire);
     monitor = session->current_monitor();
-    executable = session->executable({wanted, fed, targets, all_constants}, monitor.get(), &compiled);
+    executable = session->executable({fetched, fed, targets, all_constants}, monitor.get(), &compiled);
     feeds.clear();
     for (const std::string& name : executable->input_names) {
       auto found = inputs.find(name);
@@ -37,8 +40,12 @@ struct IoBinding::Impl {
     }
     bound.assign(executable->output_names.size(), Datum());
     results.assign(executable->output_names.size(), Datum());
-    for (size_t i = 0; i < outputs.size(); ++i)
-      if (outputs[i].second) bound[i] = *outputs[i].second;
+    places.clear();
+    for (const auto& [name, memory] : outputs) {
+      const auto& names = executable->output_names;
+      places.push_back(static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin()));
+      if (memory) bound[places.back()] = *memory;
+    }
     ready = true;
   }
 };
@@ -69,7 +76,7 @@ void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory)
   for (size_t i = 0; i < impl_->outputs.size(); ++i) {
     if (impl_->outputs[i].first != name) continue;
     impl_->outputs[i].second = std::move(memory);
-    if (impl_->ready) impl_->bound[i] = impl_->outputs[i].second ? Datum(*impl_->outputs[i].second) : Datum();
+    if (impl_->ready) impl_->bound[impl_->places[i]] = impl_->outputs[i].second ? Datum(*impl_->outputs[i].second) : Datum();
     return;
   }
   impl_->outputs.emplace_back(std::string(name), std::move(memory));
@@ -88,9 +95,8 @@ void IoBinding::clear_outputs() {
 }
 
 std::vector<Datum> IoBinding::outputs() const {
-  std::vector<Datum> fetched = impl_->results;
-  if (impl_->executable) fetched.resize(std::min(fetched.size(), impl_->executable->num_fetched));  // not what a monitor watches
-  return fetched;
+  if (!impl_->executable || impl_->results.empty()) return {};
+  return in_order_of(impl_->fetched, *impl_->executable, impl_->results);
 }
 
 std::vector<std::string> IoBinding::output_names() const {

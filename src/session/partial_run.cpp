@@ -11,6 +11,7 @@ namespace treadle {
 struct PartialRun::Impl {
   std::shared_ptr<StoppableRun> run;
   std::shared_ptr<ValueCache> cache;
+  std::vector<std::string> outputs;  // of the session
 };
 
 PartialRun::PartialRun(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -32,7 +33,7 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
   const std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
   auto run = std::make_shared<StoppableRun>(impl_, executable, options, monitor, "partial run");
   run->start(arrange(*executable, feeds), {}, cache, compiled);
-  return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache)}));
+  return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache), impl_->main->output_names}));
 }
 
 bool PartialRun::advance() { return impl_->run->advance(); }
@@ -74,6 +75,6 @@ bool PartialRun::resume(std::span<const Datum> values) {
   return impl_->run->advance();
 }
 
-std::vector<Datum> PartialRun::outputs() { return impl_->run->take_outputs(); }
+std::vector<Datum> PartialRun::outputs() { return in_order_of(impl_->outputs, impl_->run->executable(), impl_->run->take_outputs()); }
 
 }  // namespace treadle

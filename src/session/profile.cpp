@@ -8,13 +8,16 @@
 namespace treadle {
 
 void Session::Impl::start_profiling() {
-  std::lock_guard lock(mutex);  // programs are made under it
+  std::lock_guard lock(mutex);
   if (!recorder) {
+    std::vector<std::unique_lock<std::mutex>> idle;  // a program that is being compiled does not know the recorder
+    for (const Entry& other : others) idle.emplace_back(other.made->mutex);
     auto made = std::make_unique<Recorder>();
     // Runs under way read run_record, recorded or not: the first name of a recorder is what it is already.
     if (made->intern("run") != run_record) throw Error(ErrorCode::internal, "a recorder whose first name is not 0");
     main->program->name_records(*made);
-    for (const Entry& other : others) other.executable->program->name_records(*made);
+    for (const Entry& other : others)
+      if (other.made->executable) other.made->executable->program->name_records(*made);
     recorder = std::move(made);
   }
   profile_start = read_ticks();
@@ -42,7 +45,8 @@ Profile Session::profile() const {
     exec::add_profiled_nodes(program, -1, profile.nodes, names.node);
     for (size_t i = 0; i < profile.nodes.size(); ++i)
       if (profile.nodes[i].parent < 0) profile.steps.push_back(static_cast<int32_t>(i));
-    for (const Impl::Entry& other : impl_->others) exec::add_profiled_nodes(*other.executable->program, -1, profile.nodes, names.node);
+    for (const auto& executable : impl_->compiled_now())
+      if (executable != impl_->main) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, names.node);
     profile::analyse(impl_->recorder->collect(), names, impl_->profile_start, profile);
     profile.buffers = exec::profiled_buffers(program);
   }

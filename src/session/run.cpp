@@ -49,8 +49,7 @@ std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::
   std::vector<Datum> arranged = arrange(*executable, feeds);
   std::vector<Datum> results(executable->output_names.size());
   impl_->execute(executable, arranged, results, {.options = options, .monitor = std::move(monitor), .compiled = compiled});
-  results.resize(executable->num_fetched);
-  return results;
+  return in_order_of(outputs, *executable, std::move(results));
 }
 
 std::future<std::vector<Datum>> Session::run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs) const {

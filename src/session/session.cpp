@@ -285,10 +285,9 @@ void trim_frames(const exec::Program& program) {
 }  // namespace
 
 void Session::Impl::trim() const {
-  trim_frames(*main->program);
-  std::unique_lock lock(mutex, std::try_to_lock);  // a run that compiles a program does not wait for this one
-  if (!lock) return;
-  for (const Entry& other : others) trim_frames(*other.executable->program);
+  std::unique_lock lock(mutex, std::try_to_lock);  // nobody waits for it here
+  if (!lock) return trim_frames(*main->program);
+  for (const auto& executable : compiled_now()) trim_frames(*executable->program);
 }
 
 void Session::set_memory_limit(size_t limit_bytes) const { impl_->set_memory_limit(limit_bytes); }

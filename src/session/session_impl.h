@@ -89,12 +89,20 @@ struct Session::Impl : Runtime {
   // Other sets of feeds and fetches, most recent first.
   static constexpr size_t kMaxExecutables = 8;
   struct Entry {
-    std::vector<std::string> fetches, fed, targets;
+    std::vector<std::string> fetches, fed, targets;  // sets: in any order
     bool all_constants = false;
     uint64_t monitor = 0;  // the number of the monitor that it was compiled for; 0: none
-    std::shared_ptr<const Executable> executable;
+    struct Made {
+      std::mutex mutex;  // while compiling: who wants the same waits, others do not
+      std::shared_ptr<const Executable> executable;
+    };
+    std::shared_ptr<Made> made = std::make_shared<Made>();
   };
-  mutable std::mutex mutex;
+  /// The entry for a request, made if there is none: what it holds may still be compiled, or to be compiled.
+  std::shared_ptr<Entry::Made> entry_for(const Request& request, uint64_t monitor) const;
+  /// All that have been compiled, `main` first; not those under way. @pre the caller has `mutex`.
+  std::vector<std::shared_ptr<const Executable>> compiled_now() const;
+  mutable std::mutex mutex;  // of the list
   mutable std::list<Entry> others;
   mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
 
@@ -107,6 +115,9 @@ struct Session::Impl : Runtime {
   std::unordered_map<ValueHandle, Datum> stored;
   ValueHandle last_handle = 0;
 };
+
+/// What was fetched, in the order of a request whose program was compiled for the same names in any order.
+std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);
 
 /// Feeds in the order of an executable's inputs. @throws Error(invalid_argument) naming the one that is missing.
 std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds);

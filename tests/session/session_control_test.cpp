@@ -1,6 +1,7 @@
 // Cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps and metadata.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -189,6 +190,49 @@ TEST(SessionControl, ProgramsAreCompiledOncePerSetOfNames) {
   }
   EXPECT_EQ(session.cache_statistics().evictions, 2);
   EXPECT_EQ(session.cache_statistics().size, 9);
+}
+
+// Programs are kept for sets of names: the order in which a caller wants them is his own.
+TEST(SessionCache, TheOrderOfNamesNeedsNoOtherProgram) {
+  Session session(testing::two_outputs().model());
+  const std::map<std::string, Datum> feeds{{"x", Tensor::vector<float>(std::vector<float>{2, 5})}};
+  const std::vector<std::string> names[] = {{"y", "z"}, {"z", "y"}, {"sum", "z", "y"}, {"y", "z", "sum"}, {"z", "z", "sum", "y", "y"}};
+  const std::map<std::string, float> first{{"y", 6.0F}, {"z", -2.0F}, {"sum", 3.0F}};
+  for (const auto& wanted : names) {
+    const std::vector<Datum> results = session.run(feeds, wanted);
+    IoBinding binding(session);
+    binding.bind_input("x", feeds.at("x"));
+    for (const std::string& name : wanted) binding.bind_output(name);
+    session.run(binding);
+    const std::vector<Datum> bound = binding.outputs();
+    const std::vector<std::string> bound_names = binding.output_names();
+    ASSERT_EQ(results.size(), wanted.size());
+    ASSERT_EQ(bound.size(), bound_names.size());
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(results[i].tensor().data<float>()[0], first.at(wanted[i]));
+    for (size_t i = 0; i < bound.size(); ++i) EXPECT_EQ(bound[i].tensor().data<float>()[0], first.at(bound_names[i]));
+  }
+  EXPECT_EQ(session.cache_statistics().misses, 1);  // that with the inner value
+  PartialRun partial = session.partial_run(feeds);
+  partial.advance();
+  EXPECT_EQ(partial.outputs()[1].tensor().data<float>()[0], -2.0F);
+}
+
+// Two callers who want the same wait for one program, and those who want others do not wait for it.
+TEST(SessionCache, IsAskedByManyThreadsAtOnce) {
+  Session session(testing::two_outputs().model());
+  const std::map<std::string, Datum> feeds{{"x", Tensor::vector<float>(std::vector<float>{2, 5})}};
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::vector<std::string> wanted = (t + i) % 2 == 0 ? std::vector<std::string>{"sum"} : std::vector<std::string>{"z", "sum"};
+        wrong += session.run(feeds, wanted).back().tensor().data<float>()[0] != 3.0F;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(session.cache_statistics().misses, 2);
 }
 
 TEST(SessionControl, AMonitorSeesValuesThatTheOptimiserWouldRemove) {
