@@ -54,7 +54,7 @@ const bool detail::kTimeStampCounterIsSteady = time_stamp_counter_is_steady();
 thread_local constinit Recorder::Current Recorder::current_{0, nullptr};
 
 Recorder::Recorder(uint64_t max_records)
-    : id_(next_recorder_id.fetch_add(1)), max_blocks_(max_records / kBlockRecords + (max_records % kBlockRecords != 0)) {
+    : id_(next_recorder_id.fetch_add(1)), max_blocks_(max_records / kBlockEvents + (max_records % kBlockEvents != 0)) {
   ClockPair start = read_both();
   start_ticks_ = start.ticks;
   start_ns_ = start.ns;
@@ -122,6 +122,7 @@ Recorder::Block* Recorder::next_block(ThreadLog& log) noexcept {
     return nullptr;
   }
   log.last->next.store(block, std::memory_order_release);
+  log.last->full.store(true, std::memory_order_release);
   log.last = block;
   return block;
 }
@@ -139,9 +140,16 @@ Recording Recorder::collect() const {
   for (const auto& log : logs_) {
     Recording::Thread thread{static_cast<uint32_t>(recording.threads.size()), log->system_id, log->name, {}};
     for (const Block* block = log->first; block; block = block->next.load(std::memory_order_acquire)) {
-      uint32_t used = block->used.load(std::memory_order_acquire);
-      thread.records.insert(thread.records.end(), block->records, block->records + used);
-      if (used < kBlockRecords) break;  // its thread may have filled it since and gone on to the next: that would leave a hole here
+      const bool full = block->full.load(std::memory_order_acquire);
+      const uint32_t used = block->used.load(std::memory_order_acquire);
+      for (uint32_t i = 0; i < used; ++i) {
+        const Event& event = block->events[i];
+        Record& record = thread.records.emplace_back(Record{event.start, event.end, 0, 0, event.name, event.kind});
+        if (!event.has_arguments) continue;
+        const Event& arguments = block->events[++i];
+        record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
+      }
+      if (!full) break;  // its thread may have filled it since and gone on to the next: that would leave a hole here
     }
     recording.threads.push_back(std::move(thread));
   }

@@ -33,14 +33,13 @@ enum class RecordKind : uint8_t {
 };
 inline constexpr int kNumRecordKinds = 9;
 
-/// 40 bytes. What the name and the arguments mean is in the name table, written once.
+/// As collect() gives it. What the name and the arguments mean is in the name table, written once.
 struct Record {
   uint64_t start, end;  ///< in ticks
   int64_t arg0, arg1;
   uint32_t name;
   RecordKind kind;
 };
-static_assert(sizeof(Record) == 40);
 
 /// An entry of the name table. An argument without a label is not shown.
 struct RecordName {
@@ -89,7 +88,8 @@ struct Recording {
 /// Thread-safe. Must outlive the scopes that write to it.
 class Recorder {
  public:
-  /// @param max_records  of all threads together, rounded up to whole blocks; more are counted and dropped.
+  /// @param max_records  of all threads together, of 24 bytes each and as many again for arguments; rounded up to whole blocks. More are
+  /// counted and dropped.
   explicit Recorder(uint64_t max_records = uint64_t{50'000'000});
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -102,17 +102,7 @@ class Recorder {
   uint32_t add_name(std::string_view text);
 
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
-    ThreadLog* log = current_.recorder == id_ ? current_.log : register_thread();
-    if (!log) return;
-    Block* block = log->last;
-    uint32_t used = block->used.load(std::memory_order_relaxed);
-    if (used == kBlockRecords) {
-      block = next_block(*log);
-      if (!block) return;
-      used = 0;
-    }
-    block->records[used] = {start, end, arg0, arg1, name, kind};
-    block->used.store(used + 1, std::memory_order_release);
+    if (ThreadLog* log = own_log()) append(*log, name, kind, start, end, arg0, arg1);
   }
   void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     uint64_t now = read_ticks();
@@ -127,11 +117,20 @@ class Recorder {
   Recording collect() const;
 
  private:
-  static constexpr uint32_t kBlockRecords = 1024;
+  // As it is written. One with arguments has them in the event behind it, which most do without.
+  struct Event {
+    uint64_t start, end;  // or arg0, arg1
+    uint32_t name;
+    RecordKind kind;
+    bool has_arguments;
+  };
+  static_assert(sizeof(Event) == 24);
+  static constexpr uint32_t kBlockEvents = 1024;
   struct Block {
     std::atomic<uint32_t> used{0};
+    std::atomic<bool> full{false};  // its thread has gone on to the next
     std::atomic<Block*> next{nullptr};
-    Record records[kBlockRecords];
+    Event events[kBlockEvents];
   };
   struct ThreadLog {
     int64_t system_id = 0;
@@ -145,6 +144,22 @@ class Recorder {
   };
   static thread_local constinit Current current_;
 
+  ThreadLog* own_log() noexcept { return current_.recorder == id_ ? current_.log : register_thread(); }
+  void append(ThreadLog& log, uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0, int64_t arg1) noexcept {
+    Block* block = log.last;
+    uint32_t used = block->used.load(std::memory_order_relaxed);
+    const bool has_arguments = (arg0 | arg1) != 0;
+    if (used + has_arguments >= kBlockEvents) {
+      block = next_block(log);
+      if (!block) return;
+      used = 0;
+    }
+    block->events[used] = {start, end, name, kind, has_arguments};
+    if (has_arguments) block->events[used + 1] = {static_cast<uint64_t>(arg0), static_cast<uint64_t>(arg1), name, kind, false};
+    block->used.store(used + 1 + has_arguments, std::memory_order_release);
+  }
+
+  friend class RecordWriter;
   ThreadLog* register_thread() noexcept;
   Block* next_block(ThreadLog& log) noexcept;
   Block* new_block() noexcept;
@@ -158,6 +173,20 @@ class Recorder {
   std::vector<std::unique_ptr<ThreadLog>> logs_;
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
+};
+
+/// What one thread writes to a recorder in a loop: it looks up its log once.
+class RecordWriter {
+ public:
+  /// @param recorder  null: nothing is written.
+  explicit RecordWriter(Recorder* recorder) noexcept : recorder_(recorder), log_(recorder ? recorder->own_log() : nullptr) {}
+  void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end) noexcept {
+    if (log_) recorder_->append(*log_, name, kind, start, end, 0, 0);
+  }
+
+ private:
+  Recorder* recorder_;
+  Recorder::ThreadLog* log_;
 };
 
 /// Records the time from here to the end of the block.

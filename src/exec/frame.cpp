@@ -92,7 +92,7 @@ void Frame::record(const Instruction& instruction, uint64_t start, uint64_t end)
 void Frame::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
   if (control_.observer) control_.call([&] { control_.observer->before(*this, instruction); });
   const UnderWay node(control_.caller, instruction.node);
-  uint64_t start = control_.recorder ? read_ticks() : 0;
+  const uint64_t start = control_.recorder ? read_ticks() : 0;
   execute(instruction, evaluator);
   if (control_.recorder) record(instruction, start, read_ticks());
   if (control_.observer) control_.call([&] { control_.observer->after(*this, instruction); });
@@ -146,6 +146,10 @@ bool Frame::advance(size_t steps) {
   const bool renews = control_.memory && control_.memory->allocator && !state_.budget();
   const size_t end = pc_ + std::min(steps, instructions.size() - pc_);
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+  // Where nothing else watches, one reading of the clock is the end of a step and the begin of the next one, dispatch included.
+  const bool only_recorded = control_.recorder && !control_.observer && !control_.deadline && !control_.caller;
+  RecordWriter writer(only_recorded ? control_.recorder : nullptr);
+  uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
     for (; pc_ < end; ++pc_) {
       const size_t index = limited ? budget_.instruction_at(pc_) : pc_;
@@ -159,19 +163,29 @@ bool Frame::advance(size_t steps) {
       check_before(index);
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) [[unlikely]] {
+        boundary = 0;
         turn.before_node(state_.binding().hint(index));
         if (!instruction.dynamic && !watched) breaks.emplace(turn.within_node());
       }
-      if (limited) [[unlikely]]
+      if (limited) [[unlikely]] {
+        boundary = 0;
         budget_.move_values(pc_);
+      }
       if (renews) [[unlikely]]
         renew_buffers(index);
       if (cache_ && !cache_->empty()) [[unlikely]]
         execute_cached(instruction);
       else if (!watched) [[likely]]
         execute(instruction, evaluator_);
-      else
+      else if (only_recorded && !instruction.dynamic) {
+        const uint64_t start = boundary != 0 ? boundary : read_ticks();
+        execute(instruction, evaluator_);
+        boundary = read_ticks();
+        writer.record(instruction.record_name, RecordKind::node, start, boundary);
+      } else {
+        boundary = 0;
         execute_watched(instruction, evaluator_);
+      }
       state_.release(instruction);
     }
   } catch (...) {

@@ -184,16 +184,15 @@ class ReportBuilder {
     }
     auto mean_of = [&](double ProfiledRun::*part) { return typical_mean([&](size_t r) { return profile_.runs[r].*part; }); };
     const double kernel_ns = mean_of(&ProfiledRun::kernel_ns);
-    // With several nodes at once, a node's time counts by its part of all of them.
-    const double scale = nodes_ns > 0 ? kernel_ns / nodes_ns : 0;
-    auto of = [&](Kind kind) { return kinds[static_cast<size_t>(kind)] * scale; };
-    // Recording takes place between nodes, of the graph or of a body.
+    // Recording takes place between nodes, of the graph or of a body; where one begins when the one before ends, in them.
     const double events = typical_mean([&](size_t r) { return static_cast<double>(profile_.runs[r].events); }) - 1;
-    double between_ns = mean_of(&ProfiledRun::between_ns), control_ns = of(Kind::control_flow);
-    const double recording_ns = std::clamp(events * profile_.ns_per_event, 0.0, between_ns + control_ns);
-    const double from_control = std::max(0.0, recording_ns - between_ns);
-    between_ns -= recording_ns - from_control;
-    control_ns -= from_control;
+    double between_ns = mean_of(&ProfiledRun::between_ns);
+    const double recording_ns = std::clamp(events * profile_.ns_per_event, 0.0, between_ns + kernel_ns / 2);
+    const double within_ns = std::max(0.0, recording_ns - between_ns);
+    between_ns -= recording_ns - within_ns;
+    // With several nodes at once, a node's time counts by its part of all of them.
+    const double scale = nodes_ns > 0 ? (kernel_ns - within_ns) / nodes_ns : 0;
+    auto of = [&](Kind kind) { return kinds[static_cast<size_t>(kind)] * scale; };
     Json list = Json::array();
     auto add = [&](const char* id, const char* title, double ns) {
       if (ns > 0) list.push_back({{"id", id}, {"title", title}, {"ms", milliseconds(ns)}, {"share", rounded(ns / wall_ns_)}});
@@ -203,7 +202,7 @@ class ReportBuilder {
     add("memory", "nodes bound by memory", of(Kind::memory));
     add("moves", "nodes that only move data", of(Kind::moves));
     add("unknown", context_.peaks.flops_per_second > 0 ? "nodes of unknown cost" : "nodes", of(Kind::unknown));
-    add("control_flow", "loops and branches, around their nodes", control_ns);
+    add("control_flow", "loops and branches, around their nodes", of(Kind::control_flow));
     add("dispatch", "between nodes", between_ns);
     add("profiler", "recording", recording_ns);
     add("wait", "waiting for other jobs", mean_of(&ProfiledRun::wait_ns));

@@ -100,11 +100,30 @@ TEST(Recorder, AThreadMayChangeBetweenRecorders) {
 
 TEST(Recorder, BeyondTheLimitRecordsAreCountedAndDropped) {
   Recorder recorder(2048);
-  for (int i = 0; i < 3000; ++i) recorder.instant(0, i);
+  for (int i = 0; i < 3000; ++i) recorder.instant(0);
   std::thread([&] { recorder.instant(0); }).join();
   Recording recording = recorder.collect();
   EXPECT_EQ(recording.threads.at(0).records.size(), 2048U);
   EXPECT_EQ(recording.dropped, 3000U - 2048U + 1U);
+}
+
+// They take the room of another record.
+TEST(Recorder, ArgumentsGoWithTheirRecordsAcrossBlocks) {
+  Recorder recorder;
+  std::vector<int64_t> expected;
+  for (int64_t i = 0; i < 5000; ++i) {
+    expected.push_back(i % 3 == 0 ? 0 : i);
+    recorder.record(7, RecordKind::copy, static_cast<uint64_t>(i), static_cast<uint64_t>(i) + 1, expected.back(), -expected.back());
+  }
+  const Recording recording = recorder.collect();
+  ASSERT_EQ(recording.threads.at(0).records.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Record& record = recording.threads[0].records[i];
+    EXPECT_EQ(record.start, i);
+    EXPECT_EQ(record.arg0, expected[i]);
+    EXPECT_EQ(record.arg1, -expected[i]);
+    EXPECT_EQ(record.name, 7U);
+  }
 }
 
 TEST(Recorder, TicksConvertToTheSteadyClocksNanoseconds) {
