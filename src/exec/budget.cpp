@@ -107,8 +107,9 @@ class Budgeting {
         return uses.back().step < recipe.step;
       });
     });
-    // In the order in which the values were made at first: each recipe may read what those before it made.
-    std::stable_sort(recipes_.begin(), recipes_.end(), [&](const auto& a, const auto& b) { return chain_of(a)[0] < chain_of(b)[0]; });
+    // In the order in which the values came to be what they are: each recipe may read what those before it made.
+    std::stable_sort(recipes_.begin(), recipes_.end(),
+                     [&](const auto& a, const auto& b) { return chain_of(a).back() < chain_of(b).back(); });
   }
 
   // Outputs may be written over in place, and bound to the memory of a feed of as many bytes.

@@ -225,6 +225,54 @@ feed x [6] = 5 -2 -4 6 -4 5
 )");
 }
 
+// v17 lies over v3, which is older than v14: made anew after it all the same.
+TEST(FoundGraphs, ValuesThatAreMadeAnewInTheOrderOfTheirLastSteps) {
+  const Case c = parse(R"(
+opset 21
+input x1 float32 [3]
+input v45 int64 [3]
+input v42 bool [1]
+input v4 float32 [3]
+constant c11 int64 [] = 1
+constant c13 float32 [3] = -0.13861386477947235 0 2.8118813037872314
+constant c20 int64 [] = -3
+constant c48 int64 [] = 3
+constant c49 bool [] = 1
+v3 = Sigmoid(x1)
+v12 = SplitToSequence(v3, c11) axis=0
+v14 = Add(c13, v4)
+v17 = Add(v14, v3)
+v18 = Add(v17, v14)
+v21 = SequenceAt(v12, c20)
+v29 = Mul(v18, v18)
+v34 = Sub(v17, v21)
+v58, v59, v60 = Loop(c48, c49, v42)
+  body {
+    input b50 int64
+    input b51 bool
+    input b52 bool
+    output b51 bool
+    output b52 bool
+    output v45 int64
+    output b51 bool
+  }
+output v29 float32
+output v60 bool
+output v34 float32
+feeds
+feed v4 [3] = -0.27817773818969727 -0.20593705773353577 0
+feed v42 [1] = 1
+feed v45 [3] = 1 1 1
+feed x1 [3] = -1.2277227640151978 -2.3366336822509766 0
+)");
+  const Judgement judgement = judge(c);
+  for (const double budget : {0.3, 0.5, 0.7, 0.9, 1.0}) {
+    Setting setting;
+    setting.budget = budget;
+    EXPECT_EQ(run_case(c, judgement, setting), "") << budget;
+  }
+}
+
 // The shape is -1 or 0 by the run.
 TEST(FoundGraphs, ReshapeToAComputedNegativeExtent) {
   expect_right(R"(

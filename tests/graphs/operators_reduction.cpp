@@ -157,9 +157,11 @@ Values cumulative_sum(Call& c) {
   for (auto line : lines_along(x, static_cast<size_t>(normalise_axis(c.in(1).i[0], x.rank())))) {
     if (c.integer("reverse", 0) != 0) std::reverse(line.begin(), line.end());
     double sum = 0;
+    const bool rounds = x.floats() && c.noise().on();  // partial sums, so that a sum that cancels may be 0
     for (size_t at : line) {
       if (exclusive) y.set(at, c.noise()(sum, x.dtype));
-      sum += x.floats() ? term(c, x.number(at), x.dtype) : x.number(at);
+      sum += !rounds ? x.number(at) : c.noise().nearest() ? x.number(at) : term(c, x.number(at), x.dtype);
+      if (rounds) sum = round_to(x.dtype == DType::float64 ? x.dtype : DType::float32, sum);
       if (!exclusive) y.set(at, c.noise()(sum, x.dtype));
     }
   }
