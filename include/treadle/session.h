@@ -225,15 +225,26 @@ class TREADLE_API PartialRun {
   PartialRun(PartialRun&&) noexcept;
   PartialRun& operator=(PartialRun&&) noexcept;
 
-  /// Runs to the next Yield or to the end. @return true at the end.
+  /// Runs to the next Yield, to what reads an input that is still to be fed, or to the end. @return true at the end.
+  /// @throws Error(invalid_argument) if it waits for an input already
   bool advance();
-  /// Runs until the node has run, or to a Yield before it. Does nothing if it has run. @return true at the end.
+  /// Feeds what was left out at the start, runs, and fetches what has been made.
+  /// @param until    a node, as advance_until(); empty: as far as it goes.
+  /// @param fetches  names of outputs, or of the options' targets.
+  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been made by then.
+  std::vector<Datum> advance(std::string_view until, const std::map<std::string, Datum>& feeds, std::span<const std::string> fetches);
+  /// An input that was left out at the start; of one dtype and of extents that are declared, or that other inputs tell.
+  /// @throws Error(invalid_argument) for another name or type, and for what has been fed
+  void feed(std::string_view name, Datum value);
+  /// Outputs that have been made, before the end too. On devices at the end only.
+  std::vector<Datum> fetch(std::span<const std::string> names) const;
+  /// Runs until the node has run, or as far as advance() goes before it. Does nothing if it has run. @return true at the end.
   /// @throws Error(not_found) for a node that the optimised graph does not have.
   bool advance_until(std::string_view node);
   /// Runs so many nodes of the optimised graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
   /// @return steps_left() then.
   size_t advance_steps(size_t count = 1);
-  /// Nodes of the optimised graph before the next Yield, or the end.
+  /// Nodes of the optimised graph before the next Yield, before what reads an input that is still to be fed, or before the end.
   size_t steps_left() const;
   bool at_yield() const;
   /// At a Yield: the values it hands out, by name.

@@ -11,7 +11,10 @@ struct PyValueCache {
 
 // A run that Python resumes holds its feeds itself.
 PartialRun start_partial(const PySession& self, const nb::dict& feeds, const PyValueCache* cache, const PyRunOptions* options) {
-  std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr);
+  std::set<std::string> may_be_later;
+  for (const ValueInfo& info : self.inputs)
+    if (!info.type.starts_with("optional")) may_be_later.insert(info.name);
+  std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr, may_be_later);
   nb::gil_scoped_release release;
   return self.session.partial_run(made, cache ? cache->values : nullptr, options);
 }
@@ -47,11 +50,17 @@ bool resume(PartialRun& run, const nb::list& values) {
   return run.resume(made);
 }
 
-nb::list partial_outputs(PartialRun& run) {
+nb::list to_python(std::vector<Datum> values) {
   nb::list list;
-  for (Datum& output : run.outputs()) list.append(output_to_python(std::move(output)));
+  for (Datum& value : values) list.append(output_to_python(std::move(value)));
   return list;
 }
+
+nb::list partial_outputs(PartialRun& run) { return to_python(run.outputs()); }
+
+void feed_later(PartialRun& run, const std::string& name, nb::handle value) { run.feed(name, datum_from_python(value, name, nullptr)); }
+
+nb::list fetch_made(const PartialRun& run, const std::vector<std::string>& names) { return to_python(run.fetch(names)); }
 
 }  // namespace
 
@@ -67,8 +76,10 @@ void register_partial_run(nb::module_& module) {
       .def("keys", &cached_names);
 
   nb::class_<PartialRun>(module, "PartialRun", "A run that stops at every treadle.Yield node. Of one thread at a time.")
-      .def("advance", &PartialRun::advance, nb::call_guard<nb::gil_scoped_release>(),
-           "Runs to the next Yield or to the end; true at the end.")
+      .def("advance", nb::overload_cast<>(&PartialRun::advance), nb::call_guard<nb::gil_scoped_release>(),
+           "Runs to the next Yield, to what reads an input that is still to be fed, or to the end; true at the end.")
+      .def("feed", &feed_later, "name"_a, "value"_a, "Gives an input that was left out at the start.")
+      .def("fetch", &fetch_made, "names"_a, "Outputs that have been made.")
       .def("yielded", &yielded, "At a Yield: the values it hands out, by name.")
       .def("resume", &resume, "values"_a, "At a Yield: hands values in (one per output of the Yield) and goes on; true at the end.")
       .def("advance_until", &PartialRun::advance_until, "node"_a, nb::call_guard<nb::gil_scoped_release>())

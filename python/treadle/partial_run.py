@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _treadle
@@ -15,12 +15,24 @@ class PartialRun:
     def __init__(self, native: _treadle.PartialRun) -> None:
         self._native = native
 
-    def advance(self, until: str | None = None) -> bool:
-        """Runs to the next Yield or to the end; with `until`, only until that node has run. Returns True at the end.
+    def advance(self, until: str | None = None, feeds: Mapping[str, Any] | None = None) -> bool:
+        """Runs to the next Yield, to what reads an input that is still to be fed, or to the end; with `until`, only until that node has run.
+        Returns True at the end.
 
+        :param feeds: inputs that were left out when the run began, of declared extents or of those that other inputs tell.
         :raises NotFound: the optimised graph has no such node.
+        :raises InvalidArgument: a feed is unknown, was fed before, or is of another type.
         """
+        for name, value in (feeds or {}).items():
+            self._native.feed(name, value)
         return self._native.advance() if until is None else self._native.advance_until(until)
+
+    def fetch(self, names: Sequence[str]) -> list[Any]:
+        """Outputs of the session, or targets of the run's options, that have been made; before the end too. On devices at the end only.
+
+        :raises InvalidArgument: the run has not come as far, or has no such output.
+        """
+        return self._native.fetch(list(names))
 
     def step(self, count: int = 1) -> int:
         """Runs `count` nodes of the optimised graph, or all before the next Yield or the end. Returns how many are left before that."""
@@ -28,7 +40,7 @@ class PartialRun:
 
     @property
     def steps_left(self) -> int:
-        """Nodes of the optimised graph before the next Yield, or the end."""
+        """Nodes of the optimised graph before the next Yield, before what reads an input that is still to be fed, or before the end."""
         return self._native.steps_left
 
     @property

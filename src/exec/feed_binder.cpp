@@ -30,15 +30,41 @@ void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const
                                                        to_string(program.type(slot))));
 }
 
-std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, RunState& state) {
+std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, bool some_later,
+                                          RunState& state) {
   const Program& program = state.program();
   const auto inputs = program.input_slots();
   if (feeds.size() != inputs.size())
     throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
   std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
   std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
-  for (size_t i = 0; i < inputs.size(); ++i) state.set_feed(inputs[i], checked(program, inputs[i], feeds[i]));
+  for (size_t i = 0; i < inputs.size(); ++i)
+    state.set_feed(inputs[i], some_later && !feeds[i].defined() ? Datum() : checked(program, inputs[i], feeds[i]));
+  for (size_t i = 0; some_later && i < inputs.size(); ++i)
+    if (!feeds[i].defined()) check_may_be_later(program, inputs[i]);
   return symbol_values_;
+}
+
+void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
+  if (state.held(slot).defined()) refuse_feed(state.program(), slot, feed, "it has been fed");
+  state.set_feed(slot, checked(state.program(), slot, feed));
+  try {
+    point_at_feed(slot, state);
+  } catch (...) {
+    state.drop(slot);
+    throw;
+  }
+}
+
+// The plan is made for its extents before it is there.
+void FeedBinder::check_may_be_later(const Program& program, int32_t slot) const {
+  const Type& type = program.type(slot);
+  const bool is_told = type.is_tensor() && type.dtype != DType::undefined && type.shape &&
+                       std::all_of(type.shape->begin(), type.shape->end(), [&](const Dim& dim) {
+                         return dim.is_const() || (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent() &&
+                                                   symbol_values_[static_cast<size_t>(dim.expr()->index)] >= 0);
+                       });
+  if (!is_told) refuse_feed(program, slot, {}, "it cannot be fed later, as nothing else tells its extents");
 }
 
 // The feed as the run takes it: contiguous.
@@ -74,16 +100,17 @@ Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& fee
   return tensor.is_contiguous() ? feed : Datum(tensor.contiguous());
 }
 
+void FeedBinder::point_at_feed(int32_t slot, RunState& state) {
+  const Slot& info = state.program().slots()[static_cast<size_t>(slot)];
+  const Datum& feed = state.held(slot);
+  if (info.placement == Placement::known || !feed.is_tensor()) return;
+  if (info.static_shape && feed.tensor().shape() != state.binding().shape(slot))
+    refuse_feed(state.program(), slot, feed, "another shape than " + to_string(state.binding().shape(slot)));
+  state.point_at(slot, feed.tensor());
+}
+
 void FeedBinder::point_at_feeds(RunState& state) {
-  const Program& program = state.program();
-  for (int32_t slot : program.input_slots()) {
-    const Slot& info = program.slots()[static_cast<size_t>(slot)];
-    const Datum& feed = state.held(slot);
-    if (info.placement == Placement::known || !feed.is_tensor()) continue;
-    if (info.static_shape && feed.tensor().shape() != state.binding().shape(slot))
-      refuse_feed(program, slot, feed, "another shape than " + to_string(state.binding().shape(slot)));
-    state.point_at(slot, feed.tensor());
-  }
+  for (int32_t slot : state.program().input_slots()) point_at_feed(slot, state);
 }
 
 }  // namespace treadle::exec

@@ -27,7 +27,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   control_ = control;
   pc_ = 0;
   committed_ = false;
-  state_.take_binding(feeds_.bind(feeds, parent_values, state_), control);
+  state_.take_binding(feeds_.bind(feeds, parent_values, control.takes_feeds_later, state_), control);
   outputs_.begin(bound, memory);
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control.pass && !program_.is_body())
@@ -38,6 +38,53 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   if (control.memory && control.memory->allocator) control.memory->allocator->renew(state_.arena(), state_.arena_bytes());
   FeedBinder::point_at_feeds(state_);
   outputs_.place(control_);
+  starved_ = SIZE_MAX;
+  if (control_.takes_feeds_later) find_starved();
+}
+
+void Frame::find_starved() {
+  auto is_starved = [&](const Instruction& instruction) {
+    const auto inputs = program_.operands(instruction).first(instruction.num_inputs);
+    return std::any_of(inputs.begin(), inputs.end(), [&](int32_t slot) {
+      if (slot < 0) return false;
+      const int32_t root = program_.slots()[static_cast<size_t>(slot)].root;
+      return program_.slots()[static_cast<size_t>(root)].placement == Placement::feed && !state_.held(root).defined();
+    });
+  };
+  starved_ = pc_;
+  while (starved_ < program_.instructions().size() && !is_starved(program_.instructions()[budget_.instruction_at(starved_)])) ++starved_;
+}
+
+// The run has been told to go on where it cannot.
+void Frame::refuse_starving() const {
+  for (int32_t slot : program_.input_slots())
+    if (!state_.held(slot).defined()) refuse_feed(program_, slot, {}, "the run has come to what reads it, and it has not been fed");
+  throw Error(ErrorCode::internal, "a run that waits for an input, though all have been fed");
+}
+
+void Frame::feed(size_t input, const Datum& value) {
+  feeds_.bind_later(program_.input_slots()[input], value, state_);
+  find_starved();
+}
+
+bool Frame::has_output(size_t k) const {
+  const auto slots = program_.slots();
+  const int32_t root = slots[static_cast<size_t>(program_.output_slots()[k])].root;
+  if (slots[static_cast<size_t>(root)].placement == Placement::feed) return state_.held(root).defined();
+  for (size_t step = pc_; step < program_.instructions().size(); ++step) {
+    const Instruction& instruction = program_.instructions()[budget_.instruction_at(step)];
+    const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
+    if (std::any_of(outputs.begin(), outputs.end(),
+                    [&](int32_t slot) { return slot >= 0 && slots[static_cast<size_t>(slot)].root == root; }))
+      return false;
+  }
+  return true;
+}
+
+void Frame::take_outputs(std::span<Datum> outputs) {
+  for (int32_t slot : program_.input_slots())
+    if (control_.takes_feeds_later && !state_.held(slot).defined()) refuse_feed(program_, slot, {}, "it is missing");
+  outputs_.hand_over(outputs);
 }
 
 // Operands of an instruction that is bound in the run, and of bodies.
@@ -137,14 +184,15 @@ void Frame::execute_cached(const Instruction& instruction) {
 size_t Frame::steps_left() const {
   const auto rest = program_.instructions().subspan(pc_);
   const auto stop = std::find_if(rest.begin(), rest.end(), [](const Instruction& instruction) { return instruction.is_yield; });
-  return static_cast<size_t>(stop - rest.begin());
+  return std::min(static_cast<size_t>(stop - rest.begin()), starved_ - pc_);
 }
 
 bool Frame::advance(size_t steps) {
   const auto instructions = program_.instructions();
   const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
   const bool renews = control_.memory && control_.memory->allocator && !state_.budget();
-  const size_t end = pc_ + std::min(steps, instructions.size() - pc_);
+  if (pc_ == starved_ && pc_ < instructions.size() && steps > 0) refuse_starving();
+  const size_t end = std::min(starved_, pc_ + std::min(steps, instructions.size() - pc_));
   sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
   // Where nothing else watches, one reading of the clock is the end of a step and the begin of the next one, dispatch included.
   const bool only_recorded = control_.recorder && !control_.observer && !control_.deadline && !control_.caller;

@@ -40,6 +40,10 @@ class Frame final : public Run {
              std::span<const int64_t> parent_values);
   void set_cache(std::shared_ptr<ValueCache> cache) override { cache_ = std::move(cache); }
 
+  void feed(size_t input, const Datum& value) override;
+  bool has_output(size_t k) const override;
+  Datum output(size_t k) const override { return state_.value(program_.output_slots()[k], /*shared=*/true); }
+
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
   size_t steps_through(size_t instruction) const override { return instruction < pc_ ? 0 : instruction + 1 - pc_; }
@@ -51,7 +55,7 @@ class Frame final : public Run {
   std::vector<Datum> yielded() override;
   void resume(std::span<const Datum> values) override;
 
-  void take_outputs(std::span<Datum> outputs) override { outputs_.hand_over(outputs); }
+  void take_outputs(std::span<Datum> outputs) override;
   /// After an error: feeds whose rows have been moved within their memory are as they were.
   void restore_feeds() { outputs_.restore_feeds(pc_); }
   void clear() noexcept override;
@@ -86,6 +90,8 @@ class Frame final : public Run {
   void execute_cached(const Instruction& instruction);
   void record(const Instruction& instruction, uint64_t start, uint64_t end) const;
   void check_before(size_t index);
+  void find_starved();
+  [[noreturn]] void refuse_starving() const;
   void renew_buffers(size_t instruction);
 
   const Program& program_;
@@ -96,6 +102,7 @@ class Frame final : public Run {
   RunBudget budget_;
   Evaluator evaluator_;                  // for instructions bound in the run
   size_t pc_ = 0;                        // steps done: instructions, in the order of the budget's plan if there is one
+  size_t starved_ = SIZE_MAX;            // the first step that reads an input which is still to be fed
   std::atomic<bool> committed_ = false;  // updates have begun
   std::shared_ptr<ValueCache> cache_;
   std::unique_ptr<ParallelState> parallel_state_;

@@ -80,6 +80,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   clear();
   control_ = control;
   control_.pass = nullptr;  // of the host's arena
+  control_.takes_feeds_later = false;
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());

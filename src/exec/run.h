@@ -25,7 +25,8 @@ class Run {
   virtual ~Run() = default;
 
   /// Takes the feeds and finds where everything lies. Allocates nothing if the extents are those of the run before.
-  /// @param feeds   one per input of the program; an undefined Datum where the program has an input that is not fed is an error.
+  /// @param feeds   one per input of the program. Undefined: fed later, where `control` says so and other feeds or the declaration tell
+  ///                its extents; otherwise an error.
   /// @param bound   empty, or one per output: memory that the caller wants the output in (undefined: none).
   /// @param memory  empty, or one per output.
   /// @throws Error naming the feed, its type and what was expected.
@@ -34,9 +35,17 @@ class Run {
   /// Before the first step. Outlives the run; null: none.
   virtual void set_cache(std::shared_ptr<ValueCache> cache) = 0;
 
-  /// Runs up to so many steps, to a Yield or the end. @return true at the end. @throws Error that names the node
+  /// Gives an input that was not fed at the start. @throws Error(invalid_argument) for one that was, and as start()
+  virtual void feed(size_t input, const Datum& value);
+  /// Whether all that writes output `k` has run, so that output() may be asked for it.
+  virtual bool has_output(size_t k) const;
+  /// Of the program, before the end or at it. The run keeps it.
+  virtual Datum output(size_t k) const;
+
+  /// Runs up to so many steps, to a Yield, to what reads an input that is still to be fed, or to the end. @return true at the end.
+  /// @throws Error that names the node
   virtual bool advance(size_t steps = SIZE_MAX) = 0;
-  /// Steps before the next Yield or the end.
+  /// Steps before the next Yield, before what reads an input that is still to be fed, or before the end.
   virtual size_t steps_left() const = 0;
   /// Steps until the instruction has run; 0: it has.
   virtual size_t steps_through(size_t instruction) const = 0;

@@ -83,6 +83,7 @@ struct RunControl {
   int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
   sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
   bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
+  bool takes_feeds_later = false;             ///< feeds may be undefined at the start: Run::feed()
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   bool watched() const { return recorder || observer || deadline || caller; }

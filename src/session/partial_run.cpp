@@ -1,4 +1,7 @@
 // Partial runs: a run that outlives the call that made it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string>
 
@@ -32,8 +35,39 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
   bool compiled = false;
   const std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
   auto run = std::make_shared<StoppableRun>(impl_, executable, options, monitor, "partial run");
-  run->start(arrange(*executable, feeds), {}, cache, compiled);
+  run->start(arrange(*executable, feeds, /*some_later=*/true), {}, cache, compiled);
   return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache), impl_->main->output_names}));
+}
+
+void PartialRun::feed(std::string_view name, Datum value) {
+  const auto& inputs = impl_->run->executable().input_names;
+  const auto found = std::find(inputs.begin(), inputs.end(), name);
+  if (found == inputs.end())
+    throw Error(ErrorCode::invalid_argument, fmt::format("the run has no input \"{}\"; its inputs are: {}", name, fmt::join(inputs, ", ")));
+  impl_->run->feed(static_cast<size_t>(found - inputs.begin()), std::move(value));
+}
+
+std::vector<Datum> PartialRun::fetch(std::span<const std::string> names) const {
+  const auto& outputs = impl_->run->executable().output_names;
+  std::vector<Datum> values;
+  for (const std::string& name : names) {
+    const auto found = std::find(outputs.begin(), outputs.end(), name);
+    if (found == outputs.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("\"{}\" is no output of the run, and no target; its outputs are: {}", name, fmt::join(outputs, ", ")));
+    const auto k = static_cast<size_t>(found - outputs.begin());
+    if (!impl_->run->has_output(k))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the run has not come as far as to make \"{}\"", name));
+    values.push_back(impl_->run->output(k));
+  }
+  return values;
+}
+
+std::vector<Datum> PartialRun::advance(std::string_view until, const std::map<std::string, Datum>& feeds,
+                                       std::span<const std::string> fetches) {
+  for (const auto& [name, value] : feeds) feed(name, value);
+  until.empty() ? advance() : advance_until(until);
+  return fetch(fetches);
 }
 
 bool PartialRun::advance() { return impl_->run->advance(); }

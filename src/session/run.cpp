@@ -9,14 +9,14 @@
 
 namespace treadle {
 
-std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds) {
+std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds, bool some_later) {
   std::vector<Datum> arranged;
   for (const std::string& name : executable.input_names) {
     auto found = feeds.find(name);
-    if (found == feeds.end())
+    if (found == feeds.end() && !some_later)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(executable.input_names, ", ")));
-    arranged.push_back(found->second);
+    arranged.push_back(found == feeds.end() ? Datum() : found->second);
   }
   return arranged;
 }

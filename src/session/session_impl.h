@@ -119,7 +119,8 @@ struct Session::Impl : Runtime {
 /// What was fetched, in the order of a request whose program was compiled for the same names in any order.
 std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);
 
-/// Feeds in the order of an executable's inputs. @throws Error(invalid_argument) naming the one that is missing.
-std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds);
+/// Feeds in the order of an executable's inputs.
+/// @param some_later  those that are missing stay undefined. @throws Error(invalid_argument) otherwise, naming the one that is missing.
+std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds, bool some_later = false);
 
 }  // namespace treadle

@@ -1,5 +1,6 @@
 #include "session/stoppable_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "session/deadline.h"
@@ -29,6 +30,7 @@ void StoppableRun::start(std::vector<Datum> feeds, std::span<const Datum> bound,
   if (control_.deadline)
     for (Datum& feed : feeds)
       if (feed.is_tensor() && feed.tensor().storage()->lent()) feed = feed.tensor().clone();
+  control_.takes_feeds_later = std::any_of(feeds.begin(), feeds.end(), [](const Datum& feed) { return !feed.defined(); });
   std::vector<exec::OutputMemory> memory;
   add_output_allocators(*executable_, options_, memory);
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
@@ -69,6 +71,21 @@ bool StoppableRun::advance(size_t steps) {
 }
 
 void StoppableRun::resume(std::span<const Datum> values) { run().resume(values); }
+
+void StoppableRun::feed(size_t input, Datum value) {
+  if (control_.deadline && value.is_tensor() && value.tensor().storage()->lent()) value = value.tensor().clone();
+  AllocationScope scope(&runtime_->memory, MemoryClass::activations);
+  run().feed(input, value);
+}
+
+bool StoppableRun::has_output(size_t k) const { return run().has_output(k); }
+
+Datum StoppableRun::output(size_t k) const {
+  AllocationScope scope(&runtime_->memory, MemoryClass::activations);
+  Datum value = run().output(k);
+  hand_over_all(value);
+  return value;
+}
 
 std::vector<Datum> StoppableRun::take_outputs() {
   if (!run().finished()) throw Error(ErrorCode::invalid_argument, "the run is not at its end");

@@ -23,6 +23,7 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
                std::shared_ptr<const Monitor> monitor, std::string tag);
   ~StoppableRun();
 
+  /// @param feeds     undefined ones come later: feed().
   /// @param compiled  the executable was made for this run.
   void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);
   /// As exec::Run::advance(), with hooks around it. @throws Error(timed_out) from the time on when a node did not return before the
@@ -30,6 +31,11 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   bool advance(size_t steps = SIZE_MAX);
   /// At a Yield: hands values in; advance() goes on.
   void resume(std::span<const Datum> values);
+  /// An input that was undefined at the start. @throws as exec::Run::feed
+  void feed(size_t input, Datum value);
+  /// Whether output `k` of the executable has been made.
+  bool has_output(size_t k) const;
+  Datum output(size_t k) const;
   /// At the end: those that were asked for.
   std::vector<Datum> take_outputs();
 

@@ -45,6 +45,20 @@ def test_a_run_hands_values_out_and_takes_values_in(session):
     assert run.finished
 
 
+def test_inputs_come_later_and_outputs_early():
+    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Mul", ["a", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "late", [value("x"), value("w")], [value("a"), value("y")])
+    late = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    run = treadle.InferenceSession(late.SerializeToString()).partial_run({"x": X})
+    assert not run.advance()
+    np.testing.assert_array_equal(run.fetch(["a"])[0], [2, 4])
+    with pytest.raises(errors.InvalidArgument, match='"w": the run has come to what reads it'):
+        run.advance()
+    assert run.advance(feeds={"w": np.float32([3, 5])})
+    np.testing.assert_array_equal(run.outputs()[1], [6, 20])
+
+
 def test_a_run_is_resumed_by_another_thread(session):
     runs = [session.partial_run({"x": X * i}) for i in range(4)]
     for run in runs:

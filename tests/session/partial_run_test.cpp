@@ -1,6 +1,7 @@
 // Runs that stop: at a Yield, after a node, interleaved, abandoned, resumed elsewhere; and what their caches save.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <thread>
 
 #include "tests/session/models.h"
@@ -35,6 +36,78 @@ TEST(PartialRun, StopsAtEachYieldAndGoesOnWithWhatIsHandedIn) {
   EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{10, 20}));
   EXPECT_TRUE(run.resume(one({5, 5})));
   EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{7, 9}));
+}
+
+// twice = x + x; sum = twice + w; y = sum * sum
+ModelBuilder two_inputs(std::vector<int64_t> shape_of_w) {
+  ModelBuilder b;
+  b.input("x", {-1}).input("w", std::move(shape_of_w)).output("twice", {-1}).output("y", {-1});
+  b.node("Add", {"x", "x"}, {"twice"}).node("Add", {"twice", "w"}, {"sum"}).node("Mul", {"sum", "sum"}, {"y"});
+  return b;
+}
+
+TEST(PartialRun, TakesFeedsAndGivesOutputsOnTheWay) {
+  for (const int64_t extent : {int64_t{-1}, int64_t{2}}) {  // that of x, or declared
+    for (const size_t limit : {size_t{0}, size_t{1} << 20}) {
+      SessionOptions options;
+      options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+      options.memory_limit_bytes = limit;
+      Session session(two_inputs({extent}).model(), options);
+      RunOptions run_options;
+      run_options.targets = {"sum"};
+      PartialRun run = session.partial_run({{"x", floats({1, 2})}}, nullptr, &run_options);
+      EXPECT_EQ(run.steps_left(), 1U);
+      EXPECT_THROW(run.fetch(std::vector<std::string>{"twice"}), Error);
+      EXPECT_FALSE(run.advance());
+      EXPECT_EQ(values_of(run.fetch(std::vector<std::string>{"twice"})[0]), (std::vector<float>{2, 4}));
+      EXPECT_EQ(run.steps_left(), 0U);
+      for (const auto& wrong : {std::function<void()>([&] { run.advance(); }), std::function<void()>([&] { run.outputs(); }),
+                                std::function<void()>([&] { run.fetch(std::vector<std::string>{"y"}); }),
+                                std::function<void()>([&] { run.fetch(std::vector<std::string>{"nothing"}); }), std::function<void()>([&] {
+                                  run.feed("x", floats({1, 2}));
+                                }),
+                                std::function<void()>([&] {
+                                  run.feed("nothing", floats({1, 2}));
+                                }),
+                                std::function<void()>([&] {
+                                  run.feed("w", floats({1, 2, 3}));
+                                }),
+                                std::function<void()>([&] {
+                                  run.feed("w", Tensor::vector<int64_t>(std::vector<int64_t>{1, 2}));
+                                })}) {
+        try {
+          wrong();
+          ADD_FAILURE();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
+        }
+      }
+      const std::vector<Datum> sum = run.advance("sum_node", {{"w", floats({10, 20})}}, std::vector<std::string>{"sum", "twice"});
+      EXPECT_EQ(values_of(sum[0]), (std::vector<float>{12, 24}));
+      EXPECT_EQ(values_of(sum[1]), (std::vector<float>{2, 4}));
+      EXPECT_FALSE(run.finished());
+      EXPECT_THROW(run.feed("w", floats({10, 20})), Error);
+      EXPECT_TRUE(run.advance());
+      EXPECT_EQ(values_of(run.outputs()[1]), (std::vector<float>{144, 576}));
+      EXPECT_EQ(values_of(sum[0]), (std::vector<float>{12, 24}));  // it is the caller's
+    }
+  }
+}
+
+TEST(PartialRun, RefusesToWaitForWhatItCannotPlanFor) {
+  ModelBuilder b = two_inputs({-1});
+  b.def().graph.inputs[1].type.shape->at(0).param = "m";  // nothing tells it
+  Session session(b.model());
+  try {
+    session.partial_run({{"x", floats({1, 2})}});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"w\": it cannot be fed later"), std::string::npos) << error.what();
+  }
+  SessionOptions options;
+  options.device = "sim";
+  Session placed(two_inputs({-1}).model(), options);
+  EXPECT_THROW(placed.partial_run({{"x", floats({1, 2})}}), Error);
 }
 
 TEST(PartialRun, HooksAreCalledAroundEveryStep) {
