@@ -237,6 +237,14 @@ struct TREADLE_API JointOptions {
   std::vector<std::string> inputs;      ///< whose gradients are wanted, too
   std::vector<std::string> parameters;  ///< as in TrainerOptions
   std::vector<std::string> frozen;
+  /// Of any type: handed out behind `outputs`; no gradient is handed in for them.
+  std::vector<std::string> plain_outputs;
+  /// Inputs that hold the running statistics of BatchNormalization nodes. The caller feeds them, and the forward pass writes the new ones
+  /// into the same memory. Nodes whose statistics are inputs that are not named here normalise by them.
+  std::vector<std::string> states;
+  bool unbiased_variance = false;  ///< The running variance takes the batch's over n - 1, as PyTorch's does; ONNX divides by n.
+  bool zero_gradients = true;      ///< Of `inputs` that the outputs do not depend on; false: there are none.
+  bool forward_only = false;       ///< There is no backward pass, and nothing to train is needed.
   /// As in TrainerOptions. The nodes of the backward pass are on the devices of those that they belong to; a run that waits for its
   /// gradients is not under way.
   SessionOptions session = {};
@@ -264,6 +272,9 @@ class TREADLE_API JointModule {
     size_t steps_left() const;
     /// In the order of output_names(); empty before the Yield.
     const std::vector<Tensor>& outputs() const;
+    /// As backward(), by position. @param grad_outputs  an undefined tensor stands for zeros.
+    /// @return in the order of gradient_names(); undefined where the outputs do not depend on it.
+    std::vector<Tensor> backward_in_order(std::span<const Tensor> grad_outputs);
     /// @param grad_outputs  the gradients of the outputs, of their shapes.
     /// @return gradients of the parameters and of the inputs that were asked for. @throws Error if called twice.
     NamedTensors backward(std::span<const Tensor> grad_outputs);
@@ -280,6 +291,20 @@ class TREADLE_API JointModule {
   Run forward(const Feeds& feeds, const RunOptions* options = nullptr);
   /// A run that has not done anything yet.
   Run begin(const Feeds& feeds, const RunOptions* options = nullptr);
+  struct Feeding {
+    std::optional<uint64_t> draw = std::nullopt;  ///< what random operators draw depends on this number; none: on how many runs there were
+    bool update_states = true;
+  };
+  /// As forward(), by position. @param feeds  in the order of input_names().
+  /// Outputs that the backward pass reads are copies: the caller may write to all of them.
+  Run forward_in_order(std::vector<Datum> feeds, const Feeding& feeding);
+  Run forward_in_order(std::vector<Datum> feeds) { return forward_in_order(std::move(feeds), Feeding()); }
+  /// Inputs that are fed: those of the model that anything depends on, `states` with them.
+  const std::vector<std::string>& input_names() const;
+  /// Parameters, then the `inputs` of the options.
+  const std::vector<std::string>& gradient_names() const;
+  /// Whether a run draws random numbers.
+  bool is_random() const;
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   std::string end_profiling();

@@ -22,6 +22,7 @@ NB_MODULE(_treadle, module) {
   register_engine(module);
   register_stateful_run(module);
   register_train(module);
+  register_joint_module(module);
   register_plugin(module);
   register_quantize(module);
   register_profile(module);

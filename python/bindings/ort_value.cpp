@@ -1,5 +1,6 @@
 // OrtValue: a value of any ONNX type that Python holds without converting it.
 #include "datum.h"
+#include "dlpack.h"
 #include "treadle/dlpack.h"
 
 namespace treadle::python {
@@ -70,16 +71,6 @@ void update(OrtValue& self, nb::handle source) {
   target.copy_from(from.reshaped(to.shape()));
 }
 
-constexpr const char* kOldName = "dltensor";
-constexpr const char* kVersionedName = "dltensor_versioned";
-
-template <typename Managed>
-void drop_capsule(PyObject* capsule, const char* name) {
-  if (!PyCapsule_IsValid(capsule, name)) return;  // somebody took the tensor over
-  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
-  if (managed && managed->deleter) managed->deleter(managed);
-}
-
 nb::object to_capsule(const OrtValue& self, nb::kwargs options) {
   bool versioned = false;
   if (options.contains("max_version") && !nb::object(options["max_version"]).is_none())
@@ -89,20 +80,7 @@ nb::object to_capsule(const OrtValue& self, nb::kwargs options) {
     throw nb::buffer_error("the tensor lies in the memory of the CPU");
   bool copy = options.contains("copy") && !nb::object(options["copy"]).is_none() && nb::cast<bool>(nb::object(options["copy"]));
   Tensor tensor = copy ? tensor_of(self).clone() : tensor_of(self);
-  PyObject* capsule = versioned
-                          ? PyCapsule_New(to_dlpack_versioned(tensor), kVersionedName,
-                                          [](PyObject* c) { drop_capsule<DLManagedTensorVersioned>(c, kVersionedName); })
-                          : PyCapsule_New(to_dlpack(tensor), kOldName, [](PyObject* c) { drop_capsule<DLManagedTensor>(c, kOldName); });
-  return nb::steal(capsule);
-}
-
-template <typename Managed>
-Tensor take_capsule(nb::handle capsule, const char* name, const char* used_name) {
-  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
-  if (!managed) throw nb::python_error();
-  Tensor tensor = from_dlpack(managed);
-  PyCapsule_SetName(capsule.ptr(), used_name);
-  return tensor;
+  return capsule_from_tensor(tensor, versioned);
 }
 
 // `is_bool` says that uint8 elements are bools: old exporters have no bool.
@@ -116,11 +94,7 @@ OrtValue from_capsule(nb::object data, bool is_bool) {
       capsule = data.attr("__dlpack__")();
     }
   }
-  bool versioned = PyCapsule_IsValid(capsule.ptr(), kVersionedName);
-  if (!versioned && !PyCapsule_IsValid(capsule.ptr(), kOldName))
-    throw Error(ErrorCode::invalid_argument, "not a DLPack capsule, or one that was taken over before");
-  Tensor tensor = versioned ? take_capsule<DLManagedTensorVersioned>(capsule, kVersionedName, "used_dltensor_versioned")
-                            : take_capsule<DLManagedTensor>(capsule, kOldName, "used_dltensor");
+  Tensor tensor = tensor_from_capsule(capsule);
   tensor = tensor.contiguous();
   if (is_bool && tensor.dtype() == DType::uint8)
     tensor = Tensor(DType::boolean, tensor.shape(), tensor.storage(), static_cast<size_t>(tensor.raw() - tensor.storage()->data()));

@@ -1,4 +1,4 @@
-// Trainer and JointModule.
+// Trainer, checkpoints and loaders of data.
 #include "treadle/train.h"
 
 #include <nanobind/stl/optional.h>
@@ -16,7 +16,6 @@ namespace treadle::python {
 namespace {
 
 using train::Feeds;
-using train::JointModule;
 using train::NamedTensors;
 using train::Trainer;
 
@@ -58,38 +57,6 @@ nb::list predict(Trainer& trainer, const nb::dict& feeds, const PyRunOptions* op
 }
 
 train::CheckpointSettings checkpoint_settings(bool own) { return own ? train::CheckpointSettings::own : train::CheckpointSettings::same; }
-
-// A run that stands at its Yield holds its feeds itself.
-JointModule::Run begin(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
-  Feeds made;
-  for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
-  nb::gil_scoped_release release;
-  return module.begin(made, options);
-}
-
-JointModule::Run forward(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
-  JointModule::Run run = begin(module, feeds, options);
-  nb::gil_scoped_release release;
-  run.advance_steps(SIZE_MAX);
-  return run;
-}
-
-nb::list run_outputs(const JointModule::Run& run) {
-  nb::list list;
-  for (const Tensor& output : run.outputs()) list.append(array_from_tensor(output));
-  return list;
-}
-
-nb::dict backward(JointModule::Run& run, const nb::list& grad_outputs) {
-  std::vector<Tensor> made;
-  for (nb::handle value : grad_outputs) made.push_back(tensor_from_array(value));
-  NamedTensors gradients;
-  {
-    nb::gil_scoped_release release;
-    gradients = run.backward(made);
-  }
-  return to_dict(gradients);
-}
 
 // Batches are copies, so that the thread that reads ahead needs no GIL.
 void register_loader(nb::module_& module) {
@@ -245,45 +212,6 @@ void register_train(nb::module_& module) {
           "trainer"_a, "own_settings"_a, nb::call_guard<nb::gil_scoped_release>());
 
   register_loader(module);
-  nb::class_<JointModule::Run>(module, "JointRun")
-      .def_prop_ro("outputs", &run_outputs)
-      .def("advance_steps", &JointModule::Run::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("steps_left", &JointModule::Run::steps_left)
-      .def("backward", &backward, "grad_outputs"_a);
-  nb::class_<JointModule>(module, "JointModule")
-      .def(
-          "__init__",
-          [](JointModule* self, const Model& model, std::vector<std::string> outputs, std::vector<std::string> inputs,
-             std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
-             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job,
-             const PySessionOptions* session) {
-            train::JointOptions options{.outputs = std::move(outputs),
-                                        .inputs = std::move(inputs),
-                                        .parameters = std::move(parameters),
-                                        .frozen = std::move(frozen)};
-            if (session) options.session = with_warnings(*session);
-            if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
-            if (!device.empty()) options.session.device = std::move(device);
-            if (!group2ctx.empty()) options.session.group2ctx = std::move(group2ctx);
-            if (!argument_devices.empty()) options.session.argument_devices = std::move(argument_devices);
-            if (job) options.session.job = std::move(job);
-            new (self) JointModule(model, options);
-          },
-          "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a, "device"_a = "",
-          "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>(),
-          "job"_a.none() = nb::none(), "session"_a.none() = nb::none())
-      .def("forward", &forward, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
-      .def("begin", &begin, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
-      .def("memory_statistics", [](const JointModule& self) { return memory_dict(self.memory_statistics()); })
-      .def("set_memory_limit", &JointModule::set_memory_limit, "limit_bytes"_a)
-      .def("end_profiling", &JointModule::end_profiling)
-      .def_prop_ro("output_names", &JointModule::output_names)
-      .def_prop_ro("parameters", [](const JointModule& self) { return to_dict(self.parameters()); })
-      .def_prop_ro("states", [](const JointModule& self) { return to_dict(self.states()); })
-      .def("save", &JointModule::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "to_bytes", [](const JointModule& self, const train::Metadata& metadata) { return to_bytes(self.to_bytes(metadata)); },
-          "metadata"_a);
 }
 
 }  // namespace treadle::python

@@ -52,7 +52,7 @@ struct BatchNormalization {
   int64_t N, channels, inner;
   C epsilon;
   float momentum;
-  bool training, has_running_mean, has_running_var;
+  bool training, has_running_mean, has_running_var, unbiased;
   Wide x, y;
   DType dtypes[5];
   int64_t offsets[5];
@@ -66,6 +66,7 @@ struct BatchNormalization {
     k.momentum = c.get_float("momentum", 0.9f);
     k.training = c.get_int("training_mode") != 0;
     k.has_running_mean = c.has_output(1), k.has_running_var = c.has_output(2);
+    k.unbiased = c.get_int("unbiased_variance") != 0;
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
@@ -102,8 +103,9 @@ struct BatchNormalization {
 
   void update_running(RunContext& c, int output, const C* running, const C* batch) const {
     visit_dtype<FloatTypes>(dtypes[output + 2], [&]<typename U>() {
-      const C keep = static_cast<C>(momentum);
-      for (int64_t i = 0; i < channels; ++i) c.out<U>(output)[i] = static_cast<U>(running[i] * keep + batch[i] * (1 - keep));
+      const C keep = static_cast<C>(momentum), count = static_cast<C>(N * inner);
+      const C take = output == 2 && unbiased ? (1 - keep) * count / (count - 1) : 1 - keep;
+      for (int64_t i = 0; i < channels; ++i) c.out<U>(output)[i] = static_cast<U>(running[i] * keep + batch[i] * take);
     });
   }
 
@@ -180,7 +182,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .outputs = {{"Y", kFloats, "T"},
                        {"running_mean", kFloats, "T2", Presence::optional},
                        {"running_var", kFloats, "T2", Presence::optional}},
-           .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}},
+           .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {"unbiased_variance", int64_t{0}}},
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},  // a training step may bind the statistics to those before

@@ -130,11 +130,12 @@ void infer_nhwc_batch_norm(InferContext& c) {
 struct NhwcBatchNormalization {
   int64_t rows, C;
   float epsilon, momentum;
+  bool unbiased;
 
   static NhwcBatchNormalization bind(BindContext& c) {
     const Shape& x = c.shape(0);
     const NhwcBatchNormalization k{x.product(0, x.rank() - 1), x[x.rank() - 1], c.get_float("epsilon", 1e-5F),
-                                   c.get_float("momentum", 0.9F)};
+                                   c.get_float("momentum", 0.9F), c.get_int("unbiased_variance") != 0};
     for (int i = 1; i <= 4; ++i) check_equal(c.num_elements(i), k.C, "a parameter and the channels of X");
     c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C) + 3 * kernels::aligned_bytes<float>(k.C));
     return k;
@@ -154,7 +155,8 @@ struct NhwcBatchNormalization {
       if (float* running = c.out<float>(i)) {
         const float* before = c.in<float>(i + 2);
         const float* batch = i == 1 ? mean : variance;
-        for (int64_t k = 0; k < C; ++k) running[k] = before[k] * momentum + batch[k] * (1 - momentum);
+        const float count = static_cast<float>(rows), take = i == 2 && unbiased ? (1 - momentum) * count / (count - 1) : 1 - momentum;
+        for (int64_t k = 0; k < C; ++k) running[k] = before[k] * momentum + batch[k] * take;
       }
     }
     kernels::normalize_nhwc(rows, C, c.in<float>(0), mean, scale, c.in<float>(2), c.out<float>(0), c.pool());
@@ -254,7 +256,7 @@ std::vector<OpDef> nhwc_training_ops() {
                    {"running_var", kTrainedType, "", Presence::optional},
                    {"saved_mean", kTrainedType, "", Presence::optional},
                    {"saved_inverse_deviation", kTrainedType, "", Presence::optional}},
-       .attributes = {{"epsilon", 1e-5F}, {"momentum", 0.9F}},
+       .attributes = {{"epsilon", 1e-5F}, {"momentum", 0.9F}, {"unbiased_variance", int64_t{0}}},
        .infer = infer_nhwc_batch_norm,
        .cost = stream_cost,
        .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},

@@ -65,6 +65,7 @@ bool LayoutPass::batch_statistics(const Node& node) {
   spec.inputs[0] = channels_last(x, node.id);
   spec.attributes.set("epsilon", node.attributes.get_float("epsilon", 1e-5F));
   spec.attributes.set("momentum", node.attributes.get_float("momentum", 0.9F));
+  spec.attributes.set("unbiased_variance", node.attributes.get_int("unbiased_variance", 0));
   normalized_[static_cast<uint32_t>(x)] = replace(node, std::move(spec));
   return true;
 }

@@ -23,6 +23,8 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
                std::shared_ptr<const Monitor> monitor, std::string tag);
   ~StoppableRun();
 
+  /// What random operators draw depends on the number, instead of how many runs there were. Before start().
+  void draw_by(uint64_t number) { control_.run_id = number; }
   /// @param feeds     undefined ones come later: feed().
   /// @param compiled  the executable was made for this run.
   void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <set>
 
 #include "core/allocation.h"
 #include "exec/frame.h"
@@ -16,48 +18,74 @@
 
 namespace treadle::train {
 
+namespace {
+
+// The value whose bytes this one shows.
+ValueId viewed(const Graph& graph, ValueId id) {
+  while (graph.value(id).producer != kNoNode) {
+    const Node& node = graph.node(graph.value(id).producer);
+    if (!node.op) return id;
+    const auto view = std::find_if(node.op->alias.begin(), node.op->alias.end(), [&](const Alias& alias) {
+      return alias.kind == Alias::Kind::view && alias.output == graph.value(id).output && node.has_input(static_cast<size_t>(alias.input));
+    });
+    if (view == node.op->alias.end()) return id;
+    id = node.inputs[static_cast<size_t>(view->input)];
+  }
+  return id;
+}
+
+// Per value that the Yield hands out: whether somebody reads its bytes later. The caller, who may write to what it got, then gets a copy.
+std::vector<bool> read_behind_yield(const Graph& graph) {
+  std::set<uint32_t> read;
+  const Node* yield = nullptr;
+  for (NodeId id : graph.order()) {
+    const Node& node = graph.node(id);
+    for (ValueId input : node.inputs)
+      if (yield && input != kNoValue) read.insert(static_cast<uint32_t>(viewed(graph, input)));
+    if (node.is("Yield", "treadle")) yield = &node;
+  }
+  std::vector<bool> found;
+  if (!yield) return found;
+  for (ValueId output : graph.outputs) read.insert(static_cast<uint32_t>(viewed(graph, output)));
+  for (ValueId handed_out : yield->inputs) {
+    const ValueId whole = viewed(graph, handed_out);
+    found.push_back(!read.insert(static_cast<uint32_t>(whole)).second || graph.value(whole).is_constant());
+  }
+  return found;
+}
+
+bool draws_numbers(const Graph& graph) {
+  for (NodeId id : graph.order())
+    if (const OpDef* op = graph.node(id).op; op && !op->deterministic && !op->barrier) return true;
+  return false;
+}
+
+const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum.tensor().storage().get() : nullptr; }
+
+}  // namespace
+
 struct JointModule::Impl : Runtime {
+  using Outputs = std::vector<std::pair<std::string, ValueId>>;
+
   Impl(const Model& source, const JointOptions& options)
-      : Runtime(in_training(options.session), "the module"), model(with_own_statistics(source)) {
+      : Runtime(in_training(options.session), "the module"), model(with_own_statistics(source)), forward_only(options.forward_only) {
     AllocationScope scope(&memory, MemoryClass::weights);
-    TrainingGraph made = make_training_graph(model, {options.parameters, options.frozen}, true);
-    Graph& graph = *made.graph;
-    output_names = options.outputs.empty() ? graph.output_names : options.outputs;
-    std::vector<ValueId> ys, xs;
-    for (const std::string& name : output_names) {
-      ys.push_back(find_output(graph, name));
-      if (graph.type(ys.back()).dtype != DType::float32)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the output \"{}\" is {}; a gradient flows into float32 only; choose the outputs", name,
-                                to_string(graph.type(ys.back()))));
-    }
-    for (const std::string& name : options.inputs) {
-      const ValueId id = graph.find_value(name);
-      if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end())
-        throw Error(ErrorCode::not_found, fmt::format("the model has no input \"{}\"", name));
-      xs.push_back(id);
-    }
-    const NodeId yield = graph.add_node(
-        {.op_type = "Yield", .inputs = ys, .domain = "treadle", .name = "yield", .num_outputs = static_cast<int>(ys.size())});
-    infer_node(graph, yield);
-    const std::vector<ValueId> handed_in = graph.node(yield).outputs;
-    const std::vector<ValueId> grads = add_backward(made, model, ys, handed_in, xs);
-    std::vector<std::pair<std::string, ValueId>> outputs;
-    for (size_t i = 0; i < grads.size(); ++i)
-      outputs.emplace_back(i < made.parameters.size() ? made.parameters[i] : options.inputs[i - made.parameters.size()], grads[i]);
-    num_gradients = outputs.size();
+    TrainingGraph made = make_training_graph(model, {options.parameters, options.frozen, options.states, options.unbiased_variance}, true);
+    std::vector<ValueId> ys = find_outputs(*made.graph, options);
+    Outputs outputs;
+    if (forward_only)
+      for (size_t i = 0; i < ys.size(); ++i) outputs.emplace_back(output_names[i], ys[i]);
+    else
+      outputs = add_gradients(made, std::move(ys), options);
+    num_results = outputs.size();
     parameters = copy_initializers(model, made.parameters);
-    std::vector<std::string> state_names;
-    for (const TrainingGraph::State& state : made.states) state_names.push_back(state.name);
-    states = copy_initializers(model, state_names);
-    for (size_t i = 0; i < num_gradients; ++i) bound.emplace_back();
-    for (const TrainingGraph::State& state : made.states) {
-      outputs.emplace_back(state.name, state.updated);
-      bound.emplace_back(states.at(state.name));
-    }
-    train::finish(graph, outputs, Runtime::options);
+    keep_states(made, options, outputs);
+    train::finish(*made.graph, outputs, Runtime::options);
+    is_random = draws_numbers(*made.graph);
+    copied = read_behind_yield(*made.graph);
     if (devices.any()) devices.read_groups(*model.impl().import());
     runner = std::make_unique<Runner>(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+    find_fed_states(options.states);
     keep_limits([this] { runner->program().frames().trim(); });
   }
 
@@ -70,11 +98,90 @@ struct JointModule::Impl : Runtime {
     return session;
   }
 
+  // What is handed out: `outputs`, then `plain_outputs`.
+  std::vector<ValueId> find_outputs(const Graph& graph, const JointOptions& options) {
+    output_names = options.outputs.empty() && options.plain_outputs.empty() ? graph.output_names : options.outputs;
+    num_differentiable = output_names.size();
+    std::vector<ValueId> found;
+    for (const std::string& name : output_names) {
+      found.push_back(find_output(graph, name));
+      if (!forward_only && graph.type(found.back()).dtype != DType::float32)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the output \"{}\" is {}; a gradient flows into float32 only; choose the outputs", name,
+                                to_string(graph.type(found.back()))));
+    }
+    for (const std::string& name : options.plain_outputs) {
+      output_names.push_back(name);
+      found.push_back(find_output(graph, name));
+    }
+    return found;
+  }
+
+  // The Yield and the backward pass behind it. @return the gradients that there are.
+  Outputs add_gradients(TrainingGraph& made, std::vector<ValueId> ys, const JointOptions& options) {
+    Graph& graph = *made.graph;
+    std::vector<ValueId> xs;
+    for (const std::string& name : options.inputs) {
+      const ValueId id = graph.find_value(name);
+      if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end())
+        throw Error(ErrorCode::not_found, fmt::format("the model has no input \"{}\"", name));
+      xs.push_back(id);
+    }
+    const NodeId yield = graph.add_node(
+        {.op_type = "Yield", .inputs = ys, .domain = "treadle", .name = "yield", .num_outputs = static_cast<int>(num_differentiable)});
+    infer_node(graph, yield);
+    const std::vector<ValueId> handed_in = graph.node(yield).outputs;
+    ys.resize(num_differentiable);
+    const std::vector<ValueId> grads = add_backward(made, model, ys, handed_in, xs, options.zero_gradients);
+    gradient_names = made.parameters;
+    gradient_names.insert(gradient_names.end(), options.inputs.begin(), options.inputs.end());
+    Outputs outputs;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      result_of.push_back(grads[i] == kNoValue ? -1 : static_cast<int>(outputs.size()));
+      if (grads[i] != kNoValue) outputs.emplace_back(gradient_names[i], grads[i]);
+    }
+    return outputs;
+  }
+
+  // Running statistics are the last outputs, in the memory of those before: this module's own, or what is fed.
+  void keep_states(const TrainingGraph& made, const JointOptions& options, Outputs& outputs) {
+    bound.resize(num_results);
+    std::vector<std::string> own;
+    auto is_fed = [&](const std::string& name) {
+      return std::find(options.states.begin(), options.states.end(), name) != options.states.end();
+    };
+    for (const TrainingGraph::State& state : made.states)
+      if (!is_fed(state.name)) own.push_back(state.name);
+    states = copy_initializers(model, own);
+    for (const TrainingGraph::State& state : made.states) {
+      outputs.emplace_back(state.name, state.updated);
+      bound.push_back(is_fed(state.name) ? Datum() : Datum(states.at(state.name)));
+    }
+  }
+
+  void find_fed_states(const std::vector<std::string>& names) {
+    const std::vector<std::string>& inputs = runner->executable()->input_names;
+    for (size_t result = num_results; result < runner->graph().output_names.size(); ++result) {
+      const std::string& name = runner->graph().output_names[result];
+      if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+      fed_states.push_back({static_cast<size_t>(std::find(inputs.begin(), inputs.end(), name) - inputs.begin()), result});
+    }
+  }
+
+  struct FedState {
+    size_t feed, result;  // places among all inputs, and all outputs of the graph
+  };
+
   Model model;
-  std::vector<std::string> output_names;
+  const bool forward_only;
+  bool is_random = false;
+  std::vector<std::string> output_names, gradient_names;
   NamedTensors parameters, states;
-  std::vector<Datum> bound;
-  size_t num_gradients = 0;
+  std::vector<Datum> bound;  // per result: memory that it is written to
+  std::vector<FedState> fed_states;
+  std::vector<int> result_of;  // per gradient; -1: there is none
+  std::vector<bool> copied;    // per output
+  size_t num_differentiable = 0, num_results = 0;
   std::unique_ptr<Runner> runner;
 };
 
@@ -82,6 +189,16 @@ struct JointModule::Run::Impl {
   std::shared_ptr<JointModule::Impl> module;
   std::shared_ptr<StoppableRun> run;  // null after the backward pass
   std::vector<Tensor> outputs;
+  bool has_outputs = false;
+  std::vector<const Storage*> callers;  // memory that is the caller's; sorted before the backward pass
+
+  void take_yielded() {
+    has_outputs = true;
+    const std::vector<Datum> values = module->forward_only ? run->take_outputs() : run->run().yielded();
+    for (size_t i = 0; i < module->output_names.size(); ++i)
+      outputs.push_back(i < module->copied.size() && module->copied[i] ? values[i].tensor().clone() : values[i].tensor());
+    if (module->forward_only) run.reset();
+  }
 };
 
 JointModule::Run::Run(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -90,22 +207,52 @@ JointModule::Run::Run(Run&&) noexcept = default;
 JointModule::Run& JointModule::Run::operator=(Run&&) noexcept = default;
 const std::vector<Tensor>& JointModule::Run::outputs() const { return impl_->outputs; }
 
-NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
-  if (!impl_->run) throw Error(ErrorCode::invalid_argument, "the backward pass has run already");
-  if (impl_->outputs.empty()) throw Error(ErrorCode::invalid_argument, "the forward pass has not run to its end");
-  if (grad_outputs.size() != impl_->outputs.size())
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} gradients for {} outputs", grad_outputs.size(), impl_->outputs.size()));
-  for (size_t i = 0; i < grad_outputs.size(); ++i)
-    if (grad_outputs[i].shape() != impl_->outputs[i].shape() || grad_outputs[i].dtype() != impl_->outputs[i].dtype())
-      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is {}, the output is {}", impl_->module->output_names[i],
-                                                           describe(grad_outputs[i]), describe(impl_->outputs[i])));
-  const std::shared_ptr<StoppableRun> run = std::move(impl_->run);
+std::vector<Tensor> JointModule::Run::backward_in_order(std::span<const Tensor> grad_outputs) {
   const JointModule::Impl& module = *impl_->module;
-  run->resume(std::vector<Datum>(grad_outputs.begin(), grad_outputs.end()));
+  if (module.forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");
+  if (!impl_->run) throw Error(ErrorCode::invalid_argument, "the backward pass has run already");
+  if (!impl_->has_outputs) throw Error(ErrorCode::invalid_argument, "the forward pass has not run to its end");
+  if (grad_outputs.size() != module.num_differentiable)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} gradients for {} outputs", grad_outputs.size(), module.num_differentiable));
+  std::vector<Datum> handed_in(grad_outputs.begin(), grad_outputs.end());
+  for (size_t i = 0; i < grad_outputs.size(); ++i) {
+    const Tensor& output = impl_->outputs[i];
+    if (!grad_outputs[i].defined()) {
+      Tensor zeros(output.dtype(), output.shape());
+      std::memset(zeros.raw(), 0, zeros.size_bytes());
+      handed_in[i] = std::move(zeros);
+    } else if (grad_outputs[i].shape() != output.shape() || grad_outputs[i].dtype() != output.dtype()) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is {}, the output is {}", module.output_names[i],
+                                                           describe(grad_outputs[i]), describe(output)));
+    }
+  }
+  const std::shared_ptr<StoppableRun> run = std::move(impl_->run);
+  run->resume(handed_in);
   if (!run->advance()) throw Error(ErrorCode::internal, "a second Yield");
   const std::vector<Datum> results = run->take_outputs();
+  // A gradient may be another one, or what was handed in or fed, as it is; each is the caller's to change.
+  std::vector<const Storage*>& taken = impl_->callers;
+  for (const Datum& datum : handed_in) taken.push_back(storage_of(datum));
+  for (const Tensor& output : impl_->outputs) taken.push_back(output.storage().get());
+  std::sort(taken.begin(), taken.end());
+  std::set<const Storage*> given;
+  std::vector<Tensor> gradients;
+  for (int result : module.result_of) {
+    gradients.emplace_back();
+    if (result < 0) continue;
+    const Tensor& gradient = results[static_cast<size_t>(result)].tensor();
+    const Storage* storage = gradient.storage().get();
+    const bool is_own = !std::binary_search(taken.begin(), taken.end(), storage) && given.insert(storage).second;
+    gradients.back() = is_own ? gradient : gradient.clone();
+  }
+  return gradients;
+}
+
+NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
+  std::vector<Tensor> gradients = backward_in_order(grad_outputs);
   NamedTensors named;
-  for (size_t i = 0; i < module.num_gradients; ++i) named.emplace(module.runner->graph().output_names[i], results[i].tensor());
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (gradients[i].defined()) named.emplace(impl_->module->gradient_names[i], std::move(gradients[i]));
   return named;
 }
 
@@ -114,19 +261,20 @@ JointModule::~JointModule() = default;
 JointModule::JointModule(JointModule&&) noexcept = default;
 JointModule& JointModule::operator=(JointModule&&) noexcept = default;
 
-size_t JointModule::Run::steps_left() const { return impl_->outputs.empty() && impl_->run ? impl_->run->run().steps_left() : 0; }
+size_t JointModule::Run::steps_left() const { return impl_->has_outputs || !impl_->run ? 0 : impl_->run->run().steps_left(); }
 
 size_t JointModule::Run::advance_steps(size_t count) {
-  if (!impl_->outputs.empty()) return 0;
+  if (impl_->has_outputs) return 0;
   impl_->run->advance(count);
   const size_t left = impl_->run->run().steps_left();
-  if (left == 0)
-    for (const Datum& value : impl_->run->run().yielded()) impl_->outputs.push_back(value.tensor());
+  if (left == 0) impl_->take_yielded();
   return left;
 }
 
 JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* options) {
   check_run_options(options);
+  if (!impl_->fed_states.empty())
+    throw Error(ErrorCode::invalid_argument, "running statistics are fed: call forward_in_order(), which says where they lie");
   auto run = std::make_unique<Run::Impl>();
   run->module = impl_;
   run->run = std::make_shared<StoppableRun>(impl_, impl_->runner->executable(), options, nullptr, "joint module");
@@ -140,6 +288,28 @@ JointModule::Run JointModule::forward(const Feeds& feeds, const RunOptions* opti
   return run;
 }
 
+JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const Feeding& feeding) {
+  auto run = std::make_unique<Run::Impl>();
+  run->module = impl_;
+  feeds = impl_->runner->arrange_in_order(std::move(feeds));
+  std::vector<Datum> bound = impl_->bound;
+  if (feeding.update_states)
+    for (const auto& [feed, result] : impl_->fed_states) bound[result] = feeds[feed];
+  else
+    bound.assign(bound.size(), Datum());
+  if (!impl_->forward_only)
+    for (const Datum& feed : feeds) run->callers.push_back(storage_of(feed));
+  run->run = std::make_shared<StoppableRun>(impl_, impl_->runner->executable(), nullptr, nullptr, "joint module");
+  if (feeding.draw) run->run->draw_by(*feeding.draw);
+  run->run->start(std::move(feeds), bound, nullptr, /*compiled=*/false);
+  Run forward(std::move(run));
+  forward.advance_steps(SIZE_MAX);
+  return forward;
+}
+
+const std::vector<std::string>& JointModule::input_names() const { return impl_->runner->fed_names(); }
+const std::vector<std::string>& JointModule::gradient_names() const { return impl_->gradient_names; }
+bool JointModule::is_random() const { return impl_->is_random; }
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }
 void JointModule::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
 std::string JointModule::end_profiling() { return impl_->end_profiling(); }

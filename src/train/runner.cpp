@@ -21,6 +21,7 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, const std::
     kept_.emplace_back();
     for (const NamedTensors* tensors : kept)
       if (auto found = tensors->find(made->input_names.back()); found != tensors->end()) kept_.back() = found->second;
+    if (!kept_.back().defined()) fed_names_.push_back(made->input_names.back());
   }
   if (runtime.recorder) made->program->name_records(*runtime.recorder);
   made->executor = runtime.make_executor(*made->program);
@@ -42,6 +43,17 @@ std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels) cons
       throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", names[i]));
     }
   }
+  return arranged;
+}
+
+std::vector<Datum> Runner::arrange_in_order(std::vector<Datum> fed) const {
+  if (fed.size() != fed_names_.size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} values are fed; there are {} inputs", fed.size(), fed_names_.size()));
+  if (fed.size() == kept_.size()) return fed;
+  std::vector<Datum> arranged = kept_;
+  size_t next = 0;
+  for (Datum& datum : arranged)
+    if (!datum.defined()) datum = std::move(fed[next++]);
   return arranged;
 }
 

@@ -17,6 +17,10 @@ class Runner {
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
+  /// The same for those that are fed, in their order. @throws Error(invalid_argument) for another number of them.
+  std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
+  /// Inputs that the trainer does not keep.
+  const std::vector<std::string>& fed_names() const { return fed_names_; }
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
   const exec::Program& program() const { return *executable_->program; }
   const Graph& graph() const { return *executable_->graph; }
@@ -24,6 +28,7 @@ class Runner {
  private:
   std::shared_ptr<const Executable> executable_;
   std::vector<Datum> kept_;  // per input; undefined: fed
+  std::vector<std::string> fed_names_;
 };
 
 /// @throws Error(invalid_argument) for options that a training graph cannot have.

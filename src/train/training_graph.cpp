@@ -55,29 +55,39 @@ std::set<std::string> running_statistics(const Graph& graph) {
   return names;
 }
 
-void switch_to_training(TrainingGraph& training) {
+void keep_statistics(TrainingGraph& training, NodeId id, bool unbiased_variance) {
   Graph& graph = *training.graph;
+  graph.node(id).attributes.set("training_mode", int64_t{1});
+  if (unbiased_variance) graph.node(id).attributes.set("unbiased_variance", int64_t{1});
+  for (size_t i : {1U, 2U}) {
+    const std::string name = graph.value(graph.node(id).inputs[i + 2]).name;
+    if (graph.value(graph.node(id).inputs[i + 2]).kind != Value::Kind::input)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("BatchNormalization node \"{}\": its running statistics \"{}\" are no float32 initializer of the model, so "
+                              "that training has nowhere to keep them",
+                              graph.node(id).name, name));
+    if (std::any_of(training.states.begin(), training.states.end(), [&](const auto& state) { return state.name == name; }))
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("BatchNormalization node \"{}\": its running statistics \"{}\" are another node's, too; training keeps those "
+                              "of one node each",
+                              graph.node(id).name, name));
+    const ValueId updated = add_output(graph, id, i, name + "/updated");
+    training.states.push_back({name, updated});
+  }
+  infer_node(graph, id);
+}
+
+/// @param fed  inputs of the model itself, whose values are the caller's.
+void switch_to_training(TrainingGraph& training, const std::set<std::string>& fed, const Selection& selection) {
+  Graph& graph = *training.graph;
+  for (const std::string& name : selection.states)
+    if (!fed.contains(name)) throw Error(ErrorCode::not_found, fmt::format("the model has no input \"{}\" for running statistics", name));
+  auto stays = [&](const std::string& name) {
+    return fed.contains(name) && std::find(selection.states.begin(), selection.states.end(), name) == selection.states.end();
+  };
   for (NodeId id : graph.order()) {
     if (graph.node(id).is("BatchNormalization")) {
-      graph.node(id).attributes.set("training_mode", int64_t{1});
-      for (size_t i : {1U, 2U}) {
-        const std::string name = graph.value(graph.node(id).inputs[i + 2]).name;
-        if (graph.value(graph.node(id).inputs[i + 2]).kind != Value::Kind::input)
-          throw Error(
-              ErrorCode::invalid_argument,
-              fmt::format("BatchNormalization node \"{}\": its running statistics \"{}\" are no float32 initializer of the model, so "
-                          "that training has nowhere to keep them",
-                          graph.node(id).name, name));
-        if (std::any_of(training.states.begin(), training.states.end(), [&](const auto& state) { return state.name == name; }))
-          throw Error(
-              ErrorCode::not_implemented,
-              fmt::format("BatchNormalization node \"{}\": its running statistics \"{}\" are another node's, too; training keeps those "
-                          "of one node each",
-                          graph.node(id).name, name));
-        const ValueId updated = add_output(graph, id, i, name + "/updated");
-        training.states.push_back({name, updated});
-      }
-      infer_node(graph, id);
+      if (!stays(graph.value(graph.node(id).inputs[3]).name)) keep_statistics(training, id, selection.unbiased_variance);
     } else if (graph.node(id).is("Dropout") && !graph.node(id).has_input(2)) {
       Tensor yes(DType::boolean, {});
       *yes.data<bool>() = true;
@@ -196,6 +206,8 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
         throw Error(ErrorCode::not_found,
                     fmt::format("the model has no initializer \"{}\"; the nearest: {}", name, nearest_names(name, initializers)));
   const std::set<std::string> statistics = running_statistics(graph);
+  std::set<std::string> fed;
+  for (ValueId input : graph.inputs) fed.insert(graph.value(input).name);
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
@@ -206,12 +218,12 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
     if (!state) made.parameters.push_back(initializer.name);
   }
   onnx::upgrade(graph);
-  if (training) switch_to_training(made);
+  if (training) switch_to_training(made, fed, selection);
   return made;
 }
 
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
-                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more) {
+                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more, bool with_zeros) {
   Graph& graph = *training.graph;
   std::vector<ValueId> xs;
   for (const std::string& name : training.parameters) xs.push_back(training.value(name));
@@ -239,7 +251,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
     // Where nothing flows back, through Sign or because nothing depends on the input, the gradient is zero.
-    kept.push_back(gradient != kNoValue ? gradient : zeros_like(graph, more[i]));
+    kept.push_back(gradient != kNoValue || !with_zeros ? gradient : zeros_like(graph, more[i]));
   }
   return kept;
 }

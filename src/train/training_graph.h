@@ -18,6 +18,8 @@ namespace treadle::train {
 struct Selection {
   std::vector<std::string> parameters;  ///< empty: every float32 initializer of rank 1 or more
   std::vector<std::string> frozen;
+  std::vector<std::string> states;  ///< inputs of the model that hold running statistics
+  bool unbiased_variance = false;   ///< of running statistics
 };
 
 /// A graph of the model whose parameters and states are inputs, and what the steps after it need to find.
@@ -39,7 +41,7 @@ struct TrainingGraph {
 Model with_own_statistics(const Model& model);
 
 /// Imports and upgrades. Floating-point initializers become inputs: those selected are parameters, BatchNormalization's running statistics
-/// are states.
+/// are states. A BatchNormalization whose statistics are inputs of the model that are not selected stays as it is.
 /// @param training  BatchNormalization and Dropout train.
 TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
 
@@ -48,10 +50,10 @@ ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options);
 std::string_view name_of(Loss loss);
 
 /// Appends the backward pass of `loss` (or of `ys` with gradients `grad_ys`). Parameters without a gradient become constants again.
-/// @return the gradients, one per remaining parameter, then one per value of `more`: zeros where nothing flows back to it.
+/// @return the gradients, one per remaining parameter, then one per value of `more`: zeros where nothing flows back to it, or kNoValue.
 /// @throws Error(invalid_argument) for a parameter without a gradient that was named explicitly.
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
-                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more = {});
+                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more = {}, bool with_zeros = true);
 
 /// Makes these the graph's outputs, drops what they do not need, and optimises as the options say.
 void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options);

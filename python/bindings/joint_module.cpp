@@ -1,0 +1,183 @@
+// JointModule and its runs.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "datum.h"
+#include "dlpack.h"
+#include "numpy.h"
+#include "treadle/sharing.h"
+#include "treadle/train.h"
+
+namespace treadle::python {
+namespace {
+
+using train::Feeds;
+using train::JointModule;
+using train::NamedTensors;
+
+nb::dict dict_of(const NamedTensors& tensors) {
+  nb::dict dict;
+  for (const auto& [name, tensor] : tensors) dict[string_to_python(name)] = array_from_tensor(tensor);
+  return dict;
+}
+
+// A run that stands at its Yield holds its feeds itself.
+JointModule::Run begin(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
+  Feeds made;
+  for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
+  nb::gil_scoped_release release;
+  return module.begin(made, options);
+}
+
+JointModule::Run forward(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
+  JointModule::Run run = begin(module, feeds, options);
+  nb::gil_scoped_release release;
+  run.advance_steps(SIZE_MAX);
+  return run;
+}
+
+nb::list run_outputs(const JointModule::Run& run) {
+  nb::list list;
+  for (const Tensor& output : run.outputs()) list.append(array_from_tensor(output));
+  return list;
+}
+
+nb::dict backward(JointModule::Run& run, const nb::list& grad_outputs) {
+  std::vector<Tensor> made;
+  for (nb::handle value : grad_outputs) made.push_back(tensor_from_array(value));
+  NamedTensors gradients;
+  {
+    nb::gil_scoped_release release;
+    gradients = run.backward(made);
+  }
+  return dict_of(gradients);
+}
+
+Datum datum_from_feed(nb::handle value) {
+  if (nb::isinstance<OrtValue>(value)) return nb::cast<OrtValue&>(value).datum;
+  return tensor_from_capsule(value).contiguous();
+}
+
+// What is read-only (a constant that is an output) is copied: other frameworks take memory for their own.
+nb::object capsule_of(const Tensor& tensor) { return capsule_from_tensor(tensor.storage()->writable() ? tensor : tensor.clone(), false); }
+
+// @return the run, and its outputs as capsules
+nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::optional<uint64_t> draw, bool update_states) {
+  std::vector<Datum> made;
+  made.reserve(feeds.size());
+  for (nb::handle value : feeds) made.push_back(datum_from_feed(value));
+  std::optional<JointModule::Run> run;
+  {
+    nb::gil_scoped_release release;
+    run.emplace(module.forward_in_order(std::move(made), {.draw = draw, .update_states = update_states}));
+  }
+  nb::list outputs;
+  for (const Tensor& output : run->outputs()) outputs.append(capsule_of(output));
+  return nb::make_tuple(std::move(*run), outputs);
+}
+
+// @param grad_outputs  capsules, None for zeros. @return capsules, None where nothing flows back
+nb::list backward_in_order(JointModule::Run& run, const nb::list& grad_outputs) {
+  std::vector<Tensor> made;
+  for (nb::handle value : grad_outputs) made.push_back(value.is_none() ? Tensor() : tensor_from_capsule(value).contiguous());
+  std::vector<Tensor> gradients;
+  {
+    nb::gil_scoped_release release;
+    gradients = run.backward_in_order(made);
+  }
+  nb::list list;
+  for (const Tensor& gradient : gradients) list.append(gradient.defined() ? capsule_of(gradient) : nb::none());
+  return list;
+}
+
+// Whether containers hold the very objects that they held when the snapshot was taken: (container, its keys, its values) each, the keys
+// None for a list. Values that are equal but other objects count as a change.
+bool holds_the_same(const nb::list& snapshot) {
+  for (nb::handle entry : snapshot) {
+    PyObject *container = PyTuple_GetItem(entry.ptr(), 0), *keys = PyTuple_GetItem(entry.ptr(), 1),
+             *values = PyTuple_GetItem(entry.ptr(), 2);
+    if (!values) throw nb::python_error();
+    if (PyList_Check(container)) {
+      const Py_ssize_t size = PyList_Size(container);
+      if (size != PyTuple_Size(values)) return false;
+      for (Py_ssize_t i = 0; i < size; ++i)
+        if (PyList_GetItem(container, i) != PyTuple_GetItem(values, i)) return false;
+      continue;
+    }
+    if (PyDict_Size(container) != PyTuple_Size(values)) return false;
+    PyObject *key = nullptr, *value = nullptr;
+    Py_ssize_t position = 0;
+    for (Py_ssize_t i = 0; PyDict_Next(container, &position, &key, &value); ++i)
+      if (key != PyTuple_GetItem(keys, i) || value != PyTuple_GetItem(values, i)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void register_joint_module(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("holds_the_same", &holds_the_same, "snapshot"_a);
+  nb::class_<JointModule::Run>(module, "JointRun")
+      .def_prop_ro("outputs", &run_outputs)
+      .def("advance_steps", &JointModule::Run::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("steps_left", &JointModule::Run::steps_left)
+      .def("backward", &backward, "grad_outputs"_a)
+      .def("backward_in_order", &backward_in_order, "grad_outputs"_a);
+  nb::class_<JointModule>(module, "JointModule")
+      .def(
+          "__init__",
+          [](JointModule* self, const Model& model, std::vector<std::string> outputs, std::vector<std::string> inputs,
+             std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
+             std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job,
+             const PySessionOptions* session, std::vector<std::string> plain_outputs, std::vector<std::string> states,
+             bool unbiased_variance, bool zero_gradients, bool forward_only) {
+            train::JointOptions options{.outputs = std::move(outputs),
+                                        .inputs = std::move(inputs),
+                                        .parameters = std::move(parameters),
+                                        .frozen = std::move(frozen),
+                                        .plain_outputs = std::move(plain_outputs),
+                                        .states = std::move(states),
+                                        .unbiased_variance = unbiased_variance,
+                                        .zero_gradients = zero_gradients,
+                                        .forward_only = forward_only};
+            if (session) options.session = with_warnings(*session);
+            if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
+            if (!device.empty()) options.session.device = std::move(device);
+            if (!group2ctx.empty()) options.session.group2ctx = std::move(group2ctx);
+            if (!argument_devices.empty()) options.session.argument_devices = std::move(argument_devices);
+            if (job) options.session.job = std::move(job);
+            new (self) JointModule(model, options);
+          },
+          "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a, "device"_a = "",
+          "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>(),
+          "job"_a.none() = nb::none(), "session"_a.none() = nb::none(), "plain_outputs"_a = std::vector<std::string>(),
+          "states"_a = std::vector<std::string>(), "unbiased_variance"_a = false, "zero_gradients"_a = true, "forward_only"_a = false)
+      .def("forward", &forward, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
+      .def("begin", &begin, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
+      .def("forward_in_order", &forward_in_order, "feeds"_a, "draw"_a.none() = nb::none(), "update_states"_a = true)
+      .def_prop_ro("input_names", &JointModule::input_names)
+      .def_prop_ro("gradient_names", &JointModule::gradient_names)
+      .def_prop_ro("is_random", &JointModule::is_random)
+      .def("memory_statistics", [](const JointModule& self) { return memory_dict(self.memory_statistics()); })
+      .def("set_memory_limit", &JointModule::set_memory_limit, "limit_bytes"_a)
+      .def("end_profiling", &JointModule::end_profiling)
+      .def_prop_ro("output_names", &JointModule::output_names)
+      .def_prop_ro("parameters", [](const JointModule& self) { return dict_of(self.parameters()); })
+      .def_prop_ro("states", [](const JointModule& self) { return dict_of(self.states()); })
+      .def("save", &JointModule::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "to_bytes",
+          [](const JointModule& self, const train::Metadata& metadata) {
+            const std::string bytes = self.to_bytes(metadata);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "metadata"_a);
+}
+
+}  // namespace treadle::python
