@@ -1,0 +1,11 @@
+"""PyTorch modules that compute, forward and backward, by Treadle's graphs (`pip install treadle[torch]`).
+
+::
+
+    model = treadle.torch.Module(model)
+"""
+
+from ._manager import Event, FallbackWarning
+from ._module import Explanation, Module, explain
+
+__all__ = ["Event", "Explanation", "FallbackWarning", "Module", "explain"]

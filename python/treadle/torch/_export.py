@@ -1,0 +1,173 @@
+"""From a module and one set of inputs to an ONNX model whose inputs are the module's inputs, parameters and buffers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import time
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+from torch import nn
+
+from ._state import State, trains_statistics
+from ._structure import flatten, unflatten
+
+_OPSET = 18
+
+
+class NotExported(RuntimeError):
+    """Neither exporter could make a model of the module; says why."""
+
+
+@dataclass
+class Exported:
+    """A model and how its values relate to the module's."""
+
+    model: onnx.ModelProto
+    exporter: str
+    outputs: Hashable  # structure
+    shapes: list[list[int | str]]  # of the inputs: an extent, a symbol or an expression of symbols
+    bounds: dict[str, tuple[int, float]]  # of symbols
+    seconds: float
+
+
+@dataclass
+class _Held:
+    module: nn.Module
+    state: State
+    structure: Hashable  # of the inputs
+    outputs: Hashable = None
+
+
+class _Flat(nn.Module):
+    """The module as a function of tensors: its inputs, then its parameters and buffers."""
+
+    def __init__(self, module: nn.Module, state: State, structure: Hashable) -> None:
+        super().__init__()
+        # No child, of whose parameters exporters would make constants, and no attribute, which they would put back.
+        self.held = _Held(module, state, structure)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        held = self.held
+        num_inputs = len(tensors) - len(held.state.tensors)
+        args, kwargs = unflatten(held.structure, iter(tensors[:num_inputs]))
+        with held.state.replaced_by(tensors[num_inputs:]):
+            result = held.module.forward(*args, **kwargs)
+        leaves: list[torch.Tensor] = []
+        held.outputs = flatten(result, leaves, "the outputs")
+        if not leaves:
+            raise NotExported("the outputs hold no tensor")
+        return tuple(leaves)
+
+
+@contextlib.contextmanager
+def _as_exported(module: nn.Module) -> Iterator[None]:
+    """Normalisations that train are exported as in evaluation: the joint module trains them, and keeps their statistics."""
+    switched = [owner for owner in module.modules() if trains_statistics(owner)]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    loggers = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")}
+    for owner in switched:
+        owner.training = False
+    torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which has no ONNX form
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for owner in switched:
+            owner.training = True
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        for name, level in loggers.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _names(count: int, state: State) -> list[str]:
+    return [f"input:{i}" for i in range(count)] + [f"state:{name}" for name in state.names]
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__
+
+
+def _size_one_is_dynamic() -> contextlib.AbstractContextManager[Any]:
+    """A batch of one would otherwise become a constant of the graph."""
+    try:
+        from torch.fx.experimental import _config
+    except ImportError:
+        return contextlib.nullcontext()
+    return _config.patch(backed_size_oblivious=True) if hasattr(_config, "backed_size_oblivious") else contextlib.nullcontext()
+
+
+def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]]) -> Exported:
+    shapes = [{axis: torch.export.Dim.AUTO for axis in sorted(axes)} or None for axes in dynamic]
+    shapes += [None] * (len(tensors) - len(shapes))
+    with _size_one_is_dynamic():
+        program = torch.export.export(flat, tensors, dynamic_shapes=(tuple(shapes),), strict=False)
+    signature = program.graph_signature
+    written = [*getattr(signature, "user_inputs_to_mutate", {}).values(), *signature.buffers_to_mutate.values()]
+    if written:
+        placed = dict(zip(signature.user_inputs, names, strict=False))
+        raise NotExported(f"forward() writes to {', '.join(placed.get(name, name) for name in written)}")
+    made = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, input_names=names)
+    if made is None:
+        raise NotExported("torch.onnx.export gave no program")
+    bounds = {str(symbol): (int(limits.lower), float(limits.upper)) for symbol, limits in program.range_constraints.items()}
+    return Exported(made.model_proto, "torch.export", flat.held.outputs, [], bounds, 0)
+
+
+def _by_tracing(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str]) -> Exported:
+    """A trace takes what it meets for constants, extents among them: it holds for these shapes only, and nothing may have hung on values."""
+    file = io.BytesIO()
+    tensors = tuple([tensor.clone() for tensor in tensors])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        torch.onnx.export(flat, tensors, file, dynamo=False, opset_version=_OPSET, input_names=names, do_constant_folding=False,
+                          training=torch.onnx.TrainingMode.PRESERVE)  # fmt: skip
+    written = [name for name, tensor in zip(names, tensors, strict=True) if tensor._version > 0]
+    if written:
+        raise NotExported(f"forward() writes to {', '.join(written)}")
+    return Exported(onnx.load_from_string(file.getvalue()), "TorchScript", flat.held.outputs, [], {}, 0)
+
+
+def export(module: nn.Module, state: State, structure: Hashable, leaves: Sequence[torch.Tensor], dynamic: Sequence[set[int]]) -> Exported:
+    """The module's graph in its present mode.
+
+    :param dynamic: per input the axes whose extents may be others in later calls.
+    :raises NotExported: with the reasons of both exporters.
+    """
+    started = time.perf_counter()
+    flat = _Flat(module, state, structure)
+    tensors = tuple([tensor.detach() for tensor in (*leaves, *state.tensors)])
+    names = _names(len(leaves), state)
+    with _as_exported(module):
+        try:
+            made = _by_torch_export(flat, tensors, names, dynamic)
+        except NotExported:
+            raise
+        except Exception as first:  # exporters raise whatever they meet
+            try:
+                made = _by_tracing(flat, tensors, names)
+            except Exception as second:
+                raise NotExported(f"torch.export: {_first_line(first)}; TorchScript: {_first_line(second)}") from first
+    inputs = {value.name: value for value in made.model.graph.input}
+    for i, leaf in enumerate(leaves):
+        info = inputs.get(f"input:{i}")
+        dims = info.type.tensor_type.shape.dim if info is not None else []
+        if made.exporter != "torch.export" or len(dims) != leaf.dim():
+            made.shapes.append(list(leaf.shape))
+        else:
+            made.shapes.append([dim.dim_param if dim.HasField("dim_param") else dim.dim_value for dim in dims])
+    made.seconds = time.perf_counter() - started
+    return made

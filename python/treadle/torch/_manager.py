@@ -1,0 +1,251 @@
+"""The graph transition manager: which graph a call takes, when a module is exported anew, and what PyTorch runs itself."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..errors import Error
+from ._export import NotExported, export
+from ._plan import Plan, make_plan
+from ._state import State, attributes_of, obstacle, snapshot_of, state_of, unchanged
+from ._structure import UnsupportedStructure, flatten, unflatten
+
+_MAX_GRAPHS = 12  # exports of one module; what changes with every call would never end
+_TOLERANCE = 2e-3  # of the largest magnitude of an output
+
+
+class FallbackWarning(UserWarning):
+    """A module, or a part of one, runs in PyTorch."""
+
+
+@dataclass
+class Event:
+    """One decision of the manager."""
+
+    what: str
+    why: str
+    seconds: float = 0.0
+    exporter: str = ""
+    differences: float | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.what}: {self.why}"
+        if self.exporter:
+            text += f" ({self.exporter}, {self.seconds:.2f} s"
+            text += "; outputs drawn at random, not compared)" if self.differences is None else f"; outputs within {self.differences:.1e} of PyTorch's)"
+        return text
+
+
+class _Key(NamedTuple):
+    structure: Hashable
+    dtypes: Hashable
+    requires_grad: Hashable
+    grad_mode: bool
+    attributes: Hashable
+
+
+_REASONS = {
+    "structure": "the inputs' structure or a constant among them changed",
+    "dtypes": "dtypes or ranks of inputs changed",
+    "requires_grad": "other tensors require gradients",
+    "grad_mode": "gradients were switched on or off",
+    "attributes": "the module changed: its mode (train or eval), an attribute, or the form of a tensor",
+}
+
+
+@dataclass
+class Manager:
+    """Runs one module: by a graph where it can, else in PyTorch."""
+
+    module: nn.Module
+    num_threads: int = 0
+    name: str = ""
+    events: list[Event] = field(default_factory=list)
+    parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
+    reason: str | None = None  # why the whole runs in PyTorch
+
+    def __post_init__(self) -> None:
+        self._plans: dict[_Key, list[Plan]] = {}
+        self._known: dict[Hashable, Plan] = {}
+        self._snapshot: Any = None
+        self._attributes: Hashable = None
+        self._obstacle: str | None = None
+        self._state = State()
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module returns for these."""
+        if self.reason is not None or torch.is_autocast_enabled("cpu"):
+            return self._in_torch(args, kwargs, self.reason or "autocast is on, and graphs compute in float32")
+        leaves: list[torch.Tensor] = []
+        try:
+            structure = flatten((args, kwargs), leaves)
+        except UnsupportedStructure as error:
+            return self._in_torch(args, kwargs, str(error))
+        if self._snapshot is None or not unchanged(self._snapshot):
+            self._look()
+        if self._obstacle is not None:
+            return self._in_torch(args, kwargs, self._obstacle)
+        state = self._state
+        own = [tensor.requires_grad for tensor in state.tensors[: state.num_parameters]]
+        given = [leaf.requires_grad for leaf in leaves]
+        grads = torch.is_grad_enabled() and (True in own or True in given)
+        requires = (tuple(own), tuple(given)) if grads else None
+        key = _Key(structure, tuple([(leaf.dtype, leaf.dim(), leaf.device.type) for leaf in leaves]), requires, grads, self._attributes)
+        place = (key, tuple([leaf.shape for leaf in leaves]))
+        plan = self._known.get(place)
+        if plan is None:
+            try:
+                plan = self._find(key, structure, leaves)
+            except (NotExported, UnsupportedStructure, Error) as error:
+                return self._in_torch(args, kwargs, f"{error}")
+            if len(self._known) > 4096:
+                self._known.clear()
+            self._known[place] = plan
+        if plan.state is not state:
+            plan.bind(state)
+        return plan.run(leaves)
+
+    def _look(self) -> None:
+        """Takes the module's attributes and tensors as they are now."""
+        self._attributes = attributes_of(self.module)
+        self._state = state_of(self.module)
+        self._obstacle = obstacle(self.module)
+        self._snapshot = snapshot_of(self.module)
+        self._known.clear()
+
+    def _find(self, key: _Key, structure: Hashable, leaves: list[torch.Tensor]) -> Plan:
+        plans = self._plans.setdefault(key, [])
+        for plan in plans:
+            if plan.description.accepts(leaves):
+                return plan
+        if sum(map(len, self._plans.values())) >= _MAX_GRAPHS:
+            raise NotExported(f"it was exported {_MAX_GRAPHS} times, and has changed again: {self._why(key, leaves)}")
+        for leaf in leaves:
+            if leaf.device.type != "cpu" or leaf.layout != torch.strided:
+                raise NotExported(f"an input is {leaf.layout} on the device {leaf.device}")
+            if key.grad_mode and leaf.requires_grad and leaf.dtype != torch.float32:
+                raise NotExported(f"an input that requires a gradient is {leaf.dtype}; gradients exist for float32")
+        why = self._why(key, leaves)
+        exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
+        started = time.perf_counter()
+        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.num_threads)
+        difference = None if plan.description.random else self._check(plan, structure, leaves)
+        seconds = exported.seconds + time.perf_counter() - started
+        self.events.append(Event("exported", why, seconds, exported.exporter, difference))
+        plans.append(plan)
+        return plan
+
+    @staticmethod
+    def _dynamic(plans: Sequence[Plan], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
+        """Batch and sequence; of images the batch; and what was seen to change."""
+        axes = [set(range(min(leaf.dim(), 1 if leaf.dim() > 3 else 2))) for leaf in leaves]
+        for plan in plans:
+            for dynamic, leaf, shape in zip(axes, leaves, plan.description.shapes, strict=True):
+                dynamic.update(axis for axis, expected in enumerate(shape) if expected != leaf.shape[axis])
+        return axes
+
+    def _why(self, key: _Key, leaves: Sequence[torch.Tensor]) -> str:
+        if not any(self._plans.values()):
+            return "the first call"
+        if self._plans.get(key):
+            return f"no graph takes the shapes {', '.join(str(tuple(leaf.shape)) for leaf in leaves)}"
+        known = [other for other, plans in self._plans.items() if plans]
+        differing = min(([name for name in _Key._fields if getattr(other, name) != getattr(key, name)] for other in known), key=len)
+        return "; ".join(_REASONS[name] for name in differing if name != "requires_grad" or "grad_mode" not in differing)
+
+    def _check(self, plan: Plan, structure: Hashable, leaves: Sequence[torch.Tensor]) -> float:
+        """The largest difference of an output to PyTorch's, in parts of its largest magnitude."""
+        state = self._state
+        copies = [*state.tensors[: state.num_parameters], *[buffer.clone() for buffer in state.tensors[state.num_parameters :]]]
+        with torch.no_grad():
+            args, kwargs = unflatten(structure, iter([leaf.detach() for leaf in leaves]))
+            with torch.random.fork_rng(devices=[]), state.replaced_by(tuple(copies)):
+                expected: list[torch.Tensor] = []
+                flatten(self.module.forward(*args, **kwargs), expected)
+            outputs = plan.forward(leaves, None, update=False)[1]
+        worst = 0.0
+        for place, theirs in zip(plan.description.outputs, expected, strict=True):
+            ours = outputs[place]
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                raise NotExported(f"an output of the graph is {ours.dtype}{tuple(ours.shape)}, PyTorch's is {theirs.dtype}{tuple(theirs.shape)}")
+            finite = torch.isfinite(theirs)
+            if not torch.equal(torch.isfinite(ours), finite):
+                raise NotExported("an output of the graph is infinite or NaN where PyTorch's is not")
+            largest = float(theirs[finite].double().abs().max()) if bool(finite.any()) else 0.0
+            gap = float((ours[finite].double() - theirs[finite].double()).abs().max()) if bool(finite.any()) else 0.0
+            worst = max(worst, gap / largest if largest > 0 else gap)
+        if worst > _TOLERANCE:
+            raise NotExported(f"an output of the graph differs from PyTorch's by {worst:.1e} of its largest magnitude")
+        return worst
+
+    def _in_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
+        if all(event.why != reason for event in self.events):
+            lasting = reason != self.reason and not reason.startswith("autocast")
+            if lasting and not self.parts:
+                self.parts = [(path, Manager(child, self.num_threads, path)) for path, child in _parts_of(self.module)]
+            self.events.append(Event("in PyTorch", reason))
+            which = f'the part "{self.name}" ({type(self.module).__name__})' if self.name else type(self.module).__name__
+            kept = f"; {len(self.parts)} of its parts are tried by themselves" if self.parts and lasting else ""
+            warnings.warn(f"treadle.torch: {which} runs in PyTorch: {reason}{kept}", FallbackWarning, stacklevel=5)
+        if torch.is_autocast_enabled("cpu"):
+            return self.module.forward(*args, **kwargs)
+        with self._parts_by_graphs():
+            return self.module.forward(*args, **kwargs)
+
+    @contextmanager
+    def _parts_by_graphs(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for _, part in self.parts:
+                stack.enter_context(part.in_place())
+            yield
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The module's own calls run by graphs."""
+        attributes = self.module.__dict__
+        if "forward" in attributes:  # somebody else's, or this one's further up: a module that calls itself
+            yield
+            return
+        attributes["forward"] = self._part_forward
+        try:
+            yield
+        finally:
+            del attributes["forward"]
+
+    def _part_forward(self, *args: Any, **kwargs: Any) -> Any:
+        own = self.module.__dict__.pop("forward")
+        try:
+            return self.run(args, kwargs)
+        finally:
+            self.module.__dict__["forward"] = own
+
+
+def _parts_of(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Children with children of their own: what is worth a graph. Of lists, their elements."""
+    for name, child in module.named_children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield from _parts_of(child, f"{prefix}{name}.")
+        elif any(True for _ in child.children()):
+            yield f"{prefix}{name}", child
+
+
+def describe(manager: Manager, indent: str = "") -> Iterator[str]:
+    """The log, one line an event, parts included."""
+    for event in manager.events:
+        yield f"{indent}{event}"
+    for name, part in manager.parts:
+        yield f'{indent}part "{name}" ({type(part.module).__name__}):'
+        yield from describe(part, indent + "  ")
+
+
+def mapping_of(manager: Manager) -> Mapping[str, Any]:
+    """Counts for tests and tools."""
+    return {"graphs": sum(map(len, manager._plans.values())), "in_torch": any(event.what == "in PyTorch" for event in manager.events)}

@@ -1,0 +1,144 @@
+"""treadle.torch.Module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._manager import Event, Manager, describe
+
+_OWN = ("_wrapped", "_manager", "_num_threads")
+# What a module keeps in dictionaries of its own; both modules use the same ones.
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+class Module(nn.Module):
+    """A module that computes by Treadle's graphs, forward and backward; loop, loss and optimizer stay PyTorch's.
+
+    ::
+
+        model = treadle.torch.Module(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for images, labels in loader:
+            loss = criterion(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    Parameters, buffers, `state_dict()`, `train()`, attributes and methods are the wrapped module's own. What cannot be exported runs in PyTorch,
+    as a whole or in part, and a `FallbackWarning` says why, once; explain() has the log.
+
+    :param module: is not copied; it can go on being used by itself.
+    :param num_threads: of the graphs; PyTorch's (`torch.get_num_threads()`, when a graph is made) by default.
+    """
+
+    def __init__(self, module: nn.Module, *, num_threads: int | None = None) -> None:
+        if isinstance(module, Module):
+            raise TypeError("the module is a treadle.torch.Module already")
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"a torch.nn.Module is expected, got a {type(module).__name__}")
+        super().__init__()
+        attributes = self.__dict__
+        for name in _SHARED:
+            attributes[name] = module.__dict__[name]
+        attributes["training"] = module.training
+        attributes["_wrapped"] = module
+        attributes["_num_threads"] = num_threads
+        attributes["_manager"] = Manager(module, num_threads or torch.get_num_threads())
+
+    @property
+    def wrapped(self) -> nn.Module:
+        """The module itself; calling it runs PyTorch."""
+        module: nn.Module = self.__dict__["_wrapped"]
+        return module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the wrapped module's."""
+        return self.__dict__["_manager"].run(args, kwargs)
+
+    def train(self, mode: bool = True) -> Module:
+        """As the wrapped module's."""
+        self.wrapped.train(mode)
+        self.__dict__["training"] = mode
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped module's: names have no prefix."""
+        return self.wrapped.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the wrapped module's."""
+        return self.wrapped.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.wrapped._load_from_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ and name not in _SHARED and name not in self.wrapped.__dict__:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.wrapped, name, value)
+            if name == "training":
+                self.__dict__["training"] = value
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.wrapped, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        return Module(copy.deepcopy(self.wrapped, memo), num_threads=self.__dict__["_num_threads"])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (self.wrapped, self.__dict__["_num_threads"])
+
+    def __repr__(self) -> str:
+        return f"treadle.torch.Module({self.wrapped!r})"
+
+
+def _rebuild(module: nn.Module, num_threads: int | None) -> Module:
+    return Module(module, num_threads=num_threads)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a module has been exported for, when and why, and what runs in PyTorch. `str()` is the log, one line an event."""
+
+    manager: Manager
+
+    @property
+    def events(self) -> list[Event]:
+        """Of the module as a whole, in order."""
+        return self.manager.events
+
+    @property
+    def parts(self) -> dict[str, Explanation]:
+        """Parts that are tried by themselves because the whole runs in PyTorch."""
+        return {name: Explanation(part) for name, part in self.manager.parts}
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs made so far, those of parts included."""
+        return sum(event.what == "exported" for event in self.events) + sum(part.num_graphs for part in self.parts.values())
+
+    def lines(self) -> Iterator[str]:
+        """The log."""
+        return describe(self.manager)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines()) or "not called yet"
+
+
+def explain(module: Module) -> Explanation:
+    """The log of a module's exports and fallbacks."""
+    if not isinstance(module, Module):
+        raise TypeError(f"a treadle.torch.Module is expected, got a {type(module).__name__}")
+    return Explanation(module.__dict__["_manager"])

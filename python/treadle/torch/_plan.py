@@ -1,0 +1,254 @@
+"""One description of a run, and the autograd function that runs by it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import torch
+from torch._C import _from_dlpack, _to_dlpack  # type: ignore[attr-defined]
+
+from .. import _treadle
+from .._treadle import OrtValue
+from ._export import Exported
+from ._state import State
+from ._structure import unflatten
+
+try:
+    from torch.autograd.graph import increment_version as _increment_version
+except ImportError:  # PyTorch 2.4 has it elsewhere
+
+    def _increment_version(tensor: Any) -> None:
+        for each in tensor:
+            torch._C._increment_version(each)
+
+
+SECOND_ORDER = (
+    "treadle.torch: the gradients of a treadle.torch.Module cannot be differentiated again; "
+    "call the wrapped module (Module.wrapped) where second-order gradients are needed"
+)
+
+
+@dataclass
+class Description:
+    """How inputs become feeds, what is differentiated, and how outputs are restored."""
+
+    structure: Hashable  # of the outputs
+    shapes: list[list[int | str]]  # of the inputs; see Exported
+    bounds: dict[str, tuple[int, float]]
+    feeds: list[tuple[str, int]]  # in the joint module's order: ("input" or "state", place)
+    wanted: list[tuple[str, int]]  # whose gradients are asked for; likewise
+    outputs: list[int]  # per output of the module: its place among what a run hands out
+    differentiable: list[bool]  # per output of a run
+    statistics: list[int]  # places of the running statistics that a run writes
+    random: bool
+
+    def accepts(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether the inputs have extents that the graph was exported for."""
+        symbols: dict[str, int] = {}
+        later = []
+        for leaf, shape in zip(leaves, self.shapes, strict=True):
+            for extent, expected in zip(leaf.shape, shape, strict=True):
+                if isinstance(expected, int):
+                    if extent != expected:
+                        return False
+                elif not expected.isidentifier():
+                    later.append((extent, expected))
+                elif symbols.setdefault(expected, extent) != extent:
+                    return False
+        if any(not low <= symbols.get(symbol, low) <= high for symbol, (low, high) in self.bounds.items()):
+            return False
+        return all(_value(expression, symbols) == extent for extent, expression in later)
+
+
+def _value(expression: str, symbols: dict[str, int]) -> int | None:
+    try:
+        return int(eval(expression, {"__builtins__": {}}, symbols))  # what torch.export has written: sums, products, quotients of symbols
+    except (NameError, SyntaxError, TypeError):
+        return None
+
+
+def _reached(model: onnx.ModelProto, names: set[str]) -> set[str]:
+    """Values that depend on these."""
+    reached = set(names)
+    for node in model.graph.node:
+        if not reached.isdisjoint(node.input) or any(not reached.isdisjoint(_captured(a.g)) for a in node.attribute if a.HasField("g")):
+            reached.update(node.output)
+    return reached
+
+
+def _captured(graph: onnx.GraphProto) -> set[str]:
+    names = {name for node in graph.node for name in node.input}
+    return names.union(*(_captured(attribute.g) for node in graph.node for attribute in node.attribute if attribute.HasField("g")))
+
+
+@dataclass
+class Plan:
+    """A compiled graph and its description. Holds the module's parameters and buffers by reference."""
+
+    description: Description
+    joint: Any
+    state: State
+    exported: Exported
+    held: list[Any] = field(default_factory=list)  # feeds with None where inputs go
+    input_feeds: list[tuple[int, int]] = field(default_factory=list)  # (feed, input)
+    loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # tensors that are not contiguous
+    addresses: list[int] = field(default_factory=list)
+    watched: list[torch.Tensor] = field(default_factory=list)
+    statistics: list[torch.Tensor] = field(default_factory=list)
+    checked: bool = False
+
+    def bind(self, state: State) -> None:
+        """Takes the tensors as they are now."""
+        self.state = state
+        self.held, self.input_feeds, self.loose_feeds, self.watched = [], [], [], []
+        for place, (kind, index) in enumerate(self.description.feeds):
+            self.held.append(None)
+            if kind == "input":
+                self.input_feeds.append((place, index))
+                continue
+            tensor = state.tensors[index]
+            self.watched.append(tensor)
+            if tensor.is_contiguous():
+                self.held[-1] = OrtValue.from_dlpack(_to_dlpack(tensor.detach()))
+            else:
+                self.loose_feeds.append((place, tensor))
+        self.addresses = [tensor.data_ptr() for tensor in self.watched]
+        self.statistics = [state.tensors[index] for index in self.description.statistics]
+
+    def feeds(self, leaves: Sequence[torch.Tensor]) -> list[Any]:
+        """What the joint module is fed, in its order."""
+        if [tensor.data_ptr() for tensor in self.watched] != self.addresses:
+            self.bind(self.state)
+        made = self.held.copy()
+        for place, index in self.input_feeds:
+            made[place] = _to_dlpack(leaves[index])
+        for place, tensor in self.loose_feeds:
+            made[place] = _to_dlpack(tensor.detach())
+        return made
+
+    def draw(self) -> int | None:
+        """A number from PyTorch's generator, so that torch.manual_seed() and checkpoint() decide over dropout."""
+        if not self.description.random:
+            return None
+        return int(torch.empty((), dtype=torch.int64).random_())
+
+    def forward(self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True) -> tuple[Any, list[torch.Tensor]]:
+        """To the outputs."""
+        run, capsules = self.joint.forward_in_order(self.feeds(leaves), draw, update)
+        if update and self.statistics:
+            _increment_version(self.statistics)
+            if self.state.counters:
+                torch._foreach_add_(self.state.counters, 1)
+        return run, [_from_dlpack(capsule) for capsule in capsules]
+
+    def run(self, leaves: Sequence[torch.Tensor]) -> Any:
+        """The module's outputs; with a graph behind them where gradients are wanted."""
+        description = self.description
+        if not description.wanted:
+            outputs: Sequence[torch.Tensor] = self.forward(leaves, self.draw())[1]
+        else:
+            tensors = self.state.tensors
+            wanted = [leaves[index] if kind == "input" else tensors[index] for kind, index in description.wanted]
+            others = [leaf for leaf in leaves if not leaf.requires_grad]
+            outputs = _Step.apply(_Call(self, leaves, self.draw()), *wanted, *others)
+        return unflatten(description.structure, iter([outputs[place] for place in description.outputs]))
+
+
+class _Call:
+    """One forward pass, until its graph is freed."""
+
+    __slots__ = ("draw", "leaves", "plan", "run")
+
+    def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None) -> None:
+        self.plan, self.leaves, self.draw = plan, [leaf.detach() for leaf in leaves], draw
+        self.run: Any = None
+
+
+class _Step(torch.autograd.Function):
+    """Forward stops at the Yield, backward goes on from it. A second backward (retain_graph) computes the forward pass again."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        call.run, outputs = call.plan.forward(call.leaves, call.draw)
+        ctx.call = call
+        ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
+        ctx.set_materialize_grads(False)
+        plain = [output for output, is_differentiable in zip(outputs, call.plan.description.differentiable, strict=True) if not is_differentiable]
+        if plain:
+            ctx.mark_non_differentiable(*plain)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        tensors = ctx.saved_tensors
+        call: _Call = ctx.call
+        plan = call.plan
+        run, call.run = call.run, None
+        if run is None:
+            run, _ = plan.forward(call.leaves, call.draw, update=False)
+        heads = [
+            None if grad is None else _to_dlpack(grad.detach())
+            for grad, is_differentiable in zip(grad_outputs, plan.description.differentiable, strict=True)
+            if is_differentiable
+        ]
+        made = [None if capsule is None else _from_dlpack(capsule) for capsule in run.backward_in_order(heads)]
+        if torch.is_grad_enabled():  # create_graph=True
+            given = [grad for grad in made if grad is not None]
+            refusing = iter(torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given]))
+            made = [None if grad is None else next(refusing) for grad in made]
+        return (None, *made, *[None] * (len(tensors) - len(made)))
+
+
+def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, num_threads: int) -> Plan:
+    """Builds the joint graph of an exported module.
+
+    :param needs_gradients: without, there is no backward pass.
+    :raises treadle.Error: an operator is missing, or one has no gradient.
+    """
+    model = exported.model
+    graph_outputs = [value.name for value in model.graph.output]
+    places = {f"input:{i}": ("input", i) for i in range(len(leaves))}
+    places.update({f"state:{name}": ("state", i) for i, name in enumerate(state.names)})
+    present = {value.name for value in model.graph.input}
+    wanted: list[str] = []
+    if needs_gradients:
+        wanted = [f"input:{i}" for i, leaf in enumerate(leaves) if leaf.requires_grad]
+        wanted += [f"state:{name}" for name, tensor in zip(state.names, state.tensors, strict=True) if tensor.requires_grad]
+        wanted = [name for name in wanted if name in present]
+    reached = _reached(model, set(wanted))
+    floats = {value.name for value in model.graph.output if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
+    names = list(dict.fromkeys(graph_outputs))
+    differentiable = [name for name in names if name in reached and name in floats]
+    plain = [name for name in names if name not in differentiable]
+    statistics = [f"state:{name}" for name in state.statistics if f"state:{name}" in present]
+    joint = _treadle.JointModule(
+        _treadle.Model.from_bytes(model.SerializeToString()),
+        differentiable,
+        wanted if differentiable else [],
+        [],
+        ["*"] if model.graph.initializer else [],
+        num_threads,
+        plain_outputs=plain,
+        states=statistics,
+        unbiased_variance=True,
+        zero_gradients=False,
+        forward_only=not differentiable,
+    )
+    order = [*differentiable, *plain]
+    description = Description(
+        structure=exported.outputs,
+        shapes=exported.shapes,
+        bounds=exported.bounds,
+        feeds=[places[name] for name in joint.input_names],
+        wanted=[places[name] for name in joint.gradient_names] if differentiable else [],
+        outputs=[order.index(name) for name in graph_outputs],
+        differentiable=[True] * len(differentiable) + [False] * len(plain),
+        statistics=[state.names.index(name) for name in state.statistics],
+        random=joint.is_random,
+    )
+    plan = Plan(description, joint, state, exported)
+    plan.bind(state)
+    return plan

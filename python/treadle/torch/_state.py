@@ -1,0 +1,153 @@
+"""What a module is made of: its parameters, buffers and attributes, and whether any of them has changed."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import _treadle
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, types.FunctionType, types.BuiltinFunctionType, type)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+def trains_statistics(module: nn.Module) -> bool:
+    """Whether the forward pass of this very module updates running statistics."""
+    return isinstance(module, _BatchNorm) and module.training and module.track_running_stats and module.running_mean is not None
+
+
+@dataclass
+class State:
+    """A module's tensors: each once, with all the places that hold it (weight tying)."""
+
+    names: list[str] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    places: list[list[tuple[nn.Module, str, str]]] = field(default_factory=list)  # (owner, "_parameters" or "_buffers", key)
+    num_parameters: int = 0
+    statistics: list[str] = field(default_factory=list)  # names of running means and variances that training updates
+    counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked of the same
+
+    @contextmanager
+    def replaced_by(self, tensors: tuple[torch.Tensor, ...]) -> Iterator[None]:
+        """The module with other tensors in the places of its own."""
+        owners = {id(owner): owner for places in self.places for owner, _, _ in places}
+        cached = [owner for owner in owners.values() if isinstance(owner, nn.RNNBase)]
+        self._put(tensors)
+        try:
+            _refresh_flat_weights(cached)
+            yield
+        finally:
+            self._put(self.tensors)
+            _refresh_flat_weights(cached)
+
+    def _put(self, tensors: Any) -> None:
+        for tensor, places in zip(tensors, self.places, strict=True):
+            for owner, table, key in places:
+                owner.__dict__[table][key] = tensor
+
+
+def _refresh_flat_weights(modules: list[nn.RNNBase]) -> None:
+    for module in modules:
+        module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+
+
+def state_of(module: nn.Module) -> State:
+    """The parameters, then the buffers."""
+    state = State()
+    found: dict[int, int] = {}
+    for table in ("_parameters", "_buffers"):
+        for prefix, owner in module.named_modules():
+            for key, tensor in owner.__dict__[table].items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in found:
+                    found[id(tensor)] = len(state.tensors)
+                    state.names.append(f"{prefix}.{key}" if prefix else key)
+                    state.tensors.append(tensor)
+                    state.places.append([])
+                state.places[found[id(tensor)]].append((owner, table, key))
+        if table == "_parameters":
+            state.num_parameters = len(state.tensors)
+    for owner in module.modules():
+        if trains_statistics(owner):
+            state.statistics += [state.names[found[id(owner.__dict__["_buffers"][key])]] for key in ("running_mean", "running_var")]
+            if owner.num_batches_tracked is not None:
+                state.counters.append(owner.num_batches_tracked)
+    return state
+
+
+def _plain(value: Any) -> Hashable:
+    """The value, if a graph may have been made by it; containers by what they hold, other objects by who they are."""
+    if isinstance(value, _PLAIN):
+        return (type(value), value)
+    if isinstance(value, (list, tuple)):
+        return tuple([_plain(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(str(key), _plain(item)) for key, item in value.items()])
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.dtype, tuple(value.shape))
+    return id(value)
+
+
+def _is_holder(value: Any) -> bool:
+    """An object of attributes, such as a configuration."""
+    return hasattr(value, "__dict__") and not isinstance(value, (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType))
+
+
+def attributes_of(module: nn.Module) -> Hashable:
+    """What an export depends on besides inputs: modules, their modes and plain attributes, and the form of their tensors."""
+    described = []
+    for name, owner in module.named_modules():
+        plain = []
+        for key, value in owner.__dict__.items():
+            if key in ("_modules", "forward"):
+                continue
+            plain.append((key, _plain(vars(value)) if _is_holder(value) else _plain(value)))
+        described.append((name, type(owner), tuple(plain)))
+    return tuple(described)
+
+
+def snapshot_of(module: nn.Module) -> list[tuple[Any, Any, tuple[Any, ...]]]:
+    """For unchanged(): every container of attributes, its keys and its values."""
+    containers: list[Any] = []
+    for owner in module.modules():
+        containers.append(owner.__dict__)
+        for value in owner.__dict__.values():
+            if isinstance(value, (dict, list)):
+                containers.append(value)
+            elif _is_holder(value):
+                containers.append(vars(value))
+    return [(held, None, tuple(held)) if isinstance(held, list) else (held, tuple(held), tuple(held.values())) for held in containers]
+
+
+def unchanged(snapshot: list[tuple[Any, Any, tuple[Any, ...]]]) -> bool:
+    """Whether the module's attributes are the very objects of the snapshot."""
+    return _treadle.holds_the_same(snapshot)
+
+
+def obstacle(module: nn.Module) -> str | None:
+    """Why the module cannot leave PyTorch, whatever its graph is; None if it can."""
+    for name, owner in module.named_modules():
+        of = f"{name or 'the module'} ({type(owner).__name__})"
+        for hooks in _HOOKS:
+            if owner.__dict__.get(hooks):
+                return f"{of} has hooks ({hooks.strip('_')}), which a graph would not call; hooks on the treadle.torch.Module itself are called"
+        if isinstance(owner, nn.SyncBatchNorm) and owner.training:
+            return f"{of} exchanges statistics between processes"
+        if trains_statistics(owner) and owner.momentum is None:  # type: ignore[redundant-expr]
+            return f"{of} keeps a cumulative average (momentum=None)"
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.device.type != "cpu":
+            return f'"{name}" is on the device {tensor.device}; Treadle computes on the CPU'
+        if tensor.layout != torch.strided:
+            return f'"{name}" has the layout {tensor.layout}'
+        if tensor.requires_grad and tensor.dtype != torch.float32:
+            return f'"{name}" is {tensor.dtype}; gradients exist for float32'
+    return None
