@@ -109,15 +109,31 @@ def _size_one_is_dynamic() -> contextlib.AbstractContextManager[Any]:
     return _config.patch(backed_size_oblivious=True) if hasattr(_config, "backed_size_oblivious") else contextlib.nullcontext()
 
 
+def _written_inputs(graph: torch.fx.Graph) -> list[str]:
+    """Inputs that an operator of the graph writes to, itself or through a view."""
+    shown: dict[torch.fx.Node, torch.fx.Node] = {}  # the value whose memory a view is
+    written: dict[str, None] = {}
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None:
+            continue
+        for argument, value in zip(schema.arguments, node.args, strict=False):
+            if argument.alias_info is None or not isinstance(value, torch.fx.Node):
+                continue
+            shown[node] = whole = shown.get(value, value)
+            if argument.alias_info.is_write and whole.op == "placeholder":
+                written[whole.name] = None
+    return list(written)
+
+
 def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]]) -> Exported:
     shapes = [{axis: torch.export.Dim.AUTO for axis in sorted(axes)} or None for axes in dynamic]
     shapes += [None] * (len(tensors) - len(shapes))
     with _size_one_is_dynamic():
         program = torch.export.export(flat, tensors, dynamic_shapes=(tuple(shapes),), strict=False)
-    signature = program.graph_signature
-    written = [*getattr(signature, "user_inputs_to_mutate", {}).values(), *signature.buffers_to_mutate.values()]
+    written = _written_inputs(program.graph)
     if written:
-        placed = dict(zip(signature.user_inputs, names, strict=False))
+        placed = dict(zip(program.graph_signature.user_inputs, names, strict=False))
         raise NotExported(f"forward() writes to {', '.join(placed.get(name, name) for name in written)}")
     made = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, input_names=names)
     if made is None:

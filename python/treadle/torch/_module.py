@@ -94,6 +94,12 @@ class Module(nn.Module):
     def __delattr__(self, name: str) -> None:
         delattr(self.wrapped, name)
 
+    def __getitem__(self, index: Any) -> Any:
+        return self.wrapped[index]  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.wrapped)  # type: ignore[call-overload, no-any-return]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
         return Module(copy.deepcopy(self.wrapped, memo), num_threads=self.__dict__["_num_threads"])
 

@@ -23,6 +23,10 @@ def trains_statistics(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm) and module.training and module.track_running_stats and module.running_mean is not None
 
 
+class ReplacedTensor(RuntimeError):
+    """A forward pass leaves other parameters or buffers than it has found."""
+
+
 @dataclass
 class State:
     """A module's tensors: each once, with all the places that hold it (weight tying)."""
@@ -43,6 +47,9 @@ class State:
         try:
             _refresh_flat_weights(cached)
             yield
+            for name, tensor, places in zip(self.names, tensors, self.places, strict=True):
+                if any(owner.__dict__[table].get(key) is not tensor for owner, table, key in places):
+                    raise ReplacedTensor(f'forward() puts another tensor in the place of "{name}"')
         finally:
             self._put(self.tensors)
             _refresh_flat_weights(cached)
@@ -89,6 +96,8 @@ def _plain(value: Any) -> Hashable:
         return (type(value), value)
     if isinstance(value, (list, tuple)):
         return tuple([_plain(item) for item in value])
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_plain(item) for item in value)
     if isinstance(value, dict):
         return tuple([(str(key), _plain(item)) for key, item in value.items()])
     if isinstance(value, torch.Tensor):

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""A training step of treadle.torch.Module beside PyTorch's own, in turn: the same weights, inputs, loss and optimizer.
+
+    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--crossing]
+
+`ratio` is PyTorch's median step over Treadle's. `first` is the first step, export included; `batch` what the first step of another batch size costs
+beyond later ones; the losses after the last step say that both did the same. `--crossing` measures what a step costs beside its kernels: modules of one
+tiny product with more and more parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import re
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+import torch
+from torch import nn
+
+import architectures
+import treadle.torch
+import training  # adds "gpt" to the architectures
+
+
+class Tagger(nn.Module):
+    def __init__(self, vocabulary: int = 2000, width: int = 128, tags: int = 20) -> None:
+        super().__init__()
+        self.words, self.lstm, self.tags = nn.Embedding(vocabulary, width), nn.LSTM(width, width, 2, batch_first=True, bidirectional=True), nn.Linear(2 * width, tags)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.tags(self.lstm(self.words(ids))[0])
+
+
+class T5(nn.Module):
+    """T5-small's shape with half its layers: an encoder and a decoder that read the same ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import transformers
+
+        config = transformers.T5Config(vocab_size=2000, d_model=256, d_kv=32, d_ff=1024, num_layers=3, num_heads=8, dropout_rate=0.0, use_cache=False)
+        self.model = transformers.T5ForConditionalGeneration(config)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits
+
+
+def ids(vocabulary: int, length: int) -> Callable[[int], torch.Tensor]:
+    return lambda batch: torch.randint(0, vocabulary, (batch, length))
+
+
+architectures.ARCHITECTURES["lstm_tagger"] = (Tagger, ids(2000, 64))
+architectures.ARCHITECTURES["t5"] = (T5, ids(2000, 64))
+CASES = {"resnet18": 8, "mobilenet_v2": 8, "efficientnet_b0": 4, "convnext_atto": 8, "vit_tiny": 8, "minilm6": 4, "gpt": 4, "t5": 4, "lstm_tagger": 8, "unet": 4}
+SGD = {"lr": 1e-3, "momentum": 0.9}
+
+
+class Loop:
+    """A user's loop over one batch: the mean square of what the module gives, and SGD with momentum."""
+
+    def __init__(self, module: nn.Module, run: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.run, self.optimizer = run, torch.optim.SGD(module.parameters(), **SGD)
+
+    def step(self, x: torch.Tensor) -> float:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.run(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+def timed(function: Callable[..., float], *args: torch.Tensor) -> tuple[float, float]:
+    start = time.perf_counter()
+    result = function(*args)
+    return time.perf_counter() - start, result
+
+
+def measure(name: str, batch: int, args: argparse.Namespace) -> float:
+    module, x = architectures.make(name, batch)
+    module.train()
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0  # both are to compute the same
+    other = copy.deepcopy(module)
+    wrapped = treadle.torch.Module(module)
+    ours, theirs = Loop(wrapped, wrapped), Loop(other, torch.compile(other) if args.compile else other)
+    first, _ = timed(ours.step, x)
+    torch_first, _ = timed(theirs.step, x)
+    for loop in (ours, theirs):
+        loop.step(x)
+    times: tuple[list[float], list[float]] = ([], [])
+    losses = [0.0, 0.0]
+    for _ in range(args.rounds):
+        for place, loop in enumerate((ours, theirs)):
+            seconds, losses[place] = timed(loop.step, x)
+            times[place].append(seconds)
+    smaller = x[: batch // 2].clone()
+    change = timed(ours.step, smaller)[0] - min(timed(ours.step, smaller)[0] for _ in range(3))
+    medians = [statistics.median(values) for values in times]
+    ratio = medians[1] / medians[0]
+    log = treadle.torch.explain(wrapped)
+    by = log.events[-1].exporter or log.events[-1].what
+    print(f"| {name} | {batch} | {medians[0] * 1e3:.1f} | {medians[1] * 1e3:.1f} | {ratio:.2f} | {first:.1f} | {torch_first:.1f} | {change * 1e3:.1f} | "
+          f"{losses[0]:.5g} | {losses[1]:.5g} | {by} |", flush=True)
+    return ratio
+
+
+class Scaled(nn.Module):
+    """As many parameters as wanted, and next to nothing to compute."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.factors = nn.ParameterList(torch.ones(1) for _ in range(parameters))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for factor in self.factors:
+            x = x * factor
+        return x
+
+
+def crossing(args: argparse.Namespace) -> None:
+    print("| parameters | forward and backward, us | of that in the graph, us | PyTorch, us |\n|---|---|---|---|")
+    x = torch.ones(1)
+    for parameters in (1, 10, 50, 100):
+        module = Scaled(parameters)
+        wrapped = treadle.torch.Module(copy.deepcopy(module))
+
+        def step(run: Callable[[torch.Tensor], torch.Tensor]) -> float:
+            y = run(x)
+            y.backward(x)
+            return 0.0
+
+        step(wrapped)
+        (plan,) = wrapped._manager._plans.values()
+        feeds = plan[0].feeds([x])
+        heads = torch.ones(1)
+
+        def graph() -> float:
+            fed = [torch.utils.dlpack.to_dlpack(x) if not hasattr(feed, "shape") else feed for feed in feeds]
+            run, _ = plan[0].joint.forward_in_order(fed)
+            run.backward_in_order([torch.utils.dlpack.to_dlpack(heads)])
+            return 0.0
+
+        def best(function: Callable[..., float], *given: object) -> float:
+            return min(timed(function, *given)[0] for _ in range(2000)) * 1e6
+
+        print(f"| {parameters} | {best(step, wrapped):.1f} | {best(graph):.1f} | {best(step, module):.1f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="against torch.compile instead of eager")
+    parser.add_argument("--crossing", action="store_true", help="what a step costs beside its kernels")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    warnings.simplefilter("default", treadle.torch.FallbackWarning)
+    if args.crossing:
+        return crossing(args)
+    print("| model | batch | step, ms | PyTorch, ms | ratio | first, s | PyTorch's | other batch, ms | loss | PyTorch's | exporter |\n" + "|---" * 11 + "|")
+    ratios = [measure(name, batch, args) for name, batch in CASES.items() if re.search(args.only, name)]
+    print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.2f}, lowest {min(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
