@@ -1,0 +1,139 @@
+// Joint modules whose tensors are the caller's: by position, as treadle.torch uses them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "onnx/serialize.h"
+#include "treadle/error.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+namespace {
+
+struct Operation {
+  const char* type;
+  std::vector<std::string> inputs;
+  const char* output;
+};
+
+onnx::ValueInfoDef float_tensor(const std::string& name, const std::vector<int64_t>& extents) {
+  onnx::ValueInfoDef info;
+  info.name = name;
+  info.type.kind = onnx::TypeDef::Kind::tensor;
+  info.type.elem_type = DType::float32;
+  info.type.shape.emplace();
+  for (int64_t extent : extents) {
+    onnx::DimDef dim;
+    dim.kind = onnx::DimDef::Kind::value;
+    dim.value = extent;
+    info.type.shape->push_back(dim);
+  }
+  return info;
+}
+
+using Values = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // names and shapes
+Model model_of(const Values& inputs, const std::vector<Operation>& operations, const Values& outputs) {
+  onnx::ModelDef model;
+  model.ir_version = 8;
+  model.opset_imports.push_back({"", 17});
+  model.graph.name = "graph";
+  for (const auto& [name, shape] : inputs) model.graph.inputs.push_back(float_tensor(name, shape));
+  for (const auto& [name, shape] : outputs) model.graph.outputs.push_back(float_tensor(name, shape));
+  for (const Operation& operation : operations) {
+    onnx::NodeDef node;
+    node.op_type = operation.type;
+    node.name = std::string(operation.output) + "_node";
+    node.inputs = operation.inputs;
+    node.outputs = {operation.output};
+    model.graph.nodes.push_back(std::move(node));
+  }
+  const std::string bytes = onnx::serialize_model(model);
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+Tensor tensor_of(const Shape& shape, float first, float step = 0) {
+  Tensor made(DType::float32, shape);
+  for (int64_t i = 0; i < made.num_elements(); ++i) made.data<float>()[i] = first + step * static_cast<float>(i);
+  return made;
+}
+
+// x[2,2,3] of two channels: 0, 0.5 ... 5.5. By hand: the mean of channel 0 is that of 0, 0.5, 1, 3, 3.5, 4.
+Model normalisation() {
+  return model_of({{"x", {2, 2, 3}}, {"scale", {2}}, {"bias", {2}}, {"mean", {2}}, {"var", {2}}},
+                  {{"BatchNormalization", {"x", "scale", "bias", "mean", "var"}, "y"}}, {{"y", {2, 2, 3}}});
+}
+constexpr double kMean = 2.0, kVariance = (4 + 2.25 + 1 + 1 + 2.25 + 4) / 6;  // over n
+
+std::vector<Datum> normalisation_feeds(const Tensor& mean, const Tensor& var) {
+  return {tensor_of({2, 2, 3}, 0, 0.5F), tensor_of({2}, 1), tensor_of({2}, 0), mean, var};
+}
+
+TEST(JointModule, StatisticsThatAreFedAreWrittenInPlaceByTheForwardPass) {
+  for (bool unbiased : {false, true}) {
+    JointModule module(normalisation(), {.inputs = {"x", "scale"}, .states = {"mean", "var"}, .unbiased_variance = unbiased});
+    ASSERT_EQ(module.input_names(), (std::vector<std::string>{"x", "scale", "bias", "mean", "var"}));
+    const Tensor mean = tensor_of({2}, 1), var = tensor_of({2}, 3);
+    JointModule::Run run = module.forward_in_order(normalisation_feeds(mean, var));
+    EXPECT_NEAR(run.outputs()[0].data<float>()[0], (0 - kMean) / std::sqrt(kVariance + 1e-5), 1e-5);
+    EXPECT_NEAR(mean.data<float>()[0], 0.9 * 1 + 0.1 * kMean, 1e-6);
+    EXPECT_NEAR(var.data<float>()[0], 0.9 * 3 + 0.1 * kVariance * (unbiased ? 6.0 / 5 : 1), 1e-6);
+    const float before = mean.data<float>()[0];
+    module.forward_in_order(normalisation_feeds(mean, var), {.update_states = false});
+    run.backward_in_order(std::vector{tensor_of({2, 2, 3}, 1)});
+    EXPECT_EQ(mean.data<float>()[0], before);
+  }
+}
+
+TEST(JointModule, StatisticsThatAreInputsAndNoStatesNormalise) {
+  JointModule module(normalisation(), {.inputs = {"x"}});
+  const Tensor mean = tensor_of({2}, 1), var = tensor_of({2}, 4);
+  JointModule::Run run = module.forward_in_order(normalisation_feeds(mean, var));
+  EXPECT_NEAR(run.outputs()[0].data<float>()[0], -0.5, 1e-5);
+  EXPECT_NEAR(run.backward_in_order(std::vector{tensor_of({2, 2, 3}, 1)})[0].data<float>()[0], 0.5, 1e-5);
+  EXPECT_EQ(mean.data<float>()[0], 1);
+  EXPECT_THROW(JointModule(normalisation(), {.inputs = {"x"}, .states = {"nothing"}}), Error);
+}
+
+TEST(JointModule, GradientsAreTheCallersOwn) {
+  const Model sum =
+      model_of({{"a", {3}}, {"b", {3}}, {"c", {3}}}, {{"Add", {"a", "b"}, "y"}, {"Exp", {"c"}, "z"}}, {{"y", {3}}, {"z", {3}}});
+  JointModule module(sum, {.outputs = {"y"}, .inputs = {"a", "b", "c"}, .plain_outputs = {"z"}, .zero_gradients = false});
+  const std::vector<Datum> feeds{tensor_of({3}, 1), tensor_of({3}, 2), tensor_of({3}, 0)};
+  JointModule::Run run = module.forward_in_order(feeds);
+  ASSERT_EQ(run.outputs().size(), 2U);
+  EXPECT_EQ(run.outputs()[1].data<float>()[0], 1);
+  const Tensor head = tensor_of({3}, 5);
+  const std::vector<Tensor> gradients = run.backward_in_order(std::vector{head});
+  ASSERT_EQ(gradients.size(), 3U);
+  EXPECT_FALSE(gradients[2].defined());
+  for (int i : {0, 1}) gradients[static_cast<size_t>(i)].storage()->data()[0] = std::byte{1};
+  EXPECT_NE(gradients[0].raw(), gradients[1].raw());
+  EXPECT_EQ(head.data<float>()[0], 5);
+  EXPECT_EQ(module.forward_in_order(feeds).backward_in_order(std::vector{Tensor()})[0].data<float>()[1], 0);
+}
+
+TEST(JointModule, OutputsThatTheBackwardPassReadsAreCopies) {
+  JointModule module(model_of({{"x", {2}}}, {{"Sigmoid", {"x"}, "y"}}, {{"y", {2}}}), {.inputs = {"x"}});
+  JointModule::Run run = module.forward_in_order({tensor_of({2}, 0)});
+  Tensor y = run.outputs()[0];
+  EXPECT_EQ(y.data<float>()[0], 0.5F);
+  y.data<float>()[0] = 100;
+  EXPECT_NEAR(run.backward_in_order(std::vector{tensor_of({2}, 1)})[0].data<float>()[0], 0.25, 1e-6);
+}
+
+TEST(JointModule, WithoutABackwardPassNothingIsTrained) {
+  JointModule module(normalisation(), {.states = {"mean", "var"}, .unbiased_variance = true, .forward_only = true});
+  const Tensor mean = tensor_of({2}, 1), var = tensor_of({2}, 3);
+  JointModule::Run run = module.forward_in_order(normalisation_feeds(mean, var));
+  ASSERT_EQ(run.outputs().size(), 1U);
+  EXPECT_NEAR(var.data<float>()[0], 0.9 * 3 + 0.1 * kVariance * 6 / 5, 1e-6);
+  try {
+    run.backward_in_order(std::vector{tensor_of({2, 2, 3}, 1)});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("without a backward pass"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace treadle::train
