@@ -4,6 +4,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -57,3 +58,13 @@ def test_the_model_is_what_its_script_writes(tmp_path):
     subprocess.run([shutil.which("python3"), tmp_path / "make_model.py"], check=True)
     ours, theirs = (onnx.load(pathlib.Path(folder) / "spirals.onnx") for folder in (EXAMPLES, tmp_path))
     assert ours.graph == theirs.graph
+
+
+def test_the_loop_of_pytorch_learns_digits():
+    pytest.importorskip("onnxscript")
+    made = subprocess.run([sys.executable, REPOSITORY / "examples" / "torch" / "train.py"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    accuracies = [float(number) for number in re.findall(r"accuracy (\S+)", made.stdout)]
+    assert len(accuracies) == 3
+    assert accuracies[-1] > 0.85, made.stdout
+    assert made.stdout.count("exported: ") == 2, made.stdout
