@@ -497,6 +497,17 @@ def test_autocast_runs_in_pytorch():
     assert graphs(ours) == 1
 
 
+def test_other_tracers_see_the_module_itself():
+    ours, theirs = pair(mlp)
+    x = torch.randn(3, 4)
+    with pytest.warns(FallbackWarning, match=r"torch\.func"):
+        gradients = torch.func.grad(lambda given: ours(given).sum())(x)
+    close(gradients, torch.func.grad(lambda given: theirs(given).sum())(x))
+    program = torch.export.export(ours, (x,), strict=False)
+    close(program.module()(x), theirs(x))
+    assert graphs(ours) == 0
+
+
 def test_strided_inputs_and_parameters():
     ours, theirs = pair(lambda: modules.resnet().to(memory_format=torch.channels_last))
     x = modules.images(4).to(memory_format=torch.channels_last)

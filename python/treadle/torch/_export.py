@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import onnx
 import torch
 from torch import nn
+from torch.jit._trace import TracerWarning
 
 from ._state import State, trains_statistics
 from ._structure import flatten, unflatten
@@ -102,11 +104,8 @@ def _first_line(error: BaseException) -> str:
 
 def _size_one_is_dynamic() -> contextlib.AbstractContextManager[Any]:
     """A batch of one would otherwise become a constant of the graph."""
-    try:
-        from torch.fx.experimental import _config
-    except ImportError:
-        return contextlib.nullcontext()
-    return _config.patch(backed_size_oblivious=True) if hasattr(_config, "backed_size_oblivious") else contextlib.nullcontext()
+    config: Any = importlib.import_module("torch.fx.experimental._config")
+    return config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else contextlib.nullcontext()
 
 
 def _written_inputs(graph: torch.fx.Graph) -> list[str]:
@@ -144,11 +143,11 @@ def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list
 
 def _by_tracing(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str]) -> Exported:
     """A trace takes what it meets for constants, extents among them: it holds for these shapes only, and nothing may have hung on values."""
-    file = io.BytesIO()
+    file: Any = io.BytesIO()
     tensors = tuple([tensor.clone() for tensor in tensors])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", torch.jit.TracerWarning)
+        warnings.simplefilter("error", TracerWarning)
         torch.onnx.export(flat, tensors, file, dynamo=False, opset_version=_OPSET, input_names=names, do_constant_folding=False,
                           training=torch.onnx.TrainingMode.PRESERVE)  # fmt: skip
     written = [name for name, tensor in zip(names, tensors, strict=True) if tensor._version > 0]

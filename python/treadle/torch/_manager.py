@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -70,7 +70,6 @@ class Manager:
     name: str = ""
     events: list[Event] = field(default_factory=list)
     parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
-    reason: str | None = None  # why the whole runs in PyTorch
 
     def __post_init__(self) -> None:
         self._plans: dict[_Key, list[Plan]] = {}
@@ -82,8 +81,12 @@ class Manager:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these."""
-        if self.reason is not None or torch.is_autocast_enabled("cpu"):
-            return self._in_torch(args, kwargs, self.reason or "autocast is on, and graphs compute in float32")
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # somebody else makes a graph of it
+            return self.module.forward(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            return self._in_torch(args, kwargs, "autocast is on, and graphs compute in float32")
+        if torch._C._are_functorch_transforms_active():
+            return self._in_torch(args, kwargs, "a transformation of torch.func traces it")
         leaves: list[torch.Tensor] = []
         try:
             structure = flatten((args, kwargs), leaves)
@@ -188,15 +191,13 @@ class Manager:
 
     def _in_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
         if all(event.why != reason for event in self.events):
-            lasting = reason != self.reason and not reason.startswith("autocast")
+            lasting = not reason.startswith(("autocast", "a transformation"))
             if lasting and not self.parts:
                 self.parts = [(path, Manager(child, self.num_threads, path)) for path, child in _parts_of(self.module)]
             self.events.append(Event("in PyTorch", reason))
             which = f'the part "{self.name}" ({type(self.module).__name__})' if self.name else type(self.module).__name__
             kept = f"; {len(self.parts)} of its parts are tried by themselves" if self.parts and lasting else ""
             warnings.warn(f"treadle.torch: {which} runs in PyTorch: {reason}{kept}", FallbackWarning, stacklevel=5)
-        if torch.is_autocast_enabled("cpu"):
-            return self.module.forward(*args, **kwargs)
         with self._parts_by_graphs():
             return self.module.forward(*args, **kwargs)
 
@@ -245,7 +246,3 @@ def describe(manager: Manager, indent: str = "") -> Iterator[str]:
         yield f'{indent}part "{name}" ({type(part.module).__name__}):'
         yield from describe(part, indent + "  ")
 
-
-def mapping_of(manager: Manager) -> Mapping[str, Any]:
-    """Counts for tests and tools."""
-    return {"graphs": sum(map(len, manager._plans.values())), "in_torch": any(event.what == "in PyTorch" for event in manager.events)}

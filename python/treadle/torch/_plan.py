@@ -8,22 +8,14 @@ from typing import Any
 
 import onnx
 import torch
-from torch._C import _from_dlpack, _to_dlpack  # type: ignore[attr-defined]
+from torch._C import _from_dlpack, _to_dlpack
+from torch.autograd.graph import increment_version
 
 from .. import _treadle
 from .._treadle import OrtValue
 from ._export import Exported
 from ._state import State
 from ._structure import unflatten
-
-try:
-    from torch.autograd.graph import increment_version as _increment_version
-except ImportError:  # PyTorch 2.4 has it elsewhere
-
-    def _increment_version(tensor: Any) -> None:
-        for each in tensor:
-            torch._C._increment_version(each)
-
 
 SECOND_ORDER = (
     "treadle.torch: the gradients of a treadle.torch.Module cannot be differentiated again; "
@@ -139,7 +131,8 @@ class Plan:
         """To the outputs."""
         run, capsules = self.joint.forward_in_order(self.feeds(leaves), draw, update)
         if update and self.statistics:
-            _increment_version(self.statistics)
+            for tensor in self.statistics:
+                increment_version(tensor)
             if self.state.counters:
                 torch._foreach_add_(self.state.counters, 1)
         return run, [_from_dlpack(capsule) for capsule in capsules]
@@ -153,7 +146,7 @@ class Plan:
             tensors = self.state.tensors
             wanted = [leaves[index] if kind == "input" else tensors[index] for kind, index in description.wanted]
             others = [leaf for leaf in leaves if not leaf.requires_grad]
-            outputs = _Step.apply(_Call(self, leaves, self.draw()), *wanted, *others)
+            outputs = _apply(_Call(self, leaves, self.draw()), *wanted, *others)
         return unflatten(description.structure, iter([outputs[place] for place in description.outputs]))
 
 
@@ -171,7 +164,7 @@ class _Step(torch.autograd.Function):
     """Forward stops at the Yield, backward goes on from it. A second backward (retain_graph) computes the forward pass again."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         call.run, outputs = call.plan.forward(call.leaves, call.draw)
         ctx.call = call
         ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
@@ -182,7 +175,7 @@ class _Step(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         tensors = ctx.saved_tensors
         call: _Call = ctx.call
         plan = call.plan
@@ -200,6 +193,11 @@ class _Step(torch.autograd.Function):
             refusing = iter(torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given]))
             made = [None if grad is None else next(refusing) for grad in made]
         return (None, *made, *[None] * (len(tensors) - len(made)))
+
+
+# Function.apply() itself, without its search for wrappers of torch.func among the arguments, half a microsecond each; there are none: a module
+# under a transformation of torch.func is traced by it.
+_apply: Any = super(torch.autograd.Function, _Step).apply
 
 
 def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, num_threads: int) -> Plan:

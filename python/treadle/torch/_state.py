@@ -86,7 +86,7 @@ def state_of(module: nn.Module) -> State:
         if trains_statistics(owner):
             state.statistics += [state.names[found[id(owner.__dict__["_buffers"][key])]] for key in ("running_mean", "running_var")]
             if owner.num_batches_tracked is not None:
-                state.counters.append(owner.num_batches_tracked)
+                state.counters.append(owner.__dict__["_buffers"]["num_batches_tracked"])
     return state
 
 
@@ -150,7 +150,7 @@ def obstacle(module: nn.Module) -> str | None:
                 return f"{of} has hooks ({hooks.strip('_')}), which a graph would not call; hooks on the treadle.torch.Module itself are called"
         if isinstance(owner, nn.SyncBatchNorm) and owner.training:
             return f"{of} exchanges statistics between processes"
-        if trains_statistics(owner) and owner.momentum is None:  # type: ignore[redundant-expr]
+        if trains_statistics(owner) and owner.momentum is None:
             return f"{of} keeps a cumulative average (momentum=None)"
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.device.type != "cpu":
