@@ -252,6 +252,29 @@ def test_evaluation_sees_weights_that_were_written_behind_autograd():
                 close(ours(x), theirs(x))
 
 
+def test_packed_weights_follow_the_optimizer():
+    torch.manual_seed(0)
+    theirs = modules.resnet()
+    ours = treadle.torch.Module(copy.deepcopy(theirs), num_threads=1, pack_weights=True)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (ours, theirs)]
+    x = modules.images(3)
+    for _ in range(3):
+        for module, optimizer in zip((ours, theirs), optimizers, strict=True):
+            module.train()
+            module(x).square().mean().backward()
+            optimizer.step()
+            module.eval()
+        with torch.inference_mode():
+            for batch in (x, x, x[:2]):
+                close(ours(batch), theirs(batch))
+    for module in (ours, theirs):
+        module[6].bias.data += 1
+    ours.repack()
+    with torch.no_grad():
+        close(ours(x), theirs(x))
+    assert graphs(ours) == 2
+
+
 def test_frozen_parts():
     def make():
         network = modules.resnet()

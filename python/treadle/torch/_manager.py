@@ -67,6 +67,7 @@ class Manager:
 
     module: nn.Module
     num_threads: int = 0
+    pack_weights: bool = False
     name: str = ""
     events: list[Event] = field(default_factory=list)
     parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
@@ -116,6 +117,15 @@ class Manager:
             plan.bind(state)
         return plan.run(leaves)
 
+    def repack(self) -> None:
+        """Forgets packed weights, those of parts too."""
+        for plans in self._plans.values():
+            for plan in plans:
+                if plan.packing is not None:
+                    plan.packing.forget()
+        for _, part in self.parts:
+            part.repack()
+
     def _look(self) -> None:
         """Takes the module's attributes and tensors as they are now."""
         self._attributes = attributes_of(self.module)
@@ -139,7 +149,7 @@ class Manager:
         why = self._why(key, leaves)
         exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
         started = time.perf_counter()
-        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.num_threads)
+        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.num_threads, self.pack_weights)
         difference = None if plan.description.random else self._check(plan, structure, leaves)
         seconds = exported.seconds + time.perf_counter() - started
         self.events.append(Event("exported", why, seconds, exported.exporter, difference))
@@ -193,7 +203,7 @@ class Manager:
         if all(event.why != reason for event in self.events):
             lasting = not reason.startswith(("autocast", "a transformation"))
             if lasting and not self.parts:
-                self.parts = [(path, Manager(child, self.num_threads, path)) for path, child in _parts_of(self.module)]
+                self.parts = [(path, Manager(child, self.num_threads, self.pack_weights, path)) for path, child in _parts_of(self.module)]
             self.events.append(Event("in PyTorch", reason))
             which = f'the part "{self.name}" ({type(self.module).__name__})' if self.name else type(self.module).__name__
             kept = f"; {len(self.parts)} of its parts are tried by themselves" if self.parts and lasting else ""

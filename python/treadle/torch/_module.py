@@ -12,7 +12,7 @@ from torch import nn
 
 from ._manager import Event, Manager, describe
 
-_OWN = ("_wrapped", "_manager", "_num_threads")
+_OWN = ("_wrapped", "_manager", "_options")
 # What a module keeps in dictionaries of its own; both modules use the same ones.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -34,10 +34,13 @@ class Module(nn.Module):
     as a whole or in part, and a `FallbackWarning` says why, once; explain() has the log.
 
     :param module: is not copied; it can go on being used by itself.
-    :param num_threads: of the graphs; PyTorch's (`torch.get_num_threads()`, when a graph is made) by default.
+    :param num_threads: of the graphs; PyTorch's (`torch.get_num_threads()`, when the wrapper is made) by default.
+    :param pack_weights: make the weights constants of graphs that evaluate without gradients, from the second call with the same weights on.
+        They are packed again after every change that PyTorch counts: an optimizer's step, `copy_()`, `load_state_dict()`. It does not count
+        writes through `.data`; call repack() after these.
     """
 
-    def __init__(self, module: nn.Module, *, num_threads: int | None = None) -> None:
+    def __init__(self, module: nn.Module, *, num_threads: int | None = None, pack_weights: bool = False) -> None:
         if isinstance(module, Module):
             raise TypeError("the module is a treadle.torch.Module already")
         if not isinstance(module, nn.Module):
@@ -48,8 +51,8 @@ class Module(nn.Module):
             attributes[name] = module.__dict__[name]
         attributes["training"] = module.training
         attributes["_wrapped"] = module
-        attributes["_num_threads"] = num_threads
-        attributes["_manager"] = Manager(module, num_threads or torch.get_num_threads())
+        attributes["_options"] = {"num_threads": num_threads, "pack_weights": pack_weights}
+        attributes["_manager"] = Manager(module, num_threads or torch.get_num_threads(), pack_weights)
 
     @property
     def wrapped(self) -> nn.Module:
@@ -60,6 +63,10 @@ class Module(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the wrapped module's."""
         return self.__dict__["_manager"].run(args, kwargs)
+
+    def repack(self) -> None:
+        """Has packed weights packed again: after writes that PyTorch does not count (`pack_weights`)."""
+        self.__dict__["_manager"].repack()
 
     def train(self, mode: bool = True) -> Module:
         """As the wrapped module's."""
@@ -101,17 +108,17 @@ class Module(nn.Module):
         return iter(self.wrapped)  # type: ignore[call-overload, no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
-        return Module(copy.deepcopy(self.wrapped, memo), num_threads=self.__dict__["_num_threads"])
+        return Module(copy.deepcopy(self.wrapped, memo), **self.__dict__["_options"])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (self.wrapped, self.__dict__["_num_threads"])
+        return _rebuild, (self.wrapped, self.__dict__["_options"])
 
     def __repr__(self) -> str:
         return f"treadle.torch.Module({self.wrapped!r})"
 
 
-def _rebuild(module: nn.Module, num_threads: int | None) -> Module:
-    return Module(module, num_threads=num_threads)
+def _rebuild(module: nn.Module, options: dict[str, Any]) -> Module:
+    return Module(module, **options)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 from .. import _treadle
 from .._treadle import OrtValue
 from ._export import Exported
+from ._packed import Packing
 from ._state import State
 from ._structure import unflatten
 
@@ -90,7 +91,7 @@ class Plan:
     addresses: list[int] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
-    checked: bool = False
+    packing: Packing | None = None  # of evaluation, where it is asked for
 
     def bind(self, state: State) -> None:
         """Takes the tensors as they are now."""
@@ -140,6 +141,9 @@ class Plan:
     def run(self, leaves: Sequence[torch.Tensor]) -> Any:
         """The module's outputs; with a graph behind them where gradients are wanted."""
         description = self.description
+        packed = self.packing.run(leaves, self.state) if self.packing is not None else None
+        if packed is not None:
+            return unflatten(description.structure, iter(packed))
         if not description.wanted:
             outputs: Sequence[torch.Tensor] = self.forward(leaves, self.draw())[1]
         else:
@@ -200,10 +204,11 @@ class _Step(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Step).apply
 
 
-def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, num_threads: int) -> Plan:
+def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, num_threads: int, pack_weights: bool) -> Plan:
     """Builds the joint graph of an exported module.
 
     :param needs_gradients: without, there is no backward pass.
+    :param pack_weights: where there is none, and nothing is updated or drawn.
     :raises treadle.Error: an operator is missing, or one has no gradient.
     """
     model = exported.model
@@ -248,5 +253,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         random=joint.is_random,
     )
     plan = Plan(description, joint, state, exported)
+    if pack_weights and not differentiable and not statistics and not joint.is_random:
+        plan.packing = Packing(exported, num_threads)
     plan.bind(state)
     return plan

@@ -1,0 +1,65 @@
+"""Evaluation with weights that are constants of the graph: packed once, normalisations folded into convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import torch
+from onnx import numpy_helper
+from torch._C import _from_dlpack, _to_dlpack
+
+from .._treadle import OrtValue, SessionOptions
+from ..session import InferenceSession
+from ._export import Exported
+from ._state import State
+
+
+def _stamp(state: State) -> list[tuple[int, int]] | None:
+    """Where the tensors lie, and how often PyTorch has seen them written to; None for tensors made in inference mode, which are not counted."""
+    if any(tensor.is_inference() for tensor in state.tensors):
+        return None
+    return [(tensor.data_ptr(), tensor._version) for tensor in state.tensors]
+
+
+class Packing:
+    """A session of one exported graph, for as long as the module's tensors stay as they are."""
+
+    def __init__(self, exported: Exported, num_threads: int) -> None:
+        self._exported, self._num_threads = exported, num_threads
+        self._stamp: list[tuple[int, int]] | None = None
+        self._session: InferenceSession | None = None
+        self._outputs: list[str] = []
+
+    def run(self, leaves: Sequence[torch.Tensor], state: State) -> list[torch.Tensor] | None:
+        """The graph's outputs; None where the tensors have changed since the last call, so that packing them would not pay yet."""
+        stamp = _stamp(state)
+        if stamp is None or stamp != self._stamp:
+            self._stamp, self._session = stamp, None
+            return None
+        if self._session is None:
+            self._session = self._pack(state)
+            self._outputs = [value.name for value in self._session.get_outputs()]
+        feeds = {value.name: OrtValue.from_dlpack(_to_dlpack(leaves[int(value.name[6:])])) for value in self._session.get_inputs()}
+        results = self._session.run_with_ort_values(self._outputs, feeds)
+        return [_from_dlpack(result.__dlpack__()) for result in results]
+
+    def forget(self) -> None:
+        """Packs anew, whatever PyTorch has counted."""
+        self._stamp = self._session = None
+
+    def _pack(self, state: State) -> InferenceSession:
+        model = onnx.ModelProto()
+        model.CopyFrom(self._exported.model)
+        tensors = {f"state:{name}": tensor for name, tensor in zip(state.names, state.tensors, strict=True)}
+        inputs = list(model.graph.input)
+        del model.graph.input[:]
+        for value in inputs:
+            if value.name not in tensors:
+                model.graph.input.append(value)
+                continue
+            model.graph.initializer.append(numpy_helper.from_array(tensors[value.name].detach().contiguous().numpy(), value.name))
+        options = SessionOptions()
+        options.intra_op_num_threads = self._num_threads
+        return InferenceSession(model.SerializeToString(), options)
+
