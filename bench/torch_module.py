@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """A training step of treadle.torch.Module beside PyTorch's own, in turn: the same weights, inputs, loss and optimizer.
 
-    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--crossing]
+    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--crossing | --evaluation]
 
 `ratio` is PyTorch's median step over Treadle's. `first` is the first step, export included; `batch` what the first step of another batch size costs
 beyond later ones; the losses after the last step say that both did the same. `--crossing` measures what a step costs beside its kernels: modules of one
-tiny product with more and more parameters.
+tiny product with more and more parameters. `--evaluation` measures batches of one under inference_mode, with weights in place and with `pack_weights`.
 """
 
 from __future__ import annotations
@@ -158,6 +158,23 @@ def crossing(args: argparse.Namespace) -> None:
         print(f"| {parameters} | {best(step, wrapped):.1f} | {best(graph):.1f} | {best(step, module):.1f} |", flush=True)
 
 
+def evaluation(args: argparse.Namespace) -> None:
+    print("| model | PyTorch, ms | ratio | ratio with pack_weights |\n|---|---|---|---|")
+    for name in CASES:
+        if not re.search(args.only, name):
+            continue
+        module, x = architectures.make(name, 1)
+        module.eval()
+        runs = (treadle.torch.Module(module), treadle.torch.Module(module, pack_weights=True), module)
+        with torch.inference_mode():
+            for run in runs:
+                for _ in range(2):
+                    run(x)
+            times = [[timed(lambda given, run=run: float(run(given).sum()), x)[0] for run in runs] for _ in range(args.rounds)]
+        live, packed, eager = (statistics.median(values) for values in zip(*times))
+        print(f"| {name} | {eager * 1e3:.1f} | {eager / live:.2f} | {eager / packed:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
@@ -165,12 +182,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="against torch.compile instead of eager")
     parser.add_argument("--crossing", action="store_true", help="what a step costs beside its kernels")
+    parser.add_argument("--evaluation", action="store_true", help="forward passes alone")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     warnings.simplefilter("default", treadle.torch.FallbackWarning)
     if args.crossing:
         return crossing(args)
+    if args.evaluation:
+        return evaluation(args)
     print("| model | batch | step, ms | PyTorch, ms | ratio | first, s | PyTorch's | other batch, ms | loss | PyTorch's | exporter |\n" + "|---" * 11 + "|")
     ratios = [measure(name, batch, args) for name, batch in CASES.items() if re.search(args.only, name)]
     print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.2f}, lowest {min(ratios):.2f}")
