@@ -15,7 +15,7 @@ import torch_modules as modules
 import treadle.torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from treadle.torch import FallbackWarning, explain
+from treadle.torch import FallbackWarning, _manager, explain
 
 pytestmark = pytest.mark.filterwarnings("error::treadle.torch.FallbackWarning")
 
@@ -457,7 +457,10 @@ def test_dropout_drops_by_pytorchs_generator():
     close(module(x), module.wrapped[0](x))
 
 
-def test_what_cannot_be_exported_runs_in_pytorch_by_parts():
+def test_what_cannot_be_exported_runs_in_pytorch_by_parts(monkeypatch):
+    tried = []
+    export = _manager.export
+    monkeypatch.setattr(_manager, "export", lambda module, *rest: tried.append(type(module)) or export(module, *rest))
     ours, theirs = pair(modules.Branching)
     x = torch.randn(3, 4)
     with pytest.warns(FallbackWarning, match="Branching runs in PyTorch: torch.export: .*1 of its parts"):
@@ -468,6 +471,7 @@ def test_what_cannot_be_exported_runs_in_pytorch_by_parts():
             module(value).square().sum().backward()
     close_gradients(ours, theirs)
     assert [event.what for event in explain(ours).parts["body"].events] == ["exported"]
+    assert tried == [modules.Branching, nn.Sequential]  # once each
     assert "forward" not in ours.body.__dict__
     copy.deepcopy(ours)
 
@@ -559,3 +563,5 @@ def test_wrong_uses_say_so():
         warnings.simplefilter("ignore", FallbackWarning)
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # PyTorch's own words
             module(torch.randn(2, 5))
+        module(torch.randn(2, 4))
+    assert graphs(module) == 1  # a wrong call says nothing about later ones

@@ -21,7 +21,8 @@ class Block(nn.Module):
 
 
 def resnet():
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), Block(8, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+    body = [nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), Block(8, 8, 1), Block(8, 16, 2)]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
 
 
 class Inverted(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
@@ -40,7 +41,10 @@ class Event:
         text = f"{self.what}: {self.why}"
         if self.exporter:
             text += f" ({self.exporter}, {self.seconds:.2f} s"
-            text += "; outputs drawn at random, not compared)" if self.differences is None else f"; outputs within {self.differences:.1e} of PyTorch's)"
+            if self.differences is None:
+                text += "; outputs drawn at random, not compared)"
+            else:
+                text += f"; outputs within {self.differences:.1e} of PyTorch's)"
         return text
 
 
@@ -75,6 +79,8 @@ class Manager:
     def __post_init__(self) -> None:
         self._plans: dict[_Key, list[Plan]] = {}
         self._known: dict[Hashable, Plan] = {}
+        self._refused: dict[Hashable, str] = {}  # reasons by key, or by key and shapes where other shapes have a graph
+        self._lock = threading.RLock()
         self._snapshot: Any = None
         self._attributes: Hashable = None
         self._obstacle: str | None = None
@@ -106,10 +112,16 @@ class Manager:
         place = (key, tuple([leaf.shape for leaf in leaves]))
         plan = self._known.get(place)
         if plan is None:
+            refused = self._refused.get(place) or self._refused.get(key)
+            if refused is not None:
+                return self._in_torch(args, kwargs, refused)
             try:
-                plan = self._find(key, structure, leaves)
+                with self._lock:
+                    plan = self._find(key, structure, leaves)
             except (NotExported, UnsupportedStructure, Error) as error:
-                return self._in_torch(args, kwargs, f"{error}")
+                result = self._in_torch(args, kwargs, str(error))  # where that fails, too, the call was wrong, and not the module
+                self._refused[place if self._plans.get(key) else key] = str(error)
+                return result
             if len(self._known) > 4096:
                 self._known.clear()
             self._known[place] = plan

@@ -14,6 +14,7 @@ from torch import nn
 from .. import _treadle
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, types.FunctionType, types.BuiltinFunctionType, type)
+_NO_HOLDERS = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -107,7 +108,7 @@ def _plain(value: Any) -> Hashable:
 
 def _is_holder(value: Any) -> bool:
     """An object of attributes, such as a configuration."""
-    return hasattr(value, "__dict__") and not isinstance(value, (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType))
+    return hasattr(value, "__dict__") and not isinstance(value, _NO_HOLDERS)
 
 
 def attributes_of(module: nn.Module) -> Hashable:

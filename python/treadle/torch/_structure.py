@@ -42,7 +42,8 @@ def flatten(value: Any, leaves: list[torch.Tensor], where: str = "the inputs") -
         return ("dataclass", kind, names, tuple([flatten(getattr(value, name), leaves, f"{where}.{name}") for name in names]))
     if isinstance(value, _CONSTANTS):
         return ("constant", kind, value)
-    raise UnsupportedStructure(f"{where}: a {kind.__module__}.{kind.__qualname__}; there are tensors, dicts, lists, tuples, dataclasses and constants")
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    raise UnsupportedStructure(f"{where}: a {name}; there are tensors, dicts, lists, tuples, dataclasses and constants")
 
 
 def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
