@@ -28,5 +28,6 @@ Command add_operators(CLI::App& app);
 Command add_train(CLI::App& app);
 Command add_jobs(CLI::App& app);
 Command add_coordinator(CLI::App& app);
+Command add_completion(CLI::App& app);
 
 }  // namespace treadle::cli

@@ -1,12 +1,14 @@
 #include "cli/inputs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "cli/media.h"
 #include "cli/npy.h"
@@ -44,29 +46,159 @@ Tensor sound_for(const ValueInfo& info, const std::string& path) {
   return Tensor(DType::float32, shape, samples.storage());
 }
 
-Datum read_input(const ValueInfo& info, const std::string& path) {
-  std::string extension = extension_of(path);
-  if (extension == ".npy") return read_npy(path);
-  if (extension == ".png" || extension == ".jpg" || extension == ".jpeg") return image_for(info, path);
-  if (extension == ".wav") return sound_for(info, path);
-  if (extension == ".pb") {
-    auto file = read_file(path);
-    return onnx::parse_tensor_bytes({file->data(), file->size_bytes()}).value;
-  }
-  throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": inputs are .npy, .npz, .pb, .png, .jpg and .wav files", path));
+bool is_known_file(const std::string& path) {
+  static const std::vector<std::string> kKnown{".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".wav"};
+  return std::find(kKnown.begin(), kKnown.end(), extension_of(path)) != kKnown.end();
 }
 
-Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>& dimensions, int64_t default_extent,
-                     std::mt19937_64& random) {
+// "1x576" as extents. @throws Error naming the option
+Shape parse_extents(const std::string& text, const std::string& option) {
   Shape shape;
-  for (const auto& extent : info.shape) {
-    if (const auto* value = std::get_if<int64_t>(&extent)) {
+  for (const std::string& part : CLI::detail::split(text, 'x')) {
+    int64_t extent = 0;
+    if (!CLI::detail::lexical_cast(part, extent) || extent < 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("--shapes {}: extents joined by x are expected, as in 1x3x224x224", option));
+    shape.push_back(extent);
+  }
+  return shape;
+}
+
+// What --shapes says of inputs. The colon that counts is the last: names may hold others.
+std::map<std::string, Shape> given_shapes(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+  std::map<std::string, Shape> shapes;
+  for (const std::string& given : options.shapes) {
+    const size_t colon = given.rfind(':');
+    if (colon == std::string::npos && inputs.size() != 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("--shapes {}: the model has {} inputs; NAME:EXTENTS is expected, as in {}:1x576",
+                                                           given, inputs.size(), inputs.empty() ? "x" : inputs[0].name));
+    const ValueInfo& info = colon == std::string::npos ? inputs[0] : input_of(inputs, given.substr(0, colon));
+    const Shape shape = parse_extents(colon == std::string::npos ? given : given.substr(colon + 1), given);
+    bool fits = !info.has_rank || info.shape.size() == static_cast<size_t>(shape.rank());
+    for (int axis = 0; fits && info.has_rank && axis < shape.rank(); ++axis)
+      fits = extent_or(info, static_cast<size_t>(axis), shape[axis]) == shape[axis];
+    if (!fits)
+      throw Error(ErrorCode::invalid_argument, fmt::format("--shapes {}: the input \"{}\" is {}", given, info.name, shape_text(info)));
+    shapes[info.name] = shape;
+  }
+  return shapes;
+}
+
+std::map<std::string, int64_t> given_dimensions(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+  std::set<std::string> known;
+  for (const ValueInfo& info : inputs)
+    for (const auto& extent : info.shape)
+      if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) known.insert(*symbol);
+  const std::vector<std::string> symbols(known.begin(), known.end());
+  std::map<std::string, int64_t> dimensions;
+  for (const std::string& pair : options.dimensions) {
+    const size_t equals = pair.find('=');
+    int64_t extent = 0;
+    if (equals == std::string::npos || !CLI::detail::lexical_cast(pair.substr(equals + 1), extent) || extent < 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("--dim {}: SYMBOL=EXTENT is expected", pair));
+    const std::string symbol = pair.substr(0, equals);
+    if (!known.contains(symbol))
+      throw Error(ErrorCode::not_found,
+                  symbols.empty()
+                      ? fmt::format("--dim {}: the model's inputs have no named dimensions; --shapes NAME:EXTENTS sets others", pair)
+                      : fmt::format("--dim {}: no input has this symbol; is it {}?", pair, nearest_names(symbol, symbols)));
+    dimensions[symbol] = extent;
+  }
+  // A shape says what its symbols are, in the other inputs as well.
+  for (const auto& [name, shape] : given_shapes(inputs, options)) {
+    const ValueInfo& info = input_of(inputs, name);
+    for (size_t axis = 0; axis < info.shape.size(); ++axis)
+      if (const auto* symbol = std::get_if<std::string>(&info.shape[axis]); symbol && !symbol->empty())
+        dimensions.emplace(*symbol, shape[static_cast<int>(axis)]);
+  }
+  return dimensions;
+}
+
+// A number or several, as the dtype of the input; one number fills the whole input.
+Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Shape& shape) {
+  std::vector<double> numbers;
+  for (const std::string& part : CLI::detail::split(text, ',')) {
+    double number = part == "true" ? 1 : 0;
+    if (part != "true" && part != "false" && !CLI::detail::lexical_cast(part, number))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}={}: the input is {} {}; a file (.npy, .npz, .pb, picture, .wav), or numbers as in 1,2,3 are expected",
+                              info.name, text, name_of(info.dtype), shape_text(info)));
+    numbers.push_back(number);
+  }
+  Shape taken = shape;
+  const bool is_list = numbers.size() > 1;
+  if (is_list && taken.num_elements() != static_cast<int64_t>(numbers.size())) {
+    // The last extent that the model leaves open is as long as the list.
+    int64_t fixed = 1;
+    int open = -1;
+    for (int axis = 0; axis < taken.rank(); ++axis) {
+      if (static_cast<size_t>(axis) < info.shape.size() && std::holds_alternative<std::string>(info.shape[static_cast<size_t>(axis)]))
+        open = axis;
+    }
+    for (int axis = 0; axis < taken.rank(); ++axis)
+      if (axis != open) fixed *= taken[axis];
+    if (open < 0 || fixed == 0 || static_cast<int64_t>(numbers.size()) % fixed != 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}={}: {} numbers for an input that is {}", info.name, text, numbers.size(), shape_text(info)));
+    taken[open] = static_cast<int64_t>(numbers.size()) / fixed;
+  }
+  Tensor tensor(info.dtype, taken);
+  visit_dtype<NumericTypes>(info.dtype == DType::boolean ? DType::uint8 : info.dtype, [&]<typename T>() {
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+      const double number = numbers[is_list ? static_cast<size_t>(i) : 0];
+      if constexpr (std::is_integral_v<T>) {
+        if (number != std::floor(number) || std::abs(number) > 9e15)
+          throw Error(ErrorCode::invalid_argument,
+                      fmt::format("{}={}: the input is {}, {} is not", info.name, text, name_of(info.dtype), number));
+        reinterpret_cast<T*>(tensor.raw())[i] = static_cast<T>(static_cast<int64_t>(number));
+      } else if constexpr (std::is_same_v<T, double>) {
+        reinterpret_cast<T*>(tensor.raw())[i] = number;
+      } else {
+        reinterpret_cast<T*>(tensor.raw())[i] = static_cast<T>(static_cast<float>(number));
+      }
+    }
+  });
+  return tensor;
+}
+
+Datum read_input(const ValueInfo& info, const std::string& given, const Shape& shape, const PictureOptions& pictures) {
+  const std::string extension = extension_of(given);
+  const bool is_text = info.dtype == DType::string;
+  if (!is_known_file(given) || (is_text && !std::filesystem::exists(given))) {
+    if (!is_text) return literal_numbers(info, given, shape);
+    Tensor tensor(DType::string, shape);
+    std::fill_n(tensor.data<std::string>(), tensor.num_elements(), given);
+    return tensor;
+  }
+  if (extension == ".npy") return read_npy(given);
+  if (extension == ".wav") return sound_for(info, given);
+  if (extension == ".pb") {
+    auto file = read_file(given);
+    return onnx::parse_tensor_bytes({file->data(), file->size_bytes()}).value;
+  }
+  return image_for(info, given, pictures);
+}
+
+// The extents of an input that no file gives, and what had to be assumed for them.
+Shape shape_for(const ValueInfo& info, const std::map<std::string, int64_t>& dimensions, const std::map<std::string, Shape>& shapes,
+                int64_t default_extent, std::set<std::string>* assumed = nullptr) {
+  if (auto found = shapes.find(info.name); found != shapes.end()) return found->second;
+  Shape shape;
+  for (size_t axis = 0; axis < info.shape.size(); ++axis) {
+    if (const auto* value = std::get_if<int64_t>(&info.shape[axis])) {
       shape.push_back(*value);
       continue;
     }
-    auto found = dimensions.find(std::get<std::string>(extent));
+    const auto& symbol = std::get<std::string>(info.shape[axis]);
+    auto found = dimensions.find(symbol);
+    if (found == dimensions.end() && assumed)
+      assumed->insert(symbol.empty() ? fmt::format("{} axis {}={}", info.name, axis, default_extent)
+                                     : fmt::format("{}={}", symbol, default_extent));
     shape.push_back(found == dimensions.end() ? default_extent : found->second);
   }
+  return shape;
+}
+
+Tensor random_tensor(const ValueInfo& info, const Shape& shape, std::mt19937_64& random) {
   Tensor tensor(info.dtype, shape);
   if (info.dtype == DType::string) return tensor;
   std::uniform_real_distribution<float> uniform(0, 1);
@@ -84,51 +216,40 @@ Tensor random_tensor(const ValueInfo& info, const std::map<std::string, int64_t>
 
 }  // namespace
 
+std::string shape_text(const ValueInfo& info) {
+  std::string text;
+  for (const auto& extent : info.shape) {
+    const auto* value = std::get_if<int64_t>(&extent);
+    const auto* symbol = std::get_if<std::string>(&extent);
+    text += (text.empty() ? "" : ", ") + (value ? std::to_string(*value) : symbol->empty() ? "?" : *symbol);
+  }
+  return info.has_rank ? "[" + text + "]" : "[...]";
+}
+
 std::string extension_of(const std::string& path) {
   std::string extension = std::filesystem::path(path).extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return extension;
 }
 
-Tensor image_for(const ValueInfo& info, const std::string& path) {
-  Tensor image = read_image(path);
-  bool batched = info.shape.size() == 4;
-  size_t first = batched ? 1 : 0;
-  if (info.shape.size() != 3 && !batched)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is no picture: its rank is {}", info.name, info.shape.size()));
-  int64_t last_extent = extent_or(info, first + 2, 0);
-  bool channels_last = last_extent == 3 || last_extent == 1;
-  size_t height_axis = channels_last ? first : first + 1;
-  image = resize_image(image, extent_or(info, height_axis, image.shape()[0]), extent_or(info, height_axis + 1, image.shape()[1]));
-  int64_t height = image.shape()[0], width = image.shape()[1];
-  int64_t channels = channels_last ? last_extent : extent_or(info, first, 3);
-  if (channels != 1 && channels != 3)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" has {} channels", info.name, channels));
-  Shape shape = channels_last ? Shape{height, width, channels} : Shape{channels, height, width};
-  if (batched) shape.insert(0, 1);
-  if (info.dtype != DType::uint8 && info.dtype != DType::float32)
-    throw Error(ErrorCode::invalid_argument, fmt::format("pictures become uint8 or float32, not {}", name_of(info.dtype)));
-  Tensor tensor(info.dtype, shape);
-  for (int64_t y = 0; y < height; ++y)
-    for (int64_t x = 0; x < width; ++x)
-      for (int64_t c = 0; c < channels; ++c) {
-        const uint8_t* pixel = image.data<uint8_t>() + (y * width + x) * 3;
-        double value = channels == 3 ? pixel[c] : 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
-        int64_t at = channels_last ? (y * width + x) * channels + c : (c * height + y) * width + x;
-        if (info.dtype == DType::uint8)
-          tensor.data<uint8_t>()[at] = static_cast<uint8_t>(std::lround(value));
-        else
-          tensor.data<float>()[at] = static_cast<float>(value / 255);
-      }
-  return tensor;
-}
-
 void add_input_options(CLI::App& app, InputOptions& options) {
   app.add_option("inputs", options.files,
-                 "NAME=FILE or FILE: .npy, .npz (its names are inputs' names), .pb, .png, .jpg, .wav; inputs without a file are random");
-  app.add_option("--dim", options.dimensions, "SYMBOL=EXTENT for random inputs")->allow_extra_args(false)->take_all();
-  app.add_option("--default-dim", options.default_extent, "Extent of symbols that --dim does not name")->capture_default_str();
+                 "NAME=FILE or FILE: .npy, .npz (its names are inputs' names), .pb, .png, .jpg, .wav. Or a value: sr=16000, ids=1,2,3, "
+                 "text=hello. Inputs that are not given are random");
+  add_sample_options(app, options);
+}
+
+void add_sample_options(CLI::App& app, InputOptions& options) {
+  app.add_option("--shapes", options.shapes, "NAME:1x576, the shape of an input that no file gives; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_option("--dim", options.dimensions, "SYMBOL=EXTENT for inputs that no file gives; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_option("--default-dim", options.default_extent, "Extent of dimensions that neither --shapes nor --dim sets")
+      ->capture_default_str();
   app.add_option("--seed", options.seed, "Of random inputs")->capture_default_str();
+  add_picture_options(app, options.pictures);
 }
 
 void add_session_options(CLI::App& app, SessionOptions& options) {
@@ -156,48 +277,64 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
 }
 
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+  const std::map<std::string, Shape> shapes = given_shapes(inputs, options);
+  const std::map<std::string, int64_t> dimensions = given_dimensions(inputs, options);
+  auto shape_of = [&](const ValueInfo& info) { return shape_for(info, dimensions, shapes, options.default_extent); };
   std::map<std::string, Datum> feeds;
   size_t position = 0;
   for (const std::string& argument : options.files) {
-    size_t equals = argument.find('=');
-    std::string path = equals == std::string::npos ? argument : argument.substr(equals + 1);
-    if (extension_of(path) == ".npz") {
-      for (auto& [name, tensor] : read_npz(path)) {
+    const size_t equals = std::filesystem::exists(argument) ? std::string::npos : argument.find('=');
+    std::string given = equals == std::string::npos ? argument : argument.substr(equals + 1);
+    if (extension_of(given) == ".npz") {
+      for (auto& [name, tensor] : read_npz(given)) {
         std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // reference files keep inputs and outputs apart by a prefix
         if (name.rfind("out:", 0) != 0) feeds[input_of(inputs, input).name] = tensor;
       }
       continue;
     }
     if (equals == std::string::npos && position >= inputs.size())
-      throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": the model has {} inputs only", path, inputs.size()));
+      throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": the model has {} inputs only", given, inputs.size()));
     const ValueInfo& info = equals == std::string::npos ? inputs[position++] : input_of(inputs, argument.substr(0, equals));
-    feeds[info.name] = read_input(info, path);
-  }
-  std::vector<std::string> symbols;
-  for (const ValueInfo& info : inputs)
-    for (const auto& extent : info.shape)
-      if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) symbols.push_back(*symbol);
-  std::sort(symbols.begin(), symbols.end());
-  symbols.erase(std::unique(symbols.begin(), symbols.end()), symbols.end());
-  std::map<std::string, int64_t> dimensions;
-  for (const std::string& pair : options.dimensions) {
-    size_t equals = pair.find('=');
-    if (equals == std::string::npos) throw Error(ErrorCode::invalid_argument, fmt::format("--dim {}: SYMBOL=EXTENT is expected", pair));
-    const std::string symbol = pair.substr(0, equals);
-    if (std::find(symbols.begin(), symbols.end(), symbol) == symbols.end())
-      throw Error(ErrorCode::not_found,
-                  symbols.empty() ? fmt::format("--dim {}: the model's inputs have no symbols", pair)
-                                  : fmt::format("--dim {}: no input has this symbol; is it {}?", pair, nearest_names(symbol, symbols)));
-    dimensions[symbol] = std::stoll(pair.substr(equals + 1));
+    feeds[info.name] = read_input(info, given, shape_of(info), options.pictures);
   }
   std::mt19937_64 random(options.seed);
   for (const ValueInfo& info : inputs) {
     if (feeds.contains(info.name)) continue;
     if (info.type.rfind("tensor", 0) != 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is {}: give it a file", info.name, info.type));
-    feeds[info.name] = random_tensor(info, dimensions, options.default_extent, random);
+    feeds[info.name] = random_tensor(info, shape_of(info), random);
   }
   return feeds;
+}
+
+std::string assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+  std::set<std::string> named, assumed;
+  size_t position = 0;
+  for (const std::string& argument : options.files) {
+    if (extension_of(argument) == ".npz") return {};
+    const size_t equals = argument.find('=');
+    if (equals != std::string::npos)
+      named.insert(argument.substr(0, equals));
+    else if (position < inputs.size())
+      named.insert(inputs[position++].name);
+  }
+  const auto shapes = given_shapes(inputs, options);
+  const auto dimensions = given_dimensions(inputs, options);
+  for (const ValueInfo& info : inputs)
+    if (!named.contains(info.name)) shape_for(info, dimensions, shapes, options.default_extent, &assumed);
+  return fmt::format("{}", fmt::join(assumed, ", "));
+}
+
+void with_assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    const std::string assumed = assumed_extents(inputs, options);
+    if (assumed.empty()) throw;
+    throw Error(error.code(),
+                fmt::format("{}\n  Dimensions that were not given: {}. Set them by --dim NAME=EXTENT or --shapes INPUT:EXTENTS.",
+                            error.what(), assumed));
+  }
 }
 
 std::string summary(const Datum& datum, int64_t max_elements) {
@@ -252,10 +389,7 @@ std::vector<std::string> sample_files(const std::vector<std::string>& paths) {
     }
     const size_t begin = files.size();
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      const std::string extension = extension_of(entry.path().string());
-      static const std::vector<std::string> kKnown{".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".wav"};
-      if (entry.is_regular_file() && std::find(kKnown.begin(), kKnown.end(), extension) != kKnown.end())
-        files.push_back(entry.path().string());
+      if (entry.is_regular_file() && is_known_file(entry.path().string())) files.push_back(entry.path().string());
     }
     if (files.size() == begin)
       throw Error(ErrorCode::not_found, fmt::format("the folder \"{}\" holds no .npz, .npy, .pb, picture or .wav", path));

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "cli/pictures.h"
 #include "treadle/session.h"
 
 namespace CLI {
@@ -16,23 +18,32 @@ namespace treadle::cli {
 
 /// The options that all commands share which run a model.
 struct InputOptions {
-  std::vector<std::string> files;       // NAME=FILE or FILE
+  std::vector<std::string> files;       // NAME=FILE, NAME=LITERAL or FILE
   std::vector<std::string> dimensions;  // SYMBOL=EXTENT
+  std::vector<std::string> shapes;      // NAME:1x576
+  PictureOptions pictures;
   int64_t default_extent = 1;
   uint64_t seed = 0;
 };
 
 void add_input_options(CLI::App& app, InputOptions& options);
+/// What random inputs and pictures are made of: for commands that take their files otherwise.
+void add_sample_options(CLI::App& app, InputOptions& options);
 
-/// One value per input of the model: from its file, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
+/// One value per input of the model: from its file or literal, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
 /// @throws Error naming the input or the file.
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
 
+/// Extents of random inputs that neither the model nor an option says: "N=1, images axis 2=1". Empty if there are none.
+std::string assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options);
+/// Calls `run`; an error is followed by the extents that were assumed, which are the usual cause.
+void with_assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options, const std::function<void()>& run);
+
+/// "[N, 3, 224, 224]"; "?" where an extent has no name, "[...]" where the rank is unknown.
+std::string shape_text(const ValueInfo& info);
+
 /// Of a file's name, in small letters: ".npz".
 std::string extension_of(const std::string& path);
-/// A picture in the layout of the input: NCHW or NHWC by where 1 or 3 channels stand; floats are divided by 255. With a batch of 1 where
-/// the input has one. @throws Error for a file that is no picture, and an input that takes none.
-Tensor image_for(const ValueInfo& info, const std::string& path);
 
 /// Options of sessions that all commands share.
 void add_session_options(CLI::App& app, SessionOptions& options);

@@ -1,0 +1,79 @@
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace treadle::cli {
+namespace {
+
+// UTF-8: bytes that continue a character take no column.
+size_t columns_of(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+}
+
+std::string cut_to(const std::string& text, size_t columns) {
+  if (columns_of(text) <= columns) return text;
+  std::string part;
+  size_t shown = 0;
+  for (const char c : text) {
+    const bool begins = (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+    if (begins && ++shown >= columns) break;
+    part += c;
+  }
+  return part + "…";
+}
+
+bool is_number(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789.,+-eE% ") == std::string::npos; }
+
+}  // namespace
+
+int terminal_width() {
+  winsize size{};
+  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
+}
+
+std::string styled(std::string_view text, Style style) {
+  const char* no_color = std::getenv("NO_COLOR");
+  if (style == Style::plain || isatty(STDOUT_FILENO) == 0 || (no_color && *no_color)) return std::string(text);
+  static constexpr int kCodes[] = {0, 1, 2, 32, 31};
+  return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<size_t>(style)], text);
+}
+
+std::string TextTable::to_text(int indent) const {
+  std::vector<size_t> widths;
+  std::vector<bool> right(header_.size(), true);
+  for (const std::string& name : header_) widths.push_back(columns_of(name));
+  for (const auto& row : rows_)
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], columns_of(row[i]));
+      right[i] = right[i] && (is_number(row[i]) || row[i].empty());
+    }
+  const size_t last = header_.size() - 1;
+  if (const int width = terminal_width(); width > 0) {
+    size_t before = static_cast<size_t>(indent) + 2 * last;
+    for (size_t i = 0; i < last; ++i) before += widths[i];
+    constexpr size_t kLeast = 12;
+    widths[last] = std::min(widths[last], std::max(kLeast, static_cast<size_t>(width) - std::min(before, static_cast<size_t>(width))));
+  }
+  auto line = [&](const std::vector<std::string>& row) {
+    std::string text(static_cast<size_t>(indent), ' ');
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string cell = i == last ? cut_to(row[i], widths[i]) : row[i];
+      const std::string gap(widths[i] - std::min(widths[i], columns_of(cell)), ' ');
+      text += right[i] ? gap + cell : i == last ? cell : cell + gap;
+      if (i != last) text += "  ";
+    }
+    return text;
+  };
+  std::string text = styled(line(header_), Style::bold) + '\n';
+  for (const auto& row : rows_) text += line(row) + '\n';
+  return text;
+}
+
+}  // namespace treadle::cli
