@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/peer.h"
+#include "cli/terminal.h"
 #include "core/thread_pool.h"
 
 namespace treadle::cli {
@@ -23,6 +25,7 @@ struct Options {
   SessionOptions session;
   int runs = 0;
   double seconds = 2;
+  bool json = false;
 };
 
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -33,48 +36,106 @@ double peak_mb() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-int bench(const Options& options) {
-  double memory_before = peak_mb(), start = now_ms();
-  Session session(options.model, options.session);
-  double loaded = now_ms();
-  std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
-  double first = now_ms();
-  session.run(feeds);
-  double after_first = now_ms();
+struct Measured {
+  int threads = 0;
+  std::vector<double> times_ms;  // sorted
+  double total_ms = 0, load_ms = 0, first_ms = 0, peak_mb = 0, before_mb = 0;
+  MemoryReport memory;
+  std::string assumed;
+  std::map<std::string, Datum> feeds;
+  std::vector<std::pair<std::string, PeerTimes>> peers;
+
+  double percentile(double p) const {
+    return times_ms[std::min(times_ms.size() - 1, static_cast<size_t>(p * static_cast<double>(times_ms.size())))];
+  }
+  double runs_per_second() const { return 1e3 * static_cast<double>(times_ms.size()) / total_ms; }
+};
+
+void time_runs(Session& session, const Options& options, Measured& m) {
   IoBinding binding(session);
-  for (const auto& [name, value] : feeds) binding.bind_input(name, value);
+  for (const auto& [name, value] : m.feeds) binding.bind_input(name, value);
   for (const ValueInfo& info : session.outputs()) binding.bind_output(info.name);
-  std::vector<double> times;
-  bool terminal = isatty(STDERR_FILENO) != 0;
-  double begin = now_ms();
-  while (options.runs > 0 ? static_cast<int>(times.size()) < options.runs
-                          : (now_ms() - begin < options.seconds * 1e3 || times.size() < 5)) {
-    double t = now_ms();
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const double begin = now_ms();
+  while (options.runs > 0 ? static_cast<int>(m.times_ms.size()) < options.runs
+                          : (now_ms() - begin < options.seconds * 1e3 || m.times_ms.size() < 5)) {
+    const double t = now_ms();
     session.run(binding);
-    times.push_back(now_ms() - t);
-    if (terminal && times.size() % 64 == 0) fmt::print(stderr, "\r{} runs", times.size());
+    m.times_ms.push_back(now_ms() - t);
+    if (terminal && m.times_ms.size() % 64 == 0) fmt::print(stderr, "\r{} runs", m.times_ms.size());
   }
   if (terminal) fmt::print(stderr, "\r\x1b[K");
-  double total = 0;
-  for (double time : times) total += time;
-  std::sort(times.begin(), times.end());
-  auto percentile = [&](double p) { return times[std::min(times.size() - 1, static_cast<size_t>(p * static_cast<double>(times.size())))]; };
-  int threads = options.session.intra_op_num_threads ? options.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
-  fmt::print("{}  ({} threads, {} runs)\n", options.model, threads, times.size());
-  fmt::print("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", percentile(0.5), percentile(0.9),
-             percentile(0.99), times.front(), times.back());
-  fmt::print("  throughput  {:.1f} runs/s\n", 1e3 * static_cast<double>(times.size()) / total);
-  fmt::print("  load        {:.2f} ms, first run {:.3f} ms\n", loaded - start, after_first - first);
-  MemoryReport memory = session.memory();
-  fmt::print("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n",
-             peak_mb() - memory_before, memory_before, static_cast<double>(memory.weight_bytes) / 1e6,
-             static_cast<double>(memory.packed_bytes) / 1e6, static_cast<double>(memory.arena_bytes) / 1e6);
-  for (const std::string& name : options.peers) {
-    PeerTimes peer = time_peer(name, options.python, options.model, feeds, options.session.intra_op_num_threads ? threads : 0,
-                               static_cast<int>(times.size()));
-    fmt::print("  {} {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", name, peer.version, peer.median_ms,
-               peer.median_ms / percentile(0.5), peer.load_ms, peer.load_ms / (loaded - start));
+  for (const double time : m.times_ms) m.total_ms += time;
+  std::sort(m.times_ms.begin(), m.times_ms.end());
+}
+
+Measured measure(const Options& options) {
+  Measured m{.before_mb = peak_mb()};
+  double start = now_ms();
+  Session session(options.model, options.session);
+  m.load_ms = now_ms() - start;
+  const std::vector<ValueInfo> inputs = session.inputs();
+  m.assumed = assumed_extents(inputs, options.inputs);
+  m.feeds = make_feeds(inputs, options.inputs);
+  start = now_ms();
+  with_assumed_extents(inputs, options.inputs, [&] { session.run(m.feeds); });
+  m.first_ms = now_ms() - start;
+  time_runs(session, options, m);
+  m.peak_mb = peak_mb() - m.before_mb;
+  m.memory = session.memory();
+  m.threads = options.session.intra_op_num_threads ? options.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
+  for (const std::string& name : options.peers)
+    m.peers.emplace_back(name, time_peer(name, options.python, options.model, m.feeds, options.session.intra_op_num_threads ? m.threads : 0,
+                                         static_cast<int>(m.times_ms.size())));
+  return m;
+}
+
+void print_json(const Options& options, const Measured& m) {
+  nlohmann::json inputs = nlohmann::json::object(), peers = nlohmann::json::object();
+  for (const auto& [name, value] : m.feeds) inputs[name] = describe(value);
+  for (const auto& [name, peer] : m.peers)
+    peers[name] = {{"version", peer.version}, {"median_ms", peer.median_ms}, {"load_ms", peer.load_ms}};
+  const nlohmann::json out{{"model", options.model},
+                           {"threads", m.threads},
+                           {"runs", m.times_ms.size()},
+                           {"inputs", inputs},
+                           {"assumed_extents", m.assumed},
+                           {"latency_ms",
+                            {{"median", m.percentile(0.5)},
+                             {"p90", m.percentile(0.9)},
+                             {"p99", m.percentile(0.99)},
+                             {"min", m.times_ms.front()},
+                             {"max", m.times_ms.back()}}},
+                           {"runs_per_second", m.runs_per_second()},
+                           {"load_ms", m.load_ms},
+                           {"first_run_ms", m.first_ms},
+                           {"peak_mb", m.peak_mb},
+                           {"weight_bytes", m.memory.weight_bytes},
+                           {"packed_bytes", m.memory.packed_bytes},
+                           {"arena_bytes", m.memory.arena_bytes},
+                           {"peers", peers}};
+  fmt::print("{}\n", out.dump(2));
+}
+
+int bench(const Options& options) {
+  const Measured m = measure(options);
+  if (options.json) {
+    print_json(options, m);
+    return 0;
   }
+  fmt::print("{}  ({} threads, {} runs)\n", styled(options.model, Style::bold), m.threads, m.times_ms.size());
+  for (const auto& [name, value] : m.feeds) fmt::print("  input       {} {}\n", name, describe(value));
+  if (!m.assumed.empty()) fmt::print("  assumed     {}; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others\n", m.assumed);
+  fmt::print("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", m.percentile(0.5), m.percentile(0.9),
+             m.percentile(0.99), m.times_ms.front(), m.times_ms.back());
+  fmt::print("  throughput  {:.1f} runs/s\n", m.runs_per_second());
+  fmt::print("  load        {:.2f} ms, first run {:.3f} ms\n", m.load_ms, m.first_ms);
+  fmt::print("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n", m.peak_mb,
+             m.before_mb, static_cast<double>(m.memory.weight_bytes) / 1e6, static_cast<double>(m.memory.packed_bytes) / 1e6,
+             static_cast<double>(m.memory.arena_bytes) / 1e6);
+  for (const auto& [name, peer] : m.peers)
+    fmt::print("  {} {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", name, peer.version, peer.median_ms,
+               peer.median_ms / m.percentile(0.5), peer.load_ms, peer.load_ms / m.load_ms);
   return 0;
 }
 
@@ -92,6 +153,7 @@ Command add_bench(CLI::App& app) {
       ->take_all()
       ->check(CLI::IsMember(peer_names()));
   app.add_option("--python", options->python, "Interpreter that has the runtimes of --compare")->capture_default_str();
+  app.add_flag("--json", options->json, "Print JSON");
   app.footer("Example: treadle bench model.onnx --dim batch=8 --threads 1 --compare onnxruntime");
   return [options] { return bench(*options); };
 }

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,59 +17,65 @@ namespace {
 
 struct CheckOptions {
   std::string model;
-  bool plans = false;
+  bool plans = false, json = false;
   InputOptions inputs;
   SessionOptions session;
 };
 
 // @return false if a plan is wrong, or a run fails for another reason.
-bool check_schedule(const CheckOptions& options, const Model& model, const char* name, SessionOptions session_options,
-                    MemoryReport* memory) {
+bool check_schedule(const CheckOptions& options, const Model& model, const char* name, SessionOptions session_options, MemoryReport* memory,
+                    nlohmann::json& found) {
+  auto say = [&](bool right, const std::string& text) {
+    found[name] = {{"right", right}, {"text", text}};
+    if (!options.json) fmt::print("{}: {}\n", name, text);
+    return right;
+  };
   session_options.verify_plans = true;
   try {
     Session session(model, session_options);
     session.run(make_feeds(session.inputs(), options.inputs));
     if (memory) *memory = session.memory();
-    fmt::print("{}: every node reads what was written for it\n", name);
-    return true;
+    return say(true, "every node reads what was written for it");
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::resource_exhausted && session_options.memory_limit_bytes > 0) {
-      fmt::print("{}: no run keeps to {} bytes\n", name, session_options.memory_limit_bytes);
-      return true;
-    }
-    fmt::print("{}: {}\n", name, error.what());
-    return false;
+    if (error.code() == ErrorCode::resource_exhausted && session_options.memory_limit_bytes > 0)
+      return say(true, fmt::format("no run keeps to {} bytes", session_options.memory_limit_bytes));
+    return say(false, error.what());
   }
 }
 
-int check_plans(const CheckOptions& options) {
-  const Model model = Model::load(options.model);
+bool check_plans(const CheckOptions& options, const Model& model, nlohmann::json& found) {
   MemoryReport memory;
-  bool right = check_schedule(options, model, "in order", options.session, &memory);
+  bool right = check_schedule(options, model, "in order", options.session, &memory, found);
   SessionOptions parallel = options.session;
   parallel.execution_mode = ExecutionMode::parallel;
-  right &= check_schedule(options, model, "by readiness", parallel, nullptr);
+  right &= check_schedule(options, model, "by readiness", parallel, nullptr, found);
   SessionOptions streams = options.session;
   streams.device = "sim";
   streams.compute_streams = 2;
-  right &= check_schedule(options, model, "on streams", streams, nullptr);
+  right &= check_schedule(options, model, "on streams", streams, nullptr, found);
   if (memory.arena_bytes > 0) {
     SessionOptions limited = options.session;
     limited.memory_limit_bytes = memory.weight_bytes + memory.packed_bytes + memory.arena_bytes;  // and outputs are to fit as well
-    right &= check_schedule(options, model, "under a budget", limited, nullptr);
+    right &= check_schedule(options, model, "under a budget", limited, nullptr, found);
   }
-  return right ? 0 : 1;
+  return right;
 }
 
 int check(const CheckOptions& options) {
-  const std::vector<std::string> problems = Model::load(options.model).unsupported();
-  for (const std::string& text : problems) fmt::print("{}\n", text);
-  if (problems.empty())
-    fmt::print("{}: everything in it is supported\n", options.model);
-  else
-    fmt::print("{}: {} thing{} to see to before this build can run it\n", options.model, problems.size(), problems.size() == 1 ? "" : "s");
-  if (!problems.empty()) return 1;
-  return options.plans ? check_plans(options) : 0;
+  const Model model = Model::load(options.model);
+  const std::vector<std::string> problems = model.unsupported();
+  if (!options.json) {
+    for (const std::string& text : problems) fmt::print("{}\n", text);
+    if (problems.empty())
+      fmt::print("{}: everything in it is supported\n", options.model);
+    else
+      fmt::print("{}: {} thing{} to see to before this build can run it\n", options.model, problems.size(),
+                 problems.size() == 1 ? "" : "s");
+  }
+  nlohmann::json plans = nlohmann::json::object();
+  const bool right = problems.empty() && (!options.plans || check_plans(options, model, plans));
+  if (options.json) fmt::print("{}\n", nlohmann::json{{"model", options.model}, {"unsupported", problems}, {"plans", plans}}.dump(2));
+  return right ? 0 : 1;
 }
 
 }  // namespace
@@ -80,6 +87,7 @@ Command add_check(CLI::App& app) {
       "--plans", options->plans,
       "Run it in order, by readiness, on the streams of a simulated device and under a memory limit, and prove each time that every "
       "node reads what was written for it");
+  app.add_flag("--json", options->json, "Print JSON");
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
   return [options] { return check(*options); };

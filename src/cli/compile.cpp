@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
@@ -15,7 +16,7 @@ namespace {
 struct CompileOptions {
   std::string model, output;
   SessionOptions session;
-  bool verify = false;
+  bool verify = false, json = false;
 };
 
 double megabytes(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
@@ -25,6 +26,15 @@ int verify(const CompileOptions& options) {
   file.verify();
   // The program checks what no checksum can: that the packed weights are those that the kernels of this machine expect.
   Session session(options.model, options.session);
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::json{{"file", options.model},
+                                      {"bytes", file.size_bytes()},
+                                      {"blocks", file.num_blocks()},
+                                      {"intact", true},
+                                      {"machine", compiled::machine_identity()}}
+                           .dump(2));
+    return 0;
+  }
   fmt::print("{}: {:.1f} MB in {} blocks, all as they were written; {}\n", options.model, megabytes(file.size_bytes()), file.num_blocks(),
              compiled::machine_identity());
   return 0;
@@ -37,7 +47,11 @@ int compile(const CompileOptions& options) {
   if (session.compiled_model_filepath.empty())
     session.compiled_model_filepath = std::filesystem::path(options.model).replace_extension(".treadle").string();
   Session made(options.model, session);
-  fmt::print("{}: {:.1f} MB\n", session.compiled_model_filepath, megabytes(std::filesystem::file_size(session.compiled_model_filepath)));
+  const auto bytes = std::filesystem::file_size(session.compiled_model_filepath);
+  if (options.json)
+    fmt::print("{}\n", nlohmann::json{{"output", session.compiled_model_filepath}, {"bytes", bytes}}.dump(2));
+  else
+    fmt::print("{}: {:.1f} MB\n", session.compiled_model_filepath, megabytes(bytes));
   return 0;
 }
 
@@ -59,6 +73,7 @@ Command add_compile(CLI::App& app) {
   app.add_option("-o,--output", options->output, "File to write; by default the model's name with .treadle");
   app.add_flag("--verify", options->verify,
                "Check a compiled model: every block against its checksum, and that a session can be made of it");
+  app.add_flag("--json", options->json, "Print JSON");
   add_session_options(app, options->session);
   return [options] { return compile(*options); };
 }

@@ -3,15 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
-#include "exec/program.h"
-#include "graph/infer.h"
-#include "graph/op_def.h"
+#include "cli/model_totals.h"
+#include "cli/terminal.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "session/model.h"
@@ -22,74 +20,9 @@ namespace {
 
 struct InspectOptions {
   std::string model, stage;
-  bool json = false, graph = false;
+  bool json = false;
   InputOptions inputs;
 };
-
-/// What a graph is made of, bodies included.
-struct Totals {
-  std::map<std::string, int64_t> operators;
-  int64_t num_parameters = 0;
-  size_t weight_bytes = 0;
-  double flops = 0, bytes_moved = 0;
-  bool cost_is_complete = true;  // false: some shapes depend on symbols or data
-};
-
-void add_cost(const Graph& graph, const Node& node, Totals& totals) {
-  std::vector<Shape> shapes;
-  std::vector<DType> dtypes;
-  auto operand = [&](ValueId id) {
-    shapes.emplace_back();
-    dtypes.push_back(DType::undefined);
-    if (id == kNoValue) return true;
-    if (!graph.type(id).is_static()) return false;
-    shapes.back() = graph.type(id).static_shape();
-    dtypes.back() = graph.type(id).dtype;
-    return true;
-  };
-  bool known = true;
-  for (ValueId id : node.inputs) known &= operand(id);
-  for (ValueId id : node.outputs) known &= operand(id);
-  if (!known) {
-    totals.cost_is_complete = false;
-    return;
-  }
-  if (!node.op || !node.op->cost) return;
-  std::vector<const Shape*> pointers;
-  for (const Shape& shape : shapes) pointers.push_back(&shape);
-  ShapeContext context(node);
-  context.shapes_ = pointers;
-  context.dtypes_ = dtypes;
-  Cost cost = node.op->cost(context);
-  totals.flops += cost.flops;
-  totals.bytes_moved += cost.bytes;
-}
-
-void collect(const Graph& graph, Totals& totals) {
-  for (size_t i = 0; i < graph.num_values(); ++i) {
-    ValueId id{static_cast<uint32_t>(i)};
-    const Tensor* constant = graph.constant_tensor(id);
-    if (!constant || graph.value(id).uses.empty()) continue;
-    if (is_float(constant->dtype())) totals.num_parameters += constant->num_elements();
-    totals.weight_bytes += constant->size_bytes();
-  }
-  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
-    const Node& node = graph.node(id);
-    ++totals.operators[(node.domain.empty() ? "" : node.domain + ".") + node.op_type];
-    add_cost(graph, node, totals);
-    for (const Body& body : node.bodies) collect(*body.graph, totals);
-  }
-}
-
-std::string shape_text(const ValueInfo& info) {
-  std::string text;
-  for (const auto& extent : info.shape) {
-    const auto* value = std::get_if<int64_t>(&extent);
-    const auto* symbol = std::get_if<std::string>(&extent);
-    text += (text.empty() ? "" : ", ") + (value ? std::to_string(*value) : symbol->empty() ? "?" : *symbol);
-  }
-  return info.has_rank ? "[" + text + "]" : "[...]";
-}
 
 nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
   auto list = nlohmann::json::array();
@@ -106,82 +39,141 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
   return list;
 }
 
-int inspect(const InspectOptions& options) {
-  Model model = Model::load(options.model);
-  if (!options.stage.empty()) {
-    if (options.stage == "onnx")
-      std::fputs(model.to_text().c_str(), stdout);
-    else
-      std::fputs(Session(model).to_text(options.stage).c_str(), stdout);
-    return 0;
-  }
-  const ModelMetadata& metadata = model.metadata();
-  std::vector<std::string> missing = model.unsupported();
-  Totals as_read, optimised;
-  collect(*model.impl().import(), as_read);
-  MemoryReport memory;
-  bool planned = false;
-  if (missing.empty()) {
+struct Inspection {
+  std::vector<std::string> missing;
+  ModelTotals as_read, optimised;
+  std::optional<MemoryReport> memory;  // of a run
+  std::string unplanned;               // why there is none
+  std::string assumed;                 // extents that nobody gave
+};
+
+// Cost and memory for the extents of the feeds. Random inputs do not suit every model (indices out of range, extents that must agree): what
+// fails then is told, and the cost is that of the nodes whose shapes are known without.
+void measure(const Model& model, const InspectOptions& options, Inspection& found) {
+  const Session session(model);
+  std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
+  found.assumed = assumed_extents(session.inputs(), options.inputs);
+  auto optimised_for = [&](bool with_extents) {
     std::unique_ptr<Graph> graph = model.impl().import();
+    for (ValueId id : graph->inputs)
+      if (auto feed = feeds.find(graph->value(id).name); with_extents && feed != feeds.end())
+        graph->value(id).type = Type::of(feed->second);
     onnx::upgrade(*graph);
     passes::optimize(*graph);
-    collect(*graph, optimised);
-    // Every symbol the caller did not name is 1.
-    Session session(model);
-    try {
-      session.run(make_feeds(session.inputs(), options.inputs));
-      memory = session.memory();
-      planned = true;
-    } catch (const Error&) {
-      // Random inputs do not suit every model (indices out of range, extents that must agree); the plan is then unknown.
-    }
+    return totals_of(*graph);
+  };
+  try {
+    session.run(feeds);
+    found.memory = session.memory();
+    found.optimised = optimised_for(true);
+  } catch (const Error& error) {
+    found.unplanned = error.what();
+    found.optimised = optimised_for(false);
   }
-  if (options.json) {
-    nlohmann::json out{{"producer", metadata.producer_name},   {"ir_version", metadata.ir_version},    {"opsets", metadata.opsets},
-                       {"inputs", to_json(model.inputs())},    {"outputs", to_json(model.outputs())},  {"operators", as_read.operators},
-                       {"parameters", as_read.num_parameters}, {"weight_bytes", as_read.weight_bytes}, {"unsupported", missing}};
-    if (missing.empty()) {
-      out["optimised"] = {{"operators", optimised.operators},
-                          {"flops", optimised.flops},
-                          {"bytes_moved", optimised.bytes_moved},
-                          {"cost_is_complete", optimised.cost_is_complete}};
-      if (planned) {
-        out["packed_bytes"] = memory.packed_bytes;
-        out["arena_bytes"] = memory.arena_bytes;
-        out["arena_lower_bound_bytes"] = memory.arena_lower_bound_bytes;
-        out["arena_sum_bytes"] = memory.arena_sum_bytes;
-        out["arena_in_order_bytes"] = memory.arena_in_order_bytes;
-        out["largest_node_bytes"] = memory.largest_node_bytes;
-      }
+}
+
+nlohmann::json to_json(const Model& model, const Inspection& found) {
+  const ModelMetadata& metadata = model.metadata();
+  nlohmann::json out{{"producer", metadata.producer_name},
+                     {"ir_version", metadata.ir_version},
+                     {"opsets", metadata.opsets},
+                     {"inputs", to_json(model.inputs())},
+                     {"outputs", to_json(model.outputs())},
+                     {"operators", found.as_read.operators},
+                     {"parameters", found.as_read.num_parameters},
+                     {"weight_bytes", found.as_read.total_weight_bytes()},
+                     {"weight_bytes_by_dtype", found.as_read.weight_bytes},
+                     {"unsupported", found.missing}};
+  if (!found.missing.empty()) return out;
+  out["assumed_extents"] = found.assumed;
+  out["optimised"] = {{"operators", found.optimised.operators},
+                      {"flops", found.optimised.flops},
+                      {"bytes_moved", found.optimised.bytes_moved},
+                      {"nodes_without_cost", found.optimised.nodes_without_cost},
+                      {"cost_is_complete", found.optimised.nodes_without_cost == 0}};
+  if (found.memory) {
+    out["packed_bytes"] = found.memory->packed_bytes;
+    out["arena_bytes"] = found.memory->arena_bytes;
+    out["arena_lower_bound_bytes"] = found.memory->arena_lower_bound_bytes;
+    out["arena_sum_bytes"] = found.memory->arena_sum_bytes;
+    out["arena_in_order_bytes"] = found.memory->arena_in_order_bytes;
+    out["largest_node_bytes"] = found.memory->largest_node_bytes;
+  }
+  return out;
+}
+
+double megabytes_of(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+void print_line(std::string_view what, const std::string& text) {
+  fmt::print("  {} {}\n", styled(fmt::format("{:9}", what), Style::bold), text);
+}
+
+void print_costs(const Inspection& found) {
+  const ModelTotals& totals = found.optimised;
+  std::string cost = fmt::format("{:.3f} GFLOP, {:.2f} MB moved", totals.flops / 1e9, totals.bytes_moved / 1e6);
+  if (totals.nodes_without_cost > 0)
+    cost += fmt::format(", without {} of {} nodes whose shapes depend on data", totals.nodes_without_cost, totals.num_nodes());
+  print_line("cost", cost);
+  if (found.memory) {
+    const MemoryReport& memory = *found.memory;
+    print_line("memory", fmt::format("{:.2f} MB arena for activations, {:.2f} MB packed weights", megabytes_of(memory.arena_bytes),
+                                     megabytes_of(memory.packed_bytes)));
+    print_line("", fmt::format("(arena: {:.2f} MB lower bound, {:.2f} MB best fit in order, {:.2f} MB without reuse)",
+                               megabytes_of(memory.arena_lower_bound_bytes), megabytes_of(memory.arena_in_order_bytes),
+                               megabytes_of(memory.arena_sum_bytes)));
+  } else {
+    print_line("memory", "unknown: a run with random inputs fails");
+    print_line("", found.unplanned);
+  }
+  if (!found.assumed.empty()) print_line("assumed", found.assumed + "; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others");
+}
+
+void print_model(const std::string& path, const Model& model, const Inspection& found) {
+  const ModelMetadata& metadata = model.metadata();
+  fmt::print("{}\n", styled(path, Style::bold));
+  print_line("producer", fmt::format("{} {}, IR {}", metadata.producer_name, metadata.producer_version, metadata.ir_version));
+  std::string opsets;
+  for (const auto& [domain, version] : metadata.opsets)
+    opsets += fmt::format("{}{} {}", opsets.empty() ? "" : ", ", domain.empty() ? "ai.onnx" : domain, version);
+  print_line("opsets", opsets);
+  for (const ValueInfo& info : model.inputs()) print_line("input", fmt::format("{} {} {}", info.name, info.type, shape_text(info)));
+  for (const ValueInfo& info : model.outputs()) print_line("output", fmt::format("{} {} {}", info.name, info.type, shape_text(info)));
+  std::string weights =
+      fmt::format("{} parameters, {:.2f} MB", found.as_read.num_parameters, megabytes_of(found.as_read.total_weight_bytes()));
+  const char* separator = ": ";
+  constexpr size_t kShown = 5000;  // what rounds to 0.00 MB is noise
+  for (const auto& [dtype, bytes] : found.as_read.weight_bytes)
+    if (bytes >= kShown) {
+      weights += fmt::format("{}{} {:.2f} MB", separator, dtype, megabytes_of(bytes));
+      separator = ", ";
     }
-    fmt::print("{}\n", out.dump(2));
+  print_line("weights", weights);
+  std::string nodes = fmt::format("{}", found.as_read.num_nodes());
+  if (found.missing.empty()) nodes += fmt::format(", {} after optimisation", found.optimised.num_nodes());
+  print_line("nodes", nodes);
+  TextTable table({"count", "operator"});
+  for (const auto& [name, count] : found.as_read.operators) table.add({std::to_string(count), name});
+  fmt::print("{}", table.to_text(4));
+  if (found.missing.empty()) print_costs(found);
+  for (const std::string& line : found.missing) print_line("missing", line);
+}
+
+int inspect(const InspectOptions& options) {
+  const Model model = Model::load(options.model);
+  if (!options.stage.empty()) {
+    const std::string text = options.stage == "onnx" ? model.to_text() : Session(model).to_text(options.stage);
+    if (options.json)
+      fmt::print("{}\n", nlohmann::json{{"stage", options.stage}, {"graph", text}}.dump(2));
+    else
+      std::fputs(text.c_str(), stdout);
     return 0;
   }
-  fmt::print("{}\n  producer  {} {}, IR {}\n  opsets   ", options.model, metadata.producer_name, metadata.producer_version,
-             metadata.ir_version);
-  for (const auto& [domain, version] : metadata.opsets) fmt::print(" {} {}", domain.empty() ? "ai.onnx" : domain, version);
-  for (const ValueInfo& info : model.inputs()) fmt::print("\n  input     {} {} {}", info.name, info.type, shape_text(info));
-  for (const ValueInfo& info : model.outputs()) fmt::print("\n  output    {} {} {}", info.name, info.type, shape_text(info));
-  int64_t nodes = 0, nodes_after = 0;
-  for (const auto& entry : as_read.operators) nodes += entry.second;
-  for (const auto& entry : optimised.operators) nodes_after += entry.second;
-  fmt::print("\n  weights   {} parameters, {:.2f} MB\n  nodes     {}", as_read.num_parameters,
-             static_cast<double>(as_read.weight_bytes) / 1e6, nodes);
-  if (missing.empty()) fmt::print(", {} after optimisation", nodes_after);
-  for (const auto& [name, count] : as_read.operators) fmt::print("\n    {:6}  {}", count, name);
-  if (missing.empty()) {
-    fmt::print("\n  cost      {:.3f} GFLOP, {:.2f} MB moved{}", optimised.flops / 1e9, optimised.bytes_moved / 1e6,
-               optimised.cost_is_complete ? "" : " (of the nodes whose shapes are fixed)");
-    auto megabytes = [](size_t bytes) { return static_cast<double>(bytes) / 1e6; };
-    if (planned)
-      fmt::print(
-          "\n  memory    {:.2f} MB arena for activations, {:.2f} MB is the least possible; {:.2f} MB by best fit in order, {:.2f} MB "
-          "if nothing shared bytes; {:.2f} MB of packed weights",
-          megabytes(memory.arena_bytes), megabytes(memory.arena_lower_bound_bytes), megabytes(memory.arena_in_order_bytes),
-          megabytes(memory.arena_sum_bytes), megabytes(memory.packed_bytes));
-  }
-  for (const std::string& line : missing) fmt::print("\n  missing   {}", line);
-  fmt::print("\n");
+  Inspection found{.missing = model.unsupported(), .as_read = totals_of(*model.impl().import())};
+  if (found.missing.empty()) measure(model, options, found);
+  if (options.json)
+    fmt::print("{}\n", to_json(model, found).dump(2));
+  else
+    print_model(options.model, model, found);
   return 0;
 }
 

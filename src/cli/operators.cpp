@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "graph/op_def.h"
+#include "treadle/error.h"
 
 namespace treadle::cli {
 namespace {
@@ -45,6 +47,7 @@ std::string_view realisation_of(const OpDef& op) {
 
 int list_operators(const OperatorsOptions& options) {
   auto list = nlohmann::json::array();
+  TextTable table({"domain", "operator", "versions", "computed by", "dtypes"});
   for (const OpDef& op : all_ops()) {
     if (!options.domain.empty() && options.domain != domain_of(op)) continue;
     const std::vector<std::string> dtypes = dtypes_of(op);
@@ -57,10 +60,15 @@ int list_operators(const OperatorsOptions& options) {
                       {"gradient", op.gradient != nullptr}});
       continue;
     }
-    fmt::print("{:16} {:28} {:24} {}{}  {}\n", domain_of(op), op.name, fmt::format("{}", fmt::join(op.since, ",")), realisation_of(op),
-               op.gradient ? ", gradient" : "", fmt::join(dtypes, ", "));
+    table.add({std::string(domain_of(op)), std::string(op.name), fmt::format("{}", fmt::join(op.since, ",")),
+               fmt::format("{}{}", realisation_of(op), op.gradient ? ", gradient" : ""), fmt::format("{}", fmt::join(dtypes, ", "))});
   }
-  if (options.json) fmt::print("{}\n", list.dump(1));
+  if (list.empty() && table.empty())
+    throw Error(ErrorCode::not_found,
+                fmt::format("this build has no operators of the domain \"{}\"; it has ai.onnx, ai.onnx.ml and others: "
+                            "`treadle operators` lists all",
+                            options.domain));
+  fmt::print("{}", options.json ? list.dump(1) + "\n" : table.to_text());
   return 0;
 }
 
@@ -70,7 +78,7 @@ Command add_operators(CLI::App& app) {
   auto options = std::make_shared<OperatorsOptions>();
   app.add_option("--domain", options->domain, "Only this domain: ai.onnx, ai.onnx.ml, com.microsoft ...");
   app.add_flag("--json", options->json, "Print JSON");
-  app.footer("Each line: domain, operator, opset versions with a meaning of their own, how it is computed, dtypes of its kernels.");
+  app.footer("Versions are the opsets that changed what the operator means; dtypes are those of its kernels.");
   return [options] { return list_operators(*options); };
 }
 

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "cli/commands.h"
@@ -17,6 +18,7 @@ namespace {
 
 struct PlanOptions {
   std::string input, output;
+  bool json = false;
   memory::SearchOptions search{.alignment = 1, .time_limit_seconds = 60};
 };
 
@@ -86,13 +88,25 @@ int plan(const PlanOptions& options) {
     file.write(std::as_bytes(std::span(out)));
     file.commit();
   }
+  const size_t capacity = options.search.capacity_bytes;
+  const bool fits = capacity == 0 || arena.size_bytes <= capacity;
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::json{{"buffers", table.buffers.size()},
+                                      {"size_bytes", arena.size_bytes},
+                                      {"lower_bound_bytes", arena.lower_bound_bytes},
+                                      {"strategy", arena.strategy},
+                                      {"seconds", seconds},
+                                      {"fits", fits},
+                                      {"offsets", arena.offsets}}
+                           .dump(2));
+    return fits ? 0 : 1;
+  }
   const double bound = static_cast<double>(std::max<size_t>(arena.lower_bound_bytes, 1));
   fmt::print(
       "{}\n  buffers      {}\n  height       {} bytes ({})\n  lower bound  {} bytes\n  gap          {:.3f} %\n  time         {:.3f} s\n",
       options.input, table.buffers.size(), arena.size_bytes, arena.strategy, arena.lower_bound_bytes,
       100.0 * static_cast<double>(arena.size_bytes - arena.lower_bound_bytes) / bound, seconds);
-  const size_t capacity = options.search.capacity_bytes;
-  if (capacity == 0 || arena.size_bytes <= capacity) return 0;
+  if (fits) return 0;
   fmt::print("  does not fit {} bytes{}\n", capacity,
              arena.lower_bound_bytes > capacity ? ": no plan does" : "; a longer --time-limit may find a plan that does");
   return 1;
@@ -106,6 +120,7 @@ Command add_plan(CLI::App& app) {
   app.add_option("--capacity", options->search.capacity_bytes, "Bytes; any plan that fits will do. 0: the smallest arena")
       ->capture_default_str();
   app.add_option("-o,--output", options->output, "CSV to write: the input's columns and `offset`");
+  app.add_flag("--json", options->json, "Print JSON");
   app.add_option("--alignment", options->search.alignment, "Bytes, a power of two")->capture_default_str();
   app.add_option("--time-limit", options->search.time_limit_seconds, "Seconds")->capture_default_str();
   app.footer(

@@ -1,8 +1,11 @@
 // treadle precision
 #include "treadle/precision.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
@@ -16,6 +19,7 @@ struct PrecisionArguments {
   int64_t random_samples = 1;
   InputOptions inputs;
   ChoosePrecisionOptions options;
+  bool json = false;
 };
 
 int choose(const PrecisionArguments& a) {
@@ -31,7 +35,16 @@ int choose(const PrecisionArguments& a) {
         return true;
       },
       a.options);
-  std::fputs(choice.to_text().c_str(), stdout);
+  if (!a.json) {
+    std::fputs(choice.to_text().c_str(), stdout);
+    return 0;
+  }
+  auto tried = nlohmann::json::array();
+  for (const TriedPrecision& one : choice.tried)
+    tried.push_back({{"precision", one.precision}, {"error", one.error}, {"milliseconds", one.milliseconds}});
+  fmt::print(
+      "{}\n",
+      nlohmann::json{{"precision", choice.precision}, {"error", choice.error}, {"speedup", choice.speedup}, {"tried", tried}}.dump(2));
   return 0;
 }
 
@@ -49,9 +62,8 @@ Command add_precision(CLI::App& app) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--random", a->random_samples, "So many random samples where there are no others")->capture_default_str();
-  app.add_option("--dim", a->inputs.dimensions, "SYMBOL=EXTENT for random inputs")->allow_extra_args(false)->take_all();
-  app.add_option("--default-dim", a->inputs.default_extent, "Extent of symbols that --dim does not name")->capture_default_str();
-  app.add_option("--seed", a->inputs.seed, "Of random inputs")->capture_default_str();
+  app.add_flag("--json", a->json, "Print JSON");
+  add_sample_options(app, a->inputs);
   app.add_option("--threads", a->options.session.intra_op_num_threads, "Threads of one node; 0: by affinity and cgroup")
       ->capture_default_str();
   app.add_option("--groups", a->options.max_groups, "Parts of the model that are tried by themselves")->capture_default_str();

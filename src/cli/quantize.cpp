@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
@@ -24,7 +25,7 @@ struct QuantizeArguments {
   std::string model, output, mode = "dynamic", method = "minmax", format = "matmul_nbits", activations = "uint8";
   std::vector<std::string> data, include, exclude, op_types;
   int64_t random_samples = 0;
-  bool verify = false, asymmetric = false, per_tensor = false, quiet = false;
+  bool verify = false, asymmetric = false, per_tensor = false, quiet = false, json = false;
   InputOptions inputs;
   QuantizeOptions options;
 };
@@ -46,6 +47,57 @@ void save(const Model& model, const std::string& path, size_t bytes) {
   onnx::WriteOptions write;
   if (bytes > size_t{1900} << 20) write.external_data_file = fs::path(path).filename().string() + ".data";
   onnx::write_model_file(model.impl().def, path, write);
+}
+
+bool has_quantized(const QuantizeReport& report) {
+  return std::any_of(report.nodes.begin(), report.nodes.end(), [](const QuantizedNode& node) { return node.quantized; });
+}
+
+// A file without a single quantised node is the input again. @throws Error that says which mode finds something, or why none does
+void refuse_nothing(const Model& model, const QuantizeArguments& a, const QuantizeReport& report) {
+  if (has_quantized(report)) return;
+  std::string text = fmt::format("mode {} quantised no node of \"{}\"; no file was written", a.mode, a.model);
+  for (size_t i = 0; i < std::min<size_t>(report.nodes.size(), 3); ++i)
+    text += fmt::format("\n  {} \"{}\": {}", report.nodes[i].op_type, report.nodes[i].name, report.nodes[i].reason);
+  std::string others;
+  for (auto [name, mode] : {std::pair("dynamic", QuantizeMode::dynamic), std::pair("weights", QuantizeMode::weights),
+                            std::pair("qdq --data FOLDER", QuantizeMode::qdq)}) {
+    QuantizeOptions other = a.options;
+    other.mode = mode, other.compared_samples = 0;
+    bool is_given = false;
+    auto one_sample = [&](std::map<std::string, Datum>& feeds) {
+      if (std::exchange(is_given, true)) return false;
+      feeds = make_sample(model.inputs(), a.inputs, {}, 0);
+      return true;
+    };
+    try {
+      if (mode != a.options.mode && has_quantized(quantize(model, other, one_sample).report))
+        others += fmt::format("{}--mode {}", others.empty() ? "" : " or ", name);
+    } catch (const Error&) {
+      // A mode that fails on this model is no advice.
+    }
+  }
+  text += others.empty() ? "\n  No other mode finds more: the weights are small, not constant, or quantised already."
+                         : "\n  Try " + others + ".";
+  throw Error(ErrorCode::invalid_argument, text);
+}
+
+nlohmann::json to_json(const QuantizeReport& report) {
+  auto nodes = nlohmann::json::array(), outputs = nlohmann::json::array();
+  for (const QuantizedNode& node : report.nodes)
+    nodes.push_back({{"name", node.name},
+                     {"op_type", node.op_type},
+                     {"quantized", node.quantized},
+                     {"reason", node.reason},
+                     {"weight_sqnr_db", node.weight_sqnr_db},
+                     {"output_sqnr_db", node.output_sqnr_db}});  // NaN, where there is none, becomes null
+  for (const QuantizedOutput& output : report.outputs)
+    outputs.push_back({{"name", output.name}, {"sqnr_db", output.sqnr_db}, {"largest_difference", output.largest_difference}});
+  return {{"bytes_before", report.bytes_before},
+          {"bytes_after", report.bytes_after},
+          {"calibration_samples", report.calibration_samples},
+          {"nodes", nodes},
+          {"outputs", outputs}};
 }
 
 int run_quantize(QuantizeArguments& a) {
@@ -73,14 +125,18 @@ int run_quantize(QuantizeArguments& a) {
     feeds = sample(next++);
     return true;
   });
+  refuse_nothing(model, a, result.report);
   save(result.model, a.output, result.report.bytes_after);
-  if (!a.quiet) std::fputs(result.report.to_text().c_str(), stdout);
+  nlohmann::json json = to_json(result.report);
+  if (!a.quiet && !a.json) std::fputs(result.report.to_text().c_str(), stdout);
   if (a.verify) {
     const Session before(model), after(Model::load(a.output));
     const auto feeds = sample(0);
     const double slow = median_ms(before, feeds), fast = median_ms(after, feeds);
-    fmt::print("median of 15 runs: {:.3f} ms before, {:.3f} ms after, {:.2f} times as fast\n", slow, fast, slow / fast);
+    json["median_ms_before"] = slow, json["median_ms_after"] = fast;
+    if (!a.json) fmt::print("median of 15 runs: {:.3f} ms before, {:.3f} ms after, {:.2f} times as fast\n", slow, fast, slow / fast);
   }
+  if (a.json) fmt::print("{}\n", json.dump(2));
   return 0;
 }
 
@@ -110,8 +166,7 @@ Command add_quantize(CLI::App& app) {
   list("--data", a->data, "Samples: a .npz (its names are inputs'), .npy, .pb, picture or .wav, one each, or a folder; may be repeated");
   app.add_option("--random", a->random_samples, "So many random samples; inputs that files leave out are random as well")
       ->check(CLI::NonNegativeNumber);
-  list("--dim", a->inputs.dimensions, "SYMBOL=EXTENT for random inputs");
-  app.add_option("--seed", a->inputs.seed, "Of random inputs")->capture_default_str();
+  add_sample_options(app, a->inputs);
   list("--include", a->include, "Only nodes whose names match this pattern (* and ?); may be repeated");
   list("--exclude", a->exclude, "No node whose name matches; may be repeated");
   list("--op", a->op_types, "Only this operator: MatMul, Gemm, Conv; may be repeated");
@@ -134,6 +189,7 @@ Command add_quantize(CLI::App& app) {
   app.add_flag("--preprocess", o.preprocess, "Simplify the graph first; always so in mode qdq");
   app.add_option("--compared", o.compared_samples, "So many samples are run through both models; 0: none")->capture_default_str();
   app.add_flag("--verify", a->verify, "Compare both models, on random inputs if there are no samples, and measure them");
+  app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("-q,--quiet", a->quiet, "No table");
   return [a] { return run_quantize(*a); };
 }

@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/npy.h"
+#include "cli/terminal.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -18,24 +20,59 @@ namespace {
 
 struct RunArguments {
   std::string model, output_folder, labels, profile;
-  std::vector<std::string> outputs;
+  std::vector<std::string> fetches;
   InputOptions inputs;
   SessionOptions session;
   int top = 0;
+  bool json = false;
 };
 
-void print_top(const Tensor& tensor, int count, const std::vector<std::string>& labels) {
-  if (tensor.dtype() != DType::float32 || tensor.shape().rank() == 0) return;
+struct Score {
+  float score;
+  size_t index;
+  std::string label;
+};
+
+// The largest elements of a float output, largest first; labels by their line.
+std::vector<Score> largest(const Datum& output, int count, const std::vector<std::string>& labels) {
+  if (count <= 0 || !output.is_tensor() || output.tensor().dtype() != DType::float32 || output.tensor().shape().rank() == 0) return {};
+  const Tensor& tensor = output.tensor();
   std::vector<int64_t> order(static_cast<size_t>(tensor.num_elements()));
   std::iota(order.begin(), order.end(), 0);
   auto shown = std::min<size_t>(static_cast<size_t>(count), order.size());
   const float* scores = tensor.data<float>();
   std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(shown), order.end(),
                     [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
+  std::vector<Score> found;
   for (size_t i = 0; i < shown; ++i) {
-    auto at = static_cast<size_t>(order[i]);
-    fmt::print("    {:10.6f}  {:>6}  {}\n", scores[at], at, at < labels.size() ? labels[at] : "");
+    const auto at = static_cast<size_t>(order[i]);
+    found.push_back({scores[at], at, at < labels.size() ? labels[at] : ""});
   }
+  return found;
+}
+
+std::vector<std::string> read_labels(const std::string& path) {
+  std::vector<std::string> labels;
+  if (path.empty()) return labels;
+  std::ifstream in(path);
+  if (!in) throw Error(ErrorCode::not_found, fmt::format("--labels {}: the file cannot be read", path));
+  for (std::string line; std::getline(in, line);) labels.push_back(line);
+  return labels;
+}
+
+nlohmann::json to_json(const std::string& name, const Datum& output, const std::vector<Score>& scores) {
+  nlohmann::json json{{"name", name}, {"value", summary(output)}};
+  if (output.is_tensor()) {
+    json["dtype"] = name_of(output.tensor().dtype());
+    json["shape"] = std::vector<int64_t>(output.tensor().shape().begin(), output.tensor().shape().end());
+  }
+  for (const Score& score : scores) json["top"].push_back({{"score", score.score}, {"index", score.index}, {"label", score.label}});
+  return json;
+}
+
+void print_output(const std::string& name, const Datum& output, const std::vector<Score>& scores) {
+  fmt::print("{}  {}\n", styled(name, Style::bold), summary(output));
+  for (const Score& score : scores) fmt::print("    {:10.6f}  {:>6}  {}\n", score.score, score.index, score.label);
 }
 
 // Names of values may hold what names of files may not.
@@ -49,24 +86,28 @@ int run(RunArguments& options) {
   options.session.enable_profiling = !options.profile.empty();
   Session session(options.model, options.session);
   std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
-  std::vector<Datum> results = session.run(feeds, options.outputs);
-  std::vector<std::string> names = options.outputs;
+  const std::vector<std::string> labels = read_labels(options.labels);
+  std::vector<Datum> results;
+  with_assumed_extents(session.inputs(), options.inputs, [&] { results = session.run(feeds, options.fetches); });
+  std::vector<std::string> names = options.fetches;
   if (names.empty())
     for (const ValueInfo& info : session.outputs()) names.push_back(info.name);
-  std::vector<std::string> labels;
-  std::ifstream in(options.labels);
-  for (std::string line; std::getline(in, line);) labels.push_back(line);
+  auto list = nlohmann::json::array();
   for (size_t i = 0; i < results.size(); ++i) {
-    fmt::print("{}  {}\n", names[i], summary(results[i]));
-    if (options.top > 0 && results[i].is_tensor()) print_top(results[i].tensor(), options.top, labels);
+    const std::vector<Score> scores = largest(results[i], options.top, labels);
+    if (options.json)
+      list.push_back(to_json(names[i], results[i], scores));
+    else
+      print_output(names[i], results[i], scores);
     if (!options.output_folder.empty() && results[i].is_tensor()) {
       std::filesystem::create_directories(options.output_folder);
       write_npy((std::filesystem::path(options.output_folder) / (file_name_of(names[i]) + ".npy")).string(), results[i].tensor());
     }
   }
+  if (options.json) fmt::print("{}\n", nlohmann::json{{"outputs", list}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   if (!options.profile.empty()) {
     std::filesystem::rename(session.end_profiling(), options.profile);
-    fmt::print("profile written to {}: open it in ui.perfetto.dev\n", options.profile);
+    if (!options.json) fmt::print("profile written to {}: open it in ui.perfetto.dev\n", options.profile);
   }
   return 0;
 }
@@ -78,14 +119,16 @@ Command add_run(CLI::App& app) {
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
-  app.add_option("-o,--outputs", options->outputs, "An output to compute, may be repeated; all by default")
+  app.add_option("--fetch", options->fetches,
+                 "An output, or another value of the graph, to compute; may be repeated; all outputs by default")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--save", options->output_folder, "Folder for the outputs, one .npy each");
+  app.add_option("-o,--output", options->output_folder, "Folder to write the outputs to, one .npy each");
+  app.add_flag("--json", options->json, "Print JSON");
   app.add_option("--top", options->top, "Print the largest K scores of every float output");
   app.add_option("--labels", options->labels, "File with one label a line, for --top");
   app.add_option("--profile", options->profile, "Write a trace of the run for ui.perfetto.dev");
-  app.footer("Example: treadle run squeezenet.onnx data_0=cat.png --top 5 --labels classes.txt");
+  app.footer("Example: treadle run squeezenet.onnx cat.png --preset imagenet-caffe --top 5 --labels classes.txt");
   return [options] { return run(*options); };
 }
 

@@ -106,7 +106,10 @@ Command add_train(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--skip-nan", a->skip_nan, "Leave out steps with a NaN; without it such a step ends the training");
   app.add_flag("--no-check", a->unchecked, "Do not look for NaN in the values of each node");
-  app.add_option("--log", a->log, "File of JSON lines: start, step, epoch, skipped, interrupted, end");
+  auto* log = app.add_option("--log", a->log, "File of JSON lines: start, step, epoch, skipped, interrupted, end");
+  app.add_flag_callback(
+         "--json", [a] { a->log = "/dev/stdout", a->quiet = true; }, "Print those lines instead of the table")
+      ->excludes(log);
   app.add_option("--log-steps", a->log_steps, "Steps between two in the log; 0: none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

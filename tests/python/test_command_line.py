@@ -1,11 +1,52 @@
-"""What the program treadle says to wrong calls; tests/python/test_memory.py has `treadle plan`."""
+"""What the program treadle says of models, inputs and wrong calls; tests/python/test_memory.py has `treadle plan`."""
 
+import json
 import pathlib
 import subprocess
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from conftest import SHARED_DATA
 
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits/digits.onnx"
+
+
+@pytest.fixture
+def treadle(program):
+    def call(*arguments):
+        return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+
+    return call
+
+
+@pytest.fixture
+def as_json(treadle):
+    def call(*arguments):
+        run = treadle(*arguments, "--json")
+        assert run.returncode == 0, run.stderr
+        return json.loads(run.stdout)
+
+    return call
+
+
+def save(path, nodes, inputs, outputs, initializers=()):
+    def info(name, dtype, shape):
+        return helper.make_tensor_value_info(name, dtype, shape)
+
+    graph = helper.make_graph(nodes, "g", [info(*i) for i in inputs], [info(*o) for o in outputs], list(initializers))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def product(tmp_path):
+    """y = x @ w, of symbols N and an unnamed extent; the weights are a Constant node's."""
+    weights = numpy_helper.from_array(np.ones((6, 4), np.float32), "w")
+    nodes = [helper.make_node("Constant", [], ["w"], value=weights), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return save(tmp_path / "product.onnx", nodes, [("x", TensorProto.FLOAT, ["N", None, 6])], [("y", TensorProto.FLOAT, ["N", None, 4])])
 
 
 @pytest.mark.parametrize(
@@ -14,10 +55,204 @@ DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits/digits.o
         (["run", DIGITS, "--option", "x=y"], 'no option "x"'),
         (["run", DIGITS, "--option", "intra_op_num_threads=many"], "many"),
         (["run", "absent.onnx"], "absent.onnx"),
-        (["frob"], "subcommand"),
+        (["frob"], 'no command "frob"'),
+        (["benhc"], "is it bench"),
+        (["run", DIGITS, "--thread", "3"], "is it --threads"),
+        (["run"], "treadle run --help"),
+        (["run", DIGITS, "absent.png"], "absent.png"),
+        (["run", DIGITS, "image=many"], "float32 [batch, 1, 8, 8]"),
+        (["run", DIGITS, "--shapes", "image:1x1x9x8"], "[batch, 1, 8, 8]"),
+        (["run", DIGITS, "--shapes", "image:1xa"], "extents joined by x"),
+        (["run", DIGITS, "--dim", "bath=2"], "is it batch"),
+        (["run", DIGITS, "--labels", "absent.txt", "--top", "1"], "absent.txt"),
+        (["operators", "--domain", "com.none"], "com.none"),
     ],
 )
 def test_wrong_calls_end_with_a_message(program, arguments, expected):
     run = subprocess.run([program, *arguments], capture_output=True, text=True)
     assert run.returncode > 0, "an error, not a signal"
     assert expected in run.stderr
+
+
+def test_the_bare_program_shows_its_help(treadle):
+    run = treadle()
+    assert run.returncode == 0
+    assert run.stdout == treadle("--help").stdout
+    assert "quantize" in run.stdout
+
+
+def test_every_command_completes_its_options(treadle):
+    script = treadle("completion", "bash").stdout + "\nCOMP_WORDS=(treadle bench --sha); COMP_CWORD=2; _treadle; echo ${COMPREPLY[@]}\n"
+    script += "COMP_WORDS=(treadle qua); COMP_CWORD=1; _treadle; echo ${COMPREPLY[@]}\n"
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["--shapes", "quantize"]
+    assert "-l shapes" in treadle("completion", "fish").stdout
+    assert "bashcompinit" in treadle("completion", "zsh").stdout
+
+
+def test_shapes_set_named_and_unnamed_extents(as_json, product):
+    (output,) = as_json("run", product, "--shapes", "x:3x5x6")["outputs"]
+    assert output["shape"] == [3, 5, 4]
+    (output,) = as_json("run", product, "--shapes", "2x1x6", "x=1")["outputs"]
+    assert output["shape"] == [2, 1, 4]
+    assert "6, 6, 6" in output["value"], "ones times ones, over six"
+
+
+def test_literals_are_numbers_lists_and_text(as_json, tmp_path):
+    nodes = [helper.make_node("Identity", [name], [name + "2"]) for name in ("rate", "ids", "text", "flag")]
+    inputs = [("rate", TensorProto.INT64, []), ("ids", TensorProto.INT32, [1, "T"]), ("text", TensorProto.STRING, [1]), ("flag", TensorProto.BOOL, [])]
+    model = save(tmp_path / "m.onnx", nodes, inputs, [(name + "2", dtype, shape) for name, dtype, shape in inputs])
+    found = {o["name"]: o for o in as_json("run", model, "rate=16000", "ids=7,8,9", "text=a b", "flag=true")["outputs"]}
+    assert found["rate2"]["value"].endswith(" 16000")
+    assert found["ids2"]["shape"] == [1, 3]
+    assert "7, 8, 9" in found["ids2"]["value"]
+    assert '"a b"' in found["text2"]["value"]
+    assert found["flag2"]["value"].endswith(" 1")
+
+
+def test_failed_runs_name_the_extents_that_were_assumed(treadle, tmp_path):
+    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3])]
+    model = save(tmp_path / "m.onnx", nodes, [("x", TensorProto.FLOAT, [1, 1, "H", None])], [("y", TensorProto.FLOAT, [1, 1, None, None])])
+    for command in ("run", "bench"):
+        run = treadle(command, model)
+        assert run.returncode == 1
+        assert "H=1" in run.stderr
+        assert "x axis 3=1" in run.stderr
+    assert "assumed" not in treadle("bench", model, "--runs", 2, "--shapes", "x:1x1x5x5").stdout
+
+
+def test_bench_says_which_extents_it_chose(treadle, as_json, product):
+    assert "N=1, x axis 1=1" in treadle("bench", product, "--runs", 2).stdout
+    found = as_json("bench", product, "--runs", 7)
+    assert found["runs"] == 7
+    assert found["assumed_extents"] == "N=1, x axis 1=1"
+
+
+def test_inspect_counts_weights_wherever_they_are(as_json, product, tmp_path):
+    assert as_json("inspect", product)["parameters"] == 24, "of a Constant node"
+    quantised = save(
+        tmp_path / "q.onnx",
+        [helper.make_node("DequantizeLinear", ["w", "s"], ["v"]), helper.make_node("Mul", ["x", "v"], ["y"])],
+        [("x", TensorProto.FLOAT, [5])],
+        [("y", TensorProto.FLOAT, [5])],
+        [numpy_helper.from_array(np.ones(5, np.int8), "w"), numpy_helper.from_array(np.float32(0.5), "s")],
+    )
+    found = as_json("inspect", quantised)
+    assert found["parameters"] == 6
+    assert found["weight_bytes_by_dtype"] == {"int8": 5, "float32": 4}
+
+
+def test_inspect_costs_the_extents_that_are_given(as_json, product):
+    assert as_json("inspect", product, "--shapes", "x:2x3x6")["optimised"]["flops"] == 2 * 2 * 3 * 6 * 4
+    assert as_json("inspect", product)["assumed_extents"] == "N=1, x axis 1=1"
+
+
+def test_compare_refuses_to_compare_nothing(treadle, tmp_path):
+    model = save(tmp_path / "m.onnx", [helper.make_node("SequenceConstruct", ["x"], ["s"])], [("x", TensorProto.FLOAT, [2])], [])
+    loaded = onnx.load(model)
+    loaded.graph.output.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
+    onnx.save(loaded, model)
+    run = treadle("compare", model, "--with", "optimised")
+    assert run.returncode == 1
+    assert "nothing was compared" in run.stderr
+
+
+def test_compare_takes_inner_values_of_the_optimised_stage(as_json, product):
+    found = as_json("compare", DIGITS, "--with", "optimised")
+    assert found["compared"] > 1, "inner values as well as the output"
+    assert found["first_node_that_differs"] == ""
+    assert all(value["treadle"] == value["other"] for value in found["values"])
+
+
+def test_quantize_without_an_effect_fails_and_names_the_mode(treadle, tmp_path):
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((8, 8, 3, 3)).astype(np.float32), "w")
+    model = save(tmp_path / "conv.onnx", [helper.make_node("Conv", ["x", "w"], ["y"])], [("x", TensorProto.FLOAT, [1, 8, 8, 8])], [("y", TensorProto.FLOAT, None)], [weights])
+    run = treadle("quantize", model, "-o", tmp_path / "q.onnx")
+    assert run.returncode == 1
+    assert "quantised no node" in run.stderr
+    assert "--mode qdq" in run.stderr
+    assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "--plans"),
+        ("compare", "--with", "optimised"),
+        ("optimize", "-o", "out.onnx"),
+        ("compile", "-o", "out.treadle"),
+        ("quantize", "-o", "out.onnx", "--mode", "weights", "--min-weights", "1"),
+        ("precision",),
+        ("inspect", "--stage", "planned"),
+    ],
+)
+def test_commands_print_json(program, tmp_path, arguments):
+    run = subprocess.run([program, arguments[0], DIGITS, *arguments[1:], "--json"], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert isinstance(json.loads(run.stdout), dict)
+
+
+def test_lists_print_json(as_json):
+    assert {"domain", "name", "versions"} <= set(as_json("operators")[0])
+    assert {"options", "passes"} == set(as_json("options"))
+
+
+class TestPictures:
+    """Against NumPy's arithmetic on the pixels of a picture that needs no resizing."""
+
+    @pytest.fixture
+    def picture(self, tmp_path):
+        from PIL import Image
+
+        pixels = np.random.default_rng(3).integers(0, 256, (8, 10, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "p.png")
+        return tmp_path / "p.png", pixels
+
+    def fed(self, program, tmp_path, picture, *options, dtype=TensorProto.FLOAT, shape=(1, 3, None, None)):
+        model = save(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], [("x", dtype, shape)], [("y", dtype, shape)])
+        run = subprocess.run([program, "run", model, f"x={picture}", "-o", tmp_path / "out", *options], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        return np.load(tmp_path / "out" / "y.npy")
+
+    def test_mean_and_std_are_of_the_channels(self, program, tmp_path, picture):
+        path, pixels = picture
+        expected = (pixels / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+        mean_and_std = ["--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225"]
+        np.testing.assert_allclose(self.fed(program, tmp_path, path, *mean_and_std)[0], expected.transpose(2, 0, 1), atol=1e-5)
+
+    def test_bgr_in_levels(self, program, tmp_path, picture):
+        path, pixels = picture
+        found = self.fed(program, tmp_path, path, "--bgr", "--range", "255", "--mean", "100,110,120")
+        np.testing.assert_allclose(found[0], (pixels[..., ::-1] - np.array([100.0, 110, 120])).transpose(2, 0, 1), atol=1e-4)
+
+    def test_crop_takes_the_middle(self, program, tmp_path, picture):
+        path, pixels = picture
+        found = self.fed(program, tmp_path, path, "--crop", "4x6", dtype=TensorProto.UINT8, shape=(None, None, 3))
+        np.testing.assert_array_equal(found, pixels[2:6, 2:8])
+
+    def test_resize_keeps_the_aspect(self, program, tmp_path, picture):
+        assert self.fed(program, tmp_path, picture[0], "--resize", "16").shape == (1, 3, 16, 20)
+        assert self.fed(program, tmp_path, picture[0], "--resize", "5x7").shape == (1, 3, 5, 7)
+
+    def test_a_mean_in_levels_needs_their_range(self, treadle, tmp_path, picture):
+        run = treadle("run", DIGITS, f"image={picture[0]}", "--mean", "123.68")
+        assert run.returncode == 1
+        assert "--range 255" in run.stderr
+
+
+@pytest.mark.skipif(SHARED_DATA is None, reason="needs the trained models")
+def test_squeezenet_calls_the_cat_a_cat(as_json):
+    model, picture = SHARED_DATA / "models/squeezenet_fp32.onnx", SHARED_DATA / "images/chelsea.png"
+    labels = SHARED_DATA / "text/imagenet_classes.txt"
+    (output,) = as_json("run", model, picture, "--preset", "imagenet-caffe", "--top", 3, "--labels", labels)["outputs"]
+    assert {score["label"] for score in output["top"]} == {"Egyptian cat", "tabby", "tiger cat"}
+
+
+@pytest.mark.skipif(SHARED_DATA is None, reason="needs the trained models")
+def test_quantize_calibrates_on_pictures_as_the_model_sees_them(as_json, tmp_path):
+    model, labels = SHARED_DATA / "models/squeezenet_fp32.onnx", SHARED_DATA / "text/imagenet_classes.txt"
+    preset = ("--preset", "imagenet-caffe")
+    as_json("quantize", model, "-o", tmp_path / "q.onnx", "--mode", "qdq", "--data", SHARED_DATA / "images", *preset)
+    (output,) = as_json("run", tmp_path / "q.onnx", SHARED_DATA / "images/chelsea.png", *preset, "--top", 1, "--labels", labels)["outputs"]
+    assert output["top"][0]["label"] in {"Egyptian cat", "tabby", "tiger cat"}

@@ -38,7 +38,7 @@ def test_named_files_exist(document):
 
 def test_commands_and_their_options_exist(document):
     sources = command_sources()
-    commands = set(re.findall(r'add\("(\w+)", "', sources))
+    commands = set(re.findall(r'\{"(\w+)", "[^"]*",\s+add_', sources))
     assert {"run", "inspect", "check", "bench", "optimize", "compare", "options"} <= commands
     for line in document.read_text().splitlines():
         for command, rest in re.findall(r"(?:^|`|\s{4})treadle (\w+)((?: [^`#|]*)?)", line):
