@@ -75,6 +75,7 @@ void register_joint_module(nb::module_& module);
 void register_train(nb::module_& module);
 void register_plugin(nb::module_& module);
 void register_quantize(nb::module_& module);
+void register_command_line(nb::module_& module);
 void register_profile(nb::module_& module);
 void register_sharing(nb::module_& module);
 

@@ -26,4 +26,5 @@ NB_MODULE(_treadle, module) {
   register_plugin(module);
   register_quantize(module);
   register_profile(module);
+  register_command_line(module);
 }

@@ -9,6 +9,9 @@ class App;
 
 namespace treadle::cli {
 
+/// Runs the command that the arguments name; the first is the program's name, as main() gets it. @return the exit status
+int run_command_line(int argc, char** argv);
+
 /// Returns the exit status.
 using Command = std::function<int()>;
 

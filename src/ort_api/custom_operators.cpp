@@ -8,7 +8,7 @@
 #include "ort_api/custom_operator.h"
 #include "plugin/custom_operator.h"
 
-extern "C" const OrtApiBase* OrtGetApiBase() noexcept;
+extern "C" const OrtApiBase* treadle_ort_api_base() noexcept;
 
 namespace treadle::ort {
 namespace {
@@ -198,7 +198,7 @@ OrtStatus* register_library(OrtSessionOptions* options, const char* path, void**
     const auto entry = reinterpret_cast<Register>(dlsym(library, "RegisterCustomOps"));
     if (entry == nullptr) throw Error(ErrorCode::invalid_argument, std::string(path) + " has no RegisterCustomOps");
     if (handle != nullptr) *handle = library;
-    check(entry(options, OrtGetApiBase()));
+    check(entry(options, treadle_ort_api_base()));
   });
 }
 
@@ -252,7 +252,7 @@ void add_custom_operators(OrtApi& table) {
       using Register = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
       const auto entry = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, chars_of(name, "registration_func_name")));
       if (entry == nullptr) throw Error(ErrorCode::not_found, std::string("the process has no function ") + name);
-      check(entry(options, OrtGetApiBase()));
+      check(entry(options, treadle_ort_api_base()));
     });
   };
 }

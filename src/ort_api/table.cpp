@@ -118,12 +118,10 @@ void give_text(const std::string& text, char* out, size_t* size) {
 }  // namespace treadle::ort
 
 extern "C" {
-__attribute__((visibility("default"))) const OrtApiBase* OrtGetApiBase() noexcept {
+// What OrtGetApiBase of libonnxruntime.so.1 gives (entry.c); libtreadle.so has another name for it, to stay apart from an onnxruntime in
+// the same process.
+__attribute__((visibility("default"))) const OrtApiBase* treadle_ort_api_base() noexcept {
   static const OrtApiBase base{treadle::ort::get_api, treadle::ort::get_version};
   return &base;
-}
-// Some bindings look for it beside the table.
-__attribute__((visibility("default"))) OrtStatus* OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions*, int) noexcept {
-  return nullptr;
 }
 }

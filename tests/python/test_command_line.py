@@ -3,6 +3,7 @@
 import json
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -79,6 +80,15 @@ def test_the_bare_program_shows_its_help(treadle):
     assert run.returncode == 0
     assert run.stdout == treadle("--help").stdout
     assert "quantize" in run.stdout
+
+
+def test_the_package_runs_the_same_commands(treadle):
+    def through_python(*arguments):
+        return subprocess.run([sys.executable, "-m", "treadle", *map(str, arguments)], capture_output=True, text=True)
+
+    for arguments in ([], ["run", DIGITS, "image=0", "--json"], ["benhc"], ["check", "absent.onnx"]):
+        ours, theirs = through_python(*arguments), treadle(*arguments)
+        assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
 
 
 def test_every_command_completes_its_options(treadle):

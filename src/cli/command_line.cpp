@@ -1,0 +1,117 @@
+// All commands, and what is said to those that do not exist.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include "cli/commands.h"
+#include "core/nearest.h"
+#include "treadle/session.h"
+
+namespace treadle::cli {
+namespace {
+
+struct CommandEntry {
+  const char *name, *description;
+  Command (*make)(CLI::App&);
+};
+
+constexpr CommandEntry kCommands[] = {
+    {"run", "Run a model once and print its outputs", add_run},
+    {"inspect", "Show a model: graph, operators, parameters, dynamic extents, cost, memory", add_inspect},
+    {"check", "List everything in a model that this build cannot run; exit status 1 if there is anything", add_check},
+    {"bench", "Measure latency, throughput, load time and memory", add_bench},
+    {"profile", "Say where the time and memory of runs go, node by node, and what would help; compare two profiles", add_profile},
+    {"optimize", "Write the optimised model as ONNX", add_optimize},
+    {"quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize},
+    {"train", "Train a model on data: checkpoints, validation, and an inference model in the end", add_train},
+    {"precision", "Choose the fastest precision that keeps to a bound on the error", add_precision},
+    {"compile", "Write what a session makes of a model, optimised and packed, for sessions to start from", add_compile},
+    {"compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare},
+    {"plan", "Place buffers with lifetimes in one arena: a CSV file in, offsets out", add_plan},
+    {"jobs", "List the jobs of this machine that share it, or change one", add_jobs},
+    {"coordinator", "Steer the jobs of this machine by a policy; a local socket and files steer it", add_coordinator},
+    {"operators", "List the operators of this build: versions, dtypes, gradients", add_operators},
+    {"options", "List options, passes and environment variables", add_options},
+    {"completion", "Print a completion script for a shell: bash, zsh or fish", add_completion},
+};
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// An argument that nothing takes is a misspelt command or option, or one value too many.
+std::string unexpected_text(CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  const CLI::App& command = parsed.empty() ? app : *parsed.front();
+  for (const std::string& argument : app.remaining(true)) {
+    if (argument.size() > 1 && argument.front() == '-') {
+      const std::string name = argument.substr(0, argument.find('='));
+      return fmt::format("{} has no option {}; is it {}?", parsed.empty() ? "treadle" : "treadle " + command.get_name(), name,
+                         nearest_names(name, option_names(command)));
+    }
+    if (!parsed.empty())
+      return fmt::format("treadle {}: nothing takes \"{}\"; `treadle {} --help` shows what is expected", command.get_name(), argument,
+                         command.get_name());
+    std::vector<std::string> names;
+    for (const CommandEntry& entry : kCommands) names.emplace_back(entry.name);
+    return fmt::format("there is no command \"{}\"; is it {}?", argument, nearest_names(argument, names));
+  }
+  return {};
+}
+
+void say_error(std::string_view text) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool colour = isatty(STDERR_FILENO) != 0 && !(no_color && *no_color);
+  fmt::print(stderr, "{}treadle:{} {}\n", colour ? "\x1b[31m" : "", colour ? "\x1b[0m" : "", text);
+}
+
+constexpr int kWrongUse = 2;
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app{
+      "Treadle runs, trains, inspects, checks, measures, profiles, optimises, compiles and compares ONNX models.\n"
+      "  treadle run model.onnx image=cat.png --top 5\n"
+      "  treadle bench model.onnx --compare onnxruntime\n"
+      "  treadle profile model.onnx -o report.html\n"
+      "`treadle COMMAND --help` tells more.",
+      "treadle"};
+  app.set_version_flag("--version", std::string(treadle::version()));
+  app.require_subcommand(0, 1);
+  std::map<CLI::App*, Command> commands;
+  for (const CommandEntry& entry : kCommands) {
+    CLI::App* sub = app.add_subcommand(entry.name, entry.description);
+    commands[sub] = entry.make(*sub);
+  }
+  try {
+    app.parse(argc, argv);
+    for (auto& [sub, command] : commands)
+      if (sub->parsed()) return command();
+    fmt::print("{}", app.help());
+  } catch (const CLI::ExtrasError& error) {
+    const std::string text = unexpected_text(app);
+    say_error(text.empty() ? error.what() : text);
+    return kWrongUse;
+  } catch (const CLI::Success& success) {  // --help and --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    const auto parsed = app.get_subcommands();
+    const std::string name = parsed.empty() ? "treadle" : "treadle " + parsed.front()->get_name();
+    say_error(fmt::format("{}\n`{} --help` shows what is expected", error.what(), name));
+    return kWrongUse;
+  } catch (const std::exception& error) {
+    say_error(error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace treadle::cli
