@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 4
+#define TREADLE_ABI_VERSION 5
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -34,6 +34,7 @@ typedef struct treadle_variable treadle_variable;
 typedef struct treadle_scratch treadle_scratch;
 typedef struct treadle_random_stream treadle_random_stream;
 typedef struct treadle_trainer treadle_trainer;
+typedef struct treadle_precision_choice treadle_precision_choice;
 
 typedef enum treadle_code {
   TREADLE_OK = 0,
@@ -285,6 +286,52 @@ TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);            
 TREADLE_C_API const char* treadle_tensor_string(const treadle_value* value, size_t index); /* NULL if there is none */
 TREADLE_C_API size_t treadle_sequence_length(const treadle_value* value);
 TREADLE_C_API treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out);
+
+/* Shapes of a session's inputs and outputs, since version 5 of the ABI. The rank is -1 if the model does not say. An extent is -1 if it is
+ * open; then it may have a symbol's name, the same in all values that share the extent; NULL: it has none. */
+TREADLE_C_API int64_t treadle_session_input_rank(const treadle_session* session, size_t index);
+TREADLE_C_API int64_t treadle_session_input_extent(const treadle_session* session, size_t index, size_t axis);
+TREADLE_C_API const char* treadle_session_input_symbol(const treadle_session* session, size_t index, size_t axis);
+TREADLE_C_API int64_t treadle_session_output_rank(const treadle_session* session, size_t index);
+TREADLE_C_API int64_t treadle_session_output_extent(const treadle_session* session, size_t index, size_t axis);
+TREADLE_C_API const char* treadle_session_output_symbol(const treadle_session* session, size_t index, size_t axis);
+
+/* Samples of what a model sees in use: num_samples times num_inputs values, all of the first sample first. They are only read. */
+typedef struct treadle_samples {
+  size_t struct_size; /* sizeof(treadle_samples) */
+  const char* const* input_names;
+  size_t num_inputs;
+  const treadle_value* const* values;
+  size_t num_samples;
+} treadle_samples;
+
+/* Quantisation (docs/quantize.md). Zero and NULL are the defaults, as `treadle quantize` has them. */
+typedef struct treadle_quantize_options {
+  size_t struct_size;         /* sizeof(treadle_quantize_options) */
+  const char* mode;           /* "dynamic", "qdq" (needs samples) or "weights"; NULL: "dynamic" */
+  const char* method;         /* qdq: "minmax", "percentile" or "entropy"; NULL: "minmax" */
+  int32_t weight_bits;        /* weights: 4 or 8; 0: 4 */
+  int64_t block_size;         /* weights: 16, 32, 64, 128 or 256; 0: 32 */
+  int32_t per_tensor;         /* dynamic, qdq: one scale for each weight, instead of one for each channel */
+  int32_t asymmetric;         /* weights: a zero point for each block */
+  const char* const* include; /* patterns (* and ?) over names of nodes; none: all */
+  size_t num_include;
+  const char* const* exclude;
+  size_t num_exclude;
+} treadle_quantize_options;
+/* `options` and `samples` may be NULL. `num_quantized` (may be NULL): how many nodes; with 0 the new model computes what the old one did.
+ */
+TREADLE_C_API treadle_status* treadle_model_quantize(const treadle_model* model, const treadle_quantize_options* options,
+                                                     const treadle_samples* samples, size_t* num_quantized, treadle_model** out);
+
+/* The fastest precision whose largest error over the samples, relative to the largest value of an output, is at most `bound`
+ * (docs/precision.md). Its name is the value of the session option "treadle.precision". */
+TREADLE_C_API treadle_status* treadle_choose_precision(const treadle_model* model, double bound, const treadle_samples* samples,
+                                                       treadle_precision_choice** out);
+TREADLE_C_API const char* treadle_precision_name(const treadle_precision_choice* choice);
+TREADLE_C_API double treadle_precision_error(const treadle_precision_choice* choice);
+TREADLE_C_API double treadle_precision_speedup(const treadle_precision_choice* choice); /* over float32 */
+TREADLE_C_API void treadle_precision_release(treadle_precision_choice* choice);
 
 /* Trainers (docs/training.md). Options are text, by the names that they have there: {"optimizer", "adamw"}, {"learning_rate", "0.001"},
  * {"schedule", "cosine"}, {"total_steps", "1000"}, {"output", "logits"}; lists are separated by commas; "session.NAME" is the option NAME

@@ -17,12 +17,6 @@
 #include "treadle/session.h"
 #include "treadle/treadle.h"
 
-struct treadle_session {
-  treadle::Session session;
-  std::vector<treadle::ValueInfo> inputs, outputs;
-  std::string profile_path;
-};
-
 struct treadle_partial_run {
   treadle::PartialRun run;
   std::vector<std::pair<std::string, treadle::Datum>> yielded;  // of the Yield that it stands at

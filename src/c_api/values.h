@@ -18,6 +18,12 @@ struct treadle_model {
   treadle::Model model;
 };
 
+struct treadle_session {
+  treadle::Session session;
+  std::vector<treadle::ValueInfo> inputs, outputs;
+  std::string profile_path;
+};
+
 struct treadle_run_options {
   treadle::RunOptions options;
 };

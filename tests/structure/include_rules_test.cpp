@@ -74,6 +74,18 @@ TEST(Structure, PartsOfVectorsAreLoadedAndStoredInOnePlace) {
   }
 }
 
+// What users of C++ include is one header; the other three are C's, and the mark of what is exported.
+TEST(Structure, OneHeaderHasTheWholeInterface) {
+  const fs::path folder = fs::path(TREADLE_SOURCE_DIR) / "include" / "treadle";
+  std::ifstream in(folder / "treadle.hpp");
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "treadle.hpp" || name == "treadle.h" || name == "plugin.h" || name == "export.h") continue;
+    EXPECT_NE(text.find("\"treadle/" + name + "\""), std::string::npos) << "treadle.hpp lacks " << name;
+  }
+}
+
 TEST(Structure, PublicHeadersIncludeOnlyEachOther) {
   const std::regex include("^\\s*#\\s*include\\s+\"([^\"]+)\"");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "include")) {
