@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from . import errors, hooks, memory, quantize
+from . import _treadle, errors, hooks, memory, quantize
+from ._repr import describe_all as _describe_all
 from ._treadle import (
     CacheStatistics,
     CancelToken,
@@ -101,6 +102,7 @@ from .profiling import Profile, ProfileComparison, ProfiledNode, profile
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
+_describe_all([vars(_treadle), globals(), vars(memory), vars(quantize)])
 
 __all__ = [
     "AdapterFormat",

@@ -12,7 +12,7 @@ from . import _treadle
 from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
 from .devices import OrtMemoryInfo
 from .environment import CPU_PROVIDER, get_available_providers
-from .errors import ModelLoadCanceled, NoModel
+from .errors import InvalidArgument, ModelLoadCanceled, NoModel
 from .partial_run import PartialRun
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
@@ -21,9 +21,36 @@ ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 _MODEL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
-def _as_dict(feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _as_dict(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
     """The extension takes dicts only."""
-    return feeds if isinstance(feeds, dict) else dict(feeds)
+    if isinstance(feeds, dict):
+        return feeds
+    if isinstance(feeds, Mapping):
+        return dict(feeds)
+    names = ", ".join(f'"{info.name}": ...' for info in inputs)
+    raise TypeError(f"input_feed is a {type(feeds).__name__}; values go by the inputs' names: session.run(None, {{{names}}})")
+
+
+def _as_names(output_names: Sequence[str] | None) -> Sequence[str] | None:
+    """None for all outputs."""
+    if isinstance(output_names, str):
+        raise TypeError(f'output_names is one name; write ["{output_names}"], or None for all outputs')
+    return output_names or None
+
+
+# Of ONNX's element types, those that NumPy has as well, by NumPy's names.
+_NUMPY_TYPES = {f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")}
+_NUMPY_TYPES |= {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}
+
+
+def _dtype_hint(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> str:
+    """What to write where an array's dtype is another than its input's; empty if all agree."""
+    for info in inputs:
+        dtype = getattr(feeds.get(info.name), "dtype", None)
+        wanted = _NUMPY_TYPES.get(info.type)
+        if dtype is not None and wanted is not None and str(dtype) != wanted:
+            return f'; write "{info.name}": array.astype(np.{wanted})'
+    return ""
 
 
 class OrtValueVector(list[OrtValue]):
@@ -106,6 +133,7 @@ class Session:
 
     _sess: _treadle.Session
     _sess_options: SessionOptions
+    _model_path: str | None
     _inputs_meta: list[NodeArg]
     _outputs_meta: list[NodeArg]
     _overridable_initializers: list[NodeArg]
@@ -116,6 +144,14 @@ class Session:
         self._fallback_providers = [CPU_PROVIDER]
         self._providers = [CPU_PROVIDER]
         self._provider_options: dict[str, dict[str, str]] = {CPU_PROVIDER: {}}
+
+    def __repr__(self) -> str:
+        def described(values: Sequence[NodeArg]) -> str:
+            return ", ".join(f"{info.name} {info.type} {info.shape}" for info in values)
+
+        model_path = getattr(self, "_model_path", None)
+        path = f"{os.path.basename(model_path)!r}: " if model_path else ""
+        return f"{type(self).__name__}({path}{described(self._inputs_meta)} -> {described(self._outputs_meta)})"
 
     def get_session_options(self) -> SessionOptions:
         """The options of the session."""
@@ -189,7 +225,14 @@ class Session:
         :raises ValueError: an input is missing.
         :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
         """
-        return self._sess.run(output_names or None, _as_dict(input_feed), run_options)
+        feeds = _as_dict(input_feed, self._inputs_meta)
+        try:
+            return self._sess.run(_as_names(output_names), feeds, run_options)
+        except InvalidArgument as error:
+            hint = _dtype_hint(feeds, self._inputs_meta)
+            if not hint:
+                raise
+            raise InvalidArgument(f"{error}{hint}", code=error.code) from None
 
     def run_async(
         self,
@@ -219,7 +262,7 @@ class Session:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run, with OrtValues in and out."""
-        return self._sess.run_with_ort_values(output_names or None, _as_dict(input_dict_ort_values), run_options)
+        return self._sess.run_with_ort_values(_as_names(output_names), _as_dict(input_dict_ort_values, self._inputs_meta), run_options)
 
     def run_with_ortvaluevector(
         self,
@@ -280,7 +323,7 @@ class Session:
 
         :param cache: values to use instead of computing them, and names (with None) of those to keep; see PartialRun.cache.
         """
-        return PartialRun(_treadle.start_partial_run(self._sess, _as_dict(input_feed), cache, run_options))
+        return PartialRun(_treadle.start_partial_run(self._sess, _as_dict(input_feed, self._inputs_meta), cache, run_options))
 
     def close(self, timeout: float | None = None) -> list[_treadle.UnfinishedRun]:
         """Cancels the runs in flight and waits for them; later runs are refused.
@@ -319,7 +362,8 @@ class Session:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[_treadle.ValueHandle]:
         """As run, but the outputs stay in the session."""
-        return [self.store(value) for value in self._sess.run_with_ort_values(output_names or None, _as_dict(input_feed), run_options)]
+        values = self._sess.run_with_ort_values(_as_names(output_names), _as_dict(input_feed, self._inputs_meta), run_options)
+        return [self.store(value) for value in values]
 
     def cache_statistics(self) -> _treadle.CacheStatistics:
         """How often runs found their graph compiled and bound to their extents."""
@@ -383,7 +427,7 @@ class InferenceSession(Session):
         :raises NotImplemented: the model needs what this build lacks.
         """
         super().__init__(enable_fallback=int(kwargs.get("enable_fallback", 1)) == 1)
-        self._model_path: str | None = None
+        self._model_path = None
         options = SessionOptions(sess_options) if sess_options is not None else SessionOptions()
         if kwargs.get("disabled_optimizers"):
             options.disabled_passes = [*options.disabled_passes, *kwargs["disabled_optimizers"]]

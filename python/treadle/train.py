@@ -186,6 +186,9 @@ class Trainer:
         """The loss's gradient by each parameter; changes nothing."""
         return self._trainer.gradients(_feeds(feeds), _array(labels), run_options)
 
+    def __repr__(self) -> str:
+        return f"Trainer(outputs={self.output_names}, learning_rate={self.learning_rate:g}, num_steps={self.num_steps})"
+
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """Arrays over the parameters themselves: they change with every step, and may be written between steps."""
@@ -281,6 +284,9 @@ class CheckpointFolder:
     def __init__(self, folder: str | os.PathLike[str], *, keep_last: int = 3, asynchronous: bool = False) -> None:
         self._folder = _treadle.CheckpointFolder(os.fspath(folder), keep_last, asynchronous)
 
+    def __repr__(self) -> str:
+        return f"CheckpointFolder({self.files()})"
+
     def save(self, trainer: Trainer, metadata: Mapping[str, str] | None = None) -> str:
         """Writes a checkpoint, `metadata` with it. Returns its path."""
         return self._folder.save(trainer._trainer, _metadata(metadata))
@@ -331,6 +337,9 @@ class DataLoader:
         while (batch := self._loader.next()) is not None:
             yield batch
 
+    def __repr__(self) -> str:
+        return f"DataLoader(batches={len(self)}, epoch={self.epoch}, batch={self.batch})"
+
     @property
     def epoch(self) -> int:
         """Of the next batch, from 0."""
@@ -355,6 +364,9 @@ class JointRun:
 
     def __init__(self, run: _treadle.JointRun) -> None:
         self._run = run
+
+    def __repr__(self) -> str:
+        return f"JointRun(steps_left={self.steps_left})"
 
     @property
     def outputs(self) -> list[np.ndarray]:
@@ -444,6 +456,9 @@ class JointModule:
     def end_profiling(self) -> str:
         """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
         return self._module.end_profiling()
+
+    def __repr__(self) -> str:
+        return f"JointModule(outputs={self.output_names})"
 
     @property
     def output_names(self) -> list[str]:

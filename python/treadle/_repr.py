@@ -1,0 +1,64 @@
+"""What objects say of themselves: `SessionOptions(intra_op_num_threads=4)`, made of their properties."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+_LONGEST = 60  # characters of a value
+_MOST = 12  # items of a collection; those of longer ones are not even written
+
+
+def _readable(value: object) -> str | None:
+    """Numbers, names and short collections as text; None for what would fill the screen."""
+    if callable(value) or "__repr__" not in _inherited(type(value)):
+        return None
+    if isinstance(value, (list, tuple, dict, set)) and (len(value) > _MOST or len(repr(value)) > _LONGEST):
+        return f"<{len(value)} items>"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else None
+
+
+def _properties(cls: type) -> list[str]:
+    def is_property(value: object) -> bool:
+        return isinstance(value, property) or type(value).__name__ == "nb_property"
+
+    return [name for name in dir(cls) if not name.startswith("_") and is_property(inspect.getattr_static(cls, name))]
+
+
+def _defaults(cls: type) -> dict[str, str | None]:
+    """What a new object has: options that differ from it are those that somebody set."""
+    try:
+        return _values(cls())
+    except Exception:
+        return {}
+
+
+def _values(instance: object) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in _properties(type(instance)):
+        try:
+            found[name] = _readable(getattr(instance, name))
+        except Exception:  # of a run that has not been, say
+            continue
+    return found
+
+
+def describe(instance: Any) -> str:
+    """The class and the properties that are not as in a new object."""
+    defaults = _defaults(type(instance)) if type(instance).__name__.endswith("Options") else {}
+    shown = [f"{name}={text}" for name, text in _values(instance).items() if text is not None and defaults.get(name) != text]
+    return f"{type(instance).__name__}({', '.join(shown)})"
+
+
+def _inherited(cls: type) -> set[str]:
+    return {name for base in cls.__mro__ if base is not object for name in vars(base)}
+
+
+def describe_all(namespaces: Iterable[dict[str, Any]]) -> None:
+    """Gives `describe` to all classes of the namespaces that would say nothing but their address."""
+    for namespace in namespaces:
+        for value in list(namespace.values()):
+            if isinstance(value, type) and value.__module__.startswith("treadle") and "__repr__" not in _inherited(value):
+                setattr(value, "__repr__", describe)
