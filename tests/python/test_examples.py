@@ -1,4 +1,4 @@
-"""The programs of examples/train: built against the library as a user builds them, they learn, resume, and write what runs elsewhere."""
+"""The programs of examples/: built against the library as a user builds them, they compute what onnxruntime does, learn, and resume."""
 
 import pathlib
 import re
@@ -23,13 +23,39 @@ def spirals():
     return np.stack([(0.1 + t) * np.cos(angle), (0.1 + t) * np.sin(angle)], 1).astype(np.float32), i % 2
 
 
-@pytest.mark.parametrize(("source", "compiler"), [("train.c", ["cc", "-std=c11"]), ("train.cpp", ["c++", "-std=c++20"])])
-def test_training_without_python(source, compiler, ort, tmp_path):
+COMPILERS = {".c": ["cc", "-std=c11"], ".cpp": ["c++", "-std=c++20"]}
+
+
+def build(source, program):
+    compiler = COMPILERS[source.suffix]
     if not (BUILD / "libtreadle.so").exists() or not shutil.which(compiler[0]):
         pytest.skip("needs a compiler and build/release/libtreadle.so")
-    program = tmp_path / "train"
-    build = [*compiler, *FLAGS, "-I", REPOSITORY / "include", EXAMPLES / source, "-o", program]
-    subprocess.run([*build, "-L", BUILD, f"-Wl,-rpath,{BUILD}", "-ltreadle", "-lm"], check=True)
+    flags = [*FLAGS, "-I", REPOSITORY / "include", "-L", BUILD, f"-Wl,-rpath,{BUILD}"]
+    subprocess.run([*compiler, source, "-o", program, *flags, "-ltreadle", "-lm"], check=True)
+    return [program]
+
+
+@pytest.mark.parametrize("source", ["classify.py", "classify.c", "classify.cpp"])
+def test_a_digit_is_read_in_three_languages(source, ort, tmp_path):
+    path = REPOSITORY / "examples" / "classify" / source
+    command = [sys.executable, path] if path.suffix == ".py" else build(path, tmp_path / "classify")
+    model, small = REPOSITORY / "examples" / "digits" / "digits.onnx", tmp_path / "small.onnx"
+    made = subprocess.run([*command, model, small], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    exact, rounded = re.findall(r"digit (\d), score (\S+?),?\s", made.stdout)
+    pixels = re.search(r'PIXELS = """(.*?)"""', (path.parent / "classify.py").read_text(), re.DOTALL).group(1)
+    image = np.array(pixels.split(), np.float32).reshape(1, 1, 8, 8) / 16
+    for path, (digit, score), tolerance in ((model, exact, 1e-4), (small, rounded, 2e-2)):
+        scores = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"image": image})[0]
+        assert int(digit) == scores.argmax() == 0
+        assert float(score) == pytest.approx(scores.max(), rel=tolerance)
+    absent = subprocess.run([*command, tmp_path / "absent.onnx", small], capture_output=True, text=True)
+    assert absent.returncode == 1 and "absent.onnx" in absent.stderr
+
+
+@pytest.mark.parametrize("source", ["train.c", "train.cpp"])
+def test_training_without_python(source, ort, tmp_path):
+    (program,) = build(EXAMPLES / source, tmp_path / "train")
 
     def run(*arguments):
         made = subprocess.run([program, *arguments], cwd=tmp_path, capture_output=True, text=True)
