@@ -123,7 +123,7 @@ int bench(const Options& options) {
     print_json(options, m);
     return 0;
   }
-  fmt::print("{}  ({} threads, {} runs)\n", styled(options.model, Style::bold), m.threads, m.times_ms.size());
+  fmt::print("{}  ({} thread{}, {} runs)\n", styled(options.model, Style::bold), m.threads, m.threads == 1 ? "" : "s", m.times_ms.size());
   for (const auto& [name, value] : m.feeds) fmt::print("  input       {} {}\n", name, describe(value));
   if (!m.assumed.empty()) fmt::print("  assumed     {}; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others\n", m.assumed);
   fmt::print("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", m.percentile(0.5), m.percentile(0.9),

@@ -59,9 +59,9 @@ int compile(const CompileOptions& options) {
 
 Command add_compile(CLI::App& app) {
   auto options = std::make_shared<CompileOptions>();
-  app.description(
-      "Compile a model: the optimised graph, folded constants and packed weights in one file, which sessions map instead of making\n"
-      "them anew. Wherever an ONNX file is taken to be run, the compiled one is, too; results are the same bits.\n"
+  app.footer(
+      "The file has the optimised graph, folded constants and packed weights; sessions map it instead of making them anew. Wherever an "
+      "ONNX file is taken to be run, the compiled one is, too; results are the same bits.\n"
       "  treadle compile model.onnx                      # model.treadle\n"
       "  treadle compile model.onnx -o fast.treadle --option free_dimension_overrides=batch=8\n"
       "  treadle compile --verify fast.treadle           # reads every byte; exit status 1 if one was changed\n"

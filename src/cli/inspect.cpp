@@ -131,7 +131,9 @@ void print_costs(const Inspection& found) {
 void print_model(const std::string& path, const Model& model, const Inspection& found) {
   const ModelMetadata& metadata = model.metadata();
   fmt::print("{}\n", styled(path, Style::bold));
-  print_line("producer", fmt::format("{} {}, IR {}", metadata.producer_name, metadata.producer_version, metadata.ir_version));
+  std::string producer = metadata.producer_name;
+  if (!metadata.producer_version.empty()) producer += " " + metadata.producer_version;
+  print_line("producer", fmt::format("{}{}IR {}", producer, producer.empty() ? "" : ", ", metadata.ir_version));
   std::string opsets;
   for (const auto& [domain, version] : metadata.opsets)
     opsets += fmt::format("{}{} {}", opsets.empty() ? "" : ", ", domain.empty() ? "ai.onnx" : domain, version);
