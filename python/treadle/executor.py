@@ -466,10 +466,9 @@ def simple_bind(
 ) -> Executor:
     """As bind(), with arrays made for inputs of these shapes (zeros), or of those that follow from the symbols they share.
 
-    Parameters have the model's values.
+    Parameters have the model's values. `storage`, `device`, `group2ctx` and `argument_devices` are those of bind().
 
     :param dtypes: of inputs, by name; the model's by default.
-    :param storage, device, group2ctx, argument_devices: as in bind().
     """
     content = _bytes_of(model)
     session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)

@@ -1,5 +1,6 @@
 """What README and docs/ name exists: files that they link, commands and options of the command line, scripts, passes, Python names."""
 
+import importlib.util
 import pathlib
 import re
 
@@ -7,10 +8,10 @@ import pytest
 
 from conftest import REPOSITORY
 
-DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def document(request):
     return request.param
 
@@ -47,3 +48,31 @@ def test_commands_and_their_options_exist(document):
             assert command in commands, line
             for option in re.findall(r"(?<!\w)--([\w-]+)", rest):
                 assert re.search(rf'"[^"]*--{option}[",]', sources) or option in {"help", "version"}, line
+
+
+def test_the_sites_pages_exist():
+    """`scripts/docs` builds the site and finds pages that mkdocs.yml does not list; it needs packages that tests do not."""
+    pages = re.findall(r": ([\w/-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(pages) > 30
+    for page in pages:
+        assert (REPOSITORY / "docs" / page).exists(), page
+
+
+def test_the_reference_of_the_command_line_is_the_programs(program):
+    spec = importlib.util.spec_from_file_location("generator", REPOSITORY / "scripts" / "generate_command_line_reference.py")
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert generator.PAGE.read_text() == generator.page(str(program))
+
+
+def test_the_references_have_every_public_header():
+    text = "".join((REPOSITORY / "docs" / "reference" / name).read_text() for name in ("c.md", "cpp.md"))
+    for header in (REPOSITORY / "include" / "treadle").iterdir():
+        if header.name not in {"treadle.hpp", "export.h", "dlpack.h"}:
+            assert f'"include/treadle/{header.name}"' in text, header.name
+
+
+def test_the_readmes_speed_is_the_newest_measured():
+    measured = re.search(r"geometric mean ([\d.]+) over (\d+) models, lowest ([\d.]+)", (REPOSITORY / "bench/results/models.md").read_text())
+    shown = re.search(r"is ([\d.]+)× as fast .*?of (\d+) models; slowest case ([\d.]+)×", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    assert shown.groups() == measured.groups()

@@ -1,0 +1,19 @@
+"""For mkdocs: links from docs/ to files outside it become the files' names, since the site has pages of docs/ only."""
+
+import posixpath
+import re
+from typing import Any
+
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    def rewritten(match: re.Match[str]) -> str:
+        text, target = match.group(1), match.group(2)
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target))
+        if "://" in target or not path.startswith("../"):
+            return match.group(0)
+        name = path.removeprefix("../")
+        return f"`{name}`" if text.strip("`") == name else f"{text} (`{name}`)"
+
+    return _LINK.sub(rewritten, markdown)
