@@ -26,6 +26,14 @@ def test_operations_are_ordered_by_their_variables(naive):
     assert (a.version, b.version) == (50, 1)
 
 
+def test_a_naive_engine_works_in_the_callers_thread_before_push_returns():
+    engine = treadle.Engine(naive=True)
+    threads = []
+    for count in range(1, 4):
+        engine.push(lambda: threads.append(threading.get_ident()), writes=[engine.variable()])
+        assert threads == [threading.get_ident()] * count
+
+
 @pytest.mark.parametrize("naive", [False, True])
 def test_exceptions_surface_at_the_wait(naive):
     engine = treadle.Engine(naive=naive)

@@ -1,10 +1,12 @@
 """Sessions: runs, names, errors and metadata, compared with ONNX Runtime."""
 
+import json
 import logging
 import pathlib
 import threading
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -284,6 +286,26 @@ def test_profiles_are_written_where_asked(tmp_path):
     path = pathlib.Path(session.end_profiling())
     assert path.parent == tmp_path
     assert "Mul" in path.read_text()
+
+
+def test_a_profile_has_events_of_the_session_its_runs_and_their_nodes(tmp_path):
+    options = treadle.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile_")
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    model = small.affine()
+    session = treadle.InferenceSession(model, options)
+    for _ in range(2):
+        session.run(None, {"x": X})
+    events = [event for event in json.loads(pathlib.Path(session.end_profiling()).read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [event["name"] for event in events].count("session_initialization") == 1
+    runs = [event for event in events if event["cat"] == "run"]
+    nodes = [event for event in events if event["cat"] == "node"]
+    operators = [node.op_type for node in onnx.load_from_string(model).graph.node]
+    assert len(runs) == 2
+    for run in runs:
+        inside = [node for node in nodes if run["ts"] <= node["ts"] and node["ts"] + node["dur"] <= run["ts"] + run["dur"]]
+        assert [node["name"].split()[0] for node in inside] == operators
 
 
 def test_without_profiling_there_is_no_profile(session, reference):

@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import treadle
 from treadle import errors
@@ -210,3 +211,58 @@ options.on_metadata = seen
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def model_of_python_nodes(op_type, count):
+    """`count` nodes of a Python operator side by side, and their sum."""
+    nodes = [helper.make_node(op_type, ["x"], [f"y{i}"], f"{op_type}_{i}", domain="test.control") for i in range(count)]
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("Sum", [f"y{i}" for i in range(count)], ["y"])], "g", [small.tensor("x", [4])], [small.tensor("y", [4])]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.control", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def test_a_run_computes_in_the_pool_that_it_is_given():
+    threads = set()
+    all_there = threading.Barrier(3)
+
+    def meet(x):
+        threads.add(threading.get_ident())
+        if meeting:
+            all_there.wait(30)  # nobody goes on before three threads are in such a node
+        return x
+
+    treadle.register_operator("test.control", "Meet", meet, infer=lambda x, **_: [x])
+    options = treadle.SessionOptions()
+    options.execution_mode = treadle.ExecutionMode.ORT_PARALLEL
+    options.disabled_passes = ["merge-common-nodes"]
+    options.thread_pool = treadle.ThreadPool(1)
+    session = treadle.InferenceSession(model_of_python_nodes("Meet", 3), options)
+    x = np.arange(4, dtype=np.float32)
+    meeting = False
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], 3 * x)
+    assert threads == {threading.get_ident()}
+    meeting = True
+    threads.clear()
+    run_options = treadle.RunOptions()
+    run_options.thread_pool = treadle.ThreadPool(3)
+    np.testing.assert_array_equal(session.run(None, {"x": x}, run_options)[0], 3 * x)
+    assert len(threads) == 3
+
+
+def test_a_node_that_hangs_does_not_hold_its_caller():
+    let_go = threading.Event()
+    treadle.register_operator("test.control", "Hang", lambda x: x if let_go.wait(60) else None, infer=lambda x, **_: [x])
+    session = treadle.InferenceSession(model_of_python_nodes("Hang", 1))
+    x = np.arange(4, dtype=np.float32)
+    run_options = treadle.RunOptions()
+    run_options.deadline_ms = 20
+    with pytest.raises(treadle.Error, match="Hang_0") as error:
+        session.run(None, {"x": x}, run_options)
+    assert error.value.code == "timed_out"
+    assert session.runs_in_flight == 1 and not let_go.is_set()
+    let_go.set()
+    while session.runs_in_flight:
+        pass
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
