@@ -88,7 +88,7 @@ class Manager:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # somebody else makes a graph of it
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:  # somebody else makes a graph of it
             return self.module.forward(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
             return self._in_torch(args, kwargs, "autocast is on, and graphs compute in float32")
