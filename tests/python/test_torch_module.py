@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -532,7 +533,26 @@ def test_other_tracers_see_the_module_itself():
     close(gradients, torch.func.grad(lambda given: theirs(given).sum())(x))
     program = torch.export.export(ours, (x,), strict=False)
     close(program.module()(x), theirs(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(ours, x, check_trace=False)
+    close(traced(-x), theirs(-x))
     assert graphs(ours) == 0
+
+
+def test_threads_share_a_module():
+    ours, theirs = pair(mlp)
+    batches = [torch.randn(2 + i, 4) for i in range(4)]
+
+    def gradient(x):
+        return torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(gradient, batches * 5))
+    for x, gradients in zip(batches * 5, found, strict=True):
+        for a, b in zip(gradients, torch.autograd.grad(theirs(x).square().sum(), list(theirs.parameters())), strict=True):
+            close(a, b)
+    assert graphs(ours) == 1
 
 
 def test_strided_inputs_and_parameters():
