@@ -36,7 +36,7 @@ double peak_mb() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-struct Measured {
+struct Measurement {
   int threads = 0;
   std::vector<double> times_ms;  // sorted
   double total_ms = 0, load_ms = 0, first_ms = 0, peak_mb = 0, before_mb = 0;
@@ -51,7 +51,7 @@ struct Measured {
   double runs_per_second() const { return 1e3 * static_cast<double>(times_ms.size()) / total_ms; }
 };
 
-void time_runs(Session& session, const Options& options, Measured& m) {
+void time_runs(Session& session, const Options& options, Measurement& m) {
   IoBinding binding(session);
   for (const auto& [name, value] : m.feeds) binding.bind_input(name, value);
   for (const ValueInfo& info : session.outputs()) binding.bind_output(info.name);
@@ -69,8 +69,8 @@ void time_runs(Session& session, const Options& options, Measured& m) {
   std::sort(m.times_ms.begin(), m.times_ms.end());
 }
 
-Measured measure(const Options& options) {
-  Measured m{.before_mb = peak_mb()};
+Measurement measure(const Options& options) {
+  Measurement m{.before_mb = peak_mb()};
   double start = now_ms();
   Session session(options.model, options.session);
   m.load_ms = now_ms() - start;
@@ -90,7 +90,7 @@ Measured measure(const Options& options) {
   return m;
 }
 
-void print_json(const Options& options, const Measured& m) {
+void print_json(const Options& options, const Measurement& m) {
   nlohmann::json inputs = nlohmann::json::object(), peers = nlohmann::json::object();
   for (const auto& [name, value] : m.feeds) inputs[name] = describe(value);
   for (const auto& [name, peer] : m.peers)
@@ -118,7 +118,7 @@ void print_json(const Options& options, const Measured& m) {
 }
 
 int bench(const Options& options) {
-  const Measured m = measure(options);
+  const Measurement m = measure(options);
   if (options.json) {
     print_json(options, m);
     return 0;
