@@ -95,7 +95,7 @@ void register_options(nb::module_& module) {
       .def_rw("memory_limit_bytes", &PySessionOptions::memory_limit_bytes,
               "Of weights, activations and outputs until they are handed over; runs spill and compute twice to keep to it. 0: none.")
       .def_rw("spill_folder", &PySessionOptions::spill_folder)
-      .def_rw("device", &PySessionOptions::device, "Where nodes run that nothing else places: \"cpu\", \"sim\" or \"sim:NAME\".")
+      .def_rw("device", &PySessionOptions::device, "Default device: \"cpu\", \"sim\" or \"sim:NAME\".")
       .def_rw("group2ctx", &PySessionOptions::group2ctx, "Devices of groups of nodes, by the \"ctx_group\" of their metadata.")
       .def_rw("argument_devices", &PySessionOptions::argument_devices, "Devices of inputs and initializers, by name.")
       .def_rw("compute_streams", &PySessionOptions::compute_streams, "Of every device: independent branches on different ones.")

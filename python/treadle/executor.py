@@ -427,7 +427,7 @@ def bind(
     :param aux_states: running statistics; the model's where they are missing.
     :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given;
         its devices are the new one's.
-    :param device: where nodes run that nothing else places: "cpu" (the default), "sim" or "sim:NAME".
+    :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
     :param argument_devices: devices of inputs and parameters, by name; nodes without a group follow their operands.
     :param storage: storage types of inputs and parameters, by name: "csr", "row_sparse" or "default". They are inferred for what follows; a

@@ -401,7 +401,7 @@ class JointModule:
 
     :param outputs: names of the float32 outputs that are handed out; all by default.
     :param inputs: names of inputs whose gradients are wanted, too.
-    :param device: where nodes run that nothing else places: "cpu", "sim" or "sim:NAME".
+    :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
     :param argument_devices: devices of inputs and parameters; nodes that read them follow.
     :param job: as in `Trainer`; a run that waits for its gradients is not under way.

@@ -151,7 +151,7 @@ const OptionInfo kTable[] = {
      "built in",
      [](const Options& o) { return o.conv_rates; }, [](Options& o, Text v) { o.conv_rates = v; }},
     {"device", "", "treadle.device", "cpu, sim, sim:NAME",
-     "where nodes run that nothing else places; sim is a simulated accelerator, which checks every access",
+     "default device; sim is a simulated accelerator, which checks every access",
      [](const Options& o) { return o.device; }, [](Options& o, Text v) { o.device = v; }},
     {"group2ctx", "", "treadle.group2ctx", "GROUP=DEVICE, separated by \";\"",
      "devices of groups of nodes, which their metadata name by ctx_group", [](const Options&) { return std::string(); },
