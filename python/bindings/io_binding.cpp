@@ -76,6 +76,8 @@ void register_io_binding(nb::module_& module) {
           "ortvalue"_a)
       .def("synchronize_inputs", [](const PyIoBinding&) {})
       .def("synchronize_outputs", [](const PyIoBinding&) {})
+      .def_prop_ro(
+          "output_names", [](const PyIoBinding& self) { return self.output_names(); }, "Of bound outputs, in the order of binding.")
       .def("get_outputs", &bound_values, "The last run's outputs, in the order of binding.")
       .def("copy_outputs_to_cpu", &bound_arrays, "Copies of the last run's outputs as arrays.")
       .def("clear_binding_inputs", [](PyIoBinding& self) { self.clear_inputs(); })

@@ -41,6 +41,13 @@ def test_every_class_has_a_repr(session):
         assert not re.search(r" at 0x[0-9a-f]+>", repr(instance)), type(instance).__name__
 
 
+def test_a_binding_shows_its_outputs(session):
+    binding = session.io_binding()
+    binding.bind_output("y")
+    assert binding.output_names == ["y"]
+    assert repr(binding) == "IOBinding(output_names=['y'])"
+
+
 def test_values_without_names_are_told_the_names(session):
     for call in (session.run, session.run_with_ort_values):
         with pytest.raises(TypeError, match=re.escape('session.run(None, {"x": ...})')):
