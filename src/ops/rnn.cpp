@@ -95,13 +95,10 @@ RnnParams make_rnn_params(RnnKind kind, const Attributes& attributes, const Shap
   return p;
 }
 
-namespace {
-
-template <RnnKind kKind>
-void infer_rnn(InferContext& c) {
+void infer_recurrent(InferContext& c, RnnKind kind) {
   const bool batch_first = c.get_int("layout") != 0;
   const Dim directions = direction_of(c.attributes()) == RnnDirection::bidirectional ? 2 : 1;
-  const int num_outputs = kKind == RnnKind::lstm ? 3 : 2;
+  const int num_outputs = kind == RnnKind::lstm ? 3 : 2;
   const bool known = c.has_rank(kX) && (c.has_rank(kR) || c.attributes().has("hidden_size"));
   if (!known) {
     for (int i = 0; i < num_outputs; ++i)
@@ -123,6 +120,13 @@ void infer_rnn(InferContext& c) {
   for (int i = kYh; i < num_outputs; ++i)
     if (c.has_output(i))
       c.set_output(i, c.dtype(kX), batch_first ? SymbolicShape{batch, directions, hidden} : SymbolicShape{directions, batch, hidden});
+}
+
+namespace {
+
+template <RnnKind kKind>
+void infer_rnn(InferContext& c) {
+  infer_recurrent(c, kKind);
 }
 
 Cost rnn_cost(const ShapeContext& c) {

@@ -22,7 +22,32 @@ HWY_INLINE void lstm_lanes(D d, const float* gates, int64_t hidden, int64_t j, f
   hn::StoreU(hn::Mul(o, tanh(d, next)), d, h + j);
 }
 
+template <class D>
+HWY_INLINE void lstm_lanes_kept(D d, const float* gates, const float* before, int64_t hidden, int64_t j, float* values, float* c,
+                                float* h) {
+  const auto i = sigmoid(d, hn::LoadU(d, gates + j));
+  const auto o = sigmoid(d, hn::LoadU(d, gates + hidden + j));
+  const auto f = sigmoid(d, hn::LoadU(d, gates + 2 * hidden + j));
+  const auto g = tanh(d, hn::LoadU(d, gates + 3 * hidden + j));
+  const auto next = hn::MulAdd(f, hn::LoadU(d, before + j), hn::Mul(i, g));
+  hn::StoreU(i, d, values + j);
+  hn::StoreU(o, d, values + hidden + j);
+  hn::StoreU(f, d, values + 2 * hidden + j);
+  hn::StoreU(g, d, values + 3 * hidden + j);
+  hn::StoreU(next, d, c + j);
+  hn::StoreU(hn::Mul(o, tanh(d, next)), d, h + j);
+}
+
 }  // namespace
+
+void lstm_keeping_loop(int64_t hidden, const float* gates, const float* before, float* values, float* c, float* h) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t j = 0;
+  for (; j + lanes <= hidden; j += lanes) lstm_lanes_kept(d, gates, before, hidden, j, values, c, h);
+  const hn::CappedTag<float, 1> one;
+  for (; j < hidden; ++j) lstm_lanes_kept(one, gates, before, hidden, j, values, c, h);
+}
 
 void lstm_loop(int64_t hidden, const float* gates, float* c, float* h) {
   const hn::ScalableTag<float> d;
@@ -40,8 +65,13 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(lstm_loop);
+HWY_EXPORT(lstm_keeping_loop);
 
 void lstm_cell_plain(int64_t hidden, const float* gates, float* c, float* h) { HWY_DYNAMIC_DISPATCH(lstm_loop)(hidden, gates, c, h); }
+
+void lstm_cell_keeping(int64_t hidden, const float* gates, const float* before, float* values, float* c, float* h) {
+  HWY_DYNAMIC_DISPATCH(lstm_keeping_loop)(hidden, gates, before, values, c, h);
+}
 
 void activate_gate(const RnnParams& params, const RnnActivation& activation, float* values, int64_t n) {
   if (params.clip > 0) unary_f32(Unary::clip, -params.clip, params.clip, values, values, n);
