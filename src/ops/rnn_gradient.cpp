@@ -1,5 +1,5 @@
-// Training of RNN, GRU and LSTM: the operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain, which keep what the steps made,
-// RNNGrad, GRUGrad and LSTMGrad, which read that, and the rules.
+// Training of RNN, GRU and LSTM: the operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain, which keep what the steps
+// made, RNNGrad, GRUGrad and LSTMGrad, which read that, and the rules.
 #include "kernels/rnn/rnn_gradient.h"
 
 #include <fmt/format.h>

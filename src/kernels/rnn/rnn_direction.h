@@ -119,6 +119,13 @@ struct RnnPlaces {
 template <typename T>
 void rnn_activate(const RnnParams& p, const RnnActivation& f, const T* x, T* y, int64_t n);
 
+/// Whether a direction is an LSTM of sigmoid, tanh and tanh with nothing else: the vectors' loops of cell.h have it whole.
+inline bool is_usual_lstm(const RnnParams& p, int direction, bool has_peepholes) {
+  const RnnActivation* f = p.activations[direction];
+  return p.kind == RnnKind::lstm && !has_peepholes && p.clip == 0 && !p.input_forget && f[0].function == Unary::sigmoid &&
+         f[1].function == Unary::tanh && f[2].function == Unary::tanh;
+}
+
 /// @throws Error(invalid_argument)
 void check_rnn_lengths(const RnnParams& p, const int32_t* lengths);
 

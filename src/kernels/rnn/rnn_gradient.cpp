@@ -1,7 +1,9 @@
 #include "kernels/rnn/rnn_gradient.h"
 
 #include <cmath>
+#include <type_traits>
 
+#include "kernels/rnn/cell.h"
 #include "kernels/rnn/rnn_direction.h"
 #include "kernels/scratch_slots.h"
 
@@ -82,6 +84,7 @@ struct BackwardDirection {
   const RnnExtents e;
   const RnnPlaces at;
   const RnnKept<const T*> kept;
+  bool is_usual;
   int max_threads;
   ThreadPool* pool;
   T *x_room, *z, *dx, *last, *dh, *dc, *work, *product_work;  // z has the gradients of the gates' arguments
@@ -93,6 +96,7 @@ struct BackwardDirection {
         e(params),
         at(params, operands.sequence_lengths, direction),
         kept(params, direction, operands.kept),
+        is_usual(is_usual_lstm(params, direction, operands.P != nullptr)),
         max_threads(threads),
         pool(tp) {
     const BackwardParts<T> parts(p, threads);
@@ -100,8 +104,7 @@ struct BackwardDirection {
     dc = memory + parts.dc, work = memory + parts.work, product_work = memory + parts.product;
     const T* weights = data.R + direction * e.gates * e.hidden;
     R = pack_b(weights, e.first, e.hidden, e.hidden, false, memory + parts.r);
-    if (p.kind == RnnKind::gru)
-      R_last = pack_b(weights + e.first * e.hidden, e.hidden, e.hidden, e.hidden, false, memory + parts.r_last);
+    if (p.kind == RnnKind::gru) R_last = pack_b(weights + e.first * e.hidden, e.hidden, e.hidden, e.hidden, false, memory + parts.r_last);
   }
 
   bool active(int64_t step, int64_t b) const { return at.active(step, b); }
@@ -197,6 +200,9 @@ struct BackwardDirection {
 
   void lstm_back(T* row, const T* post, const T* before, const T* after, T* d, T* dcell) const {
     const int64_t H = e.hidden;
+    if constexpr (std::is_same_v<T, float>) {
+      if (is_usual) return lstm_cell_gradient(H, post, before, after, d, dcell, row);
+    }
     T *squashed = work, *flow = work + H;
     rnn_activate(p, activation(2), after, squashed, H);
     for (int64_t j = 0; j < H; ++j) flow[j] = d[j] * post[H + j];
@@ -223,11 +229,20 @@ struct BackwardDirection {
       dp[j] += row[j] * before[j], dp[H + j] += row[H + j] * after[j], dp[2 * H + j] += row[2 * H + j] * before[j];
   }
 
+  void column_sums(int64_t n, const T* matrix, T* sums) const {
+    if constexpr (std::is_same_v<T, float>) return sum_columns(e.rows, n, matrix, sums);
+    std::fill_n(sums, n, T{0});
+    for (int64_t row = 0; row < e.rows; ++row)
+      for (int64_t j = 0; j < n; ++j) sums[j] += matrix[row * n + j];
+  }
+
   // Gradients of the weights and of X, from all steps at once.
   void finish() const {
     const int64_t H = e.hidden;
     const bool gru = p.kind == RnnKind::gru, apart = gru && p.linear_before_reset;
-    if (data.dW) multiply(RnnProduct::columns(e.gates, e.input, e.rows, e.gates, e.input), z, at.inputs(data.X, x_room), data.dW + at.direction * e.gates * e.input);
+    if (data.dW)
+      multiply(RnnProduct::columns(e.gates, e.input, e.rows, e.gates, e.input), z, at.inputs(data.X, x_room),
+               data.dW + at.direction * e.gates * e.input);
     if (data.dR) {
       T* dR = data.dR + at.direction * e.gates * H;
       multiply(RnnProduct::columns(e.first, H, e.rows, e.gates, H), z, kept.h, dR);
@@ -236,15 +251,11 @@ struct BackwardDirection {
     }
     if (data.dB) {
       T *input = data.dB + 2 * at.direction * e.gates, *recurrent = input + e.gates;
-      std::fill_n(input, 2 * e.gates, T{0});
-      for (int64_t row = 0; row < e.rows; ++row)
-        for (int64_t j = 0; j < e.gates; ++j) input[j] += z[row * e.gates + j];
+      column_sums(e.gates, z, input);
       std::copy_n(input, apart ? e.first : e.gates, recurrent);
-      for (int64_t row = 0; apart && row < e.rows; ++row)
-        for (int64_t j = 0; j < H; ++j) recurrent[e.first + j] += last[row * H + j];
+      if (apart) column_sums(H, last, recurrent + e.first);
     }
-    if (data.dX)
-      multiply(RnnProduct::rows(e.rows, e.input, e.gates, false), z, data.W + at.direction * e.gates * e.input, dx);
+    if (data.dX) multiply(RnnProduct::rows(e.rows, e.input, e.gates, false), z, data.W + at.direction * e.gates * e.input, dx);
   }
 };
 

@@ -36,11 +36,12 @@ bool follows_from_value(const RnnActivation& f) { return f.function == Unary::si
 /// Where the parts of a direction's scratch begin, in elements.
 template <typename T>
 struct KeepingParts : RnnBlock {
-  int64_t x, z, r, r_last, product;
+  int64_t x, z, bias, r, r_last, product;
   KeepingParts(const RnnParams& p, int max_threads) {
     const RnnExtents e(p);
     x = take(e.rows * e.input);
     z = take(rnn_keeps_arguments(p) ? 0 : e.rows * e.gates);
+    bias = take(e.gates);
     r = take(packed_b_size<T>(e.hidden, e.first));
     r_last = take(p.kind == RnnKind::gru ? packed_b_size<T>(e.hidden, e.hidden) : 0);
     const size_t bytes = gemm_scratch_bytes<T>(RnnProduct::rows(e.rows, e.gates, e.input, true).shape, max_threads);
@@ -55,6 +56,7 @@ struct KeepingDirection {
   const RnnExtents e;
   const RnnPlaces at;
   const RnnKept<T*> kept;
+  bool is_usual;
   ThreadPool* pool;
   T* z;
   PackedB<T> R, R_last;
@@ -65,17 +67,18 @@ struct KeepingDirection {
         e(params),
         at(params, operands.sequence_lengths, direction),
         kept(params, direction, operands.kept),
+        is_usual(is_usual_lstm(params, direction, operands.P != nullptr)),
         pool(tp) {
     const KeepingParts<T> parts(p, max_threads);
     z = kept.arguments ? kept.arguments : memory + parts.z;
     const T* weights = data.R + direction * e.gates * e.hidden;
     R = pack_b(weights, e.hidden, e.first, e.hidden, true, memory + parts.r);
-    if (p.kind == RnnKind::gru)
-      R_last = pack_b(weights + e.first * e.hidden, e.hidden, e.hidden, e.hidden, true, memory + parts.r_last);
+    if (p.kind == RnnKind::gru) R_last = pack_b(weights + e.first * e.hidden, e.hidden, e.hidden, e.hidden, true, memory + parts.r_last);
     const T* x = at.inputs(data.X, memory + parts.x);
-    gemm_batched<T>(RnnProduct::rows(e.rows, e.gates, e.input, true).shape, {}, x, data.W + direction * e.gates * e.input, z, {},
+    Epilogue<T> add;
+    if (data.B) add.bias = sum_biases(memory + parts.bias);
+    gemm_batched<T>(RnnProduct::rows(e.rows, e.gates, e.input, true).shape, {}, x, data.W + direction * e.gates * e.input, z, add,
                     memory + parts.product, max_threads, pool);
-    if (data.B) add_bias();
   }
 
   const T* bias(bool recurrent) const { return data.B + (2 * at.direction + (recurrent ? 1 : 0)) * e.gates; }
@@ -121,15 +124,12 @@ struct KeepingDirection {
     }
   }
 
-  void add_bias() const {
+  const T* sum_biases(T* to) const {
     const T *input = bias(false), *recurrent = bias(true);
     // The reset gate multiplies the candidate's recurrent bias if it comes after the product.
     const int64_t both = p.kind == RnnKind::gru && p.linear_before_reset ? e.first : e.gates;
-    for (int64_t row = 0; row < e.rows; ++row) {
-      T* to = z + row * e.gates;
-      for (int64_t j = 0; j < e.gates; ++j) to[j] += input[j];
-      for (int64_t j = 0; j < both; ++j) to[j] += recurrent[j];
-    }
+    for (int64_t j = 0; j < e.gates; ++j) to[j] = j < both ? input[j] + recurrent[j] : input[j];
+    return to;
   }
 
   // The first two gates, and the candidate's product: of the state times the reset gate, or to be multiplied by it.
@@ -157,11 +157,8 @@ struct KeepingDirection {
   // Gates in the order i, o, f, c; peepholes i, o, f.
   void lstm_cell(T* pre, T* post, const T* before, T* after, T* state) const {
     const int64_t H = e.hidden;
-    const RnnActivation* f = p.activations[at.direction];
     if constexpr (std::is_same_v<T, float>) {
-      if (!data.P && p.clip == 0 && !p.input_forget && f[0].function == Unary::sigmoid && f[1].function == Unary::tanh &&
-          f[2].function == Unary::tanh)
-        return lstm_cell_keeping(H, pre, before, post, after, state);
+      if (is_usual) return lstm_cell_keeping(H, pre, before, post, after, state);
     }
     for (int64_t j = 0; data.P && j < H; ++j) pre[j] += peephole(0)[j] * before[j], pre[2 * H + j] += peephole(2)[j] * before[j];
     activate(0, pre, post, H);
