@@ -20,8 +20,8 @@ using enum RnnInput;
 
 // The node's operands, then what its forward pass kept and the gradients of its outputs.
 constexpr int kRnnOperands = 8, kKeptInput = 8, kDY = 9, kDYh = 10, kDYc = 11;
-// Gradients come in this order.
-constexpr int kGradientOf[] = {kX, kW, kR, kB, kInitialH, kInitialC, kP};
+// Gradients come in this order; that of X is left out where nobody asks for it.
+constexpr int kGradientOf[] = {kW, kR, kB, kInitialH, kInitialC, kP, kX};
 constexpr int kRnnGradients = 7;
 
 // Of the attributes alone: extents are 1.
@@ -102,10 +102,10 @@ using LstmKeepingKernel = RecurrentKeeping<T, RnnKind::lstm>;
 template <typename T, RnnKind kKind>
 struct RecurrentGrad {
   RnnParams params;
-  int max_threads;
+  int max_threads, num_gradients;
 
   static RecurrentGrad bind(BindContext& c) {
-    RecurrentGrad k{bind_recurrent(c, kKind), c.max_threads()};
+    RecurrentGrad k{bind_recurrent(c, kKind), c.max_threads(), c.has_output(kRnnGradients - 1) ? kRnnGradients : kRnnGradients - 1};
     const RnnParams& p = k.params;
     const int64_t directions = p.num_directions(), state = directions * p.batch * p.hidden;
     check_operand(c, kKeptInput, directions * (p.steps + 1) * p.batch * kernels::rnn_kept_columns(p), "elements of what was kept");
@@ -120,8 +120,8 @@ struct RecurrentGrad {
     d.X = c.in<T>(kX), d.W = c.in<T>(kW), d.R = c.in<T>(kR), d.P = c.in<T>(kP), d.kept = c.in<T>(kKeptInput);
     d.sequence_lengths = c.in<int32_t>(kSequenceLens);
     d.dY = c.in<T>(kDY), d.dY_h = c.in<T>(kDYh), d.dY_c = c.in<T>(kDYc);
-    T** const gradients[] = {&d.dX, &d.dW, &d.dR, &d.dB, &d.dinitial_h, &d.dinitial_c, &d.dP};
-    for (int i = 0; i < kRnnGradients; ++i) *gradients[i] = c.in<void>(kGradientOf[i]) ? c.out<T>(i) : nullptr;
+    T** const gradients[] = {&d.dW, &d.dR, &d.dB, &d.dinitial_h, &d.dinitial_c, &d.dP, &d.dX};
+    for (int i = 0; i < num_gradients; ++i) *gradients[i] = c.in<void>(kGradientOf[i]) ? c.out<T>(i) : nullptr;
     kernels::rnn_gradient(params, d, c.scratch<void>(), max_threads, c.pool());
   }
 };
@@ -178,7 +178,7 @@ OpDef recurrent_grad(std::string_view name, std::vector<KernelDef> kernels) {
   OpDef op = recurrent_training(name, std::move(kernels));
   op.inputs.push_back({"kept", kRecurrentTypes, "T"});
   for (std::string_view gradient : {"dY", "dY_h", "dY_c"}) op.inputs.push_back(maybe(gradient));
-  op.outputs = {maybe("dX"), maybe("dW"), maybe("dR"), maybe("dB"), maybe("dinitial_h"), maybe("dinitial_c"), maybe("dP")};
+  op.outputs = {maybe("dW"), maybe("dR"), maybe("dB"), maybe("dinitial_h"), maybe("dinitial_c"), maybe("dP"), maybe("dX")};
   op.infer = infer_rnn_grad;
   op.cost = recurrent_cost<4>;
   return op;
@@ -216,9 +216,9 @@ Result recurrent(GradientContext& g, RnnKind kind, std::string_view keeping, std
   inputs.push_back(kept_of(g, keeping));
   for (size_t i = 0; i < 3; ++i) inputs.push_back(g.grad_output(i));
   while (inputs.back() == kNoValue) inputs.pop_back();
-  const std::vector<ValueId> made = g.op_n(name, std::move(inputs), kRnnGradients, attributes, "treadle");
+  const std::vector<ValueId> made = g.op_n(name, std::move(inputs), g.wants(kX) ? kRnnGradients : kRnnGradients - 1, attributes, "treadle");
   Result result(kRnnOperands, kNoValue);
-  for (size_t i = 0; i < kRnnGradients; ++i) result[static_cast<size_t>(kGradientOf[i])] = made[i];
+  for (size_t i = 0; i < made.size(); ++i) result[static_cast<size_t>(kGradientOf[i])] = made[i];
   return result;
 }
 
