@@ -40,6 +40,9 @@ namespace gradients {
 
 using Result = std::vector<ValueId>;
 
+/// The gradients of X, scale and bias (kNoValue if there is none) by one node `op`; empty unless scale has an element for each of a row.
+Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);
+
 // Arithmetic and functions of one tensor.
 Result add(GradientContext& g);
 Result sub(GradientContext& g);

@@ -77,6 +77,7 @@ std::vector<OpDef> reduce_ops();
 std::vector<OpDef> reshape_ops();
 std::vector<OpDef> resize_ops();
 std::vector<OpDef> rnn_gradient_ops();
+std::vector<OpDef> row_gradient_ops();
 std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
 std::vector<OpDef> rotary_embedding_ops();
@@ -170,6 +171,7 @@ inline constexpr Family kFamilies[] = {
     reshape_ops,
     resize_ops,
     rnn_gradient_ops,
+    row_gradient_ops,
     rnn_ops,
     roi_ops,
     rotary_embedding_ops,

@@ -101,6 +101,9 @@ Result batch_normalization(GradientContext& g) {
 // have the slopes 1 / n and -xhat / (n std^2).
 Result layer_normalization(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
+  Result result = norm_of_rows(g, "LayerNormalizationGrad", dy, x, scale, bias);
+  const bool shows_statistics = g.grad_output(1) != kNoValue || g.grad_output(2) != kNoValue;
+  if (!result.empty() && !shows_statistics) return narrowed(g, std::move(result));
   const int rank = rank_of(g, x);
   std::vector<int64_t> axes;
   for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
@@ -109,13 +112,14 @@ Result layer_normalization(GradientContext& g) {
   const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
   const ValueId deviation = g.op("Sqrt", {g.add(mean(g.mul(centred, centred)), epsilon)});
   const ValueId normalised = g.div(centred, deviation);
-  Result result(3, kNoValue);
-  if (dy != kNoValue) {
+  if (result.empty() && dy != kNoValue) {
+    result.resize(3, kNoValue);
     const ValueId d = g.mul(dy, scale);
     result[0] = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalised, mean(g.mul(d, normalised)))), deviation);
     result[1] = g.unbroadcast(g.mul(dy, normalised), scale);
     if (bias != kNoValue) result[2] = g.unbroadcast(dy, bias);
   }
+  result.resize(3, kNoValue);
   for (size_t i : {1, 2}) {
     ValueId flow = g.grad_output(i);
     if (flow == kNoValue) continue;

@@ -48,6 +48,7 @@ Result group_normalization(GradientContext& g) { return normalize_groups(g, g.at
 // With n = x / rms of a row and d = dy scale: dx = (d - n mean(d n)) / rms
 Result rms_normalization(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
+  if (Result whole = norm_of_rows(g, "RMSNormalizationGrad", dy, x, scale, kNoValue); !whole.empty()) return narrowed(g, std::move(whole));
   const int rank = rank_of(g, x);
   std::vector<int64_t> axes;
   for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);

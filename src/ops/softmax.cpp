@@ -104,13 +104,6 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
 
 namespace gradients {
 
-// dx = y (dy - sum(y dy)). Uses y only, so x need not live until the backward pass.
-Result softmax(GradientContext& g) {
-  const ValueId y = g.output(0), dy = g.grad_output(0);
-  const ValueId dot = g.reduce_sum(g.mul(y, dy), {g.attributes().get_int("axis", -1)}, /*keepdims=*/true);
-  return {g.mul(y, g.sub(dy, dot))};
-}
-
 // dx = dy - exp(y) sum(dy)
 Result log_softmax(GradientContext& g) {
   const ValueId y = g.output(0), dy = g.grad_output(0);
