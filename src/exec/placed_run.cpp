@@ -462,7 +462,8 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {}, "keep");
   // An output of a node that is bound in the run gets its memory here, not from the frame.
-  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined()) frame_.state().put(to.slot, target);
+  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined())
+    frame_.state().put(to.slot, target);
 }
 
 }  // namespace treadle::exec

@@ -127,7 +127,8 @@ Cost blocked_matmul_cost(const ShapeContext& c) {
           c.size_bytes(kActivations) + c.size_bytes(kCodes) + c.size_bytes(kScales) + 4 * outputs};
 }
 
-// Codes of 4 bits, and blocks, exist since opset 21. That activations may be rounded to 8 bits is lost: the file's product is the exact one.
+// Codes of 4 bits, and blocks, exist since opset 21. That activations may be rounded to 8 bits is lost: the file's product is the exact
+// one.
 void write_blocked_matmul(FunctionBody& b) {
   const int64_t inner = b.attributes().get_int("axis", 0), block = b.attributes().get_int("block_size", 0);
   std::string weights = b.op("DequantizeLinear", {b.in(kCodes), b.in(kScales), b.in(kZeros)},
