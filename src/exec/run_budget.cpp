@@ -19,8 +19,6 @@ const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, size_t buffer, int32
   return nullptr;
 }
 
-size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
-
 }  // namespace
 
 RunBudget::RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control)

@@ -15,8 +15,6 @@ namespace {
 
 using IsLent = std::function<bool(size_t input)>;
 
-size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
-
 constexpr size_t kTooMuch = size_t{1} << 50;  // sums of such do not overflow, and no machine has so much
 
 /// Of a value, or of several: what they have at least, and at the most.

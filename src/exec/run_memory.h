@@ -1,12 +1,17 @@
 // What a run takes beside its arena and the outputs that it makes room for when it begins.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 
+#include "core/checked.h"
 #include "exec/frame.h"
 
 namespace treadle::exec {
+
+/// What an allocation of so many bytes takes from a limit.
+inline size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
 
 /// At the node with the most. Counted are bodies of If, Loop and Scan (their arenas, what they hand over, copies of what they are given,
 /// and slices until they are stacked), and values whose sizes come out in the run. Not counted: scratch of nodes bound in the run, elements

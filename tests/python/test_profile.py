@@ -75,7 +75,9 @@ def test_parts_of_a_run_sum_to_it(conv_profile):
     assert math.isclose(sum(part["share"] for part in data["where"]), 1, abs_tol=1e-4)
     kernels = {"compute", "memory", "moves", "unknown", "other_numbers", "control_flow"}
     nodes = sum(node["mean_ms"] for node in data["nodes"])
-    assert math.isclose(sum(p["ms"] for p in data["where"] if p["id"] in kernels), nodes, rel_tol=1e-3, abs_tol=1e-5)
+    computing = sum(p["ms"] for p in data["where"] if p["id"] in kernels)
+    recording = sum(p["ms"] for p in data["where"] if p["id"] == "profiler")  # a part of it lies within nodes
+    assert computing <= nodes + 1e-5 and nodes <= computing + recording + 1e-5
     assert math.isclose(sum(op["ms"] for op in data["operators"]), nodes, rel_tol=1e-3, abs_tol=1e-5)
     # Every node waits for the one before it.
     path = data["critical_path"]

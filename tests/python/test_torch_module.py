@@ -543,9 +543,10 @@ def test_other_tracers_see_the_module_itself():
 def test_threads_share_a_module():
     ours, theirs = pair(mlp)
     batches = [torch.randn(2 + i, 4) for i in range(4)]
+    parameters = list(ours.parameters())  # while a call exports the module, others must not ask it for them
 
     def gradient(x):
-        return torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
+        return torch.autograd.grad(ours(x).square().sum(), parameters)
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(gradient, batches * 5))
