@@ -34,7 +34,7 @@ OrtValue from_shape(const std::vector<int64_t>& shape, nb::handle element_type, 
   return {Tensor(dtype_from_python(element_type), Shape(shape))};
 }
 
-nb::list shape_of(const OrtValue& self) {
+nb::list shape_in_python(const OrtValue& self) {
   const Shape& shape = self.datum.kind() == Datum::Kind::sparse_tensor ? self.datum.sparse_tensor().dense_shape : tensor_of(self).shape();
   nb::list list;
   for (int64_t extent : shape) list.append(extent);
@@ -131,7 +131,7 @@ void register_ort_value(nb::module_& module) {
       .def("device_name", [](const OrtValue&) { return "cpu"; })
       .def("_get_c_value", [](nb::object self) { return self; })
       .def_prop_ro("_ortvalue", [](nb::object self) { return self; })
-      .def("shape", &shape_of, nb::sig("def shape(self) -> list[int]"))
+      .def("shape", &shape_in_python, nb::sig("def shape(self) -> list[int]"))
       .def("data_type", [](const OrtValue& self) { return onnx_type_text(self.datum); })
       .def("element_type", &element_type, "The number of the elements' type in ONNX.")
       .def("tensor_size_in_bytes", [](const OrtValue& self) { return tensor_of(self).size_bytes(); })
