@@ -5,15 +5,20 @@
 #include <malloc.h>
 #endif
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <mutex>
 #include <utility>
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/cpu_info.h"
 #include "core/fork_mutex.h"
+#include "treadle/error.h"
 
 namespace treadle {
 namespace {
@@ -96,9 +101,39 @@ class HugePages final : public Allocator {
 
   // Huge pages start at multiples of their size, a mapping anywhere: what is too much before and behind goes back.
   void* allocate(size_t size_bytes, MemoryClass /*memory_class*/) override {
-    const size_t rounded = align_up(size_bytes, kPage), asked = rounded + kHugePage;
-    if (asked < size_bytes) return nullptr;
+    const size_t rounded = align_up(size_bytes, kPage);
+    if (rounded < size_bytes) return nullptr;
     if (void* kept = kept_.take(rounded)) return kept;
+    return map(rounded);
+  }
+  // Weights come and go while a session is made, which nobody asks for again: they would stand beside those that stay.
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
+    const size_t rounded = align_up(size_bytes, kPage);
+    const bool comes_again = memory_class == MemoryClass::activations || memory_class == MemoryClass::scratch;
+    if (!comes_again || !kept_.keep(data, rounded)) ::munmap(data, rounded);
+  }
+  // Where a block of another size is then, with the same content; null if the system has no room.
+  void* resize(void* data, size_t old_bytes, size_t new_bytes) noexcept {
+    const size_t before = align_up(old_bytes, kPage), rounded = align_up(new_bytes, kPage);
+    if (rounded < new_bytes) return nullptr;
+    if (rounded <= before) {
+      if (rounded < before) ::munmap(static_cast<std::byte*>(data) + rounded, before - rounded);
+      return data;
+    }
+    if (::mremap(data, before, rounded, 0) != MAP_FAILED) return data;
+    if (errno == EFAULT) return nullptr;  // a block that was joined of several mappings does not move
+    void* larger = map(rounded);
+    if (!larger) return nullptr;
+    // Where this fails all the same, the target may have been unmapped, and may be another thread's by now: it is left as it is. It has no
+    // pages.
+    return ::mremap(data, before, rounded, MREMAP_MAYMOVE | MREMAP_FIXED, larger) == MAP_FAILED ? nullptr : larger;
+  }
+  void give_back() noexcept { kept_.give_back_all(); }
+
+ private:
+  static void* map(size_t rounded) noexcept {
+    const size_t asked = rounded + kHugePage;
+    if (asked < rounded) return nullptr;
     void* mapped = ::mmap(nullptr, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return nullptr;
     auto* begin = static_cast<std::byte*>(mapped);
@@ -109,15 +144,7 @@ class HugePages final : public Allocator {
     ::madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without huge pages small ones do
     return data;
   }
-  // Weights come and go while a session is made, which nobody asks for again: they would stand beside those that stay.
-  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
-    const size_t rounded = align_up(size_bytes, kPage);
-    const bool comes_again = memory_class == MemoryClass::activations || memory_class == MemoryClass::scratch;
-    if (!comes_again || !kept_.keep(data, rounded)) ::munmap(data, rounded);
-  }
-  void give_back() noexcept { kept_.give_back_all(); }
 
- private:
   KeptBlocks kept_;
 };
 
@@ -134,6 +161,51 @@ std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
   const AllocationContext own{huge_pages(), around ? around->account : nullptr};
   AllocationScope scope(&own, AllocationScope::current_class());
   return Storage::allocate(size_bytes);
+}
+
+LargeBlock::LargeBlock(size_t size_bytes) : size_bytes_(size_bytes) {
+  const AllocationContext* around = AllocationScope::current();
+  if (size_bytes < kPage || size_bytes > SIZE_MAX - kPage || (around && around->allocator)) {
+    storage_ = allocate_large(size_bytes);
+    data_ = storage_->data();
+    return;
+  }
+  const size_t limit = cpu_info().memory_limit_bytes;
+  const auto refuse = [&] {
+    throw Error(ErrorCode::resource_exhausted, fmt::format("cannot allocate {} bytes{}", size_bytes,
+                                                           limit > 0 ? fmt::format("; the machine or its cgroup allows {}", limit) : ""));
+  };
+  if (limit > 0 && size_bytes > limit) refuse();
+  class_ = AllocationScope::current_class();
+  if (around && around->account) around->account->charge(class_, charged());
+  data_ = static_cast<std::byte*>(huge_pages()->allocate(size_bytes, class_));
+  if (around) account_ = around->account;
+  if (!data_) {
+    if (account_) account_->discharge(class_, charged());
+    refuse();
+  }
+  if (around) AllocationScope::count_allocation(charged());
+}
+
+LargeBlock::~LargeBlock() {
+  if (storage_) return;
+  huge_pages()->free(data_, size_bytes_, class_);
+  if (account_) account_->discharge(class_, charged());
+}
+
+size_t LargeBlock::charged() const noexcept { return align_up(size_bytes_, Storage::kAlignment); }
+
+bool LargeBlock::resize(size_t size_bytes) noexcept {
+  if (!can_resize() || size_bytes == 0) return false;
+  const size_t before = charged(), after = align_up(size_bytes, Storage::kAlignment);
+  if (account_ && after > before && !account_->try_charge(class_, after - before)) return false;
+  void* moved = huge_pages()->resize(data_, size_bytes_, size_bytes);
+  if (account_ && moved && after < before) account_->discharge(class_, before - after);
+  if (account_ && !moved && after > before) account_->discharge(class_, after - before);
+  if (!moved) return false;
+  data_ = static_cast<std::byte*>(moved);
+  size_bytes_ = size_bytes;
+  return true;
 }
 
 void give_back_kept_memory() { huge_pages()->give_back(); }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "treadle/allocator.h"
 #include "treadle/tensor.h"
 
 namespace treadle {
@@ -14,6 +15,33 @@ namespace treadle {
 /// scope has an allocator of its own, that one is asked.
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_large(size_t size_bytes);
+
+/// A block of the same kind for one owner, who may make it larger or smaller while it keeps what is in it.
+class LargeBlock {
+ public:
+  /// @throws Error(resource_exhausted)
+  explicit LargeBlock(size_t size_bytes);
+  ~LargeBlock();
+  LargeBlock(const LargeBlock&) = delete;
+  LargeBlock& operator=(const LargeBlock&) = delete;
+
+  std::byte* data() const noexcept { return data_; }
+  size_t size_bytes() const noexcept { return size_bytes_; }
+  /// From 64 KB on, unless the scope in which it was made has an allocator of its own.
+  bool can_resize() const noexcept { return !storage_; }
+  /// Nothing is copied: pages change their place, or go back to the system. Data lies elsewhere then.
+  /// @return false, and nothing has changed, if an account's limit or the system leaves no room, or if it cannot be resized at all.
+  bool resize(size_t size_bytes) noexcept;
+
+ private:
+  size_t charged() const noexcept;
+
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+  std::shared_ptr<Storage> storage_;        // what cannot be resized; null: pages of its own, which
+  std::shared_ptr<MemoryAccount> account_;  // is charged for, if there is one
+  MemoryClass class_ = MemoryClass::other;
+};
 
 /// Gives what allocate_large() keeps for the next who asks back to the system.
 void give_back_kept_memory();

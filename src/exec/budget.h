@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,13 +83,15 @@ class MemoryPass {
   /// @param later_bytes  that the run will take when its nodes ask for them: runs that are let in after it leave it so many.
   /// @throws Error(resource_exhausted) if there is nobody to wait for; what ends the run meanwhile.
   virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const RunControl& control) = 0;
+  /// The same for a run that can go on as it is: nothing if there is no room at the moment.
+  virtual std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) = 0;
   /// @throws Error(resource_exhausted) that says the least limit that this run could keep.
   [[noreturn]] virtual void refuse(size_t arena_bytes, size_t output_bytes, const RunMemory& beside) const = 0;
   /// Changes with the limit.
   virtual uint64_t generation() const = 0;
   /// Folder for spilled values.
   virtual std::string spill_folder() const = 0;
-  /// So many bytes went to a file or came back, in that time.
+  /// So many bytes went to a file, came back, or changed their place in memory, in that time.
   virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
 };
 

@@ -6,6 +6,7 @@
 #include "exec/budget.h"
 #include "exec/run_instruction.h"
 #include "exec/run_memory.h"
+#include "memory/relocate.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
 #include "treadle/error.h"
@@ -99,7 +100,7 @@ std::unique_lock<std::mutex> RunBudget::make_room() {
 }
 
 void RunBudget::move_values(size_t step) {
-  const bool switched = is_outdated() && follow_limit(static_cast<int32_t>(step));
+  if (is_outdated()) follow_limit(static_cast<int32_t>(step));
   if (!state_.budget() || moved_before_ == step) return;
   moved_before_ = step;
   const BudgetedPlan& plan = *state_.budget();
@@ -108,10 +109,7 @@ void RunBudget::move_values(size_t step) {
     const auto buffer = static_cast<size_t>(move.buffer);
     const size_t size = state_.binding().buffer_sizes()[buffer];
     switch (move.kind) {
-      case BudgetedPlan::Kind::spill:
-        if (!switched)  // else everything is in the file already
-          write_out(plan.file_offsets[buffer], move.offset, size);
-        break;
+      case BudgetedPlan::Kind::spill: write_out(plan.file_offsets[buffer], move.offset, size); break;
       case BudgetedPlan::Kind::load: read_back(plan.file_offsets[buffer], move.offset, size); break;
       case BudgetedPlan::Kind::recompute: recompute(plan, move.first_replay, move.num_replays); break;
     }
@@ -154,9 +152,8 @@ bool RunBudget::is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step)
   return alive && state_.binding().buffer_sizes()[buffer] > 0;
 }
 
-// True between two stays, if the value is to be made anew.
+// True if the value, which is away at the step, will be made anew, or could have been: nobody has written it to the file.
 bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step) {
-  if (stay_at(plan, buffer, step - 1)) return false;  // it leaves now, or stays
   int32_t left = -1;
   for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
     if (stay.last < step) left = std::max(left, stay.last);
@@ -164,41 +161,114 @@ bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, size_t buffer, in
   return std::find(drops.begin(), drops.end(), left) != drops.end();
 }
 
-// The limit is another one: everything that is still needed goes through the file into an arena of the new plan. A value that is to be made
-// anew is nowhere at the moment; then the run goes on as it is until the next node.
-// @return whether the plan changed.
-bool RunBudget::follow_limit(int32_t step) {
-  const auto before = state_.budget();
-  const Binding& binding = state_.binding();
-  std::vector<size_t> places(state_.program().num_buffers()), needed;
-  for (size_t b = 0; b < places.size(); ++b) {
-    places[b] = state_.place_of(b);
-    if (!is_needed(before.get(), b, step)) continue;
-    if (before && is_away_without_copy(*before, b, step)) return false;
-    needed.push_back(b);
+// Where everything is that is needed at the step or later.
+// @return false if a value is nowhere at the moment, because it is to be made anew.
+bool RunBudget::find_kept(int32_t step, std::vector<Kept>& kept) const {
+  const BudgetedPlan* plan = state_.budget().get();
+  const bool moved = moved_before_ == static_cast<size_t>(step);  // the plan's moves before the step have been done
+  for (size_t b = 0; b < state_.program().num_buffers(); ++b) {
+    if (!is_needed(plan, b, step)) continue;
+    const bool stays = !plan || stay_at(*plan, b, moved ? step : step - 1);
+    if (!stays && is_away_without_copy(*plan, b, step)) return false;
+    kept.push_back({b, stays ? state_.place_of(b) : RunState::kAway});
   }
-  choose(/*begins=*/false);
-  const auto after = state_.budget();
-  if (before == after) return false;
-  const BudgetedPlan& any_plan = after ? *after : *before;  // of the file
-  for (size_t b : needed)
-    if (places[b] != RunState::kAway && (!before || stay_at(*before, b, step - 1)))
-      write_out(any_plan.file_offsets[b], places[b], binding.buffer_sizes()[b]);
-  state_.drop_arena();
-  {
-    auto room = wait_for_room(/*begins=*/false, [&] { return control_.pass->admit(state_.needed_arena_bytes(), 0, control_); });
-    state_.place(/*exact=*/capped_);
-  }
-  for (size_t b : needed) {
-    if (state_.budget()) {
-      const BudgetedPlan::Stay* stay = stay_at(*state_.budget(), b, step);
-      state_.set_place(b, stay ? stay->offset : RunState::kAway);
-      if (!stay) continue;  // comes back when the plan says so
-    }
-    read_back(any_plan.file_offsets[b], state_.place_of(b), binding.buffer_sizes()[b]);
-  }
-  moved_before_ = kNeverMoved;
   return true;
 }
+
+// The limit is another one: what is still needed takes the places of the new plan. That costs a copy in memory at most, and of what has no
+// place there one to the file. The arena grows only where there is room at once and it pays, as the run can go on in it as it is; nor does
+// anything change while a value that is to be made anew is nowhere.
+void RunBudget::follow_limit(int32_t step) {
+  const auto before = state_.budget();
+  std::vector<Kept> kept;
+  if (!find_kept(step, kept)) return;
+  choose(/*begins=*/false);
+  if (before == state_.budget()) return;
+  const auto any_plan = state_.budget() ? state_.budget() : before;
+  aim(step, kept);
+  if (is_better_left(kept, before.get(), step) || !make_arena_hold(kept, *any_plan)) {
+    state_.set_budget(before);
+    for (const Kept& value : kept)
+      if (before) state_.set_place(value.buffer, value.from);
+    return state_.place(/*exact=*/false);
+  }
+  aim(step, kept);  // the limit may have changed again while the run waited for room
+  arrange(kept, *any_plan);
+  for (const Kept& value : kept)
+    if (state_.budget()) state_.set_place(value.buffer, value.to);
+  moved_before_ = static_cast<size_t>(step);
+}
+
+// Where the values lie at the step by the plan that is chosen.
+void RunBudget::aim(int32_t step, std::vector<Kept>& kept) const {
+  const BudgetedPlan* plan = state_.budget().get();
+  for (Kept& value : kept) {
+    const BudgetedPlan::Stay* stay = plan ? stay_at(*plan, value.buffer, step) : nullptr;
+    value.to = !plan ? state_.place_of(value.buffer) : stay ? stay->offset : RunState::kAway;
+    value.is_wanted = value.to != RunState::kAway || !is_away_without_copy(*plan, value.buffer, step);
+  }
+}
+
+// In an arena that the new limit holds as well: what the plan has yet to move is less than what another one would have to move now.
+bool RunBudget::is_better_left(const std::vector<Kept>& kept, const BudgetedPlan* before, int32_t step) const {
+  if (!before || state_.needed_arena_bytes() < state_.arena_bytes()) return false;
+  const auto sizes = state_.binding().buffer_sizes();
+  size_t to_move = 0, left = 0;
+  for (const Kept& value : kept)
+    if (value.from != value.to) to_move += size_of(value);
+  for (size_t m = before->first_move[static_cast<size_t>(step)]; m < before->moves.size(); ++m)
+    left += sizes[static_cast<size_t>(before->moves[m].buffer)];
+  return left <= to_move;
+}
+
+// Room for old and new places. Of an arena that cannot be resized, what it holds goes to the file.
+// @return false if there is none for a larger one.
+bool RunBudget::make_arena_hold(std::vector<Kept>& kept, const BudgetedPlan& any_plan) {
+  const size_t needed = state_.needed_arena_bytes(), held = state_.arena_bytes();
+  if (state_.can_resize_arena()) {
+    if (needed <= held) return true;
+    const auto room = control_.pass->admit_now(needed - held);
+    return room && state_.resize_arena(needed);
+  }
+  for (Kept& value : kept) {
+    if (value.from == RunState::kAway) continue;
+    write_out(any_plan.file_offsets[value.buffer], value.from, size_of(value));
+    value.from = RunState::kAway;
+  }
+  state_.drop_arena();
+  const auto room = wait_for_room(/*begins=*/false, [&] { return control_.pass->admit(state_.needed_arena_bytes(), 0, control_); });
+  state_.place(/*exact=*/capped_);
+  return true;
+}
+
+// From the old places to the new ones, in an arena that has both.
+void RunBudget::arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_plan) {
+  std::vector<memory::Relocation> moves;
+  std::vector<size_t> file_offsets;
+  size_t bytes = 0;
+  for (const Kept& value : kept) {
+    const size_t in_file = any_plan.file_offsets[value.buffer];
+    if (value.from == RunState::kAway) continue;
+    if (value.to == RunState::kAway) {
+      if (value.is_wanted) write_out(in_file, value.from, size_of(value));
+      continue;
+    }
+    moves.push_back({value.from, value.to, size_of(value)});
+    file_offsets.push_back(in_file);
+    if (value.from != value.to) bytes += size_of(value);
+  }
+  const uint64_t start = sharing::now_ns();
+  memory::relocate(state_.arena(), state_.arena_bytes(), moves,
+                   {[&](size_t i, size_t offset) { write_out(file_offsets[i], offset, moves[i].size_bytes); },
+                    [&](size_t i, size_t offset) { read_back(file_offsets[i], offset, moves[i].size_bytes); }});
+  if (bytes > 0) control_.pass->moved(bytes, sharing::now_ns() - start);
+  for (const Kept& value : kept)
+    if (value.from == RunState::kAway && value.to != RunState::kAway)
+      read_back(any_plan.file_offsets[value.buffer], value.to, size_of(value));
+  if (state_.arena_bytes() > state_.needed_arena_bytes()) state_.resize_arena(state_.needed_arena_bytes());
+  state_.place(/*exact=*/false);
+}
+
+size_t RunBudget::size_of(const Kept& value) const { return state_.binding().buffer_sizes()[value.buffer]; }
 
 }  // namespace treadle::exec

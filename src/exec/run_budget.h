@@ -46,7 +46,19 @@ class RunBudget {
   template <typename Admit>
   std::unique_lock<std::mutex> wait_for_room(bool begins, Admit&& admit);
   std::unique_lock<std::mutex> make_room();
-  bool follow_limit(int32_t step);
+  /// A value that is needed when the limit changes.
+  struct Kept {
+    size_t buffer;
+    size_t from, to = 0;    ///< in the arena, or kAway: in the file
+    bool is_wanted = true;  ///< by the new plan, which otherwise makes it anew
+  };
+  size_t size_of(const Kept& value) const;
+  void follow_limit(int32_t step);
+  bool find_kept(int32_t step, std::vector<Kept>& kept) const;
+  void aim(int32_t step, std::vector<Kept>& kept) const;
+  bool is_better_left(const std::vector<Kept>& kept, const BudgetedPlan* before, int32_t step) const;
+  bool make_arena_hold(std::vector<Kept>& kept, const BudgetedPlan& any_plan);
+  void arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   bool is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const;
   static bool is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step);
   void recompute(const BudgetedPlan& plan, size_t first, size_t count);

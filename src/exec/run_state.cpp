@@ -6,7 +6,6 @@
 #include <functional>
 #include <utility>
 
-#include "core/large_memory.h"
 #include "core/thread_pool.h"
 #include "exec/budget.h"
 #include "exec/run_control.h"
@@ -137,6 +136,12 @@ void RunState::drop_arena() noexcept {
   generation_ = 0;
 }
 
+bool RunState::resize_arena(size_t size_bytes) noexcept {
+  if (!arena_->resize(size_bytes)) return false;
+  generation_ = 0;
+  return true;
+}
+
 void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
   if (plan != budget_) generation_ = 0;
   budget_ = std::move(plan);
@@ -150,7 +155,7 @@ void RunState::place(bool exact) {
   const size_t needed = needed_arena_bytes();
   if (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed)) {
     drop_arena();  // first, should the machine have no more
-    arena_ = allocate_large(needed);
+    arena_ = std::make_unique<LargeBlock>(needed);
   }
   const auto operands = program_.operands();
   const auto slots = program_.slots();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/large_memory.h"
 #include "exec/binding.h"
 #include "exec/program.h"
 #include "treadle/datum.h"
@@ -83,6 +84,10 @@ class RunState {
   size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   size_t needed_arena_bytes() const;
   void drop_arena() noexcept;
+  /// Whether the arena can have another size and keep what is in it.
+  bool can_resize_arena() const { return arena_ && arena_->can_resize(); }
+  /// All pointers into it are wrong then, until place(). @return false if there is no room; nothing has changed.
+  bool resize_arena(size_t size_bytes) noexcept;
 
   /// The plan that places follow, where a run keeps to a budget; null: the binding's offsets.
   const std::shared_ptr<const BudgetedPlan>& budget() const { return budget_; }
@@ -100,7 +105,7 @@ class RunState {
   std::shared_ptr<const Binding> binding_;
   std::vector<void*> pointers_;  // per operand
   std::vector<Datum> held_;      // per slot
-  std::shared_ptr<Storage> arena_;
+  std::unique_ptr<LargeBlock> arena_;
   uint64_t generation_ = 0;  // of the binding that the pointers were made for; 0: none
   std::shared_ptr<const BudgetedPlan> budget_;
   std::vector<size_t> places_;  // per buffer, of a run with a budget

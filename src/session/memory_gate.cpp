@@ -181,6 +181,24 @@ size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
   return capacity;
 }
 
+// An account that has no room for so many bytes, and what of it is taken; null: there is none. Under the queue's mutex.
+std::pair<const MemoryAccount*, size_t> MemoryGate::Pass::full_account(size_t bytes, size_t later_bytes) const {
+  const MemoryAccount* full = nullptr;
+  size_t used = 0;
+  gate_.visit_accounts([&](const MemoryAccount& account) {
+    const size_t limit = account.limit_bytes(), taken = account.bytes() + others_later_bytes(account) + later_bytes;
+    if (limit != 0 && (taken > limit || bytes > limit - taken)) full = &account, used = taken;
+  });
+  return {full, used};
+}
+
+std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t bytes) {
+  if (!gate_.limited()) return std::unique_lock<std::mutex>();
+  std::unique_lock lock(gate_.queue().mutex);
+  if (full_account(bytes, 0).first) return std::nullopt;
+  return lock;
+}
+
 std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) {
   constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
   MemoryQueue& queue = gate_.queue();
@@ -201,12 +219,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   arrive();
   bool trimmed = false;
   for (;;) {
-    const MemoryAccount* full = nullptr;
-    size_t used = 0;
-    gate_.visit_accounts([&](const MemoryAccount& account) {
-      const size_t limit = account.limit_bytes(), taken = account.bytes() + others_later_bytes(account) + later_bytes;
-      if (limit != 0 && (taken > limit || bytes > limit - taken)) full = &account, used = taken;
-    });
+    const auto [full, used] = full_account(bytes, later_bytes);
     if (!full) break;
     if (!trimmed) {
       queue.trim_all();

@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "core/fork_mutex.h"
 #include "exec/budget.h"
@@ -100,6 +102,7 @@ class MemoryGate {
     bool may_reorder() const override { return waits_; }
     size_t arena_capacity(size_t output_bytes) const override;
     std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) override;
+    std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) override;
     [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const override;
     uint64_t generation() const override;
     std::string spill_folder() const override { return gate_.spill_folder_; }
@@ -112,6 +115,7 @@ class MemoryGate {
     size_t later_bytes_ = 0;
 
     size_t others_later_bytes(const MemoryAccount& account) const;
+    std::pair<const MemoryAccount*, size_t> full_account(size_t bytes, size_t later_bytes) const;
   };
 
  private:

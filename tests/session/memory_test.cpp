@@ -380,6 +380,40 @@ TEST(SessionMemory, ARunFollowsALimitThatChangesUnderWay) {
   }
 }
 
+TEST(SessionMemory, AnArenaOfPagesFollowsALimitThatChangesUnderWay) {
+  for (size_t values : {5, 8, 11, 13, 40}) {
+    for (int at = 0; at < kLinks; at += 2) {
+      SessionOptions options = as_written();
+      options.memory_limit_bytes = 10 * kValueBytes;
+      Session session(there_and_back().model(), options);
+      set_fault(at, [&, limit = values * kValueBytes] { session.set_memory_limit(limit); });
+      EXPECT_EQ(run_for(session), truth()) << "from 10 to " << values << " values at node " << at;
+      set_fault(-1, {});
+      EXPECT_LE(session.memory_statistics().total.bytes, std::max<size_t>(values, 10) * kValueBytes);
+      EXPECT_EQ(run_for(session), truth()) << "the next run, with " << values << " values";
+    }
+  }
+}
+
+TEST(SessionMemory, ALimitThatLeavesRoomForWhatIsThereWritesNoFile) {
+  for (size_t values : {7, 9, 12}) {
+    SessionOptions options = as_written();
+    options.memory_limit_bytes = size_t{1} << 40;
+    options.spill_folder = "/nonexistent";
+    Session session(there_and_back().model(), options);
+    // At the node 5 before the end of those that are summed, so many values are alive and stay so until the sums have come to them.
+    set_fault(3, [&, limit = values * kValueBytes] { session.set_memory_limit(limit); });
+    try {
+      EXPECT_EQ(run_for(session), truth());
+      EXPECT_GE(values, size_t{12});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::io_error) << error.what();
+      EXPECT_LT(values, size_t{12}) << error.what();
+    }
+    set_fault(-1, {});
+  }
+}
+
 // Six branches of three nodes each, from one value to one sum.
 ModelBuilder six_branches() {
   register_fault_operators();
