@@ -1,7 +1,7 @@
-/* Operators and subgraph backends from outside the library, in C. A plugin needs this header only: it calls the library through the table
- * `treadle_host`, so that it links to nothing. Structs that a plugin fills start with their size; fields are only ever added at the end.
- * A callback reports a failure by returning 0 after `host->fail` (or by returning NULL, where it returns a pointer); it must not throw.
- * Callbacks may be called from several threads at once. docs/add-a-backend.md has a walk through.
+/* Operators, subgraph backends and devices from outside the library, in C. A plugin needs this header only: it calls the library through
+ * the table `treadle_host`, so that it links to nothing. Structs that a plugin fills start with their size; fields are only ever added at
+ * the end. A callback reports a failure by returning 0 after `host->fail` (or by returning NULL, where it returns a pointer); it must not
+ * throw. Callbacks may be called from several threads at once. docs/add-a-backend.md and docs/add-a-device.md have walks through.
  */
 #ifndef TREADLE_PLUGIN_H_
 #define TREADLE_PLUGIN_H_
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TREADLE_PLUGIN_VERSION 2U
+#define TREADLE_PLUGIN_VERSION 3U
 #define TREADLE_PLUGIN_MAX_RANK 16
 /* What an operator's `run` returns instead of 1 if it is not done: the executor goes on with other nodes. */
 #define TREADLE_PENDING 2
@@ -106,6 +106,54 @@ typedef struct treadle_backend {
   size_t (*size_bytes)(void* user, const void* compiled);
 } treadle_backend;
 
+/* What a kernel of a device is called with. Valid until `launch` returns: what the work needs later has to be copied. */
+typedef struct treadle_device_call {
+  uint32_t size; /* sizeof(treadle_device_call) */
+  const treadle_node* node;
+  size_t num_inputs, num_outputs;
+  const treadle_tensor_view* inputs;  /* `data` is the device's memory; dtype 0 where an operand is absent */
+  const treadle_tensor_view* outputs; /* written, in spite of `const void*`. Of a pointwise operator one may lie where an input lies. */
+} treadle_device_call;
+
+/* How a device computes the nodes of one operator, in the meaning of its newest opset. */
+typedef struct treadle_device_kernel {
+  const char* op_type;
+  const char* domain; /* NULL or "": ai.onnx */
+  int32_t dtype;      /* a treadle_dtype, of the first input; 0: any */
+  /* Optional. 0 declines a node: it then runs on the host, or by the next kernel of this operator in the table. */
+  int (*takes)(void* user, const treadle_host* host, const treadle_node* node);
+  /* Enqueues the work to a stream, and may return before it is done. 0 after `fail` is an error of the run. */
+  int (*launch)(void* user, void* stream, const treadle_host* host, const treadle_device_call* call);
+} treadle_device_kernel;
+
+/* A kind of device with memory, streams and kernels of its own. A session names it ("tin", or "tin:NAME" for one of several) as the device
+ * of all its nodes or of some. What the device has no kernel for, and nodes whose extents only a run tells, are computed on the host
+ * between copies. All callbacks are needed but for `takes` of a kernel. */
+typedef struct treadle_device {
+  uint32_t size; /* sizeof(treadle_device) */
+  const char* name;
+  void* user; /* given to every callback; must outlive the process' last session and tensor */
+  /* Memory at multiples of 64 bytes, to which pointers may be added; the host never reads or writes it. NULL: there is none. */
+  void* (*allocate)(void* user, size_t size_bytes);
+  void (*free)(void* user, void* memory, size_t size_bytes);
+  /* Work of one stream runs in order; streams run beside each other. One thread at a time uses a stream. */
+  void* (*create_stream)(void* user);
+  void (*destroy_stream)(void* user, void* stream); /* after `synchronize` */
+  /* Enqueues a copy. kind: 0 from the host to the device, 1 to the host, 2 within the device. Host memory stays until the stream ends. */
+  int (*copy)(void* user, void* stream, void* to, const void* from, size_t size_bytes, int32_t kind);
+  /* The host waits until all work is done. 0 if some of it failed since the last call, after `fail`. */
+  int (*synchronize)(void* user, void* stream);
+  /* A point in a stream's work. It may be recorded again; who waits means the record before. */
+  void* (*create_event)(void* user);
+  void (*destroy_event)(void* user, void* event);
+  int (*record_event)(void* user, void* stream, void* event);
+  int (*stream_wait)(void* user, void* stream, void* event); /* later work of the stream waits for the event's last record */
+  int (*event_complete)(void* user, void* event);            /* 1 also if it was never recorded */
+  void (*wait_event)(void* user, void* event);               /* the host waits */
+  const treadle_device_kernel* kernels;
+  size_t num_kernels;
+} treadle_device;
+
 struct treadle_host {
   uint32_t size, version; /* sizeof(treadle_host), TREADLE_PLUGIN_VERSION */
 
@@ -176,11 +224,15 @@ struct treadle_host {
                                       const treadle_graph_value* inputs, size_t num_inputs);
   /* The gradient of an input: of its shape and dtype. 0 if there is no such input or value. */
   int (*gradient_set)(treadle_gradient* gradient, size_t input, treadle_graph_value value);
+
+  /* From version 3 on. For the entry of a plugin, as register_operator. */
+  int (*register_device)(const treadle_device* device);
 };
 
 /* The same from a program that links to the library. A second registration under the same name serves sessions made afterwards. */
 TREADLE_C_API treadle_status* treadle_register_operator(const treadle_operator* op);
 TREADLE_C_API treadle_status* treadle_register_backend(const treadle_backend* backend);
+TREADLE_C_API treadle_status* treadle_register_device(const treadle_device* device);
 /* Loads a shared object and calls its `int treadle_plugin_main(const treadle_host*)`, which registers what it has and returns 1. One that
  * was built for ONNX Runtime and has `RegisterCustomOps` in its place gives its custom operators (docs/onnxruntime.md). */
 TREADLE_C_API treadle_status* treadle_load_plugin(const char* path);

@@ -3,6 +3,7 @@
 #include "ort_api/api.h"
 #include "plugin/backend.h"
 #include "plugin/custom_operator.h"
+#include "plugin/device.h"
 
 using treadle::c_api::guarded;
 using treadle::c_api::require;
@@ -15,6 +16,10 @@ treadle_status* treadle_register_operator(const treadle_operator* op) {
 
 treadle_status* treadle_register_backend(const treadle_backend* backend) {
   return guarded([&] { treadle::plugin::register_backend(require(backend, "backend")); });
+}
+
+treadle_status* treadle_register_device(const treadle_device* device) {
+  return guarded([&] { treadle::plugin::register_device(require(device, "device")); });
 }
 
 treadle_status* treadle_load_plugin(const char* path) {

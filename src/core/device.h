@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "treadle/tensor.h"
 
@@ -39,6 +40,8 @@ class Stream {
 
   /// @param name  for error messages and traces.
   virtual void enqueue(Work work, std::string_view name) = 0;
+  /// Work of the host when all before it is done: it lets go of what that has used.
+  virtual void enqueue_release(Work work) { enqueue(std::move(work), "release"); }
   /// Both blocks must stay alive and, but for this copy, untouched until it is done.
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
   /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device.

@@ -46,6 +46,8 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
       continue;  // its outputs say nothing about where their readers should be
     }
     if (request.of_node) device = request.of_node(*instructions[i].node);
+    // Its kernel was chosen for the device that it is on wherever its operands lie.
+    if (device == kUnplaced && instructions[i].on_device) device = request.default_device;
     for (size_t k = 0; k < instructions[i].num_inputs && device == kUnplaced; ++k)
       if (operands[k] >= 0) device = of_root[root_of(operands[k])];
     for (int32_t output : operands.subspan(instructions[i].num_inputs))
@@ -62,6 +64,10 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
       if (input >= 0) of_reader[root_of(input)] = device;
   }
   std::replace(placement.of_instruction.begin(), placement.of_instruction.end(), kUnplaced, request.default_device);
+  if (request.has_own_kernels)
+    for (size_t i = 0; i < instructions.size(); ++i)
+      if (int& device = placement.of_instruction[i]; request.has_own_kernels(device) && !instructions[i].on_device)
+        device = DevicePlacement::kHost;
   return placement;
 }
 

@@ -24,11 +24,14 @@ struct PlacementRequest {
   /// The device of a node, or -1: its group is on none. Empty: no node has a group.
   std::function<int(const Node&)> of_node;
   std::map<std::string, int, std::less<>> of_argument;  ///< by the name of an input or initializer
+  /// Of a device: it runs those instructions only whose kernel is its own (Instruction::on_device). Empty: none is such.
+  std::function<bool(int)> has_own_kernels;
 };
 
 /// A node that `request` places runs there. Others follow the first operand that is placed, in order; what is still without a device
 /// follows its first reader, and the rest goes to the default device (MXNet's PlaceDevice). What only the host can do (strings,
-/// sequences, optionals, maps, control flow, Yield) stays there.
+/// sequences, optionals, maps, control flow, Yield) stays there, and so does what a device with kernels of its own has
+/// none for; a node with such a kernel and without a group is on the default device.
 DevicePlacement place_instructions(const Program& program, const PlacementRequest& request);
 
 /// True for bytes that every device can hold: a tensor of a known dtype other than strings.

@@ -174,6 +174,7 @@ class Lowering {
       for (const Body& body : node.bodies) {
         ProgramOptions options = options_;
         if (options_.release_packed) options.release_packed = body.graph.get();
+        options.device_kernel = nullptr;  // bodies run on the host
         made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
         made.bodies.back()->is_body_ = true;
         p_.weights_.add_body(made.bodies.back()->weights_);
@@ -188,6 +189,7 @@ class Lowering {
         made.dynamic |= placement != Placement::constant && placement != Placement::known;
       }
       if (!made.dynamic) note_comparisons(node, made);
+      if (!made.dynamic && options_.device_kernel) take_device_kernel(node, made);
       p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
       made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
       p_.state_bytes_ += made.kernel->state_bytes;
@@ -201,6 +203,15 @@ class Lowering {
         if (input != kNoValue) mark_output(slot_of(input));
     }
     p_.instructions_.push_back(std::move(made));
+  }
+
+  void take_device_kernel(const Node& node, Instruction& made) {
+    DeviceKernel found = options_.device_kernel(graph_, node);
+    if (!found.kernel) return;
+    made.kernel = found.kernel;
+    made.run = found.kernel->run;
+    made.packed = std::move(found.state);
+    made.on_device = true;
   }
 
   // Inference takes extents to be equal that need not be, and extents that it could not tell come from a declaration. Where the feeds'

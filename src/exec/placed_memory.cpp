@@ -200,7 +200,7 @@ void PlacedRun::let_go(int32_t s, Stream& queue) {
     if (place.datum.defined()) {
       auto datum = std::make_shared<Datum>(std::move(place.datum));
       try {
-        queue.enqueue([datum] { *datum = Datum(); }, "release");
+        queue.enqueue_release([datum] { *datum = Datum(); });
       } catch (...) {
         place.datum = std::move(*datum);  // earlier work still uses it: it stays until the run has waited for that
         throw;

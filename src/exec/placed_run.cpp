@@ -460,7 +460,7 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
   // Both sides stay until the copy is done; what value_at gives may be lent.
   if (from.memory == Memory::held || to.memory == Memory::held)
-    queue.enqueue([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {}, "keep");
+    queue.enqueue_release([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {});
   // An output of a node that is bound in the run gets its memory here, not from the frame.
   if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined())
     frame_.state().put(to.slot, target);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -13,7 +14,7 @@
 #include "exec/extents.h"
 #include "exec/program_weights.h"
 #include "graph/graph.h"
-#include "graph/kernel.h"
+#include "graph/kernel_table.h"
 
 namespace treadle {
 class Recorder;
@@ -66,6 +67,7 @@ struct Instruction {
   int32_t scratch_buffer = -1;  ///< index of the planned buffer
   bool dynamic = false;         ///< bound in the run, over Datums
   bool is_yield = false;
+  bool on_device = false;                        ///< the kernel is a device's own: it reads and writes that device's memory only
   uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
   std::shared_ptr<PackedState> packed;
@@ -95,6 +97,8 @@ struct ProgramOptions {
   Graph* release_packed = nullptr;
   /// With release_packed: constants stay that a file of the compiled program would need, as some reader's state cannot be restored.
   bool keep_for_file = false;
+  /// Kernels of devices: asked for each node whose operands' extents the feeds' shapes determine. Empty: all are the host's.
+  std::function<DeviceKernel(const Graph&, const Node&)> device_kernel;
   /// Blocks from a compiled model's file, by node, bodies included: its state is restored from them instead of created.
   /// @throws Error(invalid_model) out of the program's constructor if a node's do not fit it.
   const std::unordered_map<const Node*, StoredState>* restored = nullptr;

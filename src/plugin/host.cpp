@@ -10,6 +10,7 @@
 #include "core/thread_pool.h"
 #include "plugin/backend.h"
 #include "plugin/custom_operator.h"
+#include "plugin/device.h"
 #include "treadle/error.h"
 
 namespace treadle::plugin {
@@ -277,6 +278,7 @@ constexpr treadle_host kHost{
     .gradient_number = gradient_number,
     .gradient_add = gradient_add,
     .gradient_set = gradient_set,
+    .register_device = [](const treadle_device* device) { return add(device, register_device); },
 };
 
 }  // namespace

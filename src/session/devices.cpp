@@ -1,37 +1,20 @@
 #include "session/devices.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "device/cpu/cpu_device.h"
-#include "device/sim/sim_device.h"
+#include "device/sim/sim_type.h"
 #include "exec/placed_program.h"
 #include "exec/residency.h"
-#include "sharing/quantities.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
 constexpr size_t kTrainingBulk = 15;  // MXNet's MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN
-
-SimOptions sim_options(const SessionOptions& options) {
-  SimOptions sim;
-  auto given = [&](const char* key) -> const std::string* {
-    auto found = options.config.find(key);
-    return found == options.config.end() ? nullptr : &found->second;
-  };
-  if (const std::string* text = given("treadle.sim.memory")) sim.memory_bytes = sharing::parse_bytes(*text);
-  if (const std::string* text = given("treadle.sim.bus_per_second"))
-    sim.bus_bytes_per_second = static_cast<double>(sharing::parse_bytes(*text));
-  if (const std::string* text = given("treadle.sim.max_delay_us"))
-    sim.max_delay_us = static_cast<int>(std::min<uint64_t>(sharing::parse_bytes(*text), 1'000'000));
-  if (const std::string* text = given("treadle.sim.shared_engine")) sim.shared_engine = *text == "1";
-  if (const std::string* text = given("treadle.sim.engine_pace"))
-    sim.engine_pace = static_cast<double>(std::min<uint64_t>(sharing::parse_bytes(*text), 1000));
-  return sim;
-}
 
 }  // namespace
 
@@ -43,37 +26,54 @@ std::string group_of(const Node& node) {
 
 SessionDevices::SessionDevices(const SessionOptions& options)
     : compute_streams_(std::max(1, options.compute_streams)), spill_folder_(options.spill_folder) {
+  register_sim_type();
   std::vector<std::string> names{options.device.empty() ? "cpu" : options.device};
   for (const auto* map : {&options.group2ctx, &options.argument_devices})
     for (const auto& [key, device] : *map) names.push_back(device);
-  SimOptions sim = sim_options(options);
   devices_.push_back(cpu_device());
+  types_.emplace_back();
   by_name_["cpu"] = exec::DevicePlacement::kHost;
-  auto add = [&](const std::string& name, std::shared_ptr<SimDevice> device) {
-    by_name_[name] = static_cast<int>(devices_.size());
-    sim.checker = device->checker();  // one for all of them: events of one device count on the others
-    devices_.push_back(std::move(device));
-  };
-  SimOptions named = sim;
-  for (const std::string& name : names)
-    if (name.rfind("sim:", 0) == 0 && !by_name_.contains(name)) add(name, SimDevice::shared(name.substr(4), named));
-  for (const std::string& name : names) {
-    if (by_name_.contains(name)) continue;
-    if (name != "sim")
-      throw Error(ErrorCode::invalid_argument, fmt::format("there is no device \"{}\"; the devices are: cpu, sim, sim:NAME", name));
-    add(name, SimDevice::create(sim));
-  }
-  if (any()) {
-    // Beside simulated devices the host is one as well: its work is asynchronous, and every access is checked.
-    sim.name = "cpu";
-    sim.host_accessible = true;
-    sim.shared_engine = false;
-    sim.memory_bytes = SIZE_MAX;
-    devices_.front() = SimDevice::create(sim);
-  }
+  // Those of a name first: others are made to go with them.
+  for (const bool named : {true, false})
+    for (const std::string& name : names)
+      if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, options.config);
+  if (any() && types_.back().make_host) devices_.front() = types_.back().make_host({"cpu", options.config, std::span(devices_).subspan(1)});
   default_device_ = by_name_.at(names.front());
   for (const auto& [group, device] : options.group2ctx) of_group_[group] = by_name_.at(device);
   for (const auto& [argument, device] : options.argument_devices) of_argument_[argument] = by_name_.at(device);
+}
+
+void SessionDevices::add(const std::string& name, const std::map<std::string, std::string>& config) {
+  const std::string type_name = name.substr(0, name.find(':'));
+  const std::optional<DeviceType> type = find_device_type(type_name);
+  if (!type) {
+    const std::vector<std::string> types = device_type_names();
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("there is no device \"{}\"; the devices are: cpu, {}; of each, TYPE:NAME is one of several", name,
+                            fmt::join(types, ", ")));
+  }
+  if (any() && types_.back().name != type_name && !(type->make_host && types_.back().make_host))
+    throw Error(ErrorCode::not_implemented, fmt::format("a session over devices of the types {} and {}", types_.back().name, type_name));
+  by_name_[name] = static_cast<int>(devices_.size());
+  devices_.push_back(type->make({name, config, std::span(devices_).subspan(1)}));
+  types_.push_back(*type);
+}
+
+bool SessionDevices::have_kernels() const {
+  return std::any_of(types_.begin(), types_.end(), [](const DeviceType& type) { return type.kernels != nullptr; });
+}
+
+int SessionDevices::device_of(const Node& node) const {
+  for (const std::string& source : node.sources)
+    if (auto found = of_source_.find(source); found != of_source_.end()) return found->second;
+  auto found = of_group_.find(group_of(node));
+  return found == of_group_.end() ? -1 : found->second;
+}
+
+DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) const {
+  const int wanted = device_of(node);
+  const DeviceType& type = types_[static_cast<size_t>(wanted < 0 ? default_device_ : wanted)];
+  return type.kernels ? type.kernels->find(graph, node) : DeviceKernel();
 }
 
 void SessionDevices::set_memory_limit(size_t limit_bytes) {
@@ -103,12 +103,8 @@ void SessionDevices::read_groups(const Graph& as_read) {
 
 exec::DevicePlacement SessionDevices::placement(const exec::Program& program) const {
   exec::PlacementRequest request{.default_device = default_device_, .of_argument = of_argument_};
-  request.of_node = [this](const Node& node) {
-    for (const std::string& source : node.sources)
-      if (auto found = of_source_.find(source); found != of_source_.end()) return found->second;
-    auto found = of_group_.find(group_of(node));
-    return found == of_group_.end() ? -1 : found->second;
-  };
+  request.of_node = [this](const Node& node) { return device_of(node); };
+  request.has_own_kernels = [this](int device) { return types_[static_cast<size_t>(device)].kernels != nullptr; };
   return exec::place_instructions(program, request);
 }
 

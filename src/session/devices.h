@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
+#include "core/device_registry.h"
 #include "exec/device_placement.h"
 #include "exec/executor.h"
 #include "exec/program.h"
 #include "graph/graph.h"
+#include "graph/kernel_table.h"
 #include "treadle/session.h"
 
 namespace treadle {
@@ -30,6 +31,10 @@ class SessionDevices {
 
   /// True if anything runs elsewhere than on the host.
   bool any() const { return devices_.size() > 1; }
+  /// True if some of them compute by kernels of their own.
+  bool have_kernels() const;
+  /// Of the device that the node is to run on; none if that has the host's, or none for the node.
+  DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
   /// Of the session, on all of its devices together. @throws Error(not_implemented) for one that does not reach the host's memory.
   void set_memory_limit(size_t limit_bytes);
   /// Groups of nodes by the name that the node had in the model as read; nodes that passes make of them go where the first of them goes.
@@ -40,9 +45,12 @@ class SessionDevices {
   std::string describe(const exec::Program& program) const;
 
  private:
+  void add(const std::string& name, const std::map<std::string, std::string>& config);
+  int device_of(const Node& node) const;  // -1: nobody says
   exec::DevicePlacement placement(const exec::Program& program) const;
 
   std::vector<std::shared_ptr<Device>> devices_;  // the host is the first
+  std::vector<DeviceType> types_;                 // of those
   std::map<std::string, int, std::less<>> by_name_;
   int default_device_ = exec::DevicePlacement::kHost;
   std::map<std::string, int, std::less<>> of_group_, of_argument_, of_source_;

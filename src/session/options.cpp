@@ -150,7 +150,8 @@ const OptionInfo kTable[] = {
      "what this machine's cores reach, by which convolutions choose their way; bench_conv --calibrate writes the file; empty: what is "
      "built in",
      [](const Options& o) { return o.conv_rates; }, [](Options& o, Text v) { o.conv_rates = v; }},
-    {"device", "", "treadle.device", "cpu, sim, sim:NAME", "default device; sim is a simulated accelerator, which checks every access",
+    {"device", "", "treadle.device", "cpu, sim, TYPE, TYPE:NAME",
+     "default device; sim is a simulated accelerator, which checks every access; plugins add other types",
      [](const Options& o) { return o.device; }, [](Options& o, Text v) { o.device = v; }},
     {"group2ctx", "", "treadle.group2ctx", "GROUP=DEVICE, separated by \";\"",
      "devices of groups of nodes, which their metadata name by ctx_group", [](const Options&) { return std::string(); },

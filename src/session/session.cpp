@@ -148,6 +148,8 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
   pipeline.level = optimizer_level(options.graph_optimization_level);
+  // Nodes that passes make for the host's kernels are no device's own.
+  if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
   pipeline.for_file = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   if (!(options.max_weight_expansion >= 1))
@@ -319,8 +321,6 @@ std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
                    [](const PeakTensor& a, const PeakTensor& b) { return a.size_bytes > b.size_bytes; });
   return result;
 }
-
-std::string Session::end_profiling() { return impl_->end_profiling(); }
 
 int64_t Session::profiling_start_ns() const {
   std::lock_guard lock(impl_->mutex);

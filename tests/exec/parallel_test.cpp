@@ -23,7 +23,7 @@ using testing::GraphBuilder;
 using testing::random_feeds;
 using testing::random_graph;
 
-constexpr ProgramOptions kParallel{.parallel = true, .always_parallel = true};
+const ProgramOptions kParallel{.parallel = true, .always_parallel = true};
 
 std::vector<Datum> run(const Program& program, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {
   std::vector<Datum> outputs(program.output_slots().size());

@@ -20,7 +20,7 @@ using exec::Program;
 using exec::ProgramOptions;
 using testing::GraphBuilder;
 
-constexpr ProgramOptions kPieces{.pieces_in_place = true}, kApart{.reuse_memory = false}, kCopies{};
+const ProgramOptions kPieces{.pieces_in_place = true}, kApart{.reuse_memory = false}, kCopies{};
 
 Tensor numbers(const Shape& shape, uint32_t seed) {
   std::mt19937 random(seed);

@@ -25,7 +25,7 @@ using testing::GraphBuilder;
 using testing::random_feeds;
 using testing::random_graph;
 
-constexpr ProgramOptions kPlaced{.parallel = true};
+const ProgramOptions kPlaced{.parallel = true};
 
 std::vector<Datum> run_on_host(const Program& program, const std::vector<Datum>& feeds) {
   std::vector<Datum> outputs(program.output_slots().size());
@@ -33,10 +33,11 @@ std::vector<Datum> run_on_host(const Program& program, const std::vector<Datum>&
   return outputs;
 }
 
-// The one that the next run takes.
+// The one that the next run takes: it goes back to the program, which keeps it.
 const exec::PlacedRun& next_run(PlacedProgram& placed) {
   const exec::RunHandle run = placed.take();
-  return static_cast<const exec::PlacedRun&>(*run);
+  const auto* kept = dynamic_cast<const exec::PlacedRun*>(run.get());
+  return *kept;
 }
 
 std::vector<Datum> run(PlacedProgram& placed, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {

@@ -27,7 +27,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"sharing", {"core"}},
     {"exec", {"graph", "ops", "memory", "kernels", "profile", "sharing"}},
     {"compiled", {"exec"}},
-    {"device", {"core", "memory", "profile"}},
+    {"device", {"core", "memory", "profile", "sharing"}},
     {"session", {"exec", "compiled", "passes", "onnx", "autodiff", "device", "plugin"}},
     {"train", {"session"}},
     {"quantize", {"session"}},

@@ -1,0 +1,315 @@
+// "tin": a device in a library of its own, against treadle/plugin.h alone. docs/add-a-device.md walks through it.
+//
+//     c++ -std=c++17 -O2 -shared -fPIC -I include examples/device/tin.cpp -o libtin.so -pthread
+//
+// Its memory is the host's at other addresses, at which nothing is: whoever reaches for it past the device's functions crashes. A stream is a
+// thread. It computes MatMul, Add, Relu and Conv of float32, plainly; the host computes the rest.
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "treadle/plugin.h"
+
+namespace {
+
+std::atomic<int64_t> launches{0}, allocated_bytes{0};
+
+// Memory
+
+constexpr uintptr_t kShift = uintptr_t{1} << 47;  // no program has anything there
+
+void* to_device(void* host) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(host) + kShift); }
+template <typename T>
+T* to_host(T* device) {
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(device) - kShift);
+}
+
+void* allocate(void*, size_t size_bytes) {
+  void* memory = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
+  if (!memory) return nullptr;
+  allocated_bytes += static_cast<int64_t>(size_bytes);
+  return to_device(memory);
+}
+
+void free_memory(void*, void* memory, size_t size_bytes) {
+  allocated_bytes -= static_cast<int64_t>(size_bytes);
+  std::free(to_host(memory));
+}
+
+// Events and streams
+
+struct Event {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, done = 0;  // records that were enqueued, and that have been reached
+
+  uint64_t record() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return ++recorded;
+  }
+  uint64_t last() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return recorded;
+  }
+  void reach(uint64_t number) {
+    std::lock_guard<std::mutex> lock(mutex);
+    done = std::max(done, number);
+    changed.notify_all();
+  }
+  void await(uint64_t number) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return done >= number; });
+  }
+};
+
+class Stream {
+ public:
+  Stream() : thread_([this] { work(); }) {}
+  ~Stream() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closing_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+  void enqueue(std::function<void()> task) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+  void synchronize() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });
+  }
+
+ private:
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return !tasks_.empty() || closing_; });
+      if (tasks_.empty()) return;
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      busy_ = true;
+      lock.unlock();
+      task();
+      lock.lock();
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool busy_ = false, closing_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+int copy(void*, void* stream, void* to, const void* from, size_t size_bytes, int32_t kind) {
+  if (kind != 1) to = to_host(to);
+  if (kind != 0) from = to_host(from);
+  static_cast<Stream*>(stream)->enqueue([=] { std::memcpy(to, from, size_bytes); });
+  return 1;
+}
+
+// Kernels. Shapes and attributes are copied: the work comes later than the call.
+
+struct View {
+  explicit View(const treadle_tensor_view& view)
+      : dims(view.dims, view.dims + view.rank), data(static_cast<float*>(to_host(const_cast<void*>(view.data)))) {}
+  int64_t extent(size_t axis) const { return dims[axis]; }
+  int64_t count() const {
+    int64_t n = 1;
+    for (int64_t extent : dims) n *= extent;
+    return n;
+  }
+  /// Elements from one index to the next along an axis of `shape`, to which this broadcasts: 0 where it is repeated.
+  std::vector<int64_t> steps_in(const std::vector<int64_t>& shape) const {
+    std::vector<int64_t> steps(shape.size(), 0);
+    int64_t step = 1;
+    for (size_t k = 0; k < dims.size(); ++k) {
+      const size_t own = dims.size() - 1 - k, axis = shape.size() - 1 - k;
+      if (dims[own] != 1) steps[axis] = step;
+      step *= dims[own];
+    }
+    return steps;
+  }
+  std::vector<int64_t> dims;
+  float* data;
+};
+
+template <typename Work>
+int enqueue(void* stream, Work work) {
+  static_cast<Stream*>(stream)->enqueue([work = std::move(work)] {
+    work();
+    ++launches;
+  });
+  return 1;
+}
+
+/// Calls fn(i, offset in a, offset in b) for every element i of `shape`, in order.
+template <typename Fn>
+void for_broadcast(const std::vector<int64_t>& shape, const std::vector<int64_t>& a, const std::vector<int64_t>& b, Fn fn) {
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = i, at_a = 0, at_b = 0;
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      at_a += rest % shape[axis] * a[axis];
+      at_b += rest % shape[axis] * b[axis];
+      rest /= shape[axis];
+    }
+    fn(i, at_a, at_b);
+  }
+}
+
+int launch_add(void*, void* stream, const treadle_host*, const treadle_device_call* call) {
+  const View a(call->inputs[0]), b(call->inputs[1]), y(call->outputs[0]);
+  return enqueue(stream, [=] {
+    for_broadcast(y.dims, a.steps_in(y.dims), b.steps_in(y.dims),
+                  [&](int64_t i, int64_t at_a, int64_t at_b) { y.data[i] = a.data[at_a] + b.data[at_b]; });
+  });
+}
+
+int launch_relu(void*, void* stream, const treadle_host*, const treadle_device_call* call) {
+  const View x(call->inputs[0]), y(call->outputs[0]);
+  return enqueue(stream, [=] {
+    for (int64_t i = 0, n = x.count(); i < n; ++i) y.data[i] = x.data[i] < 0 ? 0 : x.data[i];  // NaN stays
+  });
+}
+
+int takes_matmul(void*, const treadle_host* host, const treadle_node* node) {
+  treadle_value_type a, b;
+  host->node_input_type(node, 0, &a);
+  host->node_input_type(node, 1, &b);
+  return a.rank >= 2 && b.rank >= 2;  // vectors are the host's
+}
+
+int launch_matmul(void*, void* stream, const treadle_host*, const treadle_device_call* call) {
+  const View a(call->inputs[0]), b(call->inputs[1]), y(call->outputs[0]);
+  return enqueue(stream, [=] {
+    const size_t rank = y.dims.size();
+    const int64_t M = y.extent(rank - 2), N = y.extent(rank - 1), K = a.dims.back();
+    // The products of a batch, of which A and B may be repeated.
+    std::vector<int64_t> batch(y.dims.begin(), y.dims.end() - 2), steps_a = a.steps_in(y.dims), steps_b = b.steps_in(y.dims);
+    steps_a.resize(rank - 2), steps_b.resize(rank - 2);
+    for_broadcast(batch, steps_a, steps_b, [&](int64_t i, int64_t at_a, int64_t at_b) {
+      for (int64_t m = 0; m < M; ++m)
+        for (int64_t n = 0; n < N; ++n) {
+          float sum = 0;
+          for (int64_t k = 0; k < K; ++k) sum += a.data[at_a + m * K + k] * b.data[at_b + k * N + n];
+          y.data[(i * M + m) * N + n] = sum;
+        }
+    });
+  });
+}
+
+std::vector<int64_t> ints(const treadle_host* host, const treadle_node* node, const char* name, std::vector<int64_t> otherwise) {
+  const int64_t* data = nullptr;
+  size_t count = 0;
+  return host->node_attribute_ints(node, name, &data, &count) ? std::vector<int64_t>(data, data + count) : otherwise;
+}
+
+int takes_conv(void*, const treadle_host* host, const treadle_node* node) {
+  treadle_value_type x;
+  host->node_input_type(node, 0, &x);
+  const char* text = nullptr;
+  size_t length = 0;
+  const bool pads_by_itself = host->node_attribute_string(node, "auto_pad", &text, &length) && std::string(text, length) != "NOTSET";
+  return x.rank == 4 && !pads_by_itself;
+}
+
+int launch_conv(void*, void* stream, const treadle_host* host, const treadle_device_call* call) {
+  const View x(call->inputs[0]), w(call->inputs[1]), y(call->outputs[0]);
+  const float* bias = nullptr;
+  if (call->num_inputs > 2 && call->inputs[2].dtype != 0) bias = View(call->inputs[2]).data;
+  const auto strides = ints(host, call->node, "strides", {1, 1}), dilations = ints(host, call->node, "dilations", {1, 1}),
+             pads = ints(host, call->node, "pads", {0, 0, 0, 0});
+  int64_t groups = 1;
+  host->node_attribute_int(call->node, "group", &groups);
+  return enqueue(stream, [=] {
+    const int64_t C = w.extent(1), filters = y.extent(1) / groups;
+    for (int64_t n = 0; n < y.extent(0); ++n)
+      for (int64_t f = 0; f < y.extent(1); ++f)
+        for (int64_t row = 0; row < y.extent(2); ++row)
+          for (int64_t column = 0; column < y.extent(3); ++column) {
+            float sum = bias ? bias[f] : 0;
+            for (int64_t c = 0; c < C; ++c)
+              for (int64_t i = 0; i < w.extent(2); ++i)
+                for (int64_t j = 0; j < w.extent(3); ++j) {
+                  const int64_t from_row = row * strides[0] + i * dilations[0] - pads[0],
+                                from_column = column * strides[1] + j * dilations[1] - pads[1];
+                  if (from_row < 0 || from_row >= x.extent(2) || from_column < 0 || from_column >= x.extent(3)) continue;
+                  const int64_t channel = f / filters * C + c;
+                  sum += x.data[((n * x.extent(1) + channel) * x.extent(2) + from_row) * x.extent(3) + from_column] *
+                         w.data[((f * C + c) * w.extent(2) + i) * w.extent(3) + j];
+                }
+            y.data[((n * y.extent(1) + f) * y.extent(2) + row) * y.extent(3) + column] = sum;
+          }
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+// For tests: what the device has done so far, and what it holds.
+__attribute__((visibility("default"))) int64_t tin_launches() { return launches; }
+__attribute__((visibility("default"))) int64_t tin_allocated_bytes() { return allocated_bytes; }
+
+__attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {
+  if (host->version < 3) return host->fail("this plugin needs version 3 of treadle/plugin.h"), 0;
+  static const treadle_device_kernel kernels[] = {
+      {"MatMul", "", TREADLE_FLOAT32, takes_matmul, launch_matmul},
+      {"Add", "", TREADLE_FLOAT32, nullptr, launch_add},
+      {"Relu", "", TREADLE_FLOAT32, nullptr, launch_relu},
+      {"Conv", "", TREADLE_FLOAT32, takes_conv, launch_conv},
+  };
+  treadle_device device{};
+  device.size = sizeof(device);
+  device.name = "tin";
+  device.allocate = allocate;
+  device.free = free_memory;
+  device.create_stream = [](void*) -> void* { return new Stream; };
+  device.destroy_stream = [](void*, void* stream) { delete static_cast<Stream*>(stream); };
+  device.copy = copy;
+  device.synchronize = [](void*, void* stream) { return static_cast<Stream*>(stream)->synchronize(), 1; };
+  device.create_event = [](void*) -> void* { return new std::shared_ptr<Event>(std::make_shared<Event>()); };
+  device.destroy_event = [](void*, void* event) { delete static_cast<std::shared_ptr<Event>*>(event); };
+  device.record_event = [](void*, void* stream, void* event) {
+    const auto kept = *static_cast<std::shared_ptr<Event>*>(event);  // it may be destroyed before the stream comes to it
+    static_cast<Stream*>(stream)->enqueue([kept, number = kept->record()] { kept->reach(number); });
+    return 1;
+  };
+  device.stream_wait = [](void*, void* stream, void* event) {
+    const auto kept = *static_cast<std::shared_ptr<Event>*>(event);
+    static_cast<Stream*>(stream)->enqueue([kept, number = kept->last()] { kept->await(number); });
+    return 1;
+  };
+  device.event_complete = [](void*, void* event) {
+    Event& of = **static_cast<std::shared_ptr<Event>*>(event);
+    std::lock_guard<std::mutex> lock(of.mutex);
+    return of.done >= of.recorded ? 1 : 0;
+  };
+  device.wait_event = [](void*, void* event) {
+    Event& of = **static_cast<std::shared_ptr<Event>*>(event);
+    of.await(of.last());
+  };
+  device.kernels = kernels;
+  device.num_kernels = sizeof(kernels) / sizeof(kernels[0]);
+  return host->register_device(&device);
+}
+
+}  // extern "C"

@@ -1,0 +1,257 @@
+// Devices of plugins: the library's Device, Stream and Event over a plugin's functions, and its kernels as those of instructions.
+#include "plugin/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/device_registry.h"
+#include "graph/infer.h"
+#include "graph/kernel_table.h"
+#include "graph/op_def.h"
+#include "plugin/host.h"
+#include "treadle/error.h"
+
+namespace treadle::plugin {
+namespace {
+
+constexpr size_t kMaxOperands = 8;
+
+/// What a plugin registered, with strings of our own.
+struct Registration {
+  std::string name;
+  treadle_device callbacks;
+  struct Kernel {
+    std::string op_type, domain;
+    treadle_device_kernel callbacks;
+  };
+  std::vector<Kernel> kernels;
+};
+using RegistrationPtr = std::shared_ptr<const Registration>;
+
+[[noreturn]] void throw_failure(const Registration& of, const char* what, ErrorCode code = ErrorCode::internal) {
+  const std::string text = take_failure();
+  throw Error(code, fmt::format("the device {} failed to {}{}{}", of.name, what, text.empty() ? "" : ": ", text));
+}
+
+// For calls that report a failure by 0.
+template <typename Call>
+void check(const Registration& of, const char* what, Call&& call) {
+  clear_failure();
+  if (!call()) throw_failure(of, what);
+}
+
+class PluginEvent final : public Event {
+ public:
+  explicit PluginEvent(RegistrationPtr of) : of_(std::move(of)) {
+    clear_failure();
+    handle_ = of_->callbacks.create_event(of_->callbacks.user);
+    if (!handle_) throw_failure(*of_, "make an event", ErrorCode::resource_exhausted);
+  }
+  ~PluginEvent() override { of_->callbacks.destroy_event(of_->callbacks.user, handle_); }
+  bool complete() const override { return of_->callbacks.event_complete(of_->callbacks.user, handle_) != 0; }
+  void synchronize() const override { of_->callbacks.wait_event(of_->callbacks.user, handle_); }
+  void* handle() const { return handle_; }
+  const Registration* registration() const { return of_.get(); }
+
+ private:
+  const RegistrationPtr of_;
+  void* handle_ = nullptr;
+};
+
+// Of the stream whose work the thread is enqueueing.
+thread_local void* current_stream = nullptr;
+
+class PluginStream final : public Stream {
+ public:
+  PluginStream(std::shared_ptr<Device> device, RegistrationPtr of) : device_(std::move(device)), of_(std::move(of)) {
+    clear_failure();
+    handle_ = of_->callbacks.create_stream(of_->callbacks.user);
+    if (!handle_) throw_failure(*of_, "make a stream", ErrorCode::resource_exhausted);
+  }
+  ~PluginStream() override {
+    of_->callbacks.synchronize(of_->callbacks.user, handle_);
+    done_.clear();
+    of_->callbacks.destroy_stream(of_->callbacks.user, handle_);
+  }
+  Device& device() const override { return *device_; }
+
+  // Kernels enqueue themselves; what they use stays until the stream has been waited for.
+  void enqueue(Work work, std::string_view) override {
+    void* const before = std::exchange(current_stream, handle_);
+    try {
+      work();
+    } catch (...) {
+      current_stream = before;
+      throw;
+    }
+    current_stream = before;
+    kept_.push_back(std::move(work));
+  }
+  void enqueue_release(Work work) override { done_.push_back(std::move(work)); }
+  void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
+    if (size_bytes == 0) return;
+    check(*of_, "copy",
+          [&] { return of_->callbacks.copy(of_->callbacks.user, handle_, dst, src, size_bytes, static_cast<int32_t>(kind)); });
+  }
+  void record(Event& event) override {
+    auto* own = dynamic_cast<PluginEvent*>(&event);
+    if (!own || own->registration() != of_.get())
+      throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of such devices only", of_->name));
+    check(*of_, "record an event", [&] { return of_->callbacks.record_event(of_->callbacks.user, handle_, own->handle()); });
+  }
+  // Another device's event is waited for by the host, before anything that comes later is enqueued.
+  void wait(const std::shared_ptr<Event>& event) override {
+    auto* own = dynamic_cast<PluginEvent*>(event.get());
+    if (!own || own->registration() != of_.get()) return event->synchronize();
+    check(*of_, "wait for an event", [&] { return of_->callbacks.stream_wait(of_->callbacks.user, handle_, own->handle()); });
+  }
+  void synchronize() override {
+    clear_failure();
+    const int ok = of_->callbacks.synchronize(of_->callbacks.user, handle_);
+    for (Work& work : std::exchange(done_, {})) work();
+    kept_.clear();
+    if (!ok) throw_failure(*of_, "end its work");
+  }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const RegistrationPtr of_;
+  void* handle_ = nullptr;
+  std::vector<Work> kept_, done_;  // what work under way uses; what is to be done when it has ended
+};
+
+class PluginDevice final : public Device {
+ public:
+  PluginDevice(std::string name, RegistrationPtr of) : Device(DeviceKind::plugin, std::move(name)), of_(std::move(of)) {}
+
+  std::shared_ptr<Storage> allocate(size_t size_bytes) override {
+    const size_t asked = std::max<size_t>(size_bytes, 1);
+    clear_failure();
+    void* data = of_->callbacks.allocate(of_->callbacks.user, asked);
+    if (!data) {
+      const std::string text = take_failure();
+      throw Error(ErrorCode::resource_exhausted,
+                  fmt::format("cannot allocate {} bytes on {}{}{}", size_bytes, name(), text.empty() ? "" : ": ", text));
+    }
+    auto release = [of = of_, self = shared_from_this(), data, asked] { of->callbacks.free(of->callbacks.user, data, asked); };
+    if (reinterpret_cast<uintptr_t>(data) % Storage::kAlignment != 0) {
+      release();
+      throw Error(ErrorCode::internal, fmt::format("memory of {} is not aligned to {} bytes", name(), Storage::kAlignment));
+    }
+    return Storage::borrow(data, size_bytes, release);
+  }
+  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<PluginStream>(shared_from_this(), of_); }
+  std::shared_ptr<Event> create_event() override { return std::make_shared<PluginEvent>(of_); }
+  bool host_accessible() const noexcept override { return false; }
+
+ private:
+  const RegistrationPtr of_;
+};
+
+/// A node as a kernel of a device computes it.
+struct DeviceNode final : PackedState {
+  DeviceNode(RegistrationPtr registration, const treadle_device_kernel& chosen, treadle_node view)
+      : of(std::move(registration)), kernel(chosen), node(std::move(view)) {}
+  const RegistrationPtr of;
+  const treadle_device_kernel kernel;
+  const treadle_node node;
+};
+
+struct LaunchKernel {
+  struct Operand {
+    int32_t dtype, rank;  // dtype 0: absent
+    int64_t dims[TREADLE_PLUGIN_MAX_RANK];
+  };
+  int32_t num_inputs, num_outputs;
+  Operand operands[kMaxOperands];
+
+  static LaunchKernel bind(BindContext& c) {
+    LaunchKernel k{c.num_inputs(), c.num_outputs(), {}};
+    for (int i = 0; i < k.num_inputs; ++i)
+      if (c.has_input(i)) set(k.operands[i], c.dtype(i), c.shape(i));
+    for (int i = 0; i < k.num_outputs; ++i)
+      if (c.has_output(i)) set(k.operands[k.num_inputs + i], c.output_dtype(i), c.output_shape(i));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& node = c.packed<DeviceNode>();
+    std::array<treadle_tensor_view, kMaxOperands> views{};
+    for (int i = 0; i < num_inputs + num_outputs; ++i)
+      views[static_cast<size_t>(i)] = {operands[i].dtype, operands[i].rank, operands[i].dims,
+                                       i < num_inputs ? c.in<void>(i) : c.out<void>(i - num_inputs)};
+    const treadle_device_call call{.size = sizeof(treadle_device_call),
+                                   .node = &node.node,
+                                   .num_inputs = static_cast<size_t>(num_inputs),
+                                   .num_outputs = static_cast<size_t>(num_outputs),
+                                   .inputs = views.data(),
+                                   .outputs = views.data() + num_inputs};
+    check(*node.of, "launch", [&] { return node.kernel.launch(node.of->callbacks.user, current_stream, &host(), &call); });
+  }
+
+ private:
+  static void set(Operand& operand, DType dtype, const Shape& shape) {
+    operand.dtype = static_cast<int32_t>(dtype);
+    operand.rank = shape.rank();
+    std::copy(shape.dims().begin(), shape.dims().end(), operand.dims);
+  }
+};
+
+class PluginKernels final : public KernelTable {
+ public:
+  explicit PluginKernels(RegistrationPtr of) : of_(std::move(of)), launch_(kernel<LaunchKernel>(of_->name)) {}
+
+  DeviceKernel find(const Graph& graph, const Node& node) const override {
+    const size_t operands = static_cast<size_t>(node.num_formal_inputs) + node.outputs.size();
+    if (operands > kMaxOperands || node.inputs.size() != static_cast<size_t>(node.num_formal_inputs)) return {};
+    for (const auto* ids : {&node.inputs, &node.outputs})
+      for (ValueId id : *ids)
+        if (id != kNoValue && graph.type(id).shape->size() > TREADLE_PLUGIN_MAX_RANK) return {};
+    for (const Registration::Kernel& candidate : of_->kernels) {
+      if (!node.is(candidate.op_type, candidate.domain)) continue;
+      const auto dtype = static_cast<DType>(candidate.callbacks.dtype);
+      if (dtype != DType::undefined && (!node.has_input(0) || graph.type(node.inputs[0]).dtype != dtype)) continue;
+      treadle_node view = view_of(graph, node);
+      if (candidate.callbacks.takes && candidate.callbacks.takes(of_->callbacks.user, &host(), &view) == 0) continue;
+      return {&launch_, std::make_shared<DeviceNode>(of_, candidate.callbacks, std::move(view))};
+    }
+    return {};
+  }
+
+ private:
+  const RegistrationPtr of_;
+  const KernelDef launch_;
+};
+
+void check_complete(const treadle_device& device) {
+  if (device.size != sizeof(treadle_device))
+    throw Error(ErrorCode::invalid_argument, fmt::format("treadle_device::size is {}, expected {}", device.size, sizeof(treadle_device)));
+  const bool complete = device.name && device.allocate && device.free && device.create_stream && device.destroy_stream && device.copy &&
+                        device.synchronize && device.create_event && device.destroy_event && device.record_event && device.stream_wait &&
+                        device.event_complete && device.wait_event;
+  if (!complete) throw Error(ErrorCode::invalid_argument, "a device needs a name and all of its callbacks");
+}
+
+}  // namespace
+
+void register_device(const treadle_device& device) {
+  check_complete(device);
+  auto of = std::make_shared<Registration>(Registration{device.name, device, {}});
+  for (size_t i = 0; i < device.num_kernels; ++i) {
+    const treadle_device_kernel& given = device.kernels[i];
+    if (!given.op_type || !*given.op_type || !given.launch || given.dtype < 0 || given.dtype >= kNumDTypes)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("kernel {} of the device {} lacks an op_type, a launch or a known dtype", i, of->name));
+    of->kernels.push_back({given.op_type, given.domain ? given.domain : "", given});
+  }
+  of->callbacks.name = of->name.c_str();
+  of->callbacks.kernels = nullptr;
+  auto make = [of](const DeviceRequest& request) -> std::shared_ptr<Device> { return std::make_shared<PluginDevice>(request.name, of); };
+  register_device_type({.name = of->name, .make = std::move(make), .make_host = {}, .kernels = std::make_shared<PluginKernels>(of)});
+}
+
+}  // namespace treadle::plugin

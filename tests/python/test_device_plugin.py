@@ -1,0 +1,204 @@
+"""A device from a library of its own (examples/device/tin.cpp): its memory is where the host finds nothing, and it has kernels for four operators."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.case import node as cases
+from onnx.backend.test.case.test_case import TestCase
+
+import treadle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tin(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    library = tmp_path_factory.mktemp("tin") / "libtin.so"
+    subprocess.run(["c++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{ROOT / 'include'}", str(ROOT / "examples/device/tin.cpp"),
+                    "-o", str(library), "-pthread"], check=True)
+    treadle.load_plugin(str(library))
+    loaded = ctypes.CDLL(str(library))
+    loaded.tin_launches.restype = loaded.tin_allocated_bytes.restype = ctypes.c_int64
+    return loaded
+
+
+def on(device: str, **entries: str) -> treadle.SessionOptions:
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("treadle.device", device)
+    for key, value in entries.items():
+        options.add_session_config_entry(f"treadle.{key}", value)
+    return options
+
+
+def model_of(nodes: list[onnx.NodeProto], inputs: dict[str, list[int | str]], outputs: list[str], **constants: np.ndarray) -> bytes:
+    graph = helper.make_graph(
+        nodes, "test",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def network() -> bytes:
+    """Convolutions and products for the device, with what only the host has between them."""
+    node = helper.make_node
+    return model_of(
+        [node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]), node("Relu", ["c1"], ["r1"]),
+         node("Conv", ["r1", "w2"], ["c2"], strides=[2, 2], group=2), node("Sigmoid", ["c2"], ["s2"]), node("Mul", ["c2", "s2"], ["m2"]),
+         node("GlobalAveragePool", ["m2"], ["pooled"]), node("Flatten", ["pooled"], ["flat"]), node("MatMul", ["flat", "w3"], ["product"]),
+         node("Add", ["product", "b3"], ["y"])],
+        {"x": ["n", 3, "h", 9]}, ["y", "r1"], w1=values(8, 3, 3, 3), b1=values(8), w2=values(8, 4, 3, 3), w3=values(8, 5), b3=values(5))
+
+
+def expected(model: bytes, feeds: dict[str, np.ndarray], outputs: list[str] | None = None) -> list[np.ndarray]:
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(outputs, feeds)
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
+def test_a_network_runs_on_the_device_and_the_rest_on_the_host(tin: ctypes.CDLL, level: str) -> None:
+    options = on("tin")
+    options.graph_optimization_level = getattr(treadle.GraphOptimizationLevel, level)
+    session = treadle.InferenceSession(network(), options)
+    for shape in [(1, 3, 9, 9), (3, 3, 12, 9), (1, 3, 9, 9)]:
+        before = tin.tin_launches()
+        feeds = {"x": values(*shape)}
+        for got, want in zip(session.run(None, feeds), expected(network(), feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+        assert tin.tin_launches() - before == 5, "two convolutions, a Relu, a product and a sum"
+
+
+def test_inner_values_monitors_and_partial_runs(tin: ctypes.CDLL) -> None:
+    session = treadle.InferenceSession(network(), on("tin"))
+    feeds = {"x": values(2, 3, 9, 9)}
+    reference = onnx.load_from_string(network())
+    reference.graph.output.extend([helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("c2", "m2")])
+    want = dict(zip(["c2", "m2"], expected(reference.SerializeToString(), feeds, ["c2", "m2"]), strict=True))
+    for name, value in zip(want, session.run(list(want), feeds), strict=True):
+        np.testing.assert_allclose(value, want[name], rtol=2e-5, atol=2e-5)
+    run = session.partial_run(feeds)
+    assert run.advance()
+    np.testing.assert_allclose(run.outputs()[0], expected(network(), feeds)[0], rtol=2e-5, atol=2e-5)
+
+
+def test_nodes_of_a_group_go_to_the_device(tin: ctypes.CDLL) -> None:
+    model = onnx.load_from_string(network())
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            node.metadata_props.add(key="ctx_group", value="convolutions")
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("treadle.group2ctx", "convolutions=tin:0")
+    before = tin.tin_launches()
+    feeds = {"x": values(1, 3, 9, 9)}
+    got = treadle.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    np.testing.assert_allclose(got[0], expected(network(), feeds)[0], rtol=2e-5, atol=2e-5)
+    assert tin.tin_launches() - before >= 2
+
+
+@pytest.mark.parametrize("entries", [{"device": "tin", "argument_devices": "x=cpu"}, {"device": "tin", "group2ctx": "first=cpu"},
+                                     {"device": "tin", "group2ctx": "first=tin:other"}, {"device": "cpu", "argument_devices": "x=tin"}])
+def test_nodes_run_where_their_kernels_are_wherever_operands_lie(tin: ctypes.CDLL, entries: dict[str, str]) -> None:
+    model = onnx.load_from_string(network())
+    model.graph.node[0].metadata_props.add(key="ctx_group", value="first")
+    feeds = {"x": values(2, 3, 9, 9)}
+    got = treadle.InferenceSession(model.SerializeToString(), on(**entries)).run(None, feeds)
+    for one, want in zip(got, expected(network(), feeds), strict=True):
+        np.testing.assert_allclose(one, want, rtol=2e-5, atol=2e-5)
+
+
+def test_what_only_a_run_tells_stays_on_the_host(tin: ctypes.CDLL) -> None:
+    node = helper.make_node
+    model = model_of([node("NonZero", ["x"], ["found"]), node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT), node("Relu", ["floats"], ["y"]),
+                      node("Relu", ["x"], ["z"])], {"x": [4, 5]}, ["y", "z"])
+    feeds = {"x": np.maximum(values(4, 5), 0)}
+    for got, want in zip(treadle.InferenceSession(model, on("tin")).run(None, feeds), expected(model, feeds), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_bodies_stay_on_the_host(tin: ctypes.CDLL) -> None:
+    node, info = helper.make_node, helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Relu", ["state"], ["positive"]), node("Add", ["positive", "positive"], ["next"]), node("Identity", ["go"], ["go_on"])], "body",
+        [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("state", TensorProto.FLOAT, [3])],
+        [info("go_on", TensorProto.BOOL, []), info("next", TensorProto.FLOAT, [3])])
+    model = model_of([node("Add", ["x", "x"], ["twice"]), node("Loop", ["count", "", "twice"], ["last"], body=body), node("Relu", ["last"], ["y"])],
+                     {"x": [3]}, ["y"], count=np.array(3, np.int64))
+    feeds = {"x": values(3)}
+    np.testing.assert_allclose(treadle.InferenceSession(model, on("tin")).run(None, feeds)[0], np.maximum(feeds["x"], 0) * 16, rtol=1e-6)
+
+
+OPERATORS = {"MatMul", "Add", "Relu", "Conv"}
+for operator in OPERATORS:
+    importlib.import_module(f"onnx.backend.test.case.node.{operator.lower()}")  # makes its cases
+CASES = [case for case in cases._NodeTestCases if {node.op_type for node in case.model.graph.node} <= OPERATORS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_cases_of_onnx(tin: ctypes.CDLL, case: TestCase) -> None:
+    session = treadle.InferenceSession(case.model.SerializeToString(), on("tin"))
+    before, launched = tin.tin_launches(), 0
+    for inputs, outputs in case.data_sets:
+        feeds = dict(zip([info.name for info in session.get_inputs()], inputs, strict=True))
+        for got, want in zip(session.run(None, feeds), outputs, strict=True):
+            np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
+        launched += all(value.dtype == np.float32 for value in inputs) and "auto" not in case.name and "1d" not in case.name
+    assert tin.tin_launches() - before >= launched
+
+
+def test_memory_comes_back(tin: ctypes.CDLL) -> None:
+    gc.collect()
+    before = tin.tin_allocated_bytes()
+    session = treadle.InferenceSession(network(), on("tin"))
+    session.run(None, {"x": values(2, 3, 9, 9)})
+    assert tin.tin_allocated_bytes() > before
+    del session
+    gc.collect()
+    assert tin.tin_allocated_bytes() == before
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: treadle.InferenceSession(network(), on("tine")), r'there is no device "tine"; the devices are: cpu, .*tin'),
+    (lambda: treadle.InferenceSession(network(), on("tin", argument_devices="x=sim")), "devices of the types"),
+])
+def test_what_cannot_be_is_refused(tin: ctypes.CDLL, make: Callable[[], object], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        make()
+
+
+def test_a_memory_limit_is_refused(tin: ctypes.CDLL) -> None:
+    options = on("tin")
+    options.memory_limit_bytes = 1 << 20
+    with pytest.raises(Exception, match="a memory limit does not hold on tin"):
+        treadle.InferenceSession(network(), options)
+
+
+def test_training_on_the_device(tin: ctypes.CDLL) -> None:
+    from treadle.train import Trainer
+
+    node = helper.make_node
+    model = model_of([node("MatMul", ["x", "w1"], ["h"]), node("Add", ["h", "b1"], ["a"]), node("Relu", ["a"], ["r"]), node("MatMul", ["r", "w2"], ["y"])],
+                     {"x": ["n", 6]}, ["y"], w1=values(6, 8), b1=values(8), w2=values(8, 3))
+    labels = np.array([0, 2, 1, 1])
+    options = on("tin")
+    trainers = [Trainer(model, learning_rate=0.1), Trainer(model, learning_rate=0.1, sess_options=options)]
+    before = tin.tin_launches()
+    for _ in range(3):
+        losses = [trainer.step({"x": values(4, 6)}, labels) for trainer in trainers]
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert tin.tin_launches() > before
+    for name, value in trainers[0].parameters.items():
+        np.testing.assert_allclose(value, trainers[1].parameters[name], rtol=1e-4, atol=1e-6)
