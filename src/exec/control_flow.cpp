@@ -1,6 +1,7 @@
 // Execution of If, Loop and Scan: bodies are programs of their own, run with the values that the node's operands give them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "exec/run_instruction.h"
@@ -64,12 +65,13 @@ class Stack {
   std::vector<Tensor> slices_;
 };
 
-// The shape of a scan output's slice when no iteration ran: extents that are not known are 0.
-Shape slice_shape(const Program& body, size_t output) {
+// The shape of a scan output's slice when no iteration ran: as inference has promised it where the feeds' shapes tell, 0 where they do not.
+Shape slice_shape(const ControlFlowCall& call, size_t output) {
+  const Program& body = *call.instruction().bodies[0];
   const Type& type = body.type(body.output_slots()[output]);
   Shape shape;
   if (type.has_rank())
-    for (const Dim& dim : *type.shape) shape.push_back(dim.is_const() ? dim.value() : 0);
+    for (const Dim& dim : *type.shape) shape.push_back(std::max<int64_t>(dim.is_const() ? dim.value() : call.value_of(dim), 0));
   return shape;
 }
 
@@ -107,7 +109,7 @@ void run_loop(ControlFlowCall& instruction) {
   }
   for (size_t i = 0; i < num_carried; ++i) instruction.set_output(static_cast<int>(i), std::move(carried[i]));
   for (size_t i = 0; i < scans.size(); ++i)
-    instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(body, 1 + num_carried + i)));
+    instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
 }
 
 Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
@@ -160,7 +162,7 @@ void run_scan(ControlFlowCall& instruction) {
   }
   for (size_t i = 0; i < num_states; ++i) instruction.set_output(static_cast<int>(i), std::move(states[i]));
   for (size_t i = 0; i < stacks.size(); ++i)
-    instruction.set_output(static_cast<int>(num_states + i), stacks[i].result(slice_shape(body, num_states + i)));
+    instruction.set_output(static_cast<int>(num_states + i), stacks[i].result(slice_shape(instruction, num_states + i)));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ class ParallelRun final : public TaskSource {
         limit_(control_.inter_op_threads > 0 ? control_.inter_op_threads : control_.pool->num_threads()),
         remaining_(static_cast<int64_t>(frame.program().instructions().size())) {
     state_.prepare(frame.program().instructions().size(), std::clamp(limit_, 1, control_.pool->num_threads()));
-    std::memcpy(state_.counters.data(), plan_.counters.data(), plan_.counters.size() * sizeof(int32_t));
+    if (!plan_.counters.empty()) std::memcpy(state_.counters.data(), plan_.counters.data(), plan_.counters.size() * sizeof(int32_t));
     state_.queue.clear();
     state_.head = 0;
     if (limited_) state_.done.assign(frame.program().instructions().size(), 0);

@@ -70,6 +70,11 @@ class ControlFlowCall {
   void set_output(int i, Datum datum) {
     if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
   }
+  /// Of an expression; negative if the feeds' shapes do not determine it.
+  int64_t value_of(const Dim& extent) const {
+    const auto index = static_cast<size_t>(extent.expr()->index);
+    return index < binding_.values().size() ? binding_.values()[index] : -1;
+  }
   size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
   /// Runs body `b`: formal inputs, to which the captures are added. @return one value per output of the body.
   std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs);
@@ -81,6 +86,7 @@ class ControlFlowCall {
   const RunControl& control_;
   const OperandSource& operands_;
   std::vector<Datum> inputs_, outputs_;
+  uint64_t iterations_ = 0;
 };
 
 void run_control_flow(ControlFlowCall& call);

@@ -48,8 +48,15 @@ bool rewrite_once(Graph& graph, NodeId id) {
   return !graph.is_alive(id);  // a decomposition that declines leaves everything as it is
 }
 
+enum class Inference : uint8_t {
+  kept,       ///< of the graph itself, whose inputs' types hold
+  tentative,  ///< of a body: what its inputs are declared as may give way to what the loop around it carries. Rewrites ask for no more.
+};
+
+void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<Error>* errors);
+
 // Errors go to `errors`, if there is such a list; otherwise the first one ends the upgrade.
-void upgrade_graph(Graph& graph, const InferOptions* infer_options, std::vector<Error>* errors) {
+void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference inference, std::vector<Error>* errors) {
   auto failed = [&](const Error& error) {
     if (!errors) throw error;
     errors->push_back(error);
@@ -83,15 +90,33 @@ void upgrade_graph(Graph& graph, const InferOptions* infer_options, std::vector<
       continue;
     }
     const size_t failures = errors ? errors->size() : 0;
-    for (Body& body : graph.node(id).bodies) upgrade_graph(*body.graph, nullptr, errors);
-    if (infer_options && (!errors || errors->size() == failures)) {
+    for (Body& body : graph.node(id).bodies) upgrade_body(graph, graph.node(id), body, errors);
+    const bool infers = inference == Inference::kept || graph.node(id).bodies.empty();
+    if (infers && (!errors || errors->size() == failures)) {
       try {
-        infer_node(graph, id, *infer_options);
+        infer_node(graph, id, infer_options);
       } catch (const Error& error) {
-        failed(error);
+        if (inference == Inference::kept) failed(error);
       }
     }
     id = graph.next(id);
+  }
+}
+
+void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<Error>* errors) {
+  Graph& inside = *body.graph;
+  std::vector<Type> declared;
+  for (size_t i = 0; i < inside.num_values(); ++i) declared.push_back(inside.type(ValueId{static_cast<uint32_t>(i)}));
+  for (const auto& [value, operand] : body.captures) {
+    const ValueId outer = node.inputs[static_cast<size_t>(node.num_formal_inputs + operand)];
+    if (outer != kNoValue) inside.value(value).type = merge(graph.type(outer), inside.type(value));
+  }
+  upgrade_graph(inside, {}, Inference::tentative, errors);
+  for (size_t i = 0; i < inside.num_values(); ++i) {
+    Value& value = inside.value(ValueId{static_cast<uint32_t>(i)});
+    if (value.is_constant() && i >= declared.size()) continue;  // those that rewrites have added are what they are
+    value.type = i < declared.size() ? declared[i] : Type{};
+    if (value.kind == Value::Kind::computed) value.known.reset();
   }
 }
 
@@ -107,14 +132,14 @@ void collect_unsupported(const Graph& graph, std::set<std::string>& lines) {
 }  // namespace
 
 void upgrade(Graph& graph, const InferOptions& options) {
-  upgrade_graph(graph, &options, nullptr);
+  upgrade_graph(graph, options, Inference::kept, nullptr);
   graph.opsets[""] = newest_opset("");
 }
 
 std::vector<Error> upgrade_noting_errors(Graph& graph) {
   std::vector<Error> errors;
   InferOptions options;
-  upgrade_graph(graph, &options, &errors);
+  upgrade_graph(graph, options, Inference::kept, &errors);
   return errors;
 }
 

@@ -14,23 +14,12 @@
 
 namespace treadle::ops {
 
-/// Adds nodes in front of the node that is taken apart, and in the end removes it.
-class Decomposition {
+/// Adds nodes in front of one, or at the end of a graph.
+class NodeWriter {
  public:
-  Decomposition(Graph& graph, NodeId node) : graph_(graph), node_(node), name_(graph.node(node).name) {}
+  NodeWriter(Graph& graph, NodeId before, std::string name) : graph_(graph), before_(before), name_(std::move(name)) {}
 
   Graph& graph() const { return graph_; }
-  const Node& node() const { return graph_.node(node_); }
-  const Attributes& attributes() const { return node().attributes; }
-  bool has(size_t input) const { return node().has_input(input); }
-  /// kNoValue for an absent input.
-  ValueId in(size_t input) const { return has(input) ? node().inputs[input] : kNoValue; }
-  /// True if something reads the output.
-  bool wants(size_t output) const {
-    if (!node().has_output(output)) return false;
-    ValueId value = node().outputs[output];
-    return !graph_.value(value).uses.empty() || graph_.is_output(value);
-  }
   const Type& type(ValueId value) const {
     static const Type unknown;
     return value == kNoValue ? unknown : graph_.type(value);
@@ -54,7 +43,7 @@ class Decomposition {
                                    .domain = std::string(domain),
                                    .name = name_ + "/" + std::string(op_type),
                                    .num_outputs = num_outputs},
-                                  node_);
+                                  before_);
     return graph_.node(made).outputs;
   }
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
@@ -74,6 +63,30 @@ class Decomposition {
   ValueId cast(ValueId value, DType dtype) { return op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}}); }
   /// `number` times the value; the value itself for 1.
   ValueId scaled(ValueId value, float number, ValueId like) { return number == 1 ? value : op("Mul", {value, scalar(number, like)}); }
+
+ private:
+  Graph& graph_;
+  NodeId before_;
+  std::string name_;
+};
+
+/// Adds nodes in front of the node that is taken apart, and in the end removes it.
+class Decomposition : public NodeWriter {
+ public:
+  Decomposition(Graph& graph, NodeId node) : NodeWriter(graph, node, graph.node(node).name), node_(node) {}
+
+  NodeId id() const { return node_; }
+  const Node& node() const { return graph().node(node_); }
+  const Attributes& attributes() const { return node().attributes; }
+  bool has(size_t input) const { return node().has_input(input); }
+  /// kNoValue for an absent input.
+  ValueId in(size_t input) const { return has(input) ? node().inputs[input] : kNoValue; }
+  /// True if something reads the output.
+  bool wants(size_t output) const {
+    if (!node().has_output(output)) return false;
+    ValueId value = node().outputs[output];
+    return !graph().value(value).uses.empty() || graph().is_output(value);
+  }
   /// The attributes of these names that the node has.
   Attributes copied(std::initializer_list<std::string_view> names) const {
     Attributes result;
@@ -86,22 +99,20 @@ class Decomposition {
   void give(size_t i, ValueId value) {
     if (!node().has_output(i)) return;
     ValueId old = node().outputs[i];
-    std::string name = graph_.value(old).name;
-    graph_.replace_uses(old, value);
-    if (graph_.value(value).kind != Value::Kind::computed) return;
-    graph_.rename_value(old, "replaced");
-    graph_.rename_value(value, name);
+    std::string name = graph().value(old).name;
+    graph().replace_uses(old, value);
+    if (graph().value(value).kind != Value::Kind::computed) return;
+    graph().rename_value(old, "replaced");
+    graph().rename_value(value, name);
   }
   /// @throws Error(not_implemented) if something reads output i.
   void refuse(size_t i, std::string_view what) const {
     if (wants(i)) throw Error(ErrorCode::not_implemented, fmt::format("the output {} ({}) is not implemented", i, what));
   }
-  void finish() { graph_.remove_node(node_); }
+  void finish() { graph().remove_node(node_); }
 
  private:
-  Graph& graph_;
   NodeId node_;
-  std::string name_;
 };
 
 }  // namespace treadle::ops

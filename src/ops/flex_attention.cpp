@@ -1,51 +1,17 @@
 // FlexAttention of ai.onnx.preview: attention whose scores and probabilities pass through graphs of the model's own.
 #include <fmt/format.h>
 
-#include <map>
-
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/inline_body.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
 
-/// Copies the nodes of a body of one input and one output before a node. Returns what stands for its output.
-ValueId inline_body(Graph& graph, NodeId id, const Body& body, ValueId input) {
-  const Graph& inside = *body.graph;
-  std::map<ValueId, ValueId> copies;
-  copies[inside.inputs[0]] = input;
-  const Node& node = graph.node(id);
-  for (const auto& capture : body.captures)
-    copies[capture.first] = node.inputs[static_cast<size_t>(node.num_formal_inputs + capture.second)];
-  auto copy_of = [&](ValueId value) {
-    if (value == kNoValue) return kNoValue;
-    if (auto found = copies.find(value); found != copies.end()) return found->second;
-    if (!inside.value(value).is_constant())
-      throw Error(ErrorCode::invalid_model, fmt::format("the body reads \"{}\", which nothing makes", inside.value(value).name));
-    return copies[value] = graph.add_constant(inside.value(value).name, inside.value(value).constant);
-  };
-  for (NodeId at : inside.order()) {
-    const Node& from = inside.node(at);
-    Node made;
-    made.op = from.op, made.op_type = from.op_type, made.domain = from.domain, made.overload = from.overload, made.version = from.version;
-    made.name = graph.unique_node_name(from.name.empty() ? from.op_type : from.name);
-    made.num_formal_inputs = from.num_formal_inputs, made.attributes = from.attributes, made.doc = from.doc;
-    for (ValueId value : from.inputs) made.inputs.push_back(copy_of(value));
-    for (ValueId value : from.outputs) {
-      made.outputs.push_back(value == kNoValue ? kNoValue : graph.add_value(inside.value(value).name));
-      if (value != kNoValue) copies[value] = made.outputs.back();
-    }
-    for (const Body& nested : from.bodies) made.bodies.push_back({nested.attribute, nested.graph->clone(), nested.captures});
-    graph.move_before(graph.append(std::move(made)), id);
-  }
-  return copy_of(inside.outputs[0]);
-}
-
 void check_body(const Body& body) {
-  // Captures follow the formal input.
-  const size_t formal = body.graph->inputs.size() - body.captures.size();
+  const size_t formal = num_formal_inputs(body);
   if (formal != 1 || body.graph->outputs.size() != 1)
     throw Error(ErrorCode::invalid_model,
                 fmt::format("{} has {} inputs and {} outputs, not one of each", body.attribute, formal, body.graph->outputs.size()));
@@ -85,9 +51,9 @@ void decompose_flex_attention(Graph& graph, NodeId id) {
   ValueId scores = cast(add({.op_type = "MatMul", .inputs = {rows, keys}}), precision);
   scores = add({.op_type = "Mul", .inputs = {scores, scale}});
   scores = reshape(scores, {extents(q, 0, 3), extents(k, 2, 3)});
-  if (const Body* body = graph.node(id).body("score_mod")) scores = inline_body(graph, id, *body, scores);
+  if (const Body* body = graph.node(id).body("score_mod")) scores = inline_body(graph, id, *body, {&scores, 1})[0];
   ValueId probabilities = add({.op_type = "Softmax", .inputs = {scores}, .attributes = {{"axis", int64_t{-1}}}});
-  if (const Body* body = graph.node(id).body("prob_mod")) probabilities = inline_body(graph, id, *body, probabilities);
+  if (const Body* body = graph.node(id).body("prob_mod")) probabilities = inline_body(graph, id, *body, {&probabilities, 1})[0];
   probabilities = reshape(cast(probabilities, dtype), {groups, any, extents(k, 2, 3)});
   const ValueId mixed = add({.op_type = "MatMul", .inputs = {probabilities, v}});
   const ValueId y = reshape(mixed, {extents(q, 0, 3), extents(v, 3, 4)});

@@ -33,12 +33,20 @@ UpdateRule update_rule_of(const Attributes& attributes) {
 
 struct Heads {
   int64_t q, kv;
+  int64_t outputs() const { return std::max(q, kv); }  // of the kind that there are more of, each reads one of the other
 };
 Heads heads_of(const Attributes& attributes) {
   const Heads heads{attributes.get_int("q_num_heads"), attributes.get_int("kv_num_heads")};
-  if (heads.kv < 1 || heads.q < 1 || heads.q % heads.kv != 0)
+  if (heads.kv < 1 || heads.q < 1 || (heads.q % heads.kv != 0 && heads.kv % heads.q != 0))
     throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", heads.q, heads.kv));
   return heads;
+}
+
+// States of the last tokens that the operator keeps, along an axis in front of the batch; 0: that of the last one, without such an axis.
+int64_t window_of(const Attributes& attributes) {
+  const int64_t window = attributes.get_int("state_window", 0);
+  if (window < 0 || window > 8) throw Error(ErrorCode::invalid_argument, fmt::format("state_window is {}; expected 0 to 8", window));
+  return window;
 }
 
 void infer_linear_attention(InferContext& c) {
@@ -54,14 +62,16 @@ void infer_linear_attention(InferContext& c) {
   }
   const SymbolicShape &q = c.shape(kQuery), &v = c.shape(kValue);
   const Dim key_size = floor_div(q[2], heads.q), value_size = floor_div(v[2], heads.kv);
-  c.set_output(0, c.dtype(kQuery), {q[0], q[1], value_size * heads.q});
-  if (c.has_output(1)) c.set_output(1, state, {q[0], heads.kv, key_size, value_size});
+  c.set_output(0, c.dtype(kQuery), {q[0], q[1], value_size * heads.outputs()});
+  SymbolicShape present{q[0], heads.kv, key_size, value_size};
+  if (const int64_t window = window_of(c.attributes()); window > 0) present.insert(present.begin(), window);
+  if (c.has_output(1)) c.set_output(1, state, std::move(present));
 }
 
 // The recurrence, token by token, with a state of key_size x value_size for each head of keys.
 template <typename T>
 struct LinearAttention {
-  int64_t batch, length, key_size, value_size;
+  int64_t batch, length, key_size, value_size, window;
   Heads heads;
   UpdateRule rule;
   float scale;
@@ -80,7 +90,7 @@ struct LinearAttention {
     for (int i : {kKey, kValue})
       check_equal(c.shape(i)[0], a.batch, "batches of query and of another input"),
           check_equal(c.shape(i)[1], a.length, "lengths of query and of another input");
-    a.rule = update_rule_of(c.node().attributes);
+    a.rule = update_rule_of(c.node().attributes), a.window = window_of(c.node().attributes);
     const float wanted = c.get_float("scale");
     a.scale = wanted != 0 ? wanted : 1 / std::sqrt(static_cast<float>(std::max<int64_t>(a.key_size, 1)));
     a.has_past = c.has_input(kPast), a.has_present = c.has_output(1);
@@ -97,13 +107,14 @@ struct LinearAttention {
       if (!a.beta_per_head) check_equal(c.num_elements(kBeta), tokens, "elements of beta, and tokens");
     }
     const int64_t states = a.batch * a.heads.kv;
-    if (a.has_past) check_equal(c.num_elements(kPast), states * a.key_size * a.value_size, "elements of past_state");
+    if (a.has_past) check_equal(c.num_elements(kPast), a.slots() * states * a.key_size * a.value_size, "elements of past_state");
     ScratchLayout layout;
     a.state = layout.take(static_cast<size_t>(states * a.key_size * a.value_size) * sizeof(float));
     a.memory = layout.take(static_cast<size_t>(states * a.value_size) * sizeof(float));
     c.request_scratch(layout.total());
     return a;
   }
+  int64_t slots() const { return std::max<int64_t>(window, 1); }
   bool gated() const { return rule == UpdateRule::gated || rule == UpdateRule::gated_delta; }
   bool delta() const { return rule == UpdateRule::delta || rule == UpdateRule::gated_delta; }
 
@@ -114,11 +125,12 @@ struct LinearAttention {
         float* S = reinterpret_cast<float*>(scratch_at(c, state)) + i * elements;
         load_state(c, i, S);
         float* room = reinterpret_cast<float*>(scratch_at(c, memory)) + i * value_size;
-        for (int64_t t = 0; t < length; ++t) step(c, i / heads.kv, i % heads.kv, t, S, room);
-        if (has_present)
-          visit_dtype<StateTypes>(state_dtype, [&]<typename U>() {
-            for (int64_t e = 0; e < elements; ++e) c.out<U>(1)[i * elements + e] = static_cast<U>(S[e]);
-          });
+        for (int64_t slot = 0; has_present && slot + length < slots(); ++slot) store_state(c, i, slot, nullptr);
+        if (has_present && length == 0) store_state(c, i, slots() - 1, S);
+        for (int64_t t = 0; t < length; ++t) {
+          step(c, i / heads.kv, i % heads.kv, t, S, room);
+          if (const int64_t slot = slots() - length + t; has_present && slot >= 0) store_state(c, i, slot, S);
+        }
       }
     });
   }
@@ -127,7 +139,16 @@ struct LinearAttention {
     std::fill_n(S, elements, 0.0f);
     if (!has_past) return;
     visit_dtype<StateTypes>(state_dtype, [&]<typename U>() {
-      for (int64_t e = 0; e < elements; ++e) S[e] = static_cast<float>(c.in<U>(kPast)[i * elements + e]);
+      const U* past = c.in<U>(kPast) + ((slots() - 1) * batch * heads.kv + i) * elements;
+      for (int64_t e = 0; e < elements; ++e) S[e] = static_cast<float>(past[e]);
+    });
+  }
+  /// Zeros without a state.
+  void store_state(RunContext& c, int64_t i, int64_t slot, const float* S) const {
+    const int64_t elements = key_size * value_size;
+    visit_dtype<StateTypes>(state_dtype, [&]<typename U>() {
+      U* present = c.out<U>(1) + (slot * batch * heads.kv + i) * elements;
+      for (int64_t e = 0; e < elements; ++e) present[e] = S ? static_cast<U>(S[e]) : U{};
     });
   }
   void step(RunContext& c, int64_t b, int64_t h, int64_t t, float* S, float* row) const {
@@ -154,16 +175,16 @@ struct LinearAttention {
       const float factor = static_cast<float>(key[k]);
       for (int64_t v = 0; v < value_size; ++v) S[k * value_size + v] += factor * row[v];
     }
-    const int64_t group = heads.q / heads.kv;
+    const int64_t group = heads.outputs() / heads.kv, readers = heads.outputs() / heads.q;
     for (int64_t g = 0; g < group; ++g) {
-      const int64_t q_head = token * heads.q + h * group + g;
-      const T* query = c.in<T>(kQuery) + q_head * key_size;
+      const int64_t head_of_output = h * group + g;
+      const T* query = c.in<T>(kQuery) + (token * heads.q + head_of_output / readers) * key_size;
       std::fill_n(row, value_size, 0.0f);
       for (int64_t k = 0; k < key_size; ++k) {
         const float factor = static_cast<float>(query[k]) * scale;
         for (int64_t v = 0; v < value_size; ++v) row[v] += factor * S[k * value_size + v];
       }
-      T* y = c.out<T>(0) + q_head * value_size;
+      T* y = c.out<T>(0) + (token * heads.outputs() + head_of_output) * value_size;
       for (int64_t v = 0; v < value_size; ++v) y[v] = static_cast<T>(row[v]);
     }
   }
@@ -239,23 +260,28 @@ struct CausalConvWithState {
 }  // namespace
 
 std::vector<OpDef> linear_attention_ops() {
-  return {{.name = "LinearAttention",
-           .since = {27},
-           .inputs = {{"query", kTypes, "T"},
-                      {"key", kTypes, "T"},
-                      {"value", kTypes, "T"},
-                      {"past_state", kTypes, "S", Presence::optional},
-                      {"decay", kTypes, "T", Presence::optional},
-                      {"beta", kTypes, "T", Presence::optional}},
-           .outputs = {{"output", kTypes, "T"}, {"present_state", kTypes, "S", Presence::optional}},
-           .attributes = {{"chunk_size", int64_t{64}},
-                          {"kv_num_heads", AttributeDef::Required{}},
-                          {"q_num_heads", AttributeDef::Required{}},
-                          {"scale", 0.0f},
-                          {"update_rule", std::string_view("gated_delta")}},
-           .infer = infer_linear_attention,
-           .cost = linear_attention_cost,
-           .kernels = typed<LinearAttention, float, Float16, BFloat16>()},
+  OpDef linear{.name = "LinearAttention",
+               .since = {27},
+               .inputs = {{"query", kTypes, "T"},
+                          {"key", kTypes, "T"},
+                          {"value", kTypes, "T"},
+                          {"past_state", kTypes, "S", Presence::optional},
+                          {"decay", kTypes, "T", Presence::optional},
+                          {"beta", kTypes, "T", Presence::optional}},
+               .outputs = {{"output", kTypes, "T"}, {"present_state", kTypes, "S", Presence::optional}},
+               .attributes = {{"chunk_size", int64_t{64}},
+                              {"kv_num_heads", AttributeDef::Required{}},
+                              {"q_num_heads", AttributeDef::Required{}},
+                              {"scale", 0.0f},
+                              {"update_rule", std::string_view("gated_delta")}},
+               .infer = infer_linear_attention,
+               .cost = linear_attention_cost,
+               .kernels = typed<LinearAttention, float, Float16, BFloat16>()};
+  OpDef windowed = linear;  // what com.microsoft's has and ONNX's has not
+  windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
+  windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
+  return {linear,
+          windowed,
           {.name = "CausalConvWithState",
            .since = {27},
            .inputs = {{"input", kTypes, "T"},

@@ -41,12 +41,15 @@ std::vector<OpDef> linear_attention_ops();
 std::vector<OpDef> loss_gradient_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> matmul_ops();
+std::vector<OpDef> microsoft_attn_lstm_ops();
 std::vector<OpDef> microsoft_domain_ops();
 std::vector<OpDef> microsoft_experts_ops();
 std::vector<OpDef> microsoft_gates_ops();
+std::vector<OpDef> microsoft_generation_ops();
 std::vector<OpDef> microsoft_image_ops();
 std::vector<OpDef> microsoft_lstm_ops();
 std::vector<OpDef> microsoft_matrix_ops();
+std::vector<OpDef> microsoft_ngrams_ops();
 std::vector<OpDef> microsoft_quantized_ops();
 std::vector<OpDef> microsoft_tokenizer_ops();
 std::vector<OpDef> microsoft_words_ops();
@@ -135,12 +138,15 @@ inline constexpr Family kFamilies[] = {
     loss_gradient_ops,
     loss_ops,
     matmul_ops,
+    microsoft_attn_lstm_ops,
     microsoft_domain_ops,
     microsoft_experts_ops,
     microsoft_gates_ops,
+    microsoft_generation_ops,
     microsoft_image_ops,
     microsoft_lstm_ops,
     microsoft_matrix_ops,
+    microsoft_ngrams_ops,
     microsoft_quantized_ops,
     microsoft_tokenizer_ops,
     microsoft_words_ops,

@@ -199,14 +199,31 @@ void decompose_engram_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
+/// The last `window` states behind the positions, each `past` long; positions before the first new one have none, which is zeros.
+ValueId windowed_states(Decomposition& d, ValueId all, int64_t past, int64_t window) {
+  const ValueId length = d.op("Shape", {d.in(0)}, {{"start", int64_t{2}}});
+  const ValueId padded = d.op("Pad", {all, d.ints({0, 0, window, 0, 0, 0})});
+  std::vector<ValueId> slots;
+  for (int64_t behind = window - 1; behind >= 0; --behind) {
+    const int64_t end = behind == 0 ? kToTheEnd : -behind;
+    const ValueId state = d.op("Slice", {padded, d.ints({past == 0 ? kToTheEnd : -past - behind}), d.ints({end}), d.ints({2})});
+    const ValueId exists = d.op("Greater", {length, d.ints({behind})});
+    slots.push_back(
+        d.op("Unsqueeze", {d.op("Where", {exists, state, d.op("CastLike", {d.constant(Tensor::scalar(0.0F)), all})}), d.ints({0})}));
+  }
+  return d.op("Concat", std::move(slots), {{"axis", int64_t{0}}});
+}
+
 // A depthwise convolution along the sequence over the past positions and the new ones. The state is the last of them.
 void decompose_causal_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
   int64_t dilation = a.get_int("dilation", 1), channels = d.extent(d.in(1), 0), taps = d.extent(d.in(1), -1);
+  const int64_t window = a.get_int("state_window", 0);
   std::string_view activation = a.get_string("activation", "none");
-  if (a.get_int("ndim", 1) != 1 || a.get_int("state_window", 0) != 0 || a.get_int("channels_last", 0) != 0)
-    throw Error(ErrorCode::not_implemented, "implemented are ndim = 1, state_window = 0 and channels_last = 0");
+  if (a.get_int("ndim", 1) != 1 || a.get_int("channels_last", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "implemented are ndim = 1 and channels_last = 0");
+  if (window < 0 || window > 8) throw Error(ErrorCode::invalid_model, fmt::format("state_window is {}; expected 0 to 8", window));
   if (channels < 0 || taps < 0 || d.rank(d.in(1)) != 3)
     throw Error(ErrorCode::not_implemented, "the weight must be of known shape (channels, 1, taps)");
   if (dilation < 1 || taps < 1) throw Error(ErrorCode::invalid_model, fmt::format("dilation = {}, {} taps", dilation, taps));
@@ -214,26 +231,31 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
     throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or none", activation));
   int64_t past = (taps - 1) * dilation;
   ValueId all;
-  if (d.has(3))
-    all = d.op("Concat", {d.in(3), d.in(0)}, {{"axis", int64_t{2}}});
-  else
+  if (d.has(3)) {
+    const ValueId state = window > 0 ? d.op("Gather", {d.in(3), d.constant(Tensor::scalar(window - 1))}) : d.in(3);
+    all = d.op("Concat", {state, d.in(0)}, {{"axis", int64_t{2}}});
+  } else {
     all = d.op("Pad", {d.in(0), d.ints({0, 0, past, 0, 0, 0})});
+  }
   ValueId y = d.op("Conv", {all, d.in(1), d.in(2)}, {{"group", channels}, {"dilations", std::vector<int64_t>{dilation}}});
   d.give(0, activation == "none" ? y : silu(d, y));
-  d.give(1, d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})}));
+  if (window > 0)
+    d.give(1, windowed_states(d, all, past, window));
+  else
+    d.give(1, d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})}));
   d.finish();
 }
 
-// ONNX's own, whose state never has a window.
+// ONNX's own, unless its state has a window.
 void decompose_linear_attention(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  if (d.attributes().get_int("state_window", 0) > 1)
-    throw Error(ErrorCode::not_implemented,
-                fmt::format("state_window = {} is not implemented; leave it out", d.attributes().get_int("state_window")));
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < 6; ++i) inputs.push_back(d.in(i));
-  const auto y =
-      d.op_n("LinearAttention", std::move(inputs), 2, d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"}));
+  Attributes attributes = d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"});
+  const int64_t window = d.attributes().get_int("state_window", 0);
+  if (window != 0) attributes.set("state_window", window);
+  const auto y = window == 0 ? d.op_n("LinearAttention", std::move(inputs), 2, std::move(attributes))
+                             : d.op_n("WindowedLinearAttention", std::move(inputs), 2, std::move(attributes), "treadle");
   d.give(0, y[0]);
   d.give(1, y[1]);
   d.finish();

@@ -201,15 +201,19 @@ struct SvmClassifier {
       similarity[v] = kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
     std::fill_n(votes, k, T{0});
     const T* coefficients = model.coefficients.data();
+    // Coefficients of both signs cancel, those of a nu-SVC nearly so: their sums are double.
     auto dot = [&](int64_t coefficient_row, int64_t of_class) {
-      int64_t start = model.class_start[static_cast<size_t>(of_class)];
-      return kernels::dot(coefficients + coefficient_row * model.num_vectors + start, similarity + start,
-                          model.class_size[static_cast<size_t>(of_class)]);
+      const int64_t start = model.class_start[static_cast<size_t>(of_class)];
+      const T *row = coefficients + coefficient_row * model.num_vectors + start, *own = similarity + start;
+      double sum = 0;
+      for (int64_t v = 0; v < model.class_size[static_cast<size_t>(of_class)]; ++v)
+        sum += static_cast<double>(row[v]) * static_cast<double>(own[v]);
+      return sum;
     };
     int64_t pair = 0;
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = i + 1; j < k; ++j, ++pair) {
-        margins[pair] = model.rho[static_cast<size_t>(pair)] + dot(j - 1, i) + dot(i, j);
+        margins[pair] = static_cast<T>(static_cast<double>(model.rho[static_cast<size_t>(pair)]) + dot(j - 1, i) + dot(i, j));
         votes[margins[pair] > 0 ? i : j] += 1;
       }
     }

@@ -46,7 +46,10 @@ void infer_multinomial(InferContext& c) {
   if (c.has_rank(0) && c.rank(0) != 2)
     throw Error(ErrorCode::invalid_argument, "input has the shape " + to_string(c.shape(0)) + "; it must be [batch, classes]");
   Dim batch = c.has_rank(0) ? c.shape(0)[0] : c.data_dependent_dim("batch");
-  c.set_output(0, dtype_attribute(c, DType::int32), {batch, Dim(c.get_int("sample_size", 1))});
+  const DType dtype = dtype_attribute(c, DType::int32);
+  if (dtype != DType::int32 && dtype != DType::int64)
+    throw Error(ErrorCode::invalid_model, fmt::format("dtype is {}; expected int32 or int64", name_of(dtype)));
+  c.set_output(0, dtype, {batch, Dim(c.get_int("sample_size", 1))});
 }
 
 template <bool kNormal>

@@ -13,6 +13,7 @@
 #include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/rnn/rnn_gradient.h"
 #include "ops/checks.h"
 #include "ops/functions.h"
 #include "ops/gradients.h"
@@ -144,7 +145,7 @@ struct PackedRnn final : PackedState {
   }
 };
 
-/// An operand as floats: in place, or converted in scratch. float64 is computed in float32, too.
+/// An operand as floats: in place, or converted in scratch. float64 comes here for activations that RecurrentInDouble lacks.
 template <typename T>
 struct AsFloat {
   int64_t offset = 0, count = 0;
@@ -280,12 +281,63 @@ struct Recurrent {
     }
   }
 };
+// float64 in double, by the forward pass that keeps its steps: here it keeps them in scratch.
+template <RnnKind kKind>
+struct RecurrentInDouble {
+  RnnParams params;
+  int max_threads;
+  unsigned wanted;  // bit i: output i
+  int64_t kept, work;
+
+  static std::string declines(const CreateContext& c) {
+    RnnParams p;
+    p.kind = kKind, p.direction = direction_of(c.attributes());
+    set_activations(c.attributes(), p);
+    for (int d = 0; d < p.num_directions(); ++d)
+      for (const RnnActivation& activation : p.activations[d])
+        if (!kernels::has_rnn_slope(activation.function)) return "one of the activations is computed in float32 only";
+    return {};
+  }
+  static RecurrentInDouble bind(BindContext& c) {
+    RecurrentInDouble k{make_rnn_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR)), c.max_threads(), 0, 0, 0};
+    for (int i = 0; i < (kKind == RnnKind::lstm ? 3 : 2); ++i) k.wanted |= c.has_output(i) ? 1U << i : 0U;
+    const Shape& x = c.shape(kX);
+    RnnParams& p = k.params;
+    p.steps = x[p.batch_first ? 1 : 0], p.batch = x[p.batch_first ? 0 : 1];
+    check_equal(x[2], p.input, "features of X and W");
+    Recurrent<double, kKind>::check_sizes(c, p);
+    ScratchLayout layout;
+    const int64_t rows = p.num_directions() * (p.steps + 1) * p.batch;
+    k.kept = layout.take(static_cast<size_t>(rows * kernels::rnn_kept_columns(p)) * sizeof(double));
+    k.work = layout.take(kernels::rnn_keeping_scratch_bytes<double>(p, k.max_threads));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::RnnKeepingData<double> d;
+    d.X = c.in<double>(kX), d.W = c.in<double>(kW), d.R = c.in<double>(kR), d.B = c.in<double>(kB);
+    d.sequence_lengths = c.in<int32_t>(kSequenceLens), d.initial_h = c.in<double>(kInitialH);
+    d.Y = output(c, kY), d.Y_h = output(c, kYh);
+    if (kKind == RnnKind::lstm) d.P = c.in<double>(kP), d.initial_c = c.in<double>(kInitialC), d.Y_c = output(c, kYc);
+    d.kept = reinterpret_cast<double*>(scratch_at(c, kept));
+    kernels::rnn_keeping(params, d, scratch_at(c, work), max_threads, c.pool());
+  }
+
+ private:
+  double* output(RunContext& c, int i) const { return (wanted >> i & 1U) != 0 ? c.out<double>(i) : nullptr; }
+};
+
 template <typename T>
 using RnnKernel = Recurrent<T, RnnKind::rnn>;
 template <typename T>
 using GruKernel = Recurrent<T, RnnKind::gru>;
 template <typename T>
 using LstmKernel = Recurrent<T, RnnKind::lstm>;
+
+template <RnnKind kKind>
+std::vector<KernelDef> in_double() {
+  return {kernel<RecurrentInDouble<kKind>>("double", DType::float64)};
+}
 
 // Whether Y was wanted; today that is seen from the node's outputs.
 void drop_output_sequence(Graph& graph, NodeId id) { graph.node(id).attributes.erase("output_sequence"); }
@@ -320,12 +372,12 @@ OpDef recurrent(std::string_view name, std::vector<int> since, std::vector<Upgra
 
 std::vector<OpDef> rnn_ops() {
   OpDef rnn = recurrent("RNN", {1, 7, 14, 22}, {{1, drop_output_sequence}}, infer_rnn<RnnKind::rnn>,
-                        typed<RnnKernel, float, double, Float16, BFloat16>());
+                        in_double<RnnKind::rnn>() + typed<RnnKernel, float, double, Float16, BFloat16>());
   OpDef gru = recurrent("GRU", {1, 3, 7, 14, 22}, {{1, drop_output_sequence}, {3, drop_output_sequence}}, infer_rnn<RnnKind::gru>,
-                        typed<GruKernel, float, double, Float16, BFloat16>());
+                        in_double<RnnKind::gru>() + typed<GruKernel, float, double, Float16, BFloat16>());
   gru.attributes.push_back({"linear_before_reset", int64_t{0}});
   OpDef lstm = recurrent("LSTM", {1, 7, 14, 22}, {{1, drop_output_sequence}}, infer_rnn<RnnKind::lstm>,
-                         typed<LstmKernel, float, double, Float16, BFloat16>());
+                         in_double<RnnKind::lstm>() + typed<LstmKernel, float, double, Float16, BFloat16>());
   lstm.inputs.push_back({"initial_c", kFloats, "T", Presence::optional});
   lstm.inputs.push_back({"P", kFloats, "T", Presence::optional});
   lstm.outputs.push_back({"Y_c", kFloats, "T", Presence::optional});

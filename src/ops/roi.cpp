@@ -60,6 +60,9 @@ struct RoiAlign {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("coordinate_transformation_mode is \"{}\", not half_pixel or output_half_pixel", coordinates));
     k.half_pixel = coordinates == "half_pixel", k.takes_maximum = mode == "max";
+    if (constexpr int64_t kMostSamples = 10'000; k.sampling_ratio > kMostSamples)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("sampling_ratio is {}: parts would take more than {} samples a side", k.sampling_ratio, kMostSamples));
     if (k.count * k.channels > 0 && k.height * k.width == 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("X is {}: it has nothing to pool", to_string(x)));
     return k;

@@ -52,6 +52,16 @@ std::string attribute(const onnx::AttributeDef& a) {
     case onnx::AttributeType::f: return number(a.f) + "f";
     case onnx::AttributeType::s: return "\"" + a.s + "\"";
     case onnx::AttributeType::ints: return dims(a.ints);
+    case onnx::AttributeType::floats: {
+      std::string list = "floats(";
+      for (float value : a.floats) list += number(value) + "f, ";
+      return list + ")";
+    }
+    case onnx::AttributeType::strings: {
+      std::string list = "strings(";
+      for (const std::string& value : a.strings) list += "\"" + value + "\", ";
+      return list + ")";
+    }
     case onnx::AttributeType::tensor: {
       const Array value = from_tensor(a.t->value);
       return std::string(name_of(value.dtype)) + dims(value.dims) + "{" + elements(value) + "}";
@@ -238,6 +248,19 @@ class Parser {
     line.expect("=");
     if (line.take("\"")) return text(name, line.quoted());
     if (line.peek() == '[') return integers(name, line.dims());
+    if (line.take("strings(")) {
+      std::vector<std::string> values;
+      for (; !line.take(")"); line.expect(",")) {
+        line.expect("\"");
+        values.push_back(line.quoted());
+      }
+      return texts(name, std::move(values));
+    }
+    if (line.take("floats(")) {
+      std::vector<float> values;
+      for (; !line.take(")"); line.expect(",")) values.push_back(std::stof(line.word()));
+      return reals(name, std::move(values));
+    }
     const std::string word = line.word();
     if (line.peek() == '[') {
       Dims shape = line.dims();
@@ -328,6 +351,18 @@ onnx::AttributeDef real(std::string name, float value) {
 onnx::AttributeDef text(std::string name, std::string value) {
   auto result = attribute_of(std::move(name), onnx::AttributeType::s);
   result.s = std::move(value);
+  return result;
+}
+
+onnx::AttributeDef reals(std::string name, std::vector<float> values) {
+  auto result = attribute_of(std::move(name), onnx::AttributeType::floats);
+  result.floats = std::move(values);
+  return result;
+}
+
+onnx::AttributeDef texts(std::string name, std::vector<std::string> values) {
+  auto result = attribute_of(std::move(name), onnx::AttributeType::strings);
+  result.strings = std::move(values);
   return result;
 }
 

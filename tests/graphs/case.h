@@ -46,6 +46,8 @@ onnx::AttributeDef integer(std::string name, int64_t value);
 onnx::AttributeDef integers(std::string name, std::vector<int64_t> values);
 onnx::AttributeDef real(std::string name, float value);
 onnx::AttributeDef text(std::string name, std::string value);
+onnx::AttributeDef reals(std::string name, std::vector<float> values);
+onnx::AttributeDef texts(std::string name, std::vector<std::string> values);
 onnx::AttributeDef tensor(std::string name, const Array& value);
 onnx::AttributeDef body(std::string name, onnx::GraphDef graph);
 onnx::TensorDef initializer(std::string name, const Array& value);

@@ -64,6 +64,19 @@ bool recurrent(Generator& g) {
   if (op == "GRU" && g.one_in(2)) list.push_back(integer("linear_before_reset", 1));
   if (op == "LSTM" && g.one_in(8)) list.push_back(integer("input_forget", 1));
   if (g.one_in(8)) list.push_back(real("clip", 0.5F));
+  if (g.one_in(4)) {
+    const int64_t functions = d * (op == "LSTM" ? 3 : op == "GRU" ? 2 : 1);
+    std::vector<std::string> names;
+    std::vector<float> alphas, betas;
+    for (int64_t i = 0; i < functions; ++i) {
+      names.push_back(g.one_of<std::string>({"Sigmoid", "Tanh", "Relu", "LeakyRelu", "Elu", "HardSigmoid", "Softsign"}));
+      if (names.back() == "LeakyRelu" || names.back() == "Elu" || names.back() == "HardSigmoid") alphas.push_back(0.25F);
+      if (names.back() == "HardSigmoid") betas.push_back(0.625F);
+    }
+    list.push_back(texts("activations", names));
+    if (!alphas.empty() && g.one_in(2)) list.push_back(reals("activation_alpha", alphas));
+    if (!betas.empty() && g.one_in(2)) list.push_back(reals("activation_beta", betas));
+  }
   const Names y = g.add(op, inputs, std::move(list), op == "LSTM" ? 3 : 2);
   if (y.empty()) return false;
   if (g.one_in(2) && d == 1) {
@@ -96,9 +109,21 @@ bool conv_transpose(Generator& g) {
   if (g.one_in(6)) pads[0] = 1;
   Names inputs{x, g.constant(small_array(g, a.dtype, dims))};
   if (g.one_in(2)) inputs.push_back(g.constant(g.random_array(a.dtype, {dims[1] * groups})));
-  std::string y = g.add_one("ConvTranspose", inputs,
-                            attributes(integers("kernel_shape", Dims(rank, side)), integers("strides", strides), integers("pads", pads),
-                                       integers("dilations", dilations), integers("output_padding", more), integer("group", groups)));
+  auto list = attributes(integers("kernel_shape", Dims(rank, side)), integers("strides", strides), integers("dilations", dilations),
+                         integers("output_padding", more), integer("group", groups));
+  if (g.one_in(4)) {
+    list.push_back(text("auto_pad", g.one_of<std::string>({"SAME_UPPER", "SAME_LOWER", "VALID"})));
+  } else if (g.num_sets() == 1 && g.one_in(4)) {  // a little is cut away
+    Dims wanted;
+    for (size_t d = 0; d < rank; ++d) {
+      const int64_t whole = strides[d] * (a.dims[d + 2] - 1) + more[d] + (side - 1) * dilations[d] + 1;
+      wanted.push_back(std::max<int64_t>(1, whole - g.below(4)));
+    }
+    list.push_back(integers("output_shape", wanted));
+  } else {
+    list.push_back(integers("pads", pads));
+  }
+  std::string y = g.add_one("ConvTranspose", inputs, std::move(list));
   if (!y.empty() && g.one_in(3)) g.add(g.one_of<std::string>({"Relu", "Sigmoid", "Tanh"}), {y});
   return !y.empty();
 }
@@ -149,6 +174,17 @@ bool resize(Generator& g) {
   if (!g.one_in(4)) list.push_back(text("coordinate_transformation_mode", g.one_of(where)));
   if (mode == "nearest" && g.one_in(2))
     list.push_back(text("nearest_mode", g.one_of<std::string>({"floor", "ceil", "round_prefer_ceil", "round_prefer_floor"})));
+  if (first > 0 && g.one_in(3)) {  // of some axes only, in any order
+    Dims axes;
+    for (size_t d = a.dims.size(); d-- > first;) axes.push_back(static_cast<int64_t>(d) - (g.one_in(2) ? a.rank() : 0));
+    Array some_scales(DType::float32, {static_cast<int64_t>(axes.size())}), some_sizes(DType::int64, some_scales.dims);
+    for (size_t n = 0; n < axes.size(); ++n) {
+      const auto d = static_cast<size_t>(axes[n] < 0 ? axes[n] + a.rank() : axes[n]);
+      some_scales.f[n] = scales.f[d], some_sizes.i[n] = sizes.i[d];
+    }
+    list.push_back(integers("axes", axes));
+    scales = some_scales, sizes = some_sizes;
+  }
   if (by_sizes) return !g.add("Resize", {x, "", "", g.constant(sizes)}, std::move(list)).empty();
   return !g.add("Resize", {x, "", g.constant(scales)}, std::move(list)).empty();
 }

@@ -72,7 +72,8 @@ void work(const Options& options, uint32_t first, uint32_t last, std::chrono::st
       const std::string failure = run_case(c, judgement, settings[i]);
       if (failure.empty()) continue;
       if (options.beyond_plain && !run_apart(c, Setting{.level = GraphOptimizationLevel::disable_all}).empty()) break;
-      if (failure.starts_with("error not_implemented")) {
+      // Shapes have a limit of axes, wherever one is made: ONNX has none.
+      if (failure.starts_with("error not_implemented") || failure.find("axes are supported") != std::string::npos) {
         ++progress.unsupported;
         std::fprintf(stderr, "unsupported, seed %u: %.300s\n", seed, failure.c_str());
         break;

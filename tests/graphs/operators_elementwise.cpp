@@ -60,10 +60,16 @@ std::vector<Value> binary(Call& c, double ulps, F f, G g) {
   return {combine(c, c.in(0), c.in(1), ulps, f, g)};
 }
 
+// Of integers, which wrap around: the same bits, unsigned.
+template <typename F>
+auto wrapping(F f) {
+  return [f](int64_t a, int64_t b) { return static_cast<int64_t>(f(static_cast<uint64_t>(a), static_cast<uint64_t>(b))); };
+}
+
 template <typename F>
 std::vector<Value> arithmetic(Call& c, F f) {
   require(c.in(0).dtype != DType::boolean, "no arithmetic on bool");
-  return binary(c, 1, f, f);
+  return binary(c, 1, f, wrapping(f));
 }
 
 std::vector<Value> divide(Call& c) {

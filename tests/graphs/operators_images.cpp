@@ -1,6 +1,7 @@
 // Images that grow: ConvTranspose and Resize.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tests/graphs/interpreter.h"
 
@@ -16,13 +17,23 @@ Values conv_transpose(Call& c) {
   const int64_t groups = c.integer("group", 1);
   require(x.dims[1] == w.dims[0] && x.dims[1] % groups == 0, "ConvTranspose's channels");
   const Dims strides = c.integers("strides", Dims(rank, 1)), dilations = c.integers("dilations", Dims(rank, 1)),
-             pads = c.integers("pads", Dims(2 * rank, 0)), more = c.integers("output_padding", Dims(rank, 0));
+             more = c.integers("output_padding", Dims(rank, 0)), wanted = c.integers("output_shape", {});
+  const std::string auto_pad = c.text("auto_pad", "NOTSET");
+  const bool same = auto_pad.starts_with("SAME");
+  Dims pads = auto_pad == "NOTSET" ? c.integers("pads", Dims(2 * rank, 0)) : Dims(2 * rank, 0);
   const int64_t outputs = w.dims[1] * groups, per_group = x.dims[1] / groups;
   if (c.has(2)) require(c.in(2).dims == Dims{outputs}, "ConvTranspose's bias");
   Dims dims{x.dims[0], outputs};
   for (size_t d = 0; d < rank; ++d) {
     require(more[d] < std::max(strides[d], dilations[d]), "output_padding as large as the stride");
-    const int64_t extent = strides[d] * (x.dims[d + 2] - 1) + more[d] + (w.dims[d + 2] - 1) * dilations[d] + 1 - pads[d] - pads[d + rank];
+    const int64_t whole = strides[d] * (x.dims[d + 2] - 1) + more[d] + (w.dims[d + 2] - 1) * dilations[d] + 1;
+    if (same || !wanted.empty()) {  // what the image is to lose says how much is cut away at both ends
+      const int64_t total = whole - (wanted.empty() ? x.dims[d + 2] * strides[d] : wanted[d]);
+      require(total >= 0, "an image larger than what the windows reach");
+      pads[d] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+      pads[d + rank] = total - pads[d];
+    }
+    const int64_t extent = whole - pads[d] - pads[d + rank];
     require(extent > 0, "an image of nothing");
     dims.push_back(extent);
   }
@@ -96,17 +107,21 @@ Values resize(Call& c) {
   Array x = c.in(0);
   require(x.floats() || c.text("mode", "nearest") == "nearest", "integers between two values");
   require(c.has(2) != c.has(3) && x.size() > 0, "either scales or sizes, of an image");
-  for (size_t d = 0; d < x.dims.size(); ++d) {
+  Dims every(x.dims.size());
+  std::iota(every.begin(), every.end(), 0);
+  const Dims axes = c.integers("axes", every);
+  for (size_t n = 0; n < axes.size(); ++n) {
+    const auto d = static_cast<size_t>(axes[n] < 0 ? axes[n] + x.rank() : axes[n]);
     const int64_t in = x.dims[d];
     double scale = 1;
     int64_t out = in;
     if (c.has(2)) {
-      require(c.in(2).size() == x.dims.size() && c.in(2).f[d] > 0, "a scale for each axis");
-      scale = c.in(2).f[d];
+      require(c.in(2).size() == axes.size() && c.in(2).f[n] > 0, "a scale for each axis");
+      scale = c.in(2).f[n];
       out = static_cast<int64_t>(std::floor(static_cast<double>(in) * scale));
     } else {
-      require(c.in(3).size() == x.dims.size() && c.in(3).i[d] > 0, "a size for each axis");
-      out = c.in(3).i[d];
+      require(c.in(3).size() == axes.size() && c.in(3).i[n] > 0, "a size for each axis");
+      out = c.in(3).i[n];
       scale = static_cast<double>(out) / static_cast<double>(in);
     }
     require(out > 0, "an image of nothing");

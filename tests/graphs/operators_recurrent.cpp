@@ -1,4 +1,4 @@
-// LSTM, GRU and RNN with their default activations, one sequence and one step at a time.
+// LSTM, GRU and RNN, one sequence and one step at a time.
 #include <algorithm>
 #include <cmath>
 
@@ -34,15 +34,17 @@ class Layer {
       require(!c.has(i) || c.in(i).dims == (batch_first ? Dims{batch, d, hidden} : Dims{d, batch, hidden}), "an initial state's shape");
     const auto* clip = c.attribute("clip");
     limit = clip != nullptr ? clip->f : 0;
+    read_functions();
   }
 
-  // With float32's precision, for float64 as well: so the runtime computes it.
-  double term(double value) { return c.noise()(value, DType::float32, 4); }
+  /// What sums and functions are computed in: 16-bit floats are widened.
+  DType precision() const { return c.in(0).dtype == DType::float64 ? DType::float64 : DType::float32; }
+  double term(double value) { return c.noise()(value, precision(), 4); }
   double clip(double x) const { return limit > 0 ? std::clamp(x, -limit, limit) : x; }
   // x W^T of gate `gate`, and its part of Wb.
   double from_input(int64_t d, int64_t b, int64_t t, int64_t gate, int64_t h) {
     const Array &x = c.in(0), &w = c.in(1);
-    Total sum(c.noise(), DType::float32);
+    Total sum(c.noise(), precision());
     if (c.has(3)) sum.add(c.in(3).f[place({d, gate * hidden + h}, c.in(3).dims)]);
     for (int64_t i = 0; i < inputs; ++i)
       sum.add(x.f[place(batch_first ? Dims{b, t, i} : Dims{t, b, i}, x.dims)] * w.f[place({d, gate * hidden + h, i}, w.dims)]);
@@ -51,15 +53,19 @@ class Layer {
   // state R^T of gate `gate`, and its part of Rb.
   double from_state(int64_t d, const Row& state, int64_t gate, int64_t h) {
     const Array& r = c.in(2);
-    Total sum(c.noise(), DType::float32);
+    Total sum(c.noise(), precision());
     if (c.has(3)) sum.add(c.in(3).f[place({d, (gates + gate) * hidden + h}, c.in(3).dims)]);
     for (int64_t i = 0; i < hidden; ++i) sum.add(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
     return sum.value();
   }
   // With numbers of float32 on the way where rounding is tried: a gate may then be 1.
-  double rounded_on_the_way(double x) { return c.noise().on() ? round_to(DType::float32, x) : x; }
-  double sigmoid(double x) { return rounded_on_the_way(term(1 / rounded_on_the_way(1 + std::exp(-clip(x))))); }
-  double tanh(double x) { return rounded_on_the_way(term(std::tanh(clip(x)))); }
+  double rounded_on_the_way(double x) { return c.noise().on() ? round_to(precision(), x) : x; }
+  /// Function `index` of a direction's cell.
+  double apply(int64_t d, int64_t index, double x) {
+    const Function& f = functions[static_cast<size_t>(d * per_direction() + index)];
+    return rounded_on_the_way(term(value_of(f, clip(x))));
+  }
+  int64_t per_direction() const { return gates == 4 ? 3 : gates == 3 ? 2 : 1; }
   Row initial(size_t input, int64_t d, int64_t b) {
     Row row(static_cast<size_t>(hidden), 0);
     if (c.has(input))
@@ -96,16 +102,51 @@ class Layer {
     return results;
   }
 
+  struct Function {
+    std::string name;
+    double alpha, beta;
+  };
+
+  // Alphas and betas are lists for those functions only that have such a parameter.
+  void read_functions() {
+    const int64_t directions = both ? 2 : 1;
+    const auto *names = c.attribute("activations"), *alphas = c.attribute("activation_alpha"), *betas = c.attribute("activation_beta");
+    size_t next_alpha = 0, next_beta = 0;
+    for (int64_t i = 0; i < directions * per_direction(); ++i) {
+      const bool is_gate = i % per_direction() == 0 && gates > 1;
+      Function f{is_gate ? "Sigmoid" : "Tanh", 0, 0};
+      if (names != nullptr) f.name = names->strings.at(static_cast<size_t>(i));
+      const bool hard = f.name == "HardSigmoid";
+      if (hard || f.name == "LeakyRelu" || f.name == "Elu") {
+        f.alpha = round_to(DType::float32, hard ? 0.2 : f.name == "Elu" ? 1 : 0.01);
+        if (alphas != nullptr && next_alpha < alphas->floats.size()) f.alpha = alphas->floats[next_alpha++];
+      }
+      if (hard) {
+        f.beta = 0.5;
+        if (betas != nullptr && next_beta < betas->floats.size()) f.beta = betas->floats[next_beta++];
+      }
+      functions.push_back(f);
+    }
+  }
+  double value_of(const Function& f, double x) {
+    if (f.name == "Sigmoid") return 1 / rounded_on_the_way(1 + std::exp(-x));
+    if (f.name == "Tanh") return std::tanh(x);
+    if (f.name == "Relu") return std::max(x, 0.0);
+    if (f.name == "LeakyRelu") return x < 0 ? f.alpha * x : x;
+    if (f.name == "Elu") return x < 0 ? f.alpha * std::expm1(x) : x;
+    if (f.name == "HardSigmoid") return std::clamp(f.alpha * x + f.beta, 0.0, 1.0);
+    if (f.name == "Softsign") return x / (1 + std::fabs(x));
+    throw Invalid("an activation that the interpreter does not know");
+  }
+
   Call& c;
+  std::vector<Function> functions;
   int64_t gates, hidden, length = 0, batch = 0, inputs = 0;
   bool both = false, backwards = false, batch_first = false;
   double limit = 0;
 
  private:
-  double rounded(const Row& row, int64_t h) {
-    const DType dtype = c.in(0).dtype;
-    return c.noise()(row[static_cast<size_t>(h)], dtype == DType::float64 ? DType::float32 : dtype, 2);
-  }
+  double rounded(const Row& row, int64_t h) { return c.noise()(row[static_cast<size_t>(h)], c.in(0).dtype, 2); }
 };
 
 Values lstm(Call& c) {
@@ -120,14 +161,14 @@ Values lstm(Call& c) {
     Row next = cell;
     auto sum = [&](int64_t gate, int64_t h) { return layer.from_input(d, b, t, gate, h) + layer.from_state(d, output, gate, h); };
     for (int64_t h = 0; h < layer.hidden; ++h) {
-      const double in = layer.sigmoid(sum(0, h) + peephole(d, 0, h, cell));
-      const double forget = coupled ? 1 - in : layer.sigmoid(sum(2, h) + peephole(d, 2, h, cell));
-      const double fresh = layer.tanh(sum(3, h));
+      const double in = layer.apply(d, 0, sum(0, h) + peephole(d, 0, h, cell));
+      const double forget = coupled ? 1 - in : layer.apply(d, 0, sum(2, h) + peephole(d, 2, h, cell));
+      const double fresh = layer.apply(d, 1, sum(3, h));
       next[static_cast<size_t>(h)] = layer.term(forget * cell[static_cast<size_t>(h)]) + layer.term(in * fresh);
     }
     for (int64_t h = 0; h < layer.hidden; ++h) {
-      const double out = layer.sigmoid(sum(1, h) + peephole(d, 1, h, next));
-      states[0][static_cast<size_t>(h)] = out * layer.tanh(next[static_cast<size_t>(h)]);
+      const double out = layer.apply(d, 0, sum(1, h) + peephole(d, 1, h, next));
+      states[0][static_cast<size_t>(h)] = out * layer.apply(d, 2, next[static_cast<size_t>(h)]);
     }
     states[1] = next;
   });
@@ -141,14 +182,14 @@ Values gru(Call& c) {
     Row update = before, reset = before, chosen = before;
     for (int64_t h = 0; h < layer.hidden; ++h) {
       const auto at = static_cast<size_t>(h);
-      update[at] = layer.sigmoid(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h));
-      reset[at] = layer.sigmoid(layer.from_input(d, b, t, 1, h) + layer.from_state(d, before, 1, h));
+      update[at] = layer.apply(d, 0, layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h));
+      reset[at] = layer.apply(d, 0, layer.from_input(d, b, t, 1, h) + layer.from_state(d, before, 1, h));
       chosen[at] = reset[at] * before[at];
     }
     for (int64_t h = 0; h < layer.hidden; ++h) {
       const auto at = static_cast<size_t>(h);
       const double state = linear ? reset[at] * layer.from_state(d, before, 2, h) : layer.from_state(d, chosen, 2, h);
-      const double fresh = layer.tanh(layer.from_input(d, b, t, 2, h) + state);
+      const double fresh = layer.apply(d, 1, layer.from_input(d, b, t, 2, h) + state);
       states[0][at] = layer.term((1 - update[at]) * fresh) + layer.term(update[at] * before[at]);
     }
   });
@@ -159,7 +200,7 @@ Values rnn(Call& c) {
   return layer.run(1, [&](int64_t d, int64_t b, int64_t t, std::vector<Row>& states) {
     const Row before = states[0];
     for (int64_t h = 0; h < layer.hidden; ++h)
-      states[0][static_cast<size_t>(h)] = layer.tanh(layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h));
+      states[0][static_cast<size_t>(h)] = layer.apply(d, 0, layer.from_input(d, b, t, 0, h) + layer.from_state(d, before, 0, h));
   });
 }
 

@@ -51,6 +51,11 @@ def _break_operand(case: Case, choices: Choices) -> None:
     kind = choices.below(7)
     if value is None:
         return
+    if case.op == "Loop" and i < 2:  # without them it never ends
+        return
+    if isinstance(value, list):  # a sequence: without its first element, or none
+        case.inputs[i] = value[1:] or None
+        return
     if kind == 0:
         case.inputs[i] = None
         case.constant[i] = False

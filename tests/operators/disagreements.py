@@ -169,6 +169,12 @@ RULINGS = [
     Ruling("both", "Sum Mean", "rounds 16-bit floats after each sum", _is_half),
     Ruling("both", "ReduceMean ReduceMax ReduceMin", "no elements: integers have no NaN or infinity", lambda c: _is_empty(c) and _is_integral(c)),
     Ruling("both", "Resize Upsample", "integers between two values: rounding is left open", _is_integral),
+    Ruling("onnxruntime", "Bernoulli", "draws 1 with the probability of 0"),
+    Ruling("reference", "Loop", "concatenates slices of scan outputs that it should stack, and takes a missing condition for false"),
+    Ruling("reference", "Scan", "ignores scan_output_axes", _with("scan_output_axes")),
+    Ruling("onnxruntime", "LinearClassifier", "takes X of fewer columns than the model has, with coefficients of other scores",
+           lambda c: c.inputs[0].shape[-1] * max(1, len(c.attributes.get("intercepts", []))) < len(c.attributes.get("coefficients", []))),
+    Ruling("onnxruntime", "SplitToSequence", "drops the axis for keepdims = 0 also where split is given", _with("keepdims")),
     Ruling("both", "Clip", "below opset 11 the default bounds are the largest finite floats; infinities stay", lambda c: c.since < 11 and _not_finite(c)),
 ]  # fmt: skip
 

@@ -78,28 +78,43 @@ class Case:
     domain: str
     opset: int
     since: int
-    inputs: list[np.ndarray | None]
+    inputs: list[Any]  # arrays, lists of arrays for sequences, None
     attributes: dict[str, Any]
     num_outputs: int
     constant: list[bool]
     choices: list[int] = field(default_factory=list)
     seed: int = 0
     tolerance: float = 1.0  # multiple of a comparison's usual tolerance
+    captured: list[np.ndarray] = field(default_factory=list)  # what bodies read of the graph around the node: @c0, @c1 …
+    is_random: bool = False  # outputs are compared by their distribution
+
+    def arrays(self) -> list[np.ndarray]:
+        """All arrays that it reads, elements of sequences too."""
+        found = list(self.captured)
+        for x in self.inputs:
+            found += x if isinstance(x, list) else [] if x is None else [x]
+        return found
 
     def __str__(self) -> str:
-        operands = ", ".join("-" if x is None else f"{x.dtype}{list(x.shape)}{'c' if c else ''}" for x, c in zip(self.inputs, self.constant))
-        attributes = ", ".join(f"{k}={v}" for k, v in self.attributes.items())
+        def text(x: Any) -> str:
+            return "-" if x is None else f"seq({', '.join(map(text, x))})" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
+
+        operands = ", ".join(text(x) + ("c" if c else "") for x, c in zip(self.inputs, self.constant))
+        attributes = ", ".join(f"{k}={onnx.printer.to_text(v) if isinstance(v, onnx.GraphProto) else v}" for k, v in self.attributes.items())
         return f"{self.domain or 'ai.onnx'}.{self.op} opset {self.opset} ({operands}) {{{attributes}}}"
 
 
 class Draft:
     """A case in the making."""
 
-    def __init__(self, schema: defs.OpSchema, choices: Choices) -> None:
+    def __init__(self, schema: defs.OpSchema, choices: Choices, opset: int) -> None:
         self.schema = schema
         self.since = schema.since_version
+        self.opset = opset
         self.choices = choices
-        self.inputs: list[np.ndarray | None] = []
+        self.inputs: list[Any] = []
+        self.captured: list[np.ndarray] = []
+        self.is_random = False
         self.attributes: dict[str, Any] = {}
         self.num_outputs = max(1, schema.min_output)
         self.tolerance = 1.0
@@ -249,6 +264,9 @@ class Draft:
         self.inputs.append(value)
         return value
 
+    def add_sequence(self, elements: list[np.ndarray]) -> None:
+        self.inputs.append(elements)
+
     def ints(self, values: Sequence[int], dtype: Any = np.int64) -> np.ndarray:
         return np.array(values, dtype).reshape(len(values))
 
@@ -266,8 +284,8 @@ class Draft:
         while self.inputs and self.inputs[-1] is None:
             self.inputs.pop()
         kind = self.below(4)  # all inputs; all but the first constant; any; all constant
-        constant = [x is not None and (kind == 3 or (kind == 1 and i > 0) or (kind == 2 and self.flip())) for i, x in enumerate(self.inputs)]
+        constant = [isinstance(x, np.ndarray) and (kind == 3 or (kind == 1 and i > 0) or (kind == 2 and self.flip())) for i, x in enumerate(self.inputs)]
         return Case(
             self.schema.name, self.schema.domain, opset, self.since, self.inputs, self.attributes, self.num_outputs, constant,
-            list(self.choices.made), tolerance=self.tolerance,
+            list(self.choices.made), tolerance=self.tolerance, captured=self.captured, is_random=self.is_random,
         )

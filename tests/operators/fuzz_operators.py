@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from onnx import defs
 
 import classical_makers
+import control_makers
 import elementwise_makers
 import movement_makers
 import neural_makers
@@ -33,11 +34,11 @@ import sequence_makers
 from breaking import broken
 from disagreements import heard
 from draft import Case, Choices, Draft, Rejected
-from judges import Result, all_same, can_widen, onnxruntime_run, reference_run, treadle_run
+from judges import Result, all_same, can_widen, same_distributions, onnxruntime_run, reference_run, treadle_run
 
 TRAINING = "ai.onnx.preview.training"
 MAKERS = {
-    **{("", op): make for makers in (elementwise_makers, movement_makers, neural_makers, sequence_makers) for op, make in makers.MAKERS.items()},
+    **{("", op): make for makers in (elementwise_makers, movement_makers, neural_makers, sequence_makers, control_makers) for op, make in makers.MAKERS.items()},
     **{("ai.onnx.ml", op): make for op, make in classical_makers.MAKERS.items()},
     **{(TRAINING, op): make for op, make in sequence_makers.TRAINING_MAKERS.items()},
 }
@@ -77,7 +78,7 @@ def make_case(op: str, domain: str, opset: int, seed: int, replay: Sequence[int]
     """The case of a seed, or of choices made before; None where they make none."""
     choices = Choices(seed, replay)
     try:
-        draft = Draft(defs.get_schema(op, opset, domain), choices)
+        draft = Draft(defs.get_schema(op, opset, domain), choices, opset)
         MAKERS[domain, op](draft)
         case = draft.finish(opset)
     except Rejected:
@@ -121,6 +122,12 @@ def missing(result: Result) -> bool:
     return any(text in result.error for text in _MISSING)
 
 
+def compared(case: Case, ours: list, theirs: list, judge_name: str) -> str:
+    if case.is_random:
+        return same_distributions(ours, theirs)
+    return all_same(ours, theirs, case.tolerance, any_float=judge_name == "reference")
+
+
 def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
     """The verdict on a case and why."""
     reference = reference_run(case)
@@ -135,7 +142,7 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
         refusing = [name for name, r in judges.items() if not missing(r) and heard(case, name)]
         return ("accepted" if len(refusing) == 2 else "unjudged"), why
     # The reference is free in the widths of floats that it returns.
-    against = {name: all_same(ours.outputs, outputs, case.tolerance, any_float=name == "reference") for name, outputs in given.items()}
+    against = {name: compared(case, ours.outputs, outputs, name) for name, outputs in given.items()}
     if any(against.values()) and can_widen(case):
         wide = reference_run(case, widen=True)
         if wide.outputs is not None and not all_same(ours.outputs, wide.outputs, case.tolerance, any_float=True):
@@ -280,8 +287,8 @@ def report(tally: Tally, shrink: bool, per_group: int) -> None:
         for finding in found[:per_group]:
             best = shrunk(finding) if shrink and verdict != "crashed" else finding
             print(f"  {best.case} seed {finding.case.seed}\n    {best.text}")
-            if sum(x.size for x in best.case.inputs if x is not None) <= 24:
-                print("    " + "; ".join("-" if x is None else str(x.tolist()) for x in best.case.inputs))
+            if sum(x.size for x in best.case.arrays()) <= 24:
+                print("    " + "; ".join(str(x.tolist()) for x in best.case.arrays()))
     print(f"\n{sum(tally.verdicts.values())} cases of {len(tally.ops)} operators: " + ", ".join(f"{v} {k}" for k, v in tally.verdicts.most_common()))
 
 

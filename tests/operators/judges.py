@@ -37,10 +37,26 @@ class Result:
     error: str = ""
 
 
+def _within(body: onnx.GraphProto, prefix: str) -> onnx.GraphProto:
+    """A body whose captures have the names that the graph around it gives them."""
+    made = onnx.GraphProto()
+    made.CopyFrom(body)
+    for node in made.node:
+        node.input[:] = [prefix + name[1:] if name.startswith("@") else name for name in node.input]
+    return made
+
+
 def _node(case: Case, prefix: str) -> tuple[onnx.NodeProto, list[str]]:
     names = ["" if x is None else f"{prefix}x{i}" for i, x in enumerate(case.inputs)]
     outputs = [f"{prefix}y{i}" for i in range(case.num_outputs)]
-    return helper.make_node(case.op, names, outputs, name=prefix, domain=case.domain, **case.attributes), outputs
+    attributes = {k: _within(v, prefix) if isinstance(v, onnx.GraphProto) else v for k, v in case.attributes.items()}
+    return helper.make_node(case.op, names, outputs, name=prefix, domain=case.domain, **attributes), outputs
+
+
+def _type(name: str, value: Any) -> onnx.ValueInfoProto:
+    if isinstance(value, list):
+        return helper.make_tensor_sequence_value_info(name, _KINDS[value[0].dtype], None)
+    return helper.make_tensor_value_info(name, _KINDS[value.dtype], value.shape)
 
 
 def _tensor(value: np.ndarray, name: str) -> onnx.TensorProto:
@@ -49,10 +65,10 @@ def _tensor(value: np.ndarray, name: str) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(value, name)
 
 
-def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool = True) -> tuple[bytes, dict[str, np.ndarray], list[list[str]]]:
+def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool = True) -> tuple[bytes, dict[str, Any], list[list[str]]]:
     """A model with a node for each case, its feeds, and each case's outputs."""
     graph = onnx.GraphProto(name="cases")
-    feeds: dict[str, np.ndarray] = {}
+    feeds: dict[str, Any] = {}
     outputs = []
     for number, case in enumerate(cases):
         node, names = _node(case, f"n{number}_")
@@ -66,8 +82,11 @@ def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool
             if constants and case.constant[i]:
                 graph.initializer.append(_tensor(value, name))
             else:
-                graph.input.append(helper.make_tensor_value_info(name, _KINDS[value.dtype], value.shape))
+                graph.input.append(_type(name, value))
                 feeds[name] = value
+        for i, value in enumerate(case.captured):
+            graph.input.append(_type(f"n{number}_c{i}", value))
+            feeds[f"n{number}_c{i}"] = value
     model = onnx.ModelProto(ir_version=ir_version, graph=graph)
     domain = cases[0].domain
     model.opset_import.append(helper.make_opsetid(domain, opset))
@@ -107,7 +126,7 @@ _ORT_OPTIONS.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_D
 
 def onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
     """As `treadle_run`; a case of a version or dtype that onnxruntime has not gets no result."""
-    known = [c for c in cases if c.since <= _ORT_NEWEST.get(c.domain, 1) and all(x is None or x.dtype in _ORT_DTYPES for x in c.inputs)]
+    known = [c for c in cases if c.since <= _ORT_NEWEST.get(c.domain, 1) and all(x.dtype in _ORT_DTYPES for x in c.arrays())]
     if not known:
         return [Result(None, "not known to onnxruntime") for _ in cases]
     results = iter(_onnxruntime_run(known))
@@ -132,7 +151,7 @@ def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
 
 def reference_run(case: Case, widen: bool = False) -> Result:
     """ONNX's reference. `widen`: floats computed in a type of more bits, and their results rounded; tells rounding from mistakes."""
-    operands = [None if x is None else widened(x) if widen else x for x in case.inputs]
+    operands = [widened(x) if widen and x is not None else x for x in case.inputs]
     wide = Case(**{**case.__dict__, "inputs": operands})
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -157,14 +176,18 @@ def widened(value: np.ndarray) -> np.ndarray:
 
 def can_widen(case: Case) -> bool:
     """The case has floats that the reference can compute in more bits, all of one type."""
-    floats = {x.dtype.name for x in case.inputs if x is not None and (x.dtype.kind == "f" or x.dtype == ml_dtypes.bfloat16)}
+    floats = {x.dtype.name for x in case.arrays() if x.dtype.kind == "f" or x.dtype == ml_dtypes.bfloat16}
+    if case.captured or any(isinstance(x, list) for x in case.inputs):
+        return False
     return len(floats) == 1 and floats <= set(_WIDER) and not case.op.startswith(("Cast", "BitCast", "Quantize", "Dequantize"))
 
 
 def difference(ours: Any, theirs: Any, tolerance: float, any_float: bool = False) -> str:
     """Why two outputs are not the same, or an empty string."""
     if isinstance(ours, list) or isinstance(theirs, list):
-        return "" if repr(ours) == repr(theirs) else "sequences differ"
+        if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
+            return "sequences differ in length, or one is none"
+        return next((f"element {i}: {text}" for i, pair in enumerate(zip(ours, theirs)) if (text := difference(*pair, tolerance, any_float))), "")
     a, b = np.asarray(ours), np.asarray(theirs)
     if a.shape != b.shape:
         return f"shape {list(a.shape)} against {list(b.shape)}"
@@ -200,6 +223,19 @@ def _first(a: np.ndarray, b: np.ndarray, bad: np.ndarray) -> str:
         return ""
     where = tuple(int(i) for i in np.argwhere(bad)[0])
     return f"{int(bad.sum())} of {bad.size} differ, first at {list(where)}: {a[where]} against {b[where]}"
+
+
+def same_distributions(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
+    """Why random outputs differ in type or shape, or are not of one distribution (Kolmogorov and Smirnov's test); or an empty string."""
+    for i, (a, b) in enumerate(zip(map(np.asarray, ours), map(np.asarray, theirs))):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {i}: {a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"
+        x, y = np.sort(a.astype(np.float64).reshape(-1)), np.sort(b.astype(np.float64).reshape(-1))
+        points = np.concatenate([x, y])
+        distance = np.abs(np.searchsorted(x, points, "right") / x.size - np.searchsorted(y, points, "right") / y.size).max()
+        if distance > 2.7 * np.sqrt((x.size + y.size) / (x.size * y.size)):  # one in a million
+            return f"output {i}: distributions are {distance:.3f} apart"
+    return ""
 
 
 def all_same(ours: Sequence[Any], theirs: Sequence[Any], tolerance: float, any_float: bool = False) -> str:

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "tests/graph/graph_builder.h"
@@ -106,6 +108,66 @@ TEST(Loop, CarriedRanksThatChangeAreUnknown) {
   EXPECT_EQ(to_string(graph->type(graph->outputs[0])), "f32[?]");
   auto outputs = run(std::move(graph), {floats({2}, {1, 2}), Tensor::scalar<int64_t>(2)});
   EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 1, 2}));
+}
+
+// What follows such a loop is computed for the extents that inference took the empty stack to have.
+TEST(Loop, OfNoTripsStacksSlicesOfTheShapeThatItsFeedsTell) {
+  auto symbols = std::make_shared<SymbolTable>();
+  const Type rows = Type::tensor(DType::float32, SymbolicShape{symbols->symbol("n"), 3});
+  auto body = std::make_unique<Graph>(symbols);
+  body->add_input("i", kTrip);
+  ValueId condition = body->add_input("cond_in", kCondition), x = body->add_input("x", rows);
+  NodeId same = body->add_node({.op_type = "Neg", .inputs = {x}});
+  body->outputs = {condition, body->node(same).outputs[0]};
+  auto graph = std::make_unique<Graph>(symbols);
+  ValueId outside = graph->add_input("rows", rows), trips = graph->add_input("M", kTrip);
+  give_outputs(*graph, add_with_body(*graph, {.op_type = "Loop", .inputs = {trips, kNoValue}}, "body", std::move(body), {{x, outside}}));
+  auto outputs = run(std::move(graph), {floats({2, 3}, std::vector<float>(6, 1)), Tensor::scalar<int64_t>(0)});
+  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{0, 2, 3}));
+}
+
+TEST(Loop, DrawsAnewInEachIteration) {
+  auto symbols = std::make_shared<SymbolTable>();
+  auto body = std::make_unique<Graph>(symbols);
+  body->add_input("i", kTrip);
+  ValueId condition = body->add_input("cond_in", kCondition);
+  NodeId drawn = body->add_node({.op_type = "RandomUniform", .attributes = {{"shape", std::vector<int64_t>{2}}}});
+  body->outputs = {condition, body->node(drawn).outputs[0]};
+  auto graph = std::make_unique<Graph>(symbols);
+  ValueId trips = graph->add_input("M", kTrip);
+  give_outputs(*graph, add_with_body(*graph, {.op_type = "Loop", .inputs = {trips, kNoValue}}, "body", std::move(body)));
+  auto outputs = run(std::move(graph), {Tensor::scalar<int64_t>(50)});
+  const std::vector<float> numbers = values<float>(outputs[0].tensor());
+  EXPECT_EQ(std::set<float>(numbers.begin(), numbers.end()).size(), 100U);
+}
+
+// A decomposition asks for ranks, in bodies too: of what is captured, and of what nodes before it make.
+TEST(If, BodiesAreRewrittenWithTheTypesOfWhatTheyRead) {
+  auto symbols = std::make_shared<SymbolTable>();
+  auto made_branch = [&](ValueId& x) {
+    auto body = std::make_unique<Graph>(symbols);
+    x = body->add_input("x", {});
+    NodeId before = body->add_node({.op_type = "Neg", .inputs = {x}});
+    NodeId product = body->add_node({.op_type = "FusedMatMul",
+                                     .inputs = {body->node(before).outputs[0], x},
+                                     .attributes = {{"transBatchA", int64_t{1}}},
+                                     .domain = "com.microsoft"});
+    body->outputs = {body->node(product).outputs[0]};
+    return body;
+  };
+  auto graph = std::make_unique<Graph>(symbols);
+  ValueId condition = graph->add_input("condition", kCondition),
+          outside = graph->add_input("x", Type::tensor(DType::float32, SymbolicShape{2, 2, 2}));
+  ValueId inner_then{}, inner_else{};
+  auto then_branch = made_branch(inner_then), else_branch = made_branch(inner_else);
+  NodeId id =
+      add_with_body(*graph, {.op_type = "If", .inputs = {condition}}, "then_branch", std::move(then_branch), {{inner_then, outside}});
+  Body other{"else_branch", std::move(else_branch), {}};
+  other.captures.emplace_back(inner_else, 0);
+  graph->node(id).bodies.push_back(std::move(other));
+  give_outputs(*graph, id);
+  auto outputs = run(std::move(graph), {Tensor::scalar<bool>(true), floats({2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8})});
+  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{2, 2, 2}));
 }
 
 std::unique_ptr<Graph> branch(const std::shared_ptr<SymbolTable>& symbols, std::vector<float> content) {

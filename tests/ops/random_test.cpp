@@ -37,6 +37,15 @@ TEST(RandomUniformLike, TakesShapeAndTypeOfItsInput) {
   for (double v : values<double>(y)) EXPECT_TRUE(v >= -1 && v < -0.5);
 }
 
+TEST(Multinomial, RefusesOtherTypesThanIntegers) {
+  try {
+    run_op({"Multinomial", 22, {floats({1, 2}, {0, 1})}, {{"dtype", int64_t{0}}}});
+    FAIL() << "a draw of no type";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("expected int32 or int64"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Bernoulli, DrawsOnesAsOftenAsItsInputSays) {
   Tensor y = run_op({"Bernoulli", 22, {floats({40000}, std::vector<float>(40000, 0.3F))}})[0];
   for (float v : values<float>(y)) ASSERT_TRUE(v == 0 || v == 1);

@@ -507,7 +507,7 @@ def test_words_without_characters_are_zeros():
 
 F = np.ones
 REFUSED = [
-    ("LinearAttention", {"q": F((1, 2, 4)), "k": F((1, 2, 4)), "v": F((1, 2, 4))}, {"q_num_heads": 2, "kv_num_heads": 2, "state_window": 4}, "state_window = 4"),
+    ("LinearAttention", {"q": F((1, 2, 4)), "k": F((1, 2, 4)), "v": F((1, 2, 4))}, {"q_num_heads": 2, "kv_num_heads": 2, "state_window": 9}, "state_window is 9"),
     ("MRotaryEmbedding", {"x": F((1, 1, 2, 4)), "p": np.ones((3, 1, 2), np.int64), "c": F((2, 2)), "s": F((2, 2))}, {"mrope_section": [1, 1]}, "three extents"),
     ("MaxpoolWithMask", {"x": F((1, 1, 4, 4)), "m": np.ones((1, 1, 4, 3), np.int32)}, {"kernel_shape": [2, 2]}, "extents of the mask and of X"),
     ("GatedRMSNorm", {"x": F((2, 5)), "scale": F(2), "gate": F((2, 5))}, {}, "not a multiple of the 2 of scale"),

@@ -8,11 +8,17 @@
 
 #include <hwy/highway.h>
 
+#include <type_traits>
+
 #include "kernels/reduce/fold.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
+
+// The same bits as in A, where an overflow has a meaning.
+template <class A>
+using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
 
 struct SumOf {
   template <class A>
@@ -21,19 +27,19 @@ struct SumOf {
   }
   template <class A>
   static HWY_INLINE A join(A a, A b) {
-    return a + b;
+    return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
   }
 };
 struct SumOfAbs : SumOf {
   template <class A>
   static HWY_INLINE A map(A x) {
-    return x < A{0} ? A(-x) : x;
+    return x < A{0} ? static_cast<A>(-static_cast<Wrapping<A>>(x)) : x;
   }
 };
 struct SumOfSquares : SumOf {
   template <class A>
   static HWY_INLINE A map(A x) {
-    return x * x;
+    return static_cast<A>(static_cast<Wrapping<A>>(x) * static_cast<Wrapping<A>>(x));
   }
 };
 struct ProductOf {
@@ -43,7 +49,7 @@ struct ProductOf {
   }
   template <class A>
   static HWY_INLINE A join(A a, A b) {
-    return a * b;
+    return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
   }
 };
 struct MaxOf {

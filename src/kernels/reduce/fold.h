@@ -10,8 +10,8 @@ namespace treadle::kernels {
 
 enum class Fold : uint8_t { sum, sum_abs, sum_square, prod, max, min };
 
-/// The type of one chain, and the type in which chains are put together. Integers wrap, as NumPy's do, so they count unsigned in sums; but
-/// max and min need their sign, and two's complement makes signed 64-bit sums the same bits.
+/// The type of one chain, and the type in which chains are put together. Integers wrap, as NumPy's do: sums and products are computed
+/// unsigned, with the same bits; max and min need the sign.
 template <typename T>
 using FoldChain = std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                                      std::conditional_t<std::is_same_v<T, double>, double, float>>;
