@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ struct ProfiledNode {
   std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
   std::vector<ProfiledOperand> inputs, outputs;
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
+  std::string phase;                   ///< of a training step: "forward", "backward" or "optimizer"; empty elsewhere
   bool moves = false;                  ///< it computes nothing: elements go to other places
   size_t packed_bytes = 0;
   int64_t calls = 0;            ///< in all recorded runs
@@ -67,6 +69,8 @@ struct ProfiledBuffer {
   int32_t first = 0, last = 0;  ///< nodes during which it is alive, both inclusive
 };
 
+struct ProfileTrace;  ///< every single event; what it is made of is the library's business
+
 struct Profile {
   std::vector<ProfiledNode> nodes;
   std::vector<ProfiledRun> runs;
@@ -76,9 +80,10 @@ struct Profile {
   std::vector<int32_t> steps;                          ///< nodes in the order that the buffers' `first` and `last` count
   MemoryReport memory;
   MemoryStatistics memory_statistics;
-  uint64_t events_lost = 0;    ///< beyond what the recorder holds
-  int64_t events_unknown = 0;  ///< of graphs that the session holds no more, or of no run
-  double ns_per_event = 0;     ///< what recording one costs, measured when the profile was taken
+  uint64_t events_lost = 0;                   ///< beyond what the recorder holds
+  int64_t events_unknown = 0;                 ///< of graphs that the session holds no more, or of no run
+  double ns_per_event = 0;                    ///< what recording one costs, measured when the profile was taken
+  std::shared_ptr<const ProfileTrace> trace;  ///< for profile_to_trace()
 };
 
 /// What this machine reaches in loops that do nothing else.
@@ -124,12 +129,34 @@ TREADLE_API std::string profile_to_json(const Profile& profile, const ProfileCon
 
 struct ProfileTableOptions {
   int top = 25;               ///< nodes shown; 0: all
+  bool memory = false;        ///< also what the arena holds, step by step and at its peak
   std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "name"
 };
 /// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order.
 TREADLE_API std::string profile_to_table(std::string_view json, const ProfileTableOptions& options = {});
 /// One page that needs no network.
 TREADLE_API std::string profile_to_html(std::string_view json);
+/// A line for each node, with a header: RFC 4180.
+TREADLE_API std::string profile_to_csv(std::string_view json);
+
+enum class TraceFormat : uint8_t {
+  perfetto,     ///< Perfetto's protobuf, .pftrace: the one to prefer for ui.perfetto.dev
+  chrome,       ///< Chrome's JSON in the words of PyTorch's profiler
+  folded,       ///< collapsed stacks, for flame graphs
+  speedscope,   ///< JSON of www.speedscope.app
+  onnxruntime,  ///< JSON in the words of ONNX Runtime's profile
+};
+/// Every event of the profile. @throws Error(invalid_argument) for a profile that was not recorded in this process.
+TREADLE_API std::string profile_to_trace(const Profile& profile, TraceFormat format);
+
+/// The contents of a file, by the end of its name: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
+/// .onnxruntime.json.
+/// @param json     of profile_to_json()
+/// @param profile  for traces; may be null
+/// @throws Error(invalid_argument) for another name, or for a trace without the profile's events.
+TREADLE_API std::string profile_file(std::string_view path, std::string_view json, const Profile* profile);
+/// @throws Error(invalid_argument) for a name that profile_file() does not know.
+TREADLE_API void check_profile_file(std::string_view path);
 
 enum class Change : uint8_t { unchanged, faster, slower, unclear };
 

@@ -98,6 +98,9 @@ struct TREADLE_API TrainerOptions {
   double clip_norm = 0;  ///< of all gradients together, which are scaled to it where it is longer; 0: not. After clip_value
   /// A step adds to the gradients; every so many update the parameters with their mean.
   int accumulation_steps = 1;
+  /// An exponential average of each parameter is kept, which begins as the parameter: after an update, average = ema_decay average +
+  /// (1 - ema_decay) parameter. 0: none is.
+  double ema_decay = 0;
   std::vector<ParameterGroup> groups;
   /// Initializers to train, names or patterns (*, ?, [...]). Empty: every float32 one of rank 1 or more that the loss depends on, but
   /// BatchNormalization's running statistics.
@@ -151,6 +154,12 @@ class TREADLE_API Trainer {
   double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   /// The loss with running statistics and without Dropout. Changes nothing.
   double evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
+  struct Evaluated {
+    double loss = 0;
+    std::vector<Datum> outputs;  ///< the model's, in order
+  };
+  /// Loss and outputs of one forward pass.
+  Evaluated evaluate_with_outputs(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   /// The model's outputs, in order, as evaluate() sees them.
   std::vector<Datum> predict(const Feeds& feeds, const RunOptions* options = nullptr);
   /// What step() would follow, by parameter. Changes nothing.
@@ -160,8 +169,15 @@ class TREADLE_API Trainer {
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;    ///< running means and variances
   const NamedTensors& momentum() const;  ///< by parameter; empty for optimizers without
-  /// All that the optimizer keeps, as "PARAMETER/WHAT": momentum, mean, squares, gradient (of accumulation).
+  /// All that is kept for each parameter, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
+  /// accumulation).
   const NamedTensors& optimizer_state() const;
+  /// Of the parameters, by parameter; empty without TrainerOptions::ema_decay. Live views.
+  NamedTensors averages() const;
+  /// Parameters and averages change places: evaluate(), predict(), save() and parameters() then have the averages, until this is called
+  /// with false. Steps and checkpoints are refused meanwhile. @throws Error(invalid_argument) if no averages are kept.
+  void use_averages(bool use);
+  bool averages_used() const;
   int64_t num_updates() const;
   TrainerPosition position() const;
   /// @throws Error(invalid_argument) for counts that no trainer with these options reaches.
@@ -175,8 +191,14 @@ class TREADLE_API Trainer {
   /// What the trainer holds, by class. @throws Error(invalid_argument) for a limit of a trainer that was made without one.
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
-  /// As Session::end_profiling().
+  /// Writes a trace in the words of PyTorch's profiler (Chrome's JSON) and returns its path; profiling goes off.
   std::string end_profiling();
+  /// As a Session's. Steps, gradients and predictions are runs; nodes say whether they are of the forward part, the backward part or the
+  /// optimizer. Not while another thread uses the trainer.
+  void start_profiling();
+  void pause_profiling();
+  void resume_profiling();
+  Profile profile() const;
 
   /// Writes the model as it was read, with the trained initializers. @param metadata  set in the model's metadata.
   void save(const std::string& path, const Metadata& metadata = {}) const;
@@ -308,6 +330,11 @@ class TREADLE_API JointModule {
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   std::string end_profiling();
+  /// As a Session's. A forward part is a run, and so is a backward part. Not while another thread uses the module.
+  void start_profiling();
+  void pause_profiling();
+  void resume_profiling();
+  Profile profile() const;
   const std::vector<std::string>& output_names() const;
   /// Live views, as the Trainer's.
   const NamedTensors& parameters() const;

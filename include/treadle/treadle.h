@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 5
+#define TREADLE_ABI_VERSION 6
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -165,6 +165,12 @@ TREADLE_C_API const char* treadle_session_input_type(const treadle_session* sess
 TREADLE_C_API const char* treadle_session_output_type(const treadle_session* session, size_t index);
 /* Writes the profile; `*out_path` lives until the session is released. */
 TREADLE_C_API treadle_status* treadle_session_end_profiling(treadle_session* session, const char** out_path);
+
+/* Records the runs that begin from now on, also where enable_profiling was 0; what was recorded before is left out. */
+TREADLE_C_API treadle_status* treadle_session_start_profiling(treadle_session* session);
+/* Writes what has been recorded since, by the end of the name: .json, .html, .csv, .pftrace (Perfetto), .trace.json (Chrome, PyTorch),
+   .folded, .speedscope.json, .onnxruntime.json. Recording goes on. */
+TREADLE_C_API treadle_status* treadle_session_save_profile(treadle_session* session, const char* path);
 
 /* What memory is for. */
 typedef enum treadle_memory_class {

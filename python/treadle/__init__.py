@@ -98,7 +98,7 @@ from .errors import Error
 from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
 from .precision import PrecisionChoice, TriedPrecision, choose_precision
-from .profiling import Profile, ProfileComparison, ProfiledNode, profile
+from .profiling import MemoryTimeline, Profile, ProfileComparison, ProfiledNode, ProfileSchedule, profile
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
@@ -121,6 +121,7 @@ __all__ = [
     "JobStatus",
     "LoraAdapter",
     "MemoryReport",
+    "MemoryTimeline",
     "Model",
     "ModelCompiler",
     "ModelMetadata",
@@ -150,6 +151,7 @@ __all__ = [
     "PrecisionChoice",
     "Profile",
     "ProfileComparison",
+    "ProfileSchedule",
     "ProfiledNode",
     "RunMetadata",
     "RunOptions",

@@ -278,7 +278,7 @@ class Session:
         fetches[:] = self._sess.run_with_ort_values(list(fetch_names), feed, run_options)
 
     def end_profiling(self) -> str:
-        """Writes the profile so far, in Chrome's trace format; returns its path, or "" without profiling."""
+        """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
         return self._sess.end_profiling() if self._sess_options.enable_profiling else ""
 
     def get_profiling_start_time_ns(self) -> int:

@@ -3,12 +3,13 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <memory>
 #include <span>
 
 #include "cli/commands.h"
@@ -37,10 +38,35 @@ struct ProfileArguments {
 
 double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+constexpr std::string_view kGzip = ".gz";
+
+// Also what gzip has compressed.
 std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(ErrorCode::not_found, "cannot read " + path);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  if (!file) throw Error(ErrorCode::not_found, "cannot read " + path);
+  std::string text;
+  std::array<char, 65536> block;
+  int size = 0;
+  while ((size = gzread(file.get(), block.data(), block.size())) > 0) text.append(block.data(), static_cast<size_t>(size));
+  if (size < 0) throw Error(ErrorCode::io_error, "cannot read " + path);
+  return text;
+}
+
+std::string compressed(const std::string& text) {
+  z_stream stream{};
+  constexpr int kFast = 3, kGzipFormat = 16;
+  if (deflateInit2(&stream, kFast, Z_DEFLATED, MAX_WBITS + kGzipFormat, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    throw Error(ErrorCode::internal, "zlib cannot start");
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const int result = deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  if (result != Z_STREAM_END) throw Error(ErrorCode::internal, "zlib cannot compress " + std::to_string(text.size()) + " bytes");
+  return out;
 }
 
 bool ends_with(const std::string& text, std::string_view end) {
@@ -94,7 +120,12 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
   return session.profile();
 }
 
-std::string profile_model(const ProfileArguments& a) {
+struct MadeProfile {
+  Profile profile;
+  std::string json;
+};
+
+MadeProfile profile_model(const ProfileArguments& a) {
   ProfileContext context{
       .model = a.model, .command = "treadle profile " + a.model, .options = options_text(a.session), .warmup_runs = a.warmup + 1};
   progress("loading");
@@ -108,7 +139,7 @@ std::string profile_model(const ProfileArguments& a) {
   IoBinding binding(session);
   for (const auto& [name, value] : feeds) binding.bind_input(name, value);
   for (const ValueInfo& info : session.outputs()) binding.bind_output(info.name);
-  const Profile profile = measure_runs(session, binding, a, context);
+  Profile profile = measure_runs(session, binding, a, context);
   progress("measuring what the machine reaches");
   context.peaks =
       measure_machine_peaks(a.session.intra_op_num_threads > 0 ? a.session.intra_op_num_threads : ThreadPool::shared()->num_threads());
@@ -121,19 +152,22 @@ std::string profile_model(const ProfileArguments& a) {
                       }});
   }
   progress("");
-  return profile_to_json(profile, context);
+  std::string json = profile_to_json(profile, context);
+  return {std::move(profile), std::move(json)};
 }
 
 int profile_command(const ProfileArguments& a) {
   if (!a.diff.empty()) return compare_files(a);
   if (a.model.empty()) throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), or --diff with two profiles is expected");
-  const bool page = ends_with(a.output, ".html");
-  if (!a.output.empty() && !page && !ends_with(a.output, ".json"))
-    throw Error(ErrorCode::invalid_argument, fmt::format("-o {}: a name that ends in .html or .json is expected", a.output));
-  const std::string json = ends_with(a.model, ".json") ? read_text(a.model) : profile_model(a);
+  const bool saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz"), gzip = ends_with(a.output, kGzip);
+  const std::string name = a.output.substr(0, a.output.size() - (gzip ? kGzip.size() : 0));
+  if (!a.output.empty() && !saved) check_profile_file(name);  // before the measurement
+  const MadeProfile made = saved ? MadeProfile{{}, read_text(a.model)} : profile_model(a);
+  const std::string& json = made.json;
   const std::string table = profile_to_table(json, a.table);  // before anything is written: it checks the document
   if (!a.output.empty()) {
-    const std::string text = page ? profile_to_html(json) : json;
+    std::string text = profile_file(name, json, &made.profile);
+    if (gzip) text = compressed(text);
     AtomicFile file(a.output);
     file.write(std::as_bytes(std::span(text)));
     file.commit();
@@ -150,8 +184,11 @@ Command add_profile(CLI::App& app) {
   app.add_option("model", a->model, "ONNX file, or a profile (.json) to show again");
   add_input_options(app, a->inputs);
   add_session_options(app, a->session);
-  app.add_option("-o,--output", a->output, "Also write a page (.html) that needs no network, or the profile (.json)");
+  app.add_option("-o,--output", a->output,
+                 "Also write a page (.html), the profile (.json, .csv), or every event (.pftrace, .trace.json, .folded, .speedscope.json, "
+                 ".onnxruntime.json); with .gz behind it, compressed");
   app.add_flag("--json", a->json, "Print JSON");
+  app.add_flag("--memory", a->table.memory, "Print what the arena holds at its peak, and over the run");
   app.add_option("--top", a->table.top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--sort", a->table.sort, "Order of the nodes")
       ->capture_default_str()

@@ -8,12 +8,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/npy.h"
 #include "cli/terminal.h"
+#include "core/file.h"
 #include "treadle/error.h"
+#include "treadle/profile.h"
 
 namespace treadle::cli {
 namespace {
@@ -106,7 +109,11 @@ int run(RunArguments& options) {
   }
   if (options.json) fmt::print("{}\n", nlohmann::json{{"outputs", list}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   if (!options.profile.empty()) {
-    std::filesystem::rename(session.end_profiling(), options.profile);
+    const TraceFormat format = options.profile.ends_with(".pftrace") ? TraceFormat::perfetto : TraceFormat::chrome;
+    const std::string trace = profile_to_trace(session.profile(), format);
+    AtomicFile file(options.profile);
+    file.write(std::as_bytes(std::span(trace)));
+    file.commit();
     if (!options.json) fmt::print("profile written to {}: open it in ui.perfetto.dev\n", options.profile);
   }
   return 0;
@@ -127,7 +134,7 @@ Command add_run(CLI::App& app) {
   app.add_flag("--json", options->json, "Print JSON");
   app.add_option("--top", options->top, "Print the largest K scores of every float output");
   app.add_option("--labels", options->labels, "File with one label a line, for --top");
-  app.add_option("--profile", options->profile, "Write a trace of the run for ui.perfetto.dev");
+  app.add_option("--profile", options->profile, "Write a trace of the run for ui.perfetto.dev: Perfetto's (.pftrace), or Chrome's JSON");
   app.footer("Example: treadle run squeezenet.onnx cat.png --preset imagenet-caffe --top 5 --labels classes.txt");
   return [options] { return run(*options); };
 }

@@ -1,5 +1,8 @@
 #include "exec/profile_plan.h"
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "exec/binding.h"
 #include "graph/op_def.h"
 
@@ -55,6 +58,22 @@ void set_cost(const Instruction& instruction, ProfiledNode& node) {
   node.bytes = cost.bytes;
 }
 
+// Nodes that the outputs of these names depend on.
+std::unordered_set<const Node*> ancestors(const Graph& graph, std::span<const std::string> names) {
+  std::unordered_set<const Node*> found;
+  std::vector<ValueId> open;
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    if (std::find(names.begin(), names.end(), graph.output_names[i]) != names.end()) open.push_back(graph.outputs[i]);
+  while (!open.empty()) {
+    const ValueId value = open.back();
+    open.pop_back();
+    if (value == kNoValue || graph.value(value).producer == kNoNode) continue;
+    const Node& node = graph.node(graph.value(value).producer);
+    if (found.insert(&node).second) open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return found;
+}
+
 }  // namespace
 
 void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
@@ -80,6 +99,26 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
     index_of.emplace(instruction.record_name, index);
     nodes.push_back(std::move(node));
     for (const auto& body : instruction.bodies) add_profiled_nodes(*body, index, nodes, index_of);
+  }
+}
+
+void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes) {
+  const auto instructions = program.instructions();
+  auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
+  std::unordered_set<const Node*> of_forward;
+  if (yield != instructions.end())
+    for (auto it = instructions.begin(); it != yield; ++it) of_forward.insert(it->node);
+  else
+    of_forward = ancestors(program.graph(), forward);
+  size_t i = 0;
+  for (ProfiledNode& node : nodes) {
+    if (node.parent >= 0) {
+      node.phase = nodes[static_cast<size_t>(node.parent)].phase;
+      continue;
+    }
+    if (i == instructions.size()) return;  // the next program's
+    node.phase = of_forward.contains(instructions[i].node) ? "forward" : i >= program.commit_from() ? "optimizer" : "backward";
+    ++i;
   }
 }
 

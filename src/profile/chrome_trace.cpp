@@ -1,126 +1,138 @@
 #include "profile/chrome_trace.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <functional>
-#include <nlohmann/json.hpp>
-#include <span>
-#include <vector>
+#include <fmt/format.h>
+#include <unistd.h>
 
-#include "core/file.h"
+#include <array>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 namespace treadle::profile {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using Sink = std::function<void(std::string_view)>;
+using ChromeJson = nlohmann::ordered_json;
 
-constexpr std::array<const char*, kNumRecordKinds> kCategories = {"run",     "node", "chunk",   "copy",   "wait",
-                                                                  "compile", "user", "instant", "counter"};
+// PyTorch's categories. Runs are steps.
+constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {
+    "user_annotation", "cpu_op", "cpu_op", "cpu_op", "overhead", "user_annotation", "user_annotation", "cpu_instant_event", "counter"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
 
-class Writer {
+// Three decimals of a microsecond are nanoseconds.
+void append_microseconds(std::string& out, int64_t ns) {
+  fmt::format_to(std::back_inserter(out), "{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
+}
+
+// PyTorch writes C++ names of types.
+std::string chrome_type_name(DType dtype) {
+  if (dtype == DType::float32) return "float";
+  if (dtype == DType::float64) return "double";
+  if (dtype == DType::int64) return "long int";
+  if (dtype == DType::int32) return "int";
+  return std::string(treadle::name_of(dtype));
+}
+
+class ChromeWriter {
  public:
-  Writer(const Recording& recording, const Sink& sink) : recording_(recording), sink_(sink) {}
+  explicit ChromeWriter(const TraceView& view) : view_(view), pid_(getpid()) {
+    for (const RecordName& name : view.recording->names) names_.push_back(chrome_text(name.text));
+    if (view.nodes)
+      for (const ProfiledNode& node : *view.nodes) node_arguments_.push_back(arguments_of(node));
+  }
 
-  void run() {
-    sink_("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-    event({{"ph", "M"}, {"name", "process_name"}, {"pid", kProcess}, {"args", {{"name", "treadle"}}}});
-    for (const auto& thread : recording_.threads) write_thread(thread);
-    Json other = {{"dropped_records", recording_.dropped}, {"start_unix_ns", recording_.start_unix_ns}};
-    sink_("\n],\"otherData\":" + dump(other) + "}\n");
+  std::string write() {
+    const Recording& recording = *view_.recording;
+    out_ = fmt::format(
+        "{{\"schemaVersion\":1,\"deviceProperties\":[],\"distributedInfo\":{{\"backend\":\"treadle\",\"rank\":0,\"world_size\":1}},"
+        "\"record_shapes\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"treadle\":{{\"dropped_records\":{}}},\"traceEvents\":["
+        "\n",
+        recording.start_unix_ns, recording.dropped);
+    metadata("process_name", 0, "treadle");
+    for (const TraceRow& row : rows_of(view_)) {
+      metadata("thread_name", row.id(), row.title());
+      for (const TraceSpan& span : row.spans) event(span, row);
+    }
+    out_.resize(out_.size() - 2);  // the last comma
+    out_ += "\n]}\n";
+    return std::move(out_);
   }
 
  private:
-  static constexpr int kProcess = 1;
-  static constexpr int64_t kMaxRows = 100;  // of one thread; ids are thread * kMaxRows + row
-
-  void event(const Json& json) {
-    if (!first_) sink_(",\n");
-    first_ = false;
-    sink_(dump(json));
-  }
-
-  double microseconds(uint64_t ticks) const { return std::round(recording_.to_ns(ticks)) / 1000; }
-
-  const RecordName& name_of(const Record& record) const {
-    static const RecordName kUnknown{"(unknown)", {}, {}};
-    return record.name < recording_.names.size() ? recording_.names[record.name] : kUnknown;
-  }
-
-  void write_thread(const Recording::Thread& thread) {
-    std::vector<Record> records = thread.records;
-    // An outer range before the inner ones that start with it.
-    std::stable_sort(records.begin(), records.end(),
-                     [](const Record& a, const Record& b) { return a.start != b.start ? a.start < b.start : a.end > b.end; });
-    std::vector<std::vector<uint64_t>> rows;  // of each the ends of the ranges that are open
-    for (const Record& record : records) write(record, thread, row_for(record, rows));
-    for (size_t row = 0; row < std::max<size_t>(1, rows.size()); ++row) {
-      std::string name = thread.name.empty() ? "thread" : thread.name;
-      name += " " + std::to_string(thread.system_id) + (row > 0 ? " (overlapping " + std::to_string(row) + ")" : "");
-      event({{"ph", "M"}, {"name", "thread_name"}, {"pid", kProcess}, {"tid", row_id(thread, row)}, {"args", {{"name", name}}}});
+  static std::string arguments_of(const ProfiledNode& node) {
+    ChromeJson dims = ChromeJson::array(), types = ChromeJson::array(), strides = ChromeJson::array(), concrete = ChromeJson::array();
+    for (const ProfiledOperand& operand : node.inputs) {
+      dims.push_back(operand.shape ? ChromeJson(operand.shape->dims()) : ChromeJson::array());
+      types.push_back(operand.dtype == DType::undefined ? "" : chrome_type_name(operand.dtype));
+      concrete.push_back("");
     }
+    ChromeJson json{{"Input Dims", dims}, {"Input type", types}, {"Concrete Inputs", concrete}, {"op", node.op_type}};
+    if (!node.kernel.empty()) json["kernel"] = node.kernel;
+    if (!node.sources.empty()) json["sources"] = node.sources;
+    if (node.flops) json["flops"] = *node.flops;
+    if (node.bytes) json["bytes"] = *node.bytes;
+    const std::string text = chrome_text(json);
+    return "," + text.substr(1, text.size() - 2);
   }
 
-  static int64_t row_id(const Recording::Thread& thread, size_t row) {
-    return int64_t{thread.index} * kMaxRows + std::min<int64_t>(static_cast<int64_t>(row), kMaxRows - 1);
+  void metadata(const char* what, int64_t tid, const std::string& name) {
+    out_ += chrome_text({{"ph", "M"}, {"name", what}, {"pid", pid_}, {"tid", tid}, {"args", {{"name", name}}}}) + ",\n";
   }
 
-  // The first row on which the range nests.
-  static size_t row_for(const Record& record, std::vector<std::vector<uint64_t>>& rows) {
-    if (record.kind == RecordKind::instant || record.kind == RecordKind::counter) return 0;
-    for (size_t row = 0;; ++row) {
-      if (row == rows.size()) rows.emplace_back();
-      auto& open = rows[row];
-      while (!open.empty() && open.back() <= record.start) open.pop_back();
-      if (!open.empty() && open.back() < record.end) continue;
-      open.push_back(record.end);
-      return row;
+  void event(const TraceSpan& span, const TraceRow& row) {
+    const Record& record = *span.record;
+    static const std::string kUnknown = "\"(unknown)\"";
+    const std::string& name = record.name < names_.size() ? names_[record.name] : kUnknown;
+    auto to = std::back_inserter(out_);
+    const bool is_counter = record.kind == RecordKind::counter, is_run = record.kind == RecordKind::run;
+    fmt::format_to(to, "{{\"ph\":\"{}\",\"cat\":\"{}\",",
+                   is_counter         ? 'C'
+                   : is_point(record) ? 'i'
+                                      : 'X',
+                   kChromeCategories[static_cast<size_t>(record.kind) % kChromeCategories.size()]);
+    if (is_run)
+      fmt::format_to(to, "\"name\":\"ProfilerStep#{}\"", num_runs_++);
+    else
+      fmt::format_to(to, "\"name\":{}", name);
+    fmt::format_to(to, ",\"pid\":{},\"tid\":{},\"ts\":", pid_, row.id());
+    append_microseconds(out_, span.start_ns);
+    if (!is_point(record)) {
+      out_ += ",\"dur\":";
+      append_microseconds(out_, span.end_ns - span.start_ns);
     }
+    if (record.kind == RecordKind::instant) out_ += ",\"s\":\"t\"";
+    out_ += ",\"args\":{";
+    arguments(record, is_run ? name : std::string());
+    out_ += "}},\n";
   }
 
-  void write(const Record& record, const Recording::Thread& thread, size_t row) {
-    const RecordName& name = name_of(record);
-    Json json = {{"name", name.text}, {"cat", kCategories[static_cast<size_t>(record.kind) % kCategories.size()]}, {"pid", kProcess}};
-    json["ts"] = microseconds(record.start);
+  void arguments(const Record& record, const std::string& run_name) {
+    static const RecordName kNoLabels;
+    const RecordName& labels = record.name < view_.recording->names.size() ? view_.recording->names[record.name] : kNoLabels;
+    auto to = std::back_inserter(out_);
     if (record.kind == RecordKind::counter) {
-      json["ph"] = "C";
-      json["args"] = {{name.arg0_label.empty() ? "value" : name.arg0_label, record.arg0}};
-      return event(json);
+      fmt::format_to(to, "{}:{}", chrome_text(labels.arg0_label.empty() ? "value" : labels.arg0_label), record.arg0);
+      return;
     }
-    json["tid"] = row_id(thread, row);
-    if (record.kind == RecordKind::instant) {
-      json["ph"] = "i";
-      json["s"] = "t";
-    } else {
-      json["ph"] = "X";
-      json["dur"] = std::round(recording_.to_ns(record.end) - recording_.to_ns(record.start)) / 1000;
-    }
-    if (!name.arg0_label.empty()) json["args"][name.arg0_label] = record.arg0;
-    if (!name.arg1_label.empty()) json["args"][name.arg1_label] = record.arg1;
-    event(json);
+    fmt::format_to(to, "\"External id\":{},\"Ev Idx\":{}", num_events_ + 1, num_events_);
+    ++num_events_;
+    if (!run_name.empty()) fmt::format_to(to, ",\"range\":{}", run_name);
+    if (!labels.arg0_label.empty()) fmt::format_to(to, ",{}:{}", chrome_text(labels.arg0_label), record.arg0);
+    if (!labels.arg1_label.empty()) fmt::format_to(to, ",{}:{}", chrome_text(labels.arg1_label), record.arg1);
+    const int32_t node = view_.node_index(record);
+    if (node >= 0) out_ += node_arguments_[static_cast<size_t>(node)];
   }
 
-  const Recording& recording_;
-  const Sink& sink_;
-  bool first_ = true;
+  const TraceView& view_;
+  const int pid_;
+  std::vector<std::string> names_, node_arguments_;  // as JSON
+  std::string out_;
+  int64_t num_runs_ = 0, num_events_ = 0;
 };
 
 }  // namespace
 
-std::string to_chrome_trace(const Recording& recording) {
-  std::string text;
-  Writer(recording, [&](std::string_view piece) { text += piece; }).run();
-  return text;
-}
-
-void write_chrome_trace(const Recording& recording, const std::string& path) {
-  AtomicFile file(path);
-  Writer(recording, [&](std::string_view piece) { file.write(std::as_bytes(std::span(piece))); }).run();
-  file.commit();
-}
+std::string to_chrome_trace(const TraceView& view) { return ChromeWriter(view).write(); }
 
 }  // namespace treadle::profile

@@ -9,6 +9,7 @@
 
 #include "core/cpu_info.h"
 #include "profile/critical_path.h"
+#include "profile/memory_timeline.h"
 #include "profile/statistics.h"
 #include "treadle/profile.h"
 
@@ -81,6 +82,7 @@ class ReportBuilder {
     if (path_.ms > 0) json["critical_path"] = {{"ms", rounded(path_.ms)}, {"all_nodes_ms", rounded(path_.all_ms)}, {"nodes", path_.nodes}};
     json["nodes"] = nodes();
     json["operators"] = operators();
+    if (Json list = phases(); !list.empty()) json["phases"] = std::move(list);
     json["memory"] = memory();
     if (context_.remedies_tried) json["remedies"] = remedies();
     json["timeline"] = {
@@ -230,6 +232,7 @@ class ReportBuilder {
       if (!node.kernel.empty()) json["kernel"] = node.kernel;
       if (!node.forms.empty()) json["forms"] = node.forms;
       if (node.parent >= 0) json["parent"] = node.parent;
+      if (!node.phase.empty()) json["phase"] = node.phase;
       if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
       json["inputs"] = operands_json(node.inputs);
       json["outputs"] = operands_json(node.outputs);
@@ -296,6 +299,21 @@ class ReportBuilder {
     return list;
   }
 
+  // Of a training step, in the order of execution.
+  Json phases() const {
+    Json list = Json::array();
+    for (const char* phase : {"forward", "backward", "optimizer"}) {
+      int64_t nodes = 0;
+      double ns = 0;
+      for (size_t i = 0; i < profile_.nodes.size(); ++i)
+        if (profile_.nodes[i].phase == phase) ++nodes, ns += node_mean_ns(i);
+      if (nodes > 0)
+        list.push_back(
+            {{"phase", phase}, {"nodes", nodes}, {"ms", milliseconds(ns)}, {"share", rounded(wall_ns_ > 0 ? ns / wall_ns_ : 0)}});
+    }
+    return list;
+  }
+
   Json memory() const {
     Json json;
     Json& classes = json["classes"] = Json::array();
@@ -320,7 +338,21 @@ class ReportBuilder {
                          {"offset", b.offset_bytes},
                          {"first", b.first},
                          {"last", b.last}});
+    add_memory_timeline(json);
     return json;
+  }
+
+  void add_memory_timeline(Json& json) const {
+    const MemoryTimeline timeline = memory_timeline(profile_);
+    if (timeline.peak_bytes == 0) return;
+    json["live"] = {{"activations", timeline.value_bytes}, {"scratch", timeline.scratch_bytes}};
+    Json values = Json::array();
+    for (const ProfiledBuffer* buffer : timeline.at_peak)
+      values.push_back({{"name", buffer->name}, {"class", memory_class_name(buffer->memory_class)}, {"bytes", buffer->size_bytes}});
+    json["peak"] = {{"step", timeline.peak_step},
+                    {"node", profile_.nodes[static_cast<size_t>(profile_.steps[timeline.peak_step])].name},
+                    {"bytes", timeline.peak_bytes},
+                    {"values", values}};
   }
 
   Json remedies() const {

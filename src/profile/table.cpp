@@ -103,6 +103,15 @@ std::string operator_table(const Document& document, int top) {
   return "\noperators\n" + table.to_text();
 }
 
+std::string phase_table(const Document& document) {
+  if (!document.contains("phases")) return {};
+  TextTable table({{"phase"}, {"nodes", true}, {"ms", true}, {"%", true}});
+  for (const Document& phase : document.at("phases"))
+    table.add({phase.at("phase"), std::to_string(phase.at("nodes").get<int>()), fmt::format("{:.4f}", phase.at("ms").get<double>()),
+               percent(phase.at("share").get<double>())});
+  return "\n" + table.to_text();
+}
+
 std::string where_table(const Document& document) {
   TextTable table({{"where a run went"}, {"ms", true}, {"%", true}});
   double ms = 0, share = 0;
@@ -139,6 +148,31 @@ std::string memory_table(const Document& document) {
   return text;
 }
 
+// What the arena holds at the node where most of it is alive, and at each node.
+std::string arena_table(const Document& document, const ProfileTableOptions& options) {
+  const Document memory = document.value("memory", Document::object());
+  if (!memory.contains("peak")) return "\nno memory was planned: nothing ran, or on a device\n";
+  const Document& peak = memory.at("peak");
+  TextTable values({{"alive at " + peak.at("node").get<std::string>(), false, 60}, {"class"}, {"MB", true}, {"%", true}});
+  const double peak_bytes = peak.at("bytes");
+  auto is_beyond = [&](size_t count) { return options.top > 0 && count >= static_cast<size_t>(options.top); };
+  size_t count = 0;
+  for (const Document& value : peak.at("values")) {
+    if (is_beyond(count++)) break;
+    const double bytes = value.at("bytes");
+    values.add({value.at("name"), value.at("class"), fmt::format("{:.3f}", bytes / 1e6), percent(bytes / peak_bytes)});
+  }
+  TextTable steps({{"node", false, 60}, {"activations MB", true}, {"scratch MB", true}});
+  const Document &order = memory.at("steps"), &live = memory.at("live");
+  for (size_t i = 0; i < order.size() && !is_beyond(i); ++i)
+    steps.add({document.at("nodes").at(order[i].get<size_t>()).at("name"),
+               fmt::format("{:.3f}", live.at("activations").at(i).get<double>() / 1e6),
+               fmt::format("{:.3f}", live.at("scratch").at(i).get<double>() / 1e6)});
+  return fmt::format("\nmost of the arena is alive at step {} of {}: {}\n", peak.at("step").get<int>() + 1, order.size(),
+                     megabytes(peak_bytes)) +
+         values.to_text() + "\nalive over the run, by step\n" + steps.to_text();
+}
+
 std::string remedy_list(const Document& document) {
   if (!document.contains("remedies")) return {};
   std::string text = "\nwhat helps (tried on this machine)\n";
@@ -158,8 +192,8 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   using namespace profile;
   return reading([&] {
     const Document document = parse_document(json);
-    return headline(document) + node_table(document, options) + operator_table(document, 12) + where_table(document) +
-           memory_table(document) + remedy_list(document);
+    return headline(document) + node_table(document, options) + operator_table(document, 12) + phase_table(document) +
+           where_table(document) + memory_table(document) + (options.memory ? arena_table(document, options) : "") + remedy_list(document);
   });
 }
 

@@ -1,18 +1,14 @@
 #include "session/runtime.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <exception>
 #include <new>
 #include <utility>
 
 #include "core/float_mode.h"
 #include "exec/trace_marks.h"
-#include "profile/chrome_trace.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
 #include "session/observe.h"
@@ -121,7 +117,9 @@ exec::ProgramOptions Runtime::program_options() const {
           .shared = job != nullptr,
           .memory = &memory,
           .pieces_in_place = !devices.any(),
-          .verify_plans = options.verify_plans};
+          .verify_plans = options.verify_plans,
+          .device_kernel = devices.have_kernels() ? [this](const Graph& graph, const Node& node) { return devices.kernel_for(graph, node); }
+                                                  : std::function<DeviceKernel(const Graph&, const Node&)>()};
 }
 
 std::unique_ptr<exec::Executor> Runtime::make_executor(const exec::Program& program) const {
@@ -141,19 +139,6 @@ void Runtime::set_memory_limit(size_t limit_bytes) {
     gate->set_limit(limit_bytes);
   else
     devices.set_memory_limit(limit_bytes);
-}
-
-std::string Runtime::end_profiling() {
-  if (!profiling.exchange(false)) throw Error(ErrorCode::invalid_argument, "profiling is not on");
-  std::string path =
-      fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
-  profile::write_chrome_trace(recorder->collect(), path);
-  return path;
-}
-
-void Runtime::set_profiling(bool on) {
-  if (!recorder) throw Error(ErrorCode::invalid_argument, "profiling was not started");
-  profiling.store(on, std::memory_order_release);
 }
 
 exec::RunControl Runtime::control(const RunOptions* run_options) const {

@@ -20,6 +20,7 @@
 #include "session/in_flight.h"
 #include "session/memory_gate.h"
 #include "treadle/hooks.h"
+#include "treadle/profile.h"
 #include "treadle/session.h"
 #include "treadle/sharing.h"
 
@@ -53,8 +54,13 @@ struct Runtime {
   void let_limits_go() { gate.reset(); }
   /// @throws Error(invalid_argument) if there was none from the beginning.
   void set_memory_limit(size_t limit_bytes);
-  /// Writes what has been recorded. @return the file's path
-  std::string end_profiling();
+  using Executables = std::vector<std::shared_ptr<const Executable>>;  // of a client, the main one first
+  /// Begins a profile of the runs that begin from now on. @pre nobody compiles a program meanwhile
+  void start_profiling(const Executables& executables);
+  /// Nodes, runs, times, buffers and memory. @throws Error(invalid_argument) unless profiling was started
+  Profile make_profile(const Executables& executables) const;
+  /// Writes what has been recorded, as a trace. @return the file's path
+  std::string end_profiling(const Executables& executables, TraceFormat format);
   /// @throws Error(invalid_argument) unless there is a recorder
   void set_profiling(bool on);
 
@@ -87,10 +93,13 @@ struct Runtime {
   mutable std::atomic<uint64_t> num_runs{0};
   std::unique_ptr<Recorder> recorder;  // while profiling; kept until the end, as runs in flight may hold it
   mutable std::atomic<bool> profiling{false};
+  std::atomic<uint64_t> profile_start{0};  // ticks: runs that began before are not of the profile
   uint32_t run_record = 0;
   const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
 
  private:
+  /// Nodes and events, not yet the runs' times.
+  Profile traced(const Executables& executables) const;
   void choose_threads();
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;

@@ -78,10 +78,8 @@ struct Session::Impl : Runtime {
   std::shared_ptr<const Monitor> current_monitor() const;
 
   void trim() const;  // frames that no run uses
-  void start_profiling();
 
   Model model;
-  std::atomic<uint64_t> profile_start{0};  // ticks: runs that began before are not of the profile
   std::vector<MemoryCharge> weight_charges;
   std::shared_ptr<const Executable> main;
   std::unordered_map<std::string, size_t> known_inputs;  // inputs and overridable initializers

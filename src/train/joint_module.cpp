@@ -7,6 +7,7 @@
 
 #include "core/allocation.h"
 #include "exec/frame.h"
+#include "exec/profile_plan.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "session/model.h"
@@ -312,7 +313,15 @@ const std::vector<std::string>& JointModule::gradient_names() const { return imp
 bool JointModule::is_random() const { return impl_->is_random; }
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }
 void JointModule::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
-std::string JointModule::end_profiling() { return impl_->end_profiling(); }
+std::string JointModule::end_profiling() { return impl_->end_profiling({impl_->runner->executable()}, TraceFormat::chrome); }
+void JointModule::start_profiling() { impl_->start_profiling({impl_->runner->executable()}); }
+void JointModule::pause_profiling() { impl_->set_profiling(false); }
+void JointModule::resume_profiling() { impl_->set_profiling(true); }
+Profile JointModule::profile() const {
+  Profile profile = impl_->make_profile({impl_->runner->executable()});
+  if (!impl_->forward_only) exec::name_training_phases(impl_->runner->program(), {}, profile.nodes);
+  return profile;
+}
 const std::vector<std::string>& JointModule::output_names() const { return impl_->output_names; }
 const NamedTensors& JointModule::parameters() const { return impl_->parameters; }
 const NamedTensors& JointModule::states() const { return impl_->states; }

@@ -9,6 +9,7 @@
 #include "core/allocation.h"
 #include "core/nearest.h"
 #include "exec/frame.h"
+#include "exec/profile_plan.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "train/optimizers.h"
@@ -48,7 +49,7 @@ struct Trainer::Impl : Runtime {
   ~Impl() {
     let_limits_go();
     in_flight->close(-1);
-    for (std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss}) runner->reset();
+    for (std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
     for (Written* written : {&step_written, &update_written}) *written = {};
   }
@@ -63,8 +64,16 @@ struct Trainer::Impl : Runtime {
   // Arenas that no run uses.
   void trim() const {
     std::lock_guard lock(runners_mutex);
-    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss})
+    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
       if (*runner) (*runner)->program().frames().trim();
+  }
+
+  Executables executables() const {
+    std::lock_guard lock(runners_mutex);
+    Executables made;
+    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss})
+      if (*runner) made.push_back((*runner)->executable());
+    return made;
   }
 
   Selection selection() const { return {options.parameters, options.frozen}; }
@@ -94,7 +103,7 @@ struct Trainer::Impl : Runtime {
     for (size_t i = 0; i < names.size(); ++i) {
       const std::vector<ValueId> made = add_update(graph, options, names[i], grads[i], rate, count);
       outputs.emplace_back(names[i], made[0]);
-      const std::vector<std::string> state = state_names(options.optimizer);
+      const std::vector<std::string> state = state_names(options);
       for (size_t k = 0; k < state.size(); ++k) outputs.emplace_back(state_name(names[i], state[k]), made[k + 1]);
     }
   }
@@ -132,7 +141,8 @@ struct Trainer::Impl : Runtime {
                                                         pattern, nearest_names(pattern, trained)));
     parameters = copy_initializers(model, trained);
     for (const auto& [name, tensor] : parameters)
-      for (const std::string& what : state_names(options.optimizer)) optimizer_state.emplace(state_name(name, what), zeros(tensor.shape()));
+      for (const std::string& what : state_names(options))
+        optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
     NamedTensors kept = parameters;  // by the names of inputs and outputs
     Outputs outputs{{"loss", loss}};
     std::vector<std::string> statistics;
@@ -214,7 +224,32 @@ struct Trainer::Impl : Runtime {
     return outputs;
   }
 
+  /// The averages, by parameter.
+  NamedTensors averages() const {
+    NamedTensors named;
+    if (options.ema_decay > 0)
+      for (const std::string& name : trained) named.emplace(name, optimizer_state.at(state_name(name, kAverage)));
+    return named;
+  }
+
+  /// Parameters and averages change places, as whoever holds views of the former, and programs that are fed them, must see it.
+  void use_averages(bool use) {
+    if (options.ema_decay <= 0) throw Error(ErrorCode::invalid_argument, "the trainer keeps no averages: it was made without ema_decay");
+    if (use == averages_used) return;
+    for (auto& [name, average] : averages()) {
+      Tensor& parameter = parameters.at(name);
+      std::swap_ranges(parameter.data<float>(), parameter.data<float>() + parameter.num_elements(), average.data<float>());
+    }
+    averages_used = use;
+  }
+  void check_averages_unused(std::string_view what) const {
+    if (averages_used)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} while the averages are in the parameters' place; use_averages(false) first", what));
+  }
+
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
+    check_averages_unused("a step");
     *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
     *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
     const bool updates = accumulated_steps + 1 == options.accumulation_steps;
@@ -241,7 +276,7 @@ struct Trainer::Impl : Runtime {
     for (const std::string& name : names) total += parameters.at(name).num_elements();
     const Tensor all(DType::float32, Shape{total});
     NamedTensors made{{std::string(kAllParameters), all}};
-    const std::vector<std::string> state = state_names(options.optimizer);
+    const std::vector<std::string> state = state_names(options);
     for (const std::string& what : state) made.emplace(state_name(std::string(kAllParameters), what), zeros(Shape{total}));
     size_t offset = 0;
     for (const std::string& name : names) {
@@ -249,9 +284,12 @@ struct Trainer::Impl : Runtime {
       const Tensor view(DType::float32, parameter.shape(), all.storage(), offset);
       if (parameter.num_elements() > 0) std::memcpy(view.raw(), parameter.raw(), parameter.size_bytes());
       parameter = view;
-      for (const std::string& what : state)
-        optimizer_state.at(state_name(name, what)) =
-            Tensor(DType::float32, view.shape(), made.at(state_name(std::string(kAllParameters), what)).storage(), offset);
+      for (const std::string& what : state) {
+        Tensor& kept = optimizer_state.at(state_name(name, what));
+        Tensor piece(DType::float32, view.shape(), made.at(state_name(std::string(kAllParameters), what)).storage(), offset);
+        piece.copy_from(kept);
+        kept = piece;
+      }
       offset += view.size_bytes();
     }
     return made;
@@ -314,19 +352,24 @@ struct Trainer::Impl : Runtime {
     return *gradients;
   }
 
-  Runner& make_inference(std::optional<Runner>& runner, bool only_loss) {
+  /// What a graph without updates computes.
+  struct Inference {
+    bool loss = false, outputs = false;
+  };
+  Runner& make_inference(std::optional<Runner>& runner, Inference wanted) {
     if (!runner) {
       AllocationScope scope(&memory, MemoryClass::weights);
       TrainingGraph made;
       std::vector<std::pair<std::string, ValueId>> outputs;
-      if (only_loss) {
+      if (wanted.loss) {
         ValueId loss;
         made = with_loss(false, {trained, {}}, loss);
         outputs.emplace_back("loss", loss);
       } else {
         made = make_training_graph(model, {trained, {}}, false);
-        for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       }
+      if (wanted.outputs)
+        for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
       runner.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
@@ -361,7 +404,8 @@ struct Trainer::Impl : Runtime {
   uint64_t num_steps = 0;
   int64_t num_updates = 0;
   int accumulated_steps = 0;  // since the last update
-  std::optional<Runner> step, update, gradients, inference, loss;
+  bool averages_used = false;
+  std::optional<Runner> step, update, gradients, inference, loss, evaluation;
 };
 
 Trainer::Trainer(const Model& model, const TrainerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
@@ -374,12 +418,20 @@ double Trainer::step(const Feeds& feeds, const Tensor& labels, const RunOptions*
 }
 
 double Trainer::evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
-  const std::vector<Datum> outputs = impl_->run(impl_->make_inference(impl_->loss, true), feeds, labels, options);
+  const std::vector<Datum> outputs = impl_->run(impl_->make_inference(impl_->loss, {.loss = true}), feeds, labels, options);
   return static_cast<double>(*outputs[0].tensor().data<float>());
 }
 
 std::vector<Datum> Trainer::predict(const Feeds& feeds, const RunOptions* options) {
-  return impl_->run(impl_->make_inference(impl_->inference, false), feeds, {}, options);
+  return impl_->run(impl_->make_inference(impl_->inference, {.outputs = true}), feeds, {}, options);
+}
+
+Trainer::Evaluated Trainer::evaluate_with_outputs(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
+  std::vector<Datum> outputs =
+      impl_->run(impl_->make_inference(impl_->evaluation, {.loss = true, .outputs = true}), feeds, labels, options);
+  const auto loss = static_cast<double>(*outputs[0].tensor().data<float>());
+  outputs.erase(outputs.begin());
+  return {loss, std::move(outputs)};
 }
 
 NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
@@ -394,6 +446,9 @@ const NamedTensors& Trainer::parameters() const { return impl_->parameters; }
 const NamedTensors& Trainer::states() const { return impl_->states; }
 const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
 const NamedTensors& Trainer::optimizer_state() const { return impl_->optimizer_state; }
+NamedTensors Trainer::averages() const { return impl_->averages_used ? impl_->parameters : impl_->averages(); }
+void Trainer::use_averages(bool use) { impl_->use_averages(use); }
+bool Trainer::averages_used() const { return impl_->averages_used; }
 int64_t Trainer::num_updates() const { return impl_->num_updates; }
 TrainerPosition Trainer::position() const { return {impl_->num_steps, impl_->num_updates, impl_->accumulated_steps}; }
 void Trainer::set_position(const TrainerPosition& position) {
@@ -419,7 +474,17 @@ void Trainer::set_learning_rate(double rate) {
 
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
-std::string Trainer::end_profiling() { return impl_->end_profiling(); }
+std::string Trainer::end_profiling() { return impl_->end_profiling(impl_->executables(), TraceFormat::chrome); }
+void Trainer::start_profiling() { impl_->start_profiling(impl_->executables()); }
+void Trainer::pause_profiling() { impl_->set_profiling(false); }
+void Trainer::resume_profiling() { impl_->set_profiling(true); }
+Profile Trainer::profile() const {
+  std::vector<std::string> forward{"loss"};
+  for (const auto& [name, tensor] : impl_->states) forward.push_back(name);
+  Profile profile = impl_->make_profile(impl_->executables());
+  exec::name_training_phases(impl_->step->program(), forward, profile.nodes);
+  return profile;
+}
 
 void Trainer::save(const std::string& path, const Metadata& metadata) const {
   save_with(impl_->model, std::vector<const NamedTensors*>{&impl_->parameters, &impl_->states}, metadata, path);

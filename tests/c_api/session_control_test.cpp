@@ -1,6 +1,9 @@
 // Sessions through the C ABI: memory, closing, tags and targets.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -57,6 +60,23 @@ treadle_session_options defaults() {
   treadle_session_options options{};
   options.struct_size = sizeof options;
   return options;
+}
+
+TEST(CApi, AProfileIsSavedByTheEndOfItsName) {
+  Opened opened(defaults());
+  const std::string folder = ::testing::TempDir();
+  EXPECT_NE(message_of(treadle_session_save_profile(opened.session, (folder + "c.csv").c_str())).find("profiling was not started"),
+            std::string::npos);
+  EXPECT_EQ(message_of(treadle_session_start_profiling(opened.session)), "");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(opened.run(), "");
+  EXPECT_NE(message_of(treadle_session_save_profile(opened.session, (folder + "c.pdf").c_str())).find(".pftrace"), std::string::npos);
+  const std::string path = folder + "treadle_c_api.trace.json";
+  EXPECT_EQ(message_of(treadle_session_save_profile(opened.session, path.c_str())), "");
+  std::ifstream in(path);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  EXPECT_NE(text.find("ProfilerStep#2"), std::string::npos);
+  EXPECT_EQ(text.find("ProfilerStep#3"), std::string::npos);
+  std::remove(path.c_str());
 }
 
 TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {

@@ -2,13 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "treadle/error.h"
+#include "profile/flame.h"
 
 namespace treadle::profile {
 namespace {
@@ -30,6 +28,8 @@ Recording made_up() {
   return recording;
 }
 
+std::string chrome_of(const Recording& recording) { return to_chrome_trace({.recording = &recording}); }
+
 std::vector<Json> events_of(const Json& trace, const std::string& phase) {
   std::vector<Json> events;
   for (const Json& event : trace["traceEvents"])
@@ -38,27 +38,28 @@ std::vector<Json> events_of(const Json& trace, const std::string& phase) {
 }
 
 TEST(ChromeTrace, RangesHaveMicrosecondsWithNanosecondDigits) {
-  Json trace = Json::parse(to_chrome_trace(made_up()));
+  Json trace = Json::parse(chrome_of(made_up()));
   auto ranges = events_of(trace, "X");
   ASSERT_EQ(ranges.size(), 2U);
-  EXPECT_EQ(ranges[0]["name"], "run");
-  EXPECT_EQ(ranges[0]["cat"], "run");
+  EXPECT_EQ(ranges[0]["name"], "ProfilerStep#0");
+  EXPECT_EQ(ranges[0]["cat"], "user_annotation");
   EXPECT_EQ(ranges[0]["ts"], 0.0);
   EXPECT_EQ(ranges[0]["dur"], 3.0);
-  EXPECT_FALSE(ranges[0].contains("args"));
+  EXPECT_EQ(ranges[0]["args"]["range"], "run");
   EXPECT_EQ(ranges[1]["ts"], 1.001);
   EXPECT_EQ(ranges[1]["dur"], 1.499);
-  EXPECT_EQ(ranges[1]["args"], (Json{{"flops", 10}, {"bytes", 20}}));
+  EXPECT_EQ(ranges[1]["args"]["flops"], 10);
+  EXPECT_EQ(ranges[1]["args"]["bytes"], 20);
   EXPECT_EQ(ranges[1]["tid"], ranges[0]["tid"]);
 }
 
 TEST(ChromeTrace, NamesThatAreNotUtf8StillGiveValidJson) {
-  Json trace = Json::parse(to_chrome_trace(made_up()));
+  Json trace = Json::parse(chrome_of(made_up()));
   EXPECT_EQ(events_of(trace, "X")[1]["name"], "conv \"a\"\n\xEF\xBF\xBD");
 }
 
 TEST(ChromeTrace, CountersInstantsAndThreadNamesAreWritten) {
-  Json trace = Json::parse(to_chrome_trace(made_up()));
+  Json trace = Json::parse(chrome_of(made_up()));
   auto counters = events_of(trace, "C");
   ASSERT_EQ(counters.size(), 1U);
   EXPECT_EQ(counters[0]["name"], "memory");
@@ -81,7 +82,7 @@ TEST(ChromeTrace, RangesOnOneRowNest) {
     uint64_t start = (random >> 33) % 10000;
     recording.threads[0].records.push_back({start, start + (random >> 50) % 500, 0, 0, 0, RecordKind::user});
   }
-  Json trace = Json::parse(to_chrome_trace(recording));
+  Json trace = Json::parse(chrome_of(recording));
   std::map<int64_t, std::vector<std::pair<double, double>>> rows;
   for (const Json& event : events_of(trace, "X"))
     rows[event["tid"]].emplace_back(event["ts"], event["ts"].get<double>() + event["dur"].get<double>());
@@ -95,19 +96,25 @@ TEST(ChromeTrace, RangesOnOneRowNest) {
   EXPECT_EQ(ranges, 300U);
 }
 
-TEST(ChromeTrace, AFileIsWrittenWholeOrNotAtAll) {
-  auto path = std::filesystem::path(testing::TempDir()) / "treadle_trace_test.json";
+TEST(ChromeTrace, RecordsOfSeveralThreadsAreCounted) {
   Recorder recorder;
   uint32_t name = recorder.intern("work");
   { RecordScope scope(&recorder, name, RecordKind::node); }
   std::thread([&] { RecordScope scope(&recorder, name, RecordKind::chunk); }).join();
-  write_chrome_trace(recorder.collect(), path.string());
-  std::ifstream file(path);
-  Json trace = Json::parse(file);
+  Json trace = Json::parse(chrome_of(recorder.collect()));
   EXPECT_EQ(events_of(trace, "X").size(), 2U);
-  EXPECT_EQ(trace["otherData"]["dropped_records"], 0);
-  std::filesystem::remove(path);
-  EXPECT_THROW(write_chrome_trace(recorder.collect(), "/no/such/folder/trace.json"), Error);
+  EXPECT_EQ(trace["treadle"]["dropped_records"], 0);
+}
+
+TEST(ChromeTrace, WhatBeganBeforeTheProfileIsLeftOut) {
+  const Recording recording = made_up();
+  const Json trace = Json::parse(to_chrome_trace({.recording = &recording, .first_ticks = 2000}));
+  EXPECT_EQ(events_of(trace, "X").size(), 1U);
+}
+
+TEST(Flame, ARangeCountsWithoutTheOnesInIt) {
+  const Recording recording = made_up();
+  EXPECT_EQ(to_folded_stacks({.recording = &recording}), "main 77;run 1501\nmain 77;run;conv \"a\" \xEF\xBF\xBD 1499\n");
 }
 
 }  // namespace

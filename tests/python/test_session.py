@@ -297,15 +297,16 @@ def test_a_profile_has_events_of_the_session_its_runs_and_their_nodes(tmp_path):
     session = treadle.InferenceSession(model, options)
     for _ in range(2):
         session.run(None, {"x": X})
-    events = [event for event in json.loads(pathlib.Path(session.end_profiling()).read_text())["traceEvents"] if event["ph"] == "X"]
+    events = json.loads(pathlib.Path(session.end_profiling()).read_text())
     assert [event["name"] for event in events].count("session_initialization") == 1
-    runs = [event for event in events if event["cat"] == "run"]
-    nodes = [event for event in events if event["cat"] == "node"]
+    runs = [event for event in events if event["name"] == "model_run"]
+    nodes = [event for event in events if event["name"].endswith("_kernel_time")]
     operators = [node.op_type for node in onnx.load_from_string(model).graph.node]
     assert len(runs) == 2
-    for run in runs:
-        inside = [node for node in nodes if run["ts"] <= node["ts"] and node["ts"] + node["dur"] <= run["ts"] + run["dur"]]
-        assert [node["name"].split()[0] for node in inside] == operators
+    assert [node["args"]["op_name"] for node in nodes] == 2 * operators
+    for run, first, last in zip(runs, nodes[:: len(operators)], nodes[len(operators) - 1 :: len(operators)], strict=True):
+        assert run["ts"] <= first["ts"]
+        assert last["ts"] + last["dur"] <= run["ts"] + run["dur"]
 
 
 def test_without_profiling_there_is_no_profile(session, reference):

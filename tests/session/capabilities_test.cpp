@@ -351,8 +351,9 @@ TEST_P(Capabilities, RunsAreRecorded) {
   const std::string path = client().end_profiling();
   std::ifstream in(path);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  EXPECT_NE(text.find("Step step"), std::string::npos) << text;
-  EXPECT_NE(text.find("\"run\""), std::string::npos);
+  // Sessions write in ONNX Runtime's words, modules and trainers in PyTorch's.
+  EXPECT_TRUE(text.find("Step step") != std::string::npos || text.find("step_kernel_time") != std::string::npos) << text;
+  EXPECT_TRUE(text.find("ProfilerStep#0") != std::string::npos || text.find("model_run") != std::string::npos);
   fs::remove(path);
 }
 

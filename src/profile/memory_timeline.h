@@ -1,0 +1,21 @@
+// Which planned buffers are alive when: the arena over the steps of the main graph.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "treadle/profile.h"
+
+namespace treadle::profile {
+
+struct MemoryTimeline {
+  std::vector<size_t> value_bytes, scratch_bytes;  ///< alive, per step of Profile::steps
+  size_t peak_step = 0;                            ///< the first at which most bytes are alive
+  size_t peak_bytes = 0;
+  std::vector<const ProfiledBuffer*> at_peak;  ///< the largest first
+};
+
+/// Empty where the profile has no plan: before the first run, and on devices.
+MemoryTimeline memory_timeline(const Profile& profile);
+
+}  // namespace treadle::profile

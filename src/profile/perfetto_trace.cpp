@@ -1,0 +1,298 @@
+#include "profile/perfetto_trace.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace treadle::profile {
+namespace {
+
+// Field numbers of Perfetto's messages, by message.
+namespace packet {
+constexpr uint32_t kClockSnapshot = 6, kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kInterned = 12, kFlags = 13, kDefaults = 59,
+                   kTrackDescriptor = 60;
+constexpr uint64_t kStateCleared = 1, kNeedsState = 2;
+}  // namespace packet
+namespace track_event {
+constexpr uint32_t kCategory = 3, kAnnotation = 4, kType = 9, kName = 10, kTrack = 11, kCounterValue = 30;
+constexpr uint64_t kBegin = 1, kEnd = 2, kInstant = 3, kCounter = 4;
+}  // namespace track_event
+namespace interned {
+constexpr uint32_t kCategories = 1, kEventNames = 2, kAnnotationNames = 3, kAnnotationStrings = 29;
+constexpr uint32_t kIid = 1, kText = 2;
+}  // namespace interned
+namespace annotation {
+constexpr uint32_t kNameIid = 1, kInt = 4, kStringIid = 17;
+}  // namespace annotation
+
+constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",     "node", "chunk",   "copy",   "wait",
+                                                                          "compile", "user", "instant", "counter"};
+
+// A message under construction.
+class Message {
+ public:
+  void varint(uint64_t value) {
+    char bytes[10];
+    size_t n = 0;
+    for (; value >= 0x80; value >>= 7) bytes[n++] = static_cast<char>(value | 0x80);
+    bytes[n++] = static_cast<char>(value);
+    text_.append(bytes, n);
+  }
+  void number(uint32_t field, uint64_t value) {
+    varint(field << 3U);
+    varint(value);
+  }
+  void bytes(uint32_t field, std::string_view value) {
+    varint(field << 3U | 2U);
+    varint(value.size());
+    text_ += value;
+  }
+  void clear() { text_.clear(); }
+  bool empty() const { return text_.empty(); }
+  const std::string& text() const { return text_; }
+  std::string& text() { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// Numbers of texts that the packets of one sequence refer to; 0 is none.
+class InternedTexts {
+ public:
+  explicit InternedTexts(uint32_t field) : field_(field) {}
+  uint64_t number(const std::string& text, Message& additions) {
+    auto [found, is_new] = numbers_.try_emplace(text, numbers_.size() + 1);
+    if (is_new) {
+      Message entry;
+      entry.number(interned::kIid, found->second);
+      entry.bytes(interned::kText, valid_utf8(text));
+      additions.bytes(field_, entry.text());
+    }
+    return found->second;
+  }
+
+ private:
+  uint32_t field_;
+  std::unordered_map<std::string, uint64_t> numbers_;
+};
+
+std::string shapes_text(const std::vector<ProfiledOperand>& operands) {
+  std::string text;
+  for (const ProfiledOperand& operand : operands) {
+    if (operand.name.empty()) continue;
+    text += (text.empty() ? "" : ", ") + std::string(operand.dtype == DType::undefined ? "" : treadle::name_of(operand.dtype));
+    text += operand.shape ? to_string(*operand.shape) : "[?]";
+  }
+  return text;
+}
+
+class PerfettoWriter {
+ public:
+  explicit PerfettoWriter(const TraceView& view) : view_(view), pid_(static_cast<uint64_t>(getpid())) {}
+
+  std::string write() {
+    const std::vector<TraceRow> rows = rows_of(view_);
+    size_t events = 0;
+    for (const TraceRow& row : rows) events += row.spans.size();
+    constexpr size_t kBytesPerEvent = 80;
+    out_.text().reserve(events * kBytesPerEvent + 4096);
+    snapshot_clocks();
+    Message process, descriptor;
+    process.number(1, pid_);
+    process.bytes(6, "treadle");
+    descriptor.number(1, kProcessTrack);
+    descriptor.bytes(3, process.text());
+    packet_with(packet::kTrackDescriptor, descriptor);
+    for (const TraceRow& row : rows) write_row(row);
+    return std::move(out_.text());
+  }
+
+ private:
+  static constexpr uint64_t kProcessTrack = 1;
+
+  // What is the same in all events of a row with one name: encoded once.
+  struct Prepared {
+    std::string begin;
+    bool ready = false;
+  };
+
+  void packet_with(uint32_t field, const Message& message) {
+    Message one;
+    one.number(packet::kSequence, 1);
+    one.bytes(field, message.text());
+    out_.bytes(1, one.text());
+  }
+
+  // Times of the packets (boot time, 6) against the wall clock (1).
+  void snapshot_clocks() {
+    Message boot, wall, snapshot;
+    boot.number(1, 6);
+    boot.number(2, kOffsetNs);
+    wall.number(1, 1);
+    wall.number(2, static_cast<uint64_t>(view_.recording->start_unix_ns) + kOffsetNs);
+    snapshot.bytes(1, boot.text());
+    snapshot.bytes(1, wall.text());
+    packet_with(packet::kClockSnapshot, snapshot);
+  }
+
+  void write_row(const TraceRow& row) {
+    sequence_ = static_cast<uint64_t>(row.id()) + 2;
+    const uint64_t track = sequence_ << 8U;
+    describe_row(row, track);
+    Message defaults, event_defaults;
+    event_defaults.number(track_event::kTrack, track);
+    defaults.bytes(packet::kTrackEvent, event_defaults.text());
+    Message first;
+    first.number(packet::kSequence, sequence_);
+    first.number(packet::kFlags, packet::kStateCleared | packet::kNeedsState);
+    first.bytes(packet::kDefaults, defaults.text());
+    out_.bytes(1, first.text());
+
+    names_ = InternedTexts(interned::kEventNames), categories_ = InternedTexts(interned::kCategories);
+    annotations_ = InternedTexts(interned::kAnnotationNames), strings_ = InternedTexts(interned::kAnnotationStrings);
+    prepared_.assign(view_.recording->names.size() + 1, {});
+    replay(
+        row, [&](const TraceSpan& span) { begin(span); },
+        [&](const TraceSpan& span) {
+          Message event;
+          event.number(track_event::kType, track_event::kEnd);
+          append_event(span.end_ns, event.text());
+        });
+    for (const TraceSpan& span : row.spans)
+      if (is_point(*span.record)) point(span);
+  }
+
+  void describe_row(const TraceRow& row, uint64_t track) {
+    Message descriptor;
+    descriptor.number(1, track);
+    if (row.number == 0) {
+      Message thread;
+      thread.number(1, pid_);
+      thread.number(2, static_cast<uint64_t>(row.thread->system_id));
+      thread.bytes(5, row.thread->name.empty() ? "thread" : valid_utf8(row.thread->name));
+      descriptor.bytes(4, thread.text());
+    } else {
+      descriptor.number(5, kProcessTrack);
+      descriptor.bytes(2, valid_utf8(row.title()));
+    }
+    packet_with(packet::kTrackDescriptor, descriptor);
+  }
+
+  void begin(const TraceSpan& span) {
+    const Record& record = *span.record;
+    const bool dynamic = (record.arg0 | record.arg1) != 0;
+    Prepared& known = prepared_[std::min<size_t>(record.name, prepared_.size() - 1)];
+    if (known.ready && !dynamic) return append_event(span.start_ns, known.begin);
+    Message additions, event;
+    event.number(track_event::kCategory, categories_.number(category_of(record), additions));
+    event.number(track_event::kType, track_event::kBegin);
+    event.number(track_event::kName, names_.number(view_.name(record), additions));
+    describe_node(record, event, additions);
+    if (!dynamic) known = {event.text(), true};
+    if (dynamic) add_arguments(record, event, additions);
+    append_event(span.start_ns, event.text(), &additions);
+  }
+
+  void describe_node(const Record& record, Message& event, Message& additions) {
+    const int32_t index = view_.node_index(record);
+    if (index < 0) return;
+    const ProfiledNode& node = (*view_.nodes)[static_cast<size_t>(index)];
+    std::string sources;
+    for (const std::string& source : node.sources) sources += (sources.empty() ? "" : ", ") + source;
+    annotate("op", node.op_type, event, additions);
+    annotate("kernel", node.kernel, event, additions);
+    annotate("inputs", shapes_text(node.inputs), event, additions);
+    annotate("outputs", shapes_text(node.outputs), event, additions);
+    annotate("sources", sources, event, additions);
+  }
+
+  void annotate(const char* name, const std::string& value, Message& event, Message& additions) {
+    if (value.empty()) return;
+    Message one;
+    one.number(annotation::kNameIid, annotations_.number(name, additions));
+    one.number(annotation::kStringIid, strings_.number(value, additions));
+    event.bytes(track_event::kAnnotation, one.text());
+  }
+
+  void add_arguments(const Record& record, Message& event, Message& additions) {
+    if (record.name >= view_.recording->names.size()) return;
+    const RecordName& name = view_.recording->names[record.name];
+    const bool is_node = view_.node_index(record) >= 0;
+    auto add = [&](const std::string& label, int64_t value) {
+      if (label.empty()) return;
+      Message one;
+      one.number(annotation::kNameIid, annotations_.number(label, additions));
+      one.number(annotation::kInt, static_cast<uint64_t>(value));
+      event.bytes(track_event::kAnnotation, one.text());
+    };
+    add(name.arg0_label.empty() && is_node ? "flops" : name.arg0_label, record.arg0);
+    add(name.arg1_label.empty() && is_node ? "bytes" : name.arg1_label, record.arg1);
+  }
+
+  void point(const TraceSpan& span) {
+    const Record& record = *span.record;
+    Message additions, event;
+    if (record.kind == RecordKind::instant) {
+      event.number(track_event::kCategory, categories_.number(category_of(record), additions));
+      event.number(track_event::kType, track_event::kInstant);
+      event.number(track_event::kName, names_.number(view_.name(record), additions));
+      add_arguments(record, event, additions);
+    } else {
+      event.number(track_event::kType, track_event::kCounter);
+      event.number(track_event::kTrack, counter_track(record));
+      event.number(track_event::kCounterValue, static_cast<uint64_t>(record.arg0));
+    }
+    append_event(span.start_ns, event.text(), &additions);
+  }
+
+  uint64_t counter_track(const Record& record) {
+    auto [found, is_new] = counters_.try_emplace(record.name, kProcessTrack + 1 + counters_.size());
+    if (is_new) {
+      Message descriptor;
+      descriptor.number(1, found->second);
+      descriptor.number(5, kProcessTrack);
+      descriptor.bytes(2, valid_utf8(view_.name(record)));
+      descriptor.bytes(8, {});
+      packet_with(packet::kTrackDescriptor, descriptor);
+    }
+    return found->second;
+  }
+
+  static const std::string& category_of(const Record& record) {
+    static const std::vector<std::string> kNames(kPerfettoCategories.begin(), kPerfettoCategories.end());
+    return kNames[static_cast<size_t>(record.kind) % kNames.size()];
+  }
+
+  void append_event(int64_t ns, const std::string& event, const Message* additions = nullptr) {
+    scratch_.clear();
+    scratch_.number(packet::kTimestamp, static_cast<uint64_t>(ns) + kOffsetNs);
+    scratch_.number(packet::kSequence, sequence_);
+    scratch_.number(packet::kFlags, packet::kNeedsState);
+    if (additions && !additions->empty()) scratch_.bytes(packet::kInterned, additions->text());
+    scratch_.bytes(packet::kTrackEvent, event);
+    out_.bytes(1, scratch_.text());
+  }
+
+  // Records may have begun a little before the recorder's own time, and packets' times have no sign.
+  static constexpr uint64_t kOffsetNs = 1'000'000'000;
+
+  const TraceView& view_;
+  const uint64_t pid_;
+  uint64_t sequence_ = 1;
+  Message out_, scratch_;
+  InternedTexts names_{interned::kEventNames}, categories_{interned::kCategories}, annotations_{interned::kAnnotationNames},
+      strings_{interned::kAnnotationStrings};
+  std::vector<Prepared> prepared_;  // by the records' names
+  std::unordered_map<uint32_t, uint64_t> counters_;
+};
+
+}  // namespace
+
+std::string to_perfetto_trace(const TraceView& view) { return PerfettoWriter(view).write(); }
+
+}  // namespace treadle::profile

@@ -1,0 +1,95 @@
+#include "profile/trace_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "treadle/error.h"
+
+namespace treadle::profile {
+namespace {
+
+constexpr size_t kMaxRowsOfThread = 100;
+
+// By thread: the rows, and of each the ends of the ranges that are open.
+class RowBuilder {
+ public:
+  explicit RowBuilder(const Recording::Thread& thread) : thread_(thread) { add_row(); }
+
+  void add(const TraceSpan& span) {
+    size_t row = 0;
+    if (!is_point(*span.record))
+      while (!fits(row, span)) ++row;
+    rows_[row].spans.push_back(span);
+  }
+  std::vector<TraceRow>& rows() { return rows_; }
+
+ private:
+  void add_row() {
+    rows_.push_back({&thread_, static_cast<int64_t>(rows_.size()), {}});
+    open_.emplace_back();
+  }
+
+  bool fits(size_t row, const TraceSpan& span) {
+    if (row == rows_.size()) add_row();
+    std::vector<int64_t>& open = open_[row];
+    while (!open.empty() && open.back() <= span.start_ns) open.pop_back();
+    if (!open.empty() && open.back() < span.end_ns && row + 1 < kMaxRowsOfThread) return false;
+    open.push_back(span.end_ns);
+    return true;
+  }
+
+  const Recording::Thread& thread_;
+  std::vector<TraceRow> rows_;
+  std::vector<std::vector<int64_t>> open_;
+};
+
+}  // namespace
+
+int32_t TraceView::node_index(const Record& record) const {
+  if (!node_of || record.kind != RecordKind::node) return -1;
+  auto found = node_of->find(record.name);
+  return found == node_of->end() ? -1 : found->second;
+}
+
+const std::string& TraceView::name(const Record& record) const {
+  static const std::string kUnknown = "(unknown)";
+  return record.name < recording->names.size() ? recording->names[record.name].text : kUnknown;
+}
+
+TraceView view_of(const Profile& profile) {
+  if (!profile.trace)
+    throw Error(ErrorCode::invalid_argument,
+                "the profile has no single events: a trace is written of a profile that was just recorded, not of one read from a file");
+  return {&profile.trace->recording, &profile.nodes, &profile.trace->node_of, profile.trace->first_ticks};
+}
+
+std::string valid_utf8(const std::string& text) {
+  const nlohmann::json json = text;
+  return nlohmann::json::parse(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).get<std::string>();
+}
+
+std::string TraceRow::title() const {
+  const std::string name = (thread->name.empty() ? "thread" : thread->name) + " " + std::to_string(thread->system_id);
+  return number > 0 ? name + " (overlapping " + std::to_string(number) + ")" : name;
+}
+
+std::vector<TraceRow> rows_of(const TraceView& view) {
+  std::vector<TraceRow> rows;
+  for (const Recording::Thread& thread : view.recording->threads) {
+    std::vector<TraceSpan> spans;
+    spans.reserve(thread.records.size());
+    for (const Record& record : thread.records)
+      if (record.start >= view.first_ticks)
+        spans.push_back({std::llround(view.recording->to_ns(record.start)), std::llround(view.recording->to_ns(record.end)), &record});
+    std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
+      return a.start_ns != b.start_ns ? a.start_ns < b.start_ns : a.end_ns > b.end_ns;
+    });
+    RowBuilder builder(thread);
+    for (const TraceSpan& span : spans) builder.add(span);
+    for (TraceRow& row : builder.rows()) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace treadle::profile

@@ -1,0 +1,75 @@
+// What all trace files have in common: the records of each thread as rows of ranges that nest, outer ones first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/recorder.h"
+#include "treadle/profile.h"
+
+namespace treadle {
+
+/// What a Profile keeps for trace files: every record, and which of them belong to which node.
+struct ProfileTrace {
+  Recording recording;
+  std::unordered_map<uint32_t, int32_t> node_of;  ///< from the name of a record to the index in Profile::nodes
+  uint64_t first_ticks = 0;                       ///< records that began before are not of the profile
+};
+
+namespace profile {
+
+/// A recording, and what is known of its nodes: nothing where `nodes` is null.
+struct TraceView {
+  const Recording* recording;
+  const std::vector<ProfiledNode>* nodes = nullptr;
+  const std::unordered_map<uint32_t, int32_t>* node_of = nullptr;
+  uint64_t first_ticks = 0;
+
+  /// -1 if the record is of no known node.
+  int32_t node_index(const Record& record) const;
+  const std::string& name(const Record& record) const;
+};
+
+/// @throws Error(invalid_argument) if the profile holds no records: one that was built by hand, or read from a file
+TraceView view_of(const Profile& profile);
+
+struct TraceSpan {
+  int64_t start_ns, end_ns;  ///< since the recorder was made
+  const Record* record;
+};
+
+/// A row of a viewer. Ranges of one thread that overlap without nesting, which viewers would drop, go to a further row of that thread.
+struct TraceRow {
+  const Recording::Thread* thread = nullptr;
+  int64_t number = 0;            ///< of this thread's rows
+  std::vector<TraceSpan> spans;  ///< by start, an outer one before the inner ones that start with it
+
+  /// Differs from all other rows of the recording.
+  int64_t id() const { return int64_t{thread->index} * 100 + (number < 99 ? number : 99); }
+  std::string title() const;
+};
+
+/// The text with whatever is not UTF-8 replaced: names come from models, and no viewer would read the file.
+std::string valid_utf8(const std::string& text);
+
+inline bool is_point(const Record& record) { return record.kind == RecordKind::instant || record.kind == RecordKind::counter; }
+
+std::vector<TraceRow> rows_of(const TraceView& view);
+
+/// Calls open(span) and close(span) in the order of time, inner ranges within outer ones. Points are left out.
+template <typename Open, typename Close>
+void replay(const TraceRow& row, const Open& open, const Close& close) {
+  std::vector<const TraceSpan*> stack;
+  for (const TraceSpan& span : row.spans) {
+    if (is_point(*span.record)) continue;
+    for (; !stack.empty() && stack.back()->end_ns <= span.start_ns; stack.pop_back()) close(*stack.back());
+    open(span);
+    stack.push_back(&span);
+  }
+  for (; !stack.empty(); stack.pop_back()) close(*stack.back());
+}
+
+}  // namespace profile
+}  // namespace treadle
