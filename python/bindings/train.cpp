@@ -43,6 +43,18 @@ auto with_batch(const nb::dict& feeds, nb::handle labels, Fn&& fn) {
   return fn(made, targets);
 }
 
+nb::list to_list(std::vector<Datum> outputs) {
+  nb::list list;
+  for (Datum& output : outputs) list.append(output_to_python(std::move(output)));
+  return list;
+}
+
+nb::tuple evaluate_with_outputs(Trainer& trainer, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
+  Trainer::Evaluated made = with_batch(
+      feeds, labels, [&](const Feeds& batch, const Tensor& targets) { return trainer.evaluate_with_outputs(batch, targets, options); });
+  return nb::make_tuple(made.loss, to_list(std::move(made.outputs)));
+}
+
 nb::list predict(Trainer& trainer, const nb::dict& feeds, const PyRunOptions* options) {
   std::vector<Datum> outputs;
   {
@@ -51,9 +63,7 @@ nb::list predict(Trainer& trainer, const nb::dict& feeds, const PyRunOptions* op
     nb::gil_scoped_release release;
     outputs = trainer.predict(made, options);
   }
-  nb::list list;
-  for (Datum& output : outputs) list.append(output_to_python(std::move(output)));
-  return list;
+  return to_list(std::move(outputs));
 }
 
 train::CheckpointSettings checkpoint_settings(bool own) { return own ? train::CheckpointSettings::own : train::CheckpointSettings::same; }
@@ -123,6 +133,7 @@ void register_train(nb::module_& module) {
       .def_rw("clip_value", &TrainerOptions::clip_value)
       .def_rw("clip_norm", &TrainerOptions::clip_norm)
       .def_rw("accumulation_steps", &TrainerOptions::accumulation_steps)
+      .def_rw("ema_decay", &TrainerOptions::ema_decay)
       .def(
           "add_group",
           [](TrainerOptions& self, std::vector<std::string> patterns, double rate_factor, std::optional<double> weight_decay) {
@@ -168,6 +179,9 @@ void register_train(nb::module_& module) {
                                       [&](const Feeds& made, const Tensor& targets) { return self.gradients(made, targets, options); }));
           },
           "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
+      .def("evaluate_with_outputs", &evaluate_with_outputs, "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
+      .def_prop_ro("averages", [](const Trainer& self) { return to_dict(self.averages()); })
+      .def("use_averages", &Trainer::use_averages, "use"_a)
       .def("predict", &predict, "feeds"_a, "options"_a.none() = nb::none())
       .def("end_profiling", &Trainer::end_profiling)
       .def_prop_ro("parameters", [](const Trainer& self) { return to_dict(self.parameters()); })

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,8 @@ class Trainer:
     :param clip_value: gradients are cut to this distance from 0.
     :param clip_norm: all gradients together are scaled to this length where they are longer.
     :param accumulation_steps: so many steps make one update, with the mean of their gradients.
+    :param ema_decay: from 0 to 1; an exponential average of each parameter is kept, which begins as the parameter and moves by 1 - ema_decay of the
+        distance with each update (`averages`, `averaged()`). 0: none is.
     :param groups: parameters with settings of their own: {"parameters": [names or patterns], "rate_factor": 1.0, "weight_decay": None}, the first
         that fits.
     :param parameters: names or patterns (`*`, `?`, `[...]`) of the initializers to train; all by default.
@@ -119,6 +122,7 @@ class Trainer:
         clip_value: float = 0.0,
         clip_norm: float = 0.0,
         accumulation_steps: int = 1,
+        ema_decay: float = 0.0,
         groups: Iterable[Mapping[str, Any]] = (),
         parameters: Iterable[str] = (),
         frozen: Iterable[str] = (),
@@ -150,6 +154,7 @@ class Trainer:
         options.clip_value = clip_value
         options.clip_norm = clip_norm
         options.accumulation_steps = accumulation_steps
+        options.ema_decay = ema_decay
         for group in groups:
             options.add_group(**_settings("group", group, _GROUP))
         options.parameters = list(parameters)
@@ -177,6 +182,22 @@ class Trainer:
     def evaluate(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """The loss with the running statistics and without dropout; changes nothing."""
         return self._trainer.evaluate(_feeds(feeds), _array(labels), run_options)
+
+    def evaluate_with_outputs(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> tuple[float, list[Any]]:
+        """What `evaluate` and `predict` return, of one forward pass."""
+        return self._trainer.evaluate_with_outputs(_feeds(feeds), _array(labels), run_options)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within `with trainer.averaged():` the averages are in the parameters' place: `evaluate`, `predict` and `save` have them.
+
+        Steps and checkpoints are refused there. A trainer without `ema_decay` raises.
+        """
+        self._trainer.use_averages(True)
+        try:
+            yield
+        finally:
+            self._trainer.use_averages(False)
 
     def predict(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Any]:
         """The model's outputs, in order."""
@@ -206,8 +227,13 @@ class Trainer:
 
     @property
     def optimizer_state(self) -> dict[str, np.ndarray]:
-        """All that the optimizer keeps, as `parameters`, by "PARAMETER/WHAT": momentum, mean, squares, gradient (of accumulation)."""
+        """All that the optimizer keeps, as `parameters`, by "PARAMETER/WHAT": momentum, mean, squares, average, gradient (of accumulation)."""
         return self._trainer.optimizer_state
+
+    @property
+    def averages(self) -> dict[str, np.ndarray]:
+        """The exponential average of each parameter, as `parameters`; empty without `ema_decay`."""
+        return self._trainer.averages
 
     @property
     def num_updates(self) -> int:

@@ -71,6 +71,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--clip-value", "Gradients are cut to this distance from 0");
   option("--clip-norm", "All gradients together are scaled to this length where they are longer");
   option("--accumulation-steps", "So many steps make one update");
+  option("--ema-decay", "From 0 to 1: validate with an exponential average of the parameters, and save that");
   option("--schedule", "Of the learning rate: constant (default), step, cosine, linear, one_cycle");
   option("--warmup-steps", "Updates in which the rate rises");
   option("--total-steps", "Updates of cosine, linear and one_cycle; all of --epochs if not given");
@@ -110,6 +111,7 @@ Command add_train(CLI::App& app) {
   app.add_flag_callback(
          "--json", [a] { a->log = "/dev/stdout", a->quiet = true; }, "Print those lines instead of the table")
       ->excludes(log);
+  app.add_option("--curve", a->curve, "SVG file that has the losses of all epochs so far, written again after each");
   app.add_option("--log-steps", a->log_steps, "Steps between two in the log; 0: none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "cli/train_curve.h"
 #include "core/dispatch.h"
 #include "treadle/error.h"
 
@@ -138,6 +139,22 @@ std::optional<double> as_fraction(const std::string& text) {
   return value;
 }
 
+// While it lives, the trainer has the averages of its parameters in their place, if it keeps any.
+class WithAverages {
+ public:
+  explicit WithAverages(train::Trainer& trainer) : trainer_(trainer.options().ema_decay > 0 ? &trainer : nullptr) {
+    if (trainer_) trainer_->use_averages(true);
+  }
+  ~WithAverages() {
+    if (trainer_) trainer_->use_averages(false);
+  }
+  WithAverages(const WithAverages&) = delete;
+  WithAverages& operator=(const WithAverages&) = delete;
+
+ private:
+  train::Trainer* trainer_;
+};
+
 class TrainingRun {
  public:
   explicit TrainingRun(TrainArguments& a) : a_(a), model_(Model::load(a.model)) {
@@ -216,6 +233,7 @@ class TrainingRun {
     resumed_ = true;
     for (const auto& [name, value] : from->metadata) {
       const double number = as_fraction(value).value_or(0);
+      if (name == "train.curve") curve_ = curve_from_text(value);
       if (name == "train.loss_sum") loss_sum_ = number;
       if (name == "train.loss_count") loss_count_ = static_cast<int64_t>(number);
       if (name == "train.best_loss") best_.loss = number;
@@ -231,6 +249,7 @@ class TrainingRun {
     if (std::isfinite(best_.loss)) all.emplace_back("train.best_loss", fmt::format("{}", best_.loss));
     if (best_.accuracy) all.emplace_back("train.best_accuracy", fmt::format("{}", *best_.accuracy));
     all.emplace_back("train.epochs_since_best", std::to_string(since_best_));
+    all.emplace_back("train.curve", curve_to_text(curve_));
     return all;
   }
 
@@ -266,6 +285,8 @@ class TrainingRun {
     progress_->epoch(report);
     log_->write(report);
     last_ = report;
+    curve_.push_back(point_of(report));
+    if (!a_.curve.empty()) write_curve(a_.curve, curve_);
     if (checkpoints_) checkpoints_->save(*trainer_, position_metadata());
     return true;
   }
@@ -295,6 +316,7 @@ class TrainingRun {
   }
 
   Evaluation evaluate() {
+    const WithAverages averages(*trainer_);
     double loss = 0;
     int64_t samples = 0;
     RightAnswers answers;
@@ -302,10 +324,14 @@ class TrainingRun {
     while (std::optional<NamedTensors> batch = validation_loader_->next()) {
       const int64_t count = batch->begin()->second.shape()[0];
       const auto [feeds, labels] = feeds_and_labels(std::move(*batch));
-      loss += trainer_->evaluate(feeds, labels) * static_cast<double>(count);
       samples += count;
-      if (output == kNoOutput) continue;
-      const RightAnswers more = count_right(trainer_->predict(feeds)[output].tensor(), labels, a_.trainer);
+      if (output == kNoOutput) {
+        loss += trainer_->evaluate(feeds, labels) * static_cast<double>(count);
+        continue;
+      }
+      const train::Trainer::Evaluated made = trainer_->evaluate_with_outputs(feeds, labels);
+      loss += made.loss * static_cast<double>(count);
+      const RightAnswers more = count_right(made.outputs[output].tensor(), labels, a_.trainer);
       answers.right += more.right, answers.all += more.all;
     }
     Evaluation made{.loss = loss / static_cast<double>(samples)};
@@ -339,7 +365,8 @@ class TrainingRun {
     return count;
   }
 
-  void save(const std::optional<Evaluation>& evaluation) const {
+  void save(const std::optional<Evaluation>& evaluation) {
+    const WithAverages averages(*trainer_);
     Metadata metadata{{"trained_on", fmt::format("{} samples", training_->num_samples())},
                       {"steps", std::to_string(trainer_->position().num_steps)}};
     if (evaluation) metadata.emplace_back("validation_loss", fmt::format("{:.6g}", evaluation->loss));
@@ -403,6 +430,7 @@ class TrainingRun {
   int64_t loss_count_ = 0, since_best_ = 0, skipped_ = 0;
   Evaluation best_{.loss = std::numeric_limits<double>::infinity()};
   std::optional<EpochReport> last_;
+  std::vector<CurvePoint> curve_;
 };
 
 }  // namespace

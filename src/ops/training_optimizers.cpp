@@ -1,6 +1,7 @@
 // Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1): inputs R (learning rate), T (update count), then all X, all G (gradients),
 // and the state of each; outputs all new X and the new state. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) are the same
-// for what ONNX has not, with PyTorch's formulas; AccumulateGradient adds a part of a gradient to a sum that is kept.
+// for what ONNX has not, with PyTorch's formulas; AccumulateGradient adds a part of a gradient to a sum that is kept, AverageParameter
+// moves an exponential average towards a parameter.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -334,6 +335,24 @@ struct AccumulateGradient {
   }
 };
 
+template <typename T>
+struct AverageParameter {
+  int64_t n;
+  float decay;
+
+  static AverageParameter bind(BindContext& c) {
+    if (!(c.shape(0) == c.shape(1)))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the average {} and the parameter {}", to_string(c.shape(0)), to_string(c.shape(1))));
+    return {c.num_elements(0), c.get_float("decay", 0)};
+  }
+  void run(RunContext& c) const {
+    const T *average = c.in<T>(0), *x = c.in<T>(1), part = T{1} - static_cast<T>(decay);
+    T* to = c.out<T>(0);
+    for_elements(c, n, [=](int64_t i) { to[i] = average[i] + part * (x[i] - average[i]); });
+  }
+};
+
 Cost cost(const ShapeContext& c) {
   double bytes = 0;
   for (int i = 2; i < c.num_inputs(); ++i) bytes += 2 * c.size_bytes(i);
@@ -393,6 +412,17 @@ std::vector<OpDef> training_optimizers_ops() {
        .cost = elementwise_cost<2>,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<AccumulateGradient<float>>("plain", DType::float32), kernel<AccumulateGradient<double>>("plain", DType::float64)},
+       .updated_input = [](const Node&, int) { return 0; }},
+      {.name = "AverageParameter",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"average", kTypes, "T"}, {"parameter", kTypes, "T"}},
+       .outputs = {{"new_average", kTypes, "T"}},
+       .attributes = {{"decay", AttributeDef::Required{}}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<3>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<AverageParameter<float>>("plain", DType::float32), kernel<AverageParameter<double>>("plain", DType::float64)},
        .updated_input = [](const Node&, int) { return 0; }},
   };
 }

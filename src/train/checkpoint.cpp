@@ -91,6 +91,12 @@ std::string encoded(const std::vector<std::pair<std::string, std::string>>& sett
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: the checkpoint is not of this trainer: {}", path, what));
 }
 
+// A checkpoint has parameters and averages each in their own place.
+void check_in_training(const Trainer& trainer) {
+  if (trainer.averages_used())
+    throw Error(ErrorCode::invalid_argument, "a checkpoint while the averages are in the parameters' place; use_averages(false) first");
+}
+
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& path) : path_(path) {
@@ -188,6 +194,7 @@ class CheckpointReader {
 }  // namespace
 
 NamedTensors checkpoint_tensors(const Trainer& trainer) {
+  check_in_training(trainer);
   NamedTensors all;
   for (const auto& [prefix, tensors] : {std::pair{kParameter, &trainer.parameters()}, std::pair{kStatistic, &trainer.states()},
                                         std::pair{kOptimizerState, &trainer.optimizer_state()}})
@@ -223,6 +230,7 @@ void Trainer::save_checkpoint(const std::string& path, const Metadata& metadata)
 }
 
 Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings settings) {
+  check_in_training(*this);
   const CheckpointReader reader(path);
   reader.check(*this, settings);
   const double before = learning_rate();

@@ -168,7 +168,11 @@ double Schedule::factor(int64_t index) const {
   }
 }
 
-std::vector<std::string> state_names(Optimizer optimizer) { return known(optimizer).state; }
+std::vector<std::string> state_names(const TrainerOptions& options) {
+  std::vector<std::string> names = known(options.optimizer).state;
+  if (options.ema_decay > 0) names.emplace_back(kAverage);
+  return names;
+}
 
 void check_optimizer(const TrainerOptions& o) {
   auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
@@ -182,6 +186,7 @@ void check_optimizer(const TrainerOptions& o) {
   constexpr double kMost = 1e30;
   within("learning_rate", o.learning_rate, kMost, true);
   within("clip_value", o.clip_value, kMost, true), within("clip_norm", o.clip_norm, kMost, true);
+  within("ema_decay", o.ema_decay, 1, false);
   if (o.accumulation_steps < 1) refuse(fmt::format("accumulation_steps is {}; it must be 1 or more", o.accumulation_steps));
 
   const std::string optimizer = fmt::format("optimizer {}", known(o.optimizer).name);
@@ -243,6 +248,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
     if (known(o.optimizer).usual.*number.usual) add(number.name, number_of(o, number));
   add("nesterov", o.nesterov), add("clip_value", o.clip_value), add("clip_norm", o.clip_norm);
   add("accumulation_steps", o.accumulation_steps);
+  if (o.ema_decay > 0) add("ema_decay", o.ema_decay);
   const Schedule& s = o.schedule;
   add("schedule", name_of(s.kind));
   add("warmup_steps", s.warmup_steps), add("total_steps", s.total_steps), add("step_size", s.step_size);
@@ -294,7 +300,16 @@ std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, con
   for (const std::string& what : optimizer.state) spec.inputs.push_back(graph.add_input(parameter + "/" + what, graph.type(value)));
   const NodeId id = graph.add_node(std::move(spec));
   infer_node(graph, id);
-  return graph.node(id).outputs;
+  std::vector<ValueId> made = graph.node(id).outputs;
+  if (options.ema_decay > 0) {
+    const std::string name = fmt::format("{}/{}", parameter, kAverage);
+    made.push_back(appended(graph, {.op_type = "AverageParameter",
+                                    .inputs = {graph.add_input(name, graph.type(value)), made[0]},
+                                    .attributes = {{"decay", static_cast<float>(options.ema_decay)}},
+                                    .domain = "treadle",
+                                    .name = name + "/update"}));
+  }
+  return made;
 }
 
 }  // namespace treadle::train

@@ -11,8 +11,11 @@
 
 namespace treadle::train {
 
-/// What an optimizer keeps for each parameter: tensors of its shape, that begin as zeros.
-std::vector<std::string> state_names(Optimizer optimizer);
+/// The exponential average of a parameter, among what is kept for it.
+inline constexpr std::string_view kAverage = "average";
+
+/// What is kept for each parameter: tensors of its shape that begin as zeros, but for kAverage, which begins as the parameter.
+std::vector<std::string> state_names(const TrainerOptions& options);
 
 /// @throws Error(invalid_argument) for numbers that make no sense, and options that do not go together.
 void check_optimizer(const TrainerOptions& options);

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -131,6 +132,44 @@ def test_what_is_resumed_has_the_same_bits(train, program, folder, tmp_path):
     assert events[-1]["event"] == "end" and events[-1]["step"] == 20 * 51
     epochs = {event["epoch"]: event for event in events if event["event"] == "epoch"}
     assert sorted(epochs) == list(range(1, 21)) and {"loss", "validation_loss", "validation_accuracy", "learning_rate"} <= set(epochs[20])
+
+
+def test_the_average_of_the_parameters_is_validated_and_saved(train, folder, ort, tmp_path):
+    arguments = ["--data", "digits.npz", "--scale", "0.0625", "--validation", "digits.npz", "--epochs", "2", "--learning-rate", "0.05"]
+    averaged = train(*arguments, "--ema-decay", "0.98", "--checkpoint", tmp_path / "runs", "-o", tmp_path / "averaged.onnx")
+    train(*arguments, "-o", tmp_path / "last.onnx")
+    assert initializers(tmp_path / "averaged.onnx") != initializers(tmp_path / "last.onnx")
+    trainer = Trainer(folder / "cnn.onnx", learning_rate=0.05, ema_decay=0.98)
+    CheckpointFolder(tmp_path / "runs").resume(trainer)
+    saved = initializers(tmp_path / "averaged.onnx")
+    for name, average in trainer.averages.items():
+        assert saved[name] == average.tobytes()
+    digits = datasets.load_digits()
+    images = (digits.images / 16).astype(np.float32)[:, None]
+    scores = ort.InferenceSession(tmp_path / "averaged.onnx", providers=["CPUExecutionProvider"]).run(None, {"image": images})[0].astype(np.float64)
+    chosen = scores[np.arange(len(scores)), digits.target]
+    loss = np.mean(np.log(np.exp(scores - scores.max(1, keepdims=True)).sum(1)) + scores.max(1) - chosen)
+    assert float(re.search(r"validation loss (\S+),", averaged.stdout.splitlines()[-1]).group(1)) == pytest.approx(loss, abs=1e-4)
+
+
+def test_the_curve_has_all_epochs_after_a_resumed_run_too(train, tmp_path):
+    def curve(path):
+        root = ElementTree.parse(path).getroot()
+        lines = {}
+        for group in root.findall("{http://www.w3.org/2000/svg}g"):
+            titles = [title.text for title in group.iter("{http://www.w3.org/2000/svg}title")]
+            lines[group.get("class")] = [(int(found[1]), float(found[2])) for found in (re.match(r"epoch (\d+), \w+ (\S+)$", title) for title in titles)]
+        return lines
+
+    arguments = ["--data", "digits.csv", *CSV, "--validation", "0.2", "--checkpoint", tmp_path / "runs", "-o", tmp_path / "out.onnx"]
+    train(*arguments, "--epochs", "2", "--log", tmp_path / "first.jsonl")
+    train(*arguments, "--epochs", "4", "--resume", "--curve", tmp_path / "curve.svg", "--log", tmp_path / "second.jsonl")
+    events = [json.loads(line) for name in ("first", "second") for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+    epochs = [event for event in events if event["event"] == "epoch"]
+    lines = curve(tmp_path / "curve.svg")
+    for name, key in (("training", "loss"), ("validation", "validation_loss")):
+        assert [epoch for epoch, _ in lines[name]] == [1, 2, 3, 4]
+        assert [loss for _, loss in lines[name]] == pytest.approx([epoch[key] for epoch in epochs], rel=1e-5)
 
 
 def test_an_interruption_without_a_folder_leaves_the_model(program, folder, tmp_path):

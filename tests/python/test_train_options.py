@@ -227,6 +227,74 @@ def test_steps_accumulate(where: str) -> None:
         assert not trainer.optimizer_state[f"{name}/gradient"].any()
 
 
+@pytest.mark.parametrize("options, where", [({}, "host"), ({}, "readiness"), ({}, "sim"), ({"fused_update": True}, "host"), ({"accumulation_steps": 2}, "host")])
+def test_averages_are_pytorchs(options: dict, where: str) -> None:
+    module, x, labels = network(), inputs(16, 6), classes_of(16)
+    session = treadle.SessionOptions()
+    if where == "readiness":
+        session.execution_mode, session.inter_op_num_threads = treadle.ExecutionMode.ORT_PARALLEL, 2
+    elif where == "sim":
+        session.add_session_config_entry("treadle.device", "sim")
+    trainer = Trainer(exported(module, x), optimizer="adamw", learning_rate=0.05, ema_decay=0.9, sess_options=session, **options)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
+    averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    averaged.update_parameters(module)  # the first call copies
+    for _ in range(8):
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(module(x), labels).backward()
+        optimizer.step()
+        averaged.update_parameters(module)
+        for _ in range(options.get("accumulation_steps", 1)):
+            trainer.step({"x": x.numpy()}, labels.numpy())
+    for name, average in averaged.module.named_parameters():
+        np.testing.assert_allclose(trainer.averages[name], average.detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+    current = {name: value.copy() for name, value in trainer.parameters.items()}
+    with trainer.averaged():
+        np.testing.assert_allclose(trainer.predict({"x": x.numpy()})[0], averaged(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+        loss = nn.CrossEntropyLoss()(averaged(x), labels).item()
+        assert trainer.evaluate({"x": x.numpy()}, labels.numpy()) == pytest.approx(loss, rel=1e-4)
+        saved = trainer.to_bytes()
+    for name, value in current.items():
+        np.testing.assert_array_equal(trainer.parameters[name], value)
+    again = treadle.InferenceSession(saved).run(None, {"x": x.numpy()})[0]
+    np.testing.assert_allclose(again, averaged(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_averages_are_kept_apart_from_parameters(tmp_path) -> None:
+    x, labels = inputs(16, 6), classes_of(16)
+    model = exported(network(), x)
+    trainer = Trainer(model, optimizer="adam", learning_rate=0.05, ema_decay=0.5)
+    trainer.step({"x": x.numpy()}, labels.numpy())
+    with trainer.averaged():
+        with pytest.raises(treadle.Error, match=r"a step while the averages are in the parameters' place"):
+            trainer.step({"x": x.numpy()}, labels.numpy())
+        with pytest.raises(treadle.Error, match=r"a checkpoint while the averages"):
+            trainer.save_checkpoint(tmp_path / "c.safetensors")
+    trainer.save_checkpoint(tmp_path / "c.safetensors")
+    resumed = Trainer(model, optimizer="adam", learning_rate=0.05, ema_decay=0.5)
+    resumed.load_checkpoint(tmp_path / "c.safetensors")
+    for each in (trainer, resumed):
+        each.step({"x": x.numpy()}, labels.numpy())
+    for name, average in trainer.averages.items():
+        np.testing.assert_array_equal(resumed.averages[name], average)
+    without = Trainer(model, optimizer="adam", learning_rate=0.05)
+    assert without.averages == {}
+    with pytest.raises(treadle.Error, match="without ema_decay"), without.averaged():
+        pass
+    with pytest.raises(treadle.Error, match="ema_decay|average"):
+        without.load_checkpoint(tmp_path / "c.safetensors")
+
+
+def test_loss_and_outputs_come_of_one_pass() -> None:
+    x, labels = inputs(16, 6), classes_of(16)
+    module = network()
+    trainer = Trainer(exported(module, x))
+    loss, outputs = trainer.evaluate_with_outputs({"x": x.numpy()}, labels.numpy())
+    assert loss == pytest.approx(nn.CrossEntropyLoss()(module(x), labels).item(), rel=1e-5)
+    assert len(outputs) == 1
+    np.testing.assert_allclose(outputs[0], module(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 SCHEDULES = {
     "step": ({"step_size": 3, "gamma": 0.5}, lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5)),
     "cosine": ({"total_steps": 8, "final_factor": 0.1}, lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8, eta_min=0.01)),
@@ -293,6 +361,8 @@ def test_patterns_choose_parameters() -> None:
     ({"schedule": {"kind": "cosin"}}, "cosine"),
     ({"accumulation_steps": 0}, "accumulation_steps is 0"),
     ({"clip_norm": -1.0}, "clip_norm is -1"),
+    ({"ema_decay": 1.0}, "ema_decay is 1"),
+    ({"ema_decay": -0.5}, "ema_decay is -0.5"),
     ({"groups": [{"parameters": ["0.wight"]}]}, "0.weight"),
     ({"parameters": ["1.*"]}, "no initializer"),
     ({"fused_update": True, "clip_norm": 1.0}, "fused_update"),
