@@ -556,6 +556,59 @@ def test_threads_share_a_module():
     assert graphs(ours) == 1
 
 
+def test_an_export_leaves_the_module_to_other_threads():
+    """What others see of the module while it is traced: its own parameters, and its own mode."""
+
+    class Watching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
+            self.all = [self.norm, self.out]  # the same modules by another way
+
+        def forward(self, x):
+            seen.append(([id(p) for p in watched[0].parameters()], watched[0].norm.training))
+            for part in self.all:
+                x = part(x)
+            return x
+
+    seen, watched = [], []
+    ours, theirs = Watching(), Watching()
+    theirs.load_state_dict(ours.state_dict())
+    watched.append(ours)
+    own = [id(p) for p in ours.parameters()]
+    wrapped = treadle.torch.Module(ours, num_threads=1)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (ours, theirs)]
+    for _ in range(3):  # parameters are inputs of the graph, not its constants
+        x = torch.randn(8, 4)
+        for module, optimizer in zip((wrapped, theirs), optimizers, strict=True):
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+    assert graphs(wrapped) == 1
+    assert seen and all(found == (own, True) for found in seen)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        close(a, b)
+
+
+def test_a_forward_function_of_a_closure_trains_too():
+    """A copy of such a module would read the parameters of the first."""
+    torch.manual_seed(2)
+    ours, theirs = nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 3))
+    theirs.load_state_dict(ours.state_dict())
+    for module in (ours, theirs):
+        module.forward = lambda x, module=module: torch.tanh(module[0](x))
+    wrapped = treadle.torch.Module(ours, num_threads=1)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (ours, theirs)]
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        for module, optimizer in zip((wrapped, theirs), optimizers, strict=True):
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        close(a, b)
+
+
 def test_strided_inputs_and_parameters():
     ours, theirs = pair(lambda: modules.resnet().to(memory_format=torch.channels_last))
     x = modules.images(4).to(memory_format=torch.channels_last)
@@ -586,3 +639,15 @@ def test_wrong_uses_say_so():
             module(torch.randn(2, 5))
         module(torch.randn(2, 4))
     assert graphs(module) == 1  # a wrong call says nothing about later ones
+
+
+def test_torchs_profiler_shows_the_graphs_ranges():
+    ours, _ = pair(mlp)
+    x = torch.ones(5, 4)
+    ours(x).sum().backward()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        for _ in range(3):
+            ours(x).sum().backward()
+    counts = {row.key: row.count for row in recorded.key_averages()}
+    assert counts["treadle::forward"] == 3
+    assert counts["treadle::backward"] == 3

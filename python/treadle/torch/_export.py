@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import io
 import logging
@@ -17,10 +18,14 @@ import torch
 from torch import nn
 from torch.jit._trace import TracerWarning
 
-from ._state import State, trains_statistics
+from ._state import State, state_of, trains_statistics
 from ._structure import flatten, unflatten
 
 _OPSET = 18
+
+
+class _ReadsTheOriginal(RuntimeError):
+    """What was traced reads the tensors of another module than the one that was called."""
 
 
 class NotExported(RuntimeError):
@@ -91,6 +96,20 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
+def _copy_of(module: nn.Module, state: State) -> tuple[nn.Module, State] | None:
+    """The module with objects of its own around the same tensors; None where it has no such copy.
+
+    Tracing puts other tensors in the places of parameters, which other threads would find there.
+    """
+    try:
+        made = copy.deepcopy(module, {id(tensor): tensor for tensor in state.tensors})
+    except Exception:  # attributes raise whatever they like
+        return None
+    own = state_of(made)
+    same = own.names == state.names and all(a is b for a, b in zip(own.tensors, state.tensors, strict=True))
+    return (made, own) if same else None
+
+
 def _names(count: int, state: State) -> list[str]:
     return [f"input:{i}" for i in range(count)] + [f"state:{name}" for name in state.names]
 
@@ -125,11 +144,17 @@ def _written_inputs(graph: torch.fx.Graph) -> list[str]:
     return list(written)
 
 
-def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]]) -> Exported:
+def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]],
+                     original: State | None) -> Exported:  # fmt: skip
+    """:param original: of the module that `flat` has a copy of, by a closure of which forward() may have come back to it."""
     shapes = [{axis: torch.export.Dim.AUTO for axis in sorted(axes)} or None for axes in dynamic]
     shapes += [None] * (len(tensors) - len(shapes))
     with _size_one_is_dynamic():
         program = torch.export.export(flat, tensors, dynamic_shapes=(tuple(shapes),), strict=False)
+    if original is not None:
+        places = {tensor.untyped_storage().data_ptr() for tensor in original.tensors if tensor.numel() > 0}
+        if any(isinstance(found, torch.Tensor) and found.untyped_storage().data_ptr() in places for found in program.constants.values()):
+            raise _ReadsTheOriginal
     written = _written_inputs(program.graph)
     if written:
         placed = dict(zip(program.graph_signature.user_inputs, names, strict=False))
@@ -156,6 +181,21 @@ def _by_tracing(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str]
     return Exported(onnx.load_from_string(file.getvalue()), "TorchScript", flat.held.outputs, [], {}, 0)
 
 
+def _of_itself(module: nn.Module, state: State, structure: Hashable, tensors: tuple[torch.Tensor, ...], names: list[str],
+               dynamic: Sequence[set[int]]) -> Exported:  # fmt: skip
+    flat = _Flat(module, state, structure)
+    with _as_exported(module):
+        try:
+            return _by_torch_export(flat, tensors, names, dynamic, None)
+        except NotExported:
+            raise
+        except Exception as first:  # exporters raise whatever they meet
+            try:
+                return _by_tracing(flat, tensors, names)
+            except Exception as second:
+                raise NotExported(f"torch.export: {_first_line(first)}; TorchScript: {_first_line(second)}") from first
+
+
 def export(module: nn.Module, state: State, structure: Hashable, leaves: Sequence[torch.Tensor], dynamic: Sequence[set[int]]) -> Exported:
     """The module's graph in its present mode.
 
@@ -163,19 +203,15 @@ def export(module: nn.Module, state: State, structure: Hashable, leaves: Sequenc
     :raises NotExported: with the reasons of both exporters.
     """
     started = time.perf_counter()
-    flat = _Flat(module, state, structure)
     tensors = tuple([tensor.detach() for tensor in (*leaves, *state.tensors)])
     names = _names(len(leaves), state)
-    with _as_exported(module):
-        try:
-            made = _by_torch_export(flat, tensors, names, dynamic)
-        except NotExported:
-            raise
-        except Exception as first:  # exporters raise whatever they meet
-            try:
-                made = _by_tracing(flat, tensors, names)
-            except Exception as second:
-                raise NotExported(f"torch.export: {_first_line(first)}; TorchScript: {_first_line(second)}") from first
+    made = None
+    if own := _copy_of(module, state):
+        flat = _Flat(*own, structure)
+        with _as_exported(own[0]), contextlib.suppress(Exception):  # the module itself says what is wrong
+            made = _by_torch_export(flat, tensors, names, dynamic, state)
+    if made is None:
+        made = _of_itself(module, state, structure, tensors, names, dynamic)
     inputs = {value.name: value for value in made.model.graph.input}
     for i, leaf in enumerate(leaves):
         info = inputs.get(f"input:{i}")

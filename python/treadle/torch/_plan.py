@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,14 @@ SECOND_ORDER = (
     "treadle.torch: the gradients of a treadle.torch.Module cannot be differentiated again; "
     "call the wrapped module (Module.wrapped) where second-order gradients are needed"
 )
+
+
+def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What the call returns; where torch.profiler records, the call is a range of it."""
+    if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        return call(*arguments)
+    with torch.profiler.record_function(name):
+        return call(*arguments)
 
 
 @dataclass
@@ -130,7 +138,7 @@ class Plan:
 
     def forward(self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True) -> tuple[Any, list[torch.Tensor]]:
         """To the outputs."""
-        run, capsules = self.joint.forward_in_order(self.feeds(leaves), draw, update)
+        run, capsules = in_range("treadle::forward", self.joint.forward_in_order, self.feeds(leaves), draw, update)
         if update and self.statistics:
             for tensor in self.statistics:
                 increment_version(tensor)
@@ -141,7 +149,7 @@ class Plan:
     def run(self, leaves: Sequence[torch.Tensor]) -> Any:
         """The module's outputs; with a graph behind them where gradients are wanted."""
         description = self.description
-        packed = self.packing.run(leaves, self.state) if self.packing is not None else None
+        packed = in_range("treadle::forward", self.packing.run, leaves, self.state) if self.packing is not None else None
         if packed is not None:
             return unflatten(description.structure, iter(packed))
         if not description.wanted:
@@ -191,7 +199,7 @@ class _Step(torch.autograd.Function):
             for grad, is_differentiable in zip(grad_outputs, plan.description.differentiable, strict=True)
             if is_differentiable
         ]
-        made = [None if capsule is None else _from_dlpack(capsule) for capsule in run.backward_in_order(heads)]
+        made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.backward_in_order, heads)]
         if torch.is_grad_enabled():  # create_graph=True
             given = [grad for grad in made if grad is not None]
             refusing = iter(torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given]))
