@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "exec/frame.h"
-#include "exec/program.h"
+#include "exec/program/program.h"
+#include "exec/run/frame.h"
 #include "graph/graph.h"
 #include "graph/infer.h"
 

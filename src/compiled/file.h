@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "compiled/graph_stream.h"
-#include "exec/program.h"
+#include "exec/program/program.h"
 #include "treadle/tensor.h"
 
 namespace treadle::compiled {

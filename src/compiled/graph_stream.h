@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compiled/stream.h"
-#include "exec/program.h"
+#include "exec/program/program.h"
 #include "graph/graph.h"
 
 namespace treadle::compiled {

@@ -3,7 +3,7 @@
 // column. Sums of a block are scaled once, so that a result rounds otherwise than the product of rounded weights.
 #include <algorithm>
 
-#include "ops/microsoft.h"
+#include "ops/microsoft/microsoft.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 

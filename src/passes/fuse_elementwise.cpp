@@ -9,7 +9,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
-#include "ops/fused_elementwise.h"
+#include "ops/treadle/fused_elementwise.h"
 #include "passes/matching.h"
 #include "passes/whole_graph.h"
 #include "treadle/error.h"

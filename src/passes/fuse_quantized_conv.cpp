@@ -14,7 +14,7 @@
 #include "graph/op_def.h"
 #include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
-#include "ops/fused_elementwise.h"
+#include "ops/treadle/fused_elementwise.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
 

@@ -12,8 +12,8 @@
 
 #include "graph/custom_ops.h"
 #include "graph/gradient.h"
-#include "ops/elementwise.h"
 #include "ops/functions.h"
+#include "ops/math/elementwise.h"
 #include "plugin/host.h"
 #include "treadle/error.h"
 

@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "core/sha1.h"
 #include "core/thread_pool.h"
-#include "exec/binding.h"
+#include "exec/program/binding.h"
 #include "passes/conv_choice.h"
 #include "treadle/error.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "exec/run_control.h"
+#include "exec/run/run_control.h"
 
 namespace treadle {
 

@@ -7,8 +7,8 @@
 
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
-#include "exec/placed_program.h"
-#include "exec/residency.h"
+#include "exec/memory/residency.h"
+#include "exec/schedule/placed_program.h"
 #include "treadle/error.h"
 
 namespace treadle {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/pattern.h"
-#include "exec/binding.h"
+#include "exec/program/binding.h"
 #include "graph/patch.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"

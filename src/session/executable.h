@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "exec/executor.h"
-#include "exec/program.h"
+#include "exec/program/program.h"
+#include "exec/run/executor.h"
 #include "graph/graph.h"
 #include "treadle/error.h"
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "session/model.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/checked.h"
-#include "exec/run_memory.h"
+#include "exec/memory/run_memory.h"
 #include "graph/graph.h"
 #include "treadle/error.h"
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "core/fork_mutex.h"
-#include "exec/budget.h"
-#include "exec/run_control.h"
+#include "exec/memory/budget.h"
+#include "exec/run/run_control.h"
 #include "sharing/memory_watch.h"
 #include "treadle/allocator.h"
 #include "treadle/sharing.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "session/session_impl.h"
 
 namespace treadle {

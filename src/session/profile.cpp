@@ -9,8 +9,8 @@
 #include <span>
 
 #include "core/file.h"
-#include "exec/binding.h"
-#include "exec/profile_plan.h"
+#include "exec/program/binding.h"
+#include "exec/program/profile_plan.h"
 #include "profile/analysis.h"
 #include "profile/trace_rows.h"
 #include "session/session_impl.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/float_mode.h"
-#include "exec/trace_marks.h"
+#include "exec/run/trace_marks.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
 #include "session/observe.h"

@@ -14,7 +14,7 @@
 #include "core/allocation.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/run_control.h"
+#include "exec/run/run_control.h"
 #include "session/devices.h"
 #include "session/executable.h"
 #include "session/in_flight.h"

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "core/checked.h"
-#include "exec/describe.h"
-#include "exec/frame.h"
+#include "exec/program/describe.h"
+#include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
 #include "memory/planner.h"

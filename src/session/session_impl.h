@@ -15,7 +15,7 @@
 #include "core/allocation.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/program.h"
+#include "exec/program/program.h"
 #include "graph/graph.h"
 #include "plugin/backend.h"
 #include "session/executable.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/executor.h"
+#include "exec/run/executor.h"
 #include "session/memory_gate.h"
 #include "session/observe.h"
 #include "session/runtime.h"

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "core/allocation.h"
-#include "exec/frame.h"
-#include "exec/profile_plan.h"
+#include "exec/program/profile_plan.h"
+#include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "session/model.h"

@@ -8,8 +8,8 @@
 
 #include "core/allocation.h"
 #include "core/nearest.h"
-#include "exec/frame.h"
-#include "exec/profile_plan.h"
+#include "exec/program/profile_plan.h"
+#include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "train/optimizers.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autodiff/gradient.h"
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "graph/graph.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "exec/budget.h"
-#include "exec/device_placement.h"
-#include "exec/stream_plan.h"
-#include "exec/verify_plan.h"
+#include "exec/memory/budget.h"
+#include "exec/schedule/device_placement.h"
+#include "exec/schedule/stream_plan.h"
+#include "exec/verify/verify_plan.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"

@@ -1,12 +1,12 @@
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "exec/binding.h"
-#include "exec/verify_plan.h"
+#include "exec/program/binding.h"
+#include "exec/verify/verify_plan.h"
 #include "tests/exec/allocation_counter.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"

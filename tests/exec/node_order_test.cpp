@@ -1,4 +1,4 @@
-#include "exec/node_order.h"
+#include "exec/program/node_order.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <map>
 #include <string>
 
-#include "exec/binding.h"
-#include "exec/budget.h"
-#include "exec/frame.h"
-#include "exec/run_memory.h"
+#include "exec/memory/budget.h"
+#include "exec/memory/run_memory.h"
+#include "exec/program/binding.h"
+#include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"

@@ -1,5 +1,5 @@
 // The parallel executor against the sequential one, bit by bit, over random graphs; its memory, its errors, its limits.
-#include "exec/parallel.h"
+#include "exec/run/parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/thread_pool.h"
-#include "exec/parallel_plan.h"
+#include "exec/schedule/parallel_plan.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 

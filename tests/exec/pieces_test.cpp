@@ -1,6 +1,6 @@
 // Concats whose inputs lie in their output, and Splits whose outputs lie in their input, against programs where every value has bytes of
 // its own.
-#include "exec/pieces.h"
+#include "exec/program/pieces.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/thread_pool.h"
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "device/sim/sim_device.h"
-#include "exec/placed_run.h"
+#include "exec/run/placed_run.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 

@@ -1,4 +1,4 @@
-#include "exec/run_budget.h"
+#include "exec/memory/run_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "exec/budget.h"
-#include "exec/frame.h"
+#include "exec/memory/budget.h"
+#include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
@@ -69,7 +69,8 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
   std::vector<Datum> expected(1);
   exec::run(program, feeds, expected, {});
   int twice = 0;
-  for (const std::array<size_t, 3> values : {std::array<size_t, 3>{10, 6, 8}, {10, 8, 4}, {12, 4, 20}, {6, 20, 4}, {20, 5, 10}, {20, 8, 20}})
+  for (const std::array<size_t, 3> values :
+       {std::array<size_t, 3>{10, 6, 8}, {10, 8, 4}, {12, 4, 20}, {6, 20, 4}, {20, 5, 10}, {20, 8, 20}})
     for (int at = 0; at < 2 * kLinks; ++at) {
       SCOPED_TRACE(std::to_string(values[0]) + ", " + std::to_string(values[1]) + ", " + std::to_string(values[2]) + " values at " +
                    std::to_string(at));

@@ -1,5 +1,5 @@
 // Plans that are right pass; plans that were broken on purpose are found out, and what is said names the fault.
-#include "exec/verify_plan.h"
+#include "exec/verify/verify_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <functional>
 #include <random>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "tests/exec/broken_plans.h"
 #include "treadle/error.h"
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "exec/binding.h"
-#include "exec/program.h"
-#include "exec/verify_plan.h"
+#include "exec/program/binding.h"
+#include "exec/program/program.h"
+#include "exec/verify/verify_plan.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
 #include "onnx/serialize.h"

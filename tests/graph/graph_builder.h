@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "graph/graph.h"
 #include "graph/infer.h"
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "device/sim/sim_device.h"
-#include "exec/frame.h"
-#include "exec/placed_program.h"
-#include "exec/verify_plan.h"
+#include "exec/run/frame.h"
+#include "exec/schedule/placed_program.h"
+#include "exec/verify/verify_plan.h"
 #include "graph/graph.h"
 #include "onnx/case_data.h"
 #include "onnx/import.h"

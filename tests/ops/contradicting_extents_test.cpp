@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "core/float_types.h"
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "tests/exec/graphs.h"
 #include "tests/ops/run_op.h"

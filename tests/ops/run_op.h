@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/frame.h"
+#include "exec/run/frame.h"
 #include "graph/graph.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"

@@ -1,4 +1,4 @@
-#include "exec/program.h"
+#include "exec/program/program.h"
 #include "tests/passes/pass_test.h"
 
 namespace treadle {

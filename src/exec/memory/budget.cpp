@@ -1,0 +1,416 @@
+#include "exec/memory/budget.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/checked.h"
+#include "exec/program/binding.h"
+#include "exec/program/node_order.h"
+#include "graph/op_def.h"
+#include "memory/budget.h"
+#include "memory/order.h"
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kLongestReplay = 4;        // instructions that write one value in place, one after the other
+constexpr size_t kMaxFreelyOrdered = 2000;  // instructions: each order that is tried is planned
+
+/// What a node's metadata say of computing it again: "always" if it can be, before anything is written to a file, or "never". MXNet's way
+/// of saying "always" is known as well.
+enum class Repetition : uint8_t { by_cost, always, never };
+
+Repetition repetition_of(const Node& node) {
+  for (const auto& [key, value] : node.metadata) {
+    if (key == "treadle.recompute")
+      return value == "never" ? Repetition::never : value == "always" ? Repetition::always : Repetition::by_cost;
+    if (key == "force_mirroring" || key == "__force_mirroring__")
+      return value == "True" || value == "true" || value == "1" ? Repetition::always : Repetition::by_cost;
+  }
+  return Repetition::by_cost;
+}
+
+/// Describes a binding to the planner, and its answer to a frame.
+class Budgeting {
+ public:
+  /// @param order  of instructions; empty: the program's.
+  Budgeting(const Binding& binding, std::vector<int32_t> order)
+      : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
+    for (size_t b = 0; b < sizes_.size(); ++b) buffers_[b].size_bytes = sizes_[b];
+    describe();
+  }
+
+  std::shared_ptr<const BudgetedPlan> plan(size_t capacity) const {
+    auto result = std::make_shared<BudgetedPlan>();
+    result->order = order_;
+    const memory::BudgetPlan plan = memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity);
+    result->arena_bytes = plan.arena_bytes;
+    result->cost_ns = plan.cost_ns;
+    result->spilled_bytes = plan.spilled_bytes;
+    place_operands(plan, *result);
+    note_moves(plan, *result);
+    size_t file_bytes = 0;
+    for (size_t size : sizes_) {
+      result->file_offsets.push_back(file_bytes);
+      file_bytes += align_up(size, size_t{4096});
+    }
+    return result;
+  }
+
+ private:
+  struct Chain {
+    std::vector<int32_t> steps;        // of the instructions that wrote the buffer's content, from nothing on
+    std::map<int32_t, int32_t> reads;  // other buffers, and the version that was read
+    std::map<int32_t, int32_t> outer;  // the same of root slots outside of the arena
+    bool repeatable = false;
+  };
+
+  const Instruction& instruction_at(size_t step) const {
+    return program_.instructions()[order_.empty() ? step : static_cast<size_t>(order_[step])];
+  }
+
+  int32_t buffer_of(int32_t slot) const { return slot < 0 ? -1 : program_.slots()[static_cast<size_t>(slot)].buffer; }
+
+  void describe() {
+    const auto instructions = program_.instructions();
+    std::vector<Chain> chains(buffers_.size());
+    std::vector<int32_t> version(buffers_.size(), 0);
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      const Instruction& instruction = instruction_at(i);
+      const auto step = static_cast<int32_t>(i);
+      const auto operands = program_.operands(instruction);
+      std::vector<int32_t> reads, writes;
+      for (size_t k = 0; k < operands.size(); ++k) {
+        const int32_t buffer = buffer_of(operands[k]);
+        if (buffer < 0) continue;
+        auto& list = k < instruction.num_inputs ? reads : writes;
+        if (std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
+      }
+      for (int32_t buffer : reads) {
+        offer(buffer, step, chains[static_cast<size_t>(buffer)], version);
+        use(buffer, step, /*is_write=*/false);
+      }
+      for (int32_t buffer : writes) {
+        Chain& chain = chains[static_cast<size_t>(buffer)];
+        const bool in_place = std::find(reads.begin(), reads.end(), buffer) != reads.end();
+        extend(chain, instruction, step, reads, buffer, in_place, version);
+        use(buffer, step, /*is_write=*/true);
+        ++version[static_cast<size_t>(buffer)];
+      }
+      if (instruction.scratch_buffer >= 0) use(instruction.scratch_buffer, step, /*is_write=*/true);
+      note_outputs(instruction);
+    }
+    // A recipe reads only what is alive when it is followed.
+    std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
+      return std::any_of(recipe.reads.begin(), recipe.reads.end(), [&](int32_t read) {
+        const auto& uses = buffers_[static_cast<size_t>(read)].uses;
+        return uses.back().step < recipe.step;
+      });
+    });
+    // In the order in which the values came to be what they are: each recipe may read what those before it made.
+    std::stable_sort(recipes_.begin(), recipes_.end(),
+                     [&](const auto& a, const auto& b) { return chain_of(a).back() < chain_of(b).back(); });
+  }
+
+  // Outputs may be written over in place, and bound to the memory of a feed of as many bytes.
+  void note_outputs(const Instruction& instruction) {
+    for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
+      if (slot < 0 || buffer_of(slot) >= 0) continue;
+      ++outer_version_[program_.slots()[static_cast<size_t>(slot)].root];
+      if (!program_.slots()[static_cast<size_t>(slot)].static_shape) continue;
+      for (int32_t feed : program_.input_slots())
+        if (program_.slots()[static_cast<size_t>(feed)].static_shape && size_of(feed) == size_of(slot)) ++outer_version_[feed];
+    }
+  }
+
+  void use(int32_t buffer, int32_t step, bool is_write) {
+    auto& uses = buffers_[static_cast<size_t>(buffer)].uses;
+    if (!uses.empty() && uses.back().step == step)
+      uses.back().writes |= is_write;
+    else
+      uses.push_back({step, is_write});
+  }
+
+  void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<int32_t>& reads, int32_t buffer, bool in_place,
+              const std::vector<int32_t>& version) const {
+    // Several nodes write a buffer of pieces, each a part of it.
+    const bool in_pieces = program_.slots()[static_cast<size_t>(program_.buffers()[static_cast<size_t>(buffer)].slot)].in_pieces;
+    if (!in_place) chain = {.repeatable = !in_pieces};
+    chain.steps.push_back(step);
+    bool repeatable = chain.repeatable && !instruction.dynamic && instruction.run && chain.steps.size() <= kLongestReplay;
+    for (int32_t read : reads) {
+      if (read == buffer) continue;
+      auto [known, inserted] = chain.reads.emplace(read, version[static_cast<size_t>(read)]);
+      repeatable &= inserted || known->second == version[static_cast<size_t>(read)];
+    }
+    // Held values may be gone by then, unless they are outputs.
+    for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs)) {
+      if (slot < 0) continue;
+      const Slot& root = program_.slots()[static_cast<size_t>(program_.slots()[static_cast<size_t>(slot)].root)];
+      repeatable &= root.placement != Placement::held || root.is_output;
+      if (root.placement != Placement::held && root.placement != Placement::feed) continue;
+      const int32_t outer = program_.slots()[static_cast<size_t>(slot)].root;
+      auto [known, inserted] = chain.outer.emplace(outer, outer_version(outer));
+      repeatable &= inserted || known->second == outer_version(outer);
+    }
+    chain.repeatable = repeatable;
+  }
+
+  void offer(int32_t buffer, int32_t step, const Chain& chain, const std::vector<int32_t>& version) {
+    const auto& uses = buffers_[static_cast<size_t>(buffer)].uses;
+    if (!chain.repeatable || uses.empty() || step - uses.back().step < 2) return;
+    memory::Recipe recipe{buffer, step};
+    for (auto [read, read_version] : chain.reads) {
+      if (version[static_cast<size_t>(read)] != read_version) return;  // written over since
+      recipe.reads.push_back(read);
+    }
+    for (auto [slot, read_version] : chain.outer)
+      if (outer_version(slot) != read_version) return;
+    for (int32_t i : chain.steps) {
+      const Instruction& instruction = instruction_at(static_cast<size_t>(i));
+      const Repetition repetition = repetition_of(*instruction.node);
+      if (repetition == Repetition::never) return;
+      const auto [computing_ns, moving_ns] = binding_.estimate_cost(instruction);
+      if (repetition == Repetition::by_cost) recipe.cost_ns += computing_ns + moving_ns;
+      recipe.extra_bytes = std::max(recipe.extra_bytes, extra_of(instruction, buffer));
+    }
+    chains_[{buffer, step}] = chain.steps;
+    recipes_.push_back(std::move(recipe));
+  }
+
+  int32_t outer_version(int32_t slot) const {
+    const auto found = outer_version_.find(slot);
+    return found == outer_version_.end() ? 0 : found->second;
+  }
+
+  const std::vector<int32_t>& chain_of(const memory::Recipe& recipe) const { return chains_.at({recipe.buffer, recipe.step}); }
+
+  size_t size_of(int32_t slot) const {
+    return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, binding_.shape(slot).num_elements());
+  }
+
+  // Scratch, and room for results that nobody wants a second time.
+  size_t extra_of(const Instruction& instruction, int32_t buffer) const {
+    size_t bytes =
+        instruction.scratch_buffer >= 0 ? align_up(sizes_[static_cast<size_t>(instruction.scratch_buffer)], Storage::kAlignment) : 0;
+    for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs))
+      if (slot >= 0 && buffer_of(slot) != buffer) bytes += align_up(size_of(slot), Storage::kAlignment);
+    return bytes;
+  }
+
+  void place_operands(const memory::BudgetPlan& plan, BudgetedPlan& result) const {
+    result.stays.resize(buffers_.size());
+    for (const auto& segment : plan.segments)
+      if (segment.buffer >= 0) result.stays[static_cast<size_t>(segment.buffer)].push_back({segment.first, segment.last, segment.offset});
+    const auto instructions = program_.instructions();
+    result.operand_offsets.assign(program_.operands().size(), BudgetedPlan::kNowhere);
+    result.scratch_offsets.assign(instructions.size(), 0);
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      const auto step = static_cast<int32_t>(i);
+      const Instruction& instruction = instruction_at(i);
+      const auto operands = program_.operands(instruction);
+      for (size_t k = 0; k < operands.size(); ++k)
+        if (int32_t buffer = buffer_of(operands[k]); buffer >= 0)
+          result.operand_offsets[instruction.first_operand + k] = offset_at(result, buffer, step) + binding_.part_offset(operands[k]);
+      if (instruction.scratch_buffer >= 0)
+        result.scratch_offsets[static_cast<size_t>(&instruction - instructions.data())] =
+            offset_at(result, instruction.scratch_buffer, step);
+    }
+  }
+
+  static size_t offset_at(const BudgetedPlan& plan, int32_t buffer, int32_t step) {
+    for (const auto& stay : plan.stays[static_cast<size_t>(buffer)])
+      if (stay.first <= step && step <= stay.last) return stay.offset;
+    return 0;  // an empty buffer
+  }
+
+  void note_moves(const memory::BudgetPlan& plan, BudgetedPlan& result) const {
+    result.drops.resize(buffers_.size());
+    size_t next = 0;
+    for (size_t i = 0; i <= program_.instructions().size(); ++i) {
+      result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
+      for (; next < plan.transfers.size() && plan.transfers[next].step == static_cast<int32_t>(i); ++next) {
+        const auto& transfer = plan.transfers[next];
+        const auto& segment = plan.segments[static_cast<size_t>(transfer.segment)];
+        BudgetedPlan::Move move{static_cast<BudgetedPlan::Kind>(transfer.move), transfer.buffer, segment.offset};
+        if (transfer.move == memory::BudgetPlan::Move::recompute) {
+          const auto& recipe = recipes_[static_cast<size_t>(transfer.recipe)];
+          const size_t extra = plan.segments[static_cast<size_t>(transfer.extra)].offset;
+          move.first_replay = static_cast<uint32_t>(result.replays.size());
+          for (int32_t j : chain_of(recipe)) add_replay(j, transfer.buffer, segment.offset, extra, static_cast<int32_t>(i), result);
+          move.num_replays = static_cast<uint32_t>(result.replays.size()) - move.first_replay;
+          ++result.num_recomputed;
+          result.drops[static_cast<size_t>(transfer.buffer)].push_back(previous_stay(result, transfer.buffer, static_cast<int32_t>(i)));
+        }
+        result.moves.push_back(move);
+      }
+    }
+    result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
+  }
+
+  // The last step of the stay before the one that begins at `step`.
+  static int32_t previous_stay(const BudgetedPlan& plan, int32_t buffer, int32_t step) {
+    int32_t last = -1;
+    for (const auto& stay : plan.stays[static_cast<size_t>(buffer)])
+      if (stay.last < step) last = std::max(last, stay.last);
+    return last;
+  }
+
+  void add_replay(int32_t repeated, int32_t buffer, size_t offset, size_t extra, int32_t step, BudgetedPlan& result) const {
+    const Instruction& instruction = instruction_at(static_cast<size_t>(repeated));
+    const auto index = static_cast<int32_t>(&instruction - program_.instructions().data());
+    result.replays.push_back({index, extra, static_cast<uint32_t>(result.replay_offsets.size())});
+    if (instruction.scratch_buffer >= 0) extra += align_up(sizes_[static_cast<size_t>(instruction.scratch_buffer)], Storage::kAlignment);
+    const auto operands = program_.operands(instruction);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const int32_t other = buffer_of(operands[k]);
+      size_t at = BudgetedPlan::kNowhere;
+      if (other == buffer && other >= 0) {
+        at = offset + binding_.part_offset(operands[k]);
+      } else if (k >= instruction.num_inputs && operands[k] >= 0) {
+        at = extra;
+        extra += align_up(size_of(operands[k]), Storage::kAlignment);
+      } else if (other >= 0) {
+        at = offset_at(result, other, step) + binding_.part_offset(operands[k]);
+      }
+      result.replay_offsets.push_back(at);
+    }
+  }
+
+  const Binding& binding_;
+  const Program& program_;
+  const std::span<const size_t> sizes_;
+  std::vector<memory::BudgetBuffer> buffers_;
+  std::vector<memory::Recipe> recipes_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
+  std::map<int32_t, int32_t> outer_version_;                            // by root slot, of those that have been written
+  const std::vector<int32_t> order_;
+};
+
+/// What an order may not change: each content of a buffer, or of memory outside of the arena, is written before it is read, and read
+/// before the next one takes its place.
+class Dependencies {
+ public:
+  explicit Dependencies(const Binding& binding) : binding_(binding), program_(binding.program()) {
+    units_.resize(program_.num_buffers() + program_.slots().size());
+    const auto instructions = program_.instructions();
+    steps_.resize(instructions.size());
+    for (int32_t slot : program_.input_slots()) feeds_.push_back(unit_of(slot));
+    for (size_t i = 0; i < instructions.size(); ++i) add(instructions[i], static_cast<int32_t>(i));
+  }
+
+  std::vector<std::vector<int32_t>> orders() const { return memory::orders_to_try(steps_, bytes_); }
+
+ private:
+  struct Unit {
+    int32_t content = -1;          // what it holds now: index into bytes_
+    std::vector<int32_t> readers;  // of that
+    std::vector<int32_t> users;    // of all contents so far
+  };
+
+  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
+  size_t unit_of(int32_t index) const {
+    if (slot(index).buffer >= 0) return static_cast<size_t>(slot(index).buffer);
+    return program_.num_buffers() + static_cast<size_t>(slot(index).root);
+  }
+  size_t bytes_of(size_t unit) const {
+    if (unit < program_.num_buffers()) return align_up(binding_.buffer_sizes()[unit], Storage::kAlignment);
+    return 0;
+  }
+
+  void add(const Instruction& instruction, int32_t step) {
+    const auto operands = program_.operands(instruction);
+    for (int32_t index : operands.first(instruction.num_inputs))
+      if (index >= 0 && slot(index).placement != Placement::constant) read(unit_of(index), step);
+    for (int32_t index : operands.subspan(instruction.num_inputs)) {
+      if (index < 0) continue;
+      write(unit_of(index), step);
+      if (slot(index).placement == Placement::held && slot(index).static_shape) write_over_feeds(index, step);
+    }
+    if (instruction.scratch_buffer >= 0) write(static_cast<size_t>(instruction.scratch_buffer), step);
+    // The reader that lets go of a held value stays the last one.
+    for (int32_t index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
+      follow(units_[unit_of(index)].users, step);
+    // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
+    const bool updates = is_update(*instruction.node);
+    if (updates)
+      follow(others_, step);
+    else
+      others_.push_back(step);
+  }
+
+  void follow(const std::vector<int32_t>& before, int32_t step) {
+    auto& after = steps_[static_cast<size_t>(step)].after;
+    for (int32_t other : before)
+      if (other != step) after.push_back(other);
+  }
+
+  void read(size_t index, int32_t step) {
+    Unit& unit = units_[index];
+    if (unit.content < 0) make_content(index);  // there from the beginning
+    steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
+    unit.readers.push_back(step);
+    unit.users.push_back(step);
+  }
+
+  // Over what is there, in place if the instruction has read it.
+  void write(size_t index, int32_t step) {
+    Unit& unit = units_[index];
+    memory::Step& writer = steps_[static_cast<size_t>(step)];
+    const int32_t old = unit.content;
+    if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;  // another part of it
+    follow(unit.readers, step);
+    make_content(index);
+    if (old >= 0) {
+      writer.reads.push_back(old);
+      writer.reuses.emplace_back(unit.content, old);
+    }
+    writer.writes.push_back(unit.content);
+    unit.users.push_back(step);
+  }
+
+  // An output may be bound to the memory of a feed of as many bytes.
+  void write_over_feeds(int32_t output, int32_t step) {
+    const auto bytes = [&](int32_t index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
+    const auto inputs = program_.input_slots();
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (slot(inputs[i]).placement == Placement::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
+        write(feeds_[i], step);
+  }
+
+  void make_content(size_t index) {
+    units_[index].content = static_cast<int32_t>(bytes_.size());
+    units_[index].readers.clear();
+    bytes_.push_back(bytes_of(index));
+  }
+
+  const Binding& binding_;
+  const Program& program_;
+  std::vector<Unit> units_;  // buffers, then root slots
+  std::vector<size_t> feeds_;
+  std::vector<int32_t> others_;  // that update nothing
+  std::vector<memory::Step> steps_;
+  std::vector<size_t> bytes_;  // per content
+};
+
+}  // namespace
+
+std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order) {
+  auto best = Budgeting(binding, order.fixed).plan(capacity_bytes);
+  const auto instructions = binding.program().instructions();
+  const bool stops =
+      std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.is_yield; });
+  const bool is_free = best->arena_bytes <= capacity_bytes && best->cost_ns == 0;
+  if (!order.free || is_free || stops || instructions.size() > kMaxFreelyOrdered) return best;
+  auto is_better = [&](const BudgetedPlan& a, const BudgetedPlan& b) {
+    const bool fits = a.arena_bytes <= capacity_bytes, other_fits = b.arena_bytes <= capacity_bytes;
+    if (fits != other_fits) return fits;
+    return fits ? a.cost_ns < b.cost_ns : a.arena_bytes < b.arena_bytes;
+  };
+  std::vector<std::vector<int32_t>> orders = Dependencies(binding).orders();
+  for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
+    if (auto plan = Budgeting(binding, std::move(orders[k])).plan(capacity_bytes); is_better(*plan, *best)) best = std::move(plan);
+  return best;
+}
+
+}  // namespace treadle::exec

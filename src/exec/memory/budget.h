@@ -1,0 +1,98 @@
+// Runs in less memory than they would like: values are written to a file or made anew between the nodes that need them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "exec/program/program.h"
+
+namespace treadle::exec {
+
+struct RunControl;
+struct RunMemory;
+
+/// Where everything lies in the arena, node by node, and what moves between nodes. Of one binding and one budget.
+struct BudgetedPlan {
+  static constexpr size_t kNowhere = SIZE_MAX;
+
+  enum class Kind : uint8_t { spill, load, recompute };
+  struct Move {
+    Kind kind;
+    int32_t buffer;
+    size_t offset;  ///< in the arena: where it was, or where it comes to
+    uint32_t first_replay = 0, num_replays = 0;
+  };
+  /// One instruction, run again to make a value anew.
+  struct Replay {
+    int32_t instruction;
+    size_t scratch_offset;
+    uint32_t first_offset;  ///< into replay_offsets: one per operand
+  };
+  struct Stay {
+    int32_t first, last;  ///< steps, both included
+    size_t offset;
+  };
+
+  /// Instructions in the order in which they run; empty: the program's. Steps below are positions in it.
+  std::vector<int32_t> order;
+  size_t arena_bytes = 0;
+  size_t spilled_bytes = 0, num_recomputed = 0;
+  double cost_ns = 0;                   ///< of the moves, estimated
+  std::vector<size_t> operand_offsets;  ///< per operand: in the arena; kNowhere for what lies elsewhere
+  std::vector<size_t> scratch_offsets;  ///< per instruction
+  std::vector<Move> moves;
+  std::vector<uint32_t> first_move;  ///< per step, and one more: what happens before it
+  std::vector<Replay> replays;
+  std::vector<size_t> replay_offsets;       ///< kNowhere: where the operand usually is
+  std::vector<std::vector<Stay>> stays;     ///< per buffer: when it is in memory, and where
+  std::vector<std::vector<int32_t>> drops;  ///< per buffer: steps after which it is away without having been written to the file
+  std::vector<size_t> file_offsets;         ///< per buffer; the same in all plans of a binding
+
+  size_t instruction_at(size_t step) const { return order.empty() ? step : static_cast<size_t>(order[step]); }
+  bool is_alive_around(size_t buffer, int32_t step) const {  ///< used before the step, and at it or later
+    const auto& list = stays[buffer];
+    return !list.empty() && list.front().first < step && step <= list.back().last;
+  }
+};
+
+/// Which orders of instructions a plan may have.
+struct OrderChoice {
+  bool free = false;           ///< any in which every instruction finds what it finds in the program's order
+  std::vector<int32_t> fixed;  ///< if not free: this one; empty: the program's
+  bool operator==(const OrderChoice&) const = default;
+};
+
+/// The plan for this binding and an arena of at most `capacity_bytes` whose moves are estimated to cost the least; where there is none, one
+/// with the smallest arena that was found.
+std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order);
+
+/// A run's way into the memory of a session that has a limit. One per run.
+class MemoryPass {
+ public:
+  virtual ~MemoryPass() = default;
+  /// Nodes may run in another order than the program's: nobody stops the run between two of them.
+  virtual bool may_reorder() const = 0;
+  /// Bytes that the arena of a run may have beside the weights and these outputs.
+  virtual size_t arena_capacity(size_t output_bytes) const = 0;
+  /// Waits until so many bytes more are free, and keeps others from taking them until the lock is let go.
+  /// @param later_bytes  that the run will take when its nodes ask for them: runs that are let in after it leave it so many.
+  /// @throws Error(resource_exhausted) if there is nobody to wait for; what ends the run meanwhile.
+  virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const RunControl& control) = 0;
+  /// The same for a run that can go on as it is: nothing if there is no room at the moment.
+  virtual std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) = 0;
+  /// @throws Error(resource_exhausted) that says the least limit that this run could keep.
+  [[noreturn]] virtual void refuse(size_t arena_bytes, size_t output_bytes, const RunMemory& beside) const = 0;
+  /// Changes with the limit.
+  virtual uint64_t generation() const = 0;
+  /// Folder for spilled values.
+  virtual std::string spill_folder() const = 0;
+  /// So many bytes went to a file, came back, or changed their place in memory, in that time.
+  virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
+};
+
+}  // namespace treadle::exec

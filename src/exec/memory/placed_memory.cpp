@@ -1,0 +1,222 @@
+// Where the values of a run over devices lie.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "exec/program/index.h"
+#include "exec/run/placed_run.h"
+#include "exec/verify/verify_plan.h"
+#include "memory/planner.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+using Memory = StreamPlan::Location::Memory;
+
+// A device without room for all of it is no error where it reaches the host's memory.
+void PlacedRun::find_memory() {
+  if (residencies_.empty()) {
+    try {
+      const bool is_new = generation_ != binding().generation();
+      place();
+      if (!constants_)
+        constants_ = owner_.constants(streams_);
+      else if (is_new)
+        constants_->reserve_packed();
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted || !owner_.has_bus()) throw;
+    }
+    trim();
+    constants_.reset();
+    become_resident();
+  }
+  for (const auto& residency : residencies_)
+    if (residency) residency->begin(binding(), planned_);
+  place();
+  if (constants_) return;
+  constants_ = std::make_shared<DeviceConstants>(program_, plan_, owner_.devices_, streams_, /*anywhere=*/true);
+  for (size_t l = 0; l < plan_.locations.size(); ++l) {
+    const Tensor& constant = constants_->at(static_cast<int32_t>(l));
+    if (Residency* of = residency(plan_.locations[l].device); of && constant.defined())
+      of->add(static_cast<int32_t>(l), constant.raw(), constant.size_bytes(), /*from_host=*/true);
+  }
+}
+
+void PlacedRun::become_resident() {
+  residencies_.resize(owner_.devices_.size());
+  for (size_t d = 1; d < residencies_.size(); ++d)
+    if (device(static_cast<int>(d)).has_bus())
+      residencies_[d] = std::make_unique<Residency>(program_, plan_, static_cast<int>(d), device(static_cast<int>(d)), owner_.keeps_);
+}
+
+void PlacedRun::trim() noexcept {
+  generation_ = 0;
+  for (Arena& arena : arenas_) arena.storage.reset();
+}
+
+// Offsets in the arenas of all devices: what may be in use at the same time lies apart.
+void PlacedRun::place() {
+  if (generation_ == binding().generation()) return;
+  for (size_t d = 0; d < arenas_.size(); ++d) {
+    Arena& arena = arenas_[d];
+    std::vector<size_t> sizes;
+    for (int32_t at : arena.locations) sizes.push_back(binding().buffer_sizes()[index(plan_.locations[index(at)].buffer)]);
+    const bool fits = arena.storage && std::equal(sizes.begin(), sizes.end(), arena.sizes.begin(), std::less_equal<>());
+    if (!fits) {
+      // Extents that grow: room for some more, so that not every run plans anew.
+      if (arena.planned_before)
+        for (size_t& size : sizes) size += size / 8;
+      memory::ArenaPlan made = memory::plan_arena(
+          sizes,
+          [&](size_t a, size_t b) {
+            return plan_.conflict(plan_.locations[index(arena.locations[a])], plan_.locations[index(arena.locations[b])]);
+          },
+          Storage::kAlignment);
+      arena.sizes = std::move(sizes);
+      arena.offsets = std::move(made.offsets);
+      arena.planned_before = true;
+      if (!arena.storage || arena.storage->size_bytes() < made.size_bytes) {
+        arena.storage.reset();
+        Device& on = device(static_cast<int>(d));
+        arena.storage = residency(static_cast<int>(d)) ? on.allocate_anywhere(made.size_bytes) : on.allocate(made.size_bytes);
+      }
+    }
+    for (size_t k = 0; k < arena.locations.size(); ++k) planned_[index(arena.locations[k])] = arena.storage->data() + arena.offsets[k];
+  }
+  if (program_.verifies_plans()) verify();
+  generation_ = binding().generation();
+}
+
+void PlacedRun::verify() const {
+  std::vector<size_t> offsets(plan_.locations.size(), DescribedPlan::kNowhere), arena_bytes;
+  for (const Arena& arena : arenas_) {
+    for (size_t k = 0; k < arena.locations.size(); ++k) offsets[index(arena.locations[k])] = arena.offsets[k];
+    arena_bytes.push_back(arena.storage ? arena.storage->size_bytes() : 0);
+  }
+  verify_plan(describe_plan(binding(), plan_, offsets, arena_bytes));
+}
+
+std::shared_ptr<Storage> PlacedRun::allocate_bytes(int where, size_t size_bytes) {
+  Device& on = device(where);
+  if (residency(where)) return on.allocate_anywhere(size_bytes);
+  try {
+    return on.allocate(size_bytes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::resource_exhausted || !on.has_bus()) throw;
+    return on.allocate_anywhere(size_bytes);
+  }
+}
+
+Tensor PlacedRun::allocate(int where, DType dtype, const Shape& shape) {
+  std::shared_ptr<Storage> storage = allocate_bytes(where, size_bytes(dtype, shape.num_elements()));
+  blocks_[storage.get()] = {storage, where};
+  return Tensor(dtype, shape, std::move(storage));
+}
+
+bool PlacedRun::lies_on(const Tensor& tensor, int where) const {
+  auto found = blocks_.find(tensor.storage().get());
+  return found != blocks_.end() && found->second.second == where && !found->second.first.expired();
+}
+
+// Memory for a value that a step is about to write. On the host an output lies where the caller gets it.
+void PlacedRun::make_place(int32_t at, DType dtype, const Shape& shape) {
+  const StreamPlan::Location& made = location(at);
+  Place& place = places_[index(at)];
+  const Slot& info = slot_info(made.slot);
+  if (made.device == DevicePlacement::kHost && info.is_output && info.placement == Placement::held && info.static_shape) {
+    if (Datum own = frame_.value(made.slot); own.is_tensor()) {
+      place.datum = own;
+      place.watch = device(made.device).watch(own.tensor().raw(), own.tensor().size_bytes());
+      place.tracked = place.watch != nullptr;
+      return;
+    }
+  }
+  set_place(at, allocate(made.device, dtype, shape), /*tracked=*/true, /*from_host=*/false);
+}
+
+void PlacedRun::set_place(int32_t at, Datum datum, bool tracked, bool from_host) {
+  Place& place = places_[index(at)];
+  place.datum = std::move(datum);
+  place.tracked = tracked;
+  if (Residency* of = residency(location(at).device); of && place.datum.is_tensor())
+    of->add(at, place.datum.tensor().raw(), place.datum.tensor().size_bytes(), from_host);
+}
+
+// The value of `slot` as the location has it.
+Datum PlacedRun::value_at(int32_t at, int32_t slot) {
+  const StreamPlan::Location& found = location(at);
+  const Slot& info = slot_info(slot);
+  auto viewed = [&](const Datum& root) -> Datum {
+    return root.is_tensor() && found.slot != slot ? Datum(whole_as(root.tensor(), info.dtype, binding().shape(slot))) : root;
+  };
+  switch (found.memory) {
+    case Memory::planned: {
+      const Shape& shape = binding().shape(slot);
+      return Tensor(info.dtype, shape, Storage::lend(planned_[index(at)], size_bytes(info.dtype, shape.num_elements())));
+    }
+    case Memory::held: return viewed(places_[index(at)].datum);
+    case Memory::given: return info.placement == Placement::known ? Datum(binding().known(slot)) : viewed(feeds_.at(found.slot));
+    case Memory::constant: break;
+  }
+  const Datum& constant = program_.constant(found.slot);
+  if (found.device == DevicePlacement::kHost || !constant.is_tensor()) return viewed(constant);
+  return viewed(constants_->at(at));
+}
+
+void PlacedRun::hold(int32_t at, Datum made) {
+  const int where = location(at).device;
+  if (where == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), where)) {
+    set_place(at, std::move(made), where != DevicePlacement::kHost, /*from_host=*/false);
+    return;
+  }
+  const Tensor source = made.tensor().contiguous();
+  Tensor copy = allocate(where, source.dtype(), source.shape());
+  Stream& queue = stream(copy_in_of(where));
+  queue.copy(copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+  queue.synchronize();
+  set_place(at, std::move(copy), /*tracked=*/true, /*from_host=*/true);
+}
+
+// A copy that nothing orders but the host, which has waited for the value.
+Datum PlacedRun::on_host(int32_t at, int32_t slot) {
+  Datum datum = value_at(at, slot);
+  if (location(at).device == DevicePlacement::kHost || !datum.is_tensor()) return datum;
+  Tensor copy(datum.tensor().dtype(), datum.tensor().shape());
+  Stream& queue = stream(copy_in_of(location(at).device));
+  queue.copy(copy.raw(), datum.tensor().raw(), copy.size_bytes(), CopyKind::device_to_host);
+  queue.synchronize();
+  return copy;
+}
+
+// When no step that touches a value is yet to be issued, its memory goes with the last work that uses it. Bulks are issued ahead of steps
+// between their own, so that only counting tells.
+void PlacedRun::let_go(int32_t s, Stream& queue) {
+  auto drop = [&](int32_t at) {
+    if (at < 0 || location(at).memory != Memory::held) return;
+    if (--places_[index(at)].steps_left > 0) return;
+    if (location(at).device == DevicePlacement::kHost && slot_info(location(at).slot).is_output) return;  // waited for at the end
+    Place& place = places_[index(at)];
+    if (place.datum.defined()) {
+      auto datum = std::make_shared<Datum>(std::move(place.datum));
+      try {
+        queue.enqueue_release([datum] { *datum = Datum(); });
+      } catch (...) {
+        place.datum = std::move(*datum);  // earlier work still uses it: it stays until the run has waited for that
+        throw;
+      }
+    }
+    place = {};
+  };
+  const StreamPlan::Step& done = step(s);
+  if (done.instruction < 0) {
+    drop(done.source);
+    drop(done.target);
+  } else {
+    const auto at = locations_of(done);
+    for (size_t k = 0; k < at.size(); ++k)  // an operand may occur twice
+      if (std::find(at.begin(), at.begin() + static_cast<ptrdiff_t>(k), at[k]) == at.begin() + static_cast<ptrdiff_t>(k)) drop(at[k]);
+  }
+}
+
+}  // namespace treadle::exec

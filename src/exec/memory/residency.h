@@ -1,0 +1,149 @@
+// Which values of a run lie in the device's memory, and which in the host's because the device, or a limit, has no room.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "exec/program/binding.h"
+#include "exec/run/run_turns.h"
+#include "exec/schedule/stream_plan.h"
+#include "memory/spill_file.h"
+#include "sharing/job_table.h"
+#include "sharing/memory_watch.h"
+#include "sharing/turn.h"
+
+namespace treadle::exec {
+
+class Residency;
+
+/// A session's limit on the memory of its devices, of all of its programs together.
+struct DeviceMemoryLimit {
+  std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
+  std::atomic<uint64_t> used_bytes{0};
+  RunTurns run;                     ///< one run at a time goes on: what others hold is then idle
+  std::mutex mutex;                 ///< of holders
+  std::vector<Residency*> holders;  ///< of memory
+};
+
+/// Whose limits a program's memory on devices keeps to, besides what the devices have.
+struct ResidencyOptions {
+  sharing::JobState* job = nullptr;
+  std::shared_ptr<DeviceMemoryLimit> limit;  ///< of the session; null: none
+  std::string spill_folder;                  ///< empty: the system's for temporary files
+};
+
+/// For devices that reach the host's memory over a bus (Device::has_bus); of one run, or of several one after the other. What a step uses
+/// is brought into the device's memory before it, if there is room, or room can be made by moving out values that are used later than they
+/// are; what stays out is read and written over the bus. When every value is used next is known from the plan, once for all budgets, so
+/// that a new limit holds from the next step on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the
+/// plan's locations on the device and what kernels have packed for it. With a session's limit every step has all that it uses in the
+/// device's memory, or the run ends before it begins. Constants that the next steps use come over the bus while earlier ones run, if the
+/// room for them is free anyway. Addresses do not change: the device's address space spans both memories. Where the job has a limit for the
+/// host's memory, what is used last goes from there to a file, and comes back before its step.
+class Residency final : public sharing::MemoryWatch::Client {
+ public:
+  /// @param plan    of `program`; must outlive this object, as the program.
+  /// @param device  of the plan's devices, the one whose memory this is about.
+  Residency(const Program& program, const StreamPlan& plan, int device, Device& memory, const ResidencyOptions& options);
+  ~Residency() override;
+
+  /// A run begins.
+  /// @param planned  per location of the plan: where it lies, if it is planned. Stays valid until the end.
+  /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest step uses, saying how much that is.
+  void begin(const Binding& binding, std::span<std::byte* const> planned);
+  /// The run goes on, or stops for a while: then others may have its memory moved out.
+  void go_on(bool runs);
+  /// A location that is held, or a constant's, has got its memory. @param from_host  it has the elements that the host has: of a feed, or a
+  /// constant.
+  void add(int32_t location, std::byte* data, size_t size_bytes, bool from_host);
+  /// @throws Error(resource_exhausted) if both limits leave no room for what the step uses, Error(io_error) if a file cannot be written.
+  void before(int32_t step);
+  void after(int32_t step);
+  void end();
+
+  /// A limit has changed: moves out at once if no run is under way; a run does it at its next step.
+  void limit_changed(bool may_wait) override;
+
+ private:
+  struct Unit {
+    size_t size_bytes = 0;
+    bool live = false;      // has memory
+    bool resident = false;  // in the device's
+    bool written = false;   // has contents
+    bool on_host = false;   // the host has the same contents: moving out costs nothing
+    bool lasting = false;   // a constant: stays from run to run
+    bool on_disk = false;   // in the file only
+    bool in_file = false;   // the file has the same contents
+    std::byte* data = nullptr;
+    size_t file_offset = 0;
+    std::shared_ptr<Event> arrival;  // of what comes over the bus while other nodes run; null: it is here
+  };
+
+  size_t size_of(size_t unit) const;  // as far as it is known before the run
+  int64_t next_use(size_t unit, size_t position) const;
+  bool reserve(size_t size_bytes);
+  void shrink_to_limit(size_t position);
+  void keep_to_limit();  // with the mutex
+  bool make_room(size_t unit, size_t position);
+  void move_out(size_t unit);
+  void drop(size_t unit);
+  void transfer(size_t size_bytes);
+  void await_arrival(Unit& unit);
+  void fetch_ahead(size_t position);
+  void take_in(size_t unit);
+  void check_limit() const;
+  bool evict_idle();
+  bool is_over_limit() const;
+  void count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change);  // of the job, if there is one
+  void count_on_host(size_t unit, uint64_t change);
+  void unreserve(size_t size_bytes);
+  uint64_t host_limit() const;
+  void bring(size_t unit, size_t position);
+  bool spill_for(size_t position, bool step_is_next);
+  void spill(size_t unit);
+  void read_back(size_t unit);
+  void check_room(size_t position) const;
+  const StreamPlan::Location& location(size_t unit) const { return plan_.locations[unit]; }
+  bool is_packed(size_t unit) const { return unit >= plan_.locations.size(); }
+  template <typename Piece>
+  void exchange(size_t unit, Piece&& piece);
+
+  const Program& program_;
+  const StreamPlan& plan_;
+  Device& device_;
+  std::unique_ptr<Stream> bus_;
+  sharing::JobState* const job_;
+  const std::shared_ptr<DeviceMemoryLimit> own_;
+  const Binding* binding_ = nullptr;  // of the run, also while it stops
+  std::span<std::byte* const> planned_;
+  bool runs_ = false;
+  std::mutex mutex_;                        // against limit_changed(), which comes from another thread
+  std::vector<const PackedState*> packed_;  // for instructions on the device, each once
+  std::vector<Unit> units_;                 // the plan's locations, then what is packed
+  // Positions are steps in the order in which they are issued.
+  struct Position {
+    int32_t step = -1;
+    std::vector<int32_t> units;  // that it uses on the device, ascending
+  };
+  std::vector<Position> at_;
+  std::vector<size_t> position_;            // per step
+  std::vector<std::vector<int32_t>> uses_;  // per unit: positions, ascending
+  size_t at_position_ = 0;
+  // Constants have a file of their own: their places in it last.
+  struct File {
+    std::unique_ptr<memory::SpillFile> file;
+    size_t end = 0;
+  };
+  File of_run_, of_constants_;
+  const std::string spill_folder_;
+  std::vector<std::byte> bounce_;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,494 @@
+#include "exec/program/binding.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "core/allocation.h"
+#include "core/checked.h"
+#include "core/file.h"
+#include "core/large_memory.h"
+#include "core/thread_pool.h"
+#include "exec/memory/budget.h"
+#include "exec/schedule/parallel_plan.h"
+#include "exec/verify/verify_plan.h"
+#include "graph/custom_ops.h"
+#include "graph/op_def.h"
+#include "memory/planner.h"
+#include "treadle/error.h"
+#include "treadle/memory.h"
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kMaxPlans = 8;
+
+uint64_t next_generation() {
+  static std::atomic<uint64_t> counter{0};
+  return ++counter;
+}
+
+// Extents that grow step by step (a KV cache) are planned for the next of eight bounds per power of two, at most 12.5 % above.
+int64_t bucket_of(int64_t extent) {
+  if (extent <= 16) return extent;
+  int64_t step = 1;
+  while (step * 16 < extent) step *= 2;
+  return (extent + step - 1) / step * step;
+}
+
+// Of the search, where greedy plans do not reach the lower bound, which is rare. Counted, so that the same extents always get the same
+// plan; larger programs are planned greedily only, as loading them should not take longer.
+int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
+constexpr double kNoLimitSeconds = 1e6;
+
+}  // namespace
+
+struct Binding::Budget {
+  size_t capacity_bytes;
+  OrderChoice order;
+  std::shared_ptr<const BudgetedPlan> plan;
+};
+
+Binding::~Binding() = default;
+
+Binding::Binding(const Program& program) : program_(program) {
+  // Known values stay with the binding: what a limit leaves to a run is what is left beside them.
+  AllocationScope scope(AllocationScope::current(), MemoryClass::other);
+  const auto slots = program.slots();
+  values_.resize(program.num_expressions(), -1);
+  shapes_.resize(slots.size());
+  known_.resize(slots.size());
+  changed_.resize(slots.size());
+  sizes_.resize(program.num_buffers());
+  // Bound states are aligned within the block as the block is: operator new gives the strictest fundamental alignment.
+  state_ = std::make_unique<std::byte[]>(program.state_bytes() + 1);
+  static const Shape scalar;
+  for (int32_t slot : program.operands()) {
+    operand_shapes_.push_back(slot < 0 ? &scalar : &shapes_[static_cast<size_t>(slot)]);
+    operand_dtypes_.push_back(slot < 0 ? DType::undefined : slots[static_cast<size_t>(slot)].dtype);
+  }
+  if (std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.row_step != 0; })) {
+    for (int32_t slot : program.operands()) operand_steps_.push_back(slot < 0 ? 0 : slots[static_cast<size_t>(slot)].row_step);
+  }
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const Value& value = program.graph().value(slots[s].value);
+    if (slots[s].constant_shape)
+      shapes_[s] = value.type.static_shape();
+    else if (slots[s].static_shape)
+      shapes_[s].resize(value.type.rank());
+    if (slots[s].placement == Placement::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
+  }
+  std::vector<bool> varies(slots.size());
+  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) varies[static_cast<size_t>(extent.slot)] = true;
+  for (const Program::SymbolicExtent& element : program.known_elements()) varies[static_cast<size_t>(element.slot)] = true;
+  auto is_varying = [&](int32_t slot) { return slot >= 0 && varies[static_cast<size_t>(slot)]; };
+  for (const Instruction& instruction : program.instructions()) {
+    const auto operands = program.operands(instruction);
+    if (!instruction.dynamic && std::any_of(operands.begin(), operands.end(), is_varying)) varying_.push_back(&instruction);
+  }
+  for (size_t b = 0; b < program.num_buffers(); ++b)
+    if (is_varying(program.buffers()[b].slot)) varying_buffers_.push_back(b);
+  for (int32_t slot : program.operands()) {
+    const Tensor* content = nullptr;
+    if (slot >= 0) {
+      const Slot& s = slots[static_cast<size_t>(slot)];
+      if (s.placement == Placement::known) content = &known_[static_cast<size_t>(slot)];
+      // A view of a constant has the constant's elements, but another shape: kernels read elements only.
+      else if (s.placement == Placement::constant && program.constant(s.root).is_tensor())
+        content = &program.constant(s.root).tensor();
+    }
+    operand_values_.push_back(content);
+  }
+}
+
+void Binding::evaluate() {
+  program_.extent_code().run(values_);
+  const auto slots = program_.slots();
+  std::fill(changed_.begin(), changed_.end(), uint8_t{0});
+  auto set = [&](auto& target, int64_t value, size_t slot) {
+    changed_[slot] |= target != value;
+    target = static_cast<std::remove_reference_t<decltype(target)>>(value);
+  };
+  for (const Program::SymbolicExtent& element : program_.known_elements()) {
+    auto s = static_cast<size_t>(element.slot), i = static_cast<size_t>(element.position);
+    if (slots[s].dtype == DType::int64)
+      set(known_[s].data<int64_t>()[i], element.value(values_), s);
+    else
+      set(known_[s].data<int32_t>()[i], element.value(values_), s);
+  }
+  for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
+    int64_t value = extent.value(values_);
+    if (value < 0)
+      throw Error(ErrorCode::invalid_argument,
+                  "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
+    set(shapes_[static_cast<size_t>(extent.slot)][extent.position], value, static_cast<size_t>(extent.slot));
+  }
+}
+
+void Binding::compare_extents() const {
+  for (const auto& [node, a, b, what] : program_.comparisons()) {
+    const int64_t is = a.value(values_), other = b.value(values_);
+    if (is == other) continue;
+    auto text = [](const Dim& dim, int64_t value) { return (dim.is_const() ? "" : to_string(dim) + " = ") + std::to_string(value); };
+    throw Error(ErrorCode::invalid_argument, what + ": " + text(a.dim, is) + " and " + text(b.dim, other) + " differ")
+        .add_context(describe(*node) + ", binding shapes");
+  }
+}
+
+void Binding::bind_instruction(const Instruction& instruction, int max_threads) {
+  if (instruction.dynamic) return;
+  size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+  BindContext context(*instruction.node);
+  context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+  context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+  context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
+  if (!operand_steps_.empty()) context.steps_ = std::span(operand_steps_).subspan(instruction.first_operand, operands);
+  context.packed_ = instruction.packed.get();
+  context.max_threads_ = max_threads;
+  // What a kernel packs when it first knows how.
+  AllocationScope scope(instruction.packed_is_shared ? nullptr : AllocationScope::current(), MemoryClass::packed);
+  try {
+    instruction.kernel->bind(state_.get() + instruction.state_offset, context);
+  } catch (Error& error) {
+    std::string shapes;
+    for (int i = 0; i < instruction.num_inputs; ++i) shapes += (i ? ", " : "") + to_string(context.shape(i));
+    throw error.add_context(describe(*instruction.node) + ", binding shapes", "inputs of shapes " + shapes);
+  }
+  sizes_[static_cast<size_t>(instruction.scratch_buffer)] = context.scratch_bytes();
+}
+
+// Some kernels pack their weights in the form that the extents ask for when they are bound, which takes longer than anything else here:
+// these are bound side by side, and found packed by the pass over all instructions in their order. That one also tells what is wrong,
+// so that the same node is to blame whatever the number of threads.
+void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
+  constexpr size_t kMuchToPack = size_t{2} << 20;  // and to give back afterwards, before activations get their memory
+  constexpr size_t kLittleToPack = 65'536;         // bytes of weights that the caller packs before another thread is awake
+  std::vector<const Instruction*> packing;
+  size_t total_bytes = 0;
+  for (const Instruction& instruction : program_.instructions()) {
+    if (!instruction.packed || instruction.dynamic) continue;
+    size_t weight_bytes = 0;
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].placement == Placement::constant)
+        weight_bytes += size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+    if (weight_bytes == 0) continue;
+    packing.push_back(&instruction);
+    total_bytes += weight_bytes;
+  }
+  if (total_bytes < kLittleToPack) return;
+  const AllocationContext* memory = AllocationScope::current();
+  parallel_for(max_threads > 1 ? pool : nullptr, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
+    AllocationScope scope(memory, MemoryClass::packed);  // the thread is one of the pool's
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        bind_instruction(*packing[static_cast<size_t>(i)], max_threads);
+      } catch (const Error&) {
+        continue;
+      }
+    }
+  });
+  if (total_bytes < kMuchToPack || program_.bindings().latest_plan()) return;
+  give_back_free_memory();
+  drop_waiting_pages();
+}
+
+void Binding::bind_all(ThreadPool* pool) {
+  pack_ahead(max_threads_, pool);
+  for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads_);
+  program_.weights().charge_shared();
+  for (size_t b = 0; b < sizes_.size(); ++b)
+    if (program_.buffers()[b].slot >= 0) sizes_[b] = bytes_of(program_.buffers()[b].slot);
+}
+
+// A kernel's bind() depends on shapes and known elements only: what reads none that differ stays as it is. Of a model whose cache grows by
+// a token these are most nodes; nothing of them is touched, as weights have driven it from the caches since.
+void Binding::bind_again() {
+  bool may_have_packed = false;
+  for (const Instruction* instruction : varying_) {
+    const auto operands = program_.operands(*instruction);
+    if (std::none_of(operands.begin(), operands.end(), [&](int32_t slot) { return slot >= 0 && changed_[static_cast<size_t>(slot)] != 0; }))
+      continue;
+    bind_instruction(*instruction, max_threads_);
+    may_have_packed |= instruction->packed_is_shared;
+  }
+  if (may_have_packed) program_.weights().charge_shared();
+  for (size_t b : varying_buffers_) sizes_[b] = bytes_of(program_.buffers()[b].slot);
+}
+
+void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {
+  for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
+  // What throws below leaves nothing to go on from.
+  const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
+  max_threads_ = max_threads;
+  evaluate();
+  compare_extents();
+  if (again)
+    bind_again();
+  else
+    bind_all(pool);
+  const std::shared_ptr<const OffsetPlan> before = offsets_;
+  const bool moved = place_parts();
+  place(bucketed);
+  if (program_.parallel() || program_.shared()) estimate_costs();
+  if (program_.parallel()) judge_costs();
+  generation_ = next_generation();
+  if (!again || moved || offsets_ != before) places_generation_ = generation_;
+  if (program_.verifies_plans()) verify_binding(*this);
+  bound_before_ = true;
+  std::lock_guard lock(budgets_mutex_);
+  budgets_.clear();
+}
+
+std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, const OrderChoice& order) const {
+  std::lock_guard lock(budgets_mutex_);
+  for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {
+    if (budget->capacity_bytes != capacity_bytes || budget->order != order) continue;
+    budgets_.splice(budgets_.begin(), budgets_, budget);
+    return budgets_.front().plan;
+  }
+  auto plan = plan_for_budget(*this, capacity_bytes, order);
+  if (program_.verifies_plans()) verify_plan(describe_plan(*this, *plan));
+  budgets_.push_front({capacity_bytes, order, plan});
+  if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
+  return plan;
+}
+
+// An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
+void Binding::estimate_costs() {
+  const auto instructions = program_.instructions();
+  hints_.assign(instructions.size(), {});
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (!instructions[i].bodies.empty() || instructions[i].dynamic) continue;
+    const auto [computing_ns, moving_ns] = estimate_cost(instructions[i]);
+    hints_[i].estimated_ns = static_cast<uint32_t>(std::clamp(computing_ns + moving_ns, 1.0, 4e9));
+    hints_[i].bound = computing_ns > moving_ns ? sharing::Bound::compute : sharing::Bound::memory;
+  }
+}
+
+std::pair<double, double> Binding::estimate_cost(const Instruction& instruction) const {
+  constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
+  size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
+  ShapeContext context(*instruction.node);
+  context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
+  context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
+  Cost cost;
+  if (instruction.node->op->cost) {
+    cost = instruction.node->op->cost(context);
+  } else {
+    for (int32_t slot : program_.operands(instruction))
+      if (slot >= 0)
+        cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
+  }
+  return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
+}
+
+void Binding::judge_costs() {
+  const auto instructions = program_.instructions();
+  expensive_.assign(instructions.size(), 0);
+  std::vector<int32_t> candidates;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const bool custom = instructions[i].dynamic && instructions[i].kernel && is_custom_op(*instructions[i].node->op);
+    if (!instructions[i].bodies.empty() || custom)
+      expensive_[i] = 1;
+    else if (instructions[i].dynamic)
+      expensive_[i] = 2;
+    else
+      expensive_[i] = hints_[i].estimated_ns > kExpensiveNs;
+    if (expensive_[i] != 0) candidates.push_back(static_cast<int32_t>(i));
+  }
+  // A kernel from outside may go on elsewhere, so that one is enough for others to run beside it.
+  wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
+            return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
+          });
+  const Reachability& reach = program_.parallel()->reach;
+  for (size_t a = 0; a < candidates.size() && !wide_; ++a)
+    for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);
+}
+
+size_t Binding::bytes_of(int32_t slot) const {
+  return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+}
+
+bool Binding::place_parts() {
+  bool moved = false;
+  const auto slots = program_.slots();
+  auto row_of = [&](int32_t slot) {
+    const auto s = static_cast<size_t>(slot);
+    return shapes_[s][shapes_[s].rank() - 1];
+  };
+  // From its first byte to behind its last one.
+  auto reach_of = [&](int32_t slot) {
+    const Slot& own = slots[static_cast<size_t>(slot)];
+    if (own.row_step == 0 || shape(slot).num_elements() == 0) return bytes_of(slot);
+    return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
+  };
+  if (part_offsets_.empty() && !program_.parts().empty()) part_offsets_.resize(slots.size());
+  uint32_t first = 0, count = 0;  // operands added up already: those of pieces of one node grow one by one
+  size_t preceding_bytes = 0;
+  for (const Program::Part& part : program_.parts()) {
+    if (part.first_preceding != first || part.num_preceding < count) first = part.first_preceding, count = 0, preceding_bytes = 0;
+    for (; count < part.num_preceding; ++count)
+      if (const int32_t slot = program_.operands()[first + count]; slot >= 0) {
+        const bool by_rows = slots[static_cast<size_t>(part.slot)].row_step != 0;
+        preceding_bytes += by_rows ? size_bytes(slots[static_cast<size_t>(slot)].dtype, row_of(slot)) : bytes_of(slot);
+      }
+    const size_t reach = reach_of(part.slot), whole = bytes_of(slots[static_cast<size_t>(part.slot)].root);
+    size_t offset = (part.base < 0 ? 0 : part_offsets_[static_cast<size_t>(part.base)]) + preceding_bytes;
+    // Without elements it has a place all the same, where others may begin; there may be rows before it, but none in the whole.
+    if (reach == 0) offset = std::min(offset, whole);
+    if (offset + reach > whole)
+      throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(part.slot)].root) +
+                                                   "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
+                                                   to_string(shape(part.slot)));
+    size_t& own = part_offsets_[static_cast<size_t>(part.slot)];
+    moved |= own != offset && slots[static_cast<size_t>(part.slot)].placement == Placement::arena;
+    own = offset;
+  }
+  return moved;
+}
+
+void Binding::place(bool bucketed) {
+  auto fits = [&](const OffsetPlan& plan) {
+    return std::equal(sizes_.begin(), sizes_.end(), plan.sizes.begin(), plan.sizes.end(), [](size_t a, size_t b) { return a <= b; });
+  };
+  if (offsets_ && bucketed && fits(*offsets_)) return;
+  if (bucketed) {
+    if (auto found = program_.bindings().find_plan(sizes_)) {
+      offsets_ = std::move(found);
+      return;
+    }
+  }
+  auto plan = std::make_shared<OffsetPlan>();
+  plan->sizes = sizes_;
+  if (bucketed) {
+    std::vector<int64_t> upper = values_;
+    for (int32_t symbol : program_.symbols()) upper[static_cast<size_t>(symbol)] = bucket_of(upper[static_cast<size_t>(symbol)]);
+    try {
+      program_.extent_code().run(upper);
+    } catch (const Error&) {
+      upper = values_;  // bounds that do not broadcast: plan for the extents as they are
+    }
+    for (size_t b = 0; b < plan->sizes.size(); ++b) {
+      int32_t slot = program_.buffers()[b].slot;
+      if (slot < 0) {
+        plan->sizes[b] += plan->sizes[b] / 8;  // scratch: what the extents would need is the kernel's secret
+        continue;
+      }
+      int64_t elements = 1;
+      for (const Dim& dim : *program_.type(slot).shape)
+        elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, upper)));
+      plan->sizes[b] = std::max(plan->sizes[b], size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements));
+    }
+  }
+  if (const ParallelPlan* parallel = program_.parallel()) {
+    memory::ArenaPlan arena = memory::plan_arena(
+        plan->sizes, [&](size_t a, size_t b) { return parallel->conflict(a, b); }, Storage::kAlignment);
+    plan->offsets = std::move(arena.offsets);
+    plan->arena_bytes = arena.size_bytes;
+    plan->lower_bound_bytes = arena.lower_bound_bytes;
+    program_.bindings().add_plan(plan);
+    offsets_ = std::move(plan);
+    return;
+  }
+  std::vector<memory::Buffer> buffers;
+  buffers.reserve(plan->sizes.size());
+  for (size_t b = 0; b < plan->sizes.size(); ++b)
+    buffers.push_back({plan->sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
+  memory::ArenaPlan arena = memory::plan_arena_exactly(
+      buffers, {.alignment = Storage::kAlignment, .time_limit_seconds = kNoLimitSeconds, .max_steps = search_steps(buffers.size())});
+  plan->offsets = std::move(arena.offsets);
+  plan->arena_bytes = arena.size_bytes;
+  plan->lower_bound_bytes = arena.lower_bound_bytes;
+  program_.bindings().add_plan(plan);
+  offsets_ = std::move(plan);
+}
+
+size_t BindingCache::hash(const Program& program, std::span<const int64_t> symbol_values) {
+  size_t result = 1;  // 0 is an entry of left_behind_ that was never used
+  for (int32_t s : program.symbols())
+    result = (result ^ static_cast<uint64_t>(symbol_values[static_cast<size_t>(s)])) * 0x9e3779b97f4a7c15ULL + 1;
+  return result;
+}
+
+std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                                 ThreadPool* pool, std::shared_ptr<const Binding> previous) {
+  std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
+  bool first = false, returns = false;
+  {
+    std::lock_guard lock(mutex_);
+    const Binding* held = previous && !previous->came_back() ? previous.get() : nullptr;
+    previous.reset();
+    for (auto it = recent_.begin(); it != recent_.end(); ++it) {
+      bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
+                              [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
+      if (!same) continue;
+      recent_.splice(recent_.begin(), recent_, it);
+      recent_.front()->note_return();
+      ++statistics_.hits;
+      return recent_.front();
+    }
+    ++statistics_.misses;
+    first = statistics_.misses == 1;
+    // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run do not come back in time: the
+    // binding of the run before, which is in the caches, then goes on. Extents that it left behind a few runs ago do come back, and take
+    // the least recent one.
+    returns = std::find(left_behind_.begin(), left_behind_.end(), hash(program, symbol_values)) != left_behind_.end();
+    auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
+    if (recent_.size() >= kCapacity) {
+      auto found = recent_.end();
+      if (held && !returns) {
+        found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
+        if (found != recent_.end()) {
+          left_behind_[next_left_behind_] = hash(program, held->values());
+          next_left_behind_ = (next_left_behind_ + 1) % left_behind_.size();
+        }
+      }
+      for (auto it = recent_.end(); found == recent_.end() && it != recent_.begin();)
+        if (is_free(*--it)) found = it;
+      if (found != recent_.end()) taken.splice(taken.begin(), recent_, found);
+    }
+  }
+  if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
+  taken.front()->came_back_ = returns;
+  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool);
+  std::lock_guard lock(mutex_);
+  recent_.splice(recent_.begin(), taken);
+  return recent_.front();
+}
+
+void BindingCache::let_go(std::shared_ptr<const Binding> binding) {
+  std::lock_guard lock(mutex_);
+  binding.reset();
+}
+
+BindingCache::Statistics BindingCache::statistics() const {
+  std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t> sizes) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& plan : plans_)
+    if (std::equal(sizes.begin(), sizes.end(), plan->sizes.begin(), plan->sizes.end(), [](size_t a, size_t b) { return a <= b; }))
+      return plan;
+  return nullptr;
+}
+
+std::shared_ptr<const OffsetPlan> BindingCache::latest_plan() const {
+  std::lock_guard lock(mutex_);
+  return plans_.empty() ? nullptr : plans_.front();
+}
+
+std::shared_ptr<const Binding> BindingCache::latest() const {
+  std::lock_guard lock(mutex_);
+  return recent_.empty() ? nullptr : recent_.front();
+}
+
+void BindingCache::add_plan(std::shared_ptr<const OffsetPlan> plan) {
+  std::lock_guard lock(mutex_);
+  plans_.push_front(std::move(plan));
+  if (plans_.size() > kMaxPlans) plans_.pop_back();
+  ++statistics_.plans;
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,166 @@
+// What a program needs beyond itself for one set of extents: shapes, bound kernels, offsets. And the cache of these.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/fork_mutex.h"
+#include "exec/program/program.h"
+#include "sharing/node_hint.h"
+#include "treadle/tensor.h"
+
+namespace treadle {
+class ThreadPool;
+}
+
+namespace treadle::exec {
+
+struct BudgetedPlan;
+struct OrderChoice;
+
+/// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
+struct OffsetPlan {
+  std::vector<size_t> sizes, offsets;  // bytes, per buffer
+  size_t arena_bytes = 0;
+  size_t lower_bound_bytes = 0;  // the largest sum of bytes alive at one step
+};
+
+class Binding {
+ public:
+  explicit Binding(const Program& program);
+  ~Binding();
+
+  /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
+  /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
+  /// @param pool  packs weights side by side when the object is bound for the first time; null: the caller does.
+  /// @throws Error naming the node whose kernel cannot take its shapes.
+  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool);
+
+  /// Another run has the extents that it was bound for.
+  void note_return() const {
+    if (!came_back()) came_back_.store(true, std::memory_order_relaxed);
+  }
+  bool came_back() const { return came_back_.load(std::memory_order_relaxed); }
+
+  const Program& program() const { return program_; }
+  const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
+  const void* state(const Instruction& instruction) const { return state_.get() + instruction.state_offset; }
+  const Tensor& known(int32_t slot) const { return known_[static_cast<size_t>(slot)]; }
+  /// Shapes of an instruction's operands, in order.
+  std::span<const Shape* const> operand_shapes(const Instruction& instruction) const {
+    return std::span(operand_shapes_)
+        .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
+  }
+  /// Elements from row to row that an operand's kernel is told; 0: rows follow each other.
+  int64_t operand_step(size_t operand) const { return operand_steps_.empty() ? 0 : operand_steps_[operand]; }
+  /// In bytes, from where the slot's root begins.
+  size_t part_offset(int32_t slot) const { return part_offsets_.empty() ? 0 : part_offsets_[static_cast<size_t>(slot)]; }
+  const OffsetPlan& offsets() const { return *offsets_; }
+  std::span<const size_t> buffer_sizes() const { return sizes_; }
+  /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
+  std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
+  /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
+  std::pair<double, double> estimate_cost(const Instruction& instruction) const;
+  std::span<const int64_t> values() const { return values_; }
+  /// Of a program for parallel execution: worth another thread.
+  bool expensive(int32_t instruction) const {
+    const uint8_t kind = expensive_[static_cast<size_t>(instruction)];
+    return kind == 1 ||
+           (kind == 2 && program_.measured_ns(static_cast<size_t>(instruction)).load(std::memory_order_relaxed) > kExpensiveNs);
+  }
+  /// What a run that shares its device needs to know of a node; nothing is known in programs that are not shared.
+  sharing::NodeHint hint(size_t instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
+  /// True if two instructions that are or may be expensive need not wait for each other.
+  bool wide() const { return wide_; }
+  /// Differs after every bind(), over all bindings of the process.
+  uint64_t generation() const { return generation_; }
+  /// Differs after a bind() that put something of the arena elsewhere: a frame compares it to know whether its pointers are right.
+  uint64_t places_generation() const { return places_generation_; }
+
+ private:
+  friend struct BindingCache;
+  void evaluate();
+  void compare_extents() const;
+  void pack_ahead(int max_threads, ThreadPool* pool);
+  void bind_all(ThreadPool* pool);
+  void bind_again();
+  void bind_instruction(const Instruction& instruction, int max_threads);
+  size_t bytes_of(int32_t slot) const;
+  bool place_parts();  // true if a part of a buffer in the arena has another place than before
+  void place(bool bucketed);
+  void estimate_costs();
+  void judge_costs();
+  static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
+
+  const Program& program_;
+  std::vector<int64_t> values_;  // per expression of the symbol table
+  std::vector<Shape> shapes_;    // per slot
+  std::vector<Tensor> known_;    // per slot of placement known
+  // What depends on the symbols at all: the rest is bound once.
+  std::vector<const Instruction*> varying_;
+  std::vector<size_t> varying_buffers_;
+  std::vector<uint8_t> changed_;  // per slot: its shape, or known elements, differ from when the object was bound before
+  std::vector<const Shape*> operand_shapes_;
+  std::vector<DType> operand_dtypes_;
+  std::vector<const Tensor*> operand_values_;
+  std::vector<int64_t> operand_steps_;  // Slot::row_step; empty if there are none
+  std::unique_ptr<std::byte[]> state_;
+  std::vector<size_t> sizes_;         // bytes, per buffer
+  std::vector<size_t> part_offsets_;  // bytes, per slot; empty if no slot is a part of another
+  std::shared_ptr<const OffsetPlan> offsets_;
+  uint64_t generation_ = 0, places_generation_ = 0;
+  bool bound_before_ = false;
+  mutable std::atomic<bool> came_back_ = false;
+  int max_threads_ = 0;
+  std::vector<sharing::NodeHint> hints_;
+  std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
+  bool wide_ = false;
+  static constexpr size_t kMaxBudgets = 4;
+  mutable ForkMutex budgets_mutex_;
+  struct Budget;
+  mutable std::list<Budget> budgets_;  // the last used first
+};
+
+/// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.
+struct BindingCache {
+  static constexpr size_t kCapacity = 16;
+
+  /// The binding for these values, made or re-made if needed.
+  /// @param pool      as Binding::bind.
+  /// @param previous  what the caller holds until now and lets go of.
+  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                     ThreadPool* pool = nullptr, std::shared_ptr<const Binding> previous = {});
+  /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
+  void let_go(std::shared_ptr<const Binding> binding);
+
+  struct Statistics {
+    int64_t hits = 0, misses = 0, plans = 0;
+  };
+  Statistics statistics() const;
+
+  // For Binding: an offset plan that fits the sizes, made earlier, or null.
+  std::shared_ptr<const OffsetPlan> find_plan(std::span<const size_t> sizes) const;
+  void add_plan(std::shared_ptr<const OffsetPlan> plan);
+  std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
+  std::shared_ptr<const Binding> latest() const;          // the one used last, to be let go of; null before the first run
+
+ private:
+  static size_t hash(const Program& program, std::span<const int64_t> symbol_values);
+
+  mutable ForkMutex mutex_;
+  std::list<std::shared_ptr<Binding>> recent_;  // most recent first
+  // Extents (hashes of them) whose binding went on with other ones: they get one of their own if they come back soon.
+  std::array<size_t, kCapacity - 1> left_behind_{};
+  size_t next_left_behind_ = 0;
+  std::list<std::shared_ptr<const OffsetPlan>> plans_;
+  Statistics statistics_;
+};
+
+}  // namespace treadle::exec

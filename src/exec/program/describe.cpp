@@ -1,0 +1,55 @@
+#include "exec/program/describe.h"
+
+#include <fmt/format.h>
+
+#include "exec/program/binding.h"
+
+namespace treadle::exec {
+namespace {
+
+std::string operand_text(const Program& program, int32_t index) {
+  if (index < 0) return "-";
+  const Slot& slot = program.slots()[static_cast<size_t>(index)];
+  std::string where;
+  switch (slot.placement) {
+    case Placement::constant: where = "constant"; break;
+    case Placement::feed: where = "feed"; break;
+    case Placement::known: where = "known"; break;
+    case Placement::arena: where = fmt::format("buffer {}", slot.buffer); break;
+    case Placement::held: where = slot.is_output ? "output" : "held"; break;
+  }
+  if (slot.root != index) where += " of %" + program.name(slot.root);
+  return fmt::format("%{} {} <{}>", program.name(index), to_string(program.type(index)), where);
+}
+
+void describe(const Program& program, std::string& out, int indent) {
+  std::string pad(static_cast<size_t>(indent), ' ');
+  for (size_t i = 0; i < program.instructions().size(); ++i) {
+    const Instruction& instruction = program.instructions()[i];
+    auto operands = program.operands(instruction);
+    out += fmt::format("{}{:4}  {} [{}{}]", pad, i, instruction.node->op_type,
+                       instruction.kernel ? instruction.kernel->name : "control flow", instruction.dynamic ? ", bound in the run" : "");
+    for (size_t k = 0; k < operands.size(); ++k)
+      out += (k == instruction.num_inputs ? " -> " : k ? ", " : " ") + operand_text(program, operands[k]);
+    if (instruction.packed && instruction.packed->size_bytes() > 0) {
+      const std::string forms = instruction.packed->forms();
+      out += fmt::format("  packs {} bytes{}", instruction.packed->size_bytes(), forms.empty() ? "" : " (" + forms + ")");
+    }
+    if (instruction.num_releases) out += fmt::format("  releases {}", instruction.num_releases);
+    out += "\n";
+    for (const auto& body : instruction.bodies) describe(*body, out, indent + 6);
+  }
+}
+
+}  // namespace
+
+std::string describe(const Program& program) {
+  std::string out;
+  describe(program, out, 0);
+  if (auto plan = program.bindings().latest_plan())
+    out +=
+        fmt::format("arena {} bytes, lower bound {} bytes, {} buffers\n", plan->arena_bytes, plan->lower_bound_bytes, plan->sizes.size());
+  return out;
+}
+
+}  // namespace treadle::exec

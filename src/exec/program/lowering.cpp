@@ -1,0 +1,441 @@
+// Graph → Program: which nodes become instructions, where values live, what shares bytes, what is released when.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <unordered_map>
+
+#include "core/checked.h"
+#include "core/recorder.h"
+#include "exec/program/binding.h"
+#include "exec/program/byte_sharing.h"
+#include "exec/program/node_order.h"
+#include "exec/program/program.h"
+#include "exec/run/frame.h"
+#include "exec/schedule/parallel_plan.h"
+#include "exec/verify/verify_plan.h"
+#include "graph/inferred_types.h"
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+class Lowering {
+ public:
+  Lowering(Program& program, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
+      : p_(program), graph_(program.graph()), options_(options), available_(outer_symbols.begin(), outer_symbols.end()) {
+    for (ValueId input : graph_.inputs) {
+      const Type& type = graph_.type(input);
+      if (!type.is_tensor() || !type.shape) continue;
+      for (const Dim& dim : *type.shape)
+        if (!dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) available_.insert(dim.expr()->index);
+    }
+  }
+
+  void run() {
+    make_slots();
+    std::string missing;
+    for (NodeId id : options_.reuse_memory ? choose_order(graph_) : graph_.order()) {
+      try {
+        lower(graph_.node(id));
+      } catch (Error& error) {
+        note_missing(error, graph_, graph_.node(id), missing);
+      }
+    }
+    if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+    share_bytes();
+    make_buffers();
+    make_releases();
+    find_preallocated();
+    make_patches();
+    collect_expressions();
+    p_.weights_.place(p_, p_.instructions_, options_);
+    bool yields = std::any_of(p_.instructions_.begin(), p_.instructions_.end(), [](const Instruction& i) { return i.is_yield; });
+    if (options_.parallel && !yields && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
+    p_.commit_from_ = p_.instructions_.size();
+    while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
+    p_.always_parallel_ = options_.always_parallel;
+    p_.verifies_plans_ = options_.verify_plans || verifies_plans();
+    p_.shared_ = options_.shared;
+    p_.measured_ns_ = std::make_unique<std::atomic<uint32_t>[]>(p_.instructions_.size());
+  }
+
+ private:
+  Slot& slot(int32_t index) { return p_.slots_[static_cast<size_t>(index)]; }
+  int32_t slot_of(ValueId id) const { return id == kNoValue ? -1 : slot_of_value_[index_of(id)]; }
+
+  // True if the feeds' shapes (and the run around a body) determine the extent.
+  bool is_determined(const Dim& dim) {
+    if (dim.is_const()) return true;
+    const Expr& expr = *dim.expr();
+    if (expr.data_dependent) return false;
+    if (expr.kind == Expr::Kind::symbol) return available_.contains(expr.index);
+    auto [found, inserted] = determined_.try_emplace(expr.index, false);
+    if (!inserted) return found->second;
+    bool result = is_determined(expr.a) && is_determined(expr.b);
+    for (const Expr::Term& term : expr.terms)
+      for (const Expr* factor : term.factors) result = result && is_determined(Dim(factor));
+    determined_[expr.index] = result;
+    return result;
+  }
+
+  bool extents_are_static(const Type& type) {
+    return type.is_tensor() && type.dtype != DType::undefined && type.has_rank() &&
+           std::all_of(type.shape->begin(), type.shape->end(), [&](const Dim& dim) { return is_determined(dim); });
+  }
+
+  // Values whose elements the feeds' shapes determine need no instruction: they are written when binding.
+  bool is_known(const Value& value) {
+    if (value.is_constant() || value.kind == Value::Kind::parameter || !value.known || !extents_are_static(value.type)) return false;
+    if (value.type.dtype != DType::int64 && value.type.dtype != DType::int32) return false;
+    if (!value.type.is_static() || value.type.static_shape().num_elements() != static_cast<int64_t>(value.known->size())) return false;
+    return std::all_of(value.known->begin(), value.known->end(), [&](const Dim& dim) { return is_determined(dim); });
+  }
+
+  void make_slots() {
+    slot_of_value_.assign(graph_.num_values(), -1);
+    auto add = [&](ValueId id) {
+      if (id == kNoValue || slot_of_value_[index_of(id)] >= 0) return slot_of(id);
+      const Value& value = graph_.value(id);
+      Slot made;
+      made.value = id;
+      made.dtype = value.type.dtype;
+      made.static_shape = extents_are_static(value.type);
+      made.constant_shape = value.type.is_static();
+      made.root = static_cast<int32_t>(p_.slots_.size());
+      if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter)
+        made.placement = Placement::constant;
+      else if (is_known(value))
+        made.placement = Placement::known;  // also a body's captured shape
+      else if (value.kind == Value::Kind::input)
+        made.placement = Placement::feed;
+      else if (!made.static_shape || made.dtype == DType::string)
+        made.placement = Placement::held;
+      slot_of_value_[index_of(id)] = made.root;
+      p_.slots_.push_back(made);
+      return made.root;
+    };
+    for (ValueId input : graph_.inputs) p_.input_slots_.push_back(add(input));
+    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) {
+      for (ValueId input : graph_.node(id).inputs) add(input);
+      for (ValueId output : graph_.node(id).outputs) add(output);
+    }
+    for (ValueId output : graph_.outputs) {
+      int32_t index = add(output);
+      p_.output_slots_.push_back(index);
+      mark_output(index);
+    }
+  }
+
+  // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
+  void mark_output(int32_t index) {
+    slot(index).is_output = true;
+    if (slot(index).placement == Placement::arena) slot(index).placement = Placement::held;
+  }
+
+  // A known value is written when binding, once for all runs. A node that has other outputs as well writes it to where nobody reads it.
+  int32_t written_slot(int32_t index) {
+    if (slot(index).placement != Placement::known) return index;
+    Slot made = slot(index);
+    made.placement = Placement::arena;
+    made.root = static_cast<int32_t>(p_.slots_.size());
+    p_.slots_.push_back(made);
+    return made.root;
+  }
+
+  void lower(const Node& node) {
+    // Nothing to run if every output is written when binding.
+    bool all_known = !node.outputs.empty();
+    for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).placement == Placement::known;
+    if (all_known && node.bodies.empty()) return;
+
+    Instruction made;
+    made.node = &node;
+    made.first_operand = static_cast<uint32_t>(p_.operands_.size());
+    made.num_inputs = static_cast<uint16_t>(node.inputs.size());
+    made.num_outputs = static_cast<uint16_t>(node.outputs.size());
+    made.is_yield = node.op && node.op->barrier;
+    auto operand = [&](ValueId id) {
+      int32_t index = slot_of(id);
+      p_.operands_.push_back(index);
+      if (index < 0) return;
+      made.dynamic |= !slot(index).static_shape || slot(index).dtype == DType::string;
+    };
+    for (ValueId input : node.inputs) operand(input);
+    for (ValueId output : node.outputs) {
+      operand(output);
+      if (int32_t& made_here = p_.operands_.back(); made_here >= 0) made_here = written_slot(made_here);
+    }
+
+    if (node.op->control_flow != ControlFlow::none || made.is_yield) {
+      made.dynamic = true;
+      std::vector<int32_t> symbols(available_.begin(), available_.end());
+      for (const Body& body : node.bodies) {
+        ProgramOptions options = options_;
+        if (options_.release_packed) options.release_packed = body.graph.get();
+        options.device_kernel = nullptr;  // bodies run on the host
+        made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
+        made.bodies.back()->is_body_ = true;
+        p_.weights_.add_body(made.bodies.back()->weights_);
+      }
+    } else {
+      made.kernel = &select_kernel(graph_, node);
+      made.run = made.kernel->run;
+      made.dynamic |= made.kernel->allocates;
+      for (int input : node.op->value_inputs) {
+        if (!node.has_input(static_cast<size_t>(input))) continue;
+        Placement placement = slot(slot_of(node.inputs[static_cast<size_t>(input)])).placement;
+        made.dynamic |= placement != Placement::constant && placement != Placement::known;
+      }
+      if (!made.dynamic) note_comparisons(node, made);
+      if (!made.dynamic && options_.device_kernel) take_device_kernel(node, made);
+      p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
+      made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
+      p_.state_bytes_ += made.kernel->state_bytes;
+    }
+    if (made.dynamic) {
+      for (int32_t output : p_.operands(made).subspan(made.num_inputs))
+        if (output >= 0) slot(output).placement = Placement::held;
+    }
+    if (made.is_yield) {
+      for (ValueId input : node.inputs)
+        if (input != kNoValue) mark_output(slot_of(input));
+    }
+    p_.instructions_.push_back(std::move(made));
+  }
+
+  void take_device_kernel(const Node& node, Instruction& made) {
+    DeviceKernel found = options_.device_kernel(graph_, node);
+    if (!found.kernel) return;
+    made.kernel = found.kernel;
+    made.run = found.kernel->run;
+    made.packed = std::move(found.state);
+    made.on_device = true;
+  }
+
+  // Inference takes extents to be equal that need not be, and extents that it could not tell come from a declaration. Where the feeds'
+  // shapes determine what inference says, binding compares; otherwise the node is bound in the run, where its outputs are compared.
+  void note_comparisons(const Node& node, Instruction& made) {
+    const Inferred inferred = infer_alone(graph_, node);
+    for (const Assumption& assumed : inferred.assumptions)
+      if (is_determined(assumed.a) && is_determined(assumed.b)) compare(node, assumed.a, assumed.b, assumed.what);
+    for (size_t i = 0; i < node.outputs.size() && !made.dynamic; ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      const SymbolicShape& declared = *graph_.type(node.outputs[i]).shape;
+      const Type& told = inferred.outputs[i];
+      made.dynamic = !told.shape || told.shape->size() != declared.size() || !extents_are_static(told);
+      for (size_t axis = 0; axis < declared.size() && !made.dynamic; ++axis)
+        if ((*told.shape)[axis] != declared[axis])
+          compare(node, (*told.shape)[axis], declared[axis],
+                  fmt::format("axis {} of \"{}\", inferred and declared", axis, graph_.value(node.outputs[i]).name));
+    }
+  }
+
+  void compare(const Node& node, const Dim& a, const Dim& b, std::string what) {
+    p_.comparisons_.push_back({&node, extent_of(0, 0, a), extent_of(0, 0, b), std::move(what)});
+  }
+
+  void share_bytes() {
+    Sharing sharing = choose_sharing(p_, options_);
+    p_.slots_ = std::move(sharing.slots);
+    viewed_ = std::move(sharing.viewed);
+    std::vector<Instruction> kept;
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
+    p_.instructions_ = std::move(kept);
+    note_parts(sharing.places);
+    note_rewritten(sharing.places);
+  }
+
+  // Held values are kept by reference, in a sequence for example: not those over which, or over a part of whose root, others are written.
+  void note_rewritten(const Places& places) {
+    std::vector<int32_t> made(p_.slots_.size(), -1), last_write(p_.slots_.size(), -1);
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      for (int32_t output : p_.operands(p_.instructions_[i]).subspan(p_.instructions_[i].num_inputs))
+        if (output >= 0) made[static_cast<size_t>(output)] = last_write[static_cast<size_t>(slot(output).root)] = static_cast<int32_t>(i);
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      if (p_.slots_[s].placement != Placement::held) continue;
+      auto maker = static_cast<int32_t>(s);  // of a view: what it is a view of
+      while (made[static_cast<size_t>(maker)] < 0 && places.base[static_cast<size_t>(maker)] >= 0)
+        maker = places.base[static_cast<size_t>(maker)];
+      p_.slots_[s].rewritten = made[static_cast<size_t>(maker)] < last_write[static_cast<size_t>(p_.slots_[s].root)];
+    }
+  }
+
+  // Values whose bytes do not begin where their root's do, each behind what it lies in.
+  void note_parts(const Places& places) {
+    enum class State : uint8_t { unknown, at_root, behind };
+    std::vector<State> states(p_.slots_.size(), State::unknown);
+    std::vector<int32_t> chain;
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      // From the slot to the first one that is known, or has bytes of its own; then back.
+      chain.clear();
+      for (auto at = static_cast<int32_t>(s); at >= 0 && states[static_cast<size_t>(at)] == State::unknown;
+           at = places.base[static_cast<size_t>(at)])
+        chain.push_back(at);
+      for (; !chain.empty(); chain.pop_back()) {
+        const int32_t at = chain.back(), base = places.base[static_cast<size_t>(at)];
+        const auto [first, count] = places.preceding[static_cast<size_t>(at)];
+        const bool behind = count > 0 || (base >= 0 && states[static_cast<size_t>(base)] == State::behind);
+        states[static_cast<size_t>(at)] = behind ? State::behind : State::at_root;
+        if (!behind && !is_smaller(at)) continue;
+        p_.parts_.push_back({at, base, first, count});
+        slot(slot(at).root).in_pieces = true;
+      }
+    }
+  }
+
+  // Than its root: the first piece begins with it, but is not all of it.
+  bool is_smaller(int32_t index) const {
+    const int32_t root = p_.slots_[static_cast<size_t>(index)].root;
+    const Type& own = p_.type(index);
+    return root != index && own.shape && p_.type(root).shape && !same_size(p_.type(index), p_.type(root));
+  }
+
+  void make_buffers() {
+    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
+      Instruction& instruction = p_.instructions_[i];
+      auto step = static_cast<int32_t>(i);
+      for (int32_t operand : p_.operands(instruction)) {
+        if (operand < 0) continue;
+        Slot& root = slot(slot(operand).root);
+        if (root.placement != Placement::arena) continue;
+        if (root.buffer < 0) {
+          root.buffer = static_cast<int32_t>(p_.buffers_.size());
+          p_.buffers_.push_back({slot(operand).root, -1, step, step});
+        }
+        slot(operand).buffer = root.buffer;  // a view's, too
+        p_.buffers_[static_cast<size_t>(root.buffer)].last = step;
+      }
+      if (!instruction.dynamic) {
+        instruction.scratch_buffer = static_cast<int32_t>(p_.buffers_.size());
+        p_.buffers_.push_back({-1, step, step, step});
+      }
+    }
+  }
+
+  void make_releases() {
+    std::vector<int32_t> last(p_.slots_.size(), -1);
+    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+      for (int32_t operand : p_.operands(p_.instructions_[i]))
+        if (operand >= 0) last[static_cast<size_t>(slot(operand).root)] = static_cast<int32_t>(i);
+    std::vector<std::vector<int32_t>> at(p_.instructions_.size());
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      const Slot& candidate = p_.slots_[s];
+      if (candidate.placement != Placement::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0)
+        continue;
+      at[static_cast<size_t>(last[s])].push_back(static_cast<int32_t>(s));
+    }
+    for (size_t i = 0; i < at.size(); ++i) {
+      p_.instructions_[i].first_release = static_cast<uint32_t>(p_.releases_.size());
+      p_.instructions_[i].num_releases = static_cast<uint32_t>(at[i].size());
+      p_.releases_.insert(p_.releases_.end(), at[i].begin(), at[i].end());
+    }
+  }
+
+  void find_preallocated() {
+    for (const Instruction& instruction : p_.instructions_) {
+      if (instruction.dynamic) continue;
+      for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
+        if (output >= 0 && slot(output).placement == Placement::held && slot(output).root == output) p_.preallocated_.push_back(output);
+    }
+  }
+
+  void make_patches() {
+    std::vector<std::vector<uint32_t>> positions(p_.slots_.size());
+    for (const Instruction& instruction : p_.instructions_) {
+      auto operands = p_.operands(instruction);
+      for (size_t k = 0; k < operands.size(); ++k) {
+        if (operands[k] < 0) continue;
+        int32_t root = slot(operands[k]).root;
+        Placement placement = slot(root).placement;
+        if (placement == Placement::feed || placement == Placement::held)
+          positions[static_cast<size_t>(root)].push_back(instruction.first_operand + static_cast<uint32_t>(k));
+      }
+    }
+    for (const auto& list : positions) {
+      p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
+      p_.patch_positions_.insert(p_.patch_positions_.end(), list.begin(), list.end());
+    }
+    p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
+  }
+
+  static Program::SymbolicExtent extent_of(size_t slot, size_t position, const Dim& dim) {
+    return {static_cast<int32_t>(slot), static_cast<int32_t>(position), dim.is_const() ? -1 : dim.expr()->index, dim};
+  }
+
+  void collect_expressions() {
+    std::set<int32_t> needed;
+    auto need = [&](auto& self, const Dim& dim) -> void {
+      if (dim.is_const() || !needed.insert(dim.expr()->index).second) return;
+      self(self, dim.expr()->a);
+      self(self, dim.expr()->b);
+      for (const Expr::Term& term : dim.expr()->terms)
+        for (const Expr* factor : term.factors) self(self, Dim(factor));
+    };
+    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+      const Slot& candidate = p_.slots_[s];
+      const Value& value = graph_.value(candidate.value);
+      if (candidate.static_shape && !candidate.constant_shape) {
+        for (size_t axis = 0; axis < value.type.shape->size(); ++axis) {
+          need(need, (*value.type.shape)[axis]);
+          p_.symbolic_extents_.push_back(extent_of(s, axis, (*value.type.shape)[axis]));
+        }
+      }
+      if (candidate.placement != Placement::known) continue;
+      for (size_t i = 0; i < value.known->size(); ++i) {
+        need(need, (*value.known)[i]);
+        p_.known_elements_.push_back(extent_of(s, i, (*value.known)[i]));
+      }
+    }
+    for (const Program::Comparison& comparison : p_.comparisons_) need(need, comparison.a.dim), need(need, comparison.b.dim);
+    for (const Instruction& instruction : p_.instructions_)
+      for (const auto& body : instruction.bodies)
+        for (int32_t symbol : body->symbols_)
+          if (available_.contains(symbol)) needed.insert(symbol);
+    const SymbolTable& table = graph_.symbols();
+    for (int32_t index : needed) {
+      p_.expressions_.push_back(index);
+      if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.symbols_.push_back(index);
+    }
+    // Symbols of the feeds that nothing else reads: the feeds are checked against them.
+    for (int32_t input : p_.input_slots_) {
+      const Type& type = p_.type(input);
+      if (!type.is_tensor() || !type.shape) continue;
+      for (const Dim& dim : *type.shape)
+        p_.num_expressions_ = std::max(p_.num_expressions_, dim.is_const() ? 0 : static_cast<size_t>(dim.expr()->index) + 1);
+    }
+    if (!p_.expressions_.empty()) p_.num_expressions_ = std::max(p_.num_expressions_, static_cast<size_t>(p_.expressions_.back()) + 1);
+    p_.extent_code_.compile(table, p_.expressions_);
+  }
+
+  Program& p_;
+  const Graph& graph_;
+  const ProgramOptions& options_;
+  std::vector<int32_t> slot_of_value_;
+  std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
+  std::set<int32_t> available_;  // symbols whose values a run knows when it starts
+  std::unordered_map<int32_t, bool> determined_;
+};
+
+Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
+    : graph_(std::move(graph)), bindings_(std::make_unique<BindingCache>()), frames_(std::make_unique<FramePool>()) {
+  Lowering(*this, options, outer_symbols).run();
+}
+
+Program::~Program() = default;
+
+void Program::name_records(Recorder& recorder) {
+  for (Instruction& instruction : instructions_) {
+    instruction.record_name = recorder.add_name(fmt::format("{} {}", instruction.node->op_type, instruction.node->name));
+    for (auto& body : instruction.bodies) body->name_records(recorder);
+  }
+}
+
+std::span<const uint32_t> Program::patches(int32_t slot) const {
+  auto s = static_cast<size_t>(slot);
+  return std::span(patch_positions_).subspan(patch_begin_[s], patch_begin_[s + 1] - patch_begin_[s]);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,143 @@
+#include "exec/program/profile_plan.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "exec/program/binding.h"
+#include "graph/op_def.h"
+
+namespace treadle::exec {
+namespace {
+
+// Held while somebody reads it: the cache changes no binding that is in use.
+class LatestBinding {
+ public:
+  explicit LatestBinding(const Program& program) : program_(program), binding_(program.bindings().latest()) {}
+  ~LatestBinding() { program_.bindings().let_go(std::move(binding_)); }
+  LatestBinding(const LatestBinding&) = delete;
+  LatestBinding& operator=(const LatestBinding&) = delete;
+  const Binding* get() const { return binding_.get(); }
+
+ private:
+  const Program& program_;
+  std::shared_ptr<const Binding> binding_;
+};
+
+ProfiledOperand operand_of(const Program& program, const Binding* binding, int32_t index) {
+  ProfiledOperand operand;
+  if (index < 0) return operand;
+  const Slot& slot = program.slots()[static_cast<size_t>(index)];
+  operand.name = program.name(index);
+  operand.dtype = slot.dtype;
+  if (slot.root != index && slot.root >= 0) operand.shares = program.name(slot.root);
+  operand.constant = slot.placement == Placement::constant;
+  if (slot.static_shape && binding)
+    operand.shape = binding->shape(index);
+  else if (program.type(index).is_static())
+    operand.shape = program.type(index).static_shape();
+  return operand;
+}
+
+void set_cost(const Instruction& instruction, ProfiledNode& node) {
+  const OpDef* op = instruction.node->op;
+  if (!op || !op->cost || !instruction.bodies.empty()) return;
+  static const Shape kAbsent;
+  std::vector<const Shape*> shapes;
+  std::vector<DType> dtypes;
+  for (const auto* operands : {&node.inputs, &node.outputs})
+    for (const ProfiledOperand& operand : *operands) {
+      if (!operand.name.empty() && !operand.shape) return;
+      shapes.push_back(operand.shape ? &*operand.shape : &kAbsent);
+      dtypes.push_back(operand.dtype);
+    }
+  ShapeContext context(*instruction.node);
+  context.shapes_ = shapes;
+  context.dtypes_ = dtypes;
+  const Cost cost = op->cost(context);
+  node.flops = cost.flops;
+  node.bytes = cost.bytes;
+}
+
+// Nodes that the outputs of these names depend on.
+std::unordered_set<const Node*> ancestors(const Graph& graph, std::span<const std::string> names) {
+  std::unordered_set<const Node*> found;
+  std::vector<ValueId> open;
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    if (std::find(names.begin(), names.end(), graph.output_names[i]) != names.end()) open.push_back(graph.outputs[i]);
+  while (!open.empty()) {
+    const ValueId value = open.back();
+    open.pop_back();
+    if (value == kNoValue || graph.value(value).producer == kNoNode) continue;
+    const Node& node = graph.node(graph.value(value).producer);
+    if (found.insert(&node).second) open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return found;
+}
+
+}  // namespace
+
+void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
+                        std::unordered_map<uint32_t, int32_t>& index_of) {
+  const LatestBinding binding(program);
+  for (const Instruction& instruction : program.instructions()) {
+    ProfiledNode node;
+    node.name = instruction.node->name;
+    node.op_type = instruction.node->op_type;
+    if (instruction.kernel) node.kernel = instruction.kernel->name;
+    node.parent = parent;
+    node.sources = instruction.node->sources;
+    node.moves = instruction.node->op && instruction.node->op->moves != Moves::no;
+    if (instruction.packed) {
+      node.packed_bytes = instruction.packed->size_bytes();
+      node.forms = instruction.packed->forms();
+    }
+    const auto operands = program.operands(instruction);
+    for (size_t k = 0; k < operands.size(); ++k)
+      (k < instruction.num_inputs ? node.inputs : node.outputs).push_back(operand_of(program, binding.get(), operands[k]));
+    set_cost(instruction, node);
+    const auto index = static_cast<int32_t>(nodes.size());
+    index_of.emplace(instruction.record_name, index);
+    nodes.push_back(std::move(node));
+    for (const auto& body : instruction.bodies) add_profiled_nodes(*body, index, nodes, index_of);
+  }
+}
+
+void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes) {
+  const auto instructions = program.instructions();
+  auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
+  std::unordered_set<const Node*> of_forward;
+  if (yield != instructions.end())
+    for (auto it = instructions.begin(); it != yield; ++it) of_forward.insert(it->node);
+  else
+    of_forward = ancestors(program.graph(), forward);
+  size_t i = 0;
+  for (ProfiledNode& node : nodes) {
+    if (node.parent >= 0) {
+      node.phase = nodes[static_cast<size_t>(node.parent)].phase;
+      continue;
+    }
+    if (i == instructions.size()) return;  // the next program's
+    node.phase = of_forward.contains(instructions[i].node) ? "forward" : i >= program.commit_from() ? "optimizer" : "backward";
+    ++i;
+  }
+}
+
+std::vector<ProfiledBuffer> profiled_buffers(const Program& program) {
+  std::vector<ProfiledBuffer> buffers;
+  const auto plan = program.bindings().latest_plan();
+  if (!plan) return buffers;
+  for (size_t b = 0; b < plan->sizes.size(); ++b) {
+    const Program::BufferInfo& info = program.buffers()[b];
+    if (plan->sizes[b] == 0) continue;
+    const bool scratch = info.slot < 0;
+    buffers.push_back({.name = scratch ? program.instructions()[static_cast<size_t>(info.instruction)].node->name : program.name(info.slot),
+                       .memory_class = scratch ? MemoryClass::scratch : MemoryClass::activations,
+                       .size_bytes = plan->sizes[b],
+                       .offset_bytes = plan->offsets[b],
+                       .first = info.first,
+                       .last = info.last});
+  }
+  return buffers;
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,28 @@
+// What a profile knows of a program without having run it: nodes, kernels, shapes, costs, and the planned buffers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/program/program.h"
+#include "treadle/profile.h"
+
+namespace treadle::exec {
+
+/// Appends the program's instructions, those of bodies behind the node that they belong to. Shapes are those of the binding used last.
+/// @param index_of  gets the nodes' numbers, by the names of their records
+void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
+                        std::unordered_map<uint32_t, int32_t>& index_of);
+
+/// Says of a training program's nodes whether they are of the forward part, the backward part or the optimizer: before the Yield, if there
+/// is one, or else what the outputs named `forward` depend on; updates of state; the rest. Nodes of bodies follow their node.
+/// @param nodes  begins with those of the program
+void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes);
+
+/// Of the plan used last; empty before the first run.
+std::vector<ProfiledBuffer> profiled_buffers(const Program& program);
+
+}  // namespace treadle::exec

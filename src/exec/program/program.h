@@ -1,0 +1,217 @@
+// A graph lowered to a flat array of instructions: made once, shared by every run. What depends on sizes is in a Binding.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/program/extents.h"
+#include "exec/program/program_weights.h"
+#include "graph/graph.h"
+#include "graph/kernel_table.h"
+
+namespace treadle {
+class Recorder;
+struct AllocationContext;
+}  // namespace treadle
+
+namespace treadle::exec {
+
+class Program;
+class Binding;
+class Frame;
+struct BindingCache;
+class FramePool;
+struct ParallelPlan;
+
+/// Where a value's bytes live while a run is in flight.
+enum class Placement : uint8_t {
+  constant,  ///< in the graph's constant
+  feed,      ///< in the caller's tensor
+  known,     ///< small integers that the feeds' shapes determine: computed when binding, no instruction runs
+  arena,     ///< at a planned offset
+  held,      ///< reference-counted, in the frame: outputs, yielded values, data-dependent shapes, strings, sequences
+};
+
+/// One value of the graph, as the executor sees it.
+struct Slot {
+  ValueId value = kNoValue;
+  DType dtype = DType::undefined;
+  Placement placement = Placement::arena;
+  bool static_shape = false;    ///< a plain tensor whose extents the feeds' shapes determine
+  bool constant_shape = false;  ///< all extents are integers
+  bool in_pieces = false;       ///< a root: some values are parts of it, so that it is written before the node that makes it runs
+  bool is_output = false;       ///< outlives the run: a fetched or yielded value
+  bool rewritten = false;       ///< held, and bytes of its root are written after it is made: whoever keeps the value keeps a copy
+  /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::parts): the slot whose bytes it shares, or
+  /// some of them; itself otherwise.
+  int32_t root = -1;
+  int32_t buffer = -1;  ///< arena: index of the planned buffer
+  int64_t row_step =
+      0;  ///< elements from row to row (runs along the last axis) of a part of another value's rows; 0: rows follow each other
+};
+
+struct Instruction {
+  void (*run)(const void* state, RunContext&) = nullptr;
+  const Node* node = nullptr;
+  const KernelDef* kernel = nullptr;
+  uint32_t first_operand = 0;  ///< into Program::operands: inputs (captures included), then outputs
+  uint16_t num_inputs = 0, num_outputs = 0;
+  uint32_t state_offset = 0;    ///< of the bound state in the binding
+  int32_t scratch_buffer = -1;  ///< index of the planned buffer
+  bool dynamic = false;         ///< bound in the run, over Datums
+  bool is_yield = false;
+  bool on_device = false;                        ///< the kernel is a device's own: it reads and writes that device's memory only
+  uint32_t record_name = 0;                      ///< of its profile records
+  uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
+  std::shared_ptr<PackedState> packed;
+  bool packed_is_shared = false;  ///< with other programs of the process: allocations in it are charged to nobody, its size to each
+  std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
+};
+
+/// What a kernel of this name made for a node, in the blocks of PackedState::parts().
+struct StoredState {
+  std::string kernel;
+  std::vector<PackedPart> parts;
+};
+
+struct ProgramOptions {
+  bool reuse_memory = true;      ///< false: every value has bytes of its own (to debug)
+  ThreadPool* pool = nullptr;    ///< packs weights; null: the caller does
+  bool parallel = false;         ///< independent instructions may run at once: memory is planned for every order that the data allows
+  bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
+  bool shared = false;           ///< runs belong to a job: bindings estimate what nodes cost
+  bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
+  const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
+  bool pieces_in_place = false;  ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
+  bool verify_plans = false;     ///< bindings prove what they planned (exec/verify/verify_plan.h); true where all do
+  bool share_weights = false;    ///< constants and packed weights that other programs of the process have as well are held once
+  /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
+  /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
+  Graph* release_packed = nullptr;
+  /// With release_packed: constants stay that a file of the compiled program would need, as some reader's state cannot be restored.
+  bool keep_for_file = false;
+  /// Kernels of devices: asked for each node whose operands' extents the feeds' shapes determine. Empty: all are the host's.
+  std::function<DeviceKernel(const Graph&, const Node&)> device_kernel;
+  /// Blocks from a compiled model's file, by node, bodies included: its state is restored from them instead of created.
+  /// @throws Error(invalid_model) out of the program's constructor if a node's do not fit it.
+  const std::unordered_map<const Node*, StoredState>* restored = nullptr;
+};
+
+class Program {
+ public:
+  /// @param graph  inferred and upgraded; must not change any more.
+  /// @throws Error(not_implemented) naming every node without a kernel.
+  /// @param outer_symbols  of a body: indices of the symbols whose values the run around it knows.
+  explicit Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options = {}, std::span<const int32_t> outer_symbols = {});
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const Graph& graph() const { return *graph_; }
+  std::span<const Instruction> instructions() const { return instructions_; }
+  std::span<const int32_t> operands() const { return operands_; }  // slot, or -1 for an absent operand
+  std::span<const int32_t> operands(const Instruction& instruction) const {
+    return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
+  }
+  std::span<const Slot> slots() const { return slots_; }
+  const Type& type(int32_t slot) const { return graph_->type(slots_[static_cast<size_t>(slot)].value); }
+  /// A constant as a run reads it (of a root slot: views have its elements).
+  const Datum& constant(int32_t slot) const { return weights_.constant(slot); }
+  const std::string& name(int32_t slot) const { return graph_->value(slots_[static_cast<size_t>(slot)].value).name; }
+  std::span<const int32_t> input_slots() const { return input_slots_; }
+  std::span<const int32_t> output_slots() const { return output_slots_; }
+  std::span<const int32_t> releases() const { return releases_; }
+  /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these.
+  std::span<const uint32_t> patches(int32_t slot) const;
+  /// Held slots that statically bound instructions write: a run gives them memory before it starts.
+  std::span<const int32_t> preallocated() const { return preallocated_; }
+  FramePool& frames() const { return *frames_; }
+  /// Null unless instructions may run at once. Programs with a Yield, and very large ones, run in order.
+  const ParallelPlan* parallel() const { return parallel_.get(); }
+  /// From this instruction on there are only updates of state: a run that has begun them ends them.
+  size_t commit_from() const { return commit_from_; }
+  bool always_parallel() const { return always_parallel_; }
+  bool verifies_plans() const { return verifies_plans_; }
+  bool shared() const { return shared_; }
+  /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
+  std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
+  /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
+  void name_records(Recorder& recorder);
+  /// A body of If, Loop or Scan: its outputs stay with the run around it.
+  bool is_body() const { return is_body_; }
+  const ProgramWeights& weights() const { return weights_; }
+  size_t num_buffers() const { return buffers_.size(); }
+  size_t state_bytes() const { return state_bytes_; }
+
+  struct BufferInfo {
+    int32_t slot;         // the slot whose size it has; -1: scratch of an instruction
+    int32_t instruction;  // scratch: whose
+    int32_t first, last;  // instructions, both inclusive
+  };
+  std::span<const BufferInfo> buffers() const { return buffers_; }
+  /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
+  /// it has a row_step.
+  struct Part {
+    int32_t slot, base;
+    uint32_t first_preceding, num_preceding;  // into operands()
+  };
+  /// Bases come before what lies in them.
+  std::span<const Part> parts() const { return parts_; }
+  /// What binding evaluates, and where the results go.
+  const ExtentCode& extent_code() const { return extent_code_; }
+  size_t num_expressions() const { return num_expressions_; }
+  struct SymbolicExtent {
+    int32_t slot;
+    int32_t position;    // axis, or element of a known value
+    int32_t expression;  // whose value it is; -1: the constant `dim`. Binding touches nothing of the symbol table
+    Dim dim;
+    int64_t value(std::span<const int64_t> values) const { return expression < 0 ? dim.value() : values[static_cast<size_t>(expression)]; }
+  };
+  std::span<const SymbolicExtent> symbolic_extents() const { return symbolic_extents_; }
+  std::span<const SymbolicExtent> known_elements() const { return known_elements_; }
+  /// Two extents that inference or a declaration takes to be equal, of which the feeds' shapes decide: binding compares them.
+  struct Comparison {
+    const Node* node;
+    SymbolicExtent a, b;
+    std::string what;
+  };
+  std::span<const Comparison> comparisons() const { return comparisons_; }
+  /// Symbols among them: what a binding depends on.
+  std::span<const int32_t> symbols() const { return symbols_; }
+  BindingCache& bindings() const { return *bindings_; }
+
+ private:
+  friend class Lowering;
+  /// @param viewed  per slot: the slot that it is a view of, where no instruction makes it; -1.
+  void plan_parallel(std::span<const int32_t> viewed);
+  std::shared_ptr<const Graph> graph_;
+  std::vector<Instruction> instructions_;
+  std::vector<int32_t> operands_;
+  std::vector<Slot> slots_;
+  ProgramWeights weights_;
+  std::vector<int32_t> input_slots_, output_slots_, releases_;
+  std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
+  std::vector<BufferInfo> buffers_;
+  std::vector<Part> parts_;
+  ExtentCode extent_code_;
+  size_t num_expressions_ = 0;  // in the symbol table, when the program was made
+  std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
+  std::vector<Comparison> comparisons_;
+  std::vector<int32_t> expressions_, symbols_, preallocated_;
+  size_t state_bytes_ = 0;
+  std::unique_ptr<BindingCache> bindings_;
+  std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
+  std::unique_ptr<ParallelPlan> parallel_;
+  std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
+  size_t commit_from_ = 0;
+  bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,216 @@
+#include "exec/program/program_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "core/allocation.h"
+#include "core/file.h"
+#include "core/shared_storage.h"
+#include "core/thread_pool.h"
+#include "exec/program/program.h"
+#include "exec/program/shared_packed.h"
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kLittleToPack = 65'536;  // bytes that the caller packs before another thread is awake
+
+bool packs(const Instruction& instruction, size_t operand) {
+  return instruction.kernel && operand < 32 && (instruction.kernel->packs >> operand & 1U) != 0;
+}
+
+// From the file of a compiled model, if it has the node's state.
+bool restore(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
+  if (!options.restored) return false;
+  auto stored = options.restored->find(instruction.node);
+  if (stored == options.restored->end()) return false;
+  const KernelDef& kernel = *instruction.kernel;
+  const CreateContext context(graph, *instruction.node);
+  if (kernel.restore && kernel.name == stored->second.kernel) instruction.packed = kernel.restore(context, stored->second.parts);
+  if (!instruction.packed)
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("what the compiled model has for the kernel \"{}\" does not fit it", stored->second.kernel));
+  foreign_bytes = instruction.packed->size_bytes();
+  return true;
+}
+
+// What is bound in the run packs in the run, where its allocations are the run's: such nodes keep a state of their own.
+void create(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
+  if (options.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph, *instruction.node, *instruction.kernel);
+  instruction.packed_is_shared = instruction.packed != nullptr;
+  if (instruction.packed_is_shared) return;
+  const size_t before = AllocationScope::allocated_bytes();
+  instruction.packed = instruction.kernel->create(CreateContext(graph, *instruction.node));
+  const size_t made = AllocationScope::allocated_bytes() - before;
+  if (instruction.packed) foreign_bytes = instruction.packed->size_bytes() - std::min(made, instruction.packed->size_bytes());
+}
+
+int32_t root_of(const Program& program, int32_t slot) { return program.slots()[static_cast<size_t>(slot)].root; }
+
+// Per slot: operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
+std::vector<std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
+  constexpr int64_t kNever = int64_t{1} << 32;
+  std::vector<std::atomic<int64_t>> readers(program.slots().size());
+  for (const Instruction& instruction : program.instructions()) {
+    const auto operands = program.operands(instruction);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] < 0) continue;
+      bool is_packed = packs(instruction, k) && instruction.kernel->create;
+      if (options.keep_for_file) is_packed = is_packed && instruction.kernel->restore;
+      // What is bound in the run asks for the shape of the value, which the constant has.
+      readers[static_cast<size_t>(root_of(program, operands[k]))] += is_packed && !instruction.dynamic ? 1 : kNever;
+    }
+  }
+  for (int32_t output : program.output_slots()) readers[static_cast<size_t>(root_of(program, output))] += kNever;
+  return readers;
+}
+
+Tensor share(const Tensor& tensor) {
+  if (tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous()) return tensor.clone();
+  return Tensor(tensor.dtype(), tensor.shape(), shared_copy({tensor.raw(), tensor.size_bytes()}));
+}
+
+// What only this session has yet is the process's from now on; a copy of a large table would be in memory beside it.
+Tensor share_own(const Tensor& tensor) {
+  const std::shared_ptr<Storage>& storage = tensor.storage();
+  const bool is_whole = storage->data() == tensor.raw() && storage->size_bytes() == tensor.size_bytes();
+  if (!is_whole || tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous()) return share(tensor);
+  hand_over(storage);
+  return Tensor(tensor.dtype(), tensor.shape(), share_storage(storage));
+}
+
+}  // namespace
+
+void note_missing(Error& error, const Graph& graph, const Node& node, std::string& missing) {
+  error.add_context(describe(node), describe_operands(graph, node));
+  if (error.code() != ErrorCode::not_implemented) throw error;
+  missing += (missing.empty() ? "" : "\n") + std::string(error.what());
+}
+
+void ProgramWeights::place(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options) {
+  pack(program, instructions, options);
+  place_constants(program, options);
+}
+
+void ProgramWeights::add_body(const ProgramWeights& body) {
+  foreign_constant_bytes_ += body.foreign_constant_bytes_;
+  foreign_packed_bytes_ += body.foreign_packed_bytes_;
+}
+
+// Side by side, the largest first, and the pages of the file that weights came from are given back one by one, so that a model is in
+// memory once, not twice.
+void ProgramWeights::pack(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options) {
+  struct Task {
+    Instruction* instruction;
+    size_t size_bytes = 0;
+    size_t foreign_bytes = 0;  // of the packed copy, not from Storage
+    std::optional<Error> error;
+  };
+  const Graph& graph = program.graph();
+  std::vector<Task> tasks;
+  size_t total_bytes = 0;
+  for (Instruction& instruction : instructions) {
+    if (!instruction.kernel || !instruction.kernel->create) continue;
+    Task task{&instruction};
+    for (ValueId input : instruction.node->inputs)
+      if (const Tensor* constant = graph.stored_tensor(input)) task.size_bytes += constant->size_bytes();
+    total_bytes += task.size_bytes;
+    tasks.push_back(std::move(task));
+  }
+  std::vector<std::atomic<int64_t>> readers;
+  if (options.release_packed) readers = count_readers(program, options);
+  auto run = [&](Task& task) {
+    AllocationScope scope(options.memory, MemoryClass::packed);  // the thread is one of the pool's
+    const Node& node = *task.instruction->node;
+    const bool restored = restore(graph, options, *task.instruction, task.foreign_bytes);
+    if (!restored) create(graph, options, *task.instruction, task.foreign_bytes);
+    const auto operands = program.operands(*task.instruction);
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const Tensor* constant = packs(*task.instruction, k) ? graph.stored_tensor(node.inputs[k]) : nullptr;
+      if (!constant) continue;
+      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // else they are the packed form's own
+      if (!readers.empty() && --readers[static_cast<size_t>(root_of(program, operands[k]))] == 0)
+        options.release_packed->value(node.inputs[k]).constant = Datum();
+    }
+  };
+  std::vector<size_t> order(tasks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tasks[a].size_bytes > tasks[b].size_bytes; });
+  ThreadPool* pool = total_bytes < kLittleToPack ? nullptr : options.pool;
+  parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Task& task = tasks[order[static_cast<size_t>(i)]];
+      try {
+        run(task);
+      } catch (const Error& error) {
+        task.error = error;
+      }
+    }
+  });
+  for (const Task& task : tasks) {
+    foreign_packed_bytes_ += task.foreign_bytes;
+    if (task.instruction->packed_is_shared) shared_packed_.push_back(task.instruction->packed.get());
+  }
+  std::sort(shared_packed_.begin(), shared_packed_.end());  // two nodes may have the same weights
+  shared_packed_.erase(std::unique(shared_packed_.begin(), shared_packed_.end()), shared_packed_.end());
+  if (options.memory) shared_charge_.account = options.memory->account;
+  charge_shared();
+  std::string missing;
+  for (Task& task : tasks)
+    if (task.error) note_missing(*task.error, graph, *task.instruction->node, missing);
+  if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+}
+
+// Constants as a run reads them: those at odd addresses are moved, unless all of their readers have packed copies.
+void ProgramWeights::place_constants(const Program& program, const ProgramOptions& options) {
+  const Graph& graph = program.graph();
+  const auto slots = program.slots();
+  std::vector<bool> is_read(slots.size());
+  for (const Instruction& instruction : program.instructions()) {
+    const auto operands = program.operands(instruction);
+    for (size_t k = 0; k < operands.size(); ++k)
+      if (operands[k] >= 0 && !packs(instruction, k)) is_read[static_cast<size_t>(root_of(program, operands[k]))] = true;
+  }
+  constants_.resize(slots.size());
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const Slot& constant = slots[s];
+    if (constant.placement != Placement::constant || constant.root != static_cast<int32_t>(s)) continue;
+    const Tensor* tensor = graph.stored_tensor(constant.value);
+    if (!tensor || is_aligned(*tensor) || !is_read[s]) {
+      constants_[s] = graph.value(constant.value).constant;
+      // What the passes made for this session alone: the model's own memory is shared as the model was read.
+      if (tensor && is_read[s] && options.share_weights && options.release_packed && options.memory &&
+          account_of(tensor->storage()) == options.memory->account.get()) {
+        constants_[s] = share_own(*tensor);
+        options.release_packed->value(constant.value).constant = constants_[s];
+        tensor = &constants_[s].tensor();
+      }
+      // One element in all places stands in for what only a compiled model's packed form has.
+      const bool in_memory = tensor && (is_read[s] || (tensor->is_contiguous() && !drop_mapped_pages(tensor->raw(), tensor->size_bytes())));
+      if (in_memory && !account_of(tensor->storage())) foreign_constant_bytes_ += tensor->size_bytes();
+      continue;
+    }
+    constants_[s] = options.share_weights ? share(*tensor) : tensor->clone();
+    if (!account_of(constants_[s].tensor().storage())) foreign_constant_bytes_ += tensor->size_bytes();  // the process's copy
+    const bool given_back = drop_mapped_pages(tensor->raw(), tensor->size_bytes());
+    if (!given_back && !account_of(tensor->storage())) foreign_constant_bytes_ += tensor->size_bytes();
+  }
+}
+
+void ProgramWeights::charge_shared() const {
+  auto& [account, charged_bytes] = shared_charge_;
+  if (!account || shared_packed_.empty()) return;
+  size_t bytes = 0;
+  for (const PackedState* state : shared_packed_) bytes += state->size_bytes();
+  for (size_t charged = charged_bytes; charged < bytes;) {
+    const size_t grown = bytes - charged;
+    account->charge(MemoryClass::packed, grown);
+    if (charged_bytes.compare_exchange_strong(charged, bytes)) return;
+    account->discharge(MemoryClass::packed, grown);  // another run was faster
+  }
+}
+
+}  // namespace treadle::exec

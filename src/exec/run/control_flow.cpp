@@ -1,0 +1,179 @@
+// Execution of If, Loop and Scan: bodies are programs of their own, run with the values that the node's operands give them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "exec/run/run_instruction.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+bool truth(const Datum& datum, std::string_view what) {
+  const Tensor& tensor = datum.tensor();
+  if (tensor.dtype() != DType::boolean || tensor.num_elements() != 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} must be one bool, it is {}", what, describe(tensor)));
+  return *tensor.data<bool>();
+}
+
+/// Collects slices of equal shape and dtype along a new or given axis.
+class Stack {
+ public:
+  Stack(DType dtype, int64_t axis, bool reverse) : dtype_(dtype), axis_(axis), reverse_(reverse) {}
+
+  void push(const Tensor& slice) {
+    if (!slices_.empty() && (slice.shape() != slices_[0].shape() || slice.dtype() != slices_[0].dtype()))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("a scan output is {} in one iteration and {} in another", describe(slices_[0]), describe(slice)));
+    slices_.push_back(slice.contiguous());
+  }
+
+  /// @param empty_shape  of a slice, for no iteration at all.
+  Tensor result(const Shape& empty_shape) const {
+    Shape slice = slices_.empty() ? empty_shape : slices_[0].shape();
+    DType dtype = slices_.empty() ? dtype_ : slices_[0].dtype();
+    int axis = normalise_axis(axis_, slice.rank() + 1, "the axis of a scan output");
+    Shape shape = slice;
+    auto count = static_cast<int64_t>(slices_.size());
+    shape.insert(axis, count);
+    Tensor stacked(dtype, shape);
+    int64_t outer = slice.product(0, axis), inner = slice.product(axis, slice.rank());
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor& from = slices_[static_cast<size_t>(reverse_ ? count - 1 - i : i)];
+      for (int64_t o = 0; o < outer; ++o) copy(from, o * inner, stacked, (o * count + i) * inner, inner);
+    }
+    return stacked;
+  }
+
+  static void copy(const Tensor& from, int64_t from_index, const Tensor& to, int64_t to_index, int64_t count) {
+    if (from.dtype() == DType::string) {
+      std::copy_n(from.data<std::string>() + from_index, count, to.data<std::string>() + to_index);
+      return;
+    }
+    if (is_sub_byte(from.dtype())) throw Error(ErrorCode::not_implemented, "packed sub-byte types cannot be stacked by Loop or Scan");
+    auto element = static_cast<int64_t>(bits_of(from.dtype()) / 8);
+    std::memcpy(to.raw() + to_index * element, from.raw() + from_index * element, static_cast<size_t>(count * element));
+  }
+
+ private:
+  DType dtype_;
+  int64_t axis_;
+  bool reverse_;
+  std::vector<Tensor> slices_;
+};
+
+// The shape of a scan output's slice when no iteration ran: as inference has promised it where the feeds' shapes tell, 0 where they do not.
+Shape slice_shape(const ControlFlowCall& call, size_t output) {
+  const Program& body = *call.instruction().bodies[0];
+  const Type& type = body.type(body.output_slots()[output]);
+  Shape shape;
+  if (type.has_rank())
+    for (const Dim& dim : *type.shape) shape.push_back(std::max<int64_t>(dim.is_const() ? dim.value() : call.value_of(dim), 0));
+  return shape;
+}
+
+DType dtype_of_output(const Program& body, size_t output) { return body.type(body.output_slots()[output]).dtype; }
+
+void run_if(ControlFlowCall& instruction) {
+  const Node& node = *instruction.instruction().node;
+  std::string_view branch = truth(instruction.input(0), "the condition") ? "then_branch" : "else_branch";
+  for (size_t b = 0; b < node.bodies.size(); ++b) {
+    if (node.bodies[b].attribute != branch) continue;
+    std::vector<Datum> results = instruction.run_body(b, {});
+    for (size_t i = 0; i < node.outputs.size(); ++i) instruction.set_output(static_cast<int>(i), results[i]);
+  }
+}
+
+void run_loop(ControlFlowCall& instruction) {
+  const Node& node = *instruction.instruction().node;
+  const Program& body = *instruction.instruction().bodies[0];
+  int64_t trips = INT64_MAX;
+  if (instruction.has_input(0)) trips = *instruction.input(0).tensor().data<int64_t>();
+  bool condition = !instruction.has_input(1) || truth(instruction.input(1), "the condition");
+  size_t num_carried = node.num_formal_inputs > 2 ? static_cast<size_t>(node.num_formal_inputs) - 2 : 0;
+  size_t num_outputs = instruction.num_body_outputs(0);
+  std::vector<Datum> carried;
+  for (size_t i = 0; i < num_carried; ++i) carried.push_back(instruction.input(static_cast<int>(i) + 2));
+  std::vector<Stack> scans;
+  for (size_t i = 1 + num_carried; i < num_outputs; ++i) scans.emplace_back(dtype_of_output(body, i), 0, false);
+  for (int64_t trip = 0; trip < trips && condition; ++trip) {
+    std::vector<Datum> inputs{Tensor::scalar<int64_t>(trip), Tensor::scalar<bool>(condition)};
+    for (Datum& value : carried) inputs.push_back(std::move(value));
+    std::vector<Datum> results = instruction.run_body(0, std::move(inputs));
+    condition = truth(results[0], "the body's condition");
+    for (size_t i = 0; i < num_carried; ++i) carried[i] = results[1 + i];
+    for (size_t i = 0; i < scans.size(); ++i) scans[i].push(results[1 + num_carried + i].tensor());
+  }
+  for (size_t i = 0; i < num_carried; ++i) instruction.set_output(static_cast<int>(i), std::move(carried[i]));
+  for (size_t i = 0; i < scans.size(); ++i)
+    instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
+}
+
+Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
+  Shape shape = sequence.shape();
+  int64_t outer = shape.product(0, axis), length = shape[axis], inner = shape.product(axis + 1, shape.rank());
+  shape.erase(axis);
+  Tensor slice(sequence.dtype(), shape);
+  for (int64_t o = 0; o < outer; ++o) Stack::copy(sequence, (o * length + index) * inner, slice, o * inner, inner);
+  return slice;
+}
+
+int64_t entry_or(const std::vector<int64_t>& values, size_t i, int64_t otherwise) { return i < values.size() ? values[i] : otherwise; }
+
+void run_scan(ControlFlowCall& instruction) {
+  const Node& node = *instruction.instruction().node;
+  const Program& body = *instruction.instruction().bodies[0];
+  auto num_scanned = static_cast<size_t>(node.attributes.get_int("num_scan_inputs"));
+  size_t num_states = static_cast<size_t>(node.num_formal_inputs) - num_scanned, num_outputs = instruction.num_body_outputs(0);
+  const auto& axes = node.attributes.get_ints("scan_input_axes");
+  const auto& directions = node.attributes.get_ints("scan_input_directions");
+  const auto& output_axes = node.attributes.get_ints("scan_output_axes");
+  const auto& output_directions = node.attributes.get_ints("scan_output_directions");
+  std::vector<Datum> states;
+  for (size_t i = 0; i < num_states; ++i) states.push_back(instruction.input(static_cast<int>(i)));
+  int64_t length = -1;
+  std::vector<Tensor> scanned;
+  std::vector<int> scan_axes;
+  for (size_t i = 0; i < num_scanned; ++i) {
+    scanned.push_back(instruction.input(static_cast<int>(num_states + i)).tensor());
+    scan_axes.push_back(normalise_axis(entry_or(axes, i, 0), scanned[i].shape().rank(), "scan_input_axes"));
+    int64_t extent = scanned[i].shape()[scan_axes[i]];
+    if (length >= 0 && extent != length)
+      throw Error(ErrorCode::invalid_argument, fmt::format("scanned inputs of lengths {} and {}", length, extent));
+    length = extent;
+  }
+  std::vector<Stack> stacks;
+  for (size_t i = num_states; i < num_outputs; ++i)
+    stacks.emplace_back(dtype_of_output(body, i), entry_or(output_axes, i - num_states, 0),
+                        entry_or(output_directions, i - num_states, 0) == 1);
+  for (int64_t step = 0; step < length; ++step) {
+    std::vector<Datum> inputs;
+    for (Datum& state : states) inputs.push_back(std::move(state));
+    for (size_t i = 0; i < num_scanned; ++i) {
+      bool reverse = entry_or(directions, i, 0) == 1;
+      inputs.emplace_back(take_slice(scanned[i], scan_axes[i], reverse ? length - 1 - step : step));
+    }
+    std::vector<Datum> results = instruction.run_body(0, std::move(inputs));
+    for (size_t i = 0; i < num_states; ++i) states[i] = results[i];
+    for (size_t i = 0; i < stacks.size(); ++i) stacks[i].push(results[num_states + i].tensor());
+  }
+  for (size_t i = 0; i < num_states; ++i) instruction.set_output(static_cast<int>(i), std::move(states[i]));
+  for (size_t i = 0; i < stacks.size(); ++i)
+    instruction.set_output(static_cast<int>(num_states + i), stacks[i].result(slice_shape(instruction, num_states + i)));
+}
+
+}  // namespace
+
+void run_control_flow(ControlFlowCall& instruction) {
+  switch (instruction.instruction().node->op->control_flow) {
+    case ControlFlow::if_: return run_if(instruction);
+    case ControlFlow::loop: return run_loop(instruction);
+    case ControlFlow::scan: return run_scan(instruction);
+    case ControlFlow::none: break;
+  }
+}
+
+}  // namespace treadle::exec

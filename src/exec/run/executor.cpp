@@ -1,0 +1,45 @@
+#include "exec/run/executor.h"
+
+#include <fmt/format.h>
+
+#include "exec/run/frame.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+class HostExecutor final : public Executor {
+ public:
+  explicit HostExecutor(const Program& program) : program_(program) {}
+
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
+           std::span<const OutputMemory> memory) override {
+    exec::run(program_, feeds, outputs, control, bound, memory);
+  }
+  RunHandle take() override {
+    return RunHandle(program_.frames().take([&] { return std::make_unique<Frame>(program_); }).release(), GiveBack{this});
+  }
+  void give_back(std::unique_ptr<Run> run) noexcept override {
+    program_.frames().give_back(std::unique_ptr<Frame>(static_cast<Frame*>(run.release())));
+  }
+
+ private:
+  const Program& program_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_host_executor(const Program& program) { return std::make_unique<HostExecutor>(program); }
+
+void Run::feed(size_t, const Datum&) { throw Error(ErrorCode::not_implemented, "a run on devices takes its feeds when it begins"); }
+bool Run::has_output(size_t) const { return finished(); }
+Datum Run::output(size_t) const { throw Error(ErrorCode::not_implemented, "a run on devices gives its outputs at its end"); }
+
+const Instruction& expect_yield(const Run& run) {
+  if (const Instruction* yield = run.yield()) return *yield;
+  throw Error(ErrorCode::invalid_argument, run.finished() ? "the run is at its end, not at a Yield" : "the run is not at a Yield");
+}
+
+void throw_stops_at_yield() { throw Error(ErrorCode::invalid_argument, "the graph stops at a Yield; run it as a partial run"); }
+
+}  // namespace treadle::exec

@@ -1,0 +1,82 @@
+// What runs a program: the host, or devices.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/fork_mutex.h"
+#include "exec/run/run.h"
+
+namespace treadle::exec {
+
+class Executor;
+class Program;
+
+/// Gives a run back to the executor that it is of, which must be there still.
+struct GiveBack {
+  Executor* executor = nullptr;
+  void operator()(Run* run) const noexcept;
+};
+using RunHandle = std::unique_ptr<Run, GiveBack>;
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// A whole run. @throws Error; a Yield is one.
+  virtual void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
+                   std::span<const OutputMemory> memory = {}) = 0;
+  /// A run that its caller starts, and that stops and goes on; several may be under way.
+  virtual RunHandle take() = 0;
+  virtual void give_back(std::unique_ptr<Run> run) noexcept = 0;
+};
+
+inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }
+
+/// On the host. @param program  must outlive the executor.
+std::unique_ptr<Executor> make_host_executor(const Program& program);
+
+/// Runs that nobody uses right now. Thread-safe.
+template <typename T>
+class RunPool {
+ public:
+  template <typename Make>
+  std::unique_ptr<T> take(Make&& make) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        std::unique_ptr<T> run = std::move(idle_.back());
+        idle_.pop_back();
+        return run;
+      }
+      if (idle_.capacity() <= num_runs_) idle_.reserve(2 * num_runs_ + 4);
+      ++num_runs_;
+    }
+    try {
+      return make();
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      --num_runs_;
+      throw;
+    }
+  }
+  void give_back(std::unique_ptr<T> run) noexcept {
+    run->clear();
+    std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(run));
+  }
+  /// Lets go of the memory of runs that nobody uses.
+  void trim() noexcept {
+    std::lock_guard lock(mutex_);
+    for (const auto& run : idle_) run->trim();
+  }
+
+ private:
+  ForkMutex mutex_;
+  std::vector<std::unique_ptr<T>> idle_;  // with room for all runs, so that giving one back cannot fail
+  size_t num_runs_ = 0;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,116 @@
+#include "exec/run/feed_binder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+// Nodes that read it are bound in the run, so that its extents bind no symbols.
+void check_sparse_feed(const Program& program, int32_t slot, const Datum& feed) {
+  const Type& type = program.type(slot);
+  const SparseTensor& sparse = feed.sparse_tensor();
+  if (sparse.values.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
+  if (!type.shape) return;
+  if (static_cast<int>(type.shape->size()) != sparse.dense_shape.rank()) refuse_feed(program, slot, feed, "another rank");
+  for (int axis = 0; axis < sparse.dense_shape.rank(); ++axis) {
+    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    if (dim.is_const() && dim.value() != sparse.dense_shape[axis])
+      refuse_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, sparse.dense_shape[axis], dim.value()));
+  }
+}
+
+}  // namespace
+
+void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum),
+                                                       to_string(program.type(slot))));
+}
+
+std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, bool some_later,
+                                          RunState& state) {
+  const Program& program = state.program();
+  const auto inputs = program.input_slots();
+  if (feeds.size() != inputs.size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
+  std::fill(symbol_values_.begin(), symbol_values_.end(), int64_t{-1});
+  std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    state.set_feed(inputs[i], some_later && !feeds[i].defined() ? Datum() : checked(program, inputs[i], feeds[i]));
+  for (size_t i = 0; some_later && i < inputs.size(); ++i)
+    if (!feeds[i].defined()) check_may_be_later(program, inputs[i]);
+  return symbol_values_;
+}
+
+void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
+  if (state.held(slot).defined()) refuse_feed(state.program(), slot, feed, "it has been fed");
+  state.set_feed(slot, checked(state.program(), slot, feed));
+  try {
+    point_at_feed(slot, state);
+  } catch (...) {
+    state.drop(slot);
+    throw;
+  }
+}
+
+// The plan is made for its extents before it is there.
+void FeedBinder::check_may_be_later(const Program& program, int32_t slot) const {
+  const Type& type = program.type(slot);
+  const bool is_told = type.is_tensor() && type.dtype != DType::undefined && type.shape &&
+                       std::all_of(type.shape->begin(), type.shape->end(), [&](const Dim& dim) {
+                         return dim.is_const() || (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent() &&
+                                                   symbol_values_[static_cast<size_t>(dim.expr()->index)] >= 0);
+                       });
+  if (!is_told) refuse_feed(program, slot, {}, "it cannot be fed later, as nothing else tells its extents");
+}
+
+// The feed as the run takes it: contiguous.
+Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& feed) {
+  const Type& type = program.type(slot);
+  if (!feed.defined()) refuse_feed(program, slot, feed, "it is missing");
+  if (!feed.is_tensor() || !type.is_tensor()) {
+    if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind) refuse_feed(program, slot, feed, "another kind of value");
+    if (type.kind == Type::Kind::sparse_tensor) check_sparse_feed(program, slot, feed);
+    return feed;
+  }
+  const Tensor& tensor = feed.tensor();
+  if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
+  // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.
+  if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1)
+    return tensor.contiguous().reshaped(Shape{});
+  if (type.shape) {
+    if (static_cast<int>(type.shape->size()) != tensor.shape().rank()) refuse_feed(program, slot, feed, "another rank");
+    for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+      const Dim& dim = (*type.shape)[axis];
+      const int64_t extent = tensor.shape()[static_cast<int>(axis)];
+      if (dim.is_const()) {
+        if (dim.value() != extent) refuse_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, extent, dim.value()));
+      } else if (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) {
+        int64_t& known = symbol_values_[static_cast<size_t>(dim.expr()->index)];
+        if (known >= 0 && known != extent)
+          refuse_feed(program, slot, feed,
+                      fmt::format("axis {} is {}, but the symbol {} is {} in another input", axis, extent, to_string(dim), known));
+        known = extent;
+      }
+    }
+  }
+  return tensor.is_contiguous() ? feed : Datum(tensor.contiguous());
+}
+
+void FeedBinder::point_at_feed(int32_t slot, RunState& state) {
+  const Slot& info = state.program().slots()[static_cast<size_t>(slot)];
+  const Datum& feed = state.held(slot);
+  if (info.placement == Placement::known || !feed.is_tensor()) return;
+  if (info.static_shape && feed.tensor().shape() != state.binding().shape(slot))
+    refuse_feed(state.program(), slot, feed, "another shape than " + to_string(state.binding().shape(slot)));
+  state.point_at(slot, feed.tensor());
+}
+
+void FeedBinder::point_at_feeds(RunState& state) {
+  for (int32_t slot : state.program().input_slots()) point_at_feed(slot, state);
+}
+
+}  // namespace treadle::exec

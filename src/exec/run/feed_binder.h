@@ -1,0 +1,40 @@
+// Checks what a run is fed against what its program declares, and finds the symbols' values in it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/run/run_state.h"
+
+namespace treadle::exec {
+
+/// @throws Error(invalid_argument) naming the input, what was given and what was expected.
+[[noreturn]] void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what);
+
+class FeedBinder {
+ public:
+  explicit FeedBinder(const Program& program) : symbol_values_(program.num_expressions()) {}
+
+  /// Puts the feeds into the state.
+  /// @param parent_values  of a body: the symbols' values of the run around it.
+  /// @param some_later     feeds may be undefined, where the extents of the others and the declarations tell theirs.
+  /// @return the symbols' values, -1 for those that no feed tells.
+  /// @throws Error(invalid_argument) for a missing feed, another kind, dtype, rank or extent, and symbols that two feeds contradict.
+  std::span<const int64_t> bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, bool some_later, RunState& state);
+  /// One that bind() left out. @throws Error(invalid_argument) as bind(), and if it was fed.
+  void bind_later(int32_t slot, const Datum& feed, RunState& state);
+
+  /// Once the state has its binding: kernels find the feeds. @throws Error(invalid_argument) for extents other than the binding's.
+  static void point_at_feeds(RunState& state);
+
+ private:
+  static void point_at_feed(int32_t slot, RunState& state);
+  Datum checked(const Program& program, int32_t slot, const Datum& feed);
+  void check_may_be_later(const Program& program, int32_t slot) const;
+
+  std::vector<int64_t> symbol_values_;  // per expression of the symbol table
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,203 @@
+#include "exec/run/output_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/allocation.h"
+#include "core/checked.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+// True if a tensor of shape `whole` begins with one of shape `part`: they differ in one axis, and no axis before it has more than one row.
+bool is_prefix(const Shape& part, const Shape& whole) {
+  if (part.rank() != whole.rank()) return false;
+  int axis = 0;
+  while (axis < part.rank() && part[axis] == whole[axis] && whole[axis] == 1) ++axis;
+  if (axis < part.rank() && part[axis] > whole[axis]) return false;
+  for (int i = axis + 1; i < part.rank(); ++i)
+    if (part[i] != whole[i]) return false;
+  return true;
+}
+
+Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
+  const AllocationContext* around = AllocationScope::current();
+  const AllocationContext own{allocator, around ? around->account : nullptr};
+  AllocationScope scope(&own, MemoryClass::io);
+  return Tensor(dtype, shape);
+}
+
+// A state that grows by a row a run asks for new memory ever more rarely. Where it is small, and has grown before, more rarely still:
+// memory that no cache has and whose pages are fresh costs a run more than all that it copies.
+size_t room_to_grow(size_t needed_bytes, bool has_grown) {
+  constexpr size_t kLittle = size_t{64} << 10, kMuch = size_t{1} << 20;
+  const size_t half = needed_bytes / 2 + 4096;
+  return has_grown ? std::max(half, std::clamp(7 * needed_bytes, kLittle, kMuch)) : half;
+}
+
+}  // namespace
+
+void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemory> memory) {
+  bound_.assign(bound.begin(), bound.end());
+  memory_.assign(memory.begin(), memory.end());
+  sliding_.clear();
+}
+
+// Whether the output is the root, or a view of it.
+bool OutputStore::is_of(size_t output, int32_t root) const {
+  const Program& program = state_.program();
+  return program.slots()[static_cast<size_t>(program.output_slots()[output])].root == root;
+}
+
+bool OutputStore::is_handed_over(int32_t root) const {
+  for (size_t k = 0; k < state_.program().output_slots().size(); ++k)
+    if (is_of(k, root)) return true;
+  return false;
+}
+
+void OutputStore::place(const RunControl& control) {
+  for (int32_t slot : state_.program().preallocated()) {
+    Tensor tensor = in_bound_memory(slot);
+    if (!tensor.defined()) tensor = beside_feed(slot, control);
+    if (!tensor.defined()) tensor = in_own_memory(slot);
+    state_.hold(slot, std::move(tensor));
+  }
+  if (state_.program().verifies_plans()) verify_over_feeds();
+}
+
+Tensor OutputStore::in_bound_memory(int32_t slot) const {
+  const Program& program = state_.program();
+  const Slot& info = program.slots()[static_cast<size_t>(slot)];
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    if (!bound_[k].defined() || !is_of(k, slot)) continue;
+    const Tensor& memory = bound_[k].tensor();
+    const int32_t output = program.output_slots()[k];
+    const Shape& shape = state_.binding().shape(output);
+    const DType dtype = program.slots()[static_cast<size_t>(output)].dtype;
+    if (memory.dtype() != dtype || memory.shape() != shape)
+      throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
+                                                           describe(memory), short_name_of(dtype), to_string(shape)));
+    if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
+    if (info.in_pieces && state_.is_fed(memory)) continue;                   // as is what would be written over before it is read
+    return whole_as(memory, info.dtype, state_.binding().shape(slot));
+  }
+  return {};
+}
+
+Tensor OutputStore::in_own_memory(int32_t slot) const {
+  const Program& program = state_.program();
+  const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
+  const Shape& shape = state_.binding().shape(slot);
+  AllocationScope scope(AllocationScope::current(), program.is_body() ? MemoryClass::activations : MemoryClass::io);
+  for (size_t k = 0; dtype != DType::string && k < memory_.size(); ++k) {
+    const OutputMemory& memory = memory_[k];
+    if (!is_of(k, slot)) continue;
+    if (memory.allocator) return allocate_from(memory.allocator, dtype, shape);
+    if (!memory.reusable) continue;
+    const size_t needed = size_bytes(dtype, shape.num_elements());
+    if (memory.appends_to >= 0) {
+      const int32_t input = program.input_slots()[static_cast<size_t>(memory.appends_to)];
+      const Datum& feed = state_.held(input);
+      if (!is_handed_over(input) && feed.is_tensor() && feed.tensor().raw() == feed.tensor().storage()->data() &&
+          feed.tensor().storage()->size_bytes() >= needed && is_prefix(feed.tensor().shape(), shape))
+        return Tensor(dtype, shape, feed.tensor().storage());
+    }
+    if (memory.storage && memory.storage->size_bytes() >= needed) return Tensor(dtype, shape, memory.storage);
+    const bool has_grown = memory.storage || memory.appends_to >= 0;
+    return Tensor(dtype, shape, Storage::allocate(needed + room_to_grow(needed, has_grown)));
+  }
+  return Tensor(dtype, shape);
+}
+
+// An output that grows from a feed, before it in the same memory, or at the end of new memory: the next one will be before it. Undefined if
+// that is not to be. Nobody must look at the feed while the run is under way, and the run must end before the caller goes on.
+Tensor OutputStore::beside_feed(int32_t slot, const RunControl& control) {
+  if (control.observer || control.deadline || control.caller || control.pass || state_.budget()) return {};
+  const Program& program = state_.program();
+  for (size_t k = 0; k < memory_.size(); ++k) {
+    if (memory_[k].grows_from < 0 || memory_[k].allocator || !is_of(k, slot)) continue;
+    const int32_t input = program.input_slots()[static_cast<size_t>(memory_[k].grows_from)];
+    if (is_handed_over(input)) return {};
+    auto slide = std::find_if(slides_.begin(), slides_.end(), [&](const Slide& s) { return s.feed() == input && s.output() == slot; });
+    if (slide == slides_.end()) slide = slides_.emplace(slides_.end(), program, input, slot);
+    if (!slide->plan(state_.binding())) return {};
+    const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
+    const Shape& shape = state_.binding().shape(slot);
+    const Tensor& feed = state_.held(input).tensor();
+    const auto room = static_cast<size_t>(feed.raw() - feed.storage()->data());
+    if (room >= slide->distance()) {
+      sliding_.emplace_back(&*slide, feed.raw());
+      return Tensor(dtype, shape, feed.storage(), room - slide->distance());
+    }
+    AllocationScope scope(AllocationScope::current(), MemoryClass::io);
+    const size_t needed = size_bytes(dtype, shape.num_elements());
+    auto storage = Storage::allocate(needed + room_to_grow(needed, /*has_grown=*/true));
+    const size_t offset = (storage->size_bytes() - needed) / Storage::kAlignment * Storage::kAlignment;
+    return Tensor(dtype, shape, std::move(storage), offset);
+  }
+  return {};
+}
+
+size_t OutputStore::bytes_to_allocate() const {
+  const Program& program = state_.program();
+  size_t bytes = 0;
+  for (int32_t slot : program.preallocated()) {
+    bool is_bound = false;
+    for (size_t k = 0; k < bound_.size(); ++k) is_bound |= bound_[k].defined() && is_of(k, slot);
+    const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
+    const size_t needed = size_bytes(dtype, state_.binding().shape(slot).num_elements());
+    if (!is_bound) bytes += align_up(std::max<size_t>(needed, 1), Storage::kAlignment);
+  }
+  return bytes;
+}
+
+bool OutputStore::is_bound_to_whole_feeds() const {
+  const auto inputs = state_.program().input_slots();
+  return std::all_of(bound_.begin(), bound_.end(), [&](const Datum& bound) {
+    if (!bound.is_tensor() || !state_.is_fed(bound.tensor())) return true;
+    const Tensor& memory = bound.tensor();
+    return std::any_of(inputs.begin(), inputs.end(), [&](int32_t slot) {
+      const Datum& feed = state_.held(slot);
+      return feed.is_tensor() && feed.tensor().raw() == memory.raw() && feed.tensor().size_bytes() == memory.size_bytes();
+    });
+  });
+}
+
+void OutputStore::hand_over(std::span<Datum> outputs) {
+  const Program& program = state_.program();
+  const auto slots = program.output_slots();
+  for (size_t k = 0; k < slots.size(); ++k) {
+    const Slot& slot = program.slots()[static_cast<size_t>(slots[k])];
+    Datum result = state_.value(slots[k], /*shared=*/true);
+    if (slot.placement == Placement::constant && result.is_tensor()) result = result.tensor().clone();
+    if (k < bound_.size() && bound_[k].defined()) {
+      Tensor own = bound_[k].tensor();
+      if (!result.is_tensor() || result.tensor().dtype() != own.dtype() || result.tensor().shape() != own.shape())
+        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program.graph().output_names[k],
+                                                             describe(own), describe(result)));
+      if (result.tensor().raw() != own.raw()) own.copy_from(result.tensor());
+      result = own;
+    } else if (k < memory_.size() && memory_[k].allocator && slot.placement == Placement::held && result.is_tensor() &&
+               slot.dtype != DType::string && allocator_of(result.tensor().storage()) != memory_[k].allocator.get()) {
+      Tensor own = allocate_from(memory_[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
+      own.copy_from(result.tensor());
+      result = own;
+    }
+    outputs[k] = std::move(result);
+  }
+}
+
+void OutputStore::restore_feeds(size_t pc) {
+  for (const auto& [slide, feed] : sliding_) slide->undo(feed, pc);
+  sliding_.clear();
+}
+
+void OutputStore::clear() noexcept {
+  bound_.clear();
+  memory_.clear();
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,54 @@
+// Where the outputs of a run are made: in memory that the caller has bound, beside or behind a feed that they grow from, in what an
+// earlier run left, or in new memory; and how they are handed over.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "exec/run/run_control.h"
+#include "exec/run/run_state.h"
+#include "exec/run/slide.h"
+
+namespace treadle::exec {
+
+class OutputStore {
+ public:
+  /// @param state  of which the outputs are; outlives the store.
+  explicit OutputStore(RunState& state) : state_(state) {}
+
+  /// What the caller wants of the run that begins: memory that outputs are bound to (undefined: none), and where others may be made.
+  void begin(std::span<const Datum> bound, std::span<const OutputMemory> memory);
+  /// Makes all outputs whose extents are known before the run.
+  /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than it has.
+  void place(const RunControl& control);
+  /// Of the outputs that place() allocates.
+  size_t bytes_to_allocate() const;
+  /// Whether every output that is bound to fed bytes is bound to the whole of a feed.
+  bool is_bound_to_whole_feeds() const;
+
+  /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than came out.
+  void hand_over(std::span<Datum> outputs);
+  /// After an error before the instruction `pc`: feeds whose rows have been moved within their memory are as they were.
+  void restore_feeds(size_t pc);
+  void clear() noexcept;
+
+ private:
+  bool is_of(size_t output, int32_t root) const;
+  bool is_handed_over(int32_t root) const;  // the caller keeps the bytes: they stay as they are
+  Tensor in_bound_memory(int32_t slot) const;
+  Tensor beside_feed(int32_t slot, const RunControl& control);
+  Tensor in_own_memory(int32_t slot) const;
+  void verify_over_feeds() const;
+
+  RunState& state_;
+  std::vector<Datum> bound_;                                  // per output
+  std::vector<OutputMemory> memory_;                          // likewise
+  std::list<Slide> slides_;                                   // of feeds that an output may grow from
+  std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // of this run, and where their feeds begin
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,469 @@
+#include "exec/run/placed_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/allocation.h"
+#include "core/float_mode.h"
+#include "core/recorder.h"
+#include "core/thread_pool.h"
+#include "exec/program/index.h"
+#include "exec/run/run_instruction.h"
+#include "graph/op_def.h"
+#include "sharing/turn.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+using Memory = StreamPlan::Location::Memory;
+
+namespace {
+
+// Operands that have been looked up at issue.
+class GivenOperands final : public OperandSource {
+ public:
+  explicit GivenOperands(std::span<const Datum> values) : values_(values) {}
+  Datum operand(size_t input, bool kept) const override {
+    const Datum& value = values_[input];
+    return kept && value.is_tensor() && value.tensor().storage()->lent() ? Datum(value.tensor().clone()) : value;
+  }
+
+ private:
+  std::span<const Datum> values_;
+};
+
+}  // namespace
+
+PlacedRun::PlacedRun(PlacedProgram& owner)
+    : owner_(owner),
+      program_(owner.program_),
+      plan_(owner.plan_),
+      frame_(program_),
+      events_(plan_.steps.size()),
+      arenas_(owner.devices_.size()),
+      planned_(plan_.locations.size()),
+      places_(plan_.locations.size()) {
+  evaluator_.stop_requested = [this] { return failed_.load() || control_.stopping(); };
+  for (size_t l = 0; l < plan_.locations.size(); ++l)
+    if (plan_.locations[l].memory == Memory::planned)
+      arenas_[static_cast<size_t>(plan_.locations[l].device)].locations.push_back(static_cast<int32_t>(l));
+  static constexpr const char* kNames[] = {"compute", "copy-in", "copy-out"};
+  for (size_t s = 0; s < plan_.streams.size(); ++s) {
+    Device& on = device(plan_.streams[s].device);
+    streams_.push_back(on.create_stream(fmt::format("{} {} {}", on.name(), kNames[static_cast<size_t>(plan_.streams[s].queue)], s)));
+  }
+  for (size_t s = 0; s < plan_.steps.size(); ++s)
+    if (plan_.steps[s].records) events_[s] = device(device_of(plan_.steps[s])).create_event();
+  if (owner_.keeps_limits()) become_resident();
+}
+
+// Work that is still under way uses the run's memory.
+PlacedRun::~PlacedRun() { PlacedRun::clear(); }
+
+void PlacedRun::clear() noexcept {
+  failed_ = true;
+  wait_for_all();
+  for (const auto& residency : residencies_)
+    if (residency) residency->end();
+  for (Place& place : places_) place = {};
+  feeds_.clear();
+  blocks_.clear();
+  made_.clear();
+  cache_.reset();
+  frame_.clear();
+  error_ = nullptr;
+}
+
+void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
+                      std::span<const OutputMemory> memory) {
+  clear();
+  control_ = control;
+  control_.pass = nullptr;  // of the host's arena
+  control_.takes_feeds_later = false;
+  evaluator_.pool = control_.pool;
+  evaluator_.run_id = control_.run_id;
+  std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
+  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;  // feeds are read when outputs arrive
+  next_ = 0;
+  for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
+  try {
+    frame_.start(feeds, bound, control_, beside_feeds);  // checks the feeds, finds the binding, makes the outputs
+    find_memory();
+  } catch (...) {
+    clear();
+    throw;
+  }
+  for (size_t i = 0; i < feeds.size(); ++i) feeds_[program_.input_slots()[i]] = frame_.value(program_.input_slots()[i]);
+  failed_ = false;
+}
+
+size_t PlacedRun::steps_left() const {
+  size_t end = next_;
+  while (end < plan_.bulks.size() && !is_yield(end)) ++end;
+  return end - next_;
+}
+
+size_t PlacedRun::steps_through(size_t instruction) const {
+  for (size_t b = next_; b < plan_.bulks.size(); ++b)
+    for (const int32_t s : plan_.bulks[b])
+      if (step(s).instruction == static_cast<int32_t>(instruction)) return b + 1 - next_;
+  return 0;
+}
+
+bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
+  return turn.has_duty() || control_.observer || !residencies_.empty() || (cache_ && !cache_->empty());
+}
+
+bool PlacedRun::advance(size_t steps) {
+  const size_t stop = next_ + std::min(steps, steps_left());
+  std::optional<RunTurns::Turn> of_session;
+  if (owner_.keeps_.limit && !residencies_.empty()) of_session.emplace(owner_.keeps_.limit->run, control_);
+  auto go_on = [&](bool runs) {
+    for (const auto& residency : residencies_)
+      if (residency) residency->go_on(runs);
+  };
+  go_on(true);
+  try {
+    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+    for (; next_ < stop && !failed_.load(std::memory_order_relaxed); ++next_) {
+      const std::vector<int32_t>& bulk = plan_.bulks[next_];
+      if (!goes_one_by_one(turn)) {
+        issue(bulk);
+        continue;
+      }
+      for (const int32_t s : bulk) issue_alone(turn, s);  // who looks at single nodes gets single nodes
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  wait_for_all();
+  go_on(false);
+  rethrow();
+  return finished();
+}
+
+std::vector<Datum> PlacedRun::yielded() {
+  const Instruction& instruction = expect_yield(*this);
+  const auto at = locations_of(leader(next_));
+  std::vector<Datum> values;
+  for (size_t k = 0; k < instruction.num_inputs; ++k) {
+    const int32_t slot = program_.operands(instruction)[k];
+    Datum value = slot < 0 ? Datum() : value_at(at[k], slot);
+    if (value.is_tensor() && value.tensor().storage()->lent()) value = value.tensor().clone();
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+void PlacedRun::resume(std::span<const Datum> values) {
+  const Instruction& instruction = expect_yield(*this);
+  const auto at = locations_of(leader(next_));
+  const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
+  if (values.size() != outputs.size())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the Yield \"{}\" takes {} values back, got {}", instruction.node->name, outputs.size(), values.size()));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i] < 0) continue;
+    if (!values[i].is_tensor() || values[i].tensor().dtype() != slot_info(outputs[i]).dtype)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the Yield \"{}\": {} is handed in for \"{}\", which is {}", instruction.node->name, describe(values[i]),
+                              program_.name(outputs[i]), to_string(program_.type(outputs[i]))));
+    frame_.state().put(outputs[i], values[i].tensor().contiguous());  // checks the shape
+    hold(at[instruction.num_inputs + i], frame_.value(outputs[i]));
+  }
+  const int32_t stopped = plan_.bulks[next_].front();
+  Stream& queue = stream(step(stopped).stream);
+  if (step(stopped).records) queue.record(*events_[index(stopped)]);
+  let_go(stopped, queue);
+  ++next_;
+}
+
+void PlacedRun::wait_for_all() noexcept {
+  for (const auto& stream : streams_) {
+    try {
+      stream->synchronize();
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+}
+
+void PlacedRun::fail(std::exception_ptr error) noexcept {
+  std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+  failed_ = true;
+}
+
+void PlacedRun::rethrow() {
+  std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+int PlacedRun::copy_in_of(int where) const {
+  for (size_t s = 0; s < plan_.streams.size(); ++s)
+    if (plan_.streams[s].device == where && plan_.streams[s].queue == StreamPlan::Queue::copy_in) return static_cast<int>(s);
+  throw Error(ErrorCode::internal, "a device without a stream for copies");
+}
+
+void PlacedRun::declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name) {
+  const StreamPlan::Location& found = location(at);
+  const bool tracked = found.memory == Memory::planned || (found.memory == Memory::held && places_[index(at)].tracked) ||
+                       (found.memory == Memory::constant && found.device != DevicePlacement::kHost);
+  if (!tracked || !datum.is_tensor()) return;
+  if (const size_t bytes = datum.tensor().size_bytes(); bytes > 0) on.check_access(datum.tensor().raw(), bytes, access, name);
+}
+
+std::span<const int32_t> PlacedRun::locations_of(const StreamPlan::Step& step) const {
+  return std::span(plan_.operands).subspan(step.first_operand, program_.operands(instruction_of(step)).size());
+}
+
+template <typename Visit>
+void PlacedRun::for_residencies_of(const StreamPlan::Step& step, Visit&& visit) const {
+  const bool is_copy = step.instruction < 0;
+  const int first = is_copy ? location(step.source).device : device_of(step), second = is_copy ? location(step.target).device : first;
+  if (Residency* found = residency(first)) visit(*found);
+  if (Residency* found = residency(second); found && second != first) visit(*found);
+}
+
+void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) const {
+  if (step.instruction < 0) throw;
+  rethrow_from(instruction_of(step), fmt::format("while running on {}", device(device_of(step)).name()), "");
+}
+
+// Nothing else is under way: for jobs that share the machine, and where a limit is kept.
+void PlacedRun::issue_alone(sharing::Turn& turn, int32_t s) {
+  const StreamPlan::Step& alone = step(s);
+  if (control_.observer && alone.instruction >= 0) control_.call([&] { control_.observer->ready(frame_, instruction_of(alone)); });
+  const bool has_limit = !residencies_.empty();
+  if (turn.has_duty() || has_limit) {
+    wait_for_all();
+    if (failed_.load()) return;
+    try {
+      control_.check();
+      if (alone.instruction >= 0) {
+        if (turn.has_duty()) turn.before_node(binding().hint(index(alone.instruction)));
+        make_outputs(alone);
+      }
+      if (control_.job)
+        stream(alone.stream).set_gives_way(turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
+      for_residencies_of(alone, [&](Residency& of) { of.before(s); });
+    } catch (...) {
+      rethrow_on_device(alone);
+    }
+  }
+  issue(std::span(&s, 1));
+  if (!has_limit) return;
+  wait_for_all();
+  if (!failed_.load()) for_residencies_of(alone, [&](Residency& of) { of.after(s); });
+}
+
+void PlacedRun::issue(std::span<const int32_t> bulk) {
+  const StreamPlan::Step& first = step(bulk.front());
+  const StreamPlan::Step& last = step(bulk.back());
+  Stream& queue = stream(first.stream);
+  for (int32_t other : first.waits) queue.wait(events_[index(other)]);
+  Datum* kept = bulk.size() == 1 ? cached(first) : nullptr;
+  if (first.instruction < 0) {
+    issue_copy(first, queue);
+  } else if (kept && kept->defined()) {
+    issue_cached(first, *kept, queue);
+  } else {
+    std::vector<Stream::Work> works;
+    for (int32_t s : bulk) {
+      const StreamPlan::Step& kernel = step(s);
+      works.push_back(instruction_of(kernel).dynamic ? dynamic_work(kernel, queue) : static_work(kernel, queue));
+    }
+    const std::string& name = instruction_of(first).node->name;
+    if (works.size() == 1)
+      queue.enqueue(std::move(works.front()), name);
+    else
+      queue.enqueue(
+          [works = std::move(works)] {
+            for (const Stream::Work& work : works) work();
+          },
+          name);
+  }
+  // An observer looks at every node's outputs as soon as they are there, and so does a cache.
+  const bool host_waits = last.host_waits || kept || (control_.observer && first.instruction >= 0);
+  if (last.records || host_waits) {
+    auto& event = events_[index(bulk.back())];
+    if (!event) event = device(plan_.streams[static_cast<size_t>(last.stream)].device).create_event();
+    queue.record(*event);
+    if (host_waits) event->synchronize();
+  }
+  if (host_waits && !failed_.load())
+    for (int32_t s : bulk) {
+      try {
+        take_up(step(s));
+      } catch (...) {
+        rethrow_on_device(step(s));
+      }
+    }
+  if (kept && !kept->defined() && !failed_.load()) {
+    const Instruction& instruction = instruction_of(first);
+    const Datum value = on_host(locations_of(first)[instruction.num_inputs], program_.operands(instruction)[instruction.num_inputs]);
+    *kept = value.is_tensor() ? Datum(value.tensor().clone()) : value;
+  }
+  for (int32_t s : bulk) let_go(s, queue);
+}
+
+// The cache's entry for what the step makes; null if there is none.
+Datum* PlacedRun::cached(const StreamPlan::Step& step) {
+  if (!cache_ || step.instruction < 0 || instruction_of(step).num_outputs != 1) return nullptr;
+  const Instruction& instruction = instruction_of(step);
+  const int32_t slot = program_.operands(instruction)[instruction.num_inputs];
+  if (slot < 0) return nullptr;
+  const auto found = cache_->find(program_.name(slot));
+  return found == cache_->end() ? nullptr : &found->second;
+}
+
+void PlacedRun::issue_cached(const StreamPlan::Step& step, const Datum& value, Stream& queue) {
+  const Instruction& instruction = instruction_of(step);
+  if (instruction.dynamic) {
+    made_.assign(1, value);
+    return;
+  }
+  make_outputs(step);
+  const int32_t at = locations_of(step)[instruction.num_inputs], slot = program_.operands(instruction)[instruction.num_inputs];
+  Datum target = value_at(at, slot);
+  if (!value.is_tensor() || value.tensor().dtype() != target.tensor().dtype() || value.tensor().shape() != target.tensor().shape())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the cached value \"{}\" is {}, the node makes {}", program_.name(slot), describe(value), describe(target)));
+  declare(queue, at, target, Access::write, instruction.node->name);
+  const Tensor source = value.tensor().contiguous();
+  Tensor to = target.tensor();
+  if (device_of(step) != DevicePlacement::kHost)
+    queue.copy(to.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+  else
+    queue.enqueue([to, source]() mutable { to.copy_from(source); }, instruction.node->name);
+  queue.synchronize();
+}
+
+// Everything that work does on a stream: unless the run has failed, and so that an error is the run's, with the node's name.
+template <typename Body>
+Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body body) {
+  return [this, &instruction, where, body = std::move(body)]() mutable {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    AllocationScope scope(control_.memory ? control_.memory : AllocationScope::current(), MemoryClass::activations);
+    ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
+    std::optional<DenormalsAsZero> mode;
+    if (control_.denormals_as_zero) mode.emplace();
+    try {
+      control_.check();
+      if (control_.observer) control_.call([&] { control_.observer->before(frame_, instruction); });
+      const UnderWay node(control_.caller, instruction.node);
+      const uint64_t start = control_.recorder ? read_ticks() : 0;
+      body();
+      if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
+    } catch (...) {
+      try {
+        rethrow_from(instruction, fmt::format("while running on {}", device(where).name()), "");
+      } catch (...) {
+        fail(std::current_exception());
+      }
+    }
+  };
+}
+
+// Memory for what a static step makes and nothing else has made yet.
+void PlacedRun::make_outputs(const StreamPlan::Step& step) {
+  const Instruction& instruction = instruction_of(step);
+  if (instruction.dynamic) return;
+  const auto at = locations_of(step);
+  for (size_t k = instruction.num_inputs; k < at.size(); ++k) {
+    if (at[k] < 0 || location(at[k]).memory != Memory::held || places_[index(at[k])].datum.defined()) continue;
+    const int32_t root = location(at[k]).slot;
+    make_place(at[k], slot_info(root).dtype, binding().shape(root));
+  }
+}
+
+Stream::Work PlacedRun::static_work(const StreamPlan::Step& step, Stream& queue) {
+  const Instruction& instruction = instruction_of(step);
+  const auto operands = program_.operands(instruction);
+  const auto at = locations_of(step);
+  make_outputs(step);
+  std::vector<void*> pointers(operands.size(), nullptr);
+  std::vector<Datum> keep;  // the work comes later: what it uses must not go before
+  for (size_t k = 0; k < operands.size(); ++k) {
+    if (operands[k] < 0 || has_own_copy(instruction, k)) continue;
+    Datum datum = value_at(at[k], operands[k]);
+    if (!datum.is_tensor()) continue;
+    pointers[k] = datum.tensor().raw();
+    declare(queue, at[k], datum, k < instruction.num_inputs ? Access::read : Access::write, instruction.node->name);
+    if (location(at[k]).memory == Memory::held) keep.push_back(places_[index(at[k])].datum);  // what a node gets may be lent
+  }
+  std::byte* scratch = step.scratch >= 0 ? planned_[index(step.scratch)] : nullptr;
+  if (step.scratch >= 0)
+    if (const size_t bytes = binding().buffer_sizes()[index(instruction.scratch_buffer)]; bytes > 0)
+      queue.check_access(scratch, bytes, Access::write, instruction.node->name);
+  return guarded(instruction, device_of(step),
+                 [this, &instruction, scratch, pointers = std::move(pointers), keep = std::move(keep)]() mutable {
+                   run_static(instruction, binding(), pointers.data(), scratch, control_);
+                 });
+}
+
+// The host waits for it before it goes on, so that it may use the run's own variables.
+Stream::Work PlacedRun::dynamic_work(const StreamPlan::Step& step, Stream& queue) {
+  const Instruction& instruction = instruction_of(step);
+  const auto operands = program_.operands(instruction);
+  const auto at = locations_of(step);
+  const int where = device_of(step);
+  std::vector<Datum> inputs(instruction.num_inputs);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (operands[k] < 0) continue;
+    inputs[k] = for_node(slot_info(operands[k]), value_at(at[k], operands[k]));
+    declare(queue, at[k], inputs[k], Access::read, instruction.node->name);
+  }
+  made_.clear();
+  return guarded(instruction, where, [this, &instruction, where, inputs = std::move(inputs)] {
+    std::optional<LoopBreakScope> stays;
+    if (where != DevicePlacement::kHost) stays.emplace(nullptr);  // what makes a kernel may hold a lock
+    evaluator_.allocate = nullptr;
+    if (where != DevicePlacement::kHost)
+      evaluator_.allocate = [this, where](DType dtype, const Shape& shape) { return allocate(where, dtype, shape); };
+    made_ = run_dynamic(program_, instruction, binding(), control_, GivenOperands(inputs), evaluator_);
+  });
+}
+
+// The host has waited for the step: values of extents that nobody knew before, and what an observer is to see.
+void PlacedRun::take_up(const StreamPlan::Step& step) {
+  const Instruction& instruction = instruction_of(step);
+  const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
+  const auto at = locations_of(step).subspan(instruction.num_inputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i] < 0) continue;
+    if (instruction.dynamic) {
+      Datum& made = made_[i];
+      if (!made.defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
+      hold(at[i], std::move(made));
+    }
+    // What is handed out by the host's frame, and what observers look at.
+    if (control_.observer ||
+        (location(at[i]).device == DevicePlacement::kHost && slot_info(location(at[i]).slot).is_output && instruction.dynamic))
+      frame_.state().put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
+  }
+  if (control_.observer) control_.call([&] { control_.observer->after(frame_, instruction); });
+}
+
+void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
+  const StreamPlan::Location &from = location(copy.source), &to = location(copy.target);
+  const Datum source = value_at(copy.source, from.slot);
+  if (!source.is_tensor())
+    throw Error(ErrorCode::internal, fmt::format("\"{}\" cannot be copied between devices", program_.name(from.slot)));
+  const Tensor& tensor = source.tensor();
+  if (to.memory == Memory::held) make_place(copy.target, tensor.dtype(), tensor.shape());
+  Datum target = value_at(copy.target, to.slot);
+  const CopyKind kind = from.device == DevicePlacement::kHost ? CopyKind::host_to_device
+                        : to.device == DevicePlacement::kHost ? CopyKind::device_to_host
+                                                              : CopyKind::device_to_device;
+  queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
+  // Both sides stay until the copy is done; what value_at gives may be lent.
+  if (from.memory == Memory::held || to.memory == Memory::held)
+    queue.enqueue_release([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {});
+  // An output of a node that is bound in the run gets its memory here, not from the frame.
+  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined())
+    frame_.state().put(to.slot, target);
+}
+
+}  // namespace treadle::exec

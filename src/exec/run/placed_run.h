@@ -1,0 +1,142 @@
+// A run over devices: everything is issued ahead, to all streams, and the host waits at the end, at a Yield, and where extents are data.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "exec/run/frame.h"
+#include "exec/schedule/placed_program.h"
+
+namespace treadle::exec {
+
+/// Has streams, events and arenas of its own, so that several runs of a program may be under way.
+class PlacedRun final : public Run {
+ public:
+  explicit PlacedRun(PlacedProgram& owner);
+  ~PlacedRun() override;
+
+  void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
+             std::span<const OutputMemory> memory) override;
+  void set_cache(std::shared_ptr<ValueCache> cache) override { cache_ = std::move(cache); }
+  /// Steps are bulks. All devices have reached where it stops.
+  bool advance(size_t steps = SIZE_MAX) override;
+  size_t steps_left() const override;
+  size_t steps_through(size_t instruction) const override;
+  bool finished() const override { return next_ == plan_.bulks.size(); }
+  const Instruction* yield() const override { return !finished() && is_yield(next_) ? &instruction_of(leader(next_)) : nullptr; }
+  std::vector<Datum> yielded() override;
+  void resume(std::span<const Datum> values) override;
+  void take_outputs(std::span<Datum> outputs) override { frame_.take_outputs(outputs); }
+  void clear() noexcept override;
+  void trim() noexcept override;
+  const RunControl& control() const override { return control_; }
+
+  /// Bytes of the arena of a device.
+  size_t arena_bytes(int device) const {
+    const Arena& arena = arenas_[static_cast<size_t>(device)];
+    return arena.storage ? arena.storage->size_bytes() : 0;
+  }
+  Stream& stream(int i) const { return *streams_[static_cast<size_t>(i)]; }
+  std::span<const std::unique_ptr<Stream>> streams() const { return streams_; }
+
+ private:
+  // A location's memory in this run.
+  struct Place {
+    Datum datum;             // held: the root's; undefined until it is made
+    bool tracked = false;    // the device knows the memory
+    int32_t steps_left = 0;  // that touch it
+    std::shared_ptr<const void> watch;
+  };
+  struct Arena {
+    std::vector<int32_t> locations;      // planned ones of the device
+    std::vector<size_t> sizes, offsets;  // of those, in that order; sizes are those that the offsets were made for
+    std::shared_ptr<Storage> storage;
+    bool planned_before = false;
+  };
+
+  const Binding& binding() const { return frame_.binding(); }
+  const StreamPlan::Step& step(int32_t i) const { return plan_.steps[static_cast<size_t>(i)]; }
+  const StreamPlan::Step& leader(size_t bulk) const { return step(plan_.bulks[bulk].front()); }
+  const StreamPlan::Location& location(int32_t i) const { return plan_.locations[static_cast<size_t>(i)]; }
+  const Instruction& instruction_of(const StreamPlan::Step& step) const {
+    return program_.instructions()[static_cast<size_t>(step.instruction)];
+  }
+  const Slot& slot_info(int32_t slot) const { return program_.slots()[static_cast<size_t>(slot)]; }
+  Device& device(int i) const { return *owner_.devices_[static_cast<size_t>(i)]; }
+  int device_of(const StreamPlan::Step& step) const { return plan_.streams[static_cast<size_t>(step.stream)].device; }
+  std::span<const int32_t> locations_of(const StreamPlan::Step& step) const;
+  bool is_yield(size_t bulk) const { return leader(bulk).instruction >= 0 && instruction_of(leader(bulk)).is_yield; }
+  Residency* residency(int device) const { return residencies_.empty() ? nullptr : residencies_[static_cast<size_t>(device)].get(); }
+  template <typename Visit>
+  void for_residencies_of(const StreamPlan::Step& step, Visit&& visit) const;
+
+  // Memory (placed_memory.cpp)
+  void find_memory();
+  void become_resident();
+  void place();
+  void verify() const;
+  std::shared_ptr<Storage> allocate_bytes(int where, size_t size_bytes);
+  Tensor allocate(int where, DType dtype, const Shape& shape);
+  bool lies_on(const Tensor& tensor, int where) const;
+  void make_outputs(const StreamPlan::Step& step);
+  void make_place(int32_t at, DType dtype, const Shape& shape);
+  void set_place(int32_t at, Datum datum, bool tracked, bool from_host);
+  Datum value_at(int32_t at, int32_t slot);
+  void hold(int32_t at, Datum made);
+  Datum on_host(int32_t at, int32_t slot);
+  void let_go(int32_t s, Stream& queue);
+
+  // Steps (placed_run.cpp)
+  bool goes_one_by_one(const sharing::Turn& turn) const;
+  [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step) const;
+  void issue_alone(sharing::Turn& turn, int32_t s);
+  void issue(std::span<const int32_t> bulk);
+  void issue_copy(const StreamPlan::Step& copy, Stream& queue);
+  void issue_cached(const StreamPlan::Step& step, const Datum& value, Stream& queue);
+  Datum* cached(const StreamPlan::Step& step);
+  template <typename Body>
+  Stream::Work guarded(const Instruction& instruction, int where, Body body);
+  Stream::Work static_work(const StreamPlan::Step& step, Stream& queue);
+  Stream::Work dynamic_work(const StreamPlan::Step& step, Stream& queue);
+  void take_up(const StreamPlan::Step& step);
+  int copy_in_of(int where) const;
+  void declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name);
+  void wait_for_all() noexcept;
+  void fail(std::exception_ptr error) noexcept;
+  void rethrow();
+
+  PlacedProgram& owner_;
+  const Program& program_;
+  const StreamPlan& plan_;
+  RunControl control_;
+  Frame frame_;      // the host's view: feeds, binding, outputs
+  size_t next_ = 0;  // bulk
+  Evaluator evaluator_;
+  std::shared_ptr<ValueCache> cache_;
+
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::shared_ptr<Event>> events_;           // per step; null: nobody waits for it
+  std::vector<Arena> arenas_;                            // per device
+  std::vector<std::byte*> planned_;                      // per location: where it is
+  uint64_t generation_ = 0;                              // of the binding that the arenas are for
+  std::shared_ptr<DeviceConstants> constants_;           // shared by runs that keep to no limit
+  std::vector<std::unique_ptr<Residency>> residencies_;  // per device with a bus; empty: the run has no limit to keep
+
+  std::vector<Place> places_;                                                          // per location
+  std::unordered_map<int32_t, Datum> feeds_;                                           // by slot
+  std::unordered_map<const Storage*, std::pair<std::weak_ptr<Storage>, int>> blocks_;  // of devices, that this run has made
+  std::vector<Datum> made_;                                                            // by the instruction that the host waits for
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace treadle::exec

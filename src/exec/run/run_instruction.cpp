@@ -1,0 +1,103 @@
+#include "exec/run/run_instruction.h"
+
+#include <new>
+#include <utility>
+
+#include "exec/run/frame.h"
+#include "graph/op_def.h"
+
+namespace treadle::exec {
+
+void rethrow_of_kernel() {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::resource_exhausted, "out of memory");
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::internal, error.what());
+  }
+}
+
+Cost cost_of(const Program& program, const Instruction& instruction, std::span<const Datum> operands) {
+  const OpDef* op = instruction.node->op;
+  if (!op || !op->cost || !instruction.bodies.empty()) return {};
+  const auto slots = program.operands(instruction);
+  std::vector<Shape> shapes(slots.size());
+  std::vector<DType> dtypes(slots.size(), DType::undefined);
+  std::vector<const Shape*> pointers;
+  for (size_t k = 0; k < slots.size(); ++k) {
+    pointers.push_back(&shapes[k]);
+    if (slots[k] < 0) continue;
+    const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
+    if (!there && !program.type(slots[k]).is_static()) return {};  // a constant that has been packed has its type still
+    shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
+    dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;
+  }
+  ShapeContext context(*instruction.node);
+  context.shapes_ = pointers;
+  context.dtypes_ = dtypes;
+  return op->cost(context);
+}
+
+void rethrow_from(const Instruction& instruction, const std::string& where, const std::string& operands) {
+  auto with_node = [&](Error& error) { error.add_context(describe(*instruction.node) + ", " + where, operands); };
+  try {
+    throw;
+  } catch (Error& error) {
+    with_node(error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    Error error(ErrorCode::resource_exhausted, "out of memory");
+    with_node(error);
+    throw error;
+  }
+}
+
+const Datum& ControlFlowCall::input(int i) {
+  const auto k = static_cast<size_t>(i);
+  if (!inputs_[k].defined() && has_input(i)) inputs_[k] = operands_.operand(k, /*kept=*/true);
+  return inputs_[k];
+}
+
+std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal_inputs) {
+  control_.check();  // a body may have no instruction at all
+  const Program& body = *instruction_.bodies[b];
+  for (const auto& capture : instruction_.node->bodies[b].captures)
+    formal_inputs.push_back(operands_.operand(static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second), /*kept=*/false));
+  std::vector<Datum> results(body.output_slots().size());
+  // Random operators draw anew in each iteration (the mixing of splitmix64).
+  RunControl control = control_;
+  uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
+  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
+  control.run_id = mixed ^ mixed >> 27;
+  exec::run(body, formal_inputs, results, control, {}, {}, binding_.values());
+  return results;
+}
+
+std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                               const OperandSource& operands, Evaluator& evaluator) {
+  const NodeMark mark(*instruction.node);
+  if (instruction.node->op->control_flow != ControlFlow::none) {
+    ControlFlowCall call(instruction, binding, control, operands);
+    run_control_flow(call);
+    if (control.pass)  // the next node's bodies need the room
+      for (const auto& body : instruction.bodies) body->frames().trim();
+    return call.take_outputs();
+  }
+  std::vector<Datum> inputs(instruction.num_inputs);
+  const auto slots = program.operands(instruction);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (slots[i] >= 0) inputs[i] = operands.operand(i, /*kept=*/false);
+  std::vector<DType> dtypes(instruction.num_outputs, DType::undefined);
+  for (size_t i = 0; i < dtypes.size(); ++i)
+    if (const int32_t slot = slots[inputs.size() + i]; slot >= 0) dtypes[i] = program.slots()[static_cast<size_t>(slot)].dtype;
+  try {
+    return evaluate_node(*instruction.node, *instruction.kernel, instruction.packed.get(), inputs, dtypes, evaluator);
+  } catch (...) {
+    rethrow_of_kernel();
+  }
+}
+
+}  // namespace treadle::exec

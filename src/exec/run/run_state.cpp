@@ -1,0 +1,191 @@
+#include "exec/run/run_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "core/thread_pool.h"
+#include "exec/memory/budget.h"
+#include "exec/run/run_control.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+// Rows of the shape that lie as far apart as the slot says.
+Tensor part_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes) {
+  std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
+  int64_t stride = slot.row_step;
+  for (int axis = shape.rank() - 2; axis >= 0; stride *= shape[axis--]) strides[static_cast<size_t>(axis)] = stride;
+  return {slot.dtype, shape, strides, std::move(storage), offset_bytes};
+}
+
+size_t offset_in_storage(const Tensor& tensor) { return static_cast<size_t>(tensor.raw() - tensor.storage()->data()); }
+
+}  // namespace
+
+Datum for_node(const Slot& slot, Datum value) {
+  if (!slot.rewritten || !value.is_tensor()) return value;
+  const Tensor& tensor = value.tensor();
+  auto loan = Storage::lend(tensor.storage()->data(), tensor.storage()->size_bytes());
+  if (slot.row_step == 0) return Tensor(tensor.dtype(), tensor.shape(), std::move(loan), offset_in_storage(tensor));
+  return Tensor(tensor.dtype(), tensor.shape(), tensor.strides(), std::move(loan), offset_in_storage(tensor));
+}
+
+Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape) {
+  if (root.dtype() == dtype) return root.reshaped(shape);
+  return {dtype, shape, root.storage(), offset_in_storage(root)};
+}
+
+RunState::RunState(const Program& program)
+    : program_(program), pointers_(program.operands().size(), nullptr), held_(program.slots().size()) {}
+
+RunState::~RunState() {
+  if (binding_) program_.bindings().let_go(std::move(binding_));
+}
+
+void RunState::take_binding(std::span<const int64_t> symbol_values, const RunControl& control) {
+  const auto symbols = program_.symbols();
+  const bool same = binding_ && std::all_of(symbols.begin(), symbols.end(), [&](int32_t s) {
+                      return binding_->values()[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)];
+                    });
+  if (same) return binding_->note_return();
+  const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
+  binding_ = program_.bindings().get(program_, symbol_values, threads, control.pool, std::move(binding_));
+}
+
+Datum RunState::value(int32_t index, bool shared) const {
+  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+  auto viewed = [&](const Datum& root) {
+    if (!root.is_tensor()) return root;
+    const Datum datum = for_node(slot, slot.root == index ? root.tensor() : part_of(index, root.tensor()));
+    return shared && datum.tensor().storage()->lent() ? Datum(datum.tensor().clone()) : datum;
+  };
+  switch (slot.placement) {
+    case Placement::constant: return viewed(program_.constant(slot.root));
+    case Placement::feed:
+    case Placement::held: return viewed(held(slot.root));
+    case Placement::known: return shared ? binding_->known(index).clone() : binding_->known(index);
+    case Placement::arena: break;
+  }
+  if (place_of(static_cast<size_t>(slot.buffer)) == kAway) return {};
+  const Tensor view = in_arena(index);
+  return shared ? view.clone() : view;
+}
+
+Tensor RunState::part_of(int32_t index, const Tensor& root) const {
+  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+  const Shape& shape = binding_->shape(index);
+  const size_t offset = binding_->part_offset(index);
+  if (slot.row_step != 0) return part_of_rows(slot, shape, root.storage(), offset_in_storage(root) + offset);
+  if (offset == 0 && shape.num_elements() == root.num_elements()) return whole_as(root, slot.dtype, shape);
+  return {slot.dtype, shape, root.storage(), offset_in_storage(root) + offset};
+}
+
+Tensor RunState::in_arena(int32_t index) const {
+  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+  const Shape& shape = binding_->shape(index);
+  auto* data = arena_->data() + place_of(static_cast<size_t>(slot.buffer)) + binding_->part_offset(index);
+  const bool by_rows = slot.row_step != 0 && shape.num_elements() > 0;
+  const int64_t row = by_rows ? shape[shape.rank() - 1] : 0;
+  const int64_t reach = by_rows ? (shape.num_elements() / row - 1) * slot.row_step + row : shape.num_elements();
+  const auto storage = Storage::lend(data, size_bytes(slot.dtype, reach));
+  return by_rows ? part_of_rows(slot, shape, storage, 0) : Tensor(slot.dtype, shape, storage);
+}
+
+void RunState::hold(int32_t slot, Datum datum) {
+  if (datum.is_tensor()) {
+    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    if (info.static_shape && datum.tensor().shape() != binding_->shape(slot))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the value \"{}\" has the shape {}, inferred was {}", program_.name(slot),
+                                                           to_string(datum.tensor().shape()), to_string(binding_->shape(slot))));
+    point_at(slot, datum.tensor());
+  }
+  held_[static_cast<size_t>(slot)] = std::move(datum);
+}
+
+void RunState::put(int32_t slot, const Datum& value) {
+  const Datum own = this->value(slot, /*shared=*/false);
+  if (!own.is_tensor() || !value.is_tensor())
+    hold(slot, value);
+  else if (Tensor target = own.tensor(); target.raw() != value.tensor().raw())
+    target.copy_from(value.tensor());
+}
+
+void RunState::drop_all() noexcept {
+  for (int32_t slot : program_.input_slots()) drop(slot);
+  for (size_t s = 0; s < held_.size(); ++s)
+    if (program_.slots()[s].placement == Placement::held) held_[s] = Datum();
+}
+
+bool RunState::is_fed(const Tensor& memory) const {
+  const std::less<> before;
+  const std::byte *begin = memory.raw(), *end = begin + memory.size_bytes();
+  return std::any_of(program_.input_slots().begin(), program_.input_slots().end(), [&](int32_t slot) {
+    const Datum& feed = held(slot);
+    return feed.is_tensor() && before(feed.tensor().raw(), end) && before(begin, feed.tensor().raw() + feed.tensor().size_bytes());
+  });
+}
+
+size_t RunState::needed_arena_bytes() const { return budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes; }
+
+void RunState::drop_arena() noexcept {
+  arena_.reset();
+  generation_ = 0;
+}
+
+bool RunState::resize_arena(size_t size_bytes) noexcept {
+  if (!arena_->resize(size_bytes)) return false;
+  generation_ = 0;
+  return true;
+}
+
+void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
+  if (plan != budget_) generation_ = 0;
+  budget_ = std::move(plan);
+  if (!budget_) return;
+  places_.assign(program_.num_buffers(), kAway);
+  for (size_t b = 0; b < places_.size(); ++b)
+    if (!budget_->stays[b].empty()) places_[b] = budget_->stays[b].front().offset;
+}
+
+void RunState::place(bool exact) {
+  const size_t needed = needed_arena_bytes();
+  if (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed)) {
+    drop_arena();  // first, should the machine have no more
+    arena_ = std::make_unique<LargeBlock>(needed);
+  }
+  const auto operands = program_.operands();
+  const auto slots = program_.slots();
+  for (size_t k = 0; k < operands.size(); ++k) {
+    pointers_[k] = nullptr;
+    if (operands[k] < 0) continue;
+    const Slot& slot = slots[static_cast<size_t>(operands[k])];
+    if (slot.placement == Placement::arena) {
+      if (slot.buffer < 0) continue;
+      const size_t offset = budget_ ? budget_->operand_offsets[k]
+                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]);
+      if (offset != BudgetedPlan::kNowhere) pointers_[k] = arena_->data() + offset;
+    } else if (slot.placement == Placement::known) {
+      pointers_[k] = binding_->known(operands[k]).raw();
+    } else if (slot.placement == Placement::constant) {
+      if (const Datum& constant = program_.constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
+    }
+  }
+  for (size_t s = 0; s < held_.size(); ++s)
+    if (held_[s].is_tensor() && slots[s].placement != Placement::known) point_at(static_cast<int32_t>(s), held_[s].tensor());
+  generation_ = binding_->places_generation();
+}
+
+void* RunState::budgeted_scratch(const Instruction& instruction) const {
+  return arena_->data() + budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())];
+}
+
+void RunState::point_at(int32_t slot, const Tensor& tensor) {
+  for (uint32_t position : program_.patches(slot))
+    pointers_[position] = tensor.raw() + binding_->part_offset(program_.operands()[position]);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,114 @@
+// The values of a run in flight, and where their bytes are. It executes nothing and decides nothing: feeds come in by FeedBinder, outputs
+// are placed by OutputStore, values are moved by RunBudget.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/large_memory.h"
+#include "exec/program/binding.h"
+#include "exec/program/program.h"
+#include "treadle/datum.h"
+
+namespace treadle::exec {
+
+struct BudgetedPlan;
+struct RunControl;
+
+/// A held value for a node of a run: on loan where it is written over later, so that a node which keeps it makes a copy.
+Datum for_node(const Slot& slot, Datum value);
+
+/// What has all bytes of a root: with other extents, or of another dtype as wide (BitCast, a table of bytes in place).
+Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape);
+
+class RunState {
+ public:
+  static constexpr size_t kAway = SIZE_MAX;  ///< the place of a buffer that is not in the arena at the moment
+
+  explicit RunState(const Program& program);
+  ~RunState();
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
+
+  const Program& program() const { return program_; }
+  const Binding& binding() const { return *binding_; }
+  /// Takes the binding for the symbols' values (indexed as the symbol table). @throws Error as Binding::bind.
+  void take_binding(std::span<const int64_t> symbol_values, const RunControl& control);
+
+  // Values. Held are feeds, outputs, and what is bound in the run; all others lie in the arena.
+
+  /// Undefined if nothing has been computed.
+  /// @param shared  the value outlives the node that asks: a copy where it lies in memory that the run uses again.
+  Datum value(int32_t slot, bool shared) const;
+  /// Of a root slot; undefined unless held.
+  const Datum& held(int32_t slot) const { return held_[static_cast<size_t>(slot)]; }
+  /// A feed, before there is a binding.
+  void set_feed(int32_t slot, Datum datum) { held_[static_cast<size_t>(slot)] = std::move(datum); }
+  /// @throws Error(invalid_argument) if the shape is not the inferred one.
+  void hold(int32_t slot, Datum datum);
+  /// For executors that compute elsewhere: a copy, where nodes, outputs and observers find it.
+  void put(int32_t slot, const Datum& value);
+  void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
+  /// What nobody reads any more once the instruction has run.
+  void release(const Instruction& instruction) {
+    for (uint32_t r = 0; r < instruction.num_releases; ++r) drop(program_.releases()[instruction.first_release + r]);
+  }
+  void drop_all() noexcept;
+  /// True if some of the bytes are a feed's.
+  bool is_fed(const Tensor& memory) const;
+
+  // Bytes.
+
+  /// Whether all pointers into the arena and to constants are right.
+  bool is_placed() const { return generation_ == binding_->places_generation(); }
+  /// Makes them right; the arena is renewed if it is too small.
+  /// @param exact  also if it is too large.
+  void place(bool exact);
+  /// Operands that have the slot's bytes, or some of them, are found there.
+  void point_at(int32_t slot, const Tensor& tensor);
+  /// Of an instruction's operands, inputs first.
+  void** pointers(const Instruction& instruction) { return pointers_.data() + instruction.first_operand; }
+  /// Of an instruction that is bound ahead.
+  void* scratch(const Instruction& instruction) const {
+    if (budget_) [[unlikely]]
+      return budgeted_scratch(instruction);
+    return arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+  }
+
+  std::byte* arena() const { return arena_->data(); }
+  bool has_arena() const { return arena_ != nullptr; }
+  size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
+  size_t needed_arena_bytes() const;
+  void drop_arena() noexcept;
+  /// Whether the arena can have another size and keep what is in it.
+  bool can_resize_arena() const { return arena_ && arena_->can_resize(); }
+  /// All pointers into it are wrong then, until place(). @return false if there is no room; nothing has changed.
+  bool resize_arena(size_t size_bytes) noexcept;
+
+  /// The plan that places follow, where a run keeps to a budget; null: the binding's offsets.
+  const std::shared_ptr<const BudgetedPlan>& budget() const { return budget_; }
+  void set_budget(std::shared_ptr<const BudgetedPlan> plan);
+  /// Offset of a buffer in the arena, or kAway.
+  size_t place_of(size_t buffer) const { return budget_ ? places_[buffer] : binding_->offsets().offsets[buffer]; }
+  void set_place(size_t buffer, size_t offset) { places_[buffer] = offset; }
+
+ private:
+  Tensor part_of(int32_t slot, const Tensor& root) const;
+  Tensor in_arena(int32_t slot) const;
+  void* budgeted_scratch(const Instruction& instruction) const;
+
+  const Program& program_;
+  std::shared_ptr<const Binding> binding_;
+  std::vector<void*> pointers_;  // per operand
+  std::vector<Datum> held_;      // per slot
+  std::unique_ptr<LargeBlock> arena_;
+  uint64_t generation_ = 0;  // of the binding that the pointers were made for; 0: none
+  std::shared_ptr<const BudgetedPlan> budget_;
+  std::vector<size_t> places_;  // per buffer, of a run with a budget
+};
+
+}  // namespace treadle::exec

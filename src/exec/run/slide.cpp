@@ -1,0 +1,104 @@
+#include "exec/run/slide.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/op_def.h"
+
+namespace treadle::exec {
+
+Slide::Slide(const Program& program, int32_t feed, int32_t output) : program_(&program), feed_(feed), output_(output) {
+  const auto slots = program.slots();
+  const Slot &from = slots[static_cast<size_t>(feed)], &to = slots[static_cast<size_t>(output)];
+  possible_ = from.placement == Placement::feed && from.static_shape && to.static_shape && from.dtype == to.dtype &&
+              from.dtype != DType::string && bits_of(from.dtype) % 8 == 0 &&
+              std::none_of(slots.begin(), slots.end(),
+                           [&](const Slot& slot) { return slot.row_step != 0 && (slot.root == feed || slot.root == output); });
+  for (size_t i = 0; possible_ && i < program.instructions().size(); ++i) possible_ = classify(i);
+  possible_ &= !moving_.empty();
+}
+
+// Nothing but these Concats may read the feed, or write the output. Views of both are free.
+bool Slide::classify(size_t index) {
+  const Instruction& instruction = program_->instructions()[index];
+  const auto operands = program_->operands(instruction);
+  const auto inputs = operands.first(instruction.num_inputs), outputs = operands.subspan(instruction.num_inputs);
+  auto touches = [&](std::span<const int32_t> list, int32_t wanted) {
+    return std::any_of(list.begin(), list.end(), [&](int32_t slot) { return root(slot) == wanted; });
+  };
+  auto all_in = [&](std::span<const int32_t> list, int32_t wanted) {
+    return std::all_of(list.begin(), list.end(), [&](int32_t slot) { return root(slot) == wanted; });
+  };
+  const bool writes = touches(outputs, output_);
+  if (!touches(operands, feed_) && !writes) return true;
+  if (instruction.dynamic || !instruction.bodies.empty()) return false;
+  const Pieces pieces = instruction.node->op->pieces;
+  if (pieces == Pieces::split && !writes && root(inputs[0]) == feed_ && all_in(outputs, feed_)) return true;
+  if (pieces != Pieces::concat || !writes) return false;
+  if (all_in(inputs, output_)) {
+    whole_.push_back(index);
+    return true;
+  }
+  if (root(inputs[0]) != feed_ || touches(inputs.subspan(1), feed_) || touches(inputs.subspan(1), output_)) return false;
+  moving_.push_back(index);
+  return true;
+}
+
+size_t Slide::bytes_of(const Binding& binding, int32_t slot) const {
+  return size_bytes(program_->slots()[static_cast<size_t>(slot)].dtype, binding.shape(slot).num_elements());
+}
+
+bool Slide::plan(const Binding& binding) {
+  if (!possible_) return false;
+  const size_t before = bytes_of(binding, feed_), after = bytes_of(binding, output_);
+  if (before == 0 || after <= before) return false;
+  distance_ = after - before;
+  blocks_.clear();
+  const auto instructions = program_->instructions();
+  if (!std::all_of(whole_.begin(), whole_.end(), [&](size_t i) { return is_in_place(binding, instructions[i]); }) ||
+      !std::all_of(moving_.begin(), moving_.end(), [&](size_t i) { return add_blocks(binding, i); }))
+    return false;
+  size_t moved = 0;
+  for (const Block& block : blocks_) moved += block.size_bytes;
+  return moved == before;  // or else undo() could not bring all of it back
+}
+
+bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const {
+  const auto operands = program_->operands(concat);
+  size_t offset = binding.part_offset(operands[concat.num_inputs]);
+  return std::all_of(operands.begin(), operands.begin() + concat.num_inputs, [&](int32_t input) {
+    const bool here = binding.part_offset(input) == offset;
+    offset += bytes_of(binding, input);
+    return here;
+  });
+}
+
+// Blocks come in the order of their addresses, each moves down, and it and its new rows end before the next one begins.
+bool Slide::add_blocks(const Binding& binding, size_t index) {
+  const Instruction& concat = program_->instructions()[index];
+  const auto operands = program_->operands(concat);
+  const int32_t in = operands[0], out = operands[concat.num_inputs];
+  const Shape& shape = binding.shape(out);
+  int64_t axis = concat.node->attributes.get_int("axis", 0);
+  if (axis < 0) axis += shape.rank();
+  const auto count = static_cast<size_t>(shape.product(0, static_cast<int>(axis)));
+  if (count == 0) return false;
+  const size_t length = bytes_of(binding, in) / count, pitch = bytes_of(binding, out) / count;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t from = binding.part_offset(in) + i * length, to = binding.part_offset(out) + i * pitch;
+    if (to > from + distance_) return false;
+    if (!blocks_.empty()) {
+      const Block& last = blocks_.back();
+      if (last.from + last.size_bytes > from || last.end > to || last.end > from + distance_) return false;
+    }
+    blocks_.push_back({index, from, to, length, to + pitch});
+  }
+  return true;
+}
+
+void Slide::undo(std::byte* feed, size_t end) const {
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
+    if (block->instruction < end) std::memmove(feed + block->from, feed + block->to - distance_, block->size_bytes);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,93 @@
+#include "exec/schedule/parallel_plan.h"
+
+#include <algorithm>
+
+#include "exec/program/program.h"
+
+namespace treadle::exec {
+
+void Reachability::add(int32_t instruction, std::span<const int32_t> predecessors) {
+  uint64_t* row = bits_.data() + static_cast<size_t>(instruction) * words_;
+  for (int32_t p : predecessors) {
+    const uint64_t* other = bits_.data() + static_cast<size_t>(p) * words_;
+    for (size_t w = 0; w < words_; ++w) row[w] |= other[w];
+    row[static_cast<size_t>(p) / 64] |= uint64_t{1} << (static_cast<size_t>(p) % 64);
+  }
+}
+
+void Program::plan_parallel(std::span<const int32_t> viewed) {
+  const size_t count = instructions_.size();
+  auto plan = std::make_unique<ParallelPlan>(count);
+  std::vector<int32_t> producer(slots_.size(), -1);
+  std::vector<std::vector<int32_t>> successors(count), predecessors(count);
+  for (size_t i = 0; i < count; ++i) {
+    const Instruction& instruction = instructions_[i];
+    const auto all = operands(instruction);
+    auto& waits_for = predecessors[i];
+    for (int32_t slot : all.first(instruction.num_inputs)) {
+      while (slot >= 0 && producer[static_cast<size_t>(slot)] < 0 && viewed[static_cast<size_t>(slot)] >= 0)
+        slot = viewed[static_cast<size_t>(slot)];  // a view that no instruction makes
+      if (slot >= 0 && producer[static_cast<size_t>(slot)] >= 0) waits_for.push_back(producer[static_cast<size_t>(slot)]);
+    }
+    std::sort(waits_for.begin(), waits_for.end());
+    waits_for.erase(std::unique(waits_for.begin(), waits_for.end()), waits_for.end());
+    for (int32_t p : waits_for) successors[static_cast<size_t>(p)].push_back(static_cast<int32_t>(i));
+    plan->reach.add(static_cast<int32_t>(i), waits_for);
+    plan->counters.push_back(static_cast<int32_t>(waits_for.size()));
+    if (waits_for.empty()) plan->roots.push_back(static_cast<int32_t>(i));
+    for (int32_t slot : all.subspan(instruction.num_inputs))
+      if (slot >= 0) producer[static_cast<size_t>(slot)] = static_cast<int32_t>(i);
+  }
+  for (const auto& list : successors) {
+    plan->first_successor.push_back(static_cast<uint32_t>(plan->successors.size()));
+    plan->successors.insert(plan->successors.end(), list.begin(), list.end());
+  }
+  plan->first_successor.push_back(static_cast<uint32_t>(plan->successors.size()));
+
+  // Held values are let go by whoever is the last to touch them.
+  std::vector<int32_t> counter_of(slots_.size(), -1);
+  std::vector<std::vector<int32_t>> accesses(buffers_.size());
+  for (size_t i = 0; i < count; ++i) {
+    plan->first_touch.push_back(static_cast<uint32_t>(plan->touches.size()));
+    const size_t first = plan->touches.size();
+    for (int32_t operand : operands(instructions_[i])) {
+      if (operand < 0) continue;
+      const int32_t root = slots_[static_cast<size_t>(operand)].root;
+      const Slot& slot = slots_[static_cast<size_t>(root)];
+      if (slot.placement == Placement::arena && slot.buffer >= 0) {
+        auto& list = accesses[static_cast<size_t>(slot.buffer)];
+        if (list.empty() || list.back() != static_cast<int32_t>(i)) list.push_back(static_cast<int32_t>(i));
+      }
+      if (slot.placement != Placement::held || slot.is_output) continue;
+      if (std::any_of(plan->touches.begin() + static_cast<ptrdiff_t>(first), plan->touches.end(),
+                      [&](const ParallelPlan::Touch& touch) { return touch.slot == root; }))
+        continue;
+      int32_t& counter = counter_of[static_cast<size_t>(root)];
+      if (counter < 0) {
+        counter = static_cast<int32_t>(plan->counters.size());
+        plan->counters.push_back(0);
+      }
+      ++plan->counters[static_cast<size_t>(counter)];
+      plan->touches.push_back({root, counter});
+    }
+    if (instructions_[i].scratch_buffer >= 0)
+      accesses[static_cast<size_t>(instructions_[i].scratch_buffer)].push_back(static_cast<int32_t>(i));
+  }
+  plan->first_touch.push_back(static_cast<uint32_t>(plan->touches.size()));
+  for (const auto& list : accesses) {
+    plan->first_access.push_back(static_cast<uint32_t>(plan->accesses.size()));
+    plan->accesses.insert(plan->accesses.end(), list.begin(), list.end());
+    plan->first_beginning.push_back(static_cast<uint32_t>(plan->beginnings.size()));
+    const size_t b = plan->first_access.size() - 1;
+    const bool in_pieces = buffers_[b].slot >= 0 && slots_[static_cast<size_t>(buffers_[b].slot)].in_pieces;
+    for (size_t k = 0; k < (in_pieces ? list.size() : std::min<size_t>(list.size(), 1)); ++k)
+      if (std::none_of(list.begin(), list.begin() + static_cast<ptrdiff_t>(k),
+                       [&](int32_t other) { return plan->reach.before(other, list[k]); }))
+        plan->beginnings.push_back(list[k]);
+  }
+  plan->first_beginning.push_back(static_cast<uint32_t>(plan->beginnings.size()));
+  plan->first_access.push_back(static_cast<uint32_t>(plan->accesses.size()));
+  parallel_ = std::move(plan);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,106 @@
+#include "exec/schedule/placed_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "exec/run/placed_run.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+bool any_has_bus(std::span<const std::shared_ptr<Device>> devices) {
+  return std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->has_bus(); });
+}
+
+}  // namespace
+
+DeviceConstants::DeviceConstants(const Program& program, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
+                                 std::span<const std::unique_ptr<Stream>> streams, bool anywhere)
+    : devices_(devices.begin(), devices.end()), tensors_(plan.locations.size()) {
+  for (const StreamPlan::Step& step : plan.steps) {
+    if (step.instruction < 0) continue;
+    const Instruction& instruction = program.instructions()[static_cast<size_t>(step.instruction)];
+    const int on = plan.streams[static_cast<size_t>(step.stream)].device;
+    if (on != DevicePlacement::kHost && instruction.packed && !anywhere && devices_[static_cast<size_t>(on)]->has_bus() &&
+        std::none_of(packed_.begin(), packed_.end(),
+                     [&](const Packed& p) { return p.state == instruction.packed.get() && p.device == on; }))
+      packed_.push_back({instruction.packed.get(), on});
+    for (size_t k = 0; k < instruction.num_inputs; ++k) {
+      const int32_t at = plan.operands[step.first_operand + k];
+      if (at < 0 || has_own_copy(instruction, k)) continue;
+      const StreamPlan::Location& location = plan.locations[static_cast<size_t>(at)];
+      Tensor& copy = tensors_[static_cast<size_t>(at)];
+      if (location.memory != StreamPlan::Location::Memory::constant || location.device == DevicePlacement::kHost || copy.defined())
+        continue;
+      const Datum& constant = program.constant(location.slot);
+      if (!constant.is_tensor()) continue;
+      const Tensor source = constant.tensor().contiguous();
+      Device& device = *devices_[static_cast<size_t>(location.device)];
+      copy = Tensor(source.dtype(), source.shape(),
+                    anywhere ? device.allocate_anywhere(source.size_bytes()) : device.allocate(source.size_bytes()));
+      Stream& queue = *streams[static_cast<size_t>(step.stream)];
+      queue.copy(copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+      queue.synchronize();
+    }
+  }
+  try {
+    reserve_packed();
+  } catch (...) {
+    release_packed();
+    throw;
+  }
+}
+
+DeviceConstants::~DeviceConstants() { release_packed(); }
+
+void DeviceConstants::reserve_packed() {
+  std::lock_guard lock(mutex_);
+  for (Packed& packed : packed_) {
+    const size_t bytes = packed.state->size_bytes();
+    if (bytes <= packed.reserved_bytes) continue;
+    Device& device = *devices_[static_cast<size_t>(packed.device)];
+    if (!device.reserve(bytes - packed.reserved_bytes))
+      throw Error(ErrorCode::resource_exhausted, fmt::format("{} has no room for {} bytes of packed weights", device.name(), bytes));
+    packed.reserved_bytes = bytes;
+  }
+}
+
+void DeviceConstants::release_packed() noexcept {
+  for (Packed& packed : packed_) devices_[static_cast<size_t>(packed.device)]->unreserve(std::exchange(packed.reserved_bytes, 0));
+}
+
+PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps)
+    : program_(program), devices_(std::move(devices)), plan_(std::move(plan)), keeps_(std::move(keeps)) {}
+PlacedProgram::~PlacedProgram() = default;
+
+bool PlacedProgram::keeps_limits() const { return (keeps_.job || keeps_.limit) && any_has_bus(devices_); }
+
+bool PlacedProgram::has_bus() const { return any_has_bus(devices_); }
+
+std::shared_ptr<DeviceConstants> PlacedProgram::constants(std::span<const std::unique_ptr<Stream>> streams) {
+  std::lock_guard lock(mutex_);
+  if (!shared_) shared_ = std::make_shared<DeviceConstants>(program_, plan_, devices_, streams, /*anywhere=*/false);
+  return shared_;
+}
+
+void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
+                        std::span<const OutputMemory> memory) {
+  const RunTurns::Turn turn(turns_, control);
+  const RunHandle run = take();
+  run->start(feeds, bound, control, memory);
+  if (!run->advance()) throw_stops_at_yield();
+  run->take_outputs(outputs);
+}
+
+RunHandle PlacedProgram::take() {
+  return RunHandle(runs_.take([&] { return std::make_unique<PlacedRun>(*this); }).release(), GiveBack{this});
+}
+
+void PlacedProgram::give_back(std::unique_ptr<Run> run) noexcept {
+  runs_.give_back(std::unique_ptr<PlacedRun>(static_cast<PlacedRun*>(run.release())));
+}
+
+}  // namespace treadle::exec

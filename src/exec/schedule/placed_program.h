@@ -1,0 +1,88 @@
+// Runs a program over several devices, on the streams and with the copies and fences of a StreamPlan.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "exec/memory/residency.h"
+#include "exec/run/executor.h"
+#include "exec/run/run_turns.h"
+#include "exec/schedule/stream_plan.h"
+
+namespace treadle::exec {
+
+class PlacedRun;
+
+/// What a program keeps in its devices' memory from run to run: constants, and room for what kernels have packed.
+class DeviceConstants {
+ public:
+  /// Copies them. @throws Error(resource_exhausted) if a device has no room.
+  DeviceConstants(const Program& program, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
+                  std::span<const std::unique_ptr<Stream>> streams, bool anywhere);
+  ~DeviceConstants();
+  DeviceConstants(const DeviceConstants&) = delete;
+  DeviceConstants& operator=(const DeviceConstants&) = delete;
+
+  const Tensor& at(int32_t location) const { return tensors_[static_cast<size_t>(location)]; }
+  /// Kernels may have packed more forms since. @throws Error(resource_exhausted)
+  void reserve_packed();
+
+ private:
+  void release_packed() noexcept;
+  struct Packed {
+    const PackedState* state;
+    int device;
+    size_t reserved_bytes = 0;
+  };
+  const std::vector<std::shared_ptr<Device>> devices_;
+  std::vector<Tensor> tensors_;  // per location
+  std::mutex mutex_;             // of packed_
+  std::vector<Packed> packed_;   // empty where a Residency counts them
+};
+
+/// A program whose plan has been made. Where a limit has to be kept, or a device is full, steps are issued one by one, and what a device
+/// has no room for stays with the host (Residency): on devices with a bus.
+class PlacedProgram final : public Executor {
+ public:
+  /// @param program  must outlive this object.
+  /// @param devices  the first is the host; each has kernels that are the host's own.
+  /// @param plan     of `program`, for so many devices.
+  /// @param keeps    to these limits.
+  PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps = {});
+  ~PlacedProgram() override;
+
+  /// As exec::run; one after the other. It ends when all devices have ended: also a run that fails.
+  /// @throws Error of the first node that failed, which is named.
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
+           std::span<const OutputMemory> memory = {}) override;
+  RunHandle take() override;
+  void give_back(std::unique_ptr<Run> run) noexcept override;
+
+  const Program& program() const { return program_; }
+  const StreamPlan& plan() const { return plan_; }
+  /// For tests: a fence that is gone must be found missing.
+  StreamPlan& mutable_plan() { return plan_; }
+
+ private:
+  friend class PlacedRun;
+  bool has_bus() const;
+  /// True if runs keep to limits from the beginning.
+  bool keeps_limits() const;
+  /// For runs that keep to none. @throws Error(resource_exhausted)
+  std::shared_ptr<DeviceConstants> constants(std::span<const std::unique_ptr<Stream>> streams);
+
+  const Program& program_;
+  const std::vector<std::shared_ptr<Device>> devices_;
+  StreamPlan plan_;
+  const ResidencyOptions keeps_;
+  RunTurns turns_;
+  std::mutex mutex_;                         // of shared_
+  std::shared_ptr<DeviceConstants> shared_;  // null before the first run
+  RunPool<PlacedRun> runs_;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,216 @@
+// Schedules whose steps do not run one after the other: what happens before what, from pending counts or from streams, events and the
+// host's waiting; and that no two steps meet in the same bytes that nothing orders.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "exec/program/index.h"
+#include "exec/verify/verify_plan.h"
+
+namespace treadle::exec {
+namespace {
+
+using Home = DescribedPlan::Home;
+using Before = std::function<bool(int32_t, int32_t)>;
+
+// A step begins when as many others have ended as its counter says.
+Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
+  const DescribedPlan::Readiness& ready = plan.readiness;
+  const size_t count = plan.steps.size();
+  std::vector<std::vector<int32_t>> before(count);
+  for (size_t s = 0; s < count; ++s)
+    for (uint32_t k = ready.first_successor[s]; k < ready.first_successor[s + 1]; ++k) {
+      const int32_t next = ready.successors[k];
+      if (index(next) <= s)
+        report(fmt::format("{} is to run before {}, which the program has before it", describe_step(plan, s),
+                           describe_step(plan, index(next))));
+      else
+        before[index(next)].push_back(static_cast<int32_t>(s));
+    }
+  Reachability order(count);
+  std::vector<int32_t> times_begun(count, 0);
+  for (int32_t root : ready.roots) ++times_begun[index(root)];
+  for (size_t s = 0; s < count; ++s) {
+    const auto expected = static_cast<int32_t>(before[s].size());
+    if (ready.counters[s] != expected)
+      report(fmt::format("{} counts down from {}, it comes after {} steps", describe_step(plan, s), ready.counters[s], expected));
+    if (times_begun[s] != (expected == 0 ? 1 : 0))
+      report(fmt::format("{} is begun {} times when the run starts, expected is {}", describe_step(plan, s), times_begun[s],
+                         expected == 0 ? 1 : 0));
+    // One that runs too early is ordered after nobody.
+    order.add(static_cast<int32_t>(s), ready.counters[s] < expected ? std::vector<int32_t>() : before[s]);
+  }
+  return order;
+}
+
+// Held memory goes with the last of the steps that touch it.
+void check_touches(const DescribedPlan& plan, const Report& report) {
+  const DescribedPlan::Readiness& ready = plan.readiness;
+  std::map<int32_t, std::set<int32_t>> expected, counted;  // per place: steps
+  std::map<int32_t, int32_t> counter_of;
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const DescribedPlan::Step& step = plan.steps[s];
+    for (size_t k = 0; k < static_cast<size_t>(step.num_inputs) + step.num_outputs; ++k) {
+      const DescribedPlan::Operand& operand = plan.operands[step.first_operand + k];
+      if (operand.value < 0) continue;
+      const DescribedPlan::Place& place = plan.places[index(operand.place)];
+      if (place.home == Home::held && !plan.values[index(place.root)].kept) expected[operand.place].insert(static_cast<int32_t>(s));
+    }
+    for (uint32_t t = ready.first_touch[s]; t < ready.first_touch[s + 1]; ++t) {
+      const ParallelPlan::Touch& touch = ready.touches[t];
+      if (!counted[touch.slot].insert(static_cast<int32_t>(s)).second)
+        report(fmt::format("{} counts twice for letting go of \"{}\"", describe_step(plan, s), plan.values[index(touch.slot)].name));
+      if (!counter_of.emplace(touch.slot, touch.counter).second && counter_of[touch.slot] != touch.counter)
+        report(fmt::format("\"{}\" has two counters", plan.values[index(touch.slot)].name));
+    }
+  }
+  for (const auto& [place, steps] : expected) {
+    const auto name = plan.values[index(plan.places[index(place)].root)].name;
+    for (int32_t step : steps)
+      if (!counted[place].contains(step))
+        report(fmt::format("{} touches \"{}\", which may be let go of before it has ended", describe_step(plan, index(step)), name));
+    const auto counter = counter_of.find(place);
+    const int32_t from = counter == counter_of.end() ? 0 : ready.counters[index(counter->second)];
+    if (from != static_cast<int32_t>(steps.size()))
+      report(fmt::format("\"{}\" is let go of after {} steps, {} touch it", name, from, steps.size()));
+  }
+  for (const auto& [place, steps] : counted)
+    if (!expected.contains(place) && !steps.empty())
+      report(fmt::format("\"{}\" is let go of, which is not held or is handed out", plan.values[index(place)].name));
+}
+
+// Of each step the last position in every stream that is over when it begins; its own position in its stream.
+class Clocks {
+ public:
+  Clocks(const DescribedPlan& plan, const Report& report)
+      : plan_(plan),
+        streams_(static_cast<size_t>(plan.num_streams)),
+        clocks_(plan.steps.size() * streams_, -1),
+        positions_(plan.steps.size()) {
+    std::vector<int32_t> now(streams_ * streams_, -1), host(streams_, -1);
+    std::vector<int32_t> lengths(streams_, 0);
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const DescribedPlan::Issue& issue = plan.issues[s];
+      const size_t stream = index(issue.stream);
+      int32_t* own = now.data() + stream * streams_;
+      auto join = [&](const int32_t* other, int32_t* into) {
+        for (size_t k = 0; k < streams_; ++k) into[k] = std::max(into[k], other[k]);
+      };
+      join(host.data(), own);
+      for (int32_t wait : issue.waits) {
+        if (!issue.leads)
+          report(fmt::format("{} waits for {}, but is issued with the step before it", describe_step(plan, s),
+                             describe_step(plan, index(wait))));
+        else if (wait < 0 || index(wait) >= s || !plan.issues[index(wait)].records)
+          report(fmt::format("{} waits for {}, which records no event before", describe_step(plan, s),
+                             wait < 0 ? std::string("a step that is not issued") : describe_step(plan, index(wait))));
+        else
+          join(clock(wait), own);
+      }
+      own[stream] = positions_[s] = lengths[stream]++;
+      std::copy_n(own, streams_, clocks_.begin() + static_cast<ptrdiff_t>(s * streams_));
+      if (issue.host_waits) join(own, host.data());
+      if (issue.all_wait)
+        for (size_t k = 0; k < streams_; ++k) join(now.data() + k * streams_, host.data());
+    }
+  }
+
+  bool before(int32_t a, int32_t b) const { return a < b && clock(b)[index(plan_.issues[index(a)].stream)] >= positions_[index(a)]; }
+
+ private:
+  const int32_t* clock(int32_t step) const { return clocks_.data() + index(step) * streams_; }
+  const DescribedPlan& plan_;
+  const size_t streams_;
+  std::vector<int32_t> clocks_, positions_;
+};
+
+// Two steps that touch the same bytes of a place.
+void check_within(const DescribedPlan& plan, int32_t place, const std::vector<BytesTouched>& touches, const Before& before,
+                  const Report& report) {
+  if (std::none_of(touches.begin(), touches.end(), [](const BytesTouched& touch) { return touch.writes; })) return;
+  for (size_t b = 0; b < touches.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      const BytesTouched &first = touches[a], &second = touches[b];
+      if (first.step == second.step || (!first.writes && !second.writes) || before(first.step, second.step) ||
+          !overlap(first.bytes, second.bytes))
+        continue;
+      report(fmt::format("{} {} {}, and is not ordered after {}, which {} {}", describe_step(plan, index(second.step)),
+                         second.writes ? "writes" : "reads", describe_bytes(plan, place, second.bytes),
+                         describe_step(plan, index(first.step)), first.writes ? "writes" : "reads",
+                         describe_bytes(plan, place, first.bytes)));
+      return;
+    }
+  }
+}
+
+// Held memory of devices goes when the step that was issued last among those that touch it has ended; others hold it, or end before.
+void check_held(const DescribedPlan& plan, int32_t place, const std::vector<BytesTouched>& touches, const Before& before,
+                const Report& report) {
+  if (plan.places[index(place)].uses < 0 || touches.empty()) return;
+  const int32_t last = touches.back().step;
+  for (const BytesTouched& touch : touches)
+    if (!touch.holds && touch.step != last && !before(touch.step, last))
+      return report(fmt::format("{} does not hold \"{}\", which goes with {}, and is not ordered after it",
+                                describe_step(plan, index(touch.step)), plan.values[index(plan.places[index(place)].root)].name,
+                                describe_step(plan, index(last))));
+}
+
+// Places that have bytes of an arena in common: all steps of the one are over when those of the other begin.
+void check_between(const DescribedPlan& plan, const Touches& touches, const Before& before, const Report& report) {
+  std::vector<int32_t> order;
+  for (size_t p = 0; p < plan.places.size(); ++p)
+    if (plan.places[p].home == Home::planned && plan.places[p].size_bytes > 0 && !touches[p].empty())
+      order.push_back(static_cast<int32_t>(p));
+  auto begin_of = [&](int32_t place) { return plan.places[index(place)].offset; };
+  auto end_of = [&](int32_t place) { return begin_of(place) + plan.places[index(place)].size_bytes; };
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return std::pair(plan.places[index(a)].memory, begin_of(a)) < std::pair(plan.places[index(b)].memory, begin_of(b));
+  });
+  // The first pair of steps that is out of order, if everything in `a` is to come before everything in `b`.
+  auto out_of_order = [&](int32_t a, int32_t b) -> std::pair<int32_t, int32_t> {
+    for (const BytesTouched& first : touches[index(a)])
+      for (const BytesTouched& second : touches[index(b)])
+        if (!before(first.step, second.step)) return {first.step, second.step};
+    return {-1, -1};
+  };
+  std::vector<int32_t> open;
+  for (int32_t place : order) {
+    std::erase_if(open, [&](int32_t other) {
+      return plan.places[index(other)].memory != plan.places[index(place)].memory || end_of(other) <= begin_of(place);
+    });
+    for (int32_t other : open) {
+      const bool is_first = touches[index(other)].front().step < touches[index(place)].front().step;
+      const int32_t a = is_first ? other : place, b = is_first ? place : other;
+      const auto [first, second] = out_of_order(a, b);
+      if (first < 0) continue;
+      const size_t from = begin_of(place), to = std::min(end_of(place), end_of(other));
+      report(fmt::format("{} uses {}, and is not ordered after {}, which uses {}", describe_step(plan, index(second)),
+                         describe_bytes(plan, b, {.begin = from, .row_bytes = to - from}), describe_step(plan, index(first)),
+                         describe_bytes(plan, a, {.begin = from, .row_bytes = to - from})));
+    }
+    open.push_back(place);
+  }
+}
+
+}  // namespace
+
+void check_order(const DescribedPlan& plan, const Touches& touches, const Report& report) {
+  auto check = [&](const Before& before) {
+    for (size_t p = 0; p < touches.size(); ++p) check_within(plan, static_cast<int32_t>(p), touches[p], before, report);
+    check_between(plan, touches, before, report);
+  };
+  if (plan.order == DescribedPlan::Order::by_readiness) {
+    const Reachability order = order_by_counts(plan, report);
+    check_touches(plan, report);
+    check([&](int32_t a, int32_t b) { return order.before(a, b); });
+  } else {
+    const Clocks clocks(plan, report);
+    const Before before = [&](int32_t a, int32_t b) { return clocks.before(a, b); };
+    check(before);
+    for (size_t p = 0; p < touches.size(); ++p) check_held(plan, static_cast<int32_t>(p), touches[p], before, report);
+  }
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,26 @@
+// A run's outputs may be made in the memory of its feeds: states that grow, and memory that the caller has bound.
+#include "exec/run/output_store.h"
+#include "exec/verify/verify_plan.h"
+
+namespace treadle::exec {
+
+void OutputStore::verify_over_feeds() const {
+  const Program& program = state_.program();
+  std::optional<DescribedPlan> plan;
+  const std::less<> before;
+  for (int32_t output : program.preallocated()) {
+    const Tensor& made = state_.held(output).tensor();
+    for (int32_t input : program.input_slots()) {
+      const Datum& fed = state_.held(input);
+      const Slot& slot = program.slots()[static_cast<size_t>(input)];
+      if (!fed.is_tensor() || !slot.static_shape || slot.placement != Placement::feed) continue;
+      const Tensor& feed = fed.tensor();
+      if (!before(feed.raw(), made.raw() + made.size_bytes()) || !before(made.raw(), feed.raw() + feed.size_bytes())) continue;
+      if (!plan) plan = describe_plan(state_.binding());
+      lay_over(*plan, input, output, feed.raw() - made.raw());
+    }
+  }
+  if (plan) verify_plan(*plan);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,91 @@
+#include "exec/verify/verify_plan.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "exec/program/index.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+using Act = DescribedPlan::Act;
+using Home = DescribedPlan::Home;
+using Place = DescribedPlan::Place;
+using Step = DescribedPlan::Step;
+
+std::atomic<bool>& switch_of_all() {
+  static std::atomic<bool> on = [] {
+#ifdef NDEBUG
+    const bool debug = false;
+#else
+    const bool debug = true;
+#endif
+    const char* wish = std::getenv("TREADLE_VERIFY_PLANS");
+    return wish && *wish != '\0' ? std::string_view(wish) != "0" : debug;
+  }();
+  return on;
+}
+
+}  // namespace
+
+std::string describe_step(const DescribedPlan& plan, size_t step) {
+  if (step >= plan.steps.size()) return "the end";
+  const Step& found = plan.steps[step];
+  if (found.act == Act::compute || found.act == Act::join || found.act == Act::split || found.act == Act::replay)
+    return fmt::format("step {}, {}{} \"{}\"", step, found.act == Act::replay ? "again " : "", found.node->op_type, found.node->name);
+  const int32_t place = found.place;
+  return fmt::format("step {}, {} of \"{}\"", step,
+                     found.act == Act::copy    ? "copy"
+                     : found.act == Act::spill ? "spill"
+                                               : "load",
+                     place < 0 || plan.places[index(place)].root < 0 ? "scratch" : plan.values[index(plan.places[index(place)].root)].name);
+}
+
+std::string describe_bytes(const DescribedPlan& plan, int32_t place, const Stretch& bytes) {
+  const Place& own = plan.places[index(place)];
+  const std::string_view name = own.root < 0 ? "scratch" : plan.values[index(own.root)].name;
+  std::string where;
+  switch (own.home) {
+    case Home::planned: where = fmt::format("the arena (\"{}\")", name); break;
+    case Home::held: where = fmt::format("the held value \"{}\"", name); break;
+    case Home::feed: where = fmt::format("the feed \"{}\"", name); break;
+    case Home::constant: where = fmt::format("the constant \"{}\"", name); break;
+    case Home::known: where = fmt::format("the known value \"{}\"", name); break;
+  }
+  if (bytes.rows > 1)
+    return fmt::format("{} rows of {} bytes every {} from byte {} of {}", bytes.rows, bytes.row_bytes, bytes.step_bytes, bytes.begin,
+                       where);
+  return fmt::format("bytes [{}, {}) of {}", bytes.begin, bytes.end(), where);
+}
+
+std::vector<std::string> find_faults(const DescribedPlan& plan, size_t most) {
+  std::vector<std::string> faults;
+  const Report report = [&](std::string fault) {
+    if (faults.size() < most) faults.push_back(std::move(fault));
+  };
+  const Touches touches = walk_plan(plan, report);
+  if (plan.order != DescribedPlan::Order::one_by_one) check_order(plan, touches, report);
+  return faults;
+}
+
+void verify_plan(const DescribedPlan& plan) {
+  const std::vector<std::string> faults = find_faults(plan);
+  if (faults.empty()) return;
+  std::string text = fmt::format("the plan ({}) is wrong:", plan.schedule);
+  for (const std::string& fault : faults) text += "\n  " + fault;
+  throw Error(ErrorCode::internal, text);
+}
+
+void verify_binding(const Binding& binding) {
+  verify_plan(describe_plan(binding));
+  if (binding.program().parallel()) verify_plan(describe_parallel_plan(binding));
+}
+
+bool verifies_plans() { return switch_of_all().load(std::memory_order_relaxed); }
+void set_verifies_plans(bool on) { switch_of_all().store(on); }
+
+}  // namespace treadle::exec

@@ -1,0 +1,493 @@
+// Einsum. Products of two operands become transpositions, matrix products and elementwise products; longer equations become chains of
+// such pairs; diagonals and small integers are left to direct loops.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/math/elementwise.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+// Labels of axes: A to Z, a to z, and from kEllipsisLabel on the axes that "..." stands for, counted from the last one.
+constexpr int kEllipsisLabel = 52, kNumLabels = kEllipsisLabel + kMaxRank, kEllipsis = -1;
+
+/// The labels of an operand, with kEllipsis where the text has "...".
+using Term = std::vector<int>;
+
+struct Equation {
+  std::vector<Term> inputs;
+  Term output;
+};
+
+int label_of(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return 26 + c - 'a';
+  throw Error(ErrorCode::invalid_argument, fmt::format("the equation contains '{}'", c));
+}
+
+Term parse_term(std::string_view text) {
+  Term term;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '.') {
+      term.push_back(label_of(text[i]));
+    } else if (text.substr(i, 3) == "..." && std::find(term.begin(), term.end(), kEllipsis) == term.end()) {
+      term.push_back(kEllipsis);
+      i += 2;
+    } else {
+      throw Error(ErrorCode::invalid_argument, fmt::format("the term \"{}\" has dots that are no ellipsis", text));
+    }
+  }
+  return term;
+}
+
+bool has_ellipsis(const Term& term) { return std::find(term.begin(), term.end(), kEllipsis) != term.end(); }
+
+// Without "->": the ellipsis, and the labels that occur once, in alphabetical order.
+Term implicit_output(const std::vector<Term>& inputs) {
+  int counts[kEllipsisLabel] = {};
+  Term output;
+  for (const Term& term : inputs) {
+    if (has_ellipsis(term)) output = {kEllipsis};
+    for (int label : term)
+      if (label != kEllipsis) ++counts[label];
+  }
+  for (int label = 0; label < kEllipsisLabel; ++label)
+    if (counts[label] == 1) output.push_back(label);
+  return output;
+}
+
+Equation parse_equation(std::string_view given) {
+  std::string text;
+  for (char c : given)
+    if (c != ' ') text += c;
+  Equation equation;
+  const size_t arrow = text.find("->");
+  std::string_view left = std::string_view(text).substr(0, arrow);
+  for (;;) {
+    const size_t comma = left.find(',');
+    equation.inputs.push_back(parse_term(left.substr(0, comma)));
+    if (comma == std::string_view::npos) break;
+    left.remove_prefix(comma + 1);
+  }
+  equation.output = arrow == std::string::npos ? implicit_output(equation.inputs) : parse_term(std::string_view(text).substr(arrow + 2));
+  for (size_t i = 0; i < equation.output.size(); ++i) {
+    const int label = equation.output[i];
+    const auto has = [&](const Term& term) { return std::find(term.begin(), term.end(), label) != term.end(); };
+    if (std::find(equation.output.begin(), equation.output.begin() + static_cast<std::ptrdiff_t>(i), label) !=
+        equation.output.begin() + static_cast<std::ptrdiff_t>(i))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the output of the equation \"{}\" repeats a label", given));
+    if (label != kEllipsis && std::none_of(equation.inputs.begin(), equation.inputs.end(), has))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the output of the equation \"{}\" has a label that no input has", given));
+  }
+  return equation;
+}
+
+/// Calls fn(axis, label) for the axes of an operand of this rank. @throws Error(invalid_argument) if the term does not describe it.
+template <typename Fn>
+void for_each_axis(const Term& term, int rank, Fn&& fn) {
+  const int named = static_cast<int>(std::count_if(term.begin(), term.end(), [](int label) { return label != kEllipsis; }));
+  const bool elided = named != static_cast<int>(term.size());
+  if (elided ? named > rank : named != rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("an operand of rank {} for a term of {} labels", rank, named));
+  int axis = 0;
+  for (int label : term) {
+    if (label != kEllipsis)
+      fn(axis++, label);
+    else
+      for (int left = rank - named; left > 0; --left) fn(axis++, kEllipsisLabel + left - 1);
+  }
+}
+
+int elided_rank(const Term& term, int rank) { return has_ellipsis(term) ? rank - static_cast<int>(term.size()) + 1 : 0; }
+
+Term expand(const Term& term, int rank) {
+  Term labels;
+  for_each_axis(term, rank, [&](int, int label) { labels.push_back(label); });
+  return labels;
+}
+
+Equation equation_of(const Attributes& attributes, int num_inputs) {
+  Equation equation = parse_equation(attributes.get_string("equation"));
+  if (static_cast<int>(equation.inputs.size()) != num_inputs)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the equation has {} terms for {} operands", equation.inputs.size(), num_inputs));
+  return equation;
+}
+
+void infer_einsum(InferContext& c) {
+  const Equation equation = equation_of(c.attributes(), c.num_inputs());
+  SymbolicShape extents(kNumLabels, Dim(1));
+  int elided = 0;
+  for (int i = 0; i < c.num_inputs(); ++i) {
+    const Term& term = equation.inputs[static_cast<size_t>(i)];
+    if (!c.has_rank(i)) return c.set_output_dtype(0, c.dtype(0));
+    for_each_axis(term, c.rank(i), [&](int axis, int label) {
+      Dim& extent = extents[static_cast<size_t>(label)];
+      extent = broadcast(extent, c.shape(i)[static_cast<size_t>(axis)]);
+    });
+    elided = std::max(elided, elided_rank(term, c.rank(i)));
+  }
+  SymbolicShape out;
+  for (int label : equation.output) {
+    if (label != kEllipsis)
+      out.push_back(extents[static_cast<size_t>(label)]);
+    else
+      for (int left = elided; left > 0; --left) out.push_back(extents[static_cast<size_t>(kEllipsisLabel + left - 1)]);
+  }
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+// Decomposition. From here on, terms are expanded: every axis has its label.
+
+bool contains(const Term& term, int label) { return std::find(term.begin(), term.end(), label) != term.end(); }
+int64_t place_of(const Term& term, int label) { return std::find(term.begin(), term.end(), label) - term.begin(); }
+
+/// A value whose axes are labelled, and the nodes that rearrange it.
+struct Labelled {
+  Graph* graph;
+  NodeId before;
+  ValueId value;
+  Term labels;
+
+  ValueId add(NodeSpec spec) const { return graph->node(graph->add_node(std::move(spec), before)).outputs[0]; }
+  ValueId constant(const std::vector<int64_t>& values) const { return graph->add_constant("axes", Tensor::vector<int64_t>(values)); }
+
+  /// Sums over the axes whose labels are not in `wanted`.
+  void sum_all_but(const Term& wanted) {
+    std::vector<int64_t> axes;
+    Term left;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (contains(wanted, labels[i]))
+        left.push_back(labels[i]);
+      else
+        axes.push_back(static_cast<int64_t>(i));
+    }
+    if (axes.empty()) return;
+    value = add({.op_type = "ReduceSum", .inputs = {value, constant(axes)}, .attributes = {{"keepdims", int64_t{0}}}});
+    labels = left;
+  }
+  /// Brings the axes into the order of `wanted`, which has the same labels.
+  void transpose(const Term& wanted) {
+    if (labels == wanted) return;
+    std::vector<int64_t> perm;
+    for (int label : wanted) perm.push_back(place_of(labels, label));
+    value = add({.op_type = "Transpose", .inputs = {value}, .attributes = {{"perm", perm}}});
+    labels = wanted;
+  }
+  /// Adds axes of extent 1 for the labels of `wanted` that are missing; the order of the others is that of `wanted` already.
+  void stretch(const Term& wanted) {
+    std::vector<int64_t> axes;
+    for (size_t i = 0; i < wanted.size(); ++i)
+      if (!contains(labels, wanted[i])) axes.push_back(static_cast<int64_t>(i));
+    if (!axes.empty()) value = add({.op_type = "Unsqueeze", .inputs = {value, constant(axes)}});
+    labels = wanted;
+  }
+  /// Extents of the axes [first, first + count), as a vector.
+  ValueId extents(size_t first, size_t count) const {
+    return add({.op_type = "Shape",
+                .inputs = {value},
+                .attributes = {{"start", static_cast<int64_t>(first)}, {"end", static_cast<int64_t>(first + count)}}});
+  }
+};
+
+Term intersect(const Term& a, const Term& b) {
+  Term both;
+  for (int label : a)
+    if (contains(b, label)) both.push_back(label);
+  return both;
+}
+Term without(const Term& a, const Term& b) {
+  Term rest;
+  for (int label : a)
+    if (!contains(b, label)) rest.push_back(label);
+  return rest;
+}
+Term operator+(Term a, const Term& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// The product of a and b over the labels that `output` lacks.
+Labelled multiply(Labelled a, Labelled b, const Term& output) {
+  a.sum_all_but(output + b.labels);
+  b.sum_all_but(output + a.labels);
+  const Term shared = intersect(a.labels, b.labels), batch = intersect(shared, output), inner = without(shared, output);
+  if (inner.empty()) {
+    const Term all = intersect(output, a.labels + b.labels);
+    a.transpose(intersect(all, a.labels)), b.transpose(intersect(all, b.labels));
+    a.stretch(all), b.stretch(all);
+    a.value = a.add({.op_type = "Mul", .inputs = {a.value, b.value}});
+    return a;
+  }
+  const Term rows = without(a.labels, shared), columns = without(b.labels, shared);
+  a.transpose(batch + rows + inner), b.transpose(batch + inner + columns);
+  // Joins the axes [first, first + count) of a value into one.
+  auto join = [](Labelled& x, size_t first, size_t count) {
+    if (count == 1) return;
+    const size_t rank = x.labels.size();
+    std::vector<ValueId> parts;
+    if (first > 0) parts.push_back(x.extents(0, first));
+    // The product, and not -1: extents may be 0.
+    parts.push_back(count == 0
+                        ? x.constant({1})
+                        : x.add({.op_type = "ReduceProd", .inputs = {x.extents(first, count)}, .attributes = {{"keepdims", int64_t{1}}}}));
+    if (first + count < rank) parts.push_back(x.extents(first + count, rank - first - count));
+    const ValueId shape =
+        parts.size() == 1 ? parts[0] : x.add({.op_type = "Concat", .inputs = parts, .attributes = {{"axis", int64_t{0}}}});
+    x.value = x.add({.op_type = "Reshape", .inputs = {x.value, shape}, .attributes = {{"allowzero", int64_t{1}}}});
+    Term joined(x.labels.begin(), x.labels.begin() + static_cast<std::ptrdiff_t>(first));
+    joined.push_back(kEllipsis);
+    x.labels = joined + Term(x.labels.begin() + static_cast<std::ptrdiff_t>(first + count), x.labels.end());
+  };
+  const Labelled a_apart = a, b_apart = b;
+  join(a, batch.size(), rows.size()), join(a, batch.size() + 1, inner.size());
+  join(b, batch.size(), inner.size()), join(b, batch.size() + 1, columns.size());
+  Labelled product = a;
+  product.value = a.add({.op_type = "MatMul", .inputs = {a.value, b.value}});
+  product.labels = batch + rows + columns;
+  if (rows.size() != 1 || columns.size() != 1) {
+    std::vector<ValueId> parts;
+    if (!batch.empty()) parts.push_back(product.extents(0, batch.size()));
+    if (!rows.empty()) parts.push_back(a_apart.extents(batch.size(), rows.size()));
+    if (!columns.empty()) parts.push_back(b_apart.extents(batch.size() + inner.size(), columns.size()));
+    const ValueId shape = parts.empty()       ? product.constant({})
+                          : parts.size() == 1 ? parts[0]
+                                              : product.add({.op_type = "Concat", .inputs = parts, .attributes = {{"axis", int64_t{0}}}});
+    product.value = product.add({.op_type = "Reshape", .inputs = {product.value, shape}, .attributes = {{"allowzero", int64_t{1}}}});
+  }
+  return product;
+}
+
+bool repeats_label(const Term& term) {
+  for (size_t i = 0; i < term.size(); ++i)
+    if (std::find(term.begin() + static_cast<std::ptrdiff_t>(i) + 1, term.end(), term[i]) != term.end()) return true;
+  return false;
+}
+
+void decompose_einsum(Graph& graph, NodeId id) {
+  constexpr TypeSet kProducts = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
+  const std::vector<ValueId> inputs = graph.node(id).inputs;
+  const Equation equation = equation_of(graph.node(id).attributes, static_cast<int>(inputs.size()));
+  int elided = 0;
+  std::vector<Labelled> operands;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Type& type = graph.type(inputs[i]);
+    if (!type.is_tensor() || !kProducts.has(type.dtype)) return;
+    // Without an ellipsis the term is the rank.
+    if (!type.has_rank() && has_ellipsis(equation.inputs[i])) return;
+    const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
+    elided = std::max(elided, elided_rank(equation.inputs[i], rank));
+    operands.push_back({&graph, id, inputs[i], expand(equation.inputs[i], rank)});
+    if (repeats_label(operands.back().labels)) return;
+  }
+  Term output;
+  for (int label : equation.output) {
+    if (label != kEllipsis)
+      output.push_back(label);
+    else
+      for (int left = elided; left > 0; --left) output.push_back(kEllipsisLabel + left - 1);
+  }
+  // From left to right; each step keeps the labels that are still needed.
+  Labelled result = operands[0];
+  for (size_t i = 1; i < operands.size(); ++i) {
+    Term needed = output;
+    for (size_t later = i + 1; later < operands.size(); ++later) needed = needed + without(operands[later].labels, needed);
+    result = multiply(result, operands[i], needed);
+  }
+  result.sum_all_but(output);
+  result.transpose(output);
+  if (result.value == inputs[0]) result.value = result.add({.op_type = "Identity", .inputs = {result.value}});
+  graph.replace_uses(graph.node(id).outputs[0], result.value);
+  graph.remove_node(id);
+}
+
+// Direct loops.
+
+struct ParsedEquation final : PackedState {
+  Equation equation;
+};
+
+template <typename T>
+struct Einsum {
+  static constexpr int kMaxOperands = 8, kMaxLabels = 24;
+  using C = compute_type_t<T>;
+  /// A nest of loops: extents, and each operand's stride.
+  struct Loops {
+    int rank = 0;
+    int64_t extent[kMaxLabels], stride[kMaxLabels][kMaxOperands], size = 1;
+  };
+  int num_operands;
+  Loops kept, summed;
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    auto state = std::make_unique<ParsedEquation>();
+    state->equation = equation_of(c.attributes(), c.node().num_formal_inputs);
+    return state;
+  }
+  static Einsum bind(BindContext& c) { return bind_from(c, 0); }
+  /// @param first  the input where the operands begin
+  static Einsum bind_from(BindContext& c, int first) {
+    Einsum k{};
+    k.num_operands = c.num_inputs() - first;
+    if (k.num_operands > kMaxOperands)
+      throw Error(ErrorCode::not_implemented, fmt::format("{} operands; direct loops take up to {}", k.num_operands, kMaxOperands));
+    const Equation& equation = c.packed<ParsedEquation>().equation;
+    int64_t extent[kNumLabels], stride[kNumLabels][kMaxOperands] = {};
+    bool used[kNumLabels] = {};
+    std::fill_n(extent, kNumLabels, 1);
+    int elided = 0;
+    for (int i = 0; i < k.num_operands; ++i) {
+      const Shape& shape = c.shape(first + i);
+      const Term& term = equation.inputs[static_cast<size_t>(i)];
+      elided = std::max(elided, elided_rank(term, shape.rank()));
+      for_each_axis(term, shape.rank(), [&](int axis, int label) {
+        const int64_t own = shape[axis];
+        used[label] = true;
+        if (own != 1 && extent[label] != 1 && own != extent[label])
+          throw Error(ErrorCode::invalid_argument, fmt::format("a label stands for extents of {} and {}", extent[label], own));
+        if (own != 1) extent[label] = own, stride[label][i] += shape.product(axis + 1, shape.rank());
+      });
+    }
+    auto add = [&](Loops& loops, int label) {
+      if (loops.rank == kMaxLabels) throw Error(ErrorCode::not_implemented, fmt::format("more than {} labels", kMaxLabels));
+      used[label] = false;
+      loops.extent[loops.rank] = extent[label];
+      std::copy_n(stride[label], kMaxOperands, loops.stride[loops.rank++]);
+      loops.size *= extent[label];
+    };
+    for (int label : equation.output) {
+      if (label != kEllipsis)
+        add(k.kept, label);
+      else
+        for (int left = elided; left > 0; --left) add(k.kept, kEllipsisLabel + left - 1);
+    }
+    for (int label = 0; label < kNumLabels; ++label)
+      if (used[label]) add(k.summed, label);
+    return k;
+  }
+
+  void offsets_at(const Loops& loops, int64_t index, const int64_t* base, int64_t* offsets) const {
+    std::copy_n(base, num_operands, offsets);
+    for (int d = loops.rank - 1; d >= 0; --d) {
+      const int64_t at = index % loops.extent[d];
+      index /= loops.extent[d];
+      for (int i = 0; i < num_operands; ++i) offsets[i] += at * loops.stride[d][i];
+    }
+  }
+  void run(RunContext& c) const {
+    T* y = c.out<T>(0);
+    parallel_for(c.pool(), kept.size, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, summed.size)),
+                 [&](int64_t begin, int64_t end) {
+                   const int64_t origin[kMaxOperands] = {};
+                   for (int64_t o = begin; o < end; ++o) {
+                     int64_t base[kMaxOperands], at[kMaxOperands];
+                     offsets_at(kept, o, origin, base);
+                     C total{0};
+                     for (int64_t s = 0; s < summed.size; ++s) {
+                       offsets_at(summed, s, base, at);
+                       C product = static_cast<C>(c.in<T>(0)[at[0]]);
+                       for (int i = 1; i < num_operands; ++i) product = static_cast<C>(product * static_cast<C>(c.in<T>(i)[at[i]]));
+                       total = static_cast<C>(total + product);
+                     }
+                     y[o] = static_cast<T>(total);
+                   }
+                 });
+  }
+};
+
+// dX_i gets dY times the other operands, from every product that it is a factor of.
+template <typename T>
+struct EinsumGrad {
+  Einsum<T> forward;
+  int64_t counts[Einsum<T>::kMaxOperands];
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    auto state = std::make_unique<ParsedEquation>();
+    state->equation = equation_of(c.attributes(), c.node().num_formal_inputs - 1);
+    return state;
+  }
+  static EinsumGrad bind(BindContext& c) {
+    EinsumGrad k{Einsum<T>::bind_from(c, 1), {}};
+    if (c.num_elements(0) != k.forward.kept.size)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is no gradient of this equation's result", to_string(c.shape(0))));
+    for (int i = 0; i < k.forward.num_operands; ++i) k.counts[i] = c.num_elements(1 + i);
+    return k;
+  }
+  void run(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    const int n = forward.num_operands;
+    for (int i = 0; i < n; ++i) std::fill_n(c.out<T>(i), counts[i], T{0});
+    const int64_t origin[Einsum<T>::kMaxOperands] = {};
+    for (int64_t o = 0; o < forward.kept.size; ++o) {
+      int64_t base[Einsum<T>::kMaxOperands], at[Einsum<T>::kMaxOperands];
+      forward.offsets_at(forward.kept, o, origin, base);
+      for (int64_t s = 0; s < forward.summed.size; ++s) {
+        forward.offsets_at(forward.summed, s, base, at);
+        for (int i = 0; i < n; ++i) {
+          T product = dy[o];
+          for (int other = 0; other < n; ++other)
+            if (other != i) product *= c.in<T>(1 + other)[at[other]];
+          c.out<T>(i)[at[i]] += product;
+        }
+      }
+    }
+  }
+};
+
+void infer_einsum_grad(InferContext& c) {
+  for (int i = 0; i + 1 < c.num_inputs(); ++i) c.set_output(i, c.input(1 + i));
+}
+
+Cost einsum_cost(const ShapeContext& c) {
+  double work = 1, bytes = 0;
+  for (int i = 0; i < c.num_inputs(); ++i) work = std::max(work, static_cast<double>(c.num_elements(i))), bytes += c.size_bytes(i);
+  return {2 * work * static_cast<double>(std::max<int64_t>(c.output_shape(0).num_elements(), 1)), bytes};
+}
+
+}  // namespace
+
+namespace gradients {
+
+// Of equations with diagonals, which are not decomposed.
+Result einsum(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0)};
+  inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
+  const auto count = static_cast<int>(inputs.size()) - 1;
+  const Attributes attributes = g.attributes();
+  return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> einsum_ops() {
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
+  return {{.name = "Einsum",
+           .since = {12, 28},
+           .inputs = {{"Inputs", kNumeric, "T", Presence::variadic}},
+           .outputs = {{"Output", kNumeric, "T"}},
+           .attributes = {{"equation", AttributeDef::Required{}}},
+           .infer = infer_einsum,
+           .cost = einsum_cost,
+           .kernels =
+               typed<Einsum, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+           .gradient = gradients::einsum,
+           .decompose = decompose_einsum,
+           .half = HalfFloats::float32_by_itself},
+          {.name = "EinsumGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kGradientTypes, "T"}, {"Inputs", kGradientTypes, "T", Presence::variadic}},
+           .outputs = {{"gradients", kGradientTypes, "T", Presence::variadic}},
+           .attributes = {{"equation", AttributeDef::Required{}}},
+           .infer = infer_einsum_grad,
+           .kernels = typed<EinsumGrad, float, double>()}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,137 @@
+// Gradients of operators over whole rows, as one node each: LayerNormalizationGrad, RMSNormalizationGrad and SoftmaxGrad of the treadle
+// domain.
+#include "kernels/normalization/row_gradient.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/math/elementwise.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+constexpr TypeSet kRowTypes{DType::float32, DType::float64};
+
+void infer_norm_grad(InferContext& c) {
+  c.set_output(0, c.input(1));
+  for (int i : {1, 2})
+    if (c.has_output(i)) c.set_output(i, c.input(2));
+}
+
+template <typename T, bool kCentred>
+struct NormalizationGrad {
+  int64_t rows, length;
+  double epsilon;
+
+  static NormalizationGrad bind(BindContext& c) {
+    const Shape &x = c.shape(1), &scale = c.shape(2);
+    const int axis = c.axis("axis", -1, x.rank());
+    const int64_t length = x.product(axis, x.rank());
+    if (!(c.shape(0) == x) || scale.num_elements() != length)
+      throw Error(ErrorCode::invalid_argument, fmt::format("dY {}, X {} and scale {} are of no normalisation from axis {} on",
+                                                           to_string(c.shape(0)), to_string(x), to_string(scale), axis));
+    const int64_t rows = x.product(0, axis);
+    c.request_scratch(kernels::norm_gradient_scratch_bytes(rows, length, sizeof(T)));
+    return {rows, length, static_cast<double>(c.get_float("epsilon", 1e-5F))};
+  }
+  void run(RunContext& c) const {
+    kernels::norm_gradient<T>({.rows = rows,
+                               .length = length,
+                               .centred = kCentred,
+                               .epsilon = epsilon,
+                               .dy = c.in<T>(0),
+                               .x = c.in<T>(1),
+                               .scale = c.in<T>(2),
+                               .dx = c.out<T>(0),
+                               .dscale = c.out<T>(1),
+                               .dbias = kCentred ? c.out<T>(2) : nullptr},
+                              c.scratch<void>(), c.pool());
+  }
+};
+template <typename T>
+using LayerNormalizationGrad = NormalizationGrad<T, true>;
+template <typename T>
+using RMSNormalizationGrad = NormalizationGrad<T, false>;
+
+template <typename T>
+struct SoftmaxGrad {
+  int64_t rows, length;
+
+  static SoftmaxGrad bind(BindContext& c) {
+    const Shape& y = c.shape(0);
+    if (!(c.shape(1) == y) || y.rank() < 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("Y {} and dY {} are of no softmax", to_string(y), to_string(c.shape(1))));
+    return {y.product(0, y.rank() - 1), y[y.rank() - 1]};
+  }
+  void run(RunContext& c) const { kernels::softmax_gradient(rows, length, c.in<T>(0), c.in<T>(1), c.out<T>(0), c.pool()); }
+};
+
+OpDef norm_grad(std::string_view name, std::vector<KernelDef> kernels) {
+  return {.name = name,
+          .domain = "treadle",
+          .since = {1},
+          .inputs = {{"dY", kRowTypes, "T"}, {"X", kRowTypes, "T"}, {"scale", kRowTypes, "T"}},
+          .outputs = {{"dX", kRowTypes, "T"}, {"dscale", kRowTypes, "T", Presence::optional}},
+          .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5F}},
+          .infer = infer_norm_grad,
+          .cost = elementwise_cost<14>,
+          .alias = {may_reuse(0, 0), may_reuse(0, 1)},
+          .kernels = std::move(kernels)};
+}
+
+}  // namespace
+
+namespace gradients {
+
+Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias) {
+  const Type wide = g.type(x), narrow = g.type(scale);
+  if (!wide.has_rank() || !narrow.has_rank() || dy == kNoValue) return {};
+  const int axis = normalise_axis(g.attributes().get_int("axis", -1), wide.rank());
+  if (!std::equal(wide.shape->begin() + axis, wide.shape->end(), narrow.shape->begin(), narrow.shape->end())) return {};
+  Result result = g.op_n(op, {dy, x, scale}, op == "LayerNormalizationGrad" ? 3 : 2,
+                         {{"axis", static_cast<int64_t>(axis)}, {"epsilon", g.attributes().get_float("epsilon", 1e-5F)}}, "treadle");
+  if (bias == kNoValue) {
+    result.resize(2);
+  } else if (g.type(bias).shape != narrow.shape) {
+    // The bias may be broadcast where the scale is not.
+    result.resize(2);
+    result.push_back(g.unbroadcast(dy, bias));
+  }
+  return result;
+}
+
+// dx = y (dy - sum(y dy)). Uses y only, so x need not live until the backward pass.
+Result softmax(GradientContext& g) {
+  const ValueId y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
+  const int64_t axis = g.attributes().get_int("axis", -1);
+  if (g.type(y).has_rank() && g.type(y).rank() > 0 && normalise_axis(axis, g.type(y).rank()) == g.type(y).rank() - 1)
+    return narrowed(g, {g.op("SoftmaxGrad", {y, dy}, {}, "treadle")});
+  const ValueId dot = g.reduce_sum(g.mul(y, dy), {axis}, /*keepdims=*/true);
+  return narrowed(g, {g.mul(y, g.sub(dy, dot))});
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> row_gradient_ops() {
+  OpDef layer = norm_grad("LayerNormalizationGrad", typed<LayerNormalizationGrad, float, double>());
+  layer.outputs.push_back({"dbias", kRowTypes, "T", Presence::optional});
+  OpDef rms = norm_grad("RMSNormalizationGrad", typed<RMSNormalizationGrad, float, double>());
+  return {layer,
+          rms,
+          {.name = "SoftmaxGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"Y", kRowTypes, "T"}, {"dY", kRowTypes, "T"}},
+           .outputs = {{"dX", kRowTypes, "T"}},
+           .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+           .cost = elementwise_cost<4>,
+           .alias = {may_reuse(0, 1), may_reuse(0, 0)},
+           .kernels = typed<SoftmaxGrad, float, double>()}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,56 @@
+// Functions of one tensor that src/kernels/elementwise computes in vectors: float32 directly, the 16-bit floats through blocks of it.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/elementwise/convert.h"
+#include "kernels/elementwise/unary_f32.h"
+#include "ops/math/elementwise.h"
+
+namespace treadle::ops {
+
+/// The two parameters of kernels::unary_f32.
+struct UnaryParameters {
+  float a = 0, b = 0;
+};
+inline UnaryParameters no_parameters(const ShapeContext&) { return {}; }
+
+template <typename T>
+void vectorised_unary(kernels::Unary op, UnaryParameters p, const T* in, T* out, int64_t n) {
+  if constexpr (std::is_same_v<T, float>) {
+    kernels::unary_f32(op, p.a, p.b, in, out, n);
+  } else {
+    constexpr int64_t kBlock = 512;
+    float block[kBlock];
+    for (int64_t first = 0; first < n; first += kBlock) {
+      int64_t count = std::min(kBlock, n - first);
+      kernels::widen(in + first, block, count);
+      kernels::unary_f32(op, p.a, p.b, block, block, count);
+      kernels::narrow(block, out + first, count);
+    }
+  }
+}
+
+template <typename T, kernels::Unary kOp, UnaryParameters (*kRead)(const ShapeContext&)>
+struct VectorisedUnary {
+  int64_t n;
+  UnaryParameters parameters;
+
+  static VectorisedUnary bind(BindContext& c) { return {c.num_elements(0), kRead(c)}; }
+  void run(RunContext& c) const {
+    const T* in = c.in<T>(0);
+    T* out = c.out<T>(0);
+    parallel_for(c.pool(), n, kElementwiseGrain,
+                 [&](int64_t begin, int64_t end) { vectorised_unary(kOp, parameters, in + begin, out + begin, end - begin); });
+  }
+};
+
+/// Kernels for all floats: vectors for float32 and the 16-bit ones, the functor F for float64.
+template <kernels::Unary kOp, typename F, UnaryParameters (*kRead)(const ShapeContext&) = no_parameters>
+std::vector<KernelDef> vectorised_kernels() {
+  return {kernel<VectorisedUnary<float, kOp, kRead>>("vectors", DType::float32), kernel<UnaryKernel<F, double>>("plain", DType::float64),
+          kernel<VectorisedUnary<Float16, kOp, kRead>>("vectors", DType::float16),
+          kernel<VectorisedUnary<BFloat16, kOp, kRead>>("vectors", DType::bfloat16)};
+}
+
+}  // namespace treadle::ops

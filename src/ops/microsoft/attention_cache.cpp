@@ -1,0 +1,177 @@
+// Caches of keys and values, as GroupQueryAttention and DecoderMaskedMultiHeadAttention keep them: each sample of a batch has a length of
+// its own.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "core/thread_pool.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/checks.h"
+#include "ops/microsoft/attention.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+void infer_cache_positions(InferContext& c) {
+  enum : int { kQuery, kPast, kLengths, kTotal };
+  const bool known = c.has_rank(kQuery) && c.rank(kQuery) >= 2;
+  const Dim batch = known ? c.shape(kQuery)[0] : c.data_dependent_dim("batch"),
+            length = known ? c.shape(kQuery)[1] : c.data_dependent_dim("length");
+  c.set_output(0, DType::int64, {batch}), c.set_output(1, DType::int64, {batch});
+  c.set_output(2, DType::int64, {batch, length});
+  c.set_output(3, DType::int64, {Dim(1)});
+  const auto total = c.known(kTotal);
+  if (total && total->size() == 1 && c.has_input(kPast) && c.has_rank(kPast) && c.rank(kPast) == 4)
+    c.set_known(3, {maximum((*total)[0], c.shape(kPast)[2])});
+}
+
+// Where GroupQueryAttention writes new keys, how many keys are valid then, which positions its queries have, and how long its caches are.
+struct CachePositions {
+  int64_t batch, length, past;
+  bool causal;
+
+  static CachePositions bind(BindContext& c) {
+    const Shape& query = c.shape(0);
+    if (query.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the query is of rank {}, not 3", query.rank()));
+    CachePositions k{query[0], query[1], 0, c.get_int("causal", 1) != 0};
+    if (c.has_input(1)) {
+      if (c.shape(1).rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("past_key is of rank {}, not 4", c.shape(1).rank()));
+      k.past = c.shape(1)[2];
+    }
+    check_equal(c.num_elements(2), k.batch, "elements of seqlens_k and the batch");
+    check_equal(c.num_elements(3), 1, "elements of total_sequence_length and 1");
+    if (c.has_input(4)) check_equal(c.num_elements(4), k.batch * k.length, "elements of position_ids and tokens");
+    return k;
+  }
+
+  void check(int64_t total) const {
+    if (total < length || (total > past && total != past + length))
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("total_sequence_length is {}; with {} new tokens and a cache of {} it has to be {}, or at most the cache's {}", total,
+                      length, past, past + length, past));
+    if (length > 1 && total != length && batch != 1)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} new tokens behind a past, for a batch of {}: either has to be 1", length, batch));
+  }
+
+  void run(RunContext& c) const {
+    const int32_t* lengths = c.in<int32_t>(2);
+    const int64_t total = *c.in<int32_t>(3), present = std::max(total, past);
+    const int64_t* ids = c.in<int64_t>(4);
+    check(total);
+    const bool prompt = total == length;  // nothing is in the cache
+    for (int64_t b = 0; b < batch; ++b) {
+      const int64_t end = static_cast<int64_t>(lengths[b]) + 1, first = prompt ? 0 : end - length;
+      if (end < 1 || end > present || first < 0)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("seqlens_k[{}] = {}, for {} new tokens and {} keys in all", b, lengths[b], length, present));
+      c.out<int64_t>(0)[b] = first;
+      c.out<int64_t>(1)[b] = causal ? first + length : end;
+      for (int64_t s = 0; s < length; ++s) {
+        const int64_t own = b * length + s;
+        // The positions of a prompt follow the first one that is given.
+        c.out<int64_t>(2)[own] = prompt ? (ids ? ids[0] : 0) + s : ids ? ids[own] : first + s;
+      }
+    }
+    *c.out<int64_t>(3) = present;
+  }
+};
+
+void infer_update_cache(InferContext& c) {
+  const int64_t heads = c.get_int("num_heads", 1);
+  if (!c.has_rank(0) || c.rank(0) != 3) return c.set_output_dtype(0, c.dtype(0));
+  const SymbolicShape& update = c.shape(0);
+  Dim length = update[1];
+  if (c.has_input(2)) {
+    const auto known = c.known(2);
+    length = known && known->size() == 1 ? (*known)[0] : c.data_dependent_dim("cache");
+  }
+  c.set_output(0, c.dtype(0), {update[0], Dim(heads), length, floor_div(update[2], Dim(heads))});
+}
+
+// A cache [batch, heads, length, size] out of the rows of `past` before write_indices[b], and the rows [batch, new, heads * size] of
+// `update` behind them. What follows are zeros, or the rows of `past` if `keep`.
+struct UpdateCache {
+  size_t element;
+  int64_t batch, heads, size, added, past, length;
+  bool keep;
+
+  static UpdateCache bind(BindContext& c) {
+    const Shape &update = c.shape(0), &out = c.output_shape(0);
+    if (update.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("keys or values are of rank {}, not 3", update.rank()));
+    UpdateCache k{};
+    k.element = static_cast<size_t>(element_bytes(c.dtype(0)));
+    k.batch = update[0], k.added = update[1], k.heads = c.get_int("num_heads", 1), k.size = update[2] / k.heads;
+    check_equal(update[2], k.size * k.heads, "features of keys or values, and heads times their size");
+    k.keep = c.get_int("keep") != 0;
+    k.length = out[2];
+    check_equal(c.num_elements(1), k.batch, "elements of write_indices and the batch");
+    if (c.has_input(3)) {
+      const Shape& past = c.shape(3);
+      if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the past is of rank {}, not 4", past.rank()));
+      k.past = past[2];
+      if (!(past == Shape{k.batch, k.heads, k.past, k.size}))
+        throw Error(ErrorCode::invalid_argument, fmt::format("the past {} does not fit a batch of {} and {} heads of size {}",
+                                                             to_string(past), k.batch, k.heads, k.size));
+    }
+    return k;
+  }
+
+  void run(RunContext& c) const {
+    const int64_t* places = c.in<int64_t>(1);
+    for (int64_t b = 0; b < batch; ++b)
+      if (places[b] < 0 || places[b] > past || places[b] > length - added)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{} keys at place {} of a cache of {}, with a past of {}", added, places[b], length, past));
+    const size_t row = static_cast<size_t>(size) * element;
+    const auto rows = [&](int64_t count) { return static_cast<size_t>(count) * row; };
+    const auto *from = c.in<std::byte>(0), *old = c.in<std::byte>(3);
+    auto* to = c.out<std::byte>(0);
+    parallel_for(c.pool(), batch * heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        const int64_t b = plane / heads, h = plane % heads, place = places[b];
+        std::byte* dst = to + rows(plane * length);
+        const std::byte* own = old ? old + rows(plane * past) : nullptr;
+        if (place > 0) std::memcpy(dst, own, rows(place));
+        for (int64_t s = 0; s < added && row > 0; ++s) std::memcpy(dst + rows(place + s), from + rows((b * added + s) * heads + h), row);
+        const int64_t done = place + added, kept = keep ? std::max(done, std::min(past, length)) : done;
+        if (kept > done) std::memcpy(dst + rows(done), own + rows(done), rows(kept - done));
+        if (length > kept) std::memset(dst + rows(kept), 0, rows(length - kept));
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> cache_ops() {
+  constexpr TypeSet kInt32{DType::int32};
+  return {sparse_blocks_op(),
+          {.name = "CachePositions",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"query", kFloats},
+                      maybe("past_key", kFloats),
+                      {"seqlens_k", kInt32},
+                      {"total_sequence_length", kInt32},
+                      maybe("position_ids", kInt64)},
+           .outputs = {{"write_indices", kInt64}, {"valid_lengths", kInt64}, {"position_ids", kInt64}, {"length", kInt64}},
+           .attributes = {{"causal", int64_t{1}}},
+           .infer = infer_cache_positions,
+           .kernels = {kernel<CachePositions>()}},
+          {.name = "UpdateCache",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"update", kFloats, "T"}, {"write_indices", kInt64}, maybe("length", kInt64), maybe("past", kFloats, "T")},
+           .outputs = {{"present", kFloats, "T"}},
+           .attributes = {{"keep", int64_t{0}}, {"num_heads", int64_t{1}}},
+           .infer = infer_update_cache,
+           .kernels = {kernel<UpdateCache>()},
+           .value_inputs = {2}}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,167 @@
+// GroupQueryAttention.
+#include "ops/microsoft/attention.h"
+
+namespace treadle::ops {
+namespace {
+
+enum Input : size_t {
+  kQuery,
+  kKey,
+  kValue,
+  kPastKey,
+  kPastValue,
+  kLengths,
+  kTotal,
+  kCos,
+  kSin,
+  kPositions,
+  kBias,
+  kSink,
+  kKeyScale,
+  kValueScale,
+  kQueryNorm,
+  kKeyNorm
+};
+
+struct Heads {
+  int64_t query, shared;
+};
+
+void check_group(const Decomposition& d, Heads heads) {
+  const Attributes& a = d.attributes();
+  if (heads.query % heads.shared != 0)
+    throw Error(ErrorCode::invalid_model, fmt::format("num_heads = {} is no multiple of kv_num_heads = {}", heads.query, heads.shared));
+  check_together(d, kKey, kValue, "key and value");
+  check_together(d, kPastKey, kPastValue, "past_key and past_value");
+  check_together(d, kCos, kSin, "cos_cache and sin_cache");
+  if (!d.has(kLengths) || !d.has(kTotal)) throw Error(ErrorCode::invalid_model, "seqlens_k or total_sequence_length is missing");
+  if (a.get_int("do_rotary", 0) != 0 && !d.has(kCos)) throw Error(ErrorCode::invalid_model, "do_rotary = 1 needs cos_cache and sin_cache");
+  const int64_t causal = a.get_int("causal", 1), window = a.get_int("local_window_size", -1), shown = a.get_int("qk_output", 0);
+  if (causal != 0 && causal != 1) throw Error(ErrorCode::invalid_model, fmt::format("causal is {}, not 0 or 1", causal));
+  if (causal == 0 && window != -1)
+    throw Error(ErrorCode::invalid_model, fmt::format("local_window_size is {}; it has to be -1 where causal is 0", window));
+  if (shown < 0 || shown > 2) throw Error(ErrorCode::invalid_model, fmt::format("qk_output is {}, not 0 to 2", shown));
+  if (shown == 0 && d.wants(3)) throw Error(ErrorCode::invalid_model, "the output 3 (output_qk) needs qk_output = 1 or 2");
+  refuse_attribute(d, "sliding_window_cache");
+  refuse_attribute(d, "kv_cache_bit_width");
+  for (std::string_view name : {"k_quant_type", "v_quant_type"})
+    if (a.get_string(name, "NONE") != "NONE")
+      throw Error(ErrorCode::not_implemented, fmt::format("{} = \"{}\" is not implemented", name, a.get_string(name)));
+  refuse_input(d, kKeyScale, "k_scale"), refuse_input(d, kValueScale, "v_scale");
+  refuse_input(d, kQueryNorm, "q_norm_weight"), refuse_input(d, kKeyNorm, "k_norm_weight");
+}
+
+/// Queries, keys and values, [batch, length, heads * size] each.
+std::vector<ValueId> separate(Decomposition& d, Heads heads) {
+  if (d.has(kKey)) return {d.in(kQuery), d.in(kKey), d.in(kValue)};
+  ValueId size = d.op("Div", {extents(d, d.in(kQuery), 2), d.ints({heads.query + 2 * heads.shared})});
+  ValueId parts = d.op("Mul", {size, d.ints({heads.query, heads.shared, heads.shared})});
+  return d.op_n("Split", {d.in(kQuery), parts}, 3, {{"axis", int64_t{2}}});
+}
+
+ValueId rotated(Decomposition& d, ValueId x, ValueId positions, int64_t heads) {
+  if (d.attributes().get_int("do_rotary", 0) == 0) return x;
+  Attributes attributes{{"num_heads", heads}, {"interleaved", d.attributes().get_int("rotary_interleaved", 0)}};
+  const Type& cache = d.type(d.in(kCos));
+  if (cache.has_rank() && cache.rank() == 2 && (*cache.shape)[1].is_const())
+    attributes.set("rotary_embedding_dim", 2 * (*cache.shape)[1].value());
+  return d.op("RotaryEmbedding", {x, d.in(kCos), d.in(kSin), positions}, std::move(attributes));
+}
+
+/// The weights of the keys where each head has one more, whose score is its sink and whose value is zero.
+ValueId softmax_with_sink(Decomposition& d, ValueId scores) {
+  ValueId sink = d.has(kSink) ? d.op("Reshape", {d.in(kSink), d.ints({1, -1, 1, 1})}) : d.scalar(0, d.in(kQuery));
+  sink = d.op("Expand", {sink, joined(d, {extents(d, scores, 0, 3), d.ints({1})})});
+  ValueId weights = d.op("Softmax", {joined(d, {scores, sink}, -1)}, {{"axis", int64_t{-1}}});
+  return sliced(d, weights, d.ints({0}), d.ints({-1}), 3);
+}
+
+/// The scores or weights that the node shows: for all keys of this run, zeros for those that a query does not see.
+void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
+  if (!d.wants(3)) return;
+  if (!probabilities) scores = d.op("Where", {d.op("IsInf", {scores}), d.scalar(0, d.in(kQuery)), scores});
+  ValueId total = d.op("Reshape", {d.cast(d.in(kTotal), DType::int64), d.ints({1})});
+  d.give(3, sliced(d, scores, d.ints({0}), total, 3));
+}
+
+void decompose_group_query(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const Heads heads{positive(d, "num_heads"), positive(d, "kv_num_heads")};
+  check_group(d, heads);
+  const Attributes& a = d.attributes();
+  const bool causal = a.get_int("causal", 1) != 0, smooth = a.get_int("smooth_softmax", -1) == 1 || d.has(kSink);
+  const int64_t window = a.get_int("local_window_size", -1), shown = d.wants(3) ? a.get_int("qk_output", 0) : 0;
+  auto parts = separate(d, heads);
+  auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 4,
+                       {{"causal", static_cast<int64_t>(causal)}}, "treadle");
+  auto cache = [&](ValueId x, size_t past) {
+    return d.op_n("UpdateCache", {x, places[0], d.has(past) ? places[3] : kNoValue, d.in(past)}, 1, {{"num_heads", heads.shared}},
+                  "treadle")[0];
+  };
+  ValueId q = split_heads(d, rotated(d, parts[0], places[2], heads.query), heads.query);
+  ValueId k = cache(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = cache(parts[2], kPastValue);
+
+  Attributes attributes = attention_attributes(d);
+  attributes.set("is_causal", static_cast<int64_t>(causal));
+  if (window > 0) attributes.set("left_window_size", window - 1);
+  if (smooth || shown == 1) attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::biased));
+  if (!smooth && shown == 2) attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::probabilities));
+  auto attention = d.op_n("Attention", {q, k, v, d.in(kBias), kNoValue, kNoValue, places[1]}, smooth || shown != 0 ? 4 : 1, attributes);
+  ValueId y = attention[0], scores = attention.size() == 4 ? attention[3] : kNoValue;
+  if (smooth) {
+    ValueId weights = softmax_with_sink(d, scores);
+    y = d.op("MatMul", {d.op("Reshape", {weights, d.ints({0, heads.shared, -1, 0})}), v});  // heads that share keys are rows of a product
+    y = d.op("Reshape", {y, d.ints({0, heads.query, -1, 0})});
+    if (shown == 2) scores = weights;
+  }
+  d.give(0, merge_heads(d, y));
+  d.give(1, k), d.give(2, v);
+  give_scores(d, scores, shown == 2);
+  d.finish();
+}
+
+}  // namespace
+
+OpDef group_query_attention_op() {
+  using Required = AttributeDef::Required;
+  constexpr TypeSet kInt32{DType::int32}, kCaches = kFloats | TypeSet{DType::uint8, DType::int8, DType::float8e4m3fn};
+  return op("GroupQueryAttention",
+            {{"query", kFloats, "T"},
+             maybe("key", kFloats, "T"),
+             maybe("value", kFloats, "T"),
+             maybe("past_key", kCaches, "T_CACHE"),
+             maybe("past_value", kCaches, "T_CACHE"),
+             {"seqlens_k", kInt32},
+             {"total_sequence_length", kInt32},
+             maybe("cos_cache", kFloats, "T"),
+             maybe("sin_cache", kFloats, "T"),
+             maybe("position_ids", kInt64),
+             maybe("attention_bias", kFloats, "T"),
+             maybe("head_sink", kFloats, "T"),
+             maybe("k_scale", kFloats),
+             maybe("v_scale", kFloats),
+             maybe("q_norm_weight", kFloats, "T"),
+             maybe("k_norm_weight", kFloats, "T")},
+            {{"output", kFloats, "T"},
+             maybe("present_key", kCaches, "T_CACHE"),
+             maybe("present_value", kCaches, "T_CACHE"),
+             maybe("output_qk", kFloats, "T")},
+            {{"causal", int64_t{1}},
+             {"do_rotary", int64_t{0}},
+             {"k_quant_type"},
+             {"kv_cache_bit_width"},
+             {"kv_num_heads", Required{}},
+             {"local_window_size", int64_t{-1}},
+             {"num_heads", Required{}},
+             {"qk_norm_epsilon"},
+             {"qk_output", int64_t{0}},
+             {"rotary_interleaved", int64_t{0}},
+             {"scale"},
+             {"sliding_window_cache", int64_t{0}},
+             {"smooth_softmax", int64_t{-1}},
+             {"softcap"},
+             {"v_quant_type"}},
+            decompose_group_query);
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,112 @@
+// RotaryEmbedding of com.microsoft: the positions come first, and may be one number for all of the batch. MRotaryEmbedding has three
+// positions for each token (time, height, width), each for a part of the frequencies (Wang et al. 2024, Qwen2-VL, arXiv:2409.12191).
+#include <algorithm>
+
+#include "ops/microsoft/attention.h"
+
+namespace treadle::ops {
+namespace {
+
+/// The positions [batch, length] that follow one that is given.
+ValueId following(Decomposition& d, ValueId first, ValueId batch, ValueId length) {
+  ValueId row = d.op("Add", {counted(d, length), d.op("Reshape", {first, d.ints({1})})});
+  return d.op("Expand", {row, joined(d, {batch, length})});
+}
+
+void decompose_rotary(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const Attributes& a = d.attributes();
+  const int64_t heads = a.get_int("num_heads", 0), rotated = a.get_int("rotary_embedding_dim", 0);
+  if (heads < 0 || rotated < 0 || (rotated > 0 && heads == 0))
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("rotary_embedding_dim is {} and num_heads {}; the first needs the second", rotated, heads));
+  if (a.get_float("scale", 1) != 1)
+    throw Error(ErrorCode::not_implemented, fmt::format("scale = {} is not implemented", a.get_float("scale")));
+  ValueId x = d.in(0), positions = d.in(1);
+  const int rank = known_rank(d, x, "input");
+  if (rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
+  if (known_rank(d, positions, "position_ids") < 2) positions = following(d, positions, extents(d, x, 0), extents(d, x, rank == 4 ? 2 : 1));
+  const bool open = rank == 3 && heads == 0;  // the caches' width is that of half a head
+  if (open) {
+    ValueId size = d.op("Mul", {extents(d, d.in(2), 1), d.ints({2})});
+    x = d.op("Reshape", {x, joined(d, {d.ints({0, 0, -1}), size})});
+    x = d.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  }
+  Attributes attributes = d.copied({"interleaved", "rotary_embedding_dim"});
+  if (rank == 3 && !open) attributes.set("num_heads", heads);
+  ValueId y = d.op("RotaryEmbedding", {x, d.in(2), d.in(3), positions}, std::move(attributes));
+  d.give(0, open ? merge_heads(d, y) : y);
+  d.finish();
+}
+
+/// Which of the three positions each frequency turns by.
+std::vector<int64_t> position_of_frequencies(const std::vector<int64_t>& sections, bool interleaved) {
+  std::vector<int64_t> which;
+  if (!interleaved) {
+    for (size_t s = 0; s < sections.size(); ++s) which.insert(which.end(), static_cast<size_t>(sections[s]), static_cast<int64_t>(s));
+    return which;
+  }
+  for (int64_t i = 0; i < sections[0] + sections[1] + sections[2]; ++i) {
+    const int64_t s = i % 3;
+    which.push_back(i < 3 * sections[static_cast<size_t>(s)] ? s : 0);
+  }
+  return which;
+}
+
+void decompose_sectioned_rotary(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const Attributes& a = d.attributes();
+  constexpr int64_t kMostFrequencies = 65'536;
+  const std::vector<int64_t>& sections = a.get_ints("mrope_section");
+  if (sections.size() != 3 || std::any_of(sections.begin(), sections.end(), [](int64_t n) { return n < 0 || n > kMostFrequencies; }))
+    throw Error(ErrorCode::invalid_model, "mrope_section must have three extents, none of them negative");
+  const int64_t layout = a.get_int("mrope_layout", 0);
+  if (layout != 0 && layout != 1) throw Error(ErrorCode::invalid_model, fmt::format("mrope_layout = {}; expected 0 or 1", layout));
+  ValueId x = d.in(0), positions = d.in(1);
+  const int rank = known_rank(d, x, "input");
+  if (rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
+  // [3, batch, length, frequencies], of which each frequency takes the one that it turns by.
+  const std::vector<int64_t> which = position_of_frequencies(sections, layout == 1);
+  const auto count = static_cast<int64_t>(which.size());
+  ValueId choice = d.constant(Tensor::vector<int64_t>(which).reshaped(Shape{1, 1, 1, count}));
+  choice = d.op("Expand", {choice, joined(d, {d.ints({1}), d.op("Shape", {positions}, {{"start", int64_t{1}}}), d.ints({1})})});
+  auto chosen = [&](ValueId cache) {
+    ValueId all = d.op("Gather", {cache, positions});
+    ValueId turns = d.op("Squeeze", {d.op("GatherElements", {all, choice}, {{"axis", int64_t{0}}}), d.ints({0})});
+    return d.scaled(turns, a.get_float("scale", 1), x);  // of the features that turn; the rest stays as it is
+  };
+  Attributes attributes = d.copied({"interleaved", "rotary_embedding_dim"});
+  if (rank == 3) attributes.set("num_heads", positive(d, "num_heads"));
+  d.give(0, d.op("RotaryEmbedding", {x, chosen(d.in(2)), chosen(d.in(3))}, std::move(attributes)));
+  d.finish();
+}
+
+}  // namespace
+
+OpDef sectioned_rotary_op() {
+  constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
+  return op("MRotaryEmbedding", {{"input", kTypes, "T"}, {"position_ids", kInt64}, {"cos_cache", kTypes, "T"}, {"sin_cache", kTypes, "T"}},
+            {{"output", kTypes, "T"}},
+            {{"interleaved", int64_t{0}},
+             {"is_packed_batching", int64_t{0}},
+             {"mrope_layout", int64_t{0}},
+             {"mrope_section", AttributeDef::Required{}},
+             {"num_heads", int64_t{0}},
+             {"rotary_embedding_dim", int64_t{0}},
+             {"scale", 1.0F}},
+            decompose_sectioned_rotary);
+}
+
+OpDef rotary_op() {
+  constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
+  return op("RotaryEmbedding", {{"input", kTypes, "T"}, {"position_ids", kInt64}, {"cos_cache", kTypes, "T"}, {"sin_cache", kTypes, "T"}},
+            {{"output", kTypes, "T"}},
+            {{"interleaved", int64_t{0}},
+             {"is_packed_batching", int64_t{0}},
+             {"num_heads", int64_t{0}},
+             {"rotary_embedding_dim", int64_t{0}},
+             {"scale", 1.0F}},
+            decompose_rotary);
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,272 @@
+// Fused operators of com.microsoft, which optimised models contain, written as ONNX's own; and SimplifiedLayerNormalization, which such
+// models put into the default domain.
+#include <algorithm>
+#include <string>
+
+#include "ops/list.h"
+#include "ops/microsoft/attention.h"
+#include "ops/microsoft/microsoft.h"
+
+namespace treadle::ops {
+namespace {
+
+/// The activation that a fused operator names in `activation`; parameters as FusedConv and FusedGemm give them.
+ValueId activate(Decomposition& d, ValueId x, std::string_view name, const std::vector<float>& parameters) {
+  auto parameter = [&](size_t i, float otherwise) { return i < parameters.size() ? parameters[i] : otherwise; };
+  if (name.empty()) return x;
+  if (name == "LeakyRelu") return d.op("LeakyRelu", {x}, {{"alpha", parameter(0, 0.01F)}});
+  if (name == "HardSigmoid") return d.op("HardSigmoid", {x}, {{"alpha", parameter(0, 0.2F)}, {"beta", parameter(1, 0.5F)}});
+  if (name == "Clip")
+    return d.op("Clip", {x, d.scalar(parameter(0, -3.402823466e38F), d.in(0)), d.scalar(parameter(1, 3.402823466e38F), d.in(0))});
+  if (name == "Relu" || name == "Sigmoid" || name == "Tanh" || name == "Softplus" || name == "HardSwish") return d.op(name, {x});
+  throw Error(ErrorCode::not_implemented, fmt::format("the fused activation \"{}\" is not implemented", name));
+}
+
+/// The order of axes that FusedMatMul's flags stand for: `batch` moves the first axis behind the batch's, `last` swaps the last two.
+std::vector<int64_t> product_order(int rank, bool batch, bool last) {
+  std::vector<int64_t> order;
+  for (int i = 0; i < rank; ++i) order.push_back(i);
+  if (batch) std::rotate(order.begin(), order.begin() + 1, order.end() - 1);
+  if (last) std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return order;
+}
+
+void decompose_fused_matmul(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  auto flag = [&](std::string_view name) { return d.attributes().get_int(name, 0) != 0; };
+  auto turned = [&](ValueId x, bool batch, bool last) {
+    int rank = d.rank(x);
+    if (rank >= 0 && rank < 2) return x;  // a vector has nothing to transpose
+    if (rank >= 0 && (batch || last)) return d.op("Transpose", {x}, {{"perm", product_order(rank, batch, last)}});
+    if (batch) throw Error(ErrorCode::not_implemented, "transBatchA and transBatchB need inputs of known rank");
+    return x;
+  };
+  bool trans_a = flag("transA"), trans_b = flag("transB");
+  ValueId a = turned(d.in(0), flag("transBatchA"), trans_a), b = turned(d.in(1), flag("transBatchB"), trans_b), product;
+  bool open_a = trans_a && d.rank(d.in(0)) < 0, open_b = trans_b && d.rank(d.in(1)) < 0;
+  if (open_a || open_b)
+    product =
+        d.op("Einsum", {a, b}, {{"equation", std::string(open_a ? "...km," : "...mk,") + (open_b ? "...nk->...mn" : "...kn->...mn")}});
+  else
+    product = d.op("MatMul", {a, b});
+  product = d.scaled(product, d.attributes().get_float("alpha", 1), d.in(0));
+  d.give(0, activate(d, product, d.attributes().get_string("activation"),
+                     {d.attributes().get_float("activation_alpha", 0.01F), d.attributes().get_float("activation_beta", 0)}));
+  d.finish();
+}
+
+void decompose_fused_gemm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId y = d.op("Gemm", {d.in(0), d.in(1), d.in(2)}, d.copied({"alpha", "beta", "transA", "transB"}));
+  std::string_view activation = d.attributes().get_string("activation");
+  std::vector<float> parameters;
+  for (std::string_view name : {"activation_alpha", "activation_beta", "activation_gamma"})
+    if (d.attributes().has(name)) parameters.push_back(d.attributes().get_float(name));
+  d.give(0, activate(d, y, activation, parameters));
+  d.finish();
+}
+
+void decompose_fused_conv(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId y = d.op("Conv", {d.in(0), d.in(1), d.in(2)}, d.copied({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}));
+  if (d.has(3)) y = d.op("Add", {y, d.in(3)});
+  d.give(0, activate(d, y, d.attributes().get_string("activation"), d.attributes().get_floats("activation_params")));
+  d.finish();
+}
+
+void decompose_gelu(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId x = d.has(1) ? d.op("Add", {d.in(0), d.in(1)}) : d.in(0);
+  bool fast = d.node().op_type == "FastGelu";
+  d.give(0, d.op("Gelu", {x}, {{"approximate", std::string(fast ? "tanh" : "none")}}));
+  d.finish();
+}
+
+void decompose_quick_gelu(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Swish", {d.in(0)}, {{"alpha", d.attributes().get_float("alpha", 1.702F)}}));
+  d.finish();
+}
+
+// output = norm(input + skip + bias); the sum is output 3.
+void decompose_skip_norm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  bool simplified = d.node().op_type == "SkipSimplifiedLayerNormalization";
+  size_t bias = simplified ? 3 : 4;
+  ValueId sum = d.op("Add", {d.in(0), d.in(1)});
+  if (d.has(bias)) sum = d.op("Add", {sum, d.in(bias)});
+  Attributes attributes{{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", simplified ? 1e-5F : 1e-12F)}};
+  if (simplified) {
+    d.refuse(1, "mean");
+    d.refuse(2, "inv_std_var");
+    d.give(0, d.op("RMSNormalization", {sum, d.in(2)}, attributes));
+  } else {
+    auto outputs = d.op_n("LayerNormalization", {sum, d.in(2), d.in(3)}, 3, attributes);
+    for (size_t i = 0; i < 3; ++i) d.give(i, outputs[i]);
+  }
+  d.give(3, sum);
+  d.finish();
+}
+
+void decompose_simplified_norm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.refuse(1, "inv_std_var");
+  d.give(0, d.op("RMSNormalization", {d.in(0), d.in(1)}, d.copied({"axis", "epsilon", "stash_type"})));
+  d.finish();
+}
+
+void decompose_embed_norm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId ids = d.in(0), words = d.op("Gather", {d.in(2), ids}), positions;
+  if (d.has(8)) {
+    positions = d.op("Gather", {d.in(3), d.in(8)});
+  } else {  // the first rows, as many as the sequence is long
+    ValueId length = d.op("Shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+    positions = d.op("Slice", {d.in(3), d.ints({0}), length, d.ints({0})});
+  }
+  ValueId sum = d.op("Add", {words, positions});
+  if (d.has(1) && d.has(4)) sum = d.op("Add", {sum, d.op("Gather", {d.in(4), d.in(1)})});
+  d.give(0, d.op("LayerNormalization", {sum, d.in(5), d.in(6)},
+                 {{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", 1e-12F)}}));
+  if (d.wants(1)) {
+    ValueId index;
+    if (d.has(7)) {
+      index = d.op("ReduceSum", {d.cast(d.in(7), DType::int32), d.ints({1})}, {{"keepdims", int64_t{0}}});
+    } else {
+      ValueId batch = d.op("Shape", {ids}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+      index = d.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int32_t>(std::vector<int32_t>{0}))}});
+    }
+    d.give(1, index);
+  }
+  d.give(2, sum);
+  d.finish();
+}
+
+void decompose_expand_dims(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Unsqueeze", {d.in(0), d.op("Reshape", {d.cast(d.in(1), DType::int64), d.ints({1})})}));
+  d.finish();
+}
+
+// Distances between the rows of A [M, K] and of B [N, K]: exact differences, not |a|^2 - 2 a.b + |b|^2, which cancels.
+void decompose_cdist(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  std::string_view metric = d.attributes().get_string("metric", "sqeuclidean");
+  if (metric != "sqeuclidean" && metric != "euclidean")
+    throw Error(ErrorCode::not_implemented, fmt::format("the metric \"{}\" is not implemented", metric));
+  ValueId difference = d.op("Sub", {d.op("Unsqueeze", {d.in(0), d.ints({1})}), d.op("Unsqueeze", {d.in(1), d.ints({0})})});
+  ValueId distance = d.op("ReduceSumSquare", {difference, d.ints({2})}, {{"keepdims", int64_t{0}}});
+  d.give(0, metric == "euclidean" ? d.op("Sqrt", {distance}) : distance);
+  d.finish();
+}
+
+void decompose_grid_sample(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  Attributes attributes = d.copied({"align_corners", "padding_mode"});
+  std::string_view mode = d.attributes().get_string("mode", "bilinear");
+  attributes.set("mode", std::string(mode == "bilinear" ? "linear" : mode == "bicubic" ? "cubic" : mode));
+  d.give(0, d.op("GridSample", {d.in(0), d.in(1)}, std::move(attributes)));
+  d.finish();
+}
+
+void decompose_range(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Range", {d.in(0), d.in(1), d.has(2) ? d.in(2) : d.scalar(1, d.in(0))}));
+  d.finish();
+}
+
+void decompose_pad(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Pad", {d.in(0), d.op("Reshape", {d.in(1), d.ints({-1})}), d.in(2)}, d.copied({"mode"})));
+  d.finish();
+}
+
+void decompose_trilu(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Trilu", {d.in(0), d.in(1)}, d.copied({"upper"})));
+  d.finish();
+}
+
+void decompose_unique(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  auto outputs = d.op_n("Unique", {d.in(0)}, 4, {{"sorted", int64_t{0}}});
+  d.give(0, outputs[0]);
+  d.give(1, outputs[2]);
+  d.give(2, outputs[3]);
+  d.finish();
+}
+
+std::vector<AttributeDef> product_attributes(std::initializer_list<AttributeDef> more = {}) {
+  std::vector<AttributeDef> attributes = {
+      {"alpha", 1.0F}, {"transA", int64_t{0}}, {"transB", int64_t{0}}, {"transBatchA", int64_t{0}}, {"transBatchB", int64_t{0}}};
+  attributes.insert(attributes.end(), more);
+  return attributes;
+}
+
+}  // namespace
+
+std::vector<OpDef> microsoft_domain_ops() {
+  const Port x{"X", kFloats, "T"}, y{"Y", kFloats, "T"}, a{"A", kFloats, "T"}, b{"B", kFloats, "T"};
+  const Port any_x{"X", kAllTensors, "T"}, any_y{"Y", kAllTensors, "T"};
+  std::vector<OpDef> ops = {
+      op("FusedMatMul", {a, b}, {y}, product_attributes(), decompose_fused_matmul),
+      op("TransposeMatMul", {a, b}, {y}, product_attributes(), decompose_fused_matmul),
+      op("FusedMatMulActivation", {a, b}, {y},
+         product_attributes({{"activation"}, {"activation_alpha"}, {"activation_axis"}, {"activation_beta"}, {"activation_gamma"}}),
+         decompose_fused_matmul),
+      op("FusedGemm", {a, b, maybe("C", kFloats, "T")}, {y},
+         {{"activation"},
+          {"activation_alpha"},
+          {"activation_beta"},
+          {"activation_gamma"},
+          {"alpha", 1.0F},
+          {"beta", 1.0F},
+          {"transA", int64_t{0}},
+          {"transB", int64_t{0}}},
+         decompose_fused_gemm),
+      op("FusedConv", {x, {"W", kFloats, "T"}, maybe("B", kFloats, "T"), maybe("Z", kFloats, "T")}, {y},
+         {{"activation"}, {"activation_params"}, {"auto_pad"}, {"dilations"}, {"group"}, {"kernel_shape"}, {"pads"}, {"strides"}},
+         decompose_fused_conv),
+      op("Gelu", {x}, {y}, {}, decompose_gelu),
+      op("BiasGelu", {a, b}, {y}, {}, decompose_gelu),
+      op("FastGelu", {x, maybe("bias", kFloats, "T")}, {y}, {}, decompose_gelu),
+      op("QuickGelu", {x}, {y}, {{"alpha", 1.702F}}, decompose_quick_gelu),
+      op("SkipLayerNormalization",
+         {x, {"skip", kFloats, "T"}, {"gamma", kFloats, "T"}, maybe("beta", kFloats, "T"), maybe("bias", kFloats, "T")},
+         {y, maybe("mean", kFloats), maybe("inv_std_var", kFloats), maybe("input_skip_bias_sum", kFloats, "T")}, {{"epsilon", 1e-12F}},
+         decompose_skip_norm),
+      op("SkipSimplifiedLayerNormalization", {x, {"skip", kFloats, "T"}, {"gamma", kFloats, "T"}, maybe("bias", kFloats, "T")},
+         {y, maybe("mean", kFloats), maybe("inv_std_var", kFloats), maybe("input_skip_bias_sum", kFloats, "T")}, {{"epsilon", 1e-5F}},
+         decompose_skip_norm),
+      {.name = "SimplifiedLayerNormalization",
+       .since = {1},
+       .inputs = {x, {"scale", kFloats}},
+       .outputs = {y, maybe("inv_std_var", kFloats)},
+       .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5F}, {"stash_type", int64_t{1}}},
+       .decompose = decompose_simplified_norm},
+      op("EmbedLayerNormalization",
+         {{"input_ids", kInt32Or64},
+          maybe("segment_ids", kInt32Or64),
+          {"word_embedding", kFloats, "T"},
+          {"position_embedding", kFloats, "T"},
+          maybe("segment_embedding", kFloats, "T"),
+          {"gamma", kFloats, "T"},
+          {"beta", kFloats, "T"},
+          maybe("mask", kInt32Or64),
+          maybe("position_ids", kInt32Or64)},
+         {y, maybe("mask_index", kInt32Or64), maybe("embedding_sum", kFloats, "T")}, {{"epsilon", 1e-12F}, {"mask_index_type", int64_t{0}}},
+         decompose_embed_norm),
+      op("ExpandDims", {any_x, {"axis", kInt32Or64}}, {any_y}, {}, decompose_expand_dims),
+      op("CDist", {a, b}, {y}, {{"metric", std::string_view("sqeuclidean")}}, decompose_cdist),
+      op("GridSample", {x, {"Grid", kFloats}}, {y}, {{"align_corners"}, {"mode"}, {"padding_mode"}}, decompose_grid_sample),
+      op("Range", {{"start", kNumeric, "T"}, {"limit", kNumeric, "T"}, maybe("delta", kNumeric, "T")}, {{"Y", kNumeric, "T"}}, {},
+         decompose_range),
+      op("Pad", {any_x, {"pads", kInt64}, maybe("value", kAllTensors, "T")}, {any_y}, {{"mode"}}, decompose_pad),
+      op("Trilu", {any_x, maybe("k", kInt64)}, {any_y}, {{"upper"}}, decompose_trilu),
+      op("Unique", {any_x}, {any_y, {"idx", kInt64}, {"counts", kInt64}}, {}, decompose_unique),
+  };
+  for (OpDef& attention : microsoft_attention_ops()) ops.push_back(std::move(attention));
+  return ops;
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,310 @@
+// Gates, branch-wise normalisations and hyper-connections of com.microsoft, which exporters of recent language models write, taken apart.
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "ops/list.h"
+#include "ops/microsoft/microsoft.h"
+
+namespace treadle::ops {
+namespace {
+
+/// The last axes of a tensor.
+constexpr int64_t kToTheEnd = std::numeric_limits<int64_t>::max();
+
+/// The value in float32, in which these operators compute.
+ValueId widened(Decomposition& d, ValueId x) { return d.type(x).dtype == DType::float32 ? x : d.cast(x, DType::float32); }
+/// The float32 value `y` in the dtype of `like`.
+ValueId rounded(Decomposition& d, ValueId y, ValueId like) {
+  return d.type(like).dtype == DType::float32 ? y : d.op("CastLike", {y, like});
+}
+
+/// x / sqrt(mean(x^2) + epsilon) along the last axis.
+ValueId rms_normalised(Decomposition& d, ValueId x, float epsilon) {
+  ValueId mean = d.op("ReduceMean", {d.op("Mul", {x, x}), d.ints({-1})});
+  return d.op("Div", {x, d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
+}
+
+ValueId silu(Decomposition& d, ValueId x) { return d.op("Mul", {x, d.op("Sigmoid", {x})}); }
+
+int known_rank(const Decomposition& d, size_t input, std::string_view name) {
+  int rank = d.rank(d.in(input));
+  if (rank < 1) throw Error(ErrorCode::not_implemented, fmt::format("{} must be of known rank of at least 1", name));
+  return rank;
+}
+
+/// The shape of x up to its last axis, and then `more`.
+ValueId leading_shape(Decomposition& d, ValueId x, std::vector<int64_t> more) {
+  return d.op("Concat", {d.op("Shape", {x}, {{"end", int64_t{-1}}}), d.ints(std::move(more))}, {{"axis", int64_t{0}}});
+}
+
+// Y = X / rms(X) * scale * activation(gate), the mean being taken over as many elements as scale has.
+void decompose_gated_rms_norm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  std::string_view activation = d.attributes().get_string("activation", "silu");
+  if (activation != "silu" && activation != "swish" && activation != "sigmoid")
+    throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or sigmoid", activation));
+  int64_t group = d.extent(d.in(1), 0), width = d.extent(d.in(0), -1);
+  if (group > 0 && width >= 0 && width % group != 0)
+    throw Error(ErrorCode::invalid_model, fmt::format("the last extent of X is {}, not a multiple of the {} of scale", width, group));
+  ValueId heads = d.op("Div", {d.op("Shape", {d.in(0)}, {{"start", int64_t{-1}}}), d.op("Shape", {d.in(1)})});
+  ValueId grouped =
+      d.op("Concat", {d.op("Shape", {d.in(0)}, {{"end", int64_t{-1}}}), heads, d.op("Shape", {d.in(1)})}, {{"axis", int64_t{0}}});
+  auto by_group = [&](size_t i) { return d.op("Reshape", {widened(d, d.in(i)), grouped}, {{"allowzero", int64_t{1}}}); };
+  ValueId x = by_group(0), gate = by_group(2);
+  ValueId y = d.op("RMSNormalization", {x, widened(d, d.in(1))}, d.copied({"epsilon"}));
+  y = d.op("Mul", {y, activation == "sigmoid" ? d.op("Sigmoid", {gate}) : silu(d, gate)});
+  d.give(0, rounded(d, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}), d.in(0)));
+  d.finish();
+}
+
+void decompose_gated_add(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Add", {d.in(0), d.op("Mul", {d.in(1), d.in(2)})}));
+  d.finish();
+}
+
+// Each step is rounded to the type of X.
+void decompose_scaled_silu(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId scale = d.has(1) ? widened(d, d.in(1)) : d.constant(Tensor::scalar(d.attributes().get_float("alpha", 1)));
+  if (d.has(1)) scale = d.op("Reshape", {scale, d.ints({})});
+  ValueId z = rounded(d, d.op("Mul", {widened(d, d.in(0)), scale}), d.in(0));
+  d.give(0, silu(d, z));
+  d.finish();
+}
+
+/// Streams [.., C, H], whatever way the input 0 holds them.
+struct Streams {
+  ValueId grouped = kNoValue;
+  int rank = 0;  ///< of the grouped form
+  int64_t branches = 0;
+  bool flattened = false;
+};
+
+Streams grouped_streams(Decomposition& d) {
+  Streams s;
+  s.branches = d.attributes().get_int("num_branches", 0);
+  s.flattened = s.branches != 0;
+  s.rank = known_rank(d, 0, "the input") + (s.flattened ? 1 : 0);
+  if (s.branches < 0) throw Error(ErrorCode::invalid_model, fmt::format("num_branches = {}", s.branches));
+  if (s.rank < 2) throw Error(ErrorCode::invalid_model, "the streams have no axis of branches");
+  s.grouped = widened(d, d.in(0));
+  int64_t width = d.extent(d.in(0), -1);
+  if (!s.flattened) {
+    s.branches = d.extent(d.in(0), -2);
+    return s;
+  }
+  if (width >= 0 && width % s.branches != 0)
+    throw Error(ErrorCode::invalid_model, fmt::format("the last extent is {}, not a multiple of the {} branches", width, s.branches));
+  s.grouped = d.op("Reshape", {s.grouped, leading_shape(d, d.in(0), {s.branches, width >= 0 ? width / s.branches : -1})});
+  return s;
+}
+
+/// Gates of shape [.., C], [.., C, 1], [.., C, H] or [.., C * H] in a form that broadcasts against the grouped streams.
+ValueId broadcast_gates(Decomposition& d, size_t input, const Streams& streams) {
+  ValueId gates = widened(d, d.in(input));
+  int rank = known_rank(d, input, "the gates");
+  if (rank == streams.rank) return gates;
+  if (rank != streams.rank - 1)
+    throw Error(ErrorCode::invalid_model, fmt::format("the gates are of rank {}, the grouped streams of rank {}", rank, streams.rank));
+  int64_t width = d.extent(d.in(input), -1);
+  if (width < 0 || streams.branches < 0)
+    throw Error(ErrorCode::not_implemented, "the last extent of the gates and the number of branches must be known");
+  if (width == streams.branches) return d.op("Unsqueeze", {gates, d.ints({-1})});
+  if (streams.branches == 0 || width % streams.branches != 0)
+    throw Error(ErrorCode::invalid_model, fmt::format("{} gates for {} branches", width, streams.branches));
+  return d.op("Reshape", {gates, leading_shape(d, d.in(input), {streams.branches, width / streams.branches})});
+}
+
+// Y[.., h] = reduction_scale * sum over c of X[.., c, h] * gate[.., c, h].
+void decompose_pre_mix(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  Streams streams = grouped_streams(d);
+  ValueId product = d.op("Mul", {streams.grouped, broadcast_gates(d, 1, streams)});
+  ValueId y = d.op("ReduceSum", {product, d.ints({-2})}, {{"keepdims", int64_t{0}}});
+  float scale = d.attributes().get_float("reduction_scale", 1);
+  if (scale != 1) y = d.op("Mul", {y, d.constant(Tensor::scalar(scale))});
+  d.give(0, rounded(d, y, d.in(0)));
+  d.finish();
+}
+
+// Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
+void decompose_post_mix(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  Streams streams = grouped_streams(d);
+  ValueId mixed = streams.grouped;
+  if (d.has(3)) {
+    std::vector<int64_t> order;
+    for (int i = 0; i < streams.rank; ++i) order.push_back(i);
+    std::swap(order[order.size() - 1], order[order.size() - 2]);
+    mixed = d.op("MatMul", {d.op("Transpose", {widened(d, d.in(3))}, {{"perm", order}}), mixed});
+  }
+  ValueId block = d.op("Unsqueeze", {widened(d, d.in(1)), d.ints({-2})});
+  ValueId y = d.op("Add", {mixed, d.op("Mul", {broadcast_gates(d, 2, streams), block})});
+  if (streams.flattened) y = d.op("Reshape", {y, d.op("Shape", {d.in(0)})});
+  d.give(0, rounded(d, y, d.in(0)));
+  d.finish();
+}
+
+void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  Streams streams = grouped_streams(d);
+  ValueId y = rms_normalised(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
+  if (d.has(1)) {
+    ValueId scale = widened(d, d.in(1));
+    int64_t length = d.extent(d.in(1), -1), width = d.extent(d.in(0), -1);
+    if (known_rank(d, 1, "scale") == 1) {  // [H], or [C * H] for all branches
+      if (length < 0 || width < 0 || streams.branches < 1)
+        throw Error(ErrorCode::not_implemented, "the extents of scale, branches and features must be known");
+      int64_t features = streams.flattened ? width / streams.branches : width;
+      if (length != features) scale = d.op("Reshape", {scale, d.ints({streams.branches, features})});
+    }
+    y = d.op("Mul", {y, scale});
+  }
+  if (streams.flattened) y = d.op("Reshape", {y, d.op("Shape", {d.in(0)})});
+  d.give(0, rounded(d, y, d.in(0)));
+  d.finish();
+}
+
+// decay = decay_scale * softplus(a + dt_bias), beta = sigmoid(b).
+void decompose_linear_attention_gate(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId decay = d.op("Mul", {d.in(2), d.op("Softplus", {d.op("Add", {widened(d, d.in(0)), d.in(1)})})});
+  d.give(0, rounded(d, decay, d.in(0)));
+  if (d.wants(1)) {
+    if (!d.has(3)) throw Error(ErrorCode::invalid_model, "the output beta needs the input b");
+    d.give(1, d.op("Sigmoid", {d.in(3)}));
+  }
+  d.finish();
+}
+
+// gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))), dot being the scaled product of the normalised key and query of a token and branch.
+void decompose_engram_gate(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  float epsilon = d.attributes().get_float("epsilon", 1e-5F);
+  auto scaled = [&](ValueId x, size_t scale) { return d.op("Mul", {rms_normalised(d, x, epsilon), widened(d, d.in(scale))}); };
+  ValueId key = widened(d, d.in(0)), query = widened(d, d.in(1));
+  ValueId dot = d.op("ReduceSum", {d.op("Mul", {scaled(key, 3), scaled(query, 4)}), d.ints({-1})});
+  ValueId hidden = d.cast(d.op("Shape", {d.in(0)}, {{"start", int64_t{-1}}}), DType::float32);
+  dot = d.op("Div", {dot, d.op("Sqrt", {hidden})});
+  ValueId root = d.op("Sqrt", {d.op("Max", {d.op("Abs", {dot}), d.constant(Tensor::scalar(1e-6F))})});
+  ValueId gate = d.op("Sigmoid", {d.op("Mul", {d.op("Sign", {dot}), root})});
+  ValueId gated = d.op("Mul", {gate, d.op("Unsqueeze", {widened(d, d.in(2)), d.ints({2})})});
+  d.give(0, rounded(d, gated, d.in(0)));
+  if (d.wants(1)) {
+    if (!d.has(5)) throw Error(ErrorCode::invalid_model, "the output gated_value_normed needs the input conv_norm_scale");
+    d.give(1, rounded(d, scaled(gated, 5), d.in(0)));
+  }
+  d.finish();
+}
+
+/// The last `window` states behind the positions, each `past` long; positions before the first new one have none, which is zeros.
+ValueId windowed_states(Decomposition& d, ValueId all, int64_t past, int64_t window) {
+  const ValueId length = d.op("Shape", {d.in(0)}, {{"start", int64_t{2}}});
+  const ValueId padded = d.op("Pad", {all, d.ints({0, 0, window, 0, 0, 0})});
+  std::vector<ValueId> slots;
+  for (int64_t behind = window - 1; behind >= 0; --behind) {
+    const int64_t end = behind == 0 ? kToTheEnd : -behind;
+    const ValueId state = d.op("Slice", {padded, d.ints({past == 0 ? kToTheEnd : -past - behind}), d.ints({end}), d.ints({2})});
+    const ValueId exists = d.op("Greater", {length, d.ints({behind})});
+    slots.push_back(
+        d.op("Unsqueeze", {d.op("Where", {exists, state, d.op("CastLike", {d.constant(Tensor::scalar(0.0F)), all})}), d.ints({0})}));
+  }
+  return d.op("Concat", std::move(slots), {{"axis", int64_t{0}}});
+}
+
+// A depthwise convolution along the sequence over the past positions and the new ones. The state is the last of them.
+void decompose_causal_conv(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const Attributes& a = d.attributes();
+  int64_t dilation = a.get_int("dilation", 1), channels = d.extent(d.in(1), 0), taps = d.extent(d.in(1), -1);
+  const int64_t window = a.get_int("state_window", 0);
+  std::string_view activation = a.get_string("activation", "none");
+  if (a.get_int("ndim", 1) != 1 || a.get_int("channels_last", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "implemented are ndim = 1 and channels_last = 0");
+  if (window < 0 || window > 8) throw Error(ErrorCode::invalid_model, fmt::format("state_window is {}; expected 0 to 8", window));
+  if (channels < 0 || taps < 0 || d.rank(d.in(1)) != 3)
+    throw Error(ErrorCode::not_implemented, "the weight must be of known shape (channels, 1, taps)");
+  if (dilation < 1 || taps < 1) throw Error(ErrorCode::invalid_model, fmt::format("dilation = {}, {} taps", dilation, taps));
+  if (activation != "none" && activation != "silu" && activation != "swish")
+    throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or none", activation));
+  int64_t past = (taps - 1) * dilation;
+  ValueId all;
+  if (d.has(3)) {
+    const ValueId state = window > 0 ? d.op("Gather", {d.in(3), d.constant(Tensor::scalar(window - 1))}) : d.in(3);
+    all = d.op("Concat", {state, d.in(0)}, {{"axis", int64_t{2}}});
+  } else {
+    all = d.op("Pad", {d.in(0), d.ints({0, 0, past, 0, 0, 0})});
+  }
+  ValueId y = d.op("Conv", {all, d.in(1), d.in(2)}, {{"group", channels}, {"dilations", std::vector<int64_t>{dilation}}});
+  d.give(0, activation == "none" ? y : silu(d, y));
+  if (window > 0)
+    d.give(1, windowed_states(d, all, past, window));
+  else
+    d.give(1, d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})}));
+  d.finish();
+}
+
+// ONNX's own, unless its state has a window.
+void decompose_linear_attention(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  std::vector<ValueId> inputs;
+  for (size_t i = 0; i < 6; ++i) inputs.push_back(d.in(i));
+  Attributes attributes = d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"});
+  const int64_t window = d.attributes().get_int("state_window", 0);
+  if (window != 0) attributes.set("state_window", window);
+  const auto y = window == 0 ? d.op_n("LinearAttention", std::move(inputs), 2, std::move(attributes))
+                             : d.op_n("WindowedLinearAttention", std::move(inputs), 2, std::move(attributes), "treadle");
+  d.give(0, y[0]);
+  d.give(1, y[1]);
+  d.finish();
+}
+
+}  // namespace
+
+std::vector<OpDef> microsoft_gates_ops() {
+  const Port x{"X", kFloats, "T"}, y{"Y", kFloats, "T"}, streams{"streams", kFloats, "T"}, output{"output", kFloats, "T"};
+  return {
+      op("GatedRMSNorm", {x, {"scale", kFloats, "T"}, {"gate", kFloats, "T"}}, {y},
+         {{"activation", std::string_view("silu")}, {"epsilon", 1e-5F}}, decompose_gated_rms_norm),
+      op("GatedAdd", {x, {"Y", kFloats, "T"}, {"gate", kFloats, "T"}}, {output}, {}, decompose_gated_add),
+      op("ScaledSiLU", {x, maybe("scale", kFloats)}, {y}, {{"alpha", 1.0F}}, decompose_scaled_silu),
+      op("HyperConnectionPreMix", {streams, {"pre_mix", kFloats}}, {output}, {{"num_branches"}, {"reduction_scale"}}, decompose_pre_mix),
+      op("HyperConnectionPostMix", {streams, {"block_output", kFloats, "T"}, {"post_mix", kFloats, "M"}, maybe("stream_mix", kFloats, "M")},
+         {output}, {{"num_branches"}}, decompose_post_mix),
+      op("BranchwiseRMSNorm", {x, maybe("scale", kFloats)}, {y}, {{"epsilon"}, {"num_branches"}}, decompose_branchwise_rms_norm),
+      op("LinearAttentionGate",
+         {{"a", kFloats, "T"}, {"dt_bias", {DType::float32}}, {"decay_scale", {DType::float32}}, maybe("b", kFloats, "T")},
+         {{"decay", kFloats, "T"}, maybe("beta", kFloats, "T")}, {}, decompose_linear_attention_gate),
+      op("LinearAttention",
+         {{"query", kFloats, "T"},
+          {"key", kFloats, "T"},
+          {"value", kFloats, "T"},
+          maybe("past_state", kFloats, "S"),
+          maybe("decay", kFloats, "T"),
+          maybe("beta", kFloats, "T")},
+         {output, {"present_state", kFloats, "S"}},
+         {{"chunk_size"},
+          {"kv_num_heads", AttributeDef::Required{}},
+          {"q_num_heads", AttributeDef::Required{}},
+          {"scale"},
+          {"state_window"},
+          {"update_rule"}},
+         decompose_linear_attention),
+      op("EngramGate",
+         {{"key", kFloats, "T"},
+          {"query", kFloats, "T"},
+          {"value", kFloats, "T"},
+          {"key_norm_scale", kFloats, "T"},
+          {"query_norm_scale", kFloats, "T"},
+          maybe("conv_norm_scale", kFloats, "T")},
+         {output, maybe("gated_value_normed", kFloats, "T")}, {{"epsilon"}}, decompose_engram_gate),
+      op("CausalConvWithState",
+         {{"input", kFloats, "T"}, {"weight", kFloats, "T"}, maybe("bias", kFloats, "T"), maybe("past_state", kFloats, "T")},
+         {output, maybe("present_state", kFloats, "T")}, {{"activation"}, {"channels_last"}, {"dilation"}, {"ndim"}, {"state_window"}},
+         decompose_causal_conv),
+  };
+}
+
+}  // namespace treadle::ops

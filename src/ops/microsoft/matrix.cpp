@@ -1,0 +1,316 @@
+// Products, inverses and rearrangements of com.microsoft.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "core/checked.h"
+#include "core/thread_pool.h"
+#include "graph/infer.h"
+#include "ops/checks.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/microsoft/microsoft.h"
+#include "ops/tensor/movement.h"
+
+namespace treadle::ops {
+namespace {
+
+// The 16 numbers that a code of 4 bits stands for: signs, exponents and mantissas of bitsandbytes' FP4, and the quantiles of the normal
+// distribution of NF4 (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
+constexpr float kFp4[16] = {0.0F,  5.208333333e-03F,  0.66666667F,  1.0F,  0.33333333F,  0.5F,  0.16666667F,  0.25F,
+                            -0.0F, -5.208333333e-03F, -0.66666667F, -1.0F, -0.33333333F, -0.5F, -0.16666667F, -0.25F};
+constexpr float kNf4[16] = {-1.0F,
+                            -0.6961928009986877F,
+                            -0.5250730514526367F,
+                            -0.39491748809814453F,
+                            -0.28444138169288635F,
+                            -0.18477343022823334F,
+                            -0.09105003625154495F,
+                            0.0F,
+                            0.07958029955625534F,
+                            0.16093020141124725F,
+                            0.24611230194568634F,
+                            0.33791524171829224F,
+                            0.44070982933044434F,
+                            0.5626170039176941F,
+                            0.7229568362236023F,
+                            1.0F};
+
+const Tensor& constant_input(const Decomposition& d, size_t input, std::string_view name, DType dtype) {
+  const Tensor* tensor = d.graph().constant_tensor(d.in(input));
+  if (!tensor || tensor->dtype() != dtype || !tensor->is_contiguous())
+    throw Error(ErrorCode::not_implemented, fmt::format("{} must be a constant of {}", name, name_of(dtype)));
+  return *tensor;
+}
+
+// B [N, K] is flattened and cut into blocks of block_size codes with one scale each; the first of two codes in a byte is the upper one.
+void decompose_matmul_bnb4(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const Attributes& a = d.attributes();
+  int64_t K = a.get_int("K"), N = a.get_int("N"), block = a.get_int("block_size"), quant_type = a.get_int("quant_type");
+  if (K < 1 || N < 1 || block < 1 || quant_type < 0 || quant_type > 1)
+    throw Error(ErrorCode::invalid_model, fmt::format("K = {}, N = {}, block_size = {}, quant_type = {}", K, N, block, quant_type));
+  int64_t total = checked_mul(N, K), bytes = ceil_div(total, 2), blocks = ceil_div(total, block);
+  const Tensor &codes = constant_input(d, 1, "B", DType::uint8), &scales = constant_input(d, 2, "absmax", DType::float32);
+  if (codes.num_elements() != bytes || scales.num_elements() != blocks)
+    throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes and absmax {} elements, expected {} and {}", codes.num_elements(),
+                                                      scales.num_elements(), bytes, blocks));
+  Tensor weights(DType::float32, Shape{N, K});
+  const float* table = quant_type == 0 ? kFp4 : kNf4;
+  for (int64_t i = 0; i < total; ++i) {
+    unsigned pair = codes.data<uint8_t>()[i / 2];
+    weights.data<float>()[i] = table[i % 2 == 0 ? pair >> 4U : pair & 15U] * scales.data<float>()[i / block];
+  }
+  ValueId b = d.constant(std::move(weights));
+  if (d.type(d.in(0)).dtype != DType::float32) b = d.op("CastLike", {b, d.in(0)});
+  if (a.get_int("transB", 1) != 0) b = d.op("Transpose", {b}, {{"perm", std::vector<int64_t>{1, 0}}});
+  d.give(0, d.op("MatMul", {d.in(0), b}));
+  d.finish();
+}
+
+// B is one blob: for each column and each 32 rows a scale (float), a zero point (one byte, unless blk_quant_type is 0: then it is 8), and
+// 16 bytes whose lower halves are the codes of the first 16 rows. MatMulNBits has neighbours in a byte.
+void decompose_matmul_fp_q4(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  constexpr int64_t kBlock = 32, kCodeBytes = 16;
+  const Tensor &blob = constant_input(d, 1, "B", DType::uint8), &shape = constant_input(d, 2, "B_shape", DType::int64);
+  if (shape.num_elements() != 2)
+    throw Error(ErrorCode::invalid_model, fmt::format("B_shape has {} elements; expected 2, rows and columns", shape.num_elements()));
+  const int64_t K = shape.data<int64_t>()[0], N = shape.data<int64_t>()[1];
+  const bool has_zeros = d.attributes().get_int("blk_quant_type", 1) != 0;
+  const int64_t head = has_zeros ? 5 : 4, bytes = head + kCodeBytes;
+  const int64_t blocks = K < 1 ? 0 : ceil_div(K, kBlock);
+  if (K < 1 || N < 1 || blob.num_elements() != checked_mul(checked_mul(blocks, N), bytes))
+    throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes, which are no {} by {} codes", blob.num_elements(), K, N));
+  Tensor codes(DType::uint8, Shape{N, blocks, kCodeBytes}), scales(DType::float32, Shape{N * blocks}),
+      zeros(DType::uint8, Shape{N * ((blocks + 1) / 2)});
+  std::fill_n(zeros.data<uint8_t>(), zeros.num_elements(), uint8_t{0});
+  for (int64_t i = 0; i < N * blocks; ++i) {
+    const uint8_t *from = blob.data<uint8_t>() + i * bytes, *packed = from + head;
+    std::memcpy(scales.data<float>() + i, from, sizeof(float));
+    const int zero = has_zeros ? from[4] : 8;
+    if (zero > 15) throw Error(ErrorCode::not_implemented, fmt::format("a zero point of {}, above 15, is not implemented", zero));
+    zeros.data<uint8_t>()[i / blocks * ((blocks + 1) / 2) + i % blocks / 2] |= static_cast<uint8_t>(zero << (i % blocks % 2 * 4));
+    auto code = [&](int64_t row) { return row < kCodeBytes ? packed[row] & 15 : packed[row - kCodeBytes] >> 4; };
+    for (int64_t b = 0; b < kCodeBytes; ++b)
+      codes.data<uint8_t>()[i * kCodeBytes + b] = static_cast<uint8_t>(code(2 * b) | code(2 * b + 1) << 4);
+  }
+  std::vector<ValueId> inputs{d.in(0), d.constant(std::move(codes)), d.constant(std::move(scales)), d.constant(std::move(zeros))};
+  d.give(0, d.microsoft_op("MatMulNBits", std::move(inputs), {{"K", K}, {"N", N}, {"bits", int64_t{4}}, {"block_size", kBlock}}));
+  d.finish();
+}
+
+void decompose_matmul_int16(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("MatMul", {d.cast(d.in(0), DType::int32), d.cast(d.in(1), DType::int32)}));
+  d.finish();
+}
+
+void decompose_gather_nd(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("GatherND", {d.in(0), d.cast(d.in(1), DType::int64)}));
+  d.finish();
+}
+
+void decompose_sample(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op("Identity", {d.in(0)}));
+  d.finish();
+}
+
+// Windows of `size` elements along an axis, `step` apart, become a new last axis.
+void decompose_unfold(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const Attributes& a = d.attributes();
+  int rank = d.rank(d.in(0));
+  if (rank < 1) throw Error(ErrorCode::not_implemented, "the input must be of known rank of at least 1");
+  int64_t size = a.get_int("size"), step = a.get_int("step", 1);
+  int dim = normalise_axis(a.get_int("dim", -1), rank, "dim");
+  int64_t extent = d.extent(d.in(0), dim);
+  if (size < 1 || step < 1 || (extent >= 0 && extent < size))
+    throw Error(ErrorCode::invalid_model, fmt::format("size = {} and step = {} along an extent of {}", size, step, extent));
+  ValueId length = d.op("Squeeze", {d.op("Shape", {d.in(0)}, {{"start", int64_t{dim}}, {"end", int64_t{dim} + 1}})});
+  auto number = [&](int64_t value) { return d.constant(Tensor::scalar(value)); };
+  ValueId first = d.op("Range", {number(0), d.op("Sub", {length, number(size - 1)}), number(step)});
+  ValueId places = d.op("Add", {d.op("Unsqueeze", {first, d.ints({1})}), d.op("Range", {number(0), number(size), number(1)})});
+  ValueId y = d.op("Gather", {d.in(0), places}, {{"axis", int64_t{dim}}});
+  std::vector<int64_t> order;
+  for (int i = 0; i <= rank; ++i)
+    if (i != dim + 1) order.push_back(i);
+  order.push_back(dim + 1);
+  d.give(0, d.op("Transpose", {y}, {{"perm", order}}));
+  d.finish();
+}
+
+void infer_inverse(InferContext& c) {
+  c.set_output(0, c.input(0));
+  if (!c.has_rank(0)) return;
+  if (c.rank(0) < 2) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}, at least 2 expected", c.rank(0)));
+  const SymbolicShape& shape = c.shape(0);
+  unify(shape[shape.size() - 1], shape[shape.size() - 2], "rows and columns of X");
+}
+
+/// Gauss-Jordan elimination with partial pivoting: `a` [m, 2 m] holds the matrix and the identity, and then the identity and the inverse.
+/// A singular matrix gives infinities and NaN.
+void invert(double* a, int64_t m) {
+  const int64_t width = 2 * m;
+  for (int64_t k = 0; k < m; ++k) {
+    int64_t pivot = k;
+    for (int64_t i = k + 1; i < m; ++i)
+      if (std::fabs(a[i * width + k]) > std::fabs(a[pivot * width + k])) pivot = i;
+    if (pivot != k) std::swap_ranges(a + k * width, a + (k + 1) * width, a + pivot * width);
+    const double factor = 1 / a[k * width + k];
+    for (int64_t j = k; j < width; ++j) a[k * width + j] *= factor;
+    for (int64_t i = 0; i < m; ++i) {
+      const double times = a[i * width + k];
+      if (i == k || times == 0) continue;
+      for (int64_t j = k; j < width; ++j) a[i * width + j] -= times * a[k * width + j];
+    }
+  }
+}
+
+template <typename T>
+struct Inverse {
+  int64_t matrices, m;
+
+  static Inverse bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    check_equal(shape[shape.rank() - 2], shape.back(), "rows and columns of X");
+    size_t m = static_cast<size_t>(shape.back());
+    c.request_scratch(2 * m * m * sizeof(double));
+    return {shape.product(0, shape.rank() - 2), shape.back()};
+  }
+  void run(RunContext& c) const {
+    auto* a = c.scratch<double>();
+    for (int64_t matrix = 0; matrix < matrices; ++matrix) {
+      const T* x = c.in<T>(0) + matrix * m * m;
+      T* y = c.out<T>(0) + matrix * m * m;
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < m; ++j) {
+          a[i * 2 * m + j] = static_cast<double>(x[i * m + j]);
+          a[i * 2 * m + m + j] = i == j ? 1 : 0;
+        }
+      }
+      invert(a, m);
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < m; ++j) y[i * m + j] = static_cast<T>(a[i * 2 * m + m + j]);
+    }
+  }
+};
+
+// Dynamic time warping of a matrix of costs [M, N]: the path from (0, 0) to (M - 1, N - 1) of the smallest sum, whose steps go one down,
+// one to the right, or both. On equal sums a diagonal step loses to the one down, and both to the one to the right.
+struct DynamicTimeWarping {
+  static constexpr bool allocates = true;
+
+  static DynamicTimeWarping bind(BindContext&) { return {}; }
+
+  void run(RunContext& c) const {
+    const Tensor costs = c.input(0).tensor().contiguous();
+    const Shape& shape = costs.shape();
+    const int64_t M = shape[shape.rank() - 2], N = shape.back();
+    if (shape.rank() == 3) check_equal(shape[0], 1, "the first extent of the costs");
+    if (M < 1 || N < 1) throw Error(ErrorCode::invalid_argument, fmt::format("the costs are {}; they must not be empty", to_string(shape)));
+    // Sums with a border of infinities: row and column 0.
+    const int64_t width = N + 1;
+    std::vector<float> sums(static_cast<size_t>((M + 1) * width), std::numeric_limits<float>::infinity());
+    std::vector<int8_t> came_from(sums.size(), 0);
+    sums[0] = 0;
+    for (int64_t j = 1; j <= N; ++j) {
+      for (int64_t i = 1; i <= M; ++i) {
+        const auto at = static_cast<size_t>(i * width + j), step = static_cast<size_t>(width);
+        const float both = sums[at - step - 1], down = sums[at - step], right = sums[at - 1];
+        const bool is_both = both < down && both < right, is_down = !is_both && down < both && down < right;
+        came_from[at] = is_both ? 0 : is_down ? 1 : 2;
+        sums[at] = costs.data<float>()[(i - 1) * N + j - 1] + (is_both ? both : is_down ? down : right);
+      }
+    }
+    std::vector<std::pair<int32_t, int32_t>> path;
+    for (int64_t i = M, j = N; i > 0 && j > 0;) {
+      path.emplace_back(static_cast<int32_t>(i - 1), static_cast<int32_t>(j - 1));
+      const int8_t from = came_from[static_cast<size_t>(i * width + j)];
+      if (from != 2) --i;
+      if (from != 1) --j;
+    }
+    const auto length = static_cast<int64_t>(path.size());
+    auto* y = c.allocate_output(0, Shape{2, length}).data<int32_t>();
+    for (int64_t t = 0; t < length; ++t) {
+      const auto& [row, column] = path[static_cast<size_t>(length - 1 - t)];
+      y[t] = row, y[length + t] = column;
+    }
+  }
+};
+
+void infer_time_warping(InferContext& c) {
+  if (c.has_rank(0) && c.rank(0) != 2 && c.rank(0) != 3)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the costs are of rank {}; expected [M,N] or [1,M,N]", c.rank(0)));
+  if (c.has_rank(0) && c.rank(0) == 3) unify(c.shape(0)[0], 1, "the first extent of the costs");
+  c.set_output(0, DType::int32, {2, c.data_dependent_dim("path")});
+}
+
+// A sparse matrix, made dense, times a dense one.
+void decompose_sparse_matmul(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const std::vector<int64_t> turn{1, 0};
+  ValueId a = d.in(0), b = d.in(1);
+  if (!d.type(a).is_tensor()) a = d.op_n("SparseToDense", {a}, 1, {}, "treadle")[0];
+  if (d.attributes().get_int("transA", 0) != 0) a = d.op("Transpose", {a}, {{"perm", turn}});
+  if (d.attributes().get_int("transB", 0) != 0) b = d.op("Transpose", {b}, {{"perm", turn}});
+  d.give(0, d.scaled(d.op("MatMul", {a, b}), d.attributes().get_float("alpha", 1), b));
+  d.finish();
+}
+
+}  // namespace
+
+namespace gradients {
+
+// -Y^T dY Y^T
+Result inverse(GradientContext& g) {
+  const int rank = rank_of(g, g.input(0));
+  std::vector<int64_t> perm;
+  for (int axis = 0; axis < rank; ++axis) perm.push_back(axis);
+  std::swap(perm[static_cast<size_t>(rank) - 1], perm[static_cast<size_t>(rank) - 2]);
+  const ValueId transposed = g.transpose(g.output(0), std::move(perm));
+  return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> microsoft_matrix_ops() {
+  using Required = AttributeDef::Required;
+  const TypeSet int16{DType::int16};
+  constexpr TypeSet kProductTypes{DType::float32, DType::float64, DType::int64, DType::int32, DType::uint64, DType::uint32};
+  return {
+      op("MatMulBnb4", {{"A", kFloats, "T"}, {"B", {DType::uint8}}, {"absmax", kFloats}}, {{"Y", kFloats, "T"}},
+         {{"K", Required{}}, {"N", Required{}}, {"block_size", Required{}}, {"quant_type", Required{}}, {"training_mode"}, {"transB"}},
+         decompose_matmul_bnb4),
+      op("MatMulFpQ4", {{"A", {DType::float32}}, {"B", {DType::uint8}}, {"B_shape", kInt64}}, {{"Y", {DType::float32}}},
+         {{"blk_quant_type", int64_t{1}}}, decompose_matmul_fp_q4),
+      op("SparseToDenseMatMul", {{"A", kSparse | kProductTypes}, {"B", kProductTypes, "T1"}}, {{"Y", kProductTypes, "T1"}},
+         {{"alpha", 1.0F}, {"transA"}, {"transB"}}, decompose_sparse_matmul),
+      op("MatMulInteger16", {{"A", int16}, {"B", int16}}, {{"Y", {DType::int32}}}, {}, decompose_matmul_int16),
+      op("GatherND", {{"data", kAllTensors, "T"}, {"indices", kInt32Or64}}, {{"output", kAllTensors, "T"}}, {}, decompose_gather_nd),
+      op("SampleOp", {{"X", kAllTensors, "T"}}, {{"Y", kAllTensors, "T"}}, {}, decompose_sample),
+      op("UnfoldTensor", {{"input", kAllTensors, "T"}}, {{"output", kAllTensors, "T"}}, {{"dim"}, {"size", Required{}}, {"step"}},
+         decompose_unfold),
+      {.name = "Inverse",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"X", kFloats, "T"}},
+       .outputs = {{"Y", kFloats, "T"}},
+       .infer = infer_inverse,
+       .kernels = typed<Inverse, float, double, Float16, BFloat16>(),
+       .gradient = gradients::inverse},
+      {.name = "DynamicTimeWarping",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"input", {DType::float32}}},
+       .outputs = {{"output", {DType::int32}}},
+       .infer = infer_time_warping,
+       .kernels = {kernel<DynamicTimeWarping>()}},
+  };
+}
+
+}  // namespace treadle::ops

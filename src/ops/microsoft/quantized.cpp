@@ -1,0 +1,330 @@
+// Quantised operators of com.microsoft, written as ONNX's own.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/checked.h"
+#include "core/float_types.h"
+#include "ops/list.h"
+#include "ops/microsoft/microsoft.h"
+
+namespace treadle::ops {
+namespace {
+
+constexpr TypeSet kBytes{DType::uint8, DType::int8};
+constexpr TypeSet kQuantized{DType::uint8, DType::int8, DType::uint16, DType::int16, DType::int32,
+                             DType::uint4, DType::int4, DType::uint2,  DType::int2};
+
+ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_point, Attributes attributes = {}) {
+  return d.op("DequantizeLinear", {x, scale, zero_point}, std::move(attributes));
+}
+
+/// The inputs x, x_scale, x_zero_point from `first` on.
+ValueId dequantized(Decomposition& d, size_t first) { return dequantized(d, d.in(first), d.in(first + 1), d.in(first + 2)); }
+
+/// Output 0 is `y`, quantised with the inputs y_scale, y_zero_point from `first` on, to the dtype of x if there is no zero point.
+void give_quantized(Decomposition& d, ValueId y, size_t first, ValueId x) {
+  ValueId zero_point = d.in(first + 1);
+  if (zero_point == kNoValue) zero_point = d.op("CastLike", {d.constant(Tensor::scalar<uint8_t>(0)), x});
+  d.give(0, d.op("QuantizeLinear", {y, d.in(first), zero_point}));
+  d.finish();
+}
+
+void decompose_binary(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId y = d.op(d.node().op_type == "QLinearAdd" ? "Add" : "Mul", {dequantized(d, 0), dequantized(d, 3)});
+  give_quantized(d, y, 6, d.in(0));
+}
+
+void decompose_unary(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  std::string op(d.node().op_type.substr(std::string_view("QLinear").size()));
+  Attributes attributes = op == "LeakyRelu" ? d.copied({"alpha"}) : Attributes{};
+  ValueId y = d.op(op, {dequantized(d, 0)}, std::move(attributes));
+  give_quantized(d, y, 3, d.in(0));
+}
+
+void decompose_softmax(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId x = dequantized(d, 0), y;
+  int64_t axis = d.attributes().get_int("axis", -1);
+  if (d.attributes().get_int("opset", 13) >= 13) {
+    y = d.op("Softmax", {x}, {{"axis", axis}});
+  } else {  // before opset 13 all axes from `axis` on are one
+    y = d.op("Reshape", {d.op("Softmax", {d.op("Flatten", {x}, {{"axis", axis}})}, {{"axis", int64_t{-1}}}), d.op("Shape", {x})});
+  }
+  give_quantized(d, y, 3, d.in(0));
+}
+
+void decompose_concat(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  std::vector<ValueId> parts;
+  for (size_t i = 2; i + 2 < static_cast<size_t>(d.node().num_formal_inputs); i += 3) parts.push_back(dequantized(d, i));
+  ValueId y = d.op("Concat", parts, d.copied({"axis"}));
+  give_quantized(d, y, 0, d.in(2));
+}
+
+void decompose_where(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  give_quantized(d, d.op("Where", {d.in(0), dequantized(d, 1), dequantized(d, 4)}), 7, d.in(1));
+}
+
+void decompose_reduce_mean(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId axes = d.attributes().has("axes") ? d.ints(d.attributes().get_ints("axes")) : kNoValue;
+  give_quantized(d, d.op("ReduceMean", {dequantized(d, 0), axes}, d.copied({"keepdims"})), 3, d.in(0));
+}
+
+void decompose_pool(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId x = dequantized(d, 0);
+  bool channels_last = d.attributes().get_int("channels_last", 0) != 0;
+  int rank = d.rank(d.in(0));
+  if (channels_last && rank < 3) throw Error(ErrorCode::not_implemented, "channels_last needs an input of known rank");
+  std::vector<int64_t> to_front{0, rank - 1}, to_back{0};
+  for (int i = 1; i + 1 < rank; ++i) to_front.push_back(i), to_back.push_back(i + 1);
+  to_back.push_back(1);
+  if (channels_last) x = d.op("Transpose", {x}, {{"perm", to_front}});
+  if (d.node().op_type == "QLinearGlobalAveragePool")
+    x = d.op("GlobalAveragePool", {x});
+  else
+    x = d.op("AveragePool", {x}, d.copied({"auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"}));
+  if (channels_last) x = d.op("Transpose", {x}, {{"perm", to_back}});
+  give_quantized(d, x, 3, d.in(0));
+}
+
+// Y = alpha * (A B + C), C being int32 in units of a_scale * b_scale.
+void decompose_gemm(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  float alpha = d.attributes().get_float("alpha", 1);
+  int64_t b_axis = d.attributes().get_int("transB", 0) != 0 ? 0 : 1;
+  ValueId a = dequantized(d, 0), b = dequantized(d, d.in(3), d.in(4), d.in(5), {{"axis", b_axis}}), c = kNoValue;
+  if (d.has(6)) c = d.op("Mul", {d.cast(d.in(6), DType::float32), d.op("Mul", {d.in(1), d.in(4)})});
+  Attributes attributes = d.copied({"transA", "transB"});
+  attributes.set("alpha", alpha);
+  attributes.set("beta", alpha);
+  ValueId y = d.op("Gemm", {a, b, c}, std::move(attributes));
+  if (d.has(7)) return give_quantized(d, y, 7, d.in(0));
+  d.give(0, y);
+  d.finish();
+}
+
+void give_product(Decomposition& d, ValueId a, ValueId b, ValueId a_scale, ValueId b_scale, ValueId a_zero, ValueId b_zero, ValueId bias) {
+  ValueId y = d.cast(d.op("MatMulInteger", {a, b, a_zero, b_zero}), DType::float32);
+  y = d.op("Mul", {y, d.op("Mul", {a_scale, b_scale})});
+  if (bias != kNoValue) y = d.op("Add", {y, bias});
+  d.give(0, y);
+  d.finish();
+}
+
+void decompose_dynamic_matmul(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  auto a = d.op_n("DynamicQuantizeLinear", {d.in(0)}, 3);
+  give_product(d, a[0], d.in(1), a[1], d.in(2), a[2], d.in(3), d.in(4));
+}
+
+void decompose_matmul_to_float(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  give_product(d, d.in(0), d.in(1), d.in(2), d.in(3), d.in(4), d.in(5), d.in(6));
+}
+
+void decompose_quantize(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  d.give(0, d.op(d.node().op_type, {d.in(0), d.in(1), d.in(2)}, d.copied({"axis", "block_size"})));
+  d.finish();
+}
+
+DType packed_dtype(int64_t bits) {
+  if (bits == 2) return DType::uint2;
+  if (bits == 4) return DType::uint4;
+  if (bits == 8) return DType::uint8;
+  throw Error(ErrorCode::not_implemented, fmt::format("weights of {} bits are not implemented", bits));
+}
+
+/// The bytes of a constant input. @throws Error(not_implemented) if it is not constant.
+const Tensor& constant_bytes(const Decomposition& d, size_t input, std::string_view name) {
+  const Tensor* tensor = d.graph().constant_tensor(d.in(input));
+  if (!tensor || tensor->dtype() != DType::uint8 || !tensor->is_contiguous())
+    throw Error(ErrorCode::not_implemented, fmt::format("{} must be a constant of uint8", name));
+  return *tensor;
+}
+
+/// `rows` rows of `columns` codes of `bits` bits, which the model pads to `padded` codes and whole bytes, as ONNX packs them: without
+/// padding.
+Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padded, int64_t bits, std::string_view name) {
+  int64_t row_bytes = ceil_div(checked_mul(padded, bits), 8), needed = checked_mul(rows, row_bytes);
+  if (bytes.num_elements() != needed)
+    throw Error(ErrorCode::invalid_model, fmt::format("{} has {} bytes, expected {}", name, bytes.num_elements(), needed));
+  DType dtype = packed_dtype(bits);
+  if (columns == padded && columns * bits % 8 == 0)
+    return Tensor(dtype, Shape{rows, columns}, bytes.storage(), static_cast<size_t>(bytes.raw() - bytes.storage()->data()));
+  Tensor packed(dtype, Shape{rows, columns});
+  std::memset(packed.raw(), 0, packed.size_bytes());
+  const auto* from = bytes.data<uint8_t>();
+  auto* to = reinterpret_cast<uint8_t*>(packed.raw());
+  auto mask = (1U << bits) - 1U;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      int64_t source = column * bits, target = (row * columns + column) * bits;
+      unsigned code = from[row * row_bytes + source / 8] >> (source % 8) & mask;
+      to[target / 8] = static_cast<uint8_t>(to[target / 8] | code << (target % 8));
+    }
+  }
+  return packed;
+}
+
+/// Zero points of MatMulNBits [N, blocks]: codes, which are the middle of all codes unless the model gives others, and numbers of a float
+/// type that the model gives instead.
+struct ZeroPoints {
+  ValueId codes = kNoValue, floats = kNoValue;
+};
+
+ZeroPoints zero_points_of(Decomposition& d, int64_t N, int64_t blocks, int64_t bits) {
+  if (d.has(3) && d.type(d.in(3)).dtype == DType::uint8)
+    return {.codes = d.constant(repacked(constant_bytes(d, 3, "zero_points"), N, blocks, blocks, bits, "zero_points"))};
+  Tensor middle(packed_dtype(bits), Shape{N, blocks});
+  std::memset(middle.raw(), bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA, middle.size_bytes());
+  ZeroPoints zero_points{.codes = d.constant(std::move(middle))};
+  if (d.has(3)) zero_points.floats = d.op("Reshape", {d.in(3), d.ints({N, blocks})});
+  return zero_points;
+}
+
+/// (codes - zero points) * scales, where g_idx says for each of the K columns which scale and zero point are its own.
+ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points) {
+  auto of_column = [&](ValueId x) { return d.op("Gather", {x, d.in(4)}, {{"axis", int64_t{1}}}); };
+  auto as_scales = [&](ValueId x) { return d.op("CastLike", {x, scales}); };
+  ValueId zero = zero_points.floats != kNoValue ? zero_points.floats : as_scales(zero_points.codes);
+  return d.op("Mul", {d.op("Sub", {as_scales(codes), of_column(zero)}), of_column(scales)});
+}
+
+// What zero points that are not codes add: (middle - zero) * scale of a block times the sum of the block's elements of A. So the weights
+// stay codes.
+ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64_t bits, int64_t blocks, int64_t block, int64_t padding) {
+  ValueId a = d.in(0), middle = d.scalar(static_cast<float>(int64_t{1} << (bits - 1)), scales);
+  ValueId factors = d.op("Mul", {d.op("Sub", {middle, zero}), scales});
+  ValueId leading = d.op("Shape", {a}, {{"end", int64_t{-1}}});
+  if (padding > 0) a = d.op("Pad", {a, d.ints({0, padding}), kNoValue, d.ints({-1})});
+  a = d.op("Reshape", {a, d.op("Concat", {leading, d.ints({blocks, block})}, {{"axis", int64_t{0}}})});
+  ValueId sums = d.op("ReduceSum", {a, d.ints({-1})}, {{"keepdims", int64_t{0}}});
+  return d.op("MatMul", {sums, d.op("Transpose", {factors}, {{"perm", std::vector<int64_t>{1, 0}}})});
+}
+
+// A [.., K] times the transpose of B [N, K], whose rows are cut into blocks of block_size codes with one scale (and zero point) each.
+void decompose_matmul_nbits(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  int64_t K = d.attributes().get_int("K"), N = d.attributes().get_int("N"), bits = d.attributes().get_int("bits", 4),
+          block = d.attributes().get_int("block_size");
+  if (K < 1 || N < 1 || block < 1) throw Error(ErrorCode::invalid_model, fmt::format("K = {}, N = {}, block_size = {}", K, N, block));
+  int64_t blocks = ceil_div(K, block), padded = checked_mul(blocks, block);
+  ValueId codes = d.constant(repacked(constant_bytes(d, 1, "B"), N, K, padded, bits, "B"));
+  ValueId scales = d.op("Reshape", {d.in(2), d.ints({N, blocks})});
+  ZeroPoints zero_points = zero_points_of(d, N, blocks, bits);
+  ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points)
+                             : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
+  ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
+  constexpr int64_t kInt8 = 4;  // accuracy_level: the activations may be rounded to 8 bits
+  if (d.attributes().get_int("accuracy_level", 0) == kInt8)
+    graph.node(graph.value(y).producer).metadata.emplace_back(kInt8Activations.first, kInt8Activations.second);
+  if (!d.has(4) && zero_points.floats != kNoValue)
+    y = d.op("Add", {y, zero_point_product(d, zero_points.floats, scales, bits, blocks, block, padded - K)});
+  if (d.has(5)) y = d.op("Add", {y, d.in(5)});
+  d.give(0, y);
+  d.finish();
+}
+
+// Rows are gathered before they are dequantised: an embedding is never expanded as a whole.
+void decompose_gather_quantized(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  int rank = d.rank(d.in(0));
+  DType dtype = d.type(d.in(0)).dtype;
+  if (rank < 2 || dtype == DType::uint8)
+    throw Error(ErrorCode::not_implemented, "the data must be 4-bit codes of known rank of at least 2");
+  int64_t gather_axis = d.attributes().get_int("gather_axis", 0), axis = d.attributes().get_int("quantize_axis", 1);
+  if (gather_axis < 0) gather_axis += rank;
+  if (axis < 0) axis += rank;
+  if (gather_axis != 0 || axis != rank - 1)
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("gather_axis = {} and quantize_axis = {}; implemented are the first and the last axis", gather_axis, axis));
+  auto gathered = [&](ValueId x) { return x == kNoValue ? x : d.op("Gather", {x, d.in(1)}, {{"axis", int64_t{0}}}); };
+  d.give(0, dequantized(d, gathered(d.in(0)), gathered(d.in(2)), gathered(d.in(3)),
+                        {{"axis", int64_t{-1}}, {"block_size", d.attributes().get_int("block_size", 128)}}));
+  d.finish();
+}
+
+}  // namespace
+
+std::vector<OpDef> microsoft_quantized_ops() {
+  using Required = AttributeDef::Required;
+  const TypeSet floats = kFloats;
+  const Port x{"X", kBytes}, y{"Y", kBytes}, x_scale{"X_scale", floats}, x_zero = maybe("X_zero_point", kBytes), y_scale{"Y_scale", floats},
+                                                                         y_zero = maybe("Y_zero_point", kBytes);
+  const std::vector<Port> unary = {x, x_scale, x_zero, y_scale, y_zero};
+  const std::vector<Port> binary = {{"A", kBytes},       {"A_scale", floats},          maybe("A_zero_point", kBytes),
+                                    {"B", kBytes},       {"B_scale", floats},          maybe("B_zero_point", kBytes),
+                                    {"C_scale", floats}, maybe("C_zero_point", kBytes)};
+  return {
+      op("QLinearAdd", binary, {y}, {}, decompose_binary),
+      op("QLinearMul", binary, {y}, {}, decompose_binary),
+      op("QLinearSigmoid", unary, {y}, {}, decompose_unary),
+      op("QLinearLeakyRelu", unary, {y}, {{"alpha", 0.01F}}, decompose_unary),
+      op("QLinearSoftmax", unary, {y}, {{"axis", int64_t{-1}}, {"opset", Required{}}}, decompose_softmax),
+      op("QLinearConcat", {{"Y_scale", floats}, {"Y_zero_point", kBytes}, {"inputs", kBytes | floats, "", Presence::variadic}}, {y},
+         {{"axis", Required{}}}, decompose_concat),
+      op("QLinearWhere",
+         {{"condition", kBool},
+          x,
+          x_scale,
+          x_zero,
+          {"Y", kBytes},
+          {"y_scale", floats},
+          maybe("y_zero_point", kBytes),
+          {"z_scale", floats},
+          maybe("z_zero_point", kBytes)},
+         {{"Z", kBytes}}, {}, decompose_where),
+      op("QLinearReduceMean", unary, {y}, {{"axes"}, {"keepdims"}}, decompose_reduce_mean),
+      op("QLinearAveragePool", unary, {y},
+         {{"auto_pad"}, {"ceil_mode"}, {"channels_last"}, {"count_include_pad"}, {"kernel_shape", Required{}}, {"pads"}, {"strides"}},
+         decompose_pool),
+      op("QLinearGlobalAveragePool", unary, {y}, {{"channels_last"}}, decompose_pool),
+      op("QGemm",
+         {{"A", kBytes},
+          {"a_scale", floats},
+          {"a_zero_point", kBytes},
+          {"B", kBytes},
+          {"b_scale", floats},
+          {"b_zero_point", kBytes},
+          maybe("C", {DType::int32}),
+          maybe("y_scale", floats),
+          maybe("y_zero_point", kBytes)},
+         {{"Y", kBytes | floats}}, {{"alpha", 1.0F}, {"transA", int64_t{0}}, {"transB", int64_t{0}}}, decompose_gemm),
+      op("DynamicQuantizeMatMul", {{"A", floats}, {"B", kBytes}, {"b_scale", floats}, maybe("b_zero_point", kBytes), maybe("bias", floats)},
+         {{"Y", floats}}, {}, decompose_dynamic_matmul),
+      op("MatMulIntegerToFloat",
+         {{"A", kBytes},
+          {"B", kBytes},
+          {"a_scale", floats},
+          {"b_scale", floats},
+          maybe("a_zero_point", kBytes),
+          maybe("b_zero_point", kBytes),
+          maybe("bias", floats)},
+         {{"Y", floats}}, {}, decompose_matmul_to_float),
+      op("QuantizeLinear", {{"x", floats | TypeSet{DType::int32}}, {"y_scale", floats}, maybe("y_zero_point", kQuantized)},
+         {{"y", kQuantized}}, {{"axis"}, {"block_size"}}, decompose_quantize),
+      op("DequantizeLinear", {{"x", kQuantized}, {"x_scale", floats}, maybe("x_zero_point", kQuantized)}, {{"y", floats}},
+         {{"axis"}, {"block_size"}}, decompose_quantize),
+      op("MatMulNBits",
+         {{"A", floats},
+          {"B", {DType::uint8}},
+          {"scales", floats},
+          maybe("zero_points", TypeSet{DType::uint8} | floats),
+          maybe("g_idx", {DType::int32}),
+          maybe("bias", floats)},
+         {{"Y", floats}},
+         {{"K", Required{}}, {"N", Required{}}, {"accuracy_level"}, {"bits"}, {"block_size", Required{}}, {"weight_prepacked"}},
+         decompose_matmul_nbits),
+      op("GatherBlockQuantized", {{"data", kQuantized}, {"indices", kInt32Or64}, {"scales", floats}, maybe("zero_points", kQuantized)},
+         {{"output", floats}}, {{"bits"}, {"block_size"}, {"gather_axis"}, {"quantize_axis"}}, decompose_gather_quantized),
+  };
+}
+
+}  // namespace treadle::ops

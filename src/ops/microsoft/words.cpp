@@ -1,0 +1,316 @@
+// Operators of com.microsoft over words and tokens: WordConvEmbedding, MurmurHash3, NGramRepeatBlock, BifurcationDetector,
+// NGramHashMapping.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "core/dispatch.h"
+#include "core/thread_pool.h"
+#include "graph/infer.h"
+#include "kernels/text/murmur_hash.h"
+#include "ops/checks.h"
+#include "ops/list.h"
+#include "ops/microsoft/microsoft.h"
+#include "ops/tensor/movement.h"
+
+namespace treadle::ops {
+namespace {
+
+// Characters [words, L] are embedded, convolved along the word, and the largest sum of each filter is the word's feature. A word ends with
+// its first character 0; windows reach beyond that only for words shorter than a window. Empty words are zeros.
+void decompose_word_conv(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  ValueId sequence = d.in(0), weights = d.in(1);
+  int rank = d.rank(sequence);
+  int64_t window = d.extent(weights, 2);
+  if (rank >= 0 && rank != 2)
+    throw Error(ErrorCode::invalid_model, fmt::format("Sequence is of rank {}; expected [words, characters]", rank));
+  if (window < 1) throw Error(ErrorCode::not_implemented, "the window of the filters must be known");
+  ValueId zero = d.constant(Tensor::scalar<int32_t>(0)), last = d.ints({-1});
+  // The length of each word: the place of its first 0, or all of it.
+  ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int32);
+  ValueId first_zero = d.op("ArgMin", {letters}, {{"axis", int64_t{-1}}, {"keepdims", int64_t{1}}});
+  ValueId is_full = d.cast(d.op("ReduceMin", {letters, last}), DType::boolean);
+  ValueId longest = d.op("Shape", {sequence}, {{"start", int64_t{-1}}});
+  ValueId length = d.op("Where", {is_full, longest, first_zero});
+  // One image of one channel for each word.
+  ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
+  ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});
+  ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)});
+  sums = d.op("Squeeze", {sums, d.ints({3})});  // [words, filters, places]
+  ValueId places = d.op("Max", {d.op("Sub", {length, d.ints({window})}), d.ints({0})});
+  ValueId place = d.op("Range", {d.constant(Tensor::scalar<int64_t>(0)), d.op("Squeeze", {d.op("Shape", {sums}, {{"start", int64_t{2}}})}),
+                                 d.constant(Tensor::scalar<int64_t>(1))});
+  ValueId counts = d.op("LessOrEqual", {place, d.op("Reshape", {places, d.ints({-1, 1, 1})})});
+  sums = d.op("Where", {counts, sums, d.constant(Tensor::scalar(-std::numeric_limits<float>::infinity()))});
+  ValueId best = d.op("Tanh", {d.op("ReduceMax", {sums, d.ints({2})}, {{"keepdims", int64_t{0}}})});
+  ValueId empty = d.op("Equal", {d.op("Reshape", {length, d.ints({-1, 1})}), d.ints({0})});
+  d.give(0, d.op("Where", {empty, d.constant(Tensor::scalar(0.0F)), best}));
+  d.finish();
+}
+
+void infer_hash(InferContext& c) {
+  DType dtype = c.get_int("positive", 1) != 0 ? DType::uint32 : DType::int32;
+  if (!c.has_rank(0)) return c.set_output_dtype(0, dtype);
+  c.set_output(0, dtype, c.shape(0));
+}
+
+/// The hash of each element's bytes. A signed result has the same bits.
+struct MurmurHash3 {
+  DType dtype;
+  int64_t total;
+  uint32_t seed;
+
+  static MurmurHash3 bind(BindContext& c) { return {c.dtype(0), c.num_elements(0), static_cast<uint32_t>(c.get_int("seed"))}; }
+
+  void run(RunContext& c) const {
+    auto* y = c.out<uint32_t>(0);
+    parallel_for(c.pool(), total, 1024, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (dtype == DType::string) {
+          const std::string& text = c.in<std::string>(0)[i];
+          y[i] = kernels::murmur_hash3(std::as_bytes(std::span(text)), seed);
+        } else {
+          auto size = static_cast<size_t>(element_bytes(dtype));
+          y[i] = kernels::murmur_hash3({c.in<std::byte>(0) + static_cast<size_t>(i) * size, size}, seed);
+        }
+      }
+    });
+  }
+};
+
+void infer_repeat_block(InferContext& c) {
+  if (c.get_int("ngram_size") < 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("ngram_size = {}; expected at least 1", c.get_int("ngram_size")));
+  for (int i : {0, 1})
+    if (c.has_rank(i) && c.rank(i) != 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 2", i == 0 ? "input_ids" : "scores", c.rank(i)));
+  if (c.has_rank(0) && c.has_rank(1)) unify(c.shape(0)[0], c.shape(1)[0], "rows of input_ids and scores");
+  c.set_output(0, c.input(1));
+}
+
+// A token whose choice would repeat an n-gram of its row gets the score -infinity.
+struct NGramRepeatBlock {
+  int64_t rows, length, vocabulary, size;
+
+  static NGramRepeatBlock bind(BindContext& c) {
+    check_equal(c.shape(0)[0], c.shape(1)[0], "rows of input_ids and scores");
+    return {c.shape(0)[0], c.shape(0)[1], c.shape(1)[1], c.get_int("ngram_size")};
+  }
+  void run(RunContext& c) const {
+    const auto* ids = c.in<int64_t>(0);
+    const auto* scores = c.in<float>(1);
+    auto* out = c.out<float>(0);
+    if (out != scores) std::copy_n(scores, rows * vocabulary, out);
+    if (size > length) return;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t *tokens = ids + row * length, *suffix = tokens + length - (size - 1);
+      for (int64_t i = 0; i + size <= length; ++i) {
+        if (!std::equal(suffix, suffix + size - 1, tokens + i)) continue;
+        const int64_t banned = tokens[i + size - 1];
+        if (banned < 0 || banned >= vocabulary)
+          throw Error(ErrorCode::invalid_argument, fmt::format("the token {} is outside the vocabulary of {}", banned, vocabulary));
+        out[row * vocabulary + banned] = -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+};
+
+void infer_bifurcation(InferContext& c) {
+  const int64_t least = c.get_int("min_ngram_size", 1), most = c.get_int("max_ngram_size", 3);
+  if (least < 1 || most < least)
+    throw Error(ErrorCode::invalid_argument, fmt::format("min_ngram_size = {}, max_ngram_size = {}", least, most));
+  for (int i : {0, 1, 3})
+    if (c.has_input(i) && c.has_rank(i) && c.rank(i) != 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input {} is of rank {}, not 1", i, c.rank(i)));
+  c.set_output(0, DType::int64, {c.data_dependent_dim("tokens")});
+  c.set_output(1, DType::int64, SymbolicShape{});
+}
+
+// Aggressive decoding: predicted tokens are taken up to where they leave the source, and then the source is searched for the only place
+// that has the last tokens in a row, the shortest such n-gram first.
+struct BifurcationDetector {
+  static constexpr bool allocates = true;
+  int64_t least, most;
+
+  static BifurcationDetector bind(BindContext& c) { return {c.get_int("min_ngram_size", 1), c.get_int("max_ngram_size", 3)}; }
+
+  void run(RunContext& c) const {
+    auto tokens_of = [&](int input) { return c.input(input).tensor().contiguous(); };
+    const Tensor source_tensor = tokens_of(0), current_tensor = tokens_of(1), previous = tokens_of(2);
+    std::span<const int64_t> source = source_tensor.span<int64_t>(), current = current_tensor.span<int64_t>();
+    std::vector<int64_t> tokens(current.begin(), current.end());
+    if (c.in<int64_t>(3)) {
+      const Tensor predicted_tensor = tokens_of(3);
+      std::span<const int64_t> predicted = predicted_tensor.span<int64_t>();
+      if (previous.num_elements() != 1)
+        throw Error(ErrorCode::invalid_argument, fmt::format("prev_suffix_match_idx is {}, expected one number", describe(previous)));
+      const int64_t from = previous.data<int64_t>()[0], length = std::ssize(source);
+      if (from < 0 || from > length)
+        throw Error(ErrorCode::invalid_argument, fmt::format("prev_suffix_match_idx is {}, outside the {} source tokens", from, length));
+      if (std::ssize(predicted) != length - from + 1)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{} predicted tokens for {} source tokens from {} on", predicted.size(), source.size(), from));
+      int64_t same = 0;
+      while (same < length - from && predicted[static_cast<size_t>(same)] == source[static_cast<size_t>(from + same)]) ++same;
+      tokens.insert(tokens.end(), predicted.begin(), predicted.begin() + same + 1);
+    }
+    std::copy(tokens.begin(), tokens.end(), c.allocate_output(0, Shape{std::ssize(tokens)}).data<int64_t>());
+    *c.allocate_output(1, Shape{}).data<int64_t>() = suffix_match(source, tokens);
+  }
+
+ private:
+  /// The place after the n-gram in the source that the tokens end with; -1 if there is none, or more than one.
+  int64_t suffix_match(std::span<const int64_t> source, std::span<const int64_t> tokens) const {
+    int64_t result = -1;
+    for (int64_t size = least; size <= most && size <= std::ssize(tokens); ++size) {
+      std::span<const int64_t> suffix = tokens.last(static_cast<size_t>(size));
+      auto found = std::search(source.begin(), source.end(), suffix.begin(), suffix.end());
+      if (found == source.end()) break;
+      result = found - source.begin() + size;
+      if (result >= std::ssize(source)) break;
+      if (std::search(found + 1, source.end(), suffix.begin(), suffix.end()) == source.end()) break;
+      result = -1;
+    }
+    return result;
+  }
+};
+
+void infer_hash_mapping(InferContext& c) {
+  const int64_t size = c.get_int("max_ngram_size"), heads = c.get_int("n_head_per_ngram");
+  if (size < 2 || heads < 1 || size > 1024 || heads > 65536)
+    throw Error(ErrorCode::invalid_argument, fmt::format("max_ngram_size = {} and n_head_per_ngram = {}", size, heads));
+  if (!c.has_rank(0)) {
+    c.set_output_dtype(0, c.dtype(0));
+    return c.set_output_dtype(1, c.dtype(0));
+  }
+  if (c.rank(0) != 2) throw Error(ErrorCode::invalid_argument, fmt::format("input_ids is of rank {}, not 2", c.rank(0)));
+  const SymbolicShape& ids = c.shape(0);
+  if (c.has_input(3) && c.has_rank(3) && c.rank(3) == 2) unify(c.shape(3)[1], size - 1, "columns of past_ids");
+  c.set_output(0, c.dtype(0), {ids[0], ids[1], (size - 1) * heads});
+  if (c.has_output(1)) c.set_output(1, c.dtype(0), {ids[0], size - 1});
+}
+
+// For n = 2 .. max_ngram_size, the last n tokens times a factor each, joined by xor, modulo each head's vocabulary. Tokens from before an
+// end of text, or from another segment, count as missing.
+template <typename T>
+struct NGramHashMapping {
+  using Bits = std::make_unsigned_t<T>;  // products wrap
+  int64_t batch, length, size, heads;
+  T pad;
+  bool resets;
+
+  static NGramHashMapping bind(BindContext& c) {
+    NGramHashMapping k{c.shape(0)[0],
+                       c.shape(0)[1],
+                       c.get_int("max_ngram_size"),
+                       c.get_int("n_head_per_ngram"),
+                       static_cast<T>(c.get_int("pad_id")),
+                       c.get_int("reset_on_eos") != 0};
+    const int64_t outputs = (k.size - 1) * k.heads;
+    if (c.num_elements(1) < k.size)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} multipliers for n-grams of {}", c.num_elements(1), k.size));
+    check_equal(c.num_elements(2), outputs, "vocab_sizes and heads");
+    if (c.has_input(3)) check_equal(c.num_elements(3), k.batch * (k.size - 1), "elements of past_ids");
+    if (c.has_input(4)) check_equal(c.num_elements(4), outputs, "head_offsets and heads");
+    if (c.has_input(5)) check_equal(c.num_elements(5), 1, "elements of eos_token_id");
+    if (c.has_input(6)) check_equal(c.num_elements(6), k.batch * k.length, "elements of segment_ids and input_ids");
+    return k;
+  }
+
+  void run(RunContext& c) const {
+    const T *ids = c.in<T>(0), *factors = c.in<T>(1), *vocabularies = c.in<T>(2), *past = c.in<T>(3), *offsets = c.in<T>(4),
+            *end = c.in<T>(5);
+    const auto* segments = c.in<int32_t>(6);
+    T *hashes = c.out<T>(0), *present = c.out<T>(1);
+    const T missing = end ? *end : pad;
+    const int64_t history = size - 1, outputs = history * heads;
+    for (int64_t i = 0; i < outputs; ++i)
+      if (vocabularies[i] < 1)
+        throw Error(ErrorCode::invalid_argument, fmt::format("vocab_sizes has {}; they must be positive", vocabularies[i]));
+    for (int64_t row = 0; row < batch; ++row) {
+      auto token = [&](int64_t place) {  // from -history on
+        if (place >= 0) return ids[row * length + place];
+        return past ? past[row * history + history + place] : missing;
+      };
+      auto stops = [&](int64_t place) {  // whether history ends between this place and the one before
+        if (resets && end && token(place - 1) == *end) return true;
+        return segments && place > 0 && segments[row * length + place] != segments[row * length + place - 1];
+      };
+      for (int64_t place = 0; place < length; ++place) {
+        T* out = hashes + (row * length + place) * outputs;
+        Bits mix = static_cast<Bits>(token(place)) * static_cast<Bits>(factors[0]);
+        bool is_missing = false;
+        for (int64_t shift = 1; shift < size; ++shift) {
+          is_missing = is_missing || stops(place - shift + 1);
+          const T own = is_missing ? missing : token(place - shift);
+          mix ^= static_cast<Bits>(own) * static_cast<Bits>(factors[shift]);
+          for (int64_t head = (shift - 1) * heads; head < shift * heads; ++head) {
+            T code = static_cast<T>(static_cast<T>(mix) % vocabularies[head]);
+            if (code < 0) code += vocabularies[head];
+            out[head] = static_cast<T>(static_cast<Bits>(code) + static_cast<Bits>(offsets ? offsets[head] : T{0}));
+          }
+        }
+      }
+      if (present)
+        for (int64_t i = 0; i < history; ++i) present[row * history + i] = token(length - history + i);
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> microsoft_words_ops() {
+  using Required = AttributeDef::Required;
+  const TypeSet hashed = TypeSet{DType::int32, DType::uint32, DType::int64, DType::uint64, DType::float32, DType::float64} | kString;
+  return {
+      op("WordConvEmbedding", {{"Sequence", {DType::int32}}, {"W", kFloats, "T1"}, {"B", kFloats, "T1"}, {"C", kFloats, "T1"}},
+         {{"Y", kFloats, "T1"}}, {{"char_embedding_size"}, {"conv_window_size"}, {"embedding_size"}}, decompose_word_conv),
+      {.name = "MurmurHash3",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"X", hashed}},
+       .outputs = {{"Y", {DType::int32, DType::uint32}}},
+       .attributes = {{"positive", int64_t{1}}, {"seed", int64_t{0}}},
+       .infer = infer_hash,
+       .kernels = {kernel<MurmurHash3>()}},
+      {.name = "NGramRepeatBlock",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"input_ids", kInt64}, {"scores", {DType::float32}}},
+       .outputs = {{"scores_out", {DType::float32}}},
+       .attributes = {{"ngram_size", Required{}}},
+       .infer = infer_repeat_block,
+       .alias = {may_reuse(0, 1)},
+       .kernels = {kernel<NGramRepeatBlock>()}},
+      {.name = "BifurcationDetector",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"src_tokens", kInt64}, {"cur_tokens", kInt64}, {"prev_suffix_match_idx", kInt64}, maybe("pred_tokens", kInt64)},
+       .outputs = {{"tokens", kInt64}, {"suffix_match_idx", kInt64}},
+       .attributes = {{"max_ngram_size", int64_t{3}}, {"min_ngram_size", int64_t{1}}},
+       .infer = infer_bifurcation,
+       .kernels = {kernel<BifurcationDetector>()}},
+      {.name = "NGramHashMapping",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"input_ids", kInt32Or64, "M"},
+                  {"multipliers", kInt32Or64, "M"},
+                  {"vocab_sizes", kInt32Or64, "M"},
+                  maybe("past_ids", kInt32Or64, "M"),
+                  maybe("head_offsets", kInt32Or64, "M"),
+                  maybe("eos_token_id", kInt32Or64, "M"),
+                  maybe("segment_ids", {DType::int32})},
+       .outputs = {{"hash_ids", kInt32Or64, "M"}, maybe("present_ids", kInt32Or64, "M")},
+       .attributes =
+           {{"max_ngram_size", Required{}}, {"n_head_per_ngram", Required{}}, {"pad_id", Required{}}, {"reset_on_eos", int64_t{0}}},
+       .infer = infer_hash_mapping,
+       .kernels = typed<NGramHashMapping, int32_t, int64_t>()},
+  };
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,329 @@
+// SVMClassifier, SVMRegressor (ai.onnx.ml 1).
+#include "kernels/classical/svm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/checked.h"
+#include "core/thread_pool.h"
+#include "kernels/classical/scores.h"
+#include "kernels/scratch_slots.h"
+#include "ops/list.h"
+#include "ops/ml/common.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::PairFrom;
+using kernels::PostTransform;
+using kernels::ScratchSlots;
+using kernels::SvmKernel;
+
+constexpr int64_t kRowsPerTask = 8;
+
+template <typename X>
+using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
+
+template <typename T>
+std::vector<T> converted(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+SvmKernel read_kernel(const Attributes& a) {
+  SvmKernel kernel;
+  std::string_view name = a.get_string("kernel_type", "LINEAR");
+  if (name == "LINEAR")
+    kernel.type = SvmKernel::Type::linear;
+  else if (name == "POLY")
+    kernel.type = SvmKernel::Type::poly;
+  else if (name == "RBF")
+    kernel.type = SvmKernel::Type::rbf;
+  else if (name == "SIGMOID")
+    kernel.type = SvmKernel::Type::sigmoid;
+  else
+    throw Error(ErrorCode::invalid_model, fmt::format("kernel_type = \"{}\"; expected LINEAR, POLY, RBF or SIGMOID", name));
+  const auto& params = a.get_floats("kernel_params");
+  if (!params.empty() && params.size() != 3)
+    throw Error(ErrorCode::invalid_model, fmt::format("kernel_params has {} elements, expected 3", params.size()));
+  if (params.size() == 3) kernel.gamma = params[0], kernel.coef0 = params[1], kernel.degree = params[2];
+  return kernel;
+}
+
+template <typename T>
+struct SvmModel : PackedState {
+  SvmKernel kernel;
+  int64_t num_vectors = 0, columns = 0, num_classes = 1;
+  std::vector<T> vectors, coefficients, rho, prob_a, prob_b;
+  std::vector<int64_t> class_start, class_size;
+  PostTransform transform = PostTransform::none;
+  ClassLabels labels;
+  bool one_class = false;
+
+  explicit SvmModel(const Attributes& a)
+      : vectors(converted<T>(a.get_floats("support_vectors"))),
+        coefficients(converted<T>(a.get_floats("coefficients"))),
+        rho(converted<T>(a.get_floats("rho"))),
+        prob_a(converted<T>(a.get_floats("prob_a"))),
+        prob_b(converted<T>(a.get_floats("prob_b"))),
+        transform(kernels::parse_post_transform(a.get_string("post_transform", "NONE"))) {
+    if (rho.empty()) throw Error(ErrorCode::invalid_model, "rho is empty");
+  }
+
+  int64_t num_pairs() const { return num_classes * (num_classes - 1) / 2; }
+  bool has_vectors() const { return num_vectors > 0; }
+  bool has_probabilities() const { return !prob_a.empty() && has_vectors(); }
+
+  void set_vectors(int64_t count, int64_t rows_of_coefficients) {
+    num_vectors = count;
+    if (count <= 0) {  // one row of weights for each class: a linear model
+      kernel.type = SvmKernel::Type::linear;
+      columns = split(coefficients, num_classes, "coefficients");
+      return;
+    }
+    columns = split(vectors, count, "support_vectors");
+    check(coefficients, checked_mul(count, rows_of_coefficients), "coefficients");
+  }
+  static int64_t split(const std::vector<T>& values, int64_t parts, std::string_view name) {
+    if (values.empty() || static_cast<int64_t>(values.size()) % parts != 0)
+      throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements, which cannot be split into {}", name, values.size(), parts));
+    return static_cast<int64_t>(values.size()) / parts;
+  }
+  static void check(const std::vector<T>& values, int64_t expected, std::string_view name) {
+    if (static_cast<int64_t>(values.size()) < expected)
+      throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements, expected {}", name, values.size(), expected));
+  }
+};
+
+/// Bound state of both operators: rows of X, and a piece of scratch for each chunk of them.
+template <typename X>
+struct Rows {
+  using T = ComputeType<X>;
+  int64_t rows, columns, scratch_elements;
+  int slots;
+
+  /// `per_row`: elements that the evaluation of a row needs besides the row itself.
+  static Rows bind(BindContext& c, int64_t model_columns, int64_t per_row) {
+    auto [rows, columns] = rows_and_columns(c.shape(0));
+    if (columns != model_columns)
+      throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, model_columns));
+    auto elements = static_cast<int64_t>(align_up(static_cast<size_t>(checked_add(per_row, columns)), 16));
+    int slots = ScratchSlots::count(c.max_threads(), ceil_div(std::max<int64_t>(rows, 1), kRowsPerTask));
+    c.request_scratch(static_cast<size_t>(checked_mul(elements, slots)) * sizeof(T));
+    return {rows, columns, elements, slots};
+  }
+
+  /// Calls fn(row, its elements, scratch) for every row.
+  template <typename Fn>
+  void run(RunContext& c, Fn fn) const {
+    ScratchSlots pieces(c.scratch<T>(), static_cast<size_t>(scratch_elements) * sizeof(T), slots);
+    parallel_for(c.pool(), rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      ScratchSlots::Lease lease(pieces);
+      T* scratch = reinterpret_cast<T*>(lease.data());
+      for (int64_t row = begin; row < end; ++row) {
+        const X* x = c.in<X>(0) + row * columns;
+        if constexpr (std::is_same_v<X, T>) {
+          fn(row, x, scratch);
+        } else {
+          std::copy_n(x, columns, scratch);
+          fn(row, static_cast<const T*>(scratch), scratch + columns);
+        }
+      }
+    });
+  }
+};
+
+template <typename X>
+struct SvmClassifier {
+  using T = ComputeType<X>;
+  Rows<X> rows;
+  int64_t out_columns;
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Attributes& a = c.attributes();
+    auto model = std::make_unique<SvmModel<T>>(a);
+    model->kernel = read_kernel(a);
+    model->labels = ClassLabels::of(a, "classlabels_ints");
+    model->num_classes = std::max<int64_t>(model->labels.count(), 1);
+    int64_t count = 0;
+    for (int64_t size : a.get_ints("vectors_per_class")) {
+      if (size < 0) throw Error(ErrorCode::invalid_model, fmt::format("vectors_per_class holds {}", size));
+      model->class_start.push_back(count);
+      model->class_size.push_back(size);
+      count = checked_add(count, size);
+    }
+    model->set_vectors(count, model->num_classes - 1);
+    if (!model->has_vectors()) return model;
+    if (static_cast<int64_t>(model->class_size.size()) != model->num_classes || model->num_classes < 2)
+      throw Error(ErrorCode::invalid_model,
+                  fmt::format("vectors_per_class has {} elements for {} classes", model->class_size.size(), model->num_classes));
+    model->check(model->rho, model->num_pairs(), "rho");
+    if (model->has_probabilities()) {
+      model->check(model->prob_a, model->num_pairs(), "prob_a");
+      model->check(model->prob_b, model->num_pairs(), "prob_b");
+    }
+    return model;
+  }
+
+  static SvmClassifier bind(BindContext& c) {
+    const auto& model = c.packed<SvmModel<T>>();
+    int64_t k = model.num_classes;
+    int64_t per_row = model.num_vectors + model.num_pairs() + 2 * k + kernels::pairwise_coupling_scratch(k);
+    int64_t columns = !model.has_vectors() || model.has_probabilities() || k == 2 ? k : model.num_pairs();
+    return {Rows<X>::bind(c, model.columns, per_row), columns};
+  }
+
+  void run(RunContext& c) const {
+    const auto& model = c.packed<SvmModel<T>>();
+    rows.run(c, [&](int64_t row, const T* x, T* scratch) {
+      T* scores = scratch;
+      int64_t label = model.has_vectors() ? one_against_one(model, x, scratch, &scores) : linear(model, x, scores);
+      model.labels.write(c, 0, row, label);
+      if (auto* out = c.out<float>(1))
+        for (int64_t k = 0; k < out_columns; ++k) out[row * out_columns + k] = static_cast<float>(scores[k]);
+    });
+  }
+
+  static int64_t linear(const SvmModel<T>& model, const T* x, T* scores) {
+    for (int64_t k = 0; k < model.num_classes; ++k)
+      scores[k] = model.rho[0] + kernels::svm_kernel(model.kernel, x, model.coefficients.data() + k * model.columns, model.columns);
+    int64_t label = std::max_element(scores, scores + model.num_classes) - scores;
+    kernels::post_transform(model.transform, scores, model.num_classes);
+    return label;
+  }
+
+  // Every pair of classes votes; the scores are the pairs' margins, or probabilities coupled from them.
+  static int64_t one_against_one(const SvmModel<T>& model, const T* x, T* scratch, T** scores) {
+    int64_t k = model.num_classes, pairs = model.num_pairs();
+    T* similarity = scratch;
+    T* margins = similarity + model.num_vectors;
+    T* votes = margins + pairs;
+    T* final_scores = votes + k;
+    for (int64_t v = 0; v < model.num_vectors; ++v)
+      similarity[v] = kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
+    std::fill_n(votes, k, T{0});
+    const T* coefficients = model.coefficients.data();
+    // Coefficients of both signs cancel, those of a nu-SVC nearly so: their sums are double.
+    auto dot = [&](int64_t coefficient_row, int64_t of_class) {
+      const int64_t start = model.class_start[static_cast<size_t>(of_class)];
+      const T *row = coefficients + coefficient_row * model.num_vectors + start, *own = similarity + start;
+      double sum = 0;
+      for (int64_t v = 0; v < model.class_size[static_cast<size_t>(of_class)]; ++v)
+        sum += static_cast<double>(row[v]) * static_cast<double>(own[v]);
+      return sum;
+    };
+    int64_t pair = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t j = i + 1; j < k; ++j, ++pair) {
+        margins[pair] = static_cast<T>(static_cast<double>(model.rho[static_cast<size_t>(pair)]) + dot(j - 1, i) + dot(i, j));
+        votes[margins[pair] > 0 ? i : j] += 1;
+      }
+    }
+    int64_t label = std::max_element(votes, votes + k) - votes;
+    *scores = final_scores;
+    if (model.has_probabilities()) {
+      kernels::pairwise_coupling(margins, model.prob_a.data(), model.prob_b.data(), k, final_scores, final_scores + k);
+      kernels::post_transform(model.transform, final_scores, k);
+    } else if (k == 2) {
+      kernels::write_pair(model.transform, PairFrom::negation, margins[0], final_scores);
+      if (model.transform == PostTransform::softmax || model.transform == PostTransform::softmax_zero)
+        kernels::post_transform(model.transform, final_scores, 2);
+    } else {
+      *scores = margins;
+      kernels::post_transform(model.transform, margins, pairs);
+    }
+    return label;
+  }
+};
+
+template <typename X>
+struct SvmRegressor {
+  using T = ComputeType<X>;
+  Rows<X> rows;
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) {
+    const Attributes& a = c.attributes();
+    auto model = std::make_unique<SvmModel<T>>(a);
+    model->kernel = read_kernel(a);
+    model->one_class = a.get_int("one_class", 0) != 0;
+    model->set_vectors(a.get_int("n_supports", 0), 1);
+    return model;
+  }
+  static SvmRegressor bind(BindContext& c) { return {Rows<X>::bind(c, c.packed<SvmModel<T>>().columns, 0)}; }
+
+  void run(RunContext& c) const {
+    const auto& model = c.packed<SvmModel<T>>();
+    rows.run(c, [&](int64_t row, const T* x, T*) {
+      T sum = model.rho[0];
+      if (model.has_vectors()) {
+        for (int64_t v = 0; v < model.num_vectors; ++v)
+          sum += model.coefficients[static_cast<size_t>(v)] *
+                 kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
+      } else {
+        sum += kernels::svm_kernel(model.kernel, x, model.coefficients.data(), model.columns);
+      }
+      if (model.one_class) sum = sum > 0 ? T{1} : T{-1};
+      c.out<float>(0)[row] = static_cast<float>(sum);
+    });
+  }
+};
+
+void infer_classifier(InferContext& c) {
+  ClassLabels labels = ClassLabels::of(c.attributes(), "classlabels_ints");
+  int64_t k = std::max<int64_t>(labels.count(), 1), vectors = 0;
+  for (int64_t size : c.get_ints("vectors_per_class")) vectors = checked_add(vectors, size);
+  bool probabilities = c.attributes().has("prob_a") && !c.attributes().get_floats("prob_a").empty();
+  set_row_output(c, 0, labels.dtype());
+  set_row_output(c, 1, DType::float32, Dim(vectors <= 0 || probabilities || k == 2 ? k : checked_mul(k, k - 1) / 2));
+}
+
+void infer_regressor(InferContext& c) { set_row_output(c, 0, DType::float32, Dim(1)); }
+
+Cost cost(const ShapeContext& c) {
+  auto elements = static_cast<double>(c.node().attributes.get_floats("support_vectors").size());
+  auto rows = static_cast<double>(c.shape(0).rank() == 2 ? c.shape(0)[0] : 1);
+  return {.flops = 3 * rows * elements, .bytes = c.size_bytes(0) + 4 * elements};
+}
+
+}  // namespace
+
+std::vector<OpDef> ml_svm_ops() {
+  return {
+      {.name = "SVMClassifier",
+       .domain = kMlDomain,
+       .since = {1},
+       .inputs = {{"X", kMlNumbers}},
+       .outputs = {{"Y", kLabels}, {"Z", {DType::float32}}},
+       .attributes = {{"classlabels_ints"},
+                      {"classlabels_strings"},
+                      {"coefficients"},
+                      {"kernel_params"},
+                      {"kernel_type", std::string_view("LINEAR")},
+                      {"post_transform", std::string_view("NONE")},
+                      {"prob_a"},
+                      {"prob_b"},
+                      {"rho"},
+                      {"support_vectors"},
+                      {"vectors_per_class"}},
+       .infer = infer_classifier,
+       .cost = cost,
+       .kernels = typed<SvmClassifier, float, double, int32_t, int64_t>()},
+      {.name = "SVMRegressor",
+       .domain = kMlDomain,
+       .since = {1},
+       .inputs = {{"X", kMlNumbers}},
+       .outputs = {{"Y", {DType::float32}}},
+       .attributes = {{"coefficients"},
+                      {"kernel_params"},
+                      {"kernel_type", std::string_view("LINEAR")},
+                      {"n_supports", int64_t{0}},
+                      {"one_class", int64_t{0}},
+                      {"post_transform", std::string_view("NONE")},
+                      {"rho"},
+                      {"support_vectors"}},
+       .infer = infer_regressor,
+       .cost = cost,
+       .kernels = typed<SvmRegressor, float, double, int32_t, int64_t>()},
+  };
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,340 @@
+// Attention.
+#include "kernels/attention/attention.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/dispatch.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/checks.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::AttentionData;
+using kernels::AttentionParams;
+using kernels::AttentionScores;
+
+enum Input : int { kQ, kK, kV, kMask, kPastKey, kPastValue, kValidLengths };
+enum Output : int { kY, kPresentKey, kPresentValue, kScores };
+
+void check_rank(int q, int k, int v) {
+  if ((q != 3 && q != 4) || k != q || v != q)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("Q, K and V are of rank {}, {} and {}; all must be of rank 3 or all of rank 4", q, k, v));
+}
+
+int64_t heads_attribute(const Attributes& attributes, std::string_view name) {
+  const int64_t heads = attributes.get_int(name);
+  if (heads < 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; it must be positive where Q, K and V are of rank 3", name, heads));
+  return heads;
+}
+
+Dim split_heads(const Dim& hidden, int64_t heads, std::string_view what) {
+  if (hidden.is_const() && hidden.value() % heads != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} features for {} heads", what, hidden.value(), heads));
+  return floor_div(hidden, heads);
+}
+
+void infer_attention(InferContext& c) {
+  const DType dtype = c.dtype(kQ);
+  if (!c.has_rank(kQ) || !c.has_rank(kK) || !c.has_rank(kV)) {
+    c.set_output_dtype(kY, dtype);
+    for (int i : {kPresentKey, kPresentValue, kScores})
+      if (c.has_output(i)) c.set_output_dtype(i, i == kPresentValue ? c.dtype(kV) : dtype);
+    return;
+  }
+  check_rank(c.rank(kQ), c.rank(kK), c.rank(kV));
+  if (c.has_input(kPastKey) != c.has_input(kPastValue))
+    throw Error(ErrorCode::invalid_model, "past_key and past_value must be given together");
+  const SymbolicShape &q = c.shape(kQ), &k = c.shape(kK), &v = c.shape(kV);
+  const bool packed = q.size() == 3;
+  const Dim q_heads = packed ? Dim(heads_attribute(c.attributes(), "q_num_heads")) : q[1];
+  const Dim kv_heads = packed ? Dim(heads_attribute(c.attributes(), "kv_num_heads")) : k[1];
+  const Dim head_size = packed ? split_heads(q[2], q_heads.value(), "Q") : q[3];
+  const Dim v_head_size = packed ? split_heads(v[2], kv_heads.value(), "V") : v[3];
+  if (q_heads.is_const() && kv_heads.is_const() && (kv_heads.value() < 1 || q_heads.value() % kv_heads.value() != 0))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} query heads cannot share {} heads of keys", q_heads.value(), kv_heads.value()));
+  unify(q[0], k[0], "batches of Q and K");
+  unify(head_size, packed ? split_heads(k[2], kv_heads.value(), "K") : k[3], "head sizes of Q and K");
+  const Dim q_length = q[packed ? 1 : 2], k_length = k[packed ? 1 : 2];
+  unify(k_length, v[packed ? 1 : 2], "lengths of K and V");
+  Dim total = k_length;
+  if (c.has_input(kPastKey)) {
+    if (c.has_rank(kPastKey) && c.rank(kPastKey) != 4)
+      throw Error(ErrorCode::invalid_argument, fmt::format("past_key is of rank {}, not 4", c.rank(kPastKey)));
+    if (c.has_rank(kPastKey))
+      total = c.shape(kPastKey)[2] + k_length;
+    else if (c.has_rank(kPastValue) && c.rank(kPastValue) == 4)
+      total = c.shape(kPastValue)[2] + k_length;
+    else
+      total = c.data_dependent_dim("attention");
+  }
+  c.set_output(kY, dtype,
+               packed ? SymbolicShape{q[0], q_length, q_heads * v_head_size} : SymbolicShape{q[0], q_heads, q_length, v_head_size});
+  if (c.has_output(kPresentKey)) c.set_output(kPresentKey, dtype, {q[0], kv_heads, total, head_size});
+  if (c.has_output(kPresentValue)) c.set_output(kPresentValue, c.dtype(kV), {q[0], kv_heads, total, v_head_size});
+  if (c.has_output(kScores)) c.set_output(kScores, dtype, {q[0], q_heads, q_length, total});
+}
+
+Cost attention_cost(const ShapeContext& c) {
+  const Shape &q = c.shape(kQ), &k = c.shape(kK);
+  const double keys = static_cast<double>(k[k.rank() == 4 ? 2 : 1] + (c.has_input(kPastKey) ? c.shape(kPastKey)[2] : 0));
+  return {4 * static_cast<double>(q.num_elements()) * keys, 2 * c.size_bytes(kQ) + c.size_bytes(kK) + c.size_bytes(kV)};
+}
+
+AttentionParams bind_params(const BindContext& c) {
+  const Shape &q = c.shape(kQ), &k = c.shape(kK), &v = c.shape(kV);
+  check_rank(q.rank(), k.rank(), v.rank());
+  const bool packed = q.rank() == 3;
+  AttentionParams p;
+  p.batch = q[0];
+  check_equal(k[0], p.batch, "batches of Q and K"), check_equal(v[0], p.batch, "batches of Q and V");
+  p.q_heads = packed ? heads_attribute(c.node().attributes, "q_num_heads") : q[1];
+  p.kv_heads = packed ? heads_attribute(c.node().attributes, "kv_num_heads") : k[1];
+  if (!packed) check_equal(v[1], p.kv_heads, "heads of K and V");
+  if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
+  p.q_length = q[packed ? 1 : 2];
+  const int64_t k_length = k[packed ? 1 : 2];
+  check_equal(v[packed ? 1 : 2], k_length, "lengths of K and V");
+  p.head_size = packed ? q[2] / p.q_heads : q[3], p.v_head_size = packed ? v[2] / p.kv_heads : v[3];
+  if (packed) {
+    check_equal(q[2], p.head_size * p.q_heads, "features of Q, and heads times their size");
+    check_equal(v[2], p.v_head_size * p.kv_heads, "features of V, and heads times their size");
+  }
+  check_equal(packed ? k[2] : k[3], packed ? p.head_size * p.kv_heads : p.head_size, "features of K, and of Q's heads");
+  auto strides = [&](int64_t heads, int64_t length, int64_t size) {
+    return packed ? kernels::HeadStrides{length * heads * size, size, heads * size}
+                  : kernels::HeadStrides{heads * length * size, length * size, size};
+  };
+  p.q = strides(p.q_heads, p.q_length, p.head_size), p.y = strides(p.q_heads, p.q_length, p.v_head_size);
+  p.k = strides(p.kv_heads, k_length, p.head_size), p.v = strides(p.kv_heads, k_length, p.v_head_size);
+  p.kv_length = k_length;
+  if (c.has_input(kPastKey)) {
+    const Shape &past_k = c.shape(kPastKey), &past_v = c.shape(kPastValue);
+    if (past_k.rank() != 4 || past_v.rank() != 4)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("past_key is of rank {} and past_value of rank {}, not 4", past_k.rank(), past_v.rank()));
+    p.past_length = past_k[2];
+    if (!(past_k == Shape{p.batch, p.kv_heads, p.past_length, p.head_size}) ||
+        !(past_v == Shape{p.batch, p.kv_heads, p.past_length, p.v_head_size}))
+      throw Error(ErrorCode::invalid_argument, fmt::format("past_key {} and past_value {} do not fit {} heads of sizes {} and {}",
+                                                           to_string(past_k), to_string(past_v), p.kv_heads, p.head_size, p.v_head_size));
+    p.kv_length += p.past_length;
+    // Keys and values are read where they are joined.
+    p.k = {p.kv_heads * p.kv_length * p.head_size, p.kv_length * p.head_size, p.head_size};
+    p.v = {p.kv_heads * p.kv_length * p.v_head_size, p.kv_length * p.v_head_size, p.v_head_size};
+  }
+  p.scale = c.node().attributes.has("scale") ? static_cast<double>(c.get_float("scale"))
+                                             : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(p.head_size, 1)));
+  p.softcap = static_cast<double>(c.get_float("softcap"));
+  p.causal = c.get_int("is_causal") != 0;
+  p.left_window = c.get_int("left_window_size", -1), p.right_window = c.get_int("right_window_size", -1);
+  if (p.left_window < -1 || p.right_window < -1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the window sizes are {} and {}; -1 is the smallest", p.left_window, p.right_window));
+  p.mask_length = p.kv_length;
+  if (c.has_input(kValidLengths)) {
+    if (c.has_input(kPastKey)) throw Error(ErrorCode::invalid_argument, "nonpad_kv_seqlen and past_key exclude each other");
+    check_equal(c.num_elements(kValidLengths), p.batch, "elements of nonpad_kv_seqlen and the batch");
+  }
+  return p;
+}
+
+// Broadcasts the mask from the right against [batch, heads, queries, keys].
+void bind_mask(const BindContext& c, AttentionParams& p) {
+  if (!c.has_input(kMask)) return;
+  const Shape& mask = c.shape(kMask);
+  if (mask.rank() < 1 || mask.rank() > 4)
+    throw Error(ErrorCode::invalid_argument, fmt::format("attn_mask is of rank {}, not 1 to 4", mask.rank()));
+  const int64_t wanted[4] = {p.batch, p.q_heads, p.q_length, p.kv_length};
+  int64_t* strides[4] = {&p.mask_batch, &p.mask_head, &p.mask_row, &p.mask_column};
+  int64_t step = 1;
+  for (int i = 3, own = mask.rank() - 1; own >= 0; --i, --own) {
+    const int64_t extent = mask[own];
+    // A short last axis is padded with masked keys; an extent of 1 is broadcast, as everywhere.
+    if (i == 3 && extent != 1 && extent < p.kv_length)
+      p.mask_length = extent;
+    else if (extent != 1 && extent != wanted[i])
+      throw Error(ErrorCode::invalid_argument, fmt::format("attn_mask is {}; it has to broadcast to [{},{},{},{}]", to_string(mask),
+                                                           wanted[0], wanted[1], wanted[2], wanted[3]));
+    *strides[i] = extent == 1 ? 0 : step;
+    step *= extent;
+  }
+}
+
+template <typename T>
+struct Attention {
+  using C = compute_type_t<T>;
+  AttentionParams params;
+  DType mask_dtype, v_dtype;
+  AttentionScores scores_kind;
+  bool has_past, packed, has_present_key, has_present_value, has_scores;
+  int64_t new_length, mask_count;
+  Wide q, k, y, scores;
+  int64_t v_offset, v_count, bias, joined_key, joined_value, work;
+  int max_threads;
+
+  static Attention bind(BindContext& c) {
+    Attention a{};
+    a.params = bind_params(c);
+    bind_mask(c, a.params);
+    const AttentionParams& p = a.params;
+    a.mask_dtype = c.has_input(kMask) ? c.dtype(kMask) : DType::undefined;
+    a.v_dtype = c.dtype(kV);
+    const int64_t mode = c.get_int("qk_matmul_output_mode");
+    if (mode < 0 || mode > 3) throw Error(ErrorCode::invalid_argument, fmt::format("qk_matmul_output_mode is {}, not 0 to 3", mode));
+    a.scores_kind = static_cast<AttentionScores>(mode);
+    a.has_past = c.has_input(kPastKey), a.packed = c.shape(kQ).rank() == 3;
+    a.has_present_key = c.has_output(kPresentKey), a.has_present_value = c.has_output(kPresentValue), a.has_scores = c.has_output(kScores);
+    a.new_length = p.kv_length - p.past_length;
+    a.max_threads = c.max_threads();
+    ScratchLayout layout;
+    a.q = reserve_wide<T>(layout, c.num_elements(kQ));
+    a.k = reserve_wide<T>(layout, c.num_elements(kK));
+    a.v_count = c.num_elements(kV);
+    a.v_offset = a.v_dtype == dtype_of<C> ? 0 : layout.take(static_cast<size_t>(a.v_count) * sizeof(C));
+    a.y = reserve_wide<T>(layout, c.output_shape(kY).num_elements());
+    if (a.has_scores) a.scores = reserve_wide<T>(layout, c.output_shape(kScores).num_elements());
+    a.mask_count = c.has_input(kMask) ? c.num_elements(kMask) : 0;
+    if (a.mask_count > 0 && a.mask_dtype != DType::boolean && a.mask_dtype != dtype_of<C>)
+      a.bias = layout.take(static_cast<size_t>(a.mask_count) * sizeof(C));
+    if (a.has_past) {
+      a.joined_key = layout.take(static_cast<size_t>(p.batch * p.k.batch) * sizeof(C));
+      a.joined_value = layout.take(static_cast<size_t>(p.batch * p.v.batch) * sizeof(C));
+    }
+    a.work = layout.take(kernels::attention_scratch_bytes<C>(p, a.max_threads));
+    c.request_scratch(layout.total());
+    return a;
+  }
+
+  C* room(RunContext& c, int64_t offset) const { return reinterpret_cast<C*>(scratch_at(c, offset)); }
+
+  /// past [batch, heads, past, size] and x, of either layout, as one [batch, heads, total, size].
+  template <typename U, typename X, typename D>
+  void join(const U* past, const X* x, int64_t size, D* dst) const {
+    const AttentionParams& p = params;
+    for (int64_t b = 0; b < p.batch; ++b) {
+      for (int64_t h = 0; h < p.kv_heads; ++h) {
+        const int64_t plane = b * p.kv_heads + h;
+        for (int64_t i = 0; i < p.past_length * size; ++i) *dst++ = static_cast<D>(past[plane * p.past_length * size + i]);
+        for (int64_t s = 0; s < new_length; ++s) {
+          const int64_t row = packed ? ((b * new_length + s) * p.kv_heads + h) * size : (plane * new_length + s) * size;
+          for (int64_t i = 0; i < size; ++i) *dst++ = static_cast<D>(x[row + i]);
+        }
+      }
+    }
+  }
+  /// The joined keys or values, in the type of computation, and as the output that shows them.
+  template <typename U>
+  const C* joined(RunContext& c, int input, int past, int output, bool shown, int64_t size, int64_t offset) const {
+    if constexpr (std::is_same_v<U, C>) {
+      C* dst = shown ? c.out<C>(output) : room(c, offset);
+      join(c.in<U>(past), c.in<U>(input), size, dst);
+      return dst;
+    } else {
+      join(c.in<U>(past), c.in<U>(input), size, room(c, offset));
+      if (shown) join(c.in<U>(past), c.in<U>(input), size, c.out<U>(output));
+      return room(c, offset);
+    }
+  }
+  /// Without a past, what is shown are the inputs, as [batch, heads, length, size].
+  template <typename U>
+  void show(RunContext& c, int input, int output, int64_t size) const {
+    join(static_cast<const U*>(nullptr), c.in<U>(input), size, c.out<U>(output));
+  }
+
+  void bind_data(RunContext& c, AttentionData<C>& data) const {
+    data.q = widen(c, c.in<T>(kQ), q);
+    if (has_past) {
+      data.k = joined<T>(c, kK, kPastKey, kPresentKey, has_present_key, params.head_size, joined_key);
+      visit_dtype<FloatTypes>(v_dtype, [&]<typename U>() {
+        data.v = joined<U>(c, kV, kPastValue, kPresentValue, has_present_value, params.v_head_size, joined_value);
+      });
+    } else {
+      data.k = widen(c, c.in<T>(kK), k);
+      if (has_present_key) show<T>(c, kK, kPresentKey, params.head_size);
+      visit_dtype<FloatTypes>(v_dtype, [&]<typename U>() {
+        if constexpr (std::is_same_v<U, C>) {
+          data.v = c.in<C>(kV);
+        } else {
+          convert_array(c.in<U>(kV), room(c, v_offset), v_count, c.pool());
+          data.v = room(c, v_offset);
+        }
+        if (has_present_value) show<U>(c, kV, kPresentValue, params.v_head_size);
+      });
+    }
+    if (mask_dtype == DType::boolean) {
+      data.keep = c.in<bool>(kMask);
+    } else if (mask_count > 0) {
+      visit_dtype<NumericTypes>(mask_dtype, [&]<typename U>() {
+        if constexpr (std::is_same_v<U, C>) {
+          data.bias = c.in<C>(kMask);
+        } else {
+          convert_array(c.in<U>(kMask), room(c, bias), mask_count, c.pool());
+          data.bias = room(c, bias);
+        }
+      });
+    }
+    data.valid_lengths = c.in<int64_t>(kValidLengths);
+  }
+
+  void run(RunContext& c) const {
+    AttentionData<C> data;
+    bind_data(c, data);
+    if (data.valid_lengths)
+      for (int64_t b = 0; b < params.batch; ++b)
+        if (data.valid_lengths[b] < 0 || data.valid_lengths[b] > params.kv_length)
+          throw Error(ErrorCode::invalid_argument,
+                      fmt::format("nonpad_kv_seqlen contains {}; there are {} keys", data.valid_lengths[b], params.kv_length));
+    data.y = wide_output(c, c.out<T>(kY), y);
+    if (has_scores) data.scores = wide_output(c, c.out<T>(kScores), scores), data.scores_kind = scores_kind;
+    if (y.count > 0 || has_scores) kernels::attention<C>(params, data, scratch_at(c, work), max_threads, c.pool());
+    narrow(c, y, c.out<T>(kY));
+    if (has_scores) narrow(c, scores, c.out<T>(kScores));
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> attention_ops() {
+  constexpr TypeSet kMaskTypes = kNumeric | kBool;
+  return {{.name = "Attention",
+           .since = {23, 24, 25},
+           .inputs = {{"Q", kFloats, "T1"},
+                      {"K", kFloats, "T1"},
+                      {"V", kFloats, "T2"},
+                      {"attn_mask", kMaskTypes, "U", Presence::optional},
+                      {"past_key", kFloats, "T1", Presence::optional},
+                      {"past_value", kFloats, "T2", Presence::optional},
+                      {"nonpad_kv_seqlen", kInt64, "", Presence::optional}},
+           .outputs = {{"Y", kFloats, "T1"},
+                       {"present_key", kFloats, "T1", Presence::optional},
+                       {"present_value", kFloats, "T2", Presence::optional},
+                       {"qk_matmul_output", kFloats, "T1", Presence::optional}},
+           .attributes = {{"is_causal", int64_t{0}},
+                          {"kv_num_heads"},
+                          {"left_window_size", int64_t{-1}},
+                          {"q_num_heads"},
+                          {"qk_matmul_output_mode", int64_t{0}},
+                          {"right_window_size", int64_t{-1}},
+                          {"scale"},
+                          {"softcap", 0.0f},
+                          {"softmax_precision"}},
+           .infer = infer_attention,
+           .cost = attention_cost,
+           .kernels = typed<Attention, float, double, Float16, BFloat16>(),
+           .gradient = gradients::attention}};
+}
+
+}  // namespace treadle::ops

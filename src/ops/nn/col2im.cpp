@@ -1,0 +1,174 @@
+// Col2Im: sums column blocks back into an image of any number of spatial axes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/dispatch.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+int64_t entry_or(const std::vector<int64_t>& values, size_t i, int64_t otherwise) { return i < values.size() ? values[i] : otherwise; }
+
+void infer_col2im(InferContext& c) {
+  if (c.has_rank(0) && c.rank(0) != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the input is of rank {}, not 3", c.rank(0)));
+  const auto image = c.known(1), block = c.known(2);
+  const auto spatial = image ? std::optional<int64_t>(image->size()) : known_length(c, 1);
+  if (!spatial) return c.set_output_dtype(0, c.dtype(0));
+  SymbolicShape out = c.data_dependent_shape("image", static_cast<int>(*spatial) + 2);
+  if (c.has_rank(0)) {
+    out[0] = c.shape(0)[0];
+    if (block) {
+      const Dim area = product(SymbolicShape(*block));
+      if (c.shape(0)[1].is_const() && area.is_const() && (area.value() <= 0 || c.shape(0)[1].value() % area.value() != 0))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{} columns are not a multiple of a block of {}", c.shape(0)[1].value(), area.value()));
+      out[1] = floor_div(c.shape(0)[1], area);
+    }
+  }
+  if (image) std::copy(image->begin(), image->end(), out.begin() + 2);
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+template <typename T>
+struct Col2Im {
+  int rank;
+  int64_t planes, image_size, block_size, num_blocks;
+  int64_t image[kMaxRank], block[kMaxRank], grid[kMaxRank], strides[kMaxRank], pads[kMaxRank], dilations[kMaxRank];
+
+  static Col2Im bind(BindContext& c) { return make(c, c.shape(0), c.output_shape(0)); }
+  static Col2Im make(BindContext& c, const Shape& columns, const Shape& output) {
+    Col2Im k{};
+    k.rank = static_cast<int>(c.value_count(1));
+    if (k.rank > kMaxRank || c.value_count(2) != k.rank)
+      throw Error(ErrorCode::invalid_argument, fmt::format("image_shape has {} axes, block_shape {}", k.rank, c.value_count(2)));
+    k.planes = output[0] * output[1];
+    k.image_size = k.block_size = k.num_blocks = 1;
+    for (int i = 0; i < k.rank; ++i) {
+      const auto at = static_cast<size_t>(i);
+      k.image[i] = c.value_at(1, i), k.block[i] = c.value_at(2, i);
+      k.strides[i] = entry_or(c.get_ints("strides"), at, 1), k.dilations[i] = entry_or(c.get_ints("dilations"), at, 1);
+      k.pads[i] = entry_or(c.get_ints("pads"), at, 0);
+      const int64_t after = entry_or(c.get_ints("pads"), at + static_cast<size_t>(k.rank), 0);
+      if (k.strides[i] <= 0 || k.dilations[i] <= 0)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("strides[{0}] = {1} and dilations[{0}] = {2} must be positive", i, k.strides[i], k.dilations[i]));
+      const int64_t room = k.image[i] + k.pads[i] + after - k.dilations[i] * (k.block[i] - 1) - 1;
+      k.grid[i] = room < 0 ? 0 : room / k.strides[i] + 1;
+      k.image_size *= k.image[i], k.block_size *= k.block[i], k.num_blocks *= k.grid[i];
+    }
+    if (columns[2] != k.num_blocks)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} blocks, the image {}", columns[2], k.num_blocks));
+    return k;
+  }
+
+  // The element that block element `offset` of block number `number` falls on; -1 in the padding.
+  int64_t target(int64_t offset, int64_t number) const {
+    int64_t at = 0, scale = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      const int64_t x = number % grid[i] * strides[i] + offset % block[i] * dilations[i] - pads[i];
+      if (x < 0 || x >= image[i]) return -1;
+      at += x * scale;
+      scale *= image[i], number /= grid[i], offset /= block[i];
+    }
+    return at;
+  }
+
+  void run(RunContext& c) const {
+    const T* columns = c.in<T>(0);
+    T* out = c.out<T>(0);
+    const int64_t work = std::max<int64_t>(1, block_size * num_blocks);
+    parallel_for(c.pool(), planes, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        T* to = out + plane * image_size;
+        std::fill(to, to + image_size, T{});
+        for (int64_t offset = 0; offset < block_size; ++offset) {
+          const T* from = columns + (plane * block_size + offset) * num_blocks;
+          for (int64_t number = 0; number < num_blocks; ++number) {
+            const int64_t at = target(offset, number);
+            if (at >= 0) to[at] = static_cast<T>(static_cast<compute_type_t<T>>(to[at]) + static_cast<compute_type_t<T>>(from[number]));
+          }
+        }
+      }
+    });
+  }
+};
+
+template <typename T>
+struct Col2ImGrad {
+  Col2Im<T> forward;
+
+  static Col2ImGrad bind(BindContext& c) {
+    if (c.shape(0).rank() < 2 || c.output_shape(0).rank() != 3)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no image of columns", to_string(c.shape(0))));
+    Col2ImGrad k{Col2Im<T>::make(c, c.output_shape(0), c.shape(0))};
+    if (c.num_elements(0) != k.forward.planes * k.forward.image_size ||
+        c.output_shape(0).num_elements() != k.forward.planes * k.forward.block_size * k.forward.num_blocks)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no image of columns", to_string(c.shape(0))));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const int64_t size = forward.block_size, blocks = forward.num_blocks;
+    const T* dy = c.in<T>(0);
+    T* dx = c.out<T>(0);
+    parallel_for(c.pool(), forward.planes * size, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, blocks)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t row = begin; row < end; ++row) {
+                     for (int64_t number = 0; number < blocks; ++number) {
+                       const int64_t at = forward.target(row % size, number);
+                       dx[row * blocks + number] = at < 0 ? T{0} : dy[row / size * forward.image_size + at];
+                     }
+                   }
+                 });
+  }
+};
+
+void infer_col2im_grad(InferContext& c) {
+  if (auto shape = c.known(3)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
+}  // namespace
+
+namespace gradients {
+
+Result col2im(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> col2im_ops() {
+  using None = AttributeDef::NoDefault;
+  constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
+  return {{.name = "Col2Im",
+           .since = {18},
+           .inputs = {{"input", kNumeric, "T"}, {"image_shape", kInt64}, {"block_shape", kInt64}},
+           .outputs = {{"output", kNumeric, "T"}},
+           .attributes = {{"dilations", None{}}, {"pads", None{}}, {"strides", None{}}},
+           .infer = infer_col2im,
+           .cost = move_cost,
+           .kernels =
+               typed<Col2Im, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+           .gradient = gradients::col2im,
+           .value_inputs = {1, 2}},
+          {.name = "Col2ImGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kGradientTypes, "T"}, {"image_shape", kInt64}, {"block_shape", kInt64}, {"shape", kInt64}},
+           .outputs = {{"dX", kGradientTypes, "T"}},
+           .attributes = {{"dilations", None{}}, {"pads", None{}}, {"strides", None{}}},
+           .infer = infer_col2im_grad,
+           .cost = move_cost,
+           .kernels = typed<Col2ImGrad, float, double>(),
+           .value_inputs = {1, 2, 3}}};
+}
+
+}  // namespace treadle::ops

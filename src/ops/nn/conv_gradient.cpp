@@ -1,0 +1,156 @@
+// Gradients of convolutions: the operators ConvGradInput and ConvGradWeights of the treadle domain, and Conv's rule.
+#include "kernels/conv/conv_gradient.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "kernels/conv/conv.h"
+#include "kernels/conv/plain.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/nn/window.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::ConvParams;
+
+constexpr TypeSet kTypes{DType::float32, DType::float64};
+
+// The output's shape is a value: input 2.
+void infer_given_shape(InferContext& c) {
+  if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
+// @throws Error if the three do not belong to one convolution: the operators may come from a file.
+ConvParams bind_params(const BindContext& c, const Shape& x, const Shape& w, const Shape& y) {
+  if (x.rank() != y.rank() || x.rank() != w.rank() || x.rank() < 3 || x.rank() > 5)
+    throw Error(ErrorCode::invalid_argument, fmt::format("X {}, W {} and Y {} are of no convolution with one to three spatial axes",
+                                                         to_string(x), to_string(w), to_string(y)));
+  ConvParams p;
+  p.N = x[0], p.C = x[1], p.M = w[0], p.group = c.get_int("group", 1);
+  if (p.group < 1 || y[0] != x[0] || y[1] != w[0] || w[1] * p.group != x[1])
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("X {}, W {} and Y {} are of no convolution with {} groups", to_string(x), to_string(w), to_string(y), p.group));
+  const SymbolicShape expected = infer_window(c.node().attributes, {x.begin() + 2, x.end()}, {w.begin() + 2, w.end()});
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (!expected[i].is_const(y[static_cast<int>(i) + 2]))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} does not have the convolution's extents {}", to_string(y), to_string(expected)));
+  p.window = bind_window(c.node().attributes, spatial(x), spatial(y), spatial(w));
+  kernels::check_conv(p);
+  return p;
+}
+
+Cost input_cost(const ShapeContext& c) {
+  return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(1).product(1, c.shape(1).rank())),
+          c.size_bytes(0) + c.size_bytes(1)};
+}
+Cost weights_cost(const ShapeContext& c) {
+  const Shape& w = c.output_shape(0);
+  return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1)};
+}
+
+// dX is the transposed convolution of dY.
+template <typename T>
+struct ConvGradInput {
+  ConvParams params;
+  int max_threads;
+
+  static ConvGradInput bind(BindContext& c) {
+    ConvGradInput k{bind_params(c, c.output_shape(0), c.shape(1), c.shape(0)), c.max_threads()};
+    std::swap(k.params.C, k.params.M);
+    if (std::is_same_v<T, float>) c.request_scratch(kernels::conv_transpose_scratch_bytes(k.params, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    if constexpr (std::is_same_v<T, float>)
+      kernels::conv_transpose(params, c.in<float>(0), c.in<float>(1), c.out<float>(0), {}, c.scratch<std::byte>(), max_threads, c.pool());
+    else
+      kernels::conv_transpose_plain(params, c.in<T>(0), c.in<T>(1), static_cast<const T*>(nullptr), c.out<T>(0), c.pool());
+  }
+};
+
+template <typename T>
+struct ConvGradWeights {
+  ConvParams params;
+  int max_threads;
+
+  static ConvGradWeights bind(BindContext& c) {
+    ConvGradWeights k{bind_params(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads()};
+    c.request_scratch(kernels::conv_grad_weights_scratch_bytes<T>(k.params, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::conv_grad_weights(params, c.in<T>(0), c.in<T>(1), c.out<T>(0), c.scratch<std::byte>(), max_threads, c.pool());
+  }
+};
+
+OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cost)(const ShapeContext&), std::vector<KernelDef> kernels,
+                       ChannelsLast channels_last) {
+  return {.name = name,
+          .domain = "treadle",
+          .since = {1},
+          .inputs = {{"dY", kTypes, "T"}, {other, kTypes, "T"}, {"shape", kInt64}},
+          .outputs = {{"gradient", kTypes, "T"}},
+          .attributes =
+              {{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}},
+          .infer = infer_given_shape,
+          .cost = cost,
+          .kernels = std::move(kernels),
+          .value_inputs = {2},
+          .channels_last = channels_last};
+}
+
+}  // namespace
+
+namespace gradients {
+
+namespace {
+
+// Of the bias: the sum over all but the channels.
+ValueId bias_gradient(GradientContext& g, ValueId dy) {
+  std::vector<int64_t> axes{0};
+  for (int axis = 2; axis < rank_of(g, dy); ++axis) axes.push_back(axis);
+  return g.reduce_sum(dy, std::move(axes), /*keepdims=*/false);
+}
+
+}  // namespace
+
+Result conv(GradientContext& g) {
+  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
+  const Attributes attributes = g.attributes();
+  Result result{g.op("ConvGradInput", {dy, w, g.shape_of(x)}, attributes, "treadle"),
+                g.op("ConvGradWeights", {dy, x, g.shape_of(w)}, attributes, "treadle")};
+  if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
+  return result;
+}
+
+// Y is what a convolution with these weights and the input Y would have as its gradient of the input, X standing for its output.
+Result conv_transpose(GradientContext& g) {
+  if (g.attributes().get_string("auto_pad", "NOTSET") != "NOTSET" || !g.attributes().get_ints("output_shape").empty())
+    throw Error(ErrorCode::not_implemented, "a ConvTranspose has a gradient only with pads of its own");
+  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
+  Attributes window;
+  for (const char* name : {"dilations", "group", "kernel_shape", "pads", "strides"})
+    if (const Attribute* value = g.attributes().find(name)) window.set(name, *value);
+  Result result{g.op("Conv", {dy, w}, window), g.op("ConvGradWeights", {x, dy, g.shape_of(w)}, window, "treadle")};
+  if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
+  return result;
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> conv_gradient_ops() {
+  return {conv_gradient_op("ConvGradInput", "W", input_cost, typed<ConvGradInput, float, double>(),
+                           {ChannelsLast::How::input_gradient, "NhwcConvGradInput"}),
+          conv_gradient_op("ConvGradWeights", "X", weights_cost, typed<ConvGradWeights, float, double>(),
+                           {ChannelsLast::How::weights_gradient, "NhwcConvGradWeights"})};
+}
+
+}  // namespace treadle::ops

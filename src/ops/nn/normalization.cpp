@@ -1,0 +1,454 @@
+// Normalisations with statistics of rows or channels: Layer, RMS, Instance, Group, LRN, LpNormalization, MeanVarianceNormalization.
+// BatchNormalization has a file of its own.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "kernels/movement/copy.h"
+#include "kernels/normalization/norm.h"
+#include "ops/checks.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/math/elementwise.h"
+#include "ops/tensor/movement.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+// The dtype that statistics are computed in and given out in.
+DType stash_dtype(const Attributes& attributes) {
+  const int64_t stash_type = attributes.get_int("stash_type", 1);
+  if (stash_type == 1) return DType::float32;
+  if (stash_type == 16) return DType::bfloat16;
+  throw Error(ErrorCode::invalid_argument, fmt::format("stash_type is {}, not 1 (float32) or 16 (bfloat16)", stash_type));
+}
+
+// Scale and bias as kernels want them: one value for each element of a row. Smaller ones are stretched into scratch.
+struct RowParameter {
+  bool present = false, stretched = false;
+  Wide wide;
+  int64_t stretched_offset = 0;
+  kernels::CopyPlan plan;
+
+  template <typename T>
+  static RowParameter make(const BindContext& c, int input, int axis, ScratchLayout& layout) {
+    RowParameter p;
+    if (!c.has_input(input)) return p;
+    p.present = true;
+    const Shape &x = c.shape(0), &shape = c.shape(input);
+    const auto row = x.dims().subspan(static_cast<size_t>(axis));
+    int64_t length = 1;
+    for (int64_t extent : row) length *= extent;
+    p.wide = reserve_wide<T>(layout, shape.num_elements());
+    if (shape.num_elements() == length) return p;
+    // Leading extents of 1 stand for axes that are not normalised.
+    auto own = shape.dims();
+    while (own.size() > row.size() && own[0] == 1) own = own.subspan(1);
+    if (own.size() > row.size())
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("a scale or bias {} that differs between the rows of {} normalised from axis {} on", to_string(shape),
+                              to_string(x), axis));
+    p.stretched = true;
+    p.plan = kernels::plan_expand(own, row);
+    p.stretched_offset = layout.take(static_cast<size_t>(length) * sizeof(compute_type_t<T>));
+    return p;
+  }
+  template <typename T>
+  const compute_type_t<T>* values(RunContext& c, int input) const {
+    if (!present) return nullptr;
+    const auto* own = widen(c, c.in<T>(input), wide);
+    if (!stretched) return own;
+    auto* dst = reinterpret_cast<compute_type_t<T>*>(scratch_at(c, stretched_offset));
+    kernels::strided_copy(plan, sizeof(compute_type_t<T>), own, dst, c.pool());
+    return dst;
+  }
+};
+
+void infer_layer_norm(InferContext& c) {
+  const DType stash = stash_dtype(c.attributes());
+  c.set_output(0, c.input(0));
+  for (int i : {1, 2}) {
+    if (!c.has_output(i)) continue;
+    if (!c.has_rank(0)) {
+      c.set_output_dtype(i, stash);
+      continue;
+    }
+    const auto axis = c.axis("axis", -1, c.rank(0));
+    SymbolicShape reduced = c.shape(0);
+    std::fill(reduced.begin() + axis, reduced.end(), Dim(1));
+    c.set_output(i, stash, std::move(reduced));
+  }
+}
+
+template <typename T>
+struct LayerNormalization {
+  using C = compute_type_t<T>;
+  int64_t rows, length;
+  C epsilon;
+  Wide x, y;
+  RowParameter scale, bias;
+  bool has_mean, has_deviation, stash_is_narrow;
+  int64_t mean_offset, deviation_offset;
+
+  static LayerNormalization bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    const int axis = c.axis("axis", -1, shape.rank());
+    LayerNormalization k{shape.product(0, axis),
+                         shape.product(axis, shape.rank()),
+                         static_cast<C>(c.get_float("epsilon", 1e-5f)),
+                         {},
+                         {},
+                         {},
+                         {},
+                         c.has_output(1),
+                         c.has_output(2),
+                         stash_dtype(c.node().attributes) != DType::float32,
+                         0,
+                         0};
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, shape.num_elements());
+    k.y = reserve_wide<T>(layout, shape.num_elements());
+    k.scale = RowParameter::make<T>(c, 1, axis, layout);
+    k.bias = RowParameter::make<T>(c, 2, axis, layout);
+    k.mean_offset = layout.take(static_cast<size_t>(k.rows) * sizeof(C));
+    k.deviation_offset = layout.take(static_cast<size_t>(k.rows) * sizeof(C));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  // Statistics of float rows go straight into a float32 output.
+  C* statistics(RunContext& c, bool present, int output, int64_t offset) const {
+    if (!present) return nullptr;
+    if (std::is_same_v<C, float> && !stash_is_narrow) return c.out<C>(output);
+    return reinterpret_cast<C*>(scratch_at(c, offset));
+  }
+  void finish_statistics(RunContext& c, const C* from, int output) const {
+    if (from == nullptr) return;
+    if (stash_is_narrow)
+      convert_array(from, c.out<BFloat16>(output), rows, nullptr);
+    else if constexpr (!std::is_same_v<C, float>)
+      convert_array(from, c.out<float>(output), rows, nullptr);
+  }
+  void run(RunContext& c) const {
+    const C* in = widen(c, c.in<T>(0), x);
+    const C *factor = scale.values<T>(c, 1), *addend = bias.values<T>(c, 2);
+    C *mean = statistics(c, has_mean, 1, mean_offset), *deviation = statistics(c, has_deviation, 2, deviation_offset);
+    kernels::layer_norm<C>(rows, length, in, factor, addend, epsilon, wide_output(c, c.out<T>(0), y), mean, deviation, c.pool());
+    narrow(c, y, c.out<T>(0));
+    finish_statistics(c, mean, 1);
+    finish_statistics(c, deviation, 2);
+  }
+};
+
+// X and scale may have different dtypes; Y has the scale's.
+void infer_rms_norm(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(1));
+  c.set_output(0, c.dtype(1), c.shape(0));
+}
+
+template <typename T>
+struct RMSNormalization {
+  using C = compute_type_t<T>;
+  int64_t rows, length;
+  C epsilon;
+  Wide x, y;
+  RowParameter scale;
+
+  static std::string declines(const CreateContext& c) {
+    return c.dtype(0) == c.dtype(1) ? std::string() : "X and scale are of different types";
+  }
+  static RMSNormalization bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    const int axis = c.axis("axis", -1, shape.rank());
+    RMSNormalization k{
+        shape.product(0, axis), shape.product(axis, shape.rank()), static_cast<C>(c.get_float("epsilon", 1e-5f)), {}, {}, {}};
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, shape.num_elements());
+    k.y = reserve_wide<T>(layout, shape.num_elements());
+    k.scale = RowParameter::make<T>(c, 1, axis, layout);
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const C* in = widen(c, c.in<T>(0), x);
+    const C* factor = scale.values<T>(c, 1);
+    kernels::rms_norm<C>(rows, length, in, factor, epsilon, wide_output(c, c.out<T>(0), y), c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+
+// Mixed types: X becomes what the scale is, which loses nothing that the result keeps unless X is the wider one.
+void cast_to_scale(Graph& graph, NodeId id) {
+  const DType x = graph.type(graph.node(id).inputs[0]).dtype, scale = graph.type(graph.node(id).inputs[1]).dtype;
+  if (x == scale || x == DType::undefined || scale == DType::undefined) return;
+  const bool widens = bits_of(x) > bits_of(scale);
+  // A narrow scale meets a wide X in the wide type.
+  const DType common = widens ? x : scale;
+  auto cast = [&](ValueId value, DType to) {
+    const NodeId made = graph.add_node({.op_type = "Cast", .inputs = {value}, .attributes = {{"to", static_cast<int64_t>(to)}}}, id);
+    return graph.node(made).outputs[0];
+  };
+  ValueId values[2] = {graph.node(id).inputs[0], graph.node(id).inputs[1]};
+  if (x != common) values[0] = cast(values[0], common);
+  if (scale != common) values[1] = cast(values[1], common);
+  const NodeId normalised =
+      graph.add_node({.op_type = "RMSNormalization", .inputs = {values[0], values[1]}, .attributes = graph.node(id).attributes}, id);
+  const ValueId result = scale == common ? graph.node(normalised).outputs[0] : cast(graph.node(normalised).outputs[0], scale);
+  graph.replace_uses(graph.node(id).outputs[0], result);
+  graph.remove_node(id);
+}
+
+// Instance and group normalisation.
+
+void infer_channels(InferContext& c) {
+  c.set_output(0, c.input(0));
+  if (!c.has_rank(0)) return;
+  if (c.rank(0) < 2)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input is of rank {}; it has a batch and channels", c.rank(0)));
+  for (int i : {1, 2}) {
+    if (!c.has_rank(i)) continue;
+    if (c.rank(i) != 1) throw Error(ErrorCode::invalid_argument, fmt::format("the input {} is of rank {}, not 1", i, c.rank(i)));
+    unify(c.shape(i)[0], c.shape(0)[1], "scale or bias and channels");
+  }
+}
+
+template <typename T, bool kInstance>
+struct ChannelNorm {
+  using C = compute_type_t<T>;
+  int64_t N, channels, groups, inner;
+  C epsilon;
+  Wide x, y, scale, bias;
+
+  static ChannelNorm bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    ChannelNorm k{shape[0],
+                  shape[1],
+                  kInstance ? shape[1] : c.get_int("num_groups"),
+                  shape.product(2, shape.rank()),
+                  static_cast<C>(c.get_float("epsilon", 1e-5f)),
+                  {},
+                  {},
+                  {},
+                  {}};
+    if (k.groups < 1 ? k.channels != 0 : k.channels % k.groups != 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} channels cannot be split into {} groups", k.channels, k.groups));
+    check_equal(c.num_elements(1), k.channels, "scale and channels");
+    check_equal(c.num_elements(2), k.channels, "bias and channels");
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, shape.num_elements());
+    k.y = reserve_wide<T>(layout, shape.num_elements());
+    k.scale = reserve_wide<T>(layout, c.num_elements(1));
+    k.bias = reserve_wide<T>(layout, c.num_elements(2));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    if (y.count == 0) return;
+    const C* in = widen(c, c.in<T>(0), x);
+    const C *factor = widen(c, c.in<T>(1), scale), *addend = widen(c, c.in<T>(2), bias);
+    kernels::group_norm<C>(N, channels, groups, inner, in, factor, addend, epsilon, wide_output(c, c.out<T>(0), y), c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+template <typename T>
+using InstanceNormalization = ChannelNorm<T, true>;
+template <typename T>
+using GroupNormalization = ChannelNorm<T, false>;
+
+// Opset 18 had a scale and a bias for each group; now there is one for each channel.
+void repeat_for_channels(Graph& graph, NodeId id) {
+  require_inputs(graph.node(id), 3);
+  const ValueId x = graph.node(id).inputs[0];
+  const int64_t groups = graph.node(id).attributes.get_int("num_groups", 1);
+  auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };
+  auto constant = [&](std::vector<int64_t> values) { return graph.add_constant("shape", Tensor::vector<int64_t>(values)); };
+  const ValueId channels = add({.op_type = "Shape", .inputs = {x}, .attributes = {{"start", int64_t{1}}, {"end", int64_t{2}}}});
+  const ValueId size = add({.op_type = "Div", .inputs = {channels, constant({groups})}});
+  const ValueId shape = add({.op_type = "Concat", .inputs = {constant({groups}), size}, .attributes = {{"axis", int64_t{0}}}});
+  for (size_t i : {1, 2}) {
+    const ValueId column = add({.op_type = "Unsqueeze", .inputs = {graph.node(id).inputs[i], constant({1})}});
+    const ValueId matrix = add({.op_type = "Expand", .inputs = {column, shape}});
+    graph.set_input(id, i, add({.op_type = "Reshape", .inputs = {matrix, constant({-1})}}));
+  }
+}
+
+template <typename T>
+struct LRN {
+  using C = compute_type_t<T>;
+  int64_t N, channels, inner, size;
+  C alpha, beta, bias;
+  Wide x, y;
+
+  static LRN bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    if (shape.rank() < 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}; it has a batch and channels", shape.rank()));
+    const int64_t size = c.get_int("size");
+    if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("size is {}", size));
+    LRN k{shape[0],
+          shape[1],
+          shape.product(2, shape.rank()),
+          size,
+          static_cast<C>(c.get_float("alpha", 1e-4f)),
+          static_cast<C>(c.get_float("beta", 0.75f)),
+          static_cast<C>(c.get_float("bias", 1)),
+          {},
+          {}};
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, shape.num_elements());
+    k.y = reserve_wide<T>(layout, shape.num_elements());
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const C* in = widen(c, c.in<T>(0), x);
+    kernels::lrn<C>(N, channels, inner, size, alpha, beta, bias, in, wide_output(c, c.out<T>(0), y), c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+
+template <typename T>
+struct LpNormalization {
+  using C = compute_type_t<T>;
+  int64_t outer, length, inner;
+  int order;
+  Wide x, y;
+
+  static LpNormalization bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    const int axis = c.axis("axis", -1, shape.rank());
+    const int64_t p = c.get_int("p", 2);
+    if (p != 1 && p != 2) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not 1 or 2", p));
+    LpNormalization k{shape.product(0, axis), shape[axis], shape.product(axis + 1, shape.rank()), static_cast<int>(p), {}, {}};
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, shape.num_elements());
+    k.y = reserve_wide<T>(layout, shape.num_elements());
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const C* in = widen(c, c.in<T>(0), x);
+    kernels::lp_normalize<C>(outer, length, inner, order, in, wide_output(c, c.out<T>(0), y), c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+
+template <typename T>
+struct MeanVarianceNormalization {
+  using C = compute_type_t<T>;
+  kernels::ReducePlan plan;
+  Wide x, y;
+
+  static MeanVarianceNormalization bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    uint32_t reduced = 0;
+    auto add = [&](int64_t axis) { reduced |= 1U << normalise_axis(axis, shape.rank(), "axes"); };
+    if (c.node().attributes.has("axes")) {
+      for (int64_t axis : c.get_ints("axes")) add(axis);
+    } else {
+      for (int64_t axis : {0, 2, 3}) add(axis);
+    }
+    MeanVarianceNormalization k{kernels::plan_reduce(shape.dims(), reduced), {}, {}};
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, shape.num_elements());
+    k.y = reserve_wide<T>(layout, shape.num_elements());
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const C* in = widen(c, c.in<T>(0), x);
+    kernels::mean_variance_normalize<C>(plan, in, wide_output(c, c.out<T>(0), y), c.pool());
+    narrow(c, y, c.out<T>(0));
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> normalization_ops() {
+  constexpr TypeSet kStash{DType::float32, DType::bfloat16};
+  // LayerNormalization came with opset 17; exporters write the same operator into models of older opsets, which onnxruntime runs.
+  return {{.name = "LayerNormalization",
+           .since = {1, 17},
+           .inputs = {{"X", kFloats, "T"}, {"Scale", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
+           .outputs = {{"Y", kFloats, "T"}, {"Mean", kStash, "U", Presence::optional}, {"InvStdDev", kStash, "U", Presence::optional}},
+           .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},
+           .infer = infer_layer_norm,
+           .cost = elementwise_cost<8>,
+           .alias = {may_reuse(0, 0)},
+           .kernels = typed<LayerNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::layer_normalization,
+           .half = HalfFloats::float32_by_itself},
+          {.name = "RMSNormalization",
+           .since = {23},
+           .inputs = {{"X", kFloats, "T"}, {"scale", kFloats, "V"}},
+           .outputs = {{"Y", kFloats, "V"}},
+           .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},
+           .infer = infer_rms_norm,
+           .cost = elementwise_cost<5>,
+           .kernels = typed<RMSNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::rms_normalization,
+           .decompose = cast_to_scale,
+           .half = HalfFloats::float32_by_itself},
+          {.name = "InstanceNormalization",
+           .since = {1, 6, 22},
+           .upgrade = {{1, drop_consumed_inputs}},
+           .inputs = {{"input", kFloats, "T"}, {"scale", kFloats, "T"}, {"B", kFloats, "T"}},
+           .outputs = {{"output", kFloats, "T"}},
+           .attributes = {{"epsilon", 1e-5f}},
+           .infer = infer_channels,
+           .cost = elementwise_cost<8>,
+           .alias = {may_reuse(0, 0)},
+           .kernels = typed<InstanceNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::instance_normalization,
+           .half = HalfFloats::float32_by_itself,
+           .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
+          {.name = "GroupNormalization",
+           .since = {18, 21},
+           .upgrade = {{18, repeat_for_channels}},
+           .inputs = {{"X", kFloats, "T"}, {"scale", kFloats, "T"}, {"bias", kFloats, "T"}},
+           .outputs = {{"Y", kFloats, "T"}},
+           .attributes = {{"num_groups", AttributeDef::Required{}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},
+           .infer = infer_channels,
+           .cost = elementwise_cost<8>,
+           .alias = {may_reuse(0, 0)},
+           .kernels = typed<GroupNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::group_normalization,
+           .half = HalfFloats::float32_by_itself,
+           .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
+          {.name = "LRN",
+           .since = {1, 13},
+           .inputs = {{"X", kFloats, "T"}},
+           .outputs = {{"Y", kFloats, "T"}},
+           .attributes = {{"alpha", 1e-4f}, {"beta", 0.75f}, {"bias", 1.0f}, {"size", AttributeDef::Required{}}},
+           .infer = infer_same_as_input,
+           .cost = elementwise_cost<20>,
+           .kernels = typed<LRN, float, double, Float16, BFloat16>(),
+           .gradient = gradients::lrn,
+           .half = HalfFloats::float32_by_itself},
+          {.name = "LpNormalization",
+           .since = {1, 22},
+           .inputs = {{"input", kFloats, "T"}},
+           .outputs = {{"output", kFloats, "T"}},
+           .attributes = {{"axis", int64_t{-1}}, {"p", int64_t{2}}},
+           .infer = infer_same_as_input,
+           .cost = elementwise_cost<4>,
+           .alias = {may_reuse(0, 0)},
+           .kernels = typed<LpNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::lp_normalization,
+           .half = HalfFloats::float32_by_itself},
+          {.name = "MeanVarianceNormalization",
+           .since = {9, 13},
+           .inputs = {{"X", kFloats, "T"}},
+           .outputs = {{"Y", kFloats, "T"}},
+           .attributes = {{"axes"}},
+           .infer = infer_same_as_input,
+           .cost = elementwise_cost<8>,
+           .alias = {may_reuse(0, 0)},
+           .kernels = typed<MeanVarianceNormalization, float, double, Float16, BFloat16>(),
+           .gradient = gradients::mean_variance_normalization}};
+}
+
+}  // namespace treadle::ops

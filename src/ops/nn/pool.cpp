@@ -1,0 +1,349 @@
+// Pools over windows (MaxPool, AveragePool, LpPool), over all spatial axes (Global*), and MaxUnpool.
+#include "kernels/conv/pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "kernels/reduce/reduce.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/math/elementwise.h"
+#include "ops/nn/window.h"
+#include "ops/tensor/movement.h"
+#include "ops/widen.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::Window;
+
+constexpr TypeSet kMaxPoolTypes = kFloats | TypeSet{DType::int8, DType::uint8};
+
+SymbolicShape kernel_shape_of(const InferContext& c) {
+  const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
+  return {kernel.begin(), kernel.end()};
+}
+
+void check_rank(const InferContext& c) {
+  if (c.rank(0) < 3)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("X is of rank {}; it has a batch, channels, and at least one spatial axis", c.rank(0)));
+}
+
+void infer_pool(InferContext& c) {
+  if (!c.has_rank(0)) {
+    c.set_output_dtype(0, c.dtype(0));
+    if (c.has_output(1)) c.set_output_dtype(1, DType::int64);
+    return;
+  }
+  check_rank(c);
+  const SymbolicShape& x = c.shape(0);
+  SymbolicShape out = infer_window(c.attributes(), spatial(x), kernel_shape_of(c));
+  out.insert(out.begin(), {x[0], x[1]});
+  if (c.has_output(1)) c.set_output(1, DType::int64, out);
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+Window pool_window(const BindContext& c) {
+  return bind_window(c.node().attributes, spatial(c.shape(0)), spatial(c.output_shape(0)), c.get_ints("kernel_shape"));
+}
+
+Cost pool_cost(const ShapeContext& c) {
+  double taps = 1;
+  for (int64_t extent : c.get_ints("kernel_shape")) taps *= static_cast<double>(extent);
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {outputs * taps, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
+}
+
+/// What the pools over windows bind alike.
+template <typename T>
+struct WindowPool {
+  Window window;
+  int64_t planes;
+  Wide x, y;
+
+  static WindowPool make(BindContext& c) {
+    WindowPool p{pool_window(c), c.shape(0)[0] * c.shape(0)[1], {}, {}};
+    ScratchLayout layout;
+    p.x = reserve_wide<T>(layout, c.num_elements(0));
+    p.y = reserve_wide<T>(layout, c.output_shape(0).num_elements());
+    c.request_scratch(layout.total());
+    return p;
+  }
+};
+
+template <typename T>
+struct MaxPool {
+  WindowPool<T> p;
+  bool column_major, has_indices;
+
+  static MaxPool bind(BindContext& c) { return {WindowPool<T>::make(c), c.get_int("storage_order") != 0, c.has_output(1)}; }
+  void run(RunContext& c) const {
+    const auto* in = widen(c, c.in<T>(0), p.x);
+    auto* out = wide_output(c, c.out<T>(0), p.y);
+    kernels::max_pool(p.window, p.planes, in, out, has_indices ? c.out<int64_t>(1) : nullptr, column_major, c.pool());
+    narrow(c, p.y, c.out<T>(0));
+  }
+};
+
+template <typename T>
+struct AveragePool {
+  WindowPool<T> p;
+  bool count_include_pad;
+
+  static AveragePool bind(BindContext& c) { return {WindowPool<T>::make(c), c.get_int("count_include_pad") != 0}; }
+  void run(RunContext& c) const {
+    const auto* in = widen(c, c.in<T>(0), p.x);
+    kernels::average_pool(p.window, p.planes, in, wide_output(c, c.out<T>(0), p.y), count_include_pad, c.pool());
+    narrow(c, p.y, c.out<T>(0));
+  }
+};
+
+int64_t bind_norm_order(const BindContext& c) {
+  const int64_t p = c.get_int("p", 2);
+  if (p < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", p));
+  return p;
+}
+
+template <typename T>
+struct LpPool {
+  WindowPool<T> p;
+  int64_t order;
+
+  static LpPool bind(BindContext& c) { return {WindowPool<T>::make(c), bind_norm_order(c)}; }
+  void run(RunContext& c) const {
+    const auto* in = widen(c, c.in<T>(0), p.x);
+    kernels::lp_pool(p.window, p.planes, in, wide_output(c, c.out<T>(0), p.y), order, c.pool());
+    narrow(c, p.y, c.out<T>(0));
+  }
+};
+
+void infer_global(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  if (c.rank(0) < 2) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}; it has a batch and channels", c.rank(0)));
+  SymbolicShape out = c.shape(0);
+  std::fill(out.begin() + 2, out.end(), Dim(1));
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+template <typename T, kernels::Reduce kOp>
+struct GlobalPool {
+  kernels::ReducePlan plan;
+
+  static GlobalPool bind(BindContext& c) {
+    const int64_t planes = c.shape(0)[0] * c.shape(0)[1];
+    const int64_t dims[2] = {planes, c.shape(0).product(2, c.shape(0).rank())};
+    return {kernels::plan_reduce(dims, 0b10)};
+  }
+  void run(RunContext& c) const { kernels::reduce(kOp, plan, c.in<T>(0), c.out<T>(0), c.pool()); }
+};
+template <typename T>
+using GlobalAveragePool = GlobalPool<T, kernels::Reduce::mean>;
+template <typename T>
+using GlobalMaxPool = GlobalPool<T, kernels::Reduce::max>;
+
+template <typename T>
+struct GlobalLpPool {
+  int64_t planes, length, order;
+
+  static GlobalLpPool bind(BindContext& c) {
+    return {c.shape(0)[0] * c.shape(0)[1], c.shape(0).product(2, c.shape(0).rank()), bind_norm_order(c)};
+  }
+  void run(RunContext& c) const {
+    const T* x = c.in<T>(0);
+    T* y = c.out<T>(0);
+    parallel_for(c.pool(), planes, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, length)), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        double sum = 0;
+        for (int64_t k = i * length; k < (i + 1) * length; ++k) {
+          const double v = std::abs(static_cast<double>(x[k]));
+          sum += order == 1 ? v : order == 2 ? v * v : std::pow(v, static_cast<double>(order));
+        }
+        y[i] = static_cast<T>(order == 1 ? sum : order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / static_cast<double>(order)));
+      }
+    });
+  }
+};
+
+// MaxUnpool.
+
+// The shape that the pool with these attributes would have had as its input.
+template <typename Extents>
+auto unpooled_extent(const Attributes& attributes, const Extents& pooled, size_t axis, size_t rank) {
+  const auto strides = spatial_ints(attributes, "strides", rank, 1), kernel = spatial_ints(attributes, "kernel_shape", rank, 1);
+  const std::vector<int64_t>& pads = attributes.get_ints("pads");
+  if (!pads.empty() && pads.size() != 2 * rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} spatial axes", pads.size(), rank));
+  const int64_t padding = pads.empty() ? 0 : pads[axis] + pads[rank + axis];
+  return (pooled - 1) * strides[axis] + kernel[axis] - padding;
+}
+
+void infer_max_unpool(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  check_rank(c);
+  const SymbolicShape& x = c.shape(0);
+  if (c.has_rank(1) && c.rank(1) != c.rank(0))
+    throw Error(ErrorCode::invalid_argument, fmt::format("I is of rank {}, X of rank {}", c.rank(1), c.rank(0)));
+  if (c.has_input(2)) {
+    auto shape = c.known(2);
+    if (!shape) return c.set_output(0, c.dtype(0), c.data_dependent_shape("unpool", c.rank(0)));
+    if (shape->size() != x.size())
+      throw Error(ErrorCode::invalid_argument, fmt::format("output_shape has {} elements, X is of rank {}", shape->size(), x.size()));
+    return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  }
+  SymbolicShape out{x[0], x[1]};
+  for (size_t i = 2; i < x.size(); ++i) out.push_back(unpooled_extent(c.attributes(), x[i], i - 2, x.size() - 2));
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+// The indices count in the shape that the attributes give; where output_shape asks for more, that stands in the corner at the origin.
+struct MaxUnpool {
+  DType dtype;
+  int64_t count, inner_count, total;
+  int rank;
+  int64_t inner[kMaxRank], outer[kMaxRank];
+
+  static MaxUnpool bind(BindContext& c) {
+    const Shape &x = c.shape(0), &y = c.output_shape(0);
+    MaxUnpool k{c.dtype(0), x.num_elements(), 1, y.num_elements(), x.rank(), {}, {}};
+    if (!(c.shape(1) == x)) throw Error(ErrorCode::invalid_argument, fmt::format("I is {}, X is {}", to_string(c.shape(1)), to_string(x)));
+    const auto spatial_rank = static_cast<size_t>(x.rank() - 2);
+    for (int i = 0; i < x.rank(); ++i) {
+      k.inner[i] = i < 2 ? x[i] : unpooled_extent(c.node().attributes, x[i], static_cast<size_t>(i - 2), spatial_rank);
+      k.outer[i] = y[i];
+      if (k.inner[i] > k.outer[i])
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("output_shape has an extent of {} where X unpools to {}", k.outer[i], k.inner[i]));
+      k.inner_count *= k.inner[i];
+    }
+    return k;
+  }
+  int64_t place(int64_t index) const {
+    if (index < 0 || index >= inner_count)
+      throw Error(ErrorCode::invalid_argument, fmt::format("I contains {}; the output has {} places", index, inner_count));
+    int64_t at = 0, stride = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      at += index % inner[i] * stride;
+      index /= inner[i];
+      stride *= outer[i];
+    }
+    return at;
+  }
+  void run(RunContext& c) const {
+    const int64_t* indices = c.in<int64_t>(1);
+    kernels::visit_element(bits_of(dtype) / 8, [&]<typename T>() {
+      const T* x = c.in<T>(0);
+      T* y = c.out<T>(0);
+      std::fill_n(y, total, T{});
+      for (int64_t i = 0; i < count; ++i) y[place(indices[i])] = x[i];
+    });
+  }
+};
+
+// p was a float once.
+void order_to_int(Graph& graph, NodeId id) {
+  Attributes& attributes = graph.node(id).attributes;
+  if (!attributes.has("p")) return;
+  const float p = attributes.get_float("p");
+  if (p != std::floor(p)) throw Error(ErrorCode::not_implemented, fmt::format("p is {}; there is an implementation for integers", p));
+  attributes.set("p", static_cast<int64_t>(p));
+}
+
+std::vector<AttributeDef> window_attributes(std::initializer_list<AttributeDef> more) {
+  std::vector<AttributeDef> attributes{{"kernel_shape", AttributeDef::Required{}},
+                                       {"auto_pad", std::string_view("NOTSET")},
+                                       {"strides"},
+                                       {"pads"},
+                                       {"dilations"},
+                                       {"ceil_mode", int64_t{0}}};
+  attributes.insert(attributes.end(), more);
+  return attributes;
+}
+
+OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(InferContext&), Cost (*cost)(const ShapeContext&),
+                 std::vector<KernelDef> kernels) {
+  return {.name = name,
+          .since = std::move(since),
+          .inputs = {{"X", kFloats, "T"}},
+          .outputs = {{"Y", kFloats, "T"}},
+          .infer = infer,
+          .cost = cost,
+          .kernels = std::move(kernels),
+          .half = HalfFloats::float32_by_itself};
+}
+
+}  // namespace
+
+namespace gradients {
+
+// What lies at the places, which count in the shape that the attributes give.
+Result max_unpool(GradientContext& g) {
+  ValueId dy = g.grad_output(0);
+  if (g.input(2) != kNoValue) {
+    const auto rank = static_cast<size_t>(rank_of(g, g.input(0)));
+    const SymbolicShape x = *g.type(g.input(0)).shape;
+    std::vector<int64_t> axes, starts, ends;
+    for (size_t i = 2; i < rank; ++i) {
+      const Dim extent = unpooled_extent(g.attributes(), x[i], i - 2, rank - 2);
+      if (!extent.is_const())
+        throw Error(ErrorCode::not_implemented,
+                    fmt::format("the gradient of a MaxUnpool with output_shape needs the extent of axis {}", i));
+      axes.push_back(static_cast<int64_t>(i)), starts.push_back(0), ends.push_back(extent.value());
+    }
+    dy = g.op("Slice", {dy, g.ints(std::move(starts)), g.ints(std::move(ends)), g.ints(std::move(axes))});
+  }
+  return {g.op("Gather", {g.op("Reshape", {dy, g.ints({-1})}), g.input(1)})};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> pool_ops() {
+  OpDef max_pool = float_pool("MaxPool", {1, 8, 10, 11, 12, 22}, infer_pool, pool_cost,
+                              typed<MaxPool, float, double, Float16, BFloat16, int8_t, uint8_t>());
+  max_pool.inputs = {{"X", kMaxPoolTypes, "T"}};
+  max_pool.outputs = {{"Y", kMaxPoolTypes, "T"}, {"Indices", kInt64, "I", Presence::optional}};
+  max_pool.quantisation = Quantisation::chooses;
+  max_pool.channels_last = {ChannelsLast::How::window, "NhwcMaxPool", "NhwcByteMaxPool"};
+  max_pool.attributes = window_attributes({{"storage_order", int64_t{0}}});
+  OpDef average_pool =
+      float_pool("AveragePool", {1, 7, 10, 11, 19, 22}, infer_pool, pool_cost, typed<AveragePool, float, double, Float16, BFloat16>());
+  average_pool.channels_last = {ChannelsLast::How::window, "NhwcAveragePool"};
+  average_pool.attributes = window_attributes({{"count_include_pad", int64_t{0}}});
+  OpDef lp_pool = float_pool("LpPool", {1, 2, 11, 18, 22}, infer_pool, pool_cost, typed<LpPool, float, double, Float16, BFloat16>());
+  lp_pool.upgrade = {{1, order_to_int}};
+  lp_pool.attributes = window_attributes({{"p", int64_t{2}}});
+  OpDef global_average = float_pool("GlobalAveragePool", {1, 22}, infer_global, elementwise_cost<1>,
+                                    typed<GlobalAveragePool, float, double, Float16, BFloat16>());
+  OpDef global_max =
+      float_pool("GlobalMaxPool", {1, 22}, infer_global, elementwise_cost<1>, typed<GlobalMaxPool, float, double, Float16, BFloat16>());
+  global_average.channels_last = {ChannelsLast::How::spatial_reduction, "NhwcGlobalAveragePool"};
+  global_max.channels_last = {ChannelsLast::How::spatial_reduction, "ReduceMax"};
+  OpDef global_lp =
+      float_pool("GlobalLpPool", {1, 2, 22}, infer_global, elementwise_cost<1>, typed<GlobalLpPool, float, double, Float16, BFloat16>());
+  global_lp.upgrade = {{1, order_to_int}};
+  global_lp.attributes = {{"p", int64_t{2}}};
+  OpDef unpool{.name = "MaxUnpool",
+               .since = {9, 11, 22},
+               .inputs = {{"X", kFloats, "T1"}, {"I", kInt64, "T2"}, {"output_shape", kInt64, "T2", Presence::optional}},
+               .outputs = {{"output", kFloats, "T1"}},
+               .attributes = {{"kernel_shape", AttributeDef::Required{}}, {"pads"}, {"strides"}},
+               .infer = infer_max_unpool,
+               .cost = move_cost,
+               .kernels = {kernel<MaxUnpool>()},
+               .value_inputs = {2}};
+  return with_gradients({max_pool, average_pool, lp_pool, global_average, global_max, global_lp, unpool},
+                        {{"MaxPool", gradients::max_pool},
+                         {"AveragePool", gradients::average_pool},
+                         {"LpPool", gradients::lp_pool},
+                         {"GlobalAveragePool", gradients::global_average_pool},
+                         {"GlobalMaxPool", gradients::global_max_pool},
+                         {"GlobalLpPool", gradients::global_lp_pool},
+                         {"MaxUnpool", gradients::max_unpool}});
+}
+
+}  // namespace treadle::ops

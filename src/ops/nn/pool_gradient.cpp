@@ -1,0 +1,217 @@
+// Gradients of pools: the operators MaxPoolGrad and AveragePoolGrad of the treadle domain, and the pools' rules.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/infer.h"
+#include "kernels/conv/pool.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/math/elementwise.h"
+#include "ops/nn/window.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::Window;
+
+constexpr TypeSet kTypes{DType::float32, DType::float64};
+
+template <int kShapeInput>
+void infer_given_shape(InferContext& c) {
+  if (auto shape = c.known(kShapeInput)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
+}
+
+// [N, C, ...] of both agree; the rest is checked by the caller.
+void check_planes(const Shape& x, const Shape& y) {
+  if (x.rank() != y.rank() || x.rank() < 3 || x[0] != y[0] || x[1] != y[1])
+    throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
+}
+
+int64_t grain_of(int64_t plane) { return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, plane)); }
+
+// dX is dY at the places of the maxima, 0 elsewhere.
+template <typename T>
+struct MaxPoolGrad {
+  int64_t planes, in_size, out_size;
+
+  static MaxPoolGrad bind(BindContext& c) {
+    const Shape &x = c.output_shape(0), &y = c.shape(0);
+    check_planes(x, y);
+    if (!(c.shape(1) == y))
+      throw Error(ErrorCode::invalid_argument, fmt::format("indices {} of a gradient {}", to_string(c.shape(1)), to_string(y)));
+    return {x[0] * x[1], x.product(2, x.rank()), y.product(2, y.rank())};
+  }
+  void run(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    const int64_t* indices = c.in<int64_t>(1);
+    T* dx = c.out<T>(0);
+    parallel_for(c.pool(), planes, grain_of(in_size), [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        T* out = dx + plane * in_size;
+        std::fill_n(out, in_size, T{0});
+        for (int64_t i = plane * out_size; i < (plane + 1) * out_size; ++i) {
+          if (indices[i] < 0) continue;  // a window over nothing but padding
+          const int64_t place = indices[i] - plane * in_size;
+          if (place < 0 || place >= in_size)
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("the index {} is outside plane {} of {} elements", indices[i], plane, in_size));
+          out[place] += dy[i];
+        }
+      }
+    });
+  }
+};
+
+template <typename T>
+struct AveragePoolGrad {
+  Window window;
+  int64_t planes;
+  bool count_include_pad, sums;
+
+  static AveragePoolGrad bind(BindContext& c) {
+    const Shape &x = c.output_shape(0), &y = c.shape(0);
+    check_planes(x, y);
+    const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
+    const SymbolicShape expected = infer_window(c.node().attributes, {x.begin() + 2, x.end()}, {kernel.begin(), kernel.end()});
+    for (size_t i = 0; i < expected.size(); ++i)
+      if (!expected[i].is_const(y[static_cast<int>(i) + 2]))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the gradient {} does not have the pool's extents {}", to_string(y), to_string(expected)));
+    return {bind_window(c.node().attributes, spatial(x), spatial(y), kernel), x[0] * x[1], c.get_int("count_include_pad") != 0,
+            c.get_int("sums") != 0};
+  }
+
+  void run(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    T* dx = c.out<T>(0);
+    const Window& w = window;
+    parallel_for(c.pool(), planes, grain_of(w.in_size()), [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        T* out = dx + plane * w.in_size();
+        const T* in = dy + plane * w.out_size();
+        std::fill_n(out, w.in_size(), T{0});
+        for (int64_t od = 0; od < w.out[0]; ++od)
+          for (int64_t oh = 0; oh < w.out[1]; ++oh)
+            for (int64_t ow = 0; ow < w.out[2]; ++ow) spread(od, oh, ow, *in++, out);
+      }
+    });
+  }
+
+  void spread(int64_t od, int64_t oh, int64_t ow, T value, T* out) const {
+    const Window& w = window;
+    const kernels::Taps depth = taps_inside(w, 0, od), height = taps_inside(w, 1, oh), width = taps_inside(w, 2, ow);
+    const int64_t count = kernels::pool_elements(w, 0, od, count_include_pad) * kernels::pool_elements(w, 1, oh, count_include_pad) *
+                          kernels::pool_elements(w, 2, ow, count_include_pad);
+    const T share = sums ? value : value / static_cast<T>(count);
+    for (int64_t kd = depth.first; kd < depth.last; ++kd)
+      for (int64_t kh = height.first; kh < height.last; ++kh) {
+        T* row = out + ((depth.start + kd * w.dilation[0]) * w.in[1] + height.start + kh * w.dilation[1]) * w.in[2];
+        for (int64_t kw = width.first; kw < width.last; ++kw) row[width.start + kw * w.dilation[2]] += share;
+      }
+  }
+};
+
+Cost pool_cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(0)), 2 * c.size_bytes(0)}; }
+
+}  // namespace
+
+namespace gradients {
+
+Result max_pool(GradientContext& g) {
+  if (g.attributes().get_int("storage_order", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "the gradient of a MaxPool with storage_order = 1; indices are expected in row-major order");
+  const ValueId indices = require_output(g, 1);
+  return {g.op("MaxPoolGrad", {g.grad_output(0), indices, g.shape_of(g.input(0))}, {}, "treadle")};
+}
+
+Result average_pool(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("AveragePoolGrad", {g.grad_output(0), g.shape_of(g.input(0))}, attributes, "treadle")};
+}
+
+namespace {
+
+/// sign(x) |x|^(p - 1), the derivative of |x|^p / p.
+ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
+  if (p == 2) return x;
+  const ValueId sign = g.op("Sign", {x});
+  return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
+}
+
+/// dy y^(1 - p), and 0 where y is.
+ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
+  if (p == 1) return dy;
+  const ValueId none = g.op("Equal", {y, g.scalar(0, y)});
+  const ValueId safe = g.op("Where", {none, g.scalar(1, y), y});
+  const ValueId power = p == 2 ? safe : g.op("Pow", {safe, g.scalar(static_cast<double>(p - 1), y)});
+  return g.op("Where", {none, g.scalar(0, y), g.div(dy, power)});
+}
+
+}  // namespace
+
+// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times what the windows over x have of dy y^(1 - p)
+Result lp_pool(GradientContext& g) {
+  const int64_t p = g.attributes().get_int("p", 2);
+  const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
+  Attributes attributes = g.attributes();
+  attributes.erase("p");
+  attributes.set("sums", int64_t{1});
+  const ValueId spread = g.op("AveragePoolGrad", {factor, g.shape_of(g.input(0))}, attributes, "treadle");
+  return {g.mul(power_slope(g, g.input(0), p), spread)};
+}
+
+Result global_lp_pool(GradientContext& g) {
+  const int64_t p = g.attributes().get_int("p", 2);
+  return {g.mul(power_slope(g, g.input(0), p), divided_by_power(g, g.grad_output(0), g.output(0), p))};
+}
+
+// Elements that are equally large share.
+Result global_max_pool(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId taken = g.op("Cast", {g.op("Equal", {x, g.output(0)})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  std::vector<int64_t> axes;
+  for (int axis = 2; axis < rank_of(g, x); ++axis) axes.push_back(axis);
+  return {g.mul(taken, g.div(g.grad_output(0), g.reduce_sum(taken, std::move(axes), /*keepdims=*/true)))};
+}
+
+Result global_average_pool(GradientContext& g) {
+  const ValueId count = elements_per_element(g, g.input(0), g.output(0));
+  return {expand_like(g, g.div(g.grad_output(0), count), g.input(0))};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> pool_gradient_ops() {
+  return {{.name = "MaxPoolGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTypes, "T"}, {"indices", kInt64}, {"shape", kInt64}},
+           .outputs = {{"dX", kTypes, "T"}},
+           .infer = infer_given_shape<2>,
+           .cost = pool_cost,
+           .kernels = typed<MaxPoolGrad, float, double>(),
+           .value_inputs = {2},
+           .channels_last = {ChannelsLast::How::window_gradient, "NhwcMaxPoolGrad"}},
+          {.name = "AveragePoolGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTypes, "T"}, {"shape", kInt64}},
+           .outputs = {{"dX", kTypes, "T"}},
+           .attributes = {{"kernel_shape", AttributeDef::Required{}},
+                          {"auto_pad", std::string_view("NOTSET")},
+                          {"strides"},
+                          {"pads"},
+                          {"dilations"},
+                          {"ceil_mode", int64_t{0}},
+                          {"count_include_pad", int64_t{0}},
+                          {"sums", int64_t{0}}},  // of windows that are summed, not averaged
+           .infer = infer_given_shape<1>,
+           .cost = pool_cost,
+           .kernels = typed<AveragePoolGrad, float, double>(),
+           .value_inputs = {1}}};
+}
+
+}  // namespace treadle::ops

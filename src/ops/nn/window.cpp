@@ -1,0 +1,131 @@
+#include "ops/nn/window.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+enum class AutoPad : uint8_t { notset, same_upper, same_lower, valid };
+
+AutoPad auto_pad_of(const Attributes& attributes) {
+  const std::string_view name = attributes.get_string("auto_pad", "NOTSET");
+  if (name == "NOTSET" || name.empty()) return AutoPad::notset;
+  if (name == "SAME_UPPER") return AutoPad::same_upper;
+  if (name == "SAME_LOWER") return AutoPad::same_lower;
+  if (name == "VALID") return AutoPad::valid;
+  throw Error(ErrorCode::invalid_argument, fmt::format("auto_pad is \"{}\", not NOTSET, SAME_UPPER, SAME_LOWER or VALID", name));
+}
+
+void check_positive(std::string_view name, int64_t value) {
+  // The bound keeps sums and products of the extents far from overflow.
+  if (value < 1 || value > INT32_MAX) throw Error(ErrorCode::invalid_argument, fmt::format("{} contains {}", name, value));
+}
+
+struct Pads {
+  int64_t begin[3] = {}, end[3] = {};
+};
+
+Pads explicit_pads(const Attributes& attributes, size_t rank) {
+  Pads pads;
+  const std::vector<int64_t>& values = attributes.get_ints("pads");
+  if (values.empty()) return pads;
+  if (values.size() != 2 * rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} spatial axes", values.size(), rank));
+  for (size_t i = 0; i < rank; ++i) {
+    pads.begin[i] = values[i], pads.end[i] = values[rank + i];
+    if (std::max(std::abs(values[i]), std::abs(values[rank + i])) > INT32_MAX)
+      throw Error(ErrorCode::invalid_argument, fmt::format("pads contains {} and {}", values[i], values[rank + i]));
+  }
+  return pads;
+}
+
+void check_rank(size_t rank) {
+  if (rank < 1 || rank > 3)
+    throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
+}
+
+[[noreturn]] void refuse_window(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("a window that spans {} does not fit into an extent of {} with pads {} and {}",
+                                                       to_string(reach), to_string(extent), pads.begin[axis], pads.end[axis]));
+}
+
+}  // namespace
+
+std::array<int64_t, 3> spatial_ints(const Attributes& attributes, std::string_view name, size_t rank, int64_t otherwise) {
+  check_rank(rank);
+  std::array<int64_t, 3> result{otherwise, otherwise, otherwise};
+  const std::vector<int64_t>& values = attributes.get_ints(name);
+  if (values.empty()) return result;
+  if (values.size() != rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements for {} spatial axes", name, values.size(), rank));
+  std::copy(values.begin(), values.end(), result.begin());
+  return result;
+}
+
+SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in, const SymbolicShape& kernel) {
+  const size_t rank = in.size();
+  check_rank(rank);
+  if (kernel.size() != rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("a window of rank {} over {} spatial axes", kernel.size(), rank));
+  const auto strides = spatial_ints(attributes, "strides", rank, 1), dilations = spatial_ints(attributes, "dilations", rank, 1);
+  const AutoPad auto_pad = auto_pad_of(attributes);
+  const Pads pads = auto_pad == AutoPad::notset ? explicit_pads(attributes, rank) : Pads{};
+  const bool ceil_mode = attributes.get_int("ceil_mode") != 0;
+  SymbolicShape out;
+  for (size_t i = 0; i < rank; ++i) {
+    check_positive("strides", strides[i]), check_positive("dilations", dilations[i]);
+    if (kernel[i].is_const()) check_positive("the window's shape", kernel[i].value());
+    if (auto_pad == AutoPad::same_upper || auto_pad == AutoPad::same_lower) {
+      out.push_back(ceil_div(in[i], strides[i]));
+      continue;
+    }
+    const Dim reach = (kernel[i] - 1) * dilations[i] + 1;
+    const Dim room = in[i] + pads.begin[i] + pads.end[i] - reach;
+    if (room.is_const() && room.value() < 0) refuse_window(reach, in[i], pads, i);
+    if (!ceil_mode || strides[i] == 1) {
+      out.push_back(floor_div(room, strides[i]) + 1);
+    } else {
+      // The last window must not start behind the input and its begin pad.
+      out.push_back(minimum(ceil_div(room, strides[i]) + 1, ceil_div(in[i] + pads.begin[i], strides[i])));
+    }
+  }
+  return out;
+}
+
+kernels::Window bind_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
+                            std::span<const int64_t> kernel) {
+  const size_t rank = in.size();
+  const auto strides = spatial_ints(attributes, "strides", rank, 1), dilations = spatial_ints(attributes, "dilations", rank, 1);
+  const AutoPad auto_pad = auto_pad_of(attributes);
+  Pads pads;
+  if (auto_pad == AutoPad::notset) {
+    pads = explicit_pads(attributes, rank);
+  } else if (auto_pad != AutoPad::valid) {
+    for (size_t i = 0; i < rank; ++i) {
+      const int64_t total = std::max<int64_t>((out[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - in[i], 0);
+      pads.begin[i] = auto_pad == AutoPad::same_upper ? total / 2 : total - total / 2;
+      pads.end[i] = total - pads.begin[i];
+    }
+  }
+  for (size_t i = 0; i < rank && (auto_pad == AutoPad::notset || auto_pad == AutoPad::valid); ++i) {
+    const int64_t reach = (kernel[i] - 1) * dilations[i] + 1;
+    if (in[i] + pads.begin[i] + pads.end[i] < reach) refuse_window(reach, in[i], pads, i);
+  }
+  int64_t both[6];
+  std::copy_n(pads.begin, rank, both), std::copy_n(pads.end, rank, both + rank);
+  return kernels::make_window(in, out, kernel, {strides.data(), rank}, {both, 2 * rank}, {dilations.data(), rank});
+}
+
+void check_kernel_shape(const Attributes& attributes, std::span<const int64_t> kernel) {
+  const std::vector<int64_t>& wanted = attributes.get_ints("kernel_shape");
+  if (!wanted.empty() && !std::equal(wanted.begin(), wanted.end(), kernel.begin(), kernel.end()))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("kernel_shape is [{}], W has the window [{}]", fmt::join(wanted, ","), fmt::join(kernel, ",")));
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,262 @@
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp (ONNX, opset
+// 28).
+#include "kernels/reduce/reduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <type_traits>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/math/elementwise.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::Reduce;
+
+uint32_t reduced_axes(BindContext& c) {
+  int rank = c.shape(0).rank();
+  int64_t count = c.has_input(1) ? c.value_count(1) : 0;
+  if (count == 0) return c.get_int("noop_with_empty_axes") != 0 ? 0 : (1U << rank) - 1U;
+  uint32_t axes = 0;
+  for (int64_t i = 0; i < count; ++i) axes |= 1U << normalise_axis(c.value_at(1, i), rank);
+  return axes;
+}
+
+template <Reduce kOp>
+struct Of {
+  template <typename T>
+  struct Kernel {
+    kernels::ReducePlan plan;
+    static Kernel bind(BindContext& c) { return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))}; }
+    void run(RunContext& c) const {
+      // false < true: bytes of 0 and 1.
+      using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // the byte's limits are no booleans
+        std::fill_n(c.out<T>(0), plan.kept.size, static_cast<T>(kOp == Reduce::min));
+        return;
+      }
+      kernels::reduce<Number>(kOp, plan, c.in<Number>(0), c.out<Number>(0), c.pool());
+    }
+  };
+};
+
+// Inference.
+
+/// The small values of a vector that is reduced to one: products and sums of shapes.
+void propagate(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
+  auto values = c.known(0);
+  if (!fn || !values || values->empty() || !is_integer(c.dtype(0)) || c.rank(0) != 1) return;
+  const auto result =
+      or_unknown([&]() -> std::optional<Dim> { return std::accumulate(values->begin() + 1, values->end(), values->front(), fn); });
+  if (result) c.set_known(0, {*result});
+}
+
+void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
+  bool keepdims = c.get_int("keepdims", 1) != 0;
+  bool noop = c.get_int("noop_with_empty_axes") != 0;
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  std::vector<bool> reduced(c.shape(0).size(), false);
+  if (c.has_input(1)) {
+    auto axes = c.known_ints(1);
+    if (!axes) {
+      // Which axes is not known, but perhaps how many.
+      bool has_count = c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const() && !c.shape(1)[0].is_const(0);
+      if (keepdims) return c.set_output(0, c.dtype(0), c.data_dependent_shape("reduced", c.rank(0)));
+      if (!has_count) return c.set_output_dtype(0, c.dtype(0));
+      return c.set_output(0, c.dtype(0),
+                          c.data_dependent_shape("reduced", std::max(0, c.rank(0) - static_cast<int>(c.shape(1)[0].value()))));
+    }
+    for (int64_t axis : *axes) reduced[static_cast<size_t>(normalise_axis(axis, c.rank(0)))] = true;
+    if (axes->empty() && !noop) reduced.assign(reduced.size(), true);
+  } else if (!noop) {
+    reduced.assign(reduced.size(), true);
+  }
+  SymbolicShape shape;
+  for (size_t axis = 0; axis < reduced.size(); ++axis) {
+    if (!reduced[axis])
+      shape.push_back(c.shape(0)[axis]);
+    else if (keepdims)
+      shape.push_back(Dim(1));
+  }
+  c.set_output(0, c.dtype(0), std::move(shape));
+  if (reduced.size() == 1 && reduced[0]) propagate(c, fn);
+}
+
+void infer_plain(InferContext& c) { infer(c, nullptr); }
+void infer_sum(InferContext& c) {
+  infer(c, [](const Dim& a, const Dim& b) { return a + b; });
+}
+void infer_prod(InferContext& c) {
+  infer(c, [](const Dim& a, const Dim& b) { return a * b; });
+}
+void infer_max(InferContext& c) { infer(c, maximum); }
+void infer_min(InferContext& c) { infer(c, minimum); }
+
+Cost cost(const ShapeContext& c) {
+  double written = static_cast<double>(c.output_shape(0).num_elements()) * static_cast<double>(bits_of(c.output_dtype(0))) / 8;
+  return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + written};
+}
+
+// Axes were an attribute before opset 18 (13 for ReduceSum).
+void axes_to_input(Graph& graph, NodeId id) {
+  Attributes& attributes = graph.node(id).attributes;
+  if (!attributes.has("axes")) return;
+  std::vector<int64_t> axes = attributes.get_ints("axes");
+  attributes.erase("axes");
+  if (axes.empty()) return;
+  graph.add_operand(id, graph.add_constant("axes", Tensor::vector<int64_t>(axes)));
+}
+
+OpDef reduction(std::string_view name, std::vector<int> since, int last_with_attribute, TypeSet types, void (*infer)(InferContext&),
+                std::vector<KernelDef> kernels) {
+  return {.name = name,
+          .since = std::move(since),
+          .upgrade = {{last_with_attribute, axes_to_input}},
+          .inputs = {{"data", types, "T"}, {"axes", kInt64, "", Presence::optional}},
+          .outputs = {{"reduced", types, "T"}},
+          .attributes = {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}},
+          .infer = infer,
+          .cost = cost,
+          .kernels = std::move(kernels),
+          .value_inputs = {1},
+          .half = HalfFloats::float32_by_itself};
+}
+
+template <Reduce kOp>
+std::vector<KernelDef> number_kernels() {
+  return typed<Of<kOp>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
+}
+
+}  // namespace
+
+namespace gradients {
+namespace {
+
+/// The axes that the node reduces. @throws Error(not_implemented) if they are computed, or all axes of an unknown rank.
+std::vector<int64_t> reduced_axes(GradientContext& g) {
+  std::vector<int64_t> axes;
+  if (g.input(1) != kNoValue) {
+    const Tensor* constant = g.graph().constant_tensor(g.input(1));
+    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
+    axes.assign(constant->data<int64_t>(), constant->data<int64_t>() + constant->num_elements());
+  }
+  if (axes.empty() && g.attributes().get_int("noop_with_empty_axes", 0) == 0)
+    for (int axis = 0; axis < rank_of(g, g.input(0)); ++axis) axes.push_back(axis);
+  if (std::any_of(axes.begin(), axes.end(), [](int64_t axis) { return axis < 0; }))
+    for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, g.input(0)));
+  return axes;
+}
+
+/// A reduction's output, or its gradient, as if it had kept its axes.
+ValueId with_reduced_axes(GradientContext& g, ValueId y) {
+  if (g.attributes().get_int("keepdims", 1) != 0) return y;
+  // Computed axes, as many as Y lacks.
+  if (g.input(1) != kNoValue && !g.graph().value(g.input(1)).is_constant() && rank_of(g, y) < rank_of(g, g.input(0)))
+    return g.op("Unsqueeze", {y, g.input(1)});
+  std::vector<int64_t> axes = reduced_axes(g);
+  return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
+}
+ValueId with_reduced_axes(GradientContext& g) { return with_reduced_axes(g, g.grad_output(0)); }
+
+}  // namespace
+
+Result reduce_sum(GradientContext& g) { return {expand_like(g, with_reduced_axes(g), g.input(0))}; }
+
+Result reduce_mean(GradientContext& g) {
+  const ValueId count = elements_per_element(g, g.input(0), g.output(0));
+  return {expand_like(g, g.div(with_reduced_axes(g), count), g.input(0))};
+}
+
+Result reduce_sum_square(GradientContext& g) {
+  const ValueId x = g.input(0);
+  return {g.mul(g.mul(x, g.scalar(2, x)), with_reduced_axes(g))};
+}
+
+Result reduce_l1(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
+
+// x / y; 0 where all of x are.
+Result reduce_l2(GradientContext& g) {
+  const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
+  const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
+  return {g.mul(g.input(0), with_reduced_axes(g, factor))};
+}
+
+Result reduce_log_sum(GradientContext& g) {
+  return {expand_like(g, with_reduced_axes(g, g.div(g.grad_output(0), g.op("Exp", {g.output(0)}))), g.input(0))};
+}
+
+Result reduce_log_sum_exp(GradientContext& g) {
+  return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
+}
+
+// Axis by axis: the others of an element are those before it and those behind it.
+Result reduce_prod(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const std::vector<int64_t> axes = reduced_axes(g);
+  std::vector<ValueId> products{x};
+  for (size_t i = 0; i + 1 < axes.size(); ++i) products.push_back(g.op("ReduceProd", {products.back(), g.ints({axes[i]})}));
+  ValueId dx = with_reduced_axes(g);
+  for (size_t i = axes.size(); i-- > 0;) {
+    const ValueId axis = g.constant(Tensor::scalar<int64_t>(axes[i]));
+    auto others = [&](int64_t reverse) { return g.op("CumProd", {products[i], axis}, {{"exclusive", int64_t{1}}, {"reverse", reverse}}); };
+    dx = g.mul(dx, g.mul(others(0), others(1)));
+  }
+  return {dx};
+}
+
+// Elements that are equally large share.
+Result reduce_extremum(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId taken =
+      g.op("Cast", {g.op("Equal", {x, with_reduced_axes(g, g.output(0))})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  std::vector<ValueId> inputs{taken};
+  if (g.input(1) != kNoValue) inputs.push_back(g.input(1));
+  const ValueId sharing = g.op("ReduceSum", std::move(inputs),
+                               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", g.attributes().get_int("noop_with_empty_axes", 0)}});
+  return {g.mul(taken, g.div(with_reduced_axes(g), sharing))};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> reduce_ops() {
+  constexpr TypeSet kTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
+  constexpr TypeSet kOrdered = kTypes | TypeSet{DType::int8, DType::uint8, DType::boolean};
+  const std::vector<int> since = {1, 11, 13, 18}, logarithmic = {1, 11, 13, 18, 28}, ordered = {1, 11, 12, 13, 18, 20};
+  std::vector<OpDef> ops = {
+      reduction("ReduceSum", {1, 11, 13}, 11, kTypes, infer_sum, number_kernels<Reduce::sum>()),
+      reduction("ReduceMean", since, 13, kTypes, infer_plain, number_kernels<Reduce::mean>()),
+      reduction("ReduceProd", since, 13, kTypes, infer_prod, number_kernels<Reduce::prod>()),
+      reduction("ReduceMax", ordered, 13, kOrdered, infer_max,
+                number_kernels<Reduce::max>() + typed<Of<Reduce::max>::Kernel, int8_t, uint8_t, bool>()),
+      reduction("ReduceMin", ordered, 13, kOrdered, infer_min,
+                number_kernels<Reduce::min>() + typed<Of<Reduce::min>::Kernel, int8_t, uint8_t, bool>()),
+      reduction("ReduceSumSquare", since, 13, kTypes, infer_plain, number_kernels<Reduce::sum_square>()),
+      reduction("ReduceL1", since, 13, kTypes, infer_plain, number_kernels<Reduce::l1>()),
+      reduction("ReduceL2", since, 13, kTypes, infer_plain, number_kernels<Reduce::l2>()),
+      // Integers: opsets before 28 allowed them.
+      reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
+      reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
+  };
+  for (OpDef& op : ops)
+    if (op.name == "ReduceSum" || op.name == "ReduceMean" || op.name == "ReduceMax") op.channels_last.how = ChannelsLast::How::reduction;
+  ops[1].channels_last.op = "NhwcGlobalAveragePool";
+  return with_gradients(std::move(ops), {{"ReduceSum", gradients::reduce_sum},
+                                         {"ReduceMean", gradients::reduce_mean},
+                                         {"ReduceMax", gradients::reduce_extremum},
+                                         {"ReduceMin", gradients::reduce_extremum},
+                                         {"ReduceProd", gradients::reduce_prod},
+                                         {"ReduceSumSquare", gradients::reduce_sum_square},
+                                         {"ReduceL1", gradients::reduce_l1},
+                                         {"ReduceL2", gradients::reduce_l2},
+                                         {"ReduceLogSum", gradients::reduce_log_sum},
+                                         {"ReduceLogSumExp", gradients::reduce_log_sum_exp}});
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,272 @@
+// Operators whose outputs are as large as their data say: NonZero, Compress, Unique.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <complex>
+#include <numeric>
+
+#include "core/checked.h"
+#include "core/dispatch.h"
+#include "graph/dim_bounds.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex;
+using ComparableTypes = concat_t<concat_t<NumericTypes, ComplexTypes>, TypeList<bool, std::string>>;
+
+void infer_nonzero(InferContext& c) {
+  const Dim rank = c.has_rank(0) ? Dim(c.rank(0)) : c.data_dependent_dim("rank");
+  c.set_output(0, DType::int64,
+               {rank, c.has_rank(0) ? data_dependent_dim(c, "nonzero", product(c.shape(0))) : c.data_dependent_dim("nonzero")});
+}
+
+template <typename T>
+bool is_nonzero(const T& value) {
+  if constexpr (std::is_same_v<T, std::string>)
+    return !value.empty();
+  else
+    return !(value == T{});
+}
+
+struct NonZero {
+  static constexpr bool allocates = true;
+  DType dtype;
+  Shape shape;
+  static NonZero bind(BindContext& c) { return {c.dtype(0), c.shape(0)}; }
+  void run(RunContext& c) const {
+    visit_dtype<ComparableTypes>(dtype, [&]<typename T>() {
+      const T* data = c.in<T>(0);
+      const int64_t size = shape.num_elements(), count = std::count_if(data, data + size, is_nonzero<T>);
+      const Tensor output = c.allocate_output(0, Shape{shape.rank(), count});
+      auto* coordinates = output.data<int64_t>();
+      int64_t column = 0;
+      for (int64_t i = 0; i < size; ++i) {
+        if (!is_nonzero(data[i])) continue;
+        int64_t rest = i;
+        for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+          coordinates[axis * count + column] = rest % shape[axis];
+          rest /= shape[axis];
+        }
+        ++column;
+      }
+    });
+  }
+};
+
+// A tensor seen as [outer, extent, inner] along the attribute `axis`, or as [1, elements, 1] without it.
+struct Along {
+  int64_t outer, extent, inner;
+  static Along bind(BindContext& c) {
+    const Shape& shape = c.shape(0);
+    if (!c.node().attributes.has("axis")) return {1, shape.num_elements(), 1};
+    const int axis = c.axis("axis", 0, shape.rank());
+    return {shape.product(0, axis), shape[axis], shape.product(axis + 1, shape.rank())};
+  }
+};
+
+Shape with_extent(const Shape& shape, int axis, int64_t extent) {
+  if (axis < 0) return Shape{extent};
+  Shape result = shape;
+  result[axis] = extent;
+  return result;
+}
+
+// Some of the elements, or of the slices along the axis.
+void infer_along(InferContext& c, int output, std::string_view hint) {
+  const bool has_axis = c.attributes().has("axis");
+  if (!c.has_rank(0))
+    return has_axis ? c.set_output_dtype(output, c.dtype(0)) : c.set_output(output, c.dtype(0), {c.data_dependent_dim(hint)});
+  if (!has_axis) return c.set_output(output, c.dtype(0), {data_dependent_dim(c, hint, product(c.shape(0)))});
+  SymbolicShape out = c.shape(0);
+  Dim& extent = out[static_cast<size_t>(c.axis("axis", 0, c.rank(0)))];
+  extent = data_dependent_dim(c, hint, extent);
+  c.set_output(output, c.dtype(0), std::move(out));
+}
+
+void infer_compress(InferContext& c) { infer_along(c, 0, "compress"); }
+
+struct Compress {
+  static constexpr bool allocates = true;
+  DType dtype;
+  Shape shape;
+  int axis;  // -1: of the flattened input
+  Along along;
+  int64_t conditions;
+  static Compress bind(BindContext& c) {
+    const bool flat = !c.node().attributes.has("axis");
+    const Along along = Along::bind(c);
+    return {c.dtype(0), c.shape(0), flat ? -1 : c.axis("axis", 0, c.shape(0).rank()), along, std::min(c.num_elements(1), along.extent)};
+  }
+  void run(RunContext& c) const {
+    const bool* keep = c.in<bool>(1);
+    const int64_t count = std::count(keep, keep + conditions, true);
+    const Tensor output = c.allocate_output(0, with_extent(shape, axis, count));
+    int64_t to = 0;
+    for (int64_t i = 0; i < conditions; ++i) {
+      if (!keep[i]) continue;
+      move_blocks(dtype, along.outer, along.inner, c.in<void>(0), i * along.inner, along.extent * along.inner, output.raw(),
+                  to * along.inner, count * along.inner, c.pool());
+      ++to;
+    }
+  }
+};
+
+void infer_unique(InferContext& c) {
+  infer_along(c, 0, "unique");
+  Dim count = c.data_dependent_dim("unique"), elements = c.data_dependent_dim("elements");
+  if (c.has_rank(0)) {
+    elements = c.attributes().has("axis") ? c.shape(0)[static_cast<size_t>(c.axis("axis", 0, c.rank(0)))] : product(c.shape(0));
+    count = data_dependent_dim(c, "unique", elements);
+  }
+  c.set_output(1, DType::int64, {count});
+  c.set_output(2, DType::int64, {elements});
+  c.set_output(3, DType::int64, {count});
+}
+
+// -1, 0 or 1. NaN is larger than any number and equal to itself, as in numpy.unique.
+template <typename T>
+int compare(const T& a, const T& b) {
+  if constexpr (std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>) {
+    const int real = compare(a.real(), b.real());
+    return real != 0 ? real : compare(a.imag(), b.imag());
+  } else {
+    if (a < b) return -1;
+    if (b < a) return 1;
+    if (a == b) return 0;
+    return static_cast<int>(a != a) - static_cast<int>(b != b);
+  }
+}
+
+struct Unique {
+  static constexpr bool allocates = true;
+  DType dtype;
+  Shape shape;
+  int axis;  // -1: of the flattened input
+  Along along;
+  bool sorted, has_output[4];
+
+  static Unique bind(BindContext& c) {
+    Unique k{};
+    k.dtype = c.dtype(0), k.shape = c.shape(0);
+    k.axis = c.node().attributes.has("axis") ? c.axis("axis", 0, c.shape(0).rank()) : -1;
+    k.along = Along::bind(c);
+    k.sorted = c.get_int("sorted", 1) != 0;
+    for (int i = 0; i < 4; ++i) k.has_output[i] = c.has_output(i);
+    c.request_scratch(static_cast<size_t>(checked_mul(k.along.extent, 5)) * sizeof(int64_t));
+    return k;
+  }
+
+  template <typename T>
+  int compare_slices(const T* data, int64_t a, int64_t b) const {
+    const auto [outer, extent, inner] = along;
+    for (int64_t o = 0; o < outer; ++o) {
+      const T *x = data + (o * extent + a) * inner, *y = data + (o * extent + b) * inner;
+      for (int64_t i = 0; i < inner; ++i)
+        if (int result = compare(x[i], y[i])) return result;
+    }
+    return 0;
+  }
+
+  void run(RunContext& c) const {
+    const int64_t n = along.extent;
+    int64_t *order = c.scratch<int64_t>(), *inverse = order + n, *first = inverse + n, *counts = first + n, *place = counts + n;
+    std::iota(order, order + n, 0);
+    int64_t groups = 0;
+    visit_dtype<ComparableTypes>(dtype, [&]<typename T>() {
+      const T* data = c.in<T>(0);
+      std::sort(order, order + n, [&](int64_t a, int64_t b) {
+        const int result = compare_slices(data, a, b);
+        return result != 0 ? result < 0 : a < b;
+      });
+      for (int64_t i = 0; i < n; ++i) {
+        if (i == 0 || compare_slices(data, order[i - 1], order[i]) != 0) first[groups] = order[i], counts[groups++] = 0;
+        inverse[order[i]] = groups - 1;
+        ++counts[groups - 1];
+      }
+    });
+    // place[g]: where group g stands in the output; order[p]: the group that stands at p.
+    std::iota(order, order + groups, 0);
+    if (!sorted) std::sort(order, order + groups, [&](int64_t a, int64_t b) { return first[a] < first[b]; });
+    for (int64_t p = 0; p < groups; ++p) place[order[p]] = p;
+
+    if (has_output[0]) {
+      const Tensor y = c.allocate_output(0, with_extent(shape, axis, groups));
+      for (int64_t p = 0; p < groups; ++p)
+        move_blocks(dtype, along.outer, along.inner, c.in<void>(0), first[order[p]] * along.inner, n * along.inner, y.raw(),
+                    p * along.inner, groups * along.inner, nullptr);
+    }
+    auto write = [&](int output, int64_t count, auto value) {
+      if (!has_output[output]) return;
+      const Tensor made = c.allocate_output(output, Shape{count});
+      for (int64_t i = 0; i < count; ++i) made.data<int64_t>()[i] = value(i);
+    };
+    write(1, groups, [&](int64_t p) { return first[order[p]]; });
+    write(2, n, [&](int64_t i) { return place[inverse[i]]; });
+    write(3, groups, [&](int64_t p) { return counts[order[p]]; });
+  }
+};
+
+}  // namespace
+
+namespace gradients {
+
+// A Gather of the places where the condition holds.
+Result compress(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0);
+  const ValueId places = g.op("Reshape", {g.op("NonZero", {g.input(1)}), g.ints({-1})});
+  if (g.attributes().has("axis"))
+    return {g.op("GatherGrad", {dy, places, g.shape_of(x)}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
+  const ValueId size = g.op("Reshape", {g.op("Size", {x}), g.ints({1})});
+  return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
+}
+
+// A Gather of the first occurrences.
+Result unique(GradientContext& g) {
+  const ValueId x = g.input(0), dy = g.grad_output(0), first = require_output(g, 1);
+  if (g.attributes().has("axis"))
+    return {g.op("GatherGrad", {dy, first, g.shape_of(x)}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
+  const ValueId size = g.op("Reshape", {g.op("Size", {x}), g.ints({1})});
+  return {g.reshape_like(g.op("GatherGrad", {dy, first, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> nonzero_ops() {
+  using None = AttributeDef::NoDefault;
+  return {
+      {.name = "NonZero",
+       .since = {9, 13},
+       .inputs = {{"X", kWhole}},
+       .outputs = {{"Y", kInt64}},
+       .infer = infer_nonzero,
+       .kernels = {kernel<NonZero>()}},
+      {.name = "Compress",
+       .since = {9, 11, 28},
+       .inputs = {{"input", kWhole, "T"}, {"condition", kBool}},
+       .outputs = {{"output", kWhole, "T"}},
+       .attributes = {{"axis", None{}}},
+       .infer = infer_compress,
+       .kernels = {kernel<Compress>()},
+       .gradient = gradients::compress},
+      {.name = "Unique",
+       .since = {11, 28},
+       .inputs = {{"X", kWhole, "T"}},
+       .outputs = {{"Y", kWhole, "T"},
+                   {"indices", kInt64, "", Presence::optional},
+                   {"inverse_indices", kInt64, "", Presence::optional},
+                   {"counts", kInt64, "", Presence::optional}},
+       .attributes = {{"axis", None{}}, {"sorted", int64_t{1}}},
+       .infer = infer_unique,
+       .kernels = {kernel<Unique>()},
+       .gradient = gradients::unique},
+  };
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,96 @@
+// OneHot.
+#include <fmt/format.h>
+
+#include "core/dispatch.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+// The depth may be of any numeric dtype, as a scalar or a vector of one element.
+int64_t depth_of(const Tensor& depth) {
+  if (depth.num_elements() != 1) throw Error(ErrorCode::invalid_argument, fmt::format("depth is {}; expected one number", describe(depth)));
+  const auto value = visit_dtype<NumericTypes>(
+      depth.dtype(), [&]<typename T>() { return static_cast<int64_t>(static_cast<compute_type_t<T>>(*depth.data<T>())); });
+  if (value < 0) throw Error(ErrorCode::invalid_argument, fmt::format("depth = {} is negative", value));
+  return value;
+}
+
+void infer_one_hot(InferContext& c) {
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(2));
+  const int axis = c.axis("axis", -1, c.rank(0) + 1);
+  Dim depth;
+  if (c.constant(1))
+    depth = depth_of(*c.constant(1));
+  else if (auto known = c.known(1); known && known->size() == 1)
+    depth = (*known)[0];
+  else
+    depth = c.data_dependent_dim("depth");
+  SymbolicShape out = c.shape(0);
+  out.insert(out.begin() + axis, depth);
+  c.set_output(0, c.dtype(2), std::move(out));
+}
+
+template <typename Index>
+struct OneHot {
+  DType dtype;
+  int64_t outer, depth, inner;
+  static OneHot bind(BindContext& c) {
+    const Shape& out = c.output_shape(0);
+    const int axis = c.axis("axis", -1, out.rank());
+    return {c.dtype(2), out.product(0, axis), out[axis], out.product(axis + 1, out.rank())};
+  }
+  void run(RunContext& c) const {
+    const Index* indices = c.in<Index>(0);
+    const void* values = c.in<void>(2);
+    void* out = c.out<void>(0);
+    visit_access(dtype, [&]<typename Access>() {
+      for (int64_t i = 0; i < outer * depth * inner; ++i) Access::copy(out, i, values, 0);
+      for (int64_t i = 0; i < outer * inner; ++i) {
+        auto index = static_cast<int64_t>(static_cast<compute_type_t<Index>>(indices[i]));
+        if (index < 0) index += depth;
+        // An index outside the depth gives a row without a mark.
+        if (index >= 0 && index < depth) Access::copy(out, (i / inner * depth + index) * inner + i % inner, values, 1);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+namespace gradients {
+
+// Of the two values: what flows into the marked elements goes to the second.
+Result one_hot(GradientContext& g) {
+  const ValueId values = g.input(2), dy = g.grad_output(0);
+  auto of_two = [&](double off, double on) {
+    auto number = [&](double value) { return g.op("Unsqueeze", {g.scalar(value, values), g.ints({0})}); };
+    const ValueId pair = g.op("Concat", {number(off), number(on)}, {{"axis", int64_t{0}}});
+    const ValueId mask = g.op("OneHot", {g.input(0), g.input(1), pair}, {{"axis", g.attributes().get_int("axis", -1)}});
+    return g.op("Reshape", {g.op("ReduceSum", {g.mul(dy, mask)}, {{"keepdims", int64_t{0}}}), g.ints({1})});
+  };
+  return {kNoValue, kNoValue, g.op("Concat", {of_two(1, 0), of_two(0, 1)}, {{"axis", int64_t{0}}})};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> one_hot_ops() {
+  return {{.name = "OneHot",
+           .since = {9, 11, 28},
+           .inputs = {{"indices", kNumeric}, {"depth", kNumeric}, {"values", kAllTensors, "T3"}},
+           .outputs = {{"output", kAllTensors, "T3"}},
+           .attributes = {{"axis", int64_t{-1}}},
+           .infer = infer_one_hot,
+           .cost = move_cost,
+           .kernels =
+               typed<OneHot, int64_t, int32_t, float, double, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+           .gradient = gradients::one_hot,
+           .value_inputs = {1}}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,269 @@
+// Operators that keep the elements and their order: Reshape, Flatten, Squeeze, Unsqueeze, Identity.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/dim_bounds.h"
+#include "graph/infer.h"
+#include "graph/inferred_types.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+// The extent that stands for -1. Extents that both shapes have are taken out first: that keeps `(past + seq) * 8 / (past + seq)` exact, and
+// what is left where a copied extent is 0 in a run.
+Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, const std::vector<bool>& copied, size_t hole) {
+  SymbolicShape left, divisors;
+  for (size_t i = 0; i < in.size(); ++i)
+    if (i >= copied.size() || !copied[i]) left.push_back(in[i]);
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (i == hole || copied[i]) continue;
+    auto same = std::find(left.begin(), left.end(), out[i]);
+    if (same != left.end() && !same->is_const(0))
+      left.erase(same);
+    else
+      divisors.push_back(out[i]);
+  }
+  const Dim dividend = product(left), divisor = product(divisors);
+  if (divisor.is_const(0)) {
+    if (dividend.is_const(0)) return 0;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("-1 cannot be resolved: {} elements for a shape with an extent of 0", to_string(product(in))));
+  }
+  if (dividend.is_const() && divisor.is_const() && dividend.value() % divisor.value() != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} of {} elements cannot be reshaped: the other extents have the product {}",
+                                                         to_string(in), dividend.value(), divisor.value()));
+  return floor_div(dividend, divisor);
+}
+
+// What an extent becomes that is computed from other extents, so that it may be 0 in a run, which copies an extent of the data. Real models
+// ask for `[batch, seq, 64]` of `[batch*seq, 64]`, whose 0 would copy 64 to an empty tensor: that such an extent is not 0 is left to
+// the binding to compare, as the exact expression would hide from all that follows that the extent is `seq`.
+Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
+  const Dim& copied = c.shape(0)[i];
+  if (is_zero_with(copied, extent)) return extent;
+  const Dim if_zero = (Dim(1) - minimum(extent, 1)) * copied;
+  if (!is_zero_with(product(c.shape(0)), extent)) return extent + if_zero;
+  assume_equal(if_zero, 0, fmt::format("what shape[{}] = 0 copies, and 0", i));
+  return extent;
+}
+
+void infer_reshape(InferContext& c) {
+  keep_known(c);
+  const auto wanted = c.known(1);
+  if (!wanted) {
+    auto rank = known_length(c, 1);
+    if (!rank) return c.set_output_dtype(0, c.dtype(0));
+    return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(*rank)));
+  }
+  // An extent that is never above 0 stands for another one, and which one only the run can tell: -1 and 0 differ.
+  if (std::any_of(wanted->begin(), wanted->end(), [](const Dim& extent) { return !extent.is_const() && is_nonnegative(Dim(0) - extent); }))
+    return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(wanted->size())));
+  const bool zero_is_copy = c.get_int("allowzero") == 0;
+  SymbolicShape out;
+  std::vector<bool> copied(wanted->size());
+  std::optional<size_t> hole;
+  for (size_t i = 0; i < wanted->size(); ++i) {
+    Dim extent = (*wanted)[i];
+    if (extent.is_const(0) && zero_is_copy) {
+      if (!c.has_rank(0))
+        extent = c.data_dependent_dim("reshape");
+      else if (static_cast<int>(i) < c.rank(0))
+        extent = c.shape(0)[i], copied[i] = true;
+      else
+        throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = 0 copies an extent, but the data are of rank {}", i, c.rank(0)));
+    } else if (extent.is_const(-1)) {
+      if (hole) throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] and shape[{}] are both -1", *hole, i));
+      hole = i;
+    } else if (extent.is_const() && extent.value() < 0) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = {} is negative", i, extent.value()));
+    } else if (!extent.is_const() && zero_is_copy && !is_nonnegative(extent - Dim(1))) {
+      if (!c.has_rank(0))
+        extent = c.data_dependent_dim("reshape");
+      else if (static_cast<int>(i) < c.rank(0))
+        extent = computed_extent(c, extent, i);
+    }
+    out.push_back(extent);
+  }
+  if (hole) {
+    out[*hole] = c.has_rank(0) ? remaining_extent(c.shape(0), out, copied, *hole) : c.data_dependent_dim("reshape");
+  } else if (c.has_rank(0)) {
+    const Dim have = product(c.shape(0)), want = product(out);
+    if (have.is_const() && want.is_const() && have != want)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} has {} elements, {} would have {}", to_string(c.shape(0)), have.value(), to_string(out), want.value()));
+  }
+  if (c.has_rank(0)) assume_equal(product(c.shape(0)), product(out), "elements of the input and of the output");
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+void infer_flatten(InferContext& c) {
+  keep_known(c);
+  if (!c.has_rank(0)) return c.set_output(0, c.dtype(0), c.data_dependent_shape("flatten", 2));
+  const int rank = c.rank(0);
+  const int64_t axis = c.get_int("axis", 1);
+  if (axis < -rank || axis > rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("axis = {} is outside [{}, {}]", axis, -rank, rank));
+  const auto split = static_cast<size_t>(axis < 0 ? axis + rank : axis);
+  c.set_output(0, c.dtype(0), {product(c.shape(0), 0, split), product(c.shape(0), split, c.shape(0).size())});
+}
+
+void infer_squeeze(InferContext& c) {
+  keep_known(c);
+  const auto axes = c.known_ints(1);
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  const SymbolicShape& in = c.shape(0);
+  if (c.has_input(1) && !axes) {
+    auto count = known_length(c, 1);
+    if (!count || *count > c.rank(0)) return c.set_output_dtype(0, c.dtype(0));
+    return c.set_output(0, c.dtype(0), c.data_dependent_shape("squeeze", c.rank(0) - static_cast<int>(*count)));
+  }
+  std::vector<bool> removed(in.size(), false);
+  if (axes) {
+    for (int64_t axis : *axes) {
+      const auto at = static_cast<size_t>(normalise_axis(axis, c.rank(0), "axes"));
+      if (in[at].is_const() && !in[at].is_const(1))
+        throw Error(ErrorCode::invalid_argument, fmt::format("axis {} of {} has {} elements, not 1", axis, to_string(in), in[at].value()));
+      assume_equal(in[at], 1, "an axis that is removed");
+      removed[at] = true;
+    }
+  } else {
+    // Which extents are 1 must be known, or else not even the rank is.
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (!in[i].is_const()) return c.set_output_dtype(0, c.dtype(0));
+      removed[i] = in[i].is_const(1);
+    }
+  }
+  SymbolicShape out;
+  for (size_t i = 0; i < in.size(); ++i)
+    if (!removed[i]) out.push_back(in[i]);
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+void infer_unsqueeze(InferContext& c) {
+  keep_known(c);
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  const auto axes = c.known_ints(1);
+  if (!axes) {
+    auto count = c.has_rank(1) && c.rank(1) == 0 ? std::optional<int64_t>(1) : known_length(c, 1);
+    if (!count) return c.set_output_dtype(0, c.dtype(0));
+    return c.set_output(0, c.dtype(0), c.data_dependent_shape("unsqueeze", c.rank(0) + static_cast<int>(*count)));
+  }
+  const int rank = c.rank(0) + static_cast<int>(axes->size());
+  std::vector<bool> inserted(static_cast<size_t>(rank), false);
+  for (int64_t axis : *axes) {
+    const auto at = static_cast<size_t>(normalise_axis(axis, rank, "axes"));
+    if (inserted[at]) throw Error(ErrorCode::invalid_argument, fmt::format("axis {} is given twice in axes", axis));
+    inserted[at] = true;
+  }
+  SymbolicShape out;
+  auto next = c.shape(0).begin();
+  for (bool one : inserted) out.push_back(one ? Dim(1) : *next++);
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+void infer_identity(InferContext& c) {
+  c.set_output(0, c.input(0));
+  keep_known(c);
+}
+
+// Sequences, optionals and maps share their contents.
+struct PassOn {
+  static constexpr bool allocates = true;
+  static std::string declines(const CreateContext& c) {
+    return c.type(0).kind == Type::Kind::tensor ? "for values other than tensors" : "";
+  }
+  static PassOn bind(BindContext&) { return {}; }
+  void run(RunContext& c) const { c.set_output(0, c.input(0)); }
+};
+
+// Reshape-1 has the shape as an attribute (and a leftover of the time before ONNX 1.0).
+void reshape_shape_to_input(Graph& graph, NodeId id) {
+  graph.node(id).attributes.erase("consumed_inputs");
+  ints_to_input(graph, id, "shape", 1);
+}
+void axes_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "axes", 1); }
+
+}  // namespace
+
+namespace gradients {
+
+Result reshape(GradientContext& g) { return {g.reshape_like(g.grad_output(0), g.input(0))}; }
+
+Result identity(GradientContext& g) { return {g.grad_output(0)}; }
+
+}  // namespace gradients
+
+std::vector<OpDef> reshape_ops() {
+  return {
+      {.name = "Reshape",
+       .since = {1, 5, 13, 14, 19, 21, 23, 24, 25},
+       .upgrade = {{1, reshape_shape_to_input}},
+       .inputs = {{"data", kAllTensors, "T"}, {"shape", kInt64}},
+       .outputs = {{"reshaped", kAllTensors, "T"}},
+       .attributes = {{"allowzero", int64_t{0}}},
+       .infer = infer_reshape,
+       .alias = {is_view(0, 0)},
+       .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
+       .value_inputs = {1},
+       .moves = Moves::in_order,
+       .quantisation = Quantisation::chooses,
+       .returns_input = keeps_type_and_shape},
+      {.name = "Flatten",
+       .since = {1, 9, 11, 13, 21, 23, 24, 25},
+       .inputs = {{"input", kAllTensors, "T"}},
+       .outputs = {{"output", kAllTensors, "T"}},
+       .attributes = {{"axis", int64_t{1}}},
+       .infer = infer_flatten,
+       .alias = {is_view(0, 0)},
+       .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
+       .moves = Moves::in_order,
+       .quantisation = Quantisation::chooses,
+       .returns_input = keeps_type_and_shape},
+      {.name = "Squeeze",
+       .since = {1, 11, 13, 21, 23, 24, 25},
+       .upgrade = {{11, axes_to_input}},
+       .inputs = {{"data", kAllTensors, "T"}, {"axes", kInt64, "", Presence::optional}},
+       .outputs = {{"squeezed", kAllTensors, "T"}},
+       .infer = infer_squeeze,
+       .alias = {is_view(0, 0)},
+       .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
+       .value_inputs = {1},
+       .moves = Moves::in_order,
+       .quantisation = Quantisation::chooses,
+       .returns_input = keeps_type_and_shape},
+      {.name = "Unsqueeze",
+       .since = {1, 11, 13, 21, 23, 24, 25},
+       .upgrade = {{11, axes_to_input}},
+       .inputs = {{"data", kAllTensors, "T"}, {"axes", kInt64}},
+       .outputs = {{"expanded", kAllTensors, "T"}},
+       .infer = infer_unsqueeze,
+       .alias = {is_view(0, 0)},
+       .kernels = {kernel<CopyAll>()},
+       .gradient = gradients::reshape,
+       .value_inputs = {1},
+       .moves = Moves::in_order,
+       .quantisation = Quantisation::chooses,
+       .returns_input = keeps_type_and_shape},
+      {.name = "Identity",
+       .since = {1, 13, 14, 16, 19, 21, 23, 24, 25},
+       .inputs = {{"input", kAnything, "V"}},
+       .outputs = {{"output", kAnything, "V"}},
+       .infer = infer_identity,
+       .alias = {is_view(0, 0)},
+       .kernels = {kernel<PassOn>("pass on"), kernel<CopyAll>()},
+       .gradient = gradients::identity,
+       .keeps_zeros = true,
+       .moves = Moves::anywhere},
+  };
+}
+
+}  // namespace treadle::ops

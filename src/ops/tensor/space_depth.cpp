@@ -1,0 +1,122 @@
+// DepthToSpace and SpaceToDepth: permutations of blocks.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+int64_t block_size(const Attributes& attributes) {
+  const int64_t block = attributes.get_int("blocksize");
+  if (block <= 0) throw Error(ErrorCode::invalid_argument, fmt::format("blocksize = {} is not positive", block));
+  return block;
+}
+
+bool depth_first(const Attributes& attributes) {
+  const std::string_view mode = attributes.get_string("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") throw Error(ErrorCode::invalid_argument, fmt::format("mode = \"{}\"; there are DCR and CRD", mode));
+  return mode == "DCR";
+}
+
+Dim divide(const Dim& extent, int64_t divisor, std::string_view what) {
+  if (extent.is_const() && extent.value() % divisor != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} = {} is not a multiple of {}", what, extent.value(), divisor));
+  return floor_div(extent, divisor);
+}
+
+const SymbolicShape* image(InferContext& c) {
+  block_size(c.attributes());
+  depth_first(c.attributes());
+  if (!c.has_rank(0)) {
+    c.set_output(0, c.dtype(0), c.data_dependent_shape("image", 4));
+    return nullptr;
+  }
+  if (c.rank(0) != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the input is of rank {}, not 4", c.rank(0)));
+  return &c.shape(0);
+}
+
+void infer_depth_to_space(InferContext& c) {
+  const SymbolicShape* in = image(c);
+  if (!in) return;
+  const int64_t block = block_size(c.attributes());
+  c.set_output(0, c.dtype(0), {(*in)[0], divide((*in)[1], block * block, "C"), (*in)[2] * block, (*in)[3] * block});
+}
+
+void infer_space_to_depth(InferContext& c) {
+  const SymbolicShape* in = image(c);
+  if (!in) return;
+  const int64_t block = block_size(c.attributes());
+  c.set_output(0, c.dtype(0), {(*in)[0], (*in)[1] * (block * block), divide((*in)[2], block, "H"), divide((*in)[3], block, "W")});
+}
+
+// Both walk [N, C, h, by, w, bx] of the image with the blocks in space; the channels of the other side are by·bx·C or C·by·bx.
+template <bool kToSpace>
+struct Blocks {
+  DType dtype;
+  kernels::CopyPlan plan;
+
+  static Blocks bind(BindContext& c) {
+    const int64_t b = block_size(c.node().attributes);
+    const Shape &deep = kToSpace ? c.shape(0) : c.output_shape(0), &wide = kToSpace ? c.output_shape(0) : c.shape(0);
+    const int64_t channels = wide[1], h = deep[2], w = deep[3], plane = h * w;
+    const bool dcr = depth_first(c.node().attributes);
+    const int64_t channel = dcr ? plane : b * b * plane, block = dcr ? channels * plane : plane;
+    const std::array<int64_t, 6> dims{deep[0], channels, h, b, w, b};
+    const std::array<int64_t, 6> deep_strides{deep[1] * plane, channel, w, b * block, 1, block};
+    const std::array<int64_t, 6> wide_strides{channels * b * b * plane, b * b * plane, b * w * b, w * b, b, 1};
+    return {c.dtype(0),
+            kToSpace ? kernels::plan_copy(dims, deep_strides, wide_strides) : kernels::plan_copy(dims, wide_strides, deep_strides)};
+  }
+  void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
+};
+
+}  // namespace
+
+namespace gradients {
+
+Result depth_to_space(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("SpaceToDepth", {g.grad_output(0)}, attributes)};
+}
+
+Result space_to_depth(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("DepthToSpace", {g.grad_output(0)}, attributes)};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> space_depth_ops() {
+  const std::vector<AttributeDef> attributes = {{"blocksize", AttributeDef::Required{}}, {"mode", std::string_view("DCR")}};
+  return {
+      {.name = "DepthToSpace",
+       .since = {1, 11, 13, 28},
+       .inputs = {{"input", kAllTensors, "T"}},
+       .outputs = {{"output", kAllTensors, "T"}},
+       .attributes = attributes,
+       .infer = infer_depth_to_space,
+       .cost = move_cost,
+       .kernels = {kernel<Blocks<true>>()},
+       .gradient = gradients::depth_to_space,
+       .moves = Moves::anywhere},
+      {.name = "SpaceToDepth",
+       .since = {1, 13, 28},
+       .inputs = {{"input", kAllTensors, "T"}},
+       .outputs = {{"output", kAllTensors, "T"}},
+       .attributes = attributes,
+       .infer = infer_space_to_depth,
+       .cost = move_cost,
+       .kernels = {kernel<Blocks<false>>()},
+       .gradient = gradients::space_to_depth,
+       .moves = Moves::anywhere},
+  };
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,207 @@
+// FusedAttention (treadle): y = softmax(scale Q K^T + mask) V, as exporters write it with products, Transposes and Softmax. Each operand
+// says how its axes lie, so that the Transposes around attention vanish into strides:
+//   layout 0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not of y): [batch, length, parts, heads, size], of which
+//   one part is meant. float32; the mask is added (float32) or chooses (boolean: scores become `masked_value` where it is not
+//   `mask_keeps`).
+#include <fmt/format.h>
+
+#include "graph/function_body.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "kernels/attention/attention.h"
+#include "ops/checks.h"
+#include "ops/precision.h"
+#include "ops/tensor/movement.h"
+#include "ops/treadle/domain.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::AttentionParams;
+
+enum Input : int { kQ, kK, kV, kMask };
+constexpr std::string_view kLayouts[] = {"q_layout", "k_layout", "v_layout"};
+constexpr std::string_view kParts[] = {"q_part", "k_part", "v_part"};
+constexpr size_t kRanks[] = {4, 4, 5};
+
+int64_t layout_of(const Attributes& attributes, std::string_view name, int64_t last) {
+  const int64_t layout = attributes.get_int(name);
+  if (layout < 0 || layout > last) throw Error(ErrorCode::invalid_model, fmt::format("{} is {}, not 0 to {}", name, layout, last));
+  return layout;
+}
+
+/// The extents of an operand in the order batch, heads, length, size.
+template <typename S>
+S heads_of(const S& shape, int64_t layout, std::string_view what) {
+  const size_t rank = static_cast<size_t>(shape.end() - shape.begin());
+  if (rank != kRanks[layout]) throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not {}", what, rank, kRanks[layout]));
+  if (layout == 0) return shape;
+  if (layout == 1) return {shape[0], shape[2], shape[1], shape[3]};
+  return {shape[0], shape[3], shape[1], shape[4]};
+}
+
+void infer(InferContext& c) {
+  if (!c.has_rank(kQ) || !c.has_rank(kV)) return c.set_output_dtype(0, c.dtype(kQ));
+  const SymbolicShape q = heads_of(c.shape(kQ), layout_of(c.attributes(), kLayouts[kQ], 2), "Q"),
+                      v = heads_of(c.shape(kV), layout_of(c.attributes(), kLayouts[kV], 2), "V");
+  if (layout_of(c.attributes(), "y_layout", 1) == 0)
+    c.set_output(0, c.dtype(kQ), {q[0], q[1], q[2], v[3]});
+  else
+    c.set_output(0, c.dtype(kQ), {q[0], q[2], q[1], v[3]});
+}
+
+Cost cost(const ShapeContext& c) {
+  const Shape& k = c.shape(kK);
+  const double keys = static_cast<double>(k[c.get_int("k_layout") == 0 ? 2 : 1]);
+  return {4 * static_cast<double>(c.output_shape(0).num_elements()) * keys, c.size_bytes(kQ) + c.size_bytes(kK) + c.size_bytes(kV)};
+}
+
+struct Operand {
+  Shape heads;
+  kernels::HeadStrides strides;
+  int64_t offset = 0;
+};
+Operand operand_of(const BindContext& c, int input) {
+  const Shape& shape = c.shape(input);
+  const int64_t layout = layout_of(c.node().attributes, kLayouts[input], 2);
+  const Shape h = heads_of(shape, layout, std::string_view("QKV").substr(static_cast<size_t>(input), 1));
+  const int64_t size = h[3];
+  if (layout == 0) return {h, {h[1] * h[2] * size, h[2] * size, size}, 0};
+  if (layout == 1) return {h, {h[1] * h[2] * size, size, h[1] * size}, 0};
+  const int64_t parts = shape[2], part = c.get_int(kParts[input]);
+  if (part < 0 || part >= parts) throw Error(ErrorCode::invalid_argument, fmt::format("part {} of {}", part, parts));
+  return {h, {h[2] * parts * h[1] * size, size, parts * h[1] * size}, part * h[1] * size};
+}
+
+struct FusedAttention {
+  AttentionParams params;
+  int64_t q, k, v;  // offsets in elements
+  bool is_boolean, has_mask;
+  int max_threads;
+
+  static FusedAttention bind(BindContext& c) {
+    const Operand q = operand_of(c, kQ), k = operand_of(c, kK), v = operand_of(c, kV);
+    FusedAttention a{};
+    AttentionParams& p = a.params;
+    check_equal(k.heads[0], q.heads[0], "batches of Q and K"), check_equal(v.heads[0], q.heads[0], "batches of Q and V");
+    check_equal(v.heads[1], k.heads[1], "heads of K and V"), check_equal(v.heads[2], k.heads[2], "lengths of K and V");
+    check_equal(k.heads[3], q.heads[3], "head sizes of Q and K");
+    p.batch = q.heads[0], p.q_heads = q.heads[1], p.kv_heads = k.heads[1];
+    if (p.q_heads == 0 && p.kv_heads == 0) return a;  // nothing to compute
+    if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
+    p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];
+    p.q = q.strides, p.k = k.strides, p.v = v.strides;
+    const int64_t row = p.v_head_size;
+    p.y = layout_of(c.node().attributes, "y_layout", 1) == 0 ? kernels::HeadStrides{p.q_heads * p.q_length * row, p.q_length * row, row}
+                                                             : kernels::HeadStrides{p.q_heads * p.q_length * row, row, p.q_heads * row};
+    p.bf16 = bf16_form(c.node().attributes);
+    a.q = q.offset, a.k = k.offset, a.v = v.offset;
+    p.scale = static_cast<double>(c.get_float("scale", 1));
+    p.empty_rows = c.get_int("nan_to_zero") != 0 ? kernels::EmptyRows::zero_for_nan : kernels::EmptyRows::formula;
+    p.mask_length = p.kv_length;
+    a.has_mask = c.has_input(kMask);
+    if (a.has_mask) {
+      a.is_boolean = c.dtype(kMask) == DType::boolean;
+      p.keeps = c.get_int("mask_keeps", 1) != 0;
+      p.masked = static_cast<double>(c.get_float("masked_value", -std::numeric_limits<float>::infinity()));
+      a.bind_mask(c.shape(kMask));
+    }
+    a.max_threads = c.max_threads();
+    c.request_scratch(kernels::attention_scratch_bytes<float>(p, a.max_threads));
+    return a;
+  }
+  void bind_mask(const Shape& mask) {
+    AttentionParams& p = params;
+    const int64_t wanted[4] = {p.batch, p.q_heads, p.q_length, p.kv_length};
+    int64_t* strides[4] = {&p.mask_batch, &p.mask_head, &p.mask_row, &p.mask_column};
+    if (mask.rank() > 4) throw Error(ErrorCode::invalid_argument, fmt::format("the mask is of rank {}, above 4", mask.rank()));
+    int64_t step = 1;
+    for (int own = mask.rank() - 1, i = 3; own >= 0; --own, --i) {
+      if (mask[own] != 1) check_equal(mask[own], wanted[i], "extents of the mask and of the scores");
+      *strides[i] = mask[own] == 1 ? 0 : step;
+      step *= mask[own];
+    }
+  }
+  void run(RunContext& c) const {
+    if (params.batch * params.q_heads * params.q_length * params.v_head_size == 0) return;
+    kernels::AttentionData<float> data;
+    data.q = c.in<float>(kQ) + q, data.k = c.in<float>(kK) + k, data.v = c.in<float>(kV) + v;
+    if (has_mask && is_boolean) data.keep = c.in<bool>(kMask);
+    if (has_mask && !is_boolean) data.bias = c.in<float>(kMask);
+    data.y = c.out<float>(0);
+    kernels::attention<float>(params, data, c.scratch<void>(), max_threads, c.pool());
+  }
+};
+
+// The operand as [batch, heads, length, size].
+std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name, std::string_view part_name) {
+  const Attributes& attributes = b.attributes();
+  const int64_t layout = attributes.get_int(layout_name);
+  std::string x = b.in(i);
+  if (layout == 2) x = b.op("Gather", {x, b.constant(Tensor::scalar(attributes.get_int(part_name)))}, {{"axis", int64_t{2}}});
+  return layout == 0 ? x : b.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+}
+
+// x [batch, kv_heads, length, size] with each head repeated as often as queries share it: Q's heads over x's, known only in a run. A
+// Reshape of Q to [batch, kv_heads, shared, length, size] lets MatMul broadcast instead.
+void write_fused_attention(FunctionBody& b) {
+  const Attributes& attributes = b.attributes();
+  const std::string q = heads_first(b, 0, "q_layout", "q_part"), k = heads_first(b, 1, "k_layout", "k_part"),
+                    v = heads_first(b, 2, "v_layout", "v_part");
+  auto extent = [&](const std::string& x, int64_t axis) { return b.op("Gather", {b.op("Shape", {x}), b.ints({axis})}); };
+  const std::string batch = extent(q, 0), heads = extent(q, 1), length = extent(q, 2), kv_heads = extent(k, 1), keys = extent(k, 2);
+  auto concat = [&](std::vector<std::string> parts) { return b.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  auto shaped = [&](const std::string& x, std::vector<std::string> extents) {
+    return b.op("Reshape", {x, concat(std::move(extents))}, {{"allowzero", int64_t{1}}});
+  };
+  const std::string shared = b.op("Div", {heads, kv_heads});
+  const std::string grouped = shaped(q, {batch, kv_heads, shared, length, extent(q, 3)});
+  const std::string two = b.ints({2});
+  const std::string k_shared = b.op("Unsqueeze", {k, two}), v_shared = b.op("Unsqueeze", {v, two});
+  const std::string turned = b.op("Transpose", {k_shared}, {{"perm", std::vector<int64_t>{0, 1, 2, 4, 3}}});
+  std::string scores = b.op("Mul", {b.op("MatMul", {grouped, turned}), b.number(attributes.get_float("scale", 1))});
+  scores = shaped(scores, {batch, heads, length, keys});
+  if (b.has(3) && attributes.has("masked_value")) {
+    const std::string masked = b.number(attributes.get_float("masked_value"));
+    scores = attributes.get_int("mask_keeps", 1) != 0 ? b.op("Where", {b.in(3), scores, masked}) : b.op("Where", {b.in(3), masked, scores});
+  } else if (b.has(3)) {
+    scores = b.op("Add", {scores, b.in(3)});
+  }
+  std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
+  p = shaped(p, {batch, kv_heads, shared, length, keys});
+  std::string y = shaped(b.op("MatMul", {p, v_shared}), {batch, heads, length, extent(v, 3)});
+  if (attributes.get_int("y_layout") == 1) y = b.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  b.give(0, y);
+}
+
+}  // namespace
+
+std::vector<OpDef> fused_attention_ops() {
+  constexpr TypeSet kFloat{DType::float32};
+  return {{.name = "FusedAttention",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"Q", kFloat}, {"K", kFloat}, {"V", kFloat}, {"mask", kFloat | kBool, "", Presence::optional}},
+           .outputs = {{"Y", kFloat}},
+           .attributes = {{"scale", 1.0F},
+                          {"nan_to_zero", int64_t{0}},
+                          {"mask_keeps", int64_t{1}},
+                          {"masked_value"},
+                          {"q_layout", int64_t{0}},
+                          {"k_layout", int64_t{0}},
+                          {"v_layout", int64_t{0}},
+                          {"y_layout", int64_t{0}},
+                          {"q_part", int64_t{0}},
+                          {"k_part", int64_t{0}},
+                          {"v_part", int64_t{0}},
+                          {kPrecision, std::string_view("")}},
+           .infer = infer,
+           .cost = cost,
+           .kernels = {kernel<FusedAttention>("tiles", DType::float32)},
+           .write_function = write_fused_attention}};
+}
+
+}  // namespace treadle::ops

@@ -1,0 +1,289 @@
+// What training adds on images with channels innermost: NhwcConv with weights that change, and NhwcConvGradInput, NhwcConvGradWeights,
+// NhwcBatchNormalization, NhwcBatchNormalizationGrad, NhwcMaxPoolGrad, which the layout pass makes of joint graphs. X[N, spatial..., C] in
+// float32; weights, their gradient, and shapes of images that are operands stay in ONNX's order.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/conv/conv_gradient_nhwc.h"
+#include "kernels/conv/pool_gradient_nhwc.h"
+#include "kernels/normalization/batch_norm_nhwc.h"
+#include "kernels/scratch_slots.h"
+#include "ops/checks.h"
+#include "ops/list.h"
+#include "ops/nn/window.h"
+#include "ops/treadle/nhwc.h"
+
+namespace treadle::ops {
+namespace {
+
+using kernels::ConvEpilogue;
+using kernels::ConvParams;
+
+constexpr TypeSet kTrainedType{DType::float32};
+
+struct NhwcConvComputed {
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
+  ConvParams params;
+  ConvEpilogue epilogue;
+  kernels::NhwcMethod method;
+  int max_threads;
+
+  static NhwcConvComputed bind(BindContext& c) {
+    NhwcConvComputed k{bind_nhwc_conv(c), bind_epilogue(c), {}, c.max_threads()};
+    kernels::ConvChoice choice = choice_of(c.node().attributes);
+    choice.packs_in_run = true;
+    k.method = kernels::nhwc_method(k.params, choice);
+    c.request_scratch(kernels::nhwc_conv_unpacked_scratch_bytes(k.params, k.method, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    ConvEpilogue e = epilogue;
+    e.bias = c.in<float>(2), e.residual = c.in<float>(3);
+    kernels::nhwc_conv_unpacked(params, method, c.in<float>(0), c.in<float>(1), c.out<float>(0), e, c.scratch<void>(), max_threads,
+                                c.pool());
+  }
+};
+
+// The output's shape is a value, input 2, in ONNX's order.
+void infer_image_of_shape(InferContext& c) {
+  c.set_output_dtype(0, DType::float32);
+  const auto shape = c.known(2);
+  if (!shape || shape->size() < 3) return;
+  SymbolicShape out{(*shape)[0]};
+  out.insert(out.end(), shape->begin() + 2, shape->end());
+  out.push_back((*shape)[1]);
+  c.set_output(0, DType::float32, std::move(out));
+}
+void infer_weights_of_shape(InferContext& c) {
+  c.set_output_dtype(0, DType::float32);
+  if (const auto shape = c.known(2)) c.set_output(0, DType::float32, SymbolicShape(shape->begin(), shape->end()));
+}
+
+/// @throws Error(invalid_argument) if the three are of no convolution with these attributes.
+ConvParams bind_gradient(const BindContext& c, const Shape& x, const Shape& w, const Shape& y) {
+  if (x.rank() != y.rank() || x.rank() != w.rank() || x.rank() < 3 || x.rank() > 4)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("X {}, W {} and Y {} are of no convolution with channels innermost", to_string(x), to_string(w), to_string(y)));
+  ConvParams p;
+  p.N = x[0], p.C = x[x.rank() - 1], p.M = w[0], p.group = c.get_int("group", 1);
+  if (p.group < 1 || y[0] != x[0] || y[y.rank() - 1] != w[0] || w[1] * p.group != p.C || w[0] % p.group != 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("X {}, W {} and Y {} are of no convolution with {} groups", to_string(x), to_string(w), to_string(y), p.group));
+  const auto in = inner(x), out = inner(y);
+  const SymbolicShape expected = infer_window(c.node().attributes, {in.begin(), in.end()}, {w.begin() + 2, w.end()});
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (!expected[i].is_const(out[i]))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} does not have the convolution's extents {}", to_string(y), to_string(expected)));
+  p.window = bind_window(c.node().attributes, in, out, spatial(w));
+  kernels::check_conv(p);
+  return p;
+}
+
+struct NhwcConvGradInput {
+  ConvParams params;
+  kernels::ConvChoice choice;
+  int max_threads;
+
+  static NhwcConvGradInput bind(BindContext& c) {
+    const NhwcConvGradInput k{bind_gradient(c, c.output_shape(0), c.shape(1), c.shape(0)), choice_of(c.node().attributes), c.max_threads()};
+    if (!kernels::conv_grad_input_nhwc_fits(k.params))
+      throw Error(ErrorCode::not_implemented, "dilations and strides together with pads that the window does not reach");
+    c.request_scratch(kernels::conv_grad_input_nhwc_scratch_bytes(k.params, k.choice, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::conv_grad_input_nhwc(params, choice, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads,
+                                  c.pool());
+  }
+};
+
+struct NhwcConvGradWeights {
+  ConvParams params;
+  int max_threads;
+
+  static NhwcConvGradWeights bind(BindContext& c) {
+    const NhwcConvGradWeights k{bind_gradient(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads()};
+    c.request_scratch(kernels::conv_grad_weights_nhwc_scratch_bytes(k.params, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::conv_grad_weights_nhwc(params, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads, c.pool());
+  }
+};
+
+Cost input_gradient_cost(const ShapeContext& c) {
+  const Shape& w = c.shape(1);
+  return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1)};
+}
+Cost weights_gradient_cost(const ShapeContext& c) {
+  const Shape& w = c.output_shape(0);
+  return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1)};
+}
+
+void infer_nhwc_batch_norm(InferContext& c) {
+  check_image_rank(c, 0);
+  c.set_output(0, c.input(0));
+  for (int i = 1; i < 5; ++i) c.set_output(i, c.input(1));
+}
+
+struct NhwcBatchNormalization {
+  int64_t rows, C;
+  float epsilon, momentum;
+  bool unbiased;
+
+  static NhwcBatchNormalization bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    const NhwcBatchNormalization k{x.product(0, x.rank() - 1), x[x.rank() - 1], c.get_float("epsilon", 1e-5F),
+                                   c.get_float("momentum", 0.9F), c.get_int("unbiased_variance") != 0};
+    for (int i = 1; i <= 4; ++i) check_equal(c.num_elements(i), k.C, "a parameter and the channels of X");
+    c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C) + 3 * kernels::aligned_bytes<float>(k.C));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const size_t step = kernels::aligned_bytes<float>(C) / sizeof(float);
+    float *mean = c.scratch<float>(), *variance = mean + step, *scale = mean + 2 * step;
+    kernels::moments_nhwc(rows, C, c.in<float>(0), mean, variance, mean + 3 * step, c.pool());
+    float *saved_mean = c.out<float>(3), *saved_inverse = c.out<float>(4);
+    for (int64_t i = 0; i < C; ++i) {
+      const float inverse = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[i]) + static_cast<double>(epsilon)));
+      scale[i] = c.in<float>(1)[i] * inverse;
+      if (saved_mean != nullptr) saved_mean[i] = mean[i];
+      if (saved_inverse != nullptr) saved_inverse[i] = inverse;
+    }
+    for (int i : {1, 2}) {  // an output may lie where the statistics before do
+      if (float* running = c.out<float>(i)) {
+        const float* before = c.in<float>(i + 2);
+        const float* batch = i == 1 ? mean : variance;
+        const float count = static_cast<float>(rows), take = i == 2 && unbiased ? (1 - momentum) * count / (count - 1) : 1 - momentum;
+        for (int64_t k = 0; k < C; ++k) running[k] = before[k] * momentum + batch[k] * take;
+      }
+    }
+    kernels::normalize_nhwc(rows, C, c.in<float>(0), mean, scale, c.in<float>(2), c.out<float>(0), c.pool());
+  }
+};
+
+void infer_batch_norm_gradient(InferContext& c) {
+  c.set_output(0, c.input(1));
+  c.set_output(1, c.input(2));
+  c.set_output(2, c.input(2));
+}
+
+struct NhwcBatchNormalizationGrad {
+  int64_t rows, C;
+
+  static NhwcBatchNormalizationGrad bind(BindContext& c) {
+    const Shape& x = c.shape(1);
+    if (x.rank() < 3 || !(c.shape(0) == x))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("dY {} and X {} are of no batch normalisation with channels innermost", to_string(c.shape(0)), to_string(x)));
+    const NhwcBatchNormalizationGrad k{x.product(0, x.rank() - 1), x[x.rank() - 1]};
+    for (int i = 2; i <= 4; ++i) check_equal(c.num_elements(i), k.C, "a parameter and the channels of X");
+    c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::batch_norm_gradient_nhwc(rows, C, c.in<float>(0), c.in<float>(1), c.in<float>(2), c.in<float>(3), c.in<float>(4),
+                                      c.out<float>(0), c.out<float>(1), c.out<float>(2), c.scratch<void>(), c.pool());
+  }
+};
+
+void infer_max_pool_gradient(InferContext& c) { c.set_output(0, c.input(1)); }
+
+struct NhwcMaxPoolGrad {
+  kernels::Window window;
+  int64_t N, C;
+
+  static NhwcMaxPoolGrad bind(BindContext& c) {
+    const Shape &x = c.shape(1), &y = c.shape(0);
+    const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
+    bool fits = x.rank() == y.rank() && (x.rank() == 3 || x.rank() == 4) && x[0] == y[0] && x[x.rank() - 1] == y[x.rank() - 1];
+    if (fits) {
+      const auto in = inner(x), out = inner(y);
+      const SymbolicShape expected = infer_window(c.node().attributes, {in.begin(), in.end()}, {kernel.begin(), kernel.end()});
+      for (size_t i = 0; i < expected.size(); ++i) fits &= expected[i].is_const(out[i]);
+    }
+    if (!fits) throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
+    return {bind_window(c.node().attributes, inner(x), inner(y), kernel), x[0], x[x.rank() - 1]};
+  }
+  void run(RunContext& c) const {
+    kernels::max_pool_gradient_nhwc(window, N, C, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.pool());
+  }
+};
+
+}  // namespace
+
+KernelDef nhwc_conv_of_computed_weights() { return kernel<NhwcConvComputed>("nhwc, packed in the run", DType::float32); }
+
+std::vector<OpDef> nhwc_training_ops() {
+  const std::vector<AttributeDef> convolution = {{"auto_pad", std::string_view("NOTSET")},
+                                                 {"dilations"},
+                                                 {"group", int64_t{1}},
+                                                 {"kernel_shape"},
+                                                 {"max_weight_expansion", 0.0F},
+                                                 {"pads"},
+                                                 {"rates"},
+                                                 {"strides"}};
+  constexpr TypeSet kInt64{DType::int64};
+  return {
+      {.name = "NhwcConvGradInput",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"dY", kTrainedType}, {"W", kTrainedType}, {"shape", kInt64}},
+       .outputs = {{"dX", kTrainedType}},
+       .attributes = convolution,
+       .infer = infer_image_of_shape,
+       .cost = input_gradient_cost,
+       .kernels = {kernel<NhwcConvGradInput>("nhwc", DType::float32)},
+       .value_inputs = {2}},
+      {.name = "NhwcConvGradWeights",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}, {"shape", kInt64}},
+       .outputs = {{"dW", kTrainedType}},
+       .attributes = convolution,
+       .infer = infer_weights_of_shape,
+       .cost = weights_gradient_cost,
+       .kernels = {kernel<NhwcConvGradWeights>("nhwc", DType::float32)},
+       .value_inputs = {2}},
+      {.name = "NhwcBatchNormalization",
+       .domain = "treadle",
+       .since = {1},
+       .inputs =
+           {{"X", kTrainedType}, {"scale", kTrainedType}, {"B", kTrainedType}, {"input_mean", kTrainedType}, {"input_var", kTrainedType}},
+       .outputs = {{"Y", kTrainedType},
+                   {"running_mean", kTrainedType, "", Presence::optional},
+                   {"running_var", kTrainedType, "", Presence::optional},
+                   {"saved_mean", kTrainedType, "", Presence::optional},
+                   {"saved_inverse_deviation", kTrainedType, "", Presence::optional}},
+       .attributes = {{"epsilon", 1e-5F}, {"momentum", 0.9F}, {"unbiased_variance", int64_t{0}}},
+       .infer = infer_nhwc_batch_norm,
+       .cost = stream_cost,
+       .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},
+       .kernels = {kernel<NhwcBatchNormalization>("nhwc", DType::float32)}},
+      {.name = "NhwcBatchNormalizationGrad",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"dY", kTrainedType},
+                  {"X", kTrainedType},
+                  {"scale", kTrainedType},
+                  {"saved_mean", kTrainedType},
+                  {"saved_inverse_deviation", kTrainedType}},
+       .outputs = {{"dX", kTrainedType}, {"dscale", kTrainedType, "", Presence::optional}, {"dB", kTrainedType, "", Presence::optional}},
+       .infer = infer_batch_norm_gradient,
+       .cost = stream_cost,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<NhwcBatchNormalizationGrad>("nhwc", DType::float32)}},
+      {.name = "NhwcMaxPoolGrad",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}},
+       .outputs = {{"dX", kTrainedType}},
+       .attributes =
+           {{"auto_pad", std::string_view("NOTSET")}, {"ceil_mode", int64_t{0}}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}},
+       .infer = infer_max_pool_gradient,
+       .cost = stream_cost,
+       .kernels = {kernel<NhwcMaxPoolGrad>("nhwc", DType::float32)}}};
+}
+
+}  // namespace treadle::ops
