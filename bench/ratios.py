@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 OWN = "treadle"
 FIRST_PEERS = ("onnxruntime", "openvino")
 ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column and no part in a ratio: it is no inference engine
-TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "pytorch": "PyTorch"}
+TITLES = {"treadle": "Treadle", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "pytorch": "PyTorch"}
 
 # A peer that is so much less exact than ONNX Runtime computes something else: other formulas, fewer bits.
 ERROR_FACTOR = 100
@@ -64,12 +65,23 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(math.log(v) for v in values) / len(values))
 
 
-def summary(results: dict, peers: Iterable[str]) -> str:
+@dataclass
+class Summary:
+    mean: float  # geometric
+    count: int
+    lowest: float
+    worst: str
+
+    def __str__(self) -> str:
+        return f"geometric mean {self.mean:.2f} over {self.count} models, lowest {self.lowest:.2f} ({self.worst})"
+
+
+def summary(results: dict, peers: Iterable[str]) -> Summary | None:
     found = {name: r for name in results if (r := ratio(results[name], peers))}
     if not found:
-        return ""
+        return None
     worst = min(found, key=found.get)
-    return f"geometric mean {geometric_mean(found.values()):.2f} over {len(found)} models, lowest {found[worst]:.2f} ({worst})"
+    return Summary(geometric_mean(found.values()), len(found), found[worst], worst)
 
 
 def shown(value: float | None, form: str = ".2f") -> str:
@@ -77,7 +89,10 @@ def shown(value: float | None, form: str = ".2f") -> str:
 
 
 def cell(engine: dict, mark: str = "") -> str:
-    return f"{engine['ms']:.3g} ({engine['error']:.0e}){mark}" if engine.get("ms") else "–"
+    if not engine.get("ms"):
+        return "–"
+    time = format(engine["ms"], ",.0f" if engine["ms"] >= 1000 else ".3g")
+    return f"{time} ({engine['error']:.0e}){mark}"
 
 
 def memory_cell(memory: dict | None) -> str:
@@ -96,26 +111,27 @@ def bits_cell(bits: dict | None) -> str:
 
 
 def table(results: dict, engines: list[str]) -> list[str]:
-    """Lines of Markdown: a row a model. Columns that no model has are left out."""
-    details = any(r.get("memory") for r in results.values())
-    heads = ["model", *(TITLES.get(e, e) for e in engines), "ratio", "ratio, all peers", "error ÷ ONNX Runtime's", "of the ceiling"]
-    heads += ["peak memory, MB", "same bits"] if details else []
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    """Lines of Markdown: a row a model. Columns behind the engines' that no model has are left out."""
+    heads = ["model", *(TITLES.get(e, e) for e in engines), "ratio", "ratio, all peers", "error ÷ ONNX Runtime's", "of the ceiling", "peak memory, MB", "same bits"]
+    rows = []
     for name, result in results.items():
         excluded = left_out(result)
         cells = [name, *(cell(result["engines"].get(e, {}), "*" if e in excluded else "") for e in engines)]
         first, every, fraction = ratio(result, FIRST_PEERS), ratio(result, ALL_PEERS), ceiling_fraction(result)
         cells += [shown(first), shown(every), shown(error_ratio(result), ".1f"), shown(fraction, ".0%") + (" m" if bound_by_weights(result) else "")]
-        cells += [memory_cell(result.get("memory")), bits_cell(result.get("bits"))] if details else []
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        rows.append([*cells, memory_cell(result.get("memory")), bits_cell(result.get("bits"))])
+    more_peers = set(engines) & (set(ALL_PEERS) - set(FIRST_PEERS))
+    has = lambda i: i <= len(engines) or any(row[i] != "–" for row in rows)
+    kept = [i for i, head in enumerate(heads) if has(i) and (head != "ratio, all peers" or more_peers)]
+    line = lambda cells: "| " + " | ".join(cells[i] for i in kept) + " |"
+    return [line(heads), "|---" * len(kept) + "|", *map(line, rows)]
 
 
 def notes(results: dict, missing: dict[str, str]) -> list[str]:
     """What stands below a table: means, who is left out and why, engines that are not there."""
     lines = []
     if first := summary(results, FIRST_PEERS):
-        lines.append(f"Ratio (the better of ONNX Runtime and OpenVINO over treadle): {first}.")
+        lines.append(f"Ratio (the better of ONNX Runtime and OpenVINO over Treadle): {first}.")
     if any("ncnn" in r["engines"] or "mnn" in r["engines"] for r in results.values()) and (every := summary(results, ALL_PEERS)):
         lines.append(f"Ratio over all peers (ncnn and MNN as well): {every}.")
     if any(bound_by_weights(r) for r in results.values()):

@@ -1,6 +1,8 @@
 """The rules of the benchmarks: operations of layers, ratios, and the statistics of the regression check, against figures worked out by hand."""
 
+import json
 import math
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -15,6 +17,7 @@ sys.path.insert(0, str(REPOSITORY / "bench"))
 
 import ceilings
 import layers
+import page
 import ratios
 import regression
 import report
@@ -136,7 +139,7 @@ def test_a_peer_that_computes_something_else_is_left_out():
 def test_what_was_not_measured_is_a_dash():
     r = result(treadle=(2.0, 1e-6), onnxruntime=(3.0, 1e-6)) | {"failed": {"mnn": "no such operator"}}
     text = ratios.table({"m": r}, ["treadle", "onnxruntime", "mnn"])
-    assert text[-1] == "| m | 2 (1e-06) | 3 (1e-06) | – | 1.50 | 1.50 | 1.0 | – |"
+    assert text[-1] == "| m | 2 (1e-06) | 3 (1e-06) | – | 1.50 | 1.50 | 1.0 |"
     alone = result(treadle=(2.0, 1e-6))
     assert ratios.ratio(alone, ratios.ALL_PEERS) is None
     notes = ratios.notes({"m": r}, {"ncnn": "not installed (ncnn)"})
@@ -161,7 +164,7 @@ def test_the_reason_of_a_failure_is_one_line_without_places_in_a_source():
 
 def test_means_and_details():
     results = {"a": result(treadle=(1.0, 0.0), onnxruntime=(4.0, 0.0)), "b": result(treadle=(1.0, 0.0), onnxruntime=(1.0, 0.0))}
-    assert ratios.summary(results, ratios.FIRST_PEERS) == "geometric mean 2.00 over 2 models, lowest 1.00 (b)"
+    assert str(ratios.summary(results, ratios.FIRST_PEERS)) == "geometric mean 2.00 over 2 models, lowest 1.00 (b)"
     results["a"] |= {"memory": {"account": 6.4, "process": 10.2, "onnxruntime": 20.6}, "bits": {"2": True, "3": False}}
     rows = ratios.table(results, ["treadle", "onnxruntime"])
     assert rows[2].endswith("| 6 / 10 (21) | not with 3 |")
@@ -284,7 +287,7 @@ def test_a_regression_is_found_between_two_programs(tmp_path, monkeypatch, capsy
 
 def test_the_plot_has_a_dot_for_every_time_and_a_hollow_one_for_who_is_left_out():
     one = result(treadle=(2.0, 1e-6), onnxruntime=(3.0, 1e-6), ncnn=(1.0, 1.0), mnn=(100.0, 1e-6)) | {"ceiling_ms": 1.0, "weights_ms": 0.1}
-    svg = xml.etree.ElementTree.fromstring(report.plot({"resnet18": one, "absent": result(onnxruntime=(1.0, 0.0))}, "a & b"))
+    svg = xml.etree.ElementTree.fromstring(page.model_plot({"resnet18": one, "absent": result(onnxruntime=(1.0, 0.0))}, "a & b"))
     name = "{http://www.w3.org/2000/svg}"
     dots = [c for c in svg.iter(f"{name}circle") if c.find(f"{name}title") is not None]
     at = {c.find(f"{name}title").text.split()[0]: float(c.get("cx")) for c in dots}
@@ -296,18 +299,28 @@ def test_the_plot_has_a_dot_for_every_time_and_a_hollow_one_for_who_is_left_out(
     assert float(marks[-1].get("x")) + 1.5 == pytest.approx(ticks["0.5"], abs=0.1)
 
 
-def test_tables_replace_what_stands_between_the_marks():
-    document = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n{report.END}\n"
-    assert report.replace_between_marks(document, "new\n") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n{report.END}\n"
-    for wrong in ("no marks", report.BEGIN, f"{report.END}{report.BEGIN}"):
-        with pytest.raises(ValueError, match="no <!--"):
-            report.replace_between_marks(wrong, "new")
+def test_the_page_of_figures_is_that_of_the_results():
+    """bench/report.py --render writes it."""
+    for path, text in page.render().items():
+        assert path.read_text() == text, path
+
+
+def test_every_figure_says_how_it_was_measured():
+    figures = json.loads((page.RESULTS / "figures.json").read_text())
+    for section in figures["sections"]:
+        for figure in [*section.get("figures", []), *section.get("tables", [])]:
+            assert set(figure["machine"].split(", ")) <= set(figures["machines"]), figure
+            assert re.fullmatch(r"20\d\d-\d\d-\d\d", figure["date"]), figure
+            assert figure["command"], figure
+        for table in section.get("tables", []):
+            assert all(len(row) == len(table["columns"]) for row in table["rows"]), table["title"]
 
 
 def test_a_section_names_machine_versions_and_models_in_their_order():
     one = result(treadle=(2.0, 1e-6), onnxruntime=(3.0, 1e-6)) | {"peak_gflops": 100.0}
     entry = {"results": {"vgg11": one, "resnet18": one}, "machine": "M", "date": "D", "commit": "C", "versions": {"treadle": "1", "onnxruntime": "2"}, "missing": {}}
-    lines = report.section("one", entry)
-    assert lines[2] == "M; peak 100 to 100 GFLOP/s; D, C; ONNX Runtime 2."
+    lines = page.model_section("amd", "one", entry)
+    assert lines[0] == "### AMD, one thread, batch 1"
+    assert lines[2] == "M; peak 100 to 100 GFLOP/s; D; C; ONNX Runtime 2."
     assert [line.split()[1] for line in lines if line.startswith("| ")] == ["model", "resnet18", "vgg11"]
     assert report.kept_details({"memory": 1, "bits": 2, "engines": 3}) == {"memory": 1, "bits": 2}

@@ -73,6 +73,6 @@ def test_the_references_have_every_public_header():
 
 
 def test_the_readmes_speed_is_the_newest_measured():
-    measured = re.search(r"geometric mean ([\d.]+) over (\d+) models, lowest ([\d.]+)", (REPOSITORY / "bench/results/models.md").read_text())
+    measured = re.search(r"geometric mean ([\d.]+) over (\d+) models, lowest ([\d.]+)", (REPOSITORY / "docs/performance.md").read_text())
     shown = re.search(r"is ([\d.]+)× as fast .*?of (\d+) models; slowest case ([\d.]+)×", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     assert shown.groups() == measured.groups()
