@@ -173,8 +173,8 @@ Command add_compare(CLI::App& app) {
       ->check(CLI::IsMember({"onnxruntime", "optimised"}))
       ->capture_default_str();
   app.add_option("--python", options->python, "Interpreter that has onnxruntime")->capture_default_str();
-  app.add_option("--rtol", options->rtol)->capture_default_str();
-  app.add_option("--atol", options->atol)->capture_default_str();
+  app.add_option("--rtol", options->rtol, "Relative tolerance")->capture_default_str();
+  app.add_option("--atol", options->atol, "Absolute tolerance")->capture_default_str();
   app.add_flag("--json", options->json, "Print JSON");
   app.add_flag("--all", options->all, "Print every value, not only those that differ");
   return [options] { return compare(*options); };

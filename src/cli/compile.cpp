@@ -60,16 +60,16 @@ int compile(const CompileOptions& options) {
 Command add_compile(CLI::App& app) {
   auto options = std::make_shared<CompileOptions>();
   app.footer(
-      "The file has the optimised graph, folded constants and packed weights; sessions map it instead of making them anew. Wherever an "
-      "ONNX file is taken to be run, the compiled one is, too; results are the same bits.\n"
+      "The file has the optimised graph, folded constants and packed weights; sessions map it. It runs wherever an ONNX file runs, and "
+      "results are the same bits.\n"
       "  treadle compile model.onnx                      # model.treadle\n"
       "  treadle compile model.onnx -o fast.treadle --option free_dimension_overrides=batch=8\n"
       "  treadle compile --verify fast.treadle           # reads every byte; exit status 1 if one was changed\n"
       "  treadle run fast.treadle\n"
-      "The file is good for this version of the library and processors with the same instruction sets; sessions refuse it elsewhere.\n"
-      "It holds the weights: the ONNX file is needed only to fetch other values than the outputs, to train, or to compile again.\n"
-      "SessionOptions.cache_dir keeps such files by itself (docs/compiled-models.md).");
-  app.add_option("model", options->model, "ONNX file; with --verify the compiled one")->required();
+      "It belongs to this version of the library and this processor's instruction sets; sessions refuse it elsewhere.\n"
+      "It holds the weights. The ONNX file is needed to fetch values other than the outputs, to train, or to compile again.\n"
+      "SessionOptions.cache_dir manages such files for you (docs/compiled-models.md).");
+  app.add_option("model", options->model, "ONNX file; with --verify a compiled model")->required();
   app.add_option("-o,--output", options->output, "File to write; by default the model's name with .treadle");
   app.add_flag("--verify", options->verify,
                "Check a compiled model: every block against its checksum, and that a session can be made of it");

@@ -248,13 +248,14 @@ void add_sample_options(CLI::App& app, InputOptions& options) {
       ->take_all();
   app.add_option("--default-dim", options.default_extent, "Extent of dimensions that neither --shapes nor --dim sets")
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "Of random inputs")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed for random inputs")->capture_default_str();
   add_picture_options(app, options.pictures);
 }
 
 void add_session_options(CLI::App& app, SessionOptions& options) {
-  app.add_option("--threads", options.intra_op_num_threads, "Threads of one node; 0: by affinity and cgroup")->capture_default_str();
-  app.add_option("--skip-pass", options.disabled_passes, "A pass that does not run; `treadle options` lists them; may be repeated")
+  app.add_option("--threads", options.intra_op_num_threads, "Threads per node; 0: sized by affinity and cgroup quota")
+      ->capture_default_str();
+  app.add_option("--skip-pass", options.disabled_passes, "Skip this pass of the optimiser; `treadle options` lists them; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag_callback(

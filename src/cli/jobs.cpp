@@ -131,9 +131,9 @@ int set_jobs(const SetOptions& options) {
 Command add_jobs(CLI::App& app) {
   auto options = std::make_shared<SetOptions>();
   auto json = std::make_shared<bool>(false), live = std::make_shared<bool>(false);
-  app.add_flag("--json", *json, "As JSON, times in nanoseconds");
-  app.add_flag("--watch", *live, "A live table, until Ctrl-C");
-  CLI::App* set = app.add_subcommand("set", "Change jobs; acted on within one node");
+  app.add_flag("--json", *json, "Print JSON, with times in nanoseconds");
+  app.add_flag("--watch", *live, "Update the table until Ctrl-C");
+  CLI::App* set = app.add_subcommand("set", "Change jobs; takes effect within one node");
   set->add_option("job", options->jobs, "Id or name; all jobs of that name")->required();
   set->add_option("--share", options->share, "Percent of the time that its runs may take: 0 to 100");
   set->add_option("--memory", options->memory, "Limit of the memory of its device, on cpu of the host's: 512MiB, 2GiB, none");
@@ -155,7 +155,7 @@ Command add_coordinator(CLI::App& app) {
   std::string policies;
   for (const auto& [name, text] : sharing::policy_table()) policies += fmt::format("\n  {:<10} {}", name, text);
   app.add_option("--policy", options->policy, "What opportunistic jobs may do beside guaranteed ones")->capture_default_str();
-  app.add_option("--period", options->period_ms, "Milliseconds between two looks")->capture_default_str();
+  app.add_option("--period", options->period_ms, "Milliseconds between two updates of the policy")->capture_default_str();
   app.add_option("--control", options->control_file, "File to read when it changes: a line per job, NAME share=30 memory=2GiB");
   app.add_option("--status", options->status_file, "File to write once a second, as JSON");
   app.footer("Policies:" + policies);

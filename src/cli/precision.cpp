@@ -56,17 +56,17 @@ Command add_precision(CLI::App& app) {
       "Example: treadle precision model.onnx --bound 1e-3 --data samples/\n"
       "The last line is a value for the option `precision` (treadle run --option precision=..., SessionOptions.precision).");
   app.add_option("model", a->model, "ONNX file")->required();
-  app.add_option("--bound", a->options.bound, "Of the largest difference from float32 over the largest value of an output")
+  app.add_option("--bound", a->options.bound, "Largest allowed difference from float32, divided by the largest value of an output")
       ->capture_default_str();
   app.add_option("--data", a->data, "Samples: a .npz, .npy, .pb, picture or .wav, one each, or a folder; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--random", a->random_samples, "So many random samples where there are no others")->capture_default_str();
+  app.add_option("--random", a->random_samples, "Number of random samples if there are no others")->capture_default_str();
   app.add_flag("--json", a->json, "Print JSON");
   add_sample_options(app, a->inputs);
-  app.add_option("--threads", a->options.session.intra_op_num_threads, "Threads of one node; 0: by affinity and cgroup")
+  app.add_option("--threads", a->options.session.intra_op_num_threads, "Threads per node; 0: sized by affinity and cgroup quota")
       ->capture_default_str();
-  app.add_option("--groups", a->options.max_groups, "Parts of the model that are tried by themselves")->capture_default_str();
+  app.add_option("--groups", a->options.max_groups, "Number of parts of the model to try separately")->capture_default_str();
   return [a] { return choose(*a); };
 }
 

@@ -164,30 +164,33 @@ Command add_quantize(CLI::App& app) {
     app.add_option(name, values, text)->allow_extra_args(false)->take_all();
   };
   list("--data", a->data, "Samples: a .npz (its names are inputs'), .npy, .pb, picture or .wav, one each, or a folder; may be repeated");
-  app.add_option("--random", a->random_samples, "So many random samples; inputs that files leave out are random as well")
+  app.add_option("--random", a->random_samples, "Number of random samples; inputs that no file gives are random too")
       ->check(CLI::NonNegativeNumber);
   add_sample_options(app, a->inputs);
-  list("--include", a->include, "Only nodes whose names match this pattern (* and ?); may be repeated");
-  list("--exclude", a->exclude, "No node whose name matches; may be repeated");
+  list("--include", a->include, "Take only nodes whose names match this pattern (* and ?); may be repeated");
+  list("--exclude", a->exclude, "Leave out nodes whose names match; may be repeated");
   list("--op", a->op_types, "Only this operator: MatMul, Gemm, Conv; may be repeated");
-  app.add_option("--skip-first", o.skip_first, "So many of the nodes stay float")->capture_default_str();
-  app.add_option("--skip-last", o.skip_last, "So many of the nodes stay float")->capture_default_str();
+  app.add_option("--skip-first", o.skip_first, "Keep this many of the first nodes in float")->capture_default_str();
+  app.add_option("--skip-last", o.skip_last, "Keep this many of the last nodes in float")->capture_default_str();
   app.add_option("--min-weights", o.min_weight_elements, "Products with fewer weights stay float")->capture_default_str();
   app.add_flag("--per-tensor", a->per_tensor, "dynamic, qdq: one scale for each weight instead of one for each channel");
-  app.add_flag("--reduce-range", o.reduce_range, "dynamic, qdq: 7-bit weights, for AVX2 machines on which others' products saturate");
-  app.add_option("--activations", a->activations, "qdq: dtype")->check(CLI::IsMember({"uint8", "int8"}))->capture_default_str();
+  app.add_flag("--reduce-range", o.reduce_range,
+               "dynamic, qdq: 7-bit weights, for runtimes whose 8-bit products saturate on AVX2 machines");
+  app.add_option("--activations", a->activations, "qdq: dtype of activations")
+      ->check(CLI::IsMember({"uint8", "int8"}))
+      ->capture_default_str();
   app.add_option("--method", a->method, "qdq: how ranges follow from the samples")
       ->check(CLI::IsMember({"minmax", "percentile", "entropy"}))
       ->capture_default_str();
-  app.add_option("--percentile", o.percentile, "qdq: of the values stay inside the range")->capture_default_str();
+  app.add_option("--percentile", o.percentile, "qdq: percentage of the values inside the range")->capture_default_str();
   app.add_option("--bits", o.weight_bits, "weights: 4 or 8")->capture_default_str();
-  app.add_option("--block", o.block_size, "weights: so many share a scale: 16, 32, 64, 128, 256")->capture_default_str();
+  app.add_option("--block", o.block_size, "weights: number of weights that share a scale: 16, 32, 64, 128, 256")->capture_default_str();
   app.add_flag("--asymmetric", a->asymmetric, "weights: a zero point for each block");
   app.add_option("--format", a->format, "weights: com.microsoft's MatMulNBits, or ONNX's DequantizeLinear (opset 21)")
       ->check(CLI::IsMember({"matmul_nbits", "qdq"}))
       ->capture_default_str();
   app.add_flag("--preprocess", o.preprocess, "Simplify the graph first; always so in mode qdq");
-  app.add_option("--compared", o.compared_samples, "So many samples are run through both models; 0: none")->capture_default_str();
+  app.add_option("--compared", o.compared_samples, "Number of samples to compare both models on; 0: none")->capture_default_str();
   app.add_flag("--verify", a->verify, "Compare both models, on random inputs if there are no samples, and measure them");
   app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("-q,--quiet", a->quiet, "No table");

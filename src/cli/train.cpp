@@ -20,15 +20,15 @@ void add_data_options(CLI::App& app, TrainArguments& a) {
       ->required();
   app.add_option("--labels", a.data.labels, "The array (\"labels\" if not given), the column of a .csv, or a .npy file");
   list("--features", a.data.features, "Columns of a .csv, names or patterns; all but the labels if not given; may be repeated");
-  app.add_option("--scale", a.data.scale, "Factor of floating-point inputs: 0.0625 makes 0..16 to 0..1")->capture_default_str();
-  list("--validation", a.validation, "A fraction of the data that is held out, or files like those of --data");
-  app.add_option("--validation-labels", a.validation_labels, "As --labels, for a file to validate with; the same name if not given");
-  app.add_option("--batch-size", a.loader.batch_size, "Samples a step")->capture_default_str();
+  app.add_option("--scale", a.data.scale, "Factor for floating-point inputs: 0.0625 maps 0..16 to 0..1")->capture_default_str();
+  list("--validation", a.validation, "Fraction of the data to hold out, or files like those of --data");
+  app.add_option("--validation-labels", a.validation_labels, "Labels of a validation file, as --labels; the same name if not given");
+  app.add_option("--batch-size", a.loader.batch_size, "Samples per step")->capture_default_str();
   app.add_flag("--drop-last", a.loader.drop_last, "Leave out the samples of an epoch that fill no batch");
   app.add_flag_callback(
-      "--no-shuffle", [&a] { a.loader.shuffle = false; }, "Take the samples in their order");
-  app.add_option("--seed", a.loader.seed, "Of the order, and of what is held out")->capture_default_str();
-  app.add_option("--prefetch", a.loader.prefetch, "Batches that are read ahead by a thread; 0: none")->capture_default_str();
+      "--no-shuffle", [&a] { a.loader.shuffle = false; }, "Keep the order of the samples");
+  app.add_option("--seed", a.loader.seed, "Seed for the order and the held-out samples")->capture_default_str();
+  app.add_option("--prefetch", a.loader.prefetch, "Batches that a thread reads ahead; 0: none")->capture_default_str();
 }
 
 // Under the names that docs/training.md has for them.
@@ -53,33 +53,33 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--loss",
          "softmax_cross_entropy (default), negative_log_likelihood, mean_squared_error, l1, huber, "
          "binary_cross_entropy_with_logits, kl_divergence, output");
-  app.add_option("--loss-of", a.trainer.output, "The output, or another value, that the loss is taken of; the first output if not given")
+  app.add_option("--loss-of", a.trainer.output, "Output, or another value, to compute the loss from; the first output if not given")
       ->group("Loss and optimizer");
-  option("--class-axis", "Of the scores; -1 for language models");
-  option("--ignore-index", "Labels that do not count");
-  option("--class-weights", "One for each class, separated by commas");
-  option("--label-smoothing", "From 0 to 1");
-  option("--huber-delta", "Where huber goes from squares to distances");
-  option("--optimizer", "sgd (default), adam, adamw, adagrad, rmsprop, lion, lamb");
-  option("--learning-rate", "0.01 by default");
-  option("--momentum", "Of sgd and rmsprop");
-  option("--weight-decay", "0 by default, 0.01 for adamw");
-  flag("--nesterov", &train::TrainerOptions::nesterov, "Of sgd with momentum");
-  option("--beta1", "Of adam, adamw, lion and lamb"), option("--beta2", "The same");
-  option("--epsilon", "Of adam, adamw, adagrad, rmsprop and lamb");
-  option("--smoothing", "Of rmsprop");
-  option("--clip-value", "Gradients are cut to this distance from 0");
-  option("--clip-norm", "All gradients together are scaled to this length where they are longer");
-  option("--accumulation-steps", "So many steps make one update");
-  option("--ema-decay", "From 0 to 1: validate with an exponential average of the parameters, and save that");
-  option("--schedule", "Of the learning rate: constant (default), step, cosine, linear, one_cycle");
-  option("--warmup-steps", "Updates in which the rate rises");
+  option("--class-axis", "Axis of the classes in the scores; -1 for language models");
+  option("--ignore-index", "Label that does not count");
+  option("--class-weights", "A weight for each class, separated by commas");
+  option("--label-smoothing", "Label smoothing, from 0 to 1");
+  option("--huber-delta", "Distance at which huber changes from squared to absolute");
+  option("--optimizer", "Optimizer: sgd (default), adam, adamw, adagrad, rmsprop, lion, lamb");
+  option("--learning-rate", "Learning rate; default 0.01");
+  option("--momentum", "Momentum of sgd and rmsprop");
+  option("--weight-decay", "Weight decay; default 0, for adamw 0.01");
+  flag("--nesterov", &train::TrainerOptions::nesterov, "Nesterov momentum, for sgd");
+  option("--beta1", "First beta of adam, adamw, lion and lamb"), option("--beta2", "Second beta of adam, adamw, lion and lamb");
+  option("--epsilon", "Epsilon of adam, adamw, adagrad, rmsprop and lamb");
+  option("--smoothing", "Smoothing of rmsprop (PyTorch's alpha)");
+  option("--clip-value", "Clip each gradient to -VALUE..VALUE");
+  option("--clip-norm", "Scale all gradients together down to this norm");
+  option("--accumulation-steps", "Number of steps that make one update");
+  option("--ema-decay", "Decay, from 0 to 1, of an exponential average of the parameters, which is then validated and saved");
+  option("--schedule", "Schedule of the learning rate: constant (default), step, cosine, linear, one_cycle");
+  option("--warmup-steps", "Updates during which the rate rises");
   option("--total-steps", "Updates of cosine, linear and one_cycle; all of --epochs if not given");
-  option("--step-size", "Updates between two falls of the schedule step");
-  option("--gamma", "Of the schedule step"), option("--final-factor", "Of cosine and linear");
-  option("--group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: parameters with settings of their own; may be repeated");
+  option("--step-size", "Updates between two reductions by the schedule step");
+  option("--gamma", "Factor of each reduction by the schedule step"), option("--final-factor", "Final factor of cosine and linear");
+  option("--group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: settings for these parameters; may be repeated");
   option("--parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
-  option("--frozen", "Names or patterns that are not trained");
+  option("--frozen", "Names or patterns of initializers not to train");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 
@@ -91,31 +91,30 @@ Command add_train(CLI::App& app) {
       "Example:\n"
       "  treadle train cnn.onnx --data digits.csv --labels target --scale 0.0625 --validation 0.2 --batch-size 64 --epochs 20\n"
       "    --learning-rate 0.05 --momentum 0.9 --schedule cosine --checkpoint runs/1 -o digits.onnx\n"
-      "Ctrl-C writes a checkpoint and ends; the same command with --resume goes on with the same bits. docs/training.md tells more.");
+      "Ctrl-C writes a checkpoint and ends; the same command with --resume continues with the same bits. See docs/training.md.");
   app.add_option("model", a->model, "ONNX file")->required();
-  app.add_option("-o,--output", a->output, "The trained model, for inference")->required();
+  app.add_option("-o,--output", a->output, "File to write the trained model to")->required();
   add_data_options(app, *a);
   app.add_option("--epochs", a->epochs, "Passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
   add_trainer_options(app, *a);
-  app.add_option("--checkpoint", a->checkpoint, "Folder that has a checkpoint after each epoch");
-  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also after every so many steps")->check(CLI::NonNegativeNumber);
-  app.add_option("--keep-last", a->keep_last, "Checkpoints that are kept; 0: all")->capture_default_str();
+  app.add_option("--checkpoint", a->checkpoint, "Folder to write a checkpoint to after each epoch");
+  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also write a checkpoint every N steps")->check(CLI::NonNegativeNumber);
+  app.add_option("--keep-last", a->keep_last, "Number of checkpoints to keep; 0: all")->capture_default_str();
   app.add_flag("--asynchronous", a->asynchronous, "Write checkpoints on a thread");
-  app.add_flag("--resume", a->resume, "Go on from the newest checkpoint, if there is one");
-  app.add_option("--patience", a->patience,
-                 "End after so many epochs without a better validation loss; the output is the best epoch's then")
+  app.add_flag("--resume", a->resume, "Continue from the newest checkpoint, if there is one");
+  app.add_option("--patience", a->patience, "Stop after N epochs without a better validation loss, and write the model of the best epoch")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--skip-nan", a->skip_nan, "Leave out steps with a NaN; without it such a step ends the training");
+  app.add_flag("--skip-nan", a->skip_nan, "Skip steps with a NaN; by default such a step ends the training");
   app.add_flag("--no-check", a->unchecked, "Do not look for NaN in the values of each node");
   auto* log = app.add_option("--log", a->log, "File of JSON lines: start, step, epoch, skipped, interrupted, end");
   app.add_flag_callback(
          "--json", [a] { a->log = "/dev/stdout", a->quiet = true; }, "Print those lines instead of the table")
       ->excludes(log);
-  app.add_option("--curve", a->curve, "SVG file that has the losses of all epochs so far, written again after each");
-  app.add_option("--log-steps", a->log_steps, "Steps between two in the log; 0: none")
+  app.add_option("--curve", a->curve, "SVG file with the losses of all epochs so far, updated after each epoch");
+  app.add_option("--log-steps", a->log_steps, "Steps between two log lines; 0: no lines for steps")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_flag("-q,--quiet", a->quiet, "Say nothing");
+  app.add_flag("-q,--quiet", a->quiet, "Print nothing");
   add_session_options(app, a->trainer.session);
   return [a] { return run_training(*a); };
 }
