@@ -19,21 +19,25 @@ HEAD = """# Gradients
 
 Made by scripts/generate_gradient_table.py; do not edit by hand.
 
-Training differentiates a graph by the rules that stand with the operators (`src/ops`). A rule gives ordinary nodes, or an operator of the treadle domain
-with a kernel of its own (*kernel*). Operators that are decomposed have the gradients of their parts. A node on the way from a parameter to the loss that has
-neither is an error that names it; so is an operand that a rule does not differentiate by. Operators that are constant almost everywhere (Floor, Sign, Hardmax)
-let nothing flow back. Their operands float16 and bfloat16 are cast to float32 for the kernels.
+Training differentiates a graph by the rules that stand with the operators (`src/ops`).
 
-- If, Loop and Scan: bodies are differentiated and computed again on the way back; the forward node keeps the states of its iterations. A body that draws
-  random numbers is an error, and so are states whose shapes change from iteration to iteration.
-- Broadcasts between symbols: BroadcastGrad sums over the axes that the run finds stretched.
-- QuantizeLinear and DequantizeLinear are straight through: what was rounded gets the gradient as it is, what was cut off gets none; scales have gradients
-  (of blocks: where they are whole).
-- Elements that are equally large share the gradient of a reduction; of Max and Min of two operands the first gets it.
-- Taken as constants: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, caches of RotaryEmbedding, weights of classes in losses.
+| rule | meaning |
+|---|---|
+| nodes | The gradient consists of ordinary nodes. |
+| kernel | The gradient is an operator of the treadle domain with a kernel of its own. It computes float32 and float64; float16 and bfloat16 are cast to float32. |
+| of its parts | The operator is decomposed, and has the gradients of its parts. |
+| of its bodies | If, Loop and Scan: the bodies are differentiated, and computed again on the way back. |
+| nothing flows | The operator is constant almost everywhere (Floor, Sign, Hardmax). |
 
-*Checked* counts cases over random shapes, attributes, broadcasts and opsets: by central differences in float64 / by PyTorch in float64
-(tests/operators/fuzz_gradients.py; a slice runs in the tests). RNN, GRU and LSTM compute float64 in single precision, where differences say little.
+A node without a rule on the way from a parameter to the loss is an error that names it. So is an operand that a rule does not differentiate by.
+
+- Loop and Scan keep the states of their iterations. A body that draws random numbers, and a state whose shape changes between iterations, are errors.
+- BroadcastGrad sums over the axes that a run finds stretched, where extents are symbols.
+- QuantizeLinear and DequantizeLinear are straight through: rounded elements pass the gradient on, clipped elements pass none. Scales have gradients (scales of blocks, if the blocks are whole).
+- Equal elements share the gradient of a reduction. Of Max and Min of two operands, the first gets it.
+- Constants are: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, caches of RotaryEmbedding, weights of classes in losses.
+
+*Checked* counts random cases (shapes, attributes, broadcasts, opsets) in float64: by central differences / by PyTorch (tests/operators/fuzz_gradients.py; a slice runs in the tests). Only PyTorch judges RNN, GRU and LSTM.
 """
 
 

@@ -52,7 +52,7 @@ def disagreements():
     judges = {"reference": "onnx.reference", "onnxruntime": "onnxruntime", "both": "both"}
     text = ["", "## Disagreements", ""]
     text += ["tests/operators/fuzz_operators.py compares every operator with onnxruntime and with ONNX's reference evaluator."]
-    text += ["Treadle differs from a judge in these places; the specification is on its side, or leaves the result open.", ""]
+    text += ["Treadle differs from a judge in the places below, where it follows the specification, or the specification leaves the result open.", ""]
     text += ["| operators | judge | what the judge does |", "|---|---|---|"]
     for ruling in sorted(RULINGS, key=lambda r: (r.ops, r.judge)):
         text.append(f"| {ruling.ops.replace(' ', ', ')} | {judges[ruling.judge]} | {ruling.reason.replace('|', '&#124;')} |")
@@ -79,8 +79,12 @@ def main():
         "Made by scripts/generate_operator_table.py from the registry (`treadle operators`) and tests/onnx/passing.txt; do not edit by hand.",
         "",
         f"{len(passing)} of ONNX's own cases pass: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) + ".",
-        "*Versions* are the opsets that gave the operator a meaning or types of its own; models of any opset between are brought to the newest.",
-        "*Dtypes* are those that kernels compute. *Cases* are node cases of the onnx package that hold this operator only: passing / all.",
+        "",
+        "| column | meaning |",
+        "|---|---|",
+        "| versions | opsets that changed the operator's meaning or types. Models of any opset between are brought to the newest |",
+        "| dtypes | what the kernels compute |",
+        "| cases | node cases of the onnx package that hold this operator only: passing / all |",
     ]
     for domain in sorted(by_domain, key=lambda name: (name != "ai.onnx", name != "ai.onnx.ml", name)):
         text += ["", f"## {domain}", "", f"{len(by_domain[domain])} operators.", ""]
