@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "treadle/adapter.h"
 #include "treadle/allocator.h"
 #include "treadle/datum.h"
 #include "treadle/export.h"
@@ -85,7 +86,10 @@ struct TREADLE_API SessionOptions {
   bool set_denormal_as_zero = false;    ///< runs take numbers too small to be normal for zero, on the host
   bool enable_profiling = false;
   std::string profile_file_prefix = "treadle_profile_";
-  std::string optimized_model_filepath;                     ///< where to write the optimised model; empty: nowhere
+  std::string optimized_model_filepath;  ///< where to write the optimised model; empty: nowhere
+  /// A file's name beside it, without a folder, for its initializers of at least so many bytes. Empty: they are in the model.
+  std::string optimized_model_data_file;
+  int64_t optimized_model_data_threshold = 1024;
   std::vector<std::string> disabled_passes;                 ///< by name; `treadle options` lists them
   int64_t max_patches = INT64_MAX;                          ///< stop the graph optimiser after that many patches (to bisect a fault)
   std::map<std::string, int64_t> free_dimension_overrides;  ///< symbol → extent
@@ -149,6 +153,9 @@ struct TREADLE_API RunOptions {
   /// By the name of the output: where its memory comes from, if it is not bound. Outputs that are a feed or a constant, and strings, have
   /// the memory that they have.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
+  /// Their parameters are fed besides the run's own feeds. @throws Error(invalid_argument) out of the run for one that is fed twice, or
+  /// that the model has no input or initializer for.
+  std::vector<std::shared_ptr<const Adapter>> adapters;
   /// Ends the run with Error(invalid_argument) naming the first node with an output that is not finite, and the element.
   FiniteCheck check_finite = FiniteCheck::off;
   /// Writes the inputs and outputs of nodes whose names match as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
@@ -365,6 +372,9 @@ class TREADLE_API Session {
 
   /// The optimised graph, or the flat list of instructions with placement and memory, as text.
   std::string to_text(std::string_view stage) const;  // "onnx", "optimised", "planned"
+  /// What the optimiser makes of the model at the session's level, as an encoded ONNX model; at disable_all the model as it was read.
+  /// @throws Error(not_implemented) for a compiled model, which has no graph as written.
+  std::string optimized_model() const;
   /// After at least one run.
   MemoryReport memory() const;
   /// What the session is charged with now, by class, and the most so far.

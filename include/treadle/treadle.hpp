@@ -1,6 +1,7 @@
 // The whole public C++ API.
 #pragma once
 
+#include "treadle/adapter.h"
 #include "treadle/allocator.h"
 #include "treadle/data.h"
 #include "treadle/datum.h"

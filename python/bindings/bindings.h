@@ -53,6 +53,10 @@ struct PyAllocator {
   std::shared_ptr<Allocator> allocator;
 };
 
+struct LoraAdapter {
+  std::shared_ptr<const Adapter> adapter;  // null until it is loaded
+};
+
 struct PyRunOptions : RunOptions {
   nb::object metadata_callback = nb::none();  // what on_metadata calls
   int log_severity_level = -1, log_verbosity_level = 0;
@@ -60,6 +64,7 @@ struct PyRunOptions : RunOptions {
 };
 
 void register_errors(nb::module_& module);
+void register_adapter(nb::module_& module);
 void register_options(nb::module_& module);
 void register_model(nb::module_& module);
 void register_ort_value(nb::module_& module);

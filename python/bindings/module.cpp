@@ -15,6 +15,7 @@ NB_MODULE(_treadle, module) {
   register_model(module);
   register_ort_value(module);
   register_sparse_tensor(module);
+  register_adapter(module);
   register_session(module);
   register_io_binding(module);
   register_partial_run(module);

@@ -256,8 +256,12 @@ void register_options(nb::module_& module) {
           "By the name of the output: the treadle.memory.Allocator that its memory comes from, if it is not bound.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
-          "add_active_adapter", [](PyRunOptions&, nb::handle) { throw Error(ErrorCode::not_implemented, "LoRA adapters"); }, "adapter"_a,
-          "Not supported.")
+          "add_active_adapter",
+          [](PyRunOptions& options, const LoraAdapter& adapter) {
+            if (!adapter.adapter) throw Error(ErrorCode::invalid_argument, "the adapter is empty: Load() reads one");
+            options.adapters.push_back(adapter.adapter);
+          },
+          "adapter"_a, "Feeds the adapter's parameters to runs with these options, besides their own feeds.")
       .def(
           "add_run_config_entry",
           [](PyRunOptions& options, const std::string& key, const std::string& value) { options.config[key] = value; }, "key"_a, "value"_a)

@@ -72,6 +72,13 @@ std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::
   return made;
 }
 
+std::set<std::string> names_in_adapters(const RunOptions* options) {
+  std::set<std::string> names;
+  for (const auto& adapter : options ? options->adapters : decltype(options->adapters)())
+    for (const auto& [name, value] : adapter->parameters) names.insert(name);
+  return names;
+}
+
 namespace {
 
 std::vector<Datum> run(const PySession& self, const std::optional<std::vector<std::string>>& outputs,
@@ -83,7 +90,7 @@ std::vector<Datum> run(const PySession& self, const std::optional<std::vector<st
 nb::list run_on_objects(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
                         const PyRunOptions* options) {
   BufferScope scope;
-  std::map<std::string, Datum> made = feeds_from_python(self, feeds, &scope);
+  std::map<std::string, Datum> made = feeds_from_python(self, feeds, &scope, names_in_adapters(options));
   std::vector<Datum> results = run(self, outputs, made, options);
   made.clear();
   nb::list list;
@@ -93,7 +100,7 @@ nb::list run_on_objects(const PySession& self, const std::optional<std::vector<s
 
 nb::list run_on_values(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
                        const PyRunOptions* options) {
-  std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr);
+  std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr, names_in_adapters(options));
   std::vector<Datum> results = run(self, outputs, made, options);
   made.clear();
   nb::list list;
@@ -157,6 +164,11 @@ void register_session(nb::module_& module) {
       .def_prop_ro("model_meta", [](const PySession& self) { return self.session.model().metadata(); })
       .def(
           "to_text", [](const PySession& self, const std::string& stage) { return self.session.to_text(stage); }, nb::arg("stage"))
+      .def("optimized_model",
+           [](const PySession& self) {
+             const std::string bytes = self.session.optimized_model();
+             return nb::bytes(bytes.data(), bytes.size());
+           })
       .def(
           "memory_statistics", [](const PySession& self) { return memory_dict(self.session.memory_statistics()); },
           "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")

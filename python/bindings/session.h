@@ -36,6 +36,8 @@ struct PyValueHandle {
 
 /// A value for the input `name` of the declared `type`; errors name the input.
 Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope);
+/// Names that the options' adapters feed.
+std::set<std::string> names_in_adapters(const RunOptions* options);
 /// All inputs but those in `apart`, complete; missing optional ones become empty. Raises ValueError naming the missing ones.
 std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope,
                                                const std::set<std::string>& apart = {});

@@ -37,7 +37,9 @@ void make(PyStatefulRun* self, const PySession& session, const std::map<std::str
 nb::list run_states(PyStatefulRun& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
                     const PyRunOptions* options) {
   BufferScope scope;
-  std::map<std::string, Datum> made = feeds_from_python(self.owner, feeds, &scope, self.states);
+  std::set<std::string> apart = names_in_adapters(options);
+  apart.insert(self.states.begin(), self.states.end());
+  std::map<std::string, Datum> made = feeds_from_python(self.owner, feeds, &scope, apart);
   std::vector<Datum> results;
   {
     nb::gil_scoped_release release;

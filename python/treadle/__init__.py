@@ -12,11 +12,13 @@ from __future__ import annotations
 from . import _treadle, errors, hooks, memory, quantize
 from ._repr import describe_all as _describe_all
 from ._treadle import (
+    AdapterFormat,
     CacheStatistics,
     CancelToken,
     HookedRun,
     Job,
     JobStatus,
+    LoraAdapter,
     MemoryReport,
     Model,
     ModelMetadata,
@@ -42,10 +44,8 @@ from ._treadle import (
     set_log_callback,
     sharing_folder,
 )
+from .compiler import ModelCompiler
 from .devices import (
-    AdapterFormat,
-    LoraAdapter,
-    ModelCompiler,
     OrtArenaCfg,
     OrtDevice,
     OrtEpAssignedNode,

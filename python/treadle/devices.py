@@ -172,15 +172,3 @@ class OrtEpAssignedNode(_Unsupported):
 
 class OrtEpAssignedSubgraph(_Unsupported):
     """A subgraph assigned to an execution provider."""
-
-
-class LoraAdapter(_Unsupported):
-    """A LoRA adapter."""
-
-
-class AdapterFormat(_Unsupported):
-    """A file with a LoRA adapter."""
-
-
-class ModelCompiler(_Unsupported):
-    """Compilation for execution providers."""

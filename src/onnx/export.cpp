@@ -392,12 +392,7 @@ class Exporter {
     for (ValueId output : node.outputs) def.outputs.push_back(name_of_operand(scope, output));
     while (!def.inputs.empty() && def.inputs.back().empty()) def.inputs.pop_back();
     while (!def.outputs.empty() && def.outputs.back().empty()) def.outputs.pop_back();
-    for (const auto& [name, value] : node.attributes) {
-      AttributeDef attribute;
-      attribute.name = name;
-      std::visit(AttributeWriter{attribute}, value);
-      def.attributes.push_back(std::move(attribute));
-    }
+    for (const auto& [name, value] : node.attributes) def.attributes.push_back(attribute_def(name, value));
     for (const Body& body : node.bodies) {
       std::vector<std::string> captured;
       for (auto [inside, position] : body.captures)
@@ -450,11 +445,7 @@ class Exporter {
       NodeDef& def = function.nodes.emplace_back();
       def.op_type = node.op_type, def.domain = node.domain;
       def.inputs = node.inputs, def.outputs = {node.output};
-      for (const auto& [name, value] : node.attributes) {
-        AttributeDef& attribute = def.attributes.emplace_back();
-        attribute.name = name;
-        std::visit(AttributeWriter{attribute}, value);
-      }
+      for (const auto& [name, value] : node.attributes) def.attributes.push_back(attribute_def(name, value));
       if (!node.domain.empty() && domains.insert(node.domain).second) function.opset_imports.push_back({node.domain, 1});
     }
   }
@@ -467,6 +458,13 @@ class Exporter {
 };
 
 }  // namespace
+
+AttributeDef attribute_def(const std::string& name, const Attribute& value) {
+  AttributeDef made;
+  made.name = name;
+  std::visit(AttributeWriter{made}, value);
+  return made;
+}
 
 ModelDef export_model(const Graph& graph, const ModelDef* original, const ExportOptions& options) {
   return Exporter(graph, options).run(original);

@@ -23,6 +23,9 @@ struct ExportOptions {
 ///   cannot express (a constant that is not a dense tensor).
 ModelDef export_model(const Graph& graph, const ModelDef* original = nullptr, const ExportOptions& options = {});
 
+/// An attribute as a node holds it. @throws Error(not_implemented) for what ONNX cannot express.
+AttributeDef attribute_def(const std::string& name, const Attribute& value);
+
 /// The since-version of the node's operator whose schema the node follows with the same meaning: the lowest such opset of its domain.
 /// Nodes must be of the newest version (upgraded).
 int lowest_opset(const Graph& graph, const Node& node);

@@ -184,13 +184,21 @@ struct OrtValue {
   OrtMemoryInfo memory;
 };
 
+namespace treadle::onnx {
+struct ModelDef;
+}
 struct OrtSession {
-  std::unique_ptr<treadle::Session> session;
+  std::unique_ptr<treadle::Session> session;  // null while the model is edited
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
+  std::shared_ptr<treadle::onnx::ModelDef> editing;  // of a model editor's session, until it is finalised
+  std::shared_ptr<const OrtSessionOptions> editing_options;
+
+  /// @throws Error(invalid_argument) for one that is still edited.
+  treadle::Session& running() const;
 };
 
 struct OrtIoBinding {
-  explicit OrtIoBinding(const OrtSession& owner) : session(owner), binding(*owner.session) {}
+  explicit OrtIoBinding(const OrtSession& owner) : session(owner), binding(owner.running()) {}
   const OrtSession& session;
   treadle::IoBinding binding;
   std::map<std::string, bool> has_memory;  // outputs: the client's
@@ -201,6 +209,10 @@ struct OrtModelMetadata {
 };
 
 struct OrtPrepackedWeightsContainer {};
+
+struct OrtLoraAdapter {
+  std::shared_ptr<const treadle::Adapter> adapter;
+};
 
 struct OrtApi;
 struct OrtCANNProviderOptions;
@@ -220,7 +232,6 @@ struct OrtGraph;
 struct OrtInteropApi;
 struct OrtKernelContext;
 struct OrtKernelInfo;
-struct OrtLoraAdapter;
 struct OrtMIGraphXProviderOptions;
 struct OrtModel;
 struct OrtModelEditorApi;
@@ -273,6 +284,14 @@ void add_devices(OrtApi& table);
 void add_custom_operators(OrtApi& table);
 void add_kernel_info(OrtApi& table);
 void add_kernel_context(OrtApi& table);
+void add_adapters(OrtApi& table);
+void add_model_editor(OrtApi& table);
+void add_compiler(OrtApi& table);
+
+/// Those of a client that gives none.
+const OrtSessionOptions& default_session_options();
+/// Makes the session and says what its model has. @throws Error, LoadCancelled
+void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
 /// Before a session is made with them: its custom operators become the process's. @throws Error
 void register_operators(const OrtSessionOptions& options);

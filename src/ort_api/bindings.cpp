@@ -63,8 +63,8 @@ void add_bindings(OrtApi& table) {
   table.RunWithBinding = [](OrtSession* session, const OrtRunOptions* options, const OrtIoBinding* binding) {
     return guarded([&] {
       required(session, "session")
-          .session->run(const_cast<OrtIoBinding&>(required(binding, "binding_ptr")).binding,
-                        options != nullptr ? &options->options : nullptr);
+          .running()
+          .run(const_cast<OrtIoBinding&>(required(binding, "binding_ptr")).binding, options != nullptr ? &options->options : nullptr);
     });
   };
 }

@@ -4,6 +4,12 @@
 
 #include "ort_api/api.h"
 
+treadle::Session& OrtSession::running() const {
+  if (!session)
+    throw treadle::Error(treadle::ErrorCode::invalid_argument, "the session's model is still edited: FinalizeModelEditorSession ends that");
+  return *session;
+}
+
 namespace treadle::ort {
 namespace {
 
@@ -30,43 +36,31 @@ SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& g
   return options;
 }
 
-template <typename Make>
-OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* options, OrtSession** out, Make&& make) {
-  try {
-    static const OrtSessionOptions defaults = [] {
-      OrtSessionOptions made;
-      made.options.strict_symbols = false;
-      return made;
-    }();
-    const OrtSessionOptions& given = options != nullptr ? *options : defaults;
+template <typename Load>
+OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* options, OrtSession** out, Load&& load) {
+  return guarded([&] {
+    const OrtSessionOptions& given = options != nullptr ? *options : default_session_options();
     auto made = std::make_unique<OrtSession>();
-    made->session = make(options_for(required(environment, "env"), given), LoadOptions{.external_files = given.external_files});
-    made->inputs = made->session->inputs();
-    made->outputs = made->session->outputs();
-    made->overridable = made->session->overridable_initializers();
+    begin_session(*made, required(environment, "env"), given, load(given));
     required(out, "out") = made.release();
-    return nullptr;
-  } catch (const LoadCancelled&) {
-    return make_status(ORT_MODEL_LOAD_CANCELED, "loading was cancelled");
-  } catch (...) {
-    return status_of_current_exception();
-  }
+  });
 }
 
 OrtStatus* session_from_path(const OrtEnv* environment, const char* path, const OrtSessionOptions* options, OrtSession** out) {
-  return create_session(environment, options, out, [&](const SessionOptions& with, const LoadOptions& load) {
-    chars_of(path, "model_path");
-    if (load.external_files.empty()) return std::make_unique<Session>(path, with);
-    return std::make_unique<Session>(Model::load(path, load), with);
+  return create_session(environment, options, out, [&](const OrtSessionOptions& given) {
+    return Model::load(
+        chars_of(path, "model_path"),
+        {.use_mmap = given.options.use_mmap, .share_weights = given.options.share_weights, .external_files = given.external_files});
   });
 }
 
 OrtStatus* session_from_bytes(const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options,
                               OrtSession** out) {
-  return create_session(environment, options, out, [&](const SessionOptions& with, const LoadOptions& load) {
+  return create_session(environment, options, out, [&](const OrtSessionOptions& given) {
     const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
-    const auto folder = with.config.find("session.model_external_initializers_file_folder_path");
-    return std::make_unique<Session>(Model::from_bytes({bytes, length}, folder != with.config.end() ? folder->second : "", load), with);
+    const auto folder = given.options.config.find("session.model_external_initializers_file_folder_path");
+    return Model::from_bytes({bytes, length}, folder != given.options.config.end() ? folder->second : "",
+                             {.external_files = given.external_files});
   });
 }
 
@@ -113,8 +107,8 @@ void run(OrtSession* session, const OrtRunOptions* options, const char* const* i
   if (names.empty()) throw Error(ErrorCode::invalid_argument, "at least one output should be requested");
   const RunOptions* with = options != nullptr ? &options->options : nullptr;
   if (std::any_of(outputs, outputs + num_outputs, [](const OrtValue* output) { return output != nullptr && output->datum.is_tensor(); }))
-    return run_into(*required(session, "session").session, feeds, names, outputs, with);
-  std::vector<Datum> values = required(session, "session").session->run(feeds, names, with);
+    return run_into(required(session, "session").running(), feeds, names, outputs, with);
+  std::vector<Datum> values = required(session, "session").running().run(feeds, names, with);
   std::vector<std::unique_ptr<OrtValue>> made;
   for (Datum& value : values) made.emplace_back(new_value(owned_by_client(std::move(value))));
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
@@ -169,10 +163,10 @@ void add_description(OrtApi& table) {
   table.SessionGetOutputTypeInfo = type<&OrtSession::outputs>;
   table.SessionGetOverridableInitializerTypeInfo = type<&OrtSession::overridable>;
   table.SessionGetProfilingStartTimeNs = [](const OrtSession* session, uint64_t* out) {
-    return guarded([&] { required(out, "out") = static_cast<uint64_t>(required(session, "session").session->profiling_start_ns()); });
+    return guarded([&] { required(out, "out") = static_cast<uint64_t>(required(session, "session").running().profiling_start_ns()); });
   };
   table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
-    return guarded([&] { required(out, "out") = copy_text(allocator, required(session, "session").session->end_profiling()); });
+    return guarded([&] { required(out, "out") = copy_text(allocator, required(session, "session").running().end_profiling()); });
   };
 }
 
@@ -184,7 +178,7 @@ OrtStatus* metadata_text(const OrtModelMetadata* metadata, OrtAllocator* allocat
 
 void add_metadata(OrtApi& table) {
   table.SessionGetModelMetadata = [](const OrtSession* session, OrtModelMetadata** out) {
-    return guarded([&] { required(out, "out") = new OrtModelMetadata{required(session, "session").session->model().metadata()}; });
+    return guarded([&] { required(out, "out") = new OrtModelMetadata{required(session, "session").running().model().metadata()}; });
   };
   table.ReleaseModelMetadata = [](OrtModelMetadata* metadata) { delete metadata; };
   table.ModelMetadataGetProducerName = metadata_text<&ModelMetadata::producer_name>;
@@ -218,6 +212,22 @@ void add_metadata(OrtApi& table) {
 }
 
 }  // namespace
+
+const OrtSessionOptions& default_session_options() {
+  static const OrtSessionOptions defaults = [] {
+    OrtSessionOptions made;
+    made.options.strict_symbols = false;
+    return made;
+  }();
+  return defaults;
+}
+
+void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model) {
+  session.session = std::make_unique<Session>(model, options_for(environment, options));
+  session.inputs = session.session->inputs();
+  session.outputs = session.session->outputs();
+  session.overridable = session.session->overridable_initializers();
+}
 
 void add_sessions(OrtApi& table) {
   add_creating(table);

@@ -53,6 +53,9 @@ OrtApi make_table() {
   add_custom_operators(table);
   add_kernel_info(table);
   add_kernel_context(table);
+  add_adapters(table);
+  add_model_editor(table);
+  add_compiler(table);
   return table;
 }
 
@@ -97,6 +100,8 @@ OrtStatus* status_of_current_exception() noexcept {
       case ErrorCode::internal: return make_status(ORT_RUNTIME_EXCEPTION, error.what());
       default: return make_status(ORT_FAIL, error.what());
     }
+  } catch (const LoadCancelled&) {
+    return make_status(ORT_MODEL_LOAD_CANCELED, "loading was cancelled");
   } catch (const std::bad_alloc&) {
     return make_status(ORT_RUNTIME_EXCEPTION, "out of memory");
   } catch (const std::exception& error) {

@@ -16,6 +16,7 @@ struct IoBinding::Impl {
   bool ready = false;
   bool all_constants = false, compiled = false;  // as Request; made for the next run
   std::vector<std::string> targets;
+  CompleteFeeds::Adapters adapters;
   uint64_t monitor_number = 0;
   std::shared_ptr<const Monitor> monitor;
   std::shared_ptr<const Executable> executable;
@@ -27,15 +28,17 @@ struct IoBinding::Impl {
     std::vector<std::string> fed;
     fetched.clear();
     for (const auto& output : outputs) fetched.push_back(output.first);
-    for (const auto& input : inputs)
-      if (session->is_fed_apart(input.first)) fed.push_back(input.first);
+    const CompleteFeeds::Feeds given(inputs.begin(), inputs.end());
+    const CompleteFeeds complete(given, adapters);
+    for (const auto& [name, value] : *complete)
+      if (session->is_fed_apart(name)) fed.push_back(name);
     monitor_number = session->monitor_number.load(std::memory_order_acquire);
     monitor = session->current_monitor();
     executable = session->executable({fetched, fed, targets, all_constants}, monitor.get(), &compiled);
     feeds.clear();
     for (const std::string& name : executable->input_names) {
-      auto found = inputs.find(name);
-      if (found == inputs.end()) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is not bound", name));
+      auto found = (*complete).find(name);
+      if (found == (*complete).end()) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is not bound", name));
       feeds.push_back(found->second);
     }
     bound.assign(executable->output_names.size(), Datum());
@@ -112,6 +115,9 @@ void Session::run(IoBinding& binding, const RunOptions* options) const {
   static const std::vector<std::string> kNone;
   if (const std::vector<std::string>& targets = options ? options->targets : kNone; targets != bound.targets)
     bound.targets = targets, bound.ready = false;
+  static const CompleteFeeds::Adapters kNoAdapters;
+  if (const CompleteFeeds::Adapters& adapters = options ? options->adapters : kNoAdapters; adapters != bound.adapters)
+    bound.adapters = adapters, bound.ready = false;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
   impl_->execute(bound.executable, bound.feeds, bound.results,
                  {.bound = bound.bound, .options = options, .monitor = bound.monitor, .compiled = std::exchange(bound.compiled, false)});

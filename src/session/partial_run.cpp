@@ -22,8 +22,10 @@ PartialRun::~PartialRun() = default;
 PartialRun::PartialRun(PartialRun&&) noexcept = default;
 PartialRun& PartialRun::operator=(PartialRun&&) noexcept = default;
 
-PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache,
+PartialRun Session::partial_run(const std::map<std::string, Datum>& given, std::shared_ptr<ValueCache> cache,
                                 const RunOptions* options) const {
+  const CompleteFeeds complete(given, options);
+  const std::map<std::string, Datum>& feeds = *complete;
   if (!cache) cache = std::make_shared<ValueCache>();
   const std::vector<std::string> fed = impl_->fed_values(feeds);
   std::vector<std::string> kept;

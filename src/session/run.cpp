@@ -9,6 +9,15 @@
 
 namespace treadle {
 
+CompleteFeeds::CompleteFeeds(const Feeds& given, const Adapters& adapters) : given_(given) {
+  for (const auto& adapter : adapters) {
+    if (!merged_) merged_ = given;
+    for (const auto& [name, value] : adapter->parameters)
+      if (!merged_->emplace(name, value).second)
+        throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\", a parameter of an adapter, is fed already", name));
+  }
+}
+
 std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds, bool some_later) {
   std::vector<Datum> arranged;
   for (const std::string& name : executable.input_names) {
@@ -37,8 +46,10 @@ void Session::Impl::expect_value(std::string_view name, std::string_view what) c
                                                        fmt::join(what == "input" ? main->input_names : main->output_names, ", ")));
 }
 
-std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
+std::vector<Datum> Session::run(const std::map<std::string, Datum>& given, std::span<const std::string> outputs,
                                 const RunOptions* options) const {
+  const CompleteFeeds complete(given, options);
+  const std::map<std::string, Datum>& feeds = *complete;
   const std::vector<std::string> fed = impl_->fed_values(feeds);
   Request request{outputs, fed, {}};
   if (options) request.targets = options->targets;

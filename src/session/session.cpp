@@ -174,11 +174,10 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : Runtime(session_options, "the session"), model(source) {
   AllocationScope scope(&memory, MemoryClass::weights);
   uint64_t start = read_ticks();
-  if (!options.optimized_model_filepath.empty()) {
-    std::unique_ptr<Graph> written = prepare();
-    optimise(*written, /*for_file=*/true);
-    onnx::write_model_file(onnx::export_model(*written, &model.impl().def), options.optimized_model_filepath);
-  }
+  if (!options.optimized_model_filepath.empty())
+    onnx::write_model_file(optimized(), options.optimized_model_filepath,
+                           {.external_data_file = options.optimized_model_data_file,
+                            .external_threshold_bytes = static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))});
   if (devices.any()) devices.read_groups(*model.impl().import());
   auto made = make_main();
   if (recorder) recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
@@ -188,6 +187,12 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
   keep_limits([this] { trim(); });
+}
+
+onnx::ModelDef Session::Impl::optimized() const {
+  std::unique_ptr<Graph> graph = prepare();
+  optimise(*graph, /*for_file=*/true);
+  return onnx::export_model(*graph, &model.impl().def);
 }
 
 Session::Impl::~Impl() {
@@ -243,6 +248,12 @@ std::string Session::to_text(std::string_view stage) const {
   if (stage == "planned")
     return exec::describe(*impl_->main->program) + (impl_->devices.any() ? impl_->devices.describe(*impl_->main->program) : "");
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no stage \"{}\"; the stages are onnx, optimised and planned", stage));
+}
+
+std::string Session::optimized_model() const {
+  if (impl_->options.graph_optimization_level == GraphOptimizationLevel::disable_all && !impl_->model.impl().compiled)
+    return onnx::serialize_model(impl_->model.impl().def);
+  return onnx::serialize_model(impl_->optimized());
 }
 
 MemoryReport Session::memory() const {

@@ -62,6 +62,8 @@ struct Session::Impl : Runtime {
   /// @param for_monitor  nodes stay where a monitor sees them: backends get none.
   /// @return what the backends compiled; must live until the program is made.
   CompiledSubgraphs optimise(Graph& graph, bool for_file = false, bool for_monitor = false) const;
+  /// What the optimiser makes of the model, for a file.
+  onnx::ModelDef optimized() const;
   struct FinishOptions {
     bool keep_constants = false;  ///< false: those that nobody but their packed copies needs are let go
     bool observable = false;
@@ -119,6 +121,22 @@ std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Execu
 
 /// Feeds in the order of an executable's inputs.
 /// @param some_later  those that are missing stay undefined. @throws Error(invalid_argument) otherwise, naming the one that is missing.
+/// A run's feeds together with the parameters of its adapters. @throws Error(invalid_argument) for a name that is fed twice
+class CompleteFeeds {
+ public:
+  using Feeds = std::map<std::string, Datum>;
+  using Adapters = std::vector<std::shared_ptr<const Adapter>>;
+  CompleteFeeds(const Feeds& given, const Adapters& adapters);
+  CompleteFeeds(const Feeds& given, const RunOptions* options) : CompleteFeeds(given, options ? options->adapters : Adapters()) {}
+  CompleteFeeds(const CompleteFeeds&) = delete;
+  CompleteFeeds& operator=(const CompleteFeeds&) = delete;
+  const Feeds& operator*() const { return merged_ ? *merged_ : given_; }
+
+ private:
+  const Feeds& given_;
+  std::optional<Feeds> merged_;
+};
+
 std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds, bool some_later = false);
 
 }  // namespace treadle

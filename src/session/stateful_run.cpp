@@ -107,8 +107,10 @@ Datum StatefulRun::state(std::string_view input) const { return impl_->find(inpu
 
 void StatefulRun::set_state(std::string_view input, Datum value) { impl_->find(input).value = std::move(value); }
 
-std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
+std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, std::span<const std::string> outputs,
                                     const RunOptions* options) {
+  const CompleteFeeds complete(given, options);
+  const std::map<std::string, Datum>& feeds = *complete;
   const Session::Impl& session = *impl_->session;
   std::vector<std::string> wanted = outputs.empty() ? impl_->plain_outputs : std::vector<std::string>(outputs.begin(), outputs.end());
   const size_t num_plain = wanted.size();

@@ -76,6 +76,7 @@ void check_session_options(const SessionOptions& options) {
 
 void check_run_options(const RunOptions* options) {
   if (!options) return;
+  if (!options->adapters.empty()) throw Error(ErrorCode::invalid_argument, "a run of a training graph has no adapters");
   if (!options->targets.empty()) throw Error(ErrorCode::invalid_argument, "a run of a training graph has no targets");
   if (!options->output_allocators.empty())
     throw Error(ErrorCode::invalid_argument, "a run of a training graph has no allocators of outputs");

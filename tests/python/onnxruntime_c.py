@@ -49,9 +49,18 @@ class Api:
         is_status = RESULTS[name] == "OrtStatus*" and name != "CreateStatus"
         function = ctypes.CFUNCTYPE(c_void_p if is_status else result, *[_type_of(a) for a in args])(self.table[PLACES[name]])
         value = function(*args)
-        if not is_status or not value:
+        if not is_status:
             return value
-        status = c_void_p(value)
+        return self.check(value)
+
+    def call_at(self, address: int, *args: Any) -> None:
+        """Calls a function of another table, which returns a status."""
+        self.check(ctypes.CFUNCTYPE(c_void_p, *[_type_of(a) for a in args])(address)(*args))
+
+    def check(self, given: int | None) -> None:
+        if not given:
+            return
+        status = c_void_p(given)
         code = self.call("GetErrorCode", status, result=c_int)
         message = self.call("GetErrorMessage", status, result=c_char_p).decode()
         self.call("ReleaseStatus", status)
@@ -173,6 +182,10 @@ class Api:
         self.call("GetStringTensorContent", value, room, c_size_t(length), offsets, c_size_t(count))
         ends = [*list(offsets)[1:count], length]
         return [room.raw[a:b].decode() for a, b in zip(list(offsets)[:count], ends)]
+
+    def run_arrays(self, session: c_void_p, feeds: dict[str, np.ndarray], outputs: list[str], options: c_void_p | None = None) -> list[Any]:
+        values = self.run(session, {name: self.value(array) for name, array in feeds.items()}, outputs, options=options)
+        return [self.content(value) for value in values]
 
     def run(self, session: c_void_p, feeds: dict[str, c_void_p], outputs: list[str], into: list[c_void_p] | None = None, options: c_void_p | None = None) -> list[c_void_p]:
         names = (c_char_p * max(len(feeds), 1))(*[name.encode() for name in feeds])

@@ -59,8 +59,8 @@ def test_the_table_is_full_and_starts_at_any_version(ours: Api) -> None:
 
 
 def test_what_is_missing_says_so(ours: Api) -> None:
-    with pytest.raises(StatusError, match="does not have CreateLoraAdapter") as error:
-        ours.call("CreateLoraAdapter", b"adapter", c_void_p(), c_void_p())
+    with pytest.raises(StatusError, match="does not have Graph_GetNumNodes") as error:
+        ours.call("Graph_GetNumNodes", c_void_p(), c_void_p())
     assert error.value.code == 9
 
 
@@ -396,3 +396,166 @@ def test_places_are_those_of_the_interface() -> None:
     assert [PLACES[name] for name in ("CreateStatus", "Run", "CreateTensorWithDataAsOrtValue", "ReleaseStatus", "RunWithBinding", "GetTensorData")] == [0, 9, 49, 93, 133, 378]
     assert TensorProto.FLOAT == 1
     assert onnx.__version__
+
+
+EDITOR = """CreateTensorTypeInfo CreateSparseTensorTypeInfo CreateMapTypeInfo CreateSequenceTypeInfo CreateOptionalTypeInfo CreateValueInfo CreateNode
+CreateGraph SetGraphInputs SetGraphOutputs AddInitializerToGraph AddNodeToGraph CreateModel AddGraphToModel CreateSessionFromModel
+CreateModelEditorSession CreateModelEditorSessionFromArray SessionGetOpsetForDomain ApplyModelToModelEditorSession FinalizeModelEditorSession""".split()
+COMPILER = """ReleaseModelCompilationOptions CreateModelCompilationOptionsFromSessionOptions SetInputModelPath SetInputModelFromBuffer SetOutputModelPath
+SetOutputModelExternalInitializersFile SetOutputModelBuffer SetEpContextEmbedMode CompileModel SetFlags SetEpContextBinaryInformation
+SetGraphOptimizationLevel SetOutputModelWriteFunc""".split()
+
+
+class Part:
+    """One of the tables beside the main one."""
+
+    def __init__(self, api: Api, getter: str, names: list[str]) -> None:
+        self.api, self.places = api, {name: place for place, name in enumerate(names)}
+        self.table = (c_void_p * len(names)).from_address(api.call(getter, result=c_void_p))
+
+    def call(self, name: str, *args) -> None:
+        self.api.call_at(self.table[self.places[name]], *args)
+
+    def made(self, name: str, *args) -> c_void_p:
+        out = c_void_p()
+        self.call(name, *args, byref(out))
+        return out
+
+
+def strings(*texts: bytes):
+    return (c_char_p * len(texts))(*texts)
+
+
+def handles(*values: c_void_p):
+    return (c_void_p * len(values))(*[value.value for value in values])
+
+
+def value_info(api: Api, editor: Part, name: bytes, dims: list[int]) -> c_void_p:
+    info = api.made("CreateTensorTypeAndShapeInfo")
+    api.call("SetTensorElementType", info, 1)
+    api.call("SetDimensions", info, (c_int64 * len(dims))(*dims), c_size_t(len(dims)))
+    return editor.made("CreateValueInfo", name, editor.made("CreateTensorTypeInfo", info))
+
+
+def gemm_graph(api: Api, editor: Part, weight: np.ndarray, source: bytes) -> c_void_p:
+    """y = 2 * source @ weight, with the weight in memory of the library."""
+    graph = editor.made("CreateGraph")
+    alpha = api.made("CreateOpAttr", b"alpha", ctypes.cast(byref(ctypes.c_float(2)), c_void_p), 1, 2)
+    node = editor.made("CreateNode", b"Gemm", b"", b"gemm", strings(source, b"weight"), c_size_t(2), strings(b"y"), c_size_t(1), handles(alpha), c_size_t(1))
+    editor.call("AddNodeToGraph", graph, node)
+    editor.call("AddInitializerToGraph", graph, b"weight", api.value(weight), ctypes.c_bool(True))
+    y = value_info(api, editor, b"y", [-1, weight.shape[1]])
+    editor.call("SetGraphOutputs", graph, handles(y), c_size_t(1))
+    return graph
+
+
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+def test_a_model_is_put_together(library: str, request: pytest.FixtureRequest) -> None:
+    api: Api = request.getfixturevalue(library)
+    editor = Part(api, "GetModelEditorApi", EDITOR)
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    graph = gemm_graph(api, editor, weight, b"x")
+    editor.call("SetGraphInputs", graph, handles(value_info(api, editor, b"x", [-1, 4])), c_size_t(1))
+    made = editor.made("CreateModel", strings(b""), (c_int * 1)(18), c_size_t(1))
+    editor.call("AddGraphToModel", made, graph)
+    session = editor.made("CreateSessionFromModel", api.env, made, api.made("CreateSessionOptions"))
+    assert editor_opset(editor, session, b"") == 18
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.testing.assert_allclose(api.run_arrays(session, {"x": x}, ["y"])[0], 2 * x @ weight)
+    api.call("ReleaseSession", session, result=None)
+    api.call("ReleaseModel", made, result=None)
+
+
+def editor_opset(editor: Part, session: c_void_p, domain: bytes) -> int:
+    out = c_int()
+    editor.call("SessionGetOpsetForDomain", session, domain, byref(out))
+    return out.value
+
+
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+def test_nodes_are_added_to_a_model_that_is_there(library: str, request: pytest.FixtureRequest) -> None:
+    api: Api = request.getfixturevalue(library)
+    editor = Part(api, "GetModelEditorApi", EDITOR)
+    data = affine()
+    session = editor.made("CreateModelEditorSessionFromArray", api.env, data, c_size_t(len(data)), api.made("CreateSessionOptions"))
+    opset = editor_opset(editor, session, b"")
+    assert opset == 21
+    weight = np.arange(6, dtype=np.float32).reshape(2, 3)
+    graph = gemm_graph(api, editor, weight, b"xw")  # an inner value of the model
+    made = editor.made("CreateModel", strings(b""), (c_int * 1)(opset), c_size_t(1))
+    editor.call("AddGraphToModel", made, graph)
+    editor.call("ApplyModelToModelEditorSession", session, made)
+    editor.call("FinalizeModelEditorSession", session, api.made("CreateSessionOptions"), c_void_p())
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_allclose(api.run_arrays(session, {"x": x, "b": np.ones(2, np.float32)}, ["y"])[0], 2 * x @ w @ weight)
+
+
+def test_a_session_under_edit_does_not_run(ours: Api) -> None:
+    editor = Part(ours, "GetModelEditorApi", EDITOR)
+    data = affine()
+    session = editor.made("CreateModelEditorSessionFromArray", ours.env, data, c_size_t(len(data)), ours.made("CreateSessionOptions"))
+    with pytest.raises(StatusError, match="still edited"):
+        ours.run_arrays(session, {"x": np.zeros((1, 3), np.float32)}, ["y"])
+    other = editor.made("CreateModel", strings(b""), (c_int * 1)(20), c_size_t(1))
+    editor.call("AddGraphToModel", other, editor.made("CreateGraph"))
+    with pytest.raises(StatusError, match="of version 21"):
+        editor.call("ApplyModelToModelEditorSession", session, other)
+
+
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+@pytest.mark.parametrize("level", [0, 99])
+def test_a_compiled_model_gives_what_the_model_gives(library: str, level: int, request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> None:
+    api: Api = request.getfixturevalue(library)
+    compiler = Part(api, "GetCompileApi", COMPILER)
+    data, feeds = affine(), {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+    def options() -> c_void_p:
+        made = compiler.made("CreateModelCompilationOptionsFromSessionOptions", api.env, api.made("CreateSessionOptions"))
+        compiler.call("SetInputModelFromBuffer", made, data, c_size_t(len(data)))
+        compiler.call("SetGraphOptimizationLevel", made, level)
+        return made
+
+    to_file, path = options(), tmp_path / "compiled.onnx"
+    compiler.call("SetOutputModelPath", to_file, str(path).encode())
+    compiler.call("CompileModel", api.env, to_file)
+    to_memory, buffer, size = options(), c_void_p(), c_size_t()
+    compiler.call("SetOutputModelBuffer", to_memory, api.allocator, byref(buffer), byref(size))
+    compiler.call("CompileModel", api.env, to_memory)
+    written: list[bytes] = []
+    write = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)(lambda _, memory, length: written.append(ctypes.string_at(memory, length)))
+    to_function = options()
+    compiler.call("SetOutputModelWriteFunc", to_function, write, c_void_p())
+    compiler.call("CompileModel", api.env, to_function)
+    for contents in (path.read_bytes(), ctypes.string_at(buffer.value, size.value), b"".join(written)):
+        onnx.checker.check_model(onnx.load_from_string(contents))
+        session = api.made("CreateSessionFromArray", api.env, contents, c_size_t(len(contents)), api.made("CreateSessionOptions"))
+        np.testing.assert_allclose(api.run_arrays(session, feeds, ["y"])[0], feeds["x"] @ w + feeds["b"])
+
+    again = options()
+    compiler.call("SetOutputModelPath", again, str(path).encode())
+    compiler.call("SetFlags", again, c_uint32(2))
+    with pytest.raises(StatusError, match="exist"):
+        compiler.call("CompileModel", api.env, again)
+
+
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+def test_adapters_feed_what_runs_do_not(library: str, request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    api: Api = request.getfixturevalue(library)
+    adapter = onnxruntime.AdapterFormat()
+    adapter.set_parameters({"b": onnxruntime.OrtValue.ortvalue_from_numpy(np.array([5, 6], np.float32))})
+    adapter.export_adapter(str(tmp_path / "b.onnx_adapter"))
+    contents = (tmp_path / "b.onnx_adapter").read_bytes()
+    data, x, w = affine(), np.ones((1, 3), np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)
+    session = api.made("CreateSessionFromArray", api.env, data, c_size_t(len(data)), api.made("CreateSessionOptions"))
+    for loaded in (
+        api.made("CreateLoraAdapter", str(tmp_path / "b.onnx_adapter").encode(), c_void_p()),
+        api.made("CreateLoraAdapterFromArray", contents, c_size_t(len(contents)), c_void_p()),
+    ):
+        options = api.made("CreateRunOptions")
+        api.call("RunOptionsAddActiveLoraAdapter", options, loaded)
+        np.testing.assert_allclose(api.run_arrays(session, {"x": x}, ["y"], options)[0], x @ w + [5, 6])
+        api.call("ReleaseRunOptions", options, result=None)
+        api.call("ReleaseLoraAdapter", loaded, result=None)

@@ -1,0 +1,104 @@
+"""ModelCompiler: a model as the optimiser leaves it, written as ONNX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ._treadle import SessionOptions
+from .enums import GraphOptimizationLevel, OrtCompileApiFlags
+from .errors import InvalidArgument, NotImplemented as NotImplementedByTreadle
+from .session import InferenceSession
+
+
+class ModelCompiler:
+    """Compiles a model ahead of its sessions.
+
+    No execution provider compiles nodes here, so the result is the model itself, optimised at the level that is asked for. It is ONNX, and
+    any runtime reads it. `SessionOptions.compiled_model_filepath` writes Treadle's own compiled form, which starts faster.
+    """
+
+    def __init__(
+        self,
+        sess_options: SessionOptions,
+        input_model_path_or_bytes: str | os.PathLike[str] | bytes,
+        embed_compiled_data_into_model: bool = False,
+        external_initializers_file_path: str | os.PathLike[str] | None = None,
+        external_initializers_size_threshold: int = 1024,
+        flags: int = OrtCompileApiFlags.NONE,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        get_initializer_location_func: Callable[..., Any] | None = None,
+    ) -> None:
+        """Takes the model and how it is to be written; nothing is read yet.
+
+        :param sess_options: options of the session that optimises; copied.
+        :param input_model_path_or_bytes: a file's name, or the contents of one.
+        :param embed_compiled_data_into_model: without meaning: there is no compiled data apart from the model.
+        :param external_initializers_file_path: a file beside the output for large initializers.
+        :param external_initializers_size_threshold: bytes of the smallest initializer that goes there.
+        :param flags: of OrtCompileApiFlags.
+        :param graph_optimization_level: ORT_DISABLE_ALL leaves the model as it is.
+        :raises NotImplemented: for get_initializer_location_func.
+        """
+        if not isinstance(input_model_path_or_bytes, (str, os.PathLike, bytes)):
+            raise TypeError(f"Unable to load from type '{type(input_model_path_or_bytes)}'")
+        if not input_model_path_or_bytes:
+            raise ValueError("the input model is empty")
+        if get_initializer_location_func is not None:
+            raise NotImplementedByTreadle("get_initializer_location_func: initializers go to one file, external_initializers_file_path", code="not_implemented")
+        self._options = SessionOptions(sess_options)
+        self._options.graph_optimization_level = graph_optimization_level
+        self._model = input_model_path_or_bytes
+        self._data_file = os.fspath(external_initializers_file_path) if external_initializers_file_path else ""
+        self._data_threshold = external_initializers_size_threshold
+        self._flags = int(flags)
+
+    def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
+        """Writes the model; by default beside the input, with `_ctx` in its name.
+
+        :raises InvalidArgument: the file exists, or no node was compiled, and the flags make that an error.
+        """
+        output = self._output(output_model_path)
+        if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and output.exists():
+            raise InvalidArgument(f"the file {output} exists already", code="invalid_argument")
+        if self._data_file:
+            data_file = Path(self._data_file)
+            options = SessionOptions(self._options)
+            options.optimized_model_filepath = os.fspath(output)
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name",
+                data_file.name if data_file.parent in (Path("."), output.parent) else self._data_file,
+            )
+            options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(self._data_threshold))
+            self._session(options)
+            return
+        contents = self.compile_to_bytes()
+        partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
+        try:
+            partial.write_bytes(contents)
+            partial.replace(output)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def compile_to_bytes(self) -> bytes:
+        """The model, encoded. :raises InvalidArgument: no node was compiled, and the flags make that an error."""
+        return self._session(self._options)._sess.optimized_model()
+
+    def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
+        """Hands the encoded model to a function."""
+        write_function(self.compile_to_bytes())
+
+    def _session(self, options: SessionOptions) -> InferenceSession:
+        if self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+            raise InvalidArgument("no node was compiled: the CPU runs ONNX's nodes as they are", code="invalid_argument")
+        return InferenceSession(self._model, options)
+
+    def _output(self, given: str | os.PathLike[str] | None) -> Path:
+        if given:
+            return Path(given)
+        if isinstance(self._model, bytes):
+            raise InvalidArgument("an output path is needed for a model that is given as bytes", code="invalid_argument")
+        source = Path(self._model)
+        return source.with_name(f"{source.stem}_ctx.onnx")

@@ -1,0 +1,185 @@
+// Compiling models, as ONNX Runtime's interface has it. Nothing is compiled for execution providers here: what comes out is the model, as
+// what the optimiser makes of it at the level that is asked for.
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+#include "onnx/serialize.h"
+#include "ort_api/editor_api.h"
+#include "session/model.h"
+
+struct OrtModelCompilationOptions {
+  OrtSessionOptions session;
+  std::function<treadle::Model()> load;  // the input
+  std::string input_path, output_path, data_file;
+  size_t data_threshold_bytes = 1024;
+  OrtAllocator* allocator = nullptr;  // of an output in memory
+  void** buffer = nullptr;
+  size_t* buffer_size = nullptr;
+  OrtWriteBufferFunc write = nullptr;
+  void* write_state = nullptr;
+  uint32_t flags = 0;
+  treadle::GraphOptimizationLevel level = treadle::GraphOptimizationLevel::disable_all;
+};
+
+namespace treadle::ort {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum Flags : uint32_t { kErrorIfNothingCompiled = 1, kErrorIfOutputExists = 2 };
+
+using Options = OrtModelCompilationOptions;
+
+// Beside the input, with "_ctx" in its name: where ONNX Runtime writes if nobody says.
+std::string output_path(const Options& options) {
+  if (!options.output_path.empty()) return options.output_path;
+  if (options.input_path.empty()) throw Error(ErrorCode::invalid_argument, "neither an output nor a path of the input is given");
+  const fs::path input(options.input_path);
+  return (input.parent_path() / (input.stem().string() + "_ctx.onnx")).string();
+}
+
+// The data file lies beside the model; clients name it with or without the folder.
+std::string data_file_beside(const std::string& model, const fs::path& given) {
+  return given.parent_path() == fs::path(model).parent_path() ? given.filename().string() : given.string();
+}
+
+void check(const Options& options) {
+  if (!options.load) throw Error(ErrorCode::invalid_argument, "no input model is given");
+  if ((options.flags & kErrorIfNothingCompiled) != 0)
+    throw Error(ErrorCode::invalid_argument, "no node was compiled: the CPU runs ONNX's nodes as they are");
+  const bool to_file = options.buffer == nullptr && options.write == nullptr;
+  if (!to_file && !options.data_file.empty())
+    throw Error(ErrorCode::invalid_argument, "a file of initializers goes with an output file, not with a buffer or a function");
+  if (to_file && (options.flags & kErrorIfOutputExists) != 0 && fs::exists(output_path(options)))
+    throw Error(ErrorCode::invalid_argument, "the file " + output_path(options) + " exists already");
+}
+
+void compile(const OrtEnv& environment, const Options& options) {
+  check(options);
+  OrtSessionOptions with = options.session;
+  with.options.graph_optimization_level = options.level;
+  const Model model = options.load();
+  OrtSession session;
+  if (options.buffer == nullptr && options.write == nullptr) {
+    const std::string path = output_path(options), data_file = data_file_beside(path, options.data_file);
+    const bool as_read = options.level == GraphOptimizationLevel::disable_all;
+    if (!as_read) {
+      with.options.optimized_model_filepath = path;
+      with.options.optimized_model_data_file = data_file;
+      with.options.optimized_model_data_threshold = static_cast<int64_t>(options.data_threshold_bytes);
+    }
+    begin_session(session, environment, with, model);  // it shows that the model runs
+    if (as_read)
+      onnx::write_model_file(model.impl().def, path,
+                             {.external_data_file = data_file, .external_threshold_bytes = options.data_threshold_bytes});
+    return;
+  }
+  begin_session(session, environment, with, model);
+  const std::string bytes = session.session->optimized_model();
+  if (options.write != nullptr) {
+    if (OrtStatus* status = options.write(options.write_state, bytes.data(), bytes.size()); status != nullptr) {
+      const std::string message = status->message;
+      delete status;
+      throw Error(ErrorCode::io_error, "the function that takes the model failed: " + message);
+    }
+    return;
+  }
+  void* memory = allocate(options.allocator, bytes.size());
+  std::memcpy(memory, bytes.data(), bytes.size());
+  *options.buffer = memory;
+  *options.buffer_size = bytes.size();
+}
+
+void add_inputs(OrtCompileApi& table) {
+  table.ModelCompilationOptions_SetInputModelPath = [](Options* options, const char* path) {
+    return guarded([&] {
+      Options& given = required(options, "options");
+      given.input_path = chars_of(path, "input_model_path");
+      given.load = [path = given.input_path] { return Model::load(path); };
+    });
+  };
+  table.ModelCompilationOptions_SetInputModelFromBuffer = [](Options* options, const void* data, size_t size) {
+    return guarded([&] {
+      const auto* bytes = &required(static_cast<const std::byte*>(data), "input_model_data");
+      required(options, "options").load = [bytes, size] { return Model::from_bytes({bytes, size}); };
+      options->input_path.clear();
+    });
+  };
+  table.ModelCompilationOptions_SetInputModel = [](Options* options, const OrtModel* model) {
+    return guarded([&] {
+      required(options, "options").load = [&given = required(model, "model")] { return make_model(model_def(given), {}); };
+      options->input_path.clear();
+    });
+  };
+}
+
+void add_outputs(OrtCompileApi& table) {
+  table.ModelCompilationOptions_SetOutputModelPath = [](Options* options, const char* path) {
+    return guarded([&] { required(options, "options").output_path = chars_of(path, "output_model_path"); });
+  };
+  table.ModelCompilationOptions_SetOutputModelExternalInitializersFile = [](Options* options, const char* path, size_t threshold_bytes) {
+    return guarded([&] {
+      required(options, "options").data_file = chars_of(path, "external_initializers_file_path");
+      options->data_threshold_bytes = threshold_bytes;
+    });
+  };
+  table.ModelCompilationOptions_SetOutputModelBuffer = [](Options* options, OrtAllocator* allocator, void** buffer, size_t* size) {
+    return guarded([&] {
+      Options& given = required(options, "options");
+      given.allocator = &required(allocator, "allocator");
+      given.buffer = &required(buffer, "output_model_buffer_ptr");
+      given.buffer_size = &required(size, "output_model_buffer_size_ptr");
+    });
+  };
+  table.ModelCompilationOptions_SetOutputModelWriteFunc = [](Options* options, OrtWriteBufferFunc write, void* state) {
+    return guarded([&] {
+      if (write == nullptr) throw Error(ErrorCode::invalid_argument, "write_func is null");
+      required(options, "options").write = write;
+      options->write_state = state;
+    });
+  };
+  table.ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = [](Options*, void*, void*) {
+    return make_status(ORT_NOT_IMPLEMENTED, "initializers go to one file: ModelCompilationOptions_SetOutputModelExternalInitializersFile");
+  };
+}
+
+void add_settings(OrtCompileApi& table) {
+  // There is no context of an execution provider that these could be about.
+  table.ModelCompilationOptions_SetEpContextEmbedMode = [](Options*, bool) -> OrtStatus* { return nullptr; };
+  table.ModelCompilationOptions_SetEpContextBinaryInformation = [](Options*, const char*, const char*) -> OrtStatus* { return nullptr; };
+  table.ModelCompilationOptions_SetFlags = [](Options* options, uint32_t flags) {
+    return guarded([&] {
+      if ((flags & ~(kErrorIfNothingCompiled | kErrorIfOutputExists)) != 0)
+        throw Error(ErrorCode::invalid_argument, "flags " + std::to_string(flags) + ", of which some are not known");
+      required(options, "options").flags = flags;
+    });
+  };
+  table.ModelCompilationOptions_SetGraphOptimizationLevel = [](Options* options, OrtOptimizationLevel level) {
+    return guarded([&] { required(options, "options").level = static_cast<GraphOptimizationLevel>(level); });
+  };
+}
+
+}  // namespace
+
+void add_compiler(OrtApi& table) {
+  table.GetCompileApi = [] {
+    static const OrtCompileApi compiler = [] {
+      OrtCompileApi made{};
+      made.ReleaseModelCompilationOptions = [](Options* options) { delete options; };
+      made.CreateModelCompilationOptionsFromSessionOptions = [](const OrtEnv*, const OrtSessionOptions* session, Options** out) {
+        return guarded([&] { required(out, "out") = new Options{.session = required(session, "session_options")}; });
+      };
+      made.CompileModel = [](const OrtEnv* environment, const Options* options) {
+        return guarded([&] { compile(required(environment, "env"), required(options, "model_options")); });
+      };
+      add_inputs(made);
+      add_outputs(made);
+      add_settings(made);
+      return made;
+    }();
+    return &compiler;
+  };
+}
+
+}  // namespace treadle::ort

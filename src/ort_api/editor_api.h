@@ -1,0 +1,91 @@
+// The tables that stand beside the main one: editing models, and compiling them. Their members are numbered by place, as the main table's.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "onnx/model_def.h"
+#include "ort_api/api.h"
+#include "ort_api/custom_operator.h"
+
+// What clients put together. A graph owns its nodes, values and initializers, a model its graph.
+struct OrtValueInfo {
+  std::string name;
+  std::unique_ptr<OrtTypeInfo> type;
+};
+struct OrtNode {
+  std::string op_type, domain, name;
+  std::vector<std::string> inputs, outputs;
+  std::vector<OrtOpAttr> attributes;
+};
+struct OrtGraph {
+  using Values = std::vector<std::unique_ptr<OrtValueInfo>>;
+  std::optional<Values> inputs, outputs;  // nothing: the client has not said
+  std::vector<std::unique_ptr<OrtNode>> nodes;
+  std::vector<std::pair<std::string, std::unique_ptr<OrtValue>>> initializers;
+};
+struct OrtModel {
+  std::vector<treadle::onnx::OpsetImport> opsets;
+  std::unique_ptr<OrtGraph> graph;
+};
+
+struct OrtModelCompilationOptions;
+using OrtWriteBufferFunc = OrtStatus* (*)(void* state, const void* buffer, size_t size);
+
+struct OrtModelEditorApi {
+  OrtStatus* (*CreateTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info);
+  OrtStatus* (*CreateSparseTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info);
+  OrtStatus* (*CreateMapTypeInfo)(ONNXTensorElementDataType key_type, const OrtTypeInfo* value_type, OrtTypeInfo** type_info);
+  OrtStatus* (*CreateSequenceTypeInfo)(const OrtTypeInfo* element_type, OrtTypeInfo** type_info);
+  OrtStatus* (*CreateOptionalTypeInfo)(const OrtTypeInfo* contained_type, OrtTypeInfo** type_info);
+  OrtStatus* (*CreateValueInfo)(const char* name, const OrtTypeInfo* type_info, OrtValueInfo** value_info);
+  OrtStatus* (*CreateNode)(const char* operator_name, const char* domain_name, const char* node_name, const char* const* input_names,
+                           size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtOpAttr** attributes,
+                           size_t num_attributes, OrtNode** node);
+  OrtStatus* (*CreateGraph)(OrtGraph** graph);
+  OrtStatus* (*SetGraphInputs)(OrtGraph* graph, OrtValueInfo** inputs, size_t count);
+  OrtStatus* (*SetGraphOutputs)(OrtGraph* graph, OrtValueInfo** outputs, size_t count);
+  OrtStatus* (*AddInitializerToGraph)(OrtGraph* graph, const char* name, OrtValue* tensor, bool data_is_external);
+  OrtStatus* (*AddNodeToGraph)(OrtGraph* graph, OrtNode* node);
+  OrtStatus* (*CreateModel)(const char* const* domain_names, const int* opset_versions, size_t count, OrtModel** model);
+  OrtStatus* (*AddGraphToModel)(OrtModel* model, OrtGraph* graph);
+  OrtStatus* (*CreateSessionFromModel)(const OrtEnv* env, const OrtModel* model, const OrtSessionOptions* options, OrtSession** out);
+  OrtStatus* (*CreateModelEditorSession)(const OrtEnv* env, const char* path, const OrtSessionOptions* options, OrtSession** out);
+  OrtStatus* (*CreateModelEditorSessionFromArray)(const OrtEnv* env, const void* data, size_t size, const OrtSessionOptions* options,
+                                                  OrtSession** out);
+  OrtStatus* (*SessionGetOpsetForDomain)(const OrtSession* session, const char* domain, int* opset);
+  OrtStatus* (*ApplyModelToModelEditorSession)(OrtSession* session, OrtModel* model);
+  OrtStatus* (*FinalizeModelEditorSession)(OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* weights);
+};
+
+struct OrtCompileApi {
+  void (*ReleaseModelCompilationOptions)(OrtModelCompilationOptions* options);
+  OrtStatus* (*CreateModelCompilationOptionsFromSessionOptions)(const OrtEnv* env, const OrtSessionOptions* session_options,
+                                                                OrtModelCompilationOptions** out);
+  OrtStatus* (*ModelCompilationOptions_SetInputModelPath)(OrtModelCompilationOptions* options, const char* path);
+  OrtStatus* (*ModelCompilationOptions_SetInputModelFromBuffer)(OrtModelCompilationOptions* options, const void* data, size_t size);
+  OrtStatus* (*ModelCompilationOptions_SetOutputModelPath)(OrtModelCompilationOptions* options, const char* path);
+  OrtStatus* (*ModelCompilationOptions_SetOutputModelExternalInitializersFile)(OrtModelCompilationOptions* options, const char* path,
+                                                                               size_t threshold_bytes);
+  OrtStatus* (*ModelCompilationOptions_SetOutputModelBuffer)(OrtModelCompilationOptions* options, OrtAllocator* allocator, void** data,
+                                                             size_t* size);
+  OrtStatus* (*ModelCompilationOptions_SetEpContextEmbedMode)(OrtModelCompilationOptions* options, bool embed);
+  OrtStatus* (*CompileModel)(const OrtEnv* env, const OrtModelCompilationOptions* options);
+  OrtStatus* (*ModelCompilationOptions_SetFlags)(OrtModelCompilationOptions* options, uint32_t flags);
+  OrtStatus* (*ModelCompilationOptions_SetEpContextBinaryInformation)(OrtModelCompilationOptions* options, const char* folder,
+                                                                      const char* name);
+  OrtStatus* (*ModelCompilationOptions_SetGraphOptimizationLevel)(OrtModelCompilationOptions* options, OrtOptimizationLevel level);
+  OrtStatus* (*ModelCompilationOptions_SetOutputModelWriteFunc)(OrtModelCompilationOptions* options, OrtWriteBufferFunc write, void* state);
+  OrtStatus* (*ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* options, void* function,
+                                                                                 void* state);
+  OrtStatus* (*ModelCompilationOptions_SetInputModel)(OrtModelCompilationOptions* options, const OrtModel* model);
+};
+
+namespace treadle::ort {
+
+/// @throws Error(invalid_argument) for a model without a graph, or a type that is none.
+onnx::ModelDef model_def(const OrtModel& model);
+
+}  // namespace treadle::ort
