@@ -438,14 +438,15 @@ def value_info(api: Api, editor: Part, name: bytes, dims: list[int]) -> c_void_p
 
 
 def gemm_graph(api: Api, editor: Part, weight: np.ndarray, source: bytes) -> c_void_p:
-    """y = 2 * source @ weight, with the weight in memory of the library."""
+    """z = 2 * source @ weight, with the weight in the caller's memory."""
     graph = editor.made("CreateGraph")
-    alpha = api.made("CreateOpAttr", b"alpha", ctypes.cast(byref(ctypes.c_float(2)), c_void_p), 1, 2)
-    node = editor.made("CreateNode", b"Gemm", b"", b"gemm", strings(source, b"weight"), c_size_t(2), strings(b"y"), c_size_t(1), handles(alpha), c_size_t(1))
+    two = ctypes.c_float(2)
+    alpha = api.made("CreateOpAttr", b"alpha", byref(two), 1, 3)
+    node = editor.made("CreateNode", b"Gemm", b"", b"gemm", strings(source, b"weight"), c_size_t(2), strings(b"z"), c_size_t(1), handles(alpha), c_size_t(1))
     editor.call("AddNodeToGraph", graph, node)
     editor.call("AddInitializerToGraph", graph, b"weight", api.value(weight), ctypes.c_bool(True))
-    y = value_info(api, editor, b"y", [-1, weight.shape[1]])
-    editor.call("SetGraphOutputs", graph, handles(y), c_size_t(1))
+    z = value_info(api, editor, b"z", [-1, weight.shape[1]])
+    editor.call("SetGraphOutputs", graph, handles(z), c_size_t(1))
     return graph
 
 
@@ -453,15 +454,15 @@ def gemm_graph(api: Api, editor: Part, weight: np.ndarray, source: bytes) -> c_v
 def test_a_model_is_put_together(library: str, request: pytest.FixtureRequest) -> None:
     api: Api = request.getfixturevalue(library)
     editor = Part(api, "GetModelEditorApi", EDITOR)
-    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    weight = np.arange(48, dtype=np.float32).reshape(8, 6)
     graph = gemm_graph(api, editor, weight, b"x")
-    editor.call("SetGraphInputs", graph, handles(value_info(api, editor, b"x", [-1, 4])), c_size_t(1))
+    editor.call("SetGraphInputs", graph, handles(value_info(api, editor, b"x", [-1, 8])), c_size_t(1))
     made = editor.made("CreateModel", strings(b""), (c_int * 1)(18), c_size_t(1))
     editor.call("AddGraphToModel", made, graph)
     session = editor.made("CreateSessionFromModel", api.env, made, api.made("CreateSessionOptions"))
     assert editor_opset(editor, session, b"") == 18
-    x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    np.testing.assert_allclose(api.run_arrays(session, {"x": x}, ["y"])[0], 2 * x @ weight)
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_allclose(api.run_arrays(session, {"x": x}, ["z"])[0], 2 * x @ weight)
     api.call("ReleaseSession", session, result=None)
     api.call("ReleaseModel", made, result=None)
 
@@ -480,7 +481,7 @@ def test_nodes_are_added_to_a_model_that_is_there(library: str, request: pytest.
     session = editor.made("CreateModelEditorSessionFromArray", api.env, data, c_size_t(len(data)), api.made("CreateSessionOptions"))
     opset = editor_opset(editor, session, b"")
     assert opset == 21
-    weight = np.arange(6, dtype=np.float32).reshape(2, 3)
+    weight = np.arange(40, dtype=np.float32).reshape(2, 20)
     graph = gemm_graph(api, editor, weight, b"xw")  # an inner value of the model
     made = editor.made("CreateModel", strings(b""), (c_int * 1)(opset), c_size_t(1))
     editor.call("AddGraphToModel", made, graph)
@@ -488,7 +489,7 @@ def test_nodes_are_added_to_a_model_that_is_there(library: str, request: pytest.
     editor.call("FinalizeModelEditorSession", session, api.made("CreateSessionOptions"), c_void_p())
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     w = np.arange(6, dtype=np.float32).reshape(3, 2)
-    np.testing.assert_allclose(api.run_arrays(session, {"x": x, "b": np.ones(2, np.float32)}, ["y"])[0], 2 * x @ w @ weight)
+    np.testing.assert_allclose(api.run_arrays(session, {"x": x, "b": np.ones(2, np.float32)}, ["z"])[0], 2 * x @ w @ weight)
 
 
 def test_a_session_under_edit_does_not_run(ours: Api) -> None:
