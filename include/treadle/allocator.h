@@ -27,7 +27,7 @@ enum class MemoryClass : uint8_t {
 inline constexpr size_t kNumMemoryClasses = 6;
 TREADLE_API std::string_view memory_class_name(MemoryClass memory_class) noexcept;
 
-/// A stretch of an allocator's memory.
+/// A region of an allocator's memory.
 struct MemoryRegion {
   const void* data = nullptr;
   size_t size_bytes = 0;
@@ -42,9 +42,9 @@ class TREADLE_API Allocator {
   virtual std::string_view name() const noexcept = 0;
   /// @param size_bytes  at least 1. @return memory aligned to Storage::kAlignment; null if there is none.
   virtual void* allocate(size_t size_bytes, MemoryClass memory_class) = 0;
-  /// With the size and class of the allocation.
+  /// Takes the size and class of the allocation.
   virtual void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept = 0;
-  /// The content of a block will not be read any more, but the block is used again.
+  /// Called when the content of a block will not be read any more, but the block stays in use.
   virtual void renew(void* data, size_t size_bytes) noexcept;
   /// Gives idle memory back to the system. @return bytes.
   virtual size_t trim() noexcept;
@@ -62,9 +62,9 @@ TREADLE_API const std::shared_ptr<Allocator>& plain_allocator();
 ///   arena      best fit in large blocks, neighbours coalesced; blocks that are idle go back to the system
 ///   guard      red zones around blocks, checked when they are freed; freed blocks are kept for a while to see who writes to them
 ///   nan        fills new memory with NaN
-///   pattern    fills new and freed memory with large numbers of any type, other ones each time
+///   pattern    fills new and freed memory with large numbers in every dtype, different ones each time
 ///   recording  a RecordingAllocator
-/// @param upstream  what the last one takes its memory from; null: the system.
+/// @param upstream  source of the last one's memory; null: the system.
 /// @throws Error(invalid_argument) for another name.
 TREADLE_API std::shared_ptr<Allocator> make_allocator(std::string_view kinds, std::shared_ptr<Allocator> upstream = nullptr);
 
@@ -95,8 +95,8 @@ struct MemoryStatistics {
   const MemoryUsage& operator[](MemoryClass memory_class) const { return classes[static_cast<size_t>(memory_class)]; }
 };
 
-/// Functions that an allocator is made of. They are called by several threads at once, also after the session that they were given to is
-/// gone: for as long as a tensor of theirs lives.
+/// The functions of a CallbackAllocator. Several threads may call them at once, also after the session has gone, as long as a tensor of
+/// their memory lives.
 struct AllocatorCallbacks {
   std::string name;
   /// @return memory for `size_bytes` (at least 1) at a multiple of Storage::kAlignment (64); null if there is none.
@@ -132,8 +132,7 @@ struct SharedWeightsStatistics {
 };
 TREADLE_API SharedWeightsStatistics shared_weights_statistics();
 
-/// Who is charged for memory, and up to which limit. Accounts form trees: what an account is charged with, its parent is charged with as
-/// well, and every limit on the way counts. Thread-safe.
+/// Counts bytes, up to a limit. Accounts form trees: a charge also goes to the parent, and every limit on the way counts. Thread-safe.
 class TREADLE_API MemoryAccount {
  public:
   explicit MemoryAccount(std::string name, size_t limit_bytes = 0, std::shared_ptr<MemoryAccount> parent = nullptr);
@@ -149,7 +148,7 @@ class TREADLE_API MemoryAccount {
   const std::string& name() const noexcept { return name_; }
   const std::shared_ptr<MemoryAccount>& parent() const noexcept { return parent_; }
   size_t limit_bytes() const noexcept { return limit_.load(std::memory_order_relaxed); }
-  /// 0: none. What is in use already stays.
+  /// 0: none. Memory in use stays.
   void set_limit(size_t limit_bytes) noexcept { limit_.store(limit_bytes, std::memory_order_relaxed); }
   size_t bytes() const noexcept { return total_.bytes.load(std::memory_order_relaxed); }
   MemoryStatistics statistics() const;

@@ -26,9 +26,9 @@ class TREADLE_API Dataset {
 /// Sample i is row i of each array; a number is an array's first extent. Nothing is copied: arrays of mapped files stay in the file.
 /// @throws Error(invalid_argument) for arrays of different lengths.
 TREADLE_API std::shared_ptr<const Dataset> dataset_of(NamedTensors arrays);
-/// Some of the samples, in this order. @throws Error(invalid_argument) for a number that does not exist.
+/// The samples with these numbers, in this order. @throws Error(invalid_argument) for a number that does not exist.
 TREADLE_API std::shared_ptr<const Dataset> subset_of(std::shared_ptr<const Dataset> data, std::vector<int64_t> samples);
-/// A fixed random part of the samples to validate with, and the others: `fraction` of them, rounded, of either at least one.
+/// Splits off a fixed random part of the samples, to validate with: `fraction` of them, rounded, at least one in each part.
 struct TREADLE_API SplitData {
   std::shared_ptr<const Dataset> training, validation;
 };
@@ -51,19 +51,19 @@ struct CsvTable {
   std::vector<std::string> feature_names, classes;
 };
 /// A text table whose first line names its columns, as RFC 4180 has it.
-/// @param classes  of an earlier file, whose places labels of text are to have; empty: those of this file, sorted.
+/// @param classes  classes of an earlier file, whose numbers text labels shall have; empty: the sorted classes of this file.
 /// @throws Error(invalid_argument) naming line and column of what is no number.
 TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {}, const std::vector<std::string>& classes = {});
 
 struct LoaderOptions {
   int64_t batch_size = 32;
-  bool shuffle = true;  ///< another order in each epoch, by seed and epoch
+  bool shuffle = true;  ///< a new order in each epoch, from seed and epoch
   uint64_t seed = 0;
-  bool drop_last = false;  ///< the samples of an epoch that fill no batch are left out
-  int prefetch = 2;        ///< so many batches are read ahead by a thread; 0: none
+  bool drop_last = false;  ///< leave out the samples of an epoch that do not fill a batch
+  int prefetch = 2;        ///< number of batches that a thread reads ahead; 0: none
 };
 
-/// The batch that comes next. Both from 0.
+/// The next batch. Both count from 0.
 struct DataPosition {
   int64_t epoch = 0, batch = 0;
 };
@@ -86,7 +86,7 @@ class TREADLE_API DataLoader {
 
   /// Position, seed, and what the order depends on, for a checkpoint's metadata.
   Metadata to_metadata() const;
-  /// Goes on where the metadata says. @throws Error(invalid_argument) naming the first difference for other data or options.
+  /// Continues at the position in the metadata. @throws Error(invalid_argument) naming the first difference for other data or options.
   void resume(const Metadata& metadata);
 
  private:

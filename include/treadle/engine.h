@@ -19,21 +19,21 @@
 namespace treadle {
 
 struct EngineOptions {
-  /// Operations run inside push(), on the caller's thread, in the order of pushing: to debug.
+  /// Runs operations inside push(), on the caller's thread, in the order of pushing (for debugging).
   bool naive = false;
-  int num_threads = 0;  ///< of the engine, which take no part in the loops of nodes; 0: as many as usable CPUs, at least 2
-  /// Scratch spaces there are; who asks for one gets the next in turn. More of them: more operations with scratch at once, and more memory.
+  int num_threads = 0;  ///< threads of the engine. They take no part in the loops of nodes. 0: as many as usable CPUs, at least 2
+  /// Number of scratch spaces, handed out in turn. More of them allow more operations with scratch at once, and take more memory.
   int num_scratch_spaces = 4;
   std::shared_ptr<Allocator> allocator;  ///< of scratch spaces; null: the system
 };
 
-/// Orders whole runs, updates of parameters, copies and whatever else by data, not by locks. Operations that write a variable run one at
+/// Orders runs, parameter updates, copies and other operations by data, not by locks. Operations that write a variable run one at
 /// a time and in the order of pushing; those that only read it run at once between them.
 /// An operation that throws leaves its error in the variables that it writes. Operations that read such a variable do not run and pass the
 /// error on; one that only writes it runs and clears it. The error surfaces at wait_for() or wait_all(), once. Thread-safe.
 class TREADLE_API Engine {
  public:
-  /// Something that operations read and write; the engine knows nothing of what it stands for. Copies are the same variable.
+  /// Something that operations read and write. The engine does not know what it stands for. Copies are the same variable.
   class TREADLE_API Variable {
    public:
     /// How many operations have written it.
@@ -47,16 +47,15 @@ class TREADLE_API Engine {
   };
   using Operation = std::function<void()>;
 
-  /// Memory for as long as an operation runs. Operations that use it write its variable, so that no two do at once; what one leaves there
-  /// is nobody's business. Copies are the same space.
+  /// Memory for the duration of an operation. Operations that use it write its variable, so that only one does at a time. Its content is
+  /// undefined at the start of an operation. Copies are the same space.
   class TREADLE_API Scratch {
    public:
     const Variable& variable() const;
-    /// At least so many bytes at a multiple of Storage::kAlignment, until the operation ends; kept for the next one. Their content is not
-    /// set.
+    /// At least this many bytes at a multiple of Storage::kAlignment, until the operation ends. The space keeps them for the next one.
     /// @throws Error(invalid_argument) outside of an operation that writes the variable; Error(resource_exhausted)
     std::byte* get(size_t size_bytes) const;
-    size_t capacity_bytes() const;  ///< what it has grown to. Only as get()
+    size_t capacity_bytes() const;  ///< its present size; may be called where get() may
 
    private:
     friend class Engine;
@@ -64,7 +63,7 @@ class TREADLE_API Engine {
     std::shared_ptr<State> state_;
   };
 
-  /// Random numbers that depend on the seed and the order of pushing only, not on threads: operations that take some write its variable.
+  /// Random numbers that depend only on the seed and the order of pushing, not on threads. Operations that take some write its variable.
   /// Source: Philox 4x32-10 (Salmon and others 2011). Copies are the same stream.
   class TREADLE_API RandomStream {
    public:
@@ -73,7 +72,7 @@ class TREADLE_API Engine {
     /// @throws Error(invalid_argument) outside of an operation that writes the variable.
     void uniform(std::span<double> values) const;
     void normal(std::span<double> values) const;
-    /// Begins the stream anew, for operations that follow. Within an operation that writes the variable.
+    /// Restarts the stream for later operations. Only within an operation that writes the variable.
     void seed(uint64_t seed) const;
 
    private:

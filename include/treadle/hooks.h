@@ -12,10 +12,10 @@ namespace treadle {
 
 enum class HookPoint : int { pre_run = 0, post_run = 1 };
 
-/// What a hook is told of the run that it stands before or behind.
+/// What a hook learns about its run.
 struct HookedRun {
   uint64_t run_id = 0;      ///< counts the session's runs
-  uint64_t graph_id = 0;    ///< of the compiled graph: differs between sessions, and between sets of feeds and fetches
+  uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions and between sets of feeds and fetches
   std::string_view tag;     ///< RunOptions::tag
   int64_t duration_ns = 0;  ///< post_run: of the computation
   std::string_view error;   ///< post_run: why it failed; empty if it did not
@@ -26,8 +26,8 @@ using HookId = uint64_t;
 
 /// Registers an action before or after every run of every session, bound and asynchronous ones included, and every step of a partial run.
 /// Groups run in ascending order, hooks of a group in the order of registration, on the thread of the run.
-/// What a pre_run hook throws fails the run: nothing is computed and no later hook is called. What a post_run hook throws fails a run that
-/// was well otherwise; its results are dropped.
+/// An exception of a pre_run hook fails the run: nothing is computed, and no later hook is called. An exception of a post_run hook fails
+/// the run too; its results are dropped.
 TREADLE_API HookId register_hook(HookPoint point, int group, Hook hook);
 /// Runs that have begun may still call it. @return false if there is no such hook.
 TREADLE_API bool unregister_hook(HookId id);

@@ -17,7 +17,7 @@ extern "C" {
 
 #define TREADLE_PLUGIN_VERSION 3U
 #define TREADLE_PLUGIN_MAX_RANK 16
-/* What an operator's `run` returns instead of 1 if it is not done: the executor goes on with other nodes. */
+/* Returned by an operator's `run` in place of 1 if it is not done yet. The parallel executor goes on with other nodes. */
 #define TREADLE_PENDING 2
 
 typedef struct treadle_host treadle_host;
@@ -26,7 +26,7 @@ typedef struct treadle_subgraph treadle_subgraph; /* what a backend compiles; li
 typedef struct treadle_gradient treadle_gradient; /* a node whose gradient is asked for; lives until `gradient` returns */
 typedef struct treadle_call treadle_call;         /* one execution; lives until `run` returns; a pending one until `call_complete` */
 
-/* What is known of a value before a run. `rank` is -1 if it is unknown, and so are extents of -1. `dtype` is a treadle_dtype. */
+/* What is known of a value before a run. A rank of -1, and an extent of -1, is unknown. `dtype` is a treadle_dtype. */
 typedef struct treadle_value_type {
   int32_t dtype;
   int32_t rank;
@@ -45,7 +45,7 @@ typedef struct treadle_tensor_view {
 typedef uint32_t treadle_graph_value;
 #define TREADLE_NO_VALUE UINT32_MAX
 
-/* Facts about an operator, for treadle_operator.facts. Without them the library takes it for one of which nothing is known. */
+/* Facts about an operator, for treadle_operator.facts. Without them the library assumes nothing. */
 /* An element of the output is a function of the elements at its place, of operands that broadcast: the operator may get its operands with
  * axes in another order, and in float32 where the model has 16-bit floats. One output, no attribute that counts axes. */
 #define TREADLE_POINTWISE 1U
@@ -112,7 +112,7 @@ typedef struct treadle_device_call {
   const treadle_node* node;
   size_t num_inputs, num_outputs;
   const treadle_tensor_view* inputs;  /* `data` is the device's memory; dtype 0 where an operand is absent */
-  const treadle_tensor_view* outputs; /* written, in spite of `const void*`. Of a pointwise operator one may lie where an input lies. */
+  const treadle_tensor_view* outputs; /* to be written, despite `const void*`; for a pointwise operator possibly an input's memory */
 } treadle_device_call;
 
 /* How a device computes the nodes of one operator, in the meaning of its newest opset. */
@@ -143,7 +143,7 @@ typedef struct treadle_device {
   int (*copy)(void* user, void* stream, void* to, const void* from, size_t size_bytes, int32_t kind);
   /* The host waits until all work is done. 0 if some of it failed since the last call, after `fail`. */
   int (*synchronize)(void* user, void* stream);
-  /* A point in a stream's work. It may be recorded again; who waits means the record before. */
+  /* A point in a stream's work. It may be recorded again; a wait means the record before it. */
   void* (*create_event)(void* user);
   void (*destroy_event)(void* user, void* event);
   int (*record_event)(void* user, void* stream, void* event);
@@ -208,7 +208,7 @@ struct treadle_host {
   /* Ends a call whose `run` returned, or will return, TREADLE_PENDING: exactly once, from any thread, with the outputs made (`ok` 1) or a
    * text (`ok` 0). `call` is not valid afterwards. */
   void (*call_complete)(treadle_call* call, int ok, const char* message);
-  /* 1 if the run was cancelled, or another node failed: a pending call does well to complete soon. */
+  /* 1 if the run was cancelled, or another node failed: a pending call should complete soon. */
   int (*call_cancelled)(const treadle_call* call);
 
   /* From version 2 on. Gradients: values are TREADLE_NO_VALUE where there is none, and after a failure. */

@@ -27,11 +27,11 @@ class ThreadPool;
 class Job;
 struct Profile;
 
-/// A pool for sessions or runs to share. @param num_threads  the caller of a run included; 0: the CPUs that the process may use.
+/// A pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the CPUs that the process may use.
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
 
-/// sequential: one node at a time, its loops in parallel. parallel: independent expensive nodes at once as well, on the same threads; the
-/// results are the same bits.
+/// sequential: one node at a time, its loops in parallel. parallel: also independent expensive nodes at once, on the same threads. Results
+/// are the same bits.
 enum class ExecutionMode : int { sequential = 0, parallel = 1 };
 
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
@@ -40,53 +40,54 @@ enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended =
 enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
-  int intra_op_num_threads = 0;  ///< threads of one node, the caller included; 0: the process's shared pool, sized by affinity and cgroup
-  int inter_op_num_threads = 0;  ///< nodes at once where the execution mode is parallel; 0: as many as threads
+  int intra_op_num_threads = 0;  ///< threads per node, including the caller; 0: the process's shared pool, sized by affinity and cgroup
+  int inter_op_num_threads = 0;  ///< nodes to run concurrently with ExecutionMode::parallel; 0: as many as threads
   ExecutionMode execution_mode = ExecutionMode::sequential;
-  /// Where nodes run that nothing else places: "cpu" (also if empty), "sim", or "sim:NAME", which is one device for all sessions of the
-  /// process. Nodes of groups (their metadata's "ctx_group") and those that read arguments of argument_devices run on the devices given for
-  /// them; others follow their operands, then their readers. Copies and fences are inserted; what only the host can do stays there.
+  /// Default device: "cpu" (also if empty), "sim", or "sim:NAME", one device for all sessions of the process. Nodes of a group (their
+  /// metadata's "ctx_group"), and nodes that read an argument of argument_devices, run on the devices given for them. Others follow their
+  /// operands, then their readers. Copies and fences are inserted. Nodes that only the host can run stay there.
   std::string device;
   std::map<std::string, std::string> group2ctx;         ///< group → device
   std::map<std::string, std::string> argument_devices;  ///< input or initializer → device that has it first
-  int compute_streams = 1;                              ///< of every device: independent branches on different ones
-  std::shared_ptr<Job> job;                             ///< that the runs belong to; null: the environment's, if it names one
-  std::shared_ptr<ThreadPool> thread_pool;              ///< in place of the shared one; the numbers above cap what a run takes of it
+  int compute_streams = 1;                              ///< per device; independent branches use different ones
+  std::shared_ptr<Job> job;                             ///< job that runs belong to; null: the one that the environment names, if any
+  std::shared_ptr<ThreadPool> thread_pool;  ///< instead of the shared one; the numbers above limit how many of its threads a run uses
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   /// Arithmetic of products by constant weights and of convolutions: "float32" (also if empty), "bfloat16", "bfloat16x3", "int8_weights",
   /// or entries separated by ";", of which PATTERN=PRECISION holds for nodes of such names and the last that matches counts. Inference
   /// only; without graph optimisations it has no effect. docs/precision.md says what each costs and gives.
   std::string precision;
-  /// The most that transformed weights of a convolution may take, over what the weights themselves take: 1 forbids Winograd's ways (1.8 and
-  /// 4 times the weights), which are the fastest for many. Session::to_text("planned") says what each node packs.
+  /// Largest size of a convolution's transformed weights, relative to the weights. 1 forbids Winograd's algorithms (1.8 and 4 times), which
+  /// are the fastest for many convolutions. Session::to_text("planned") says what each node packs.
   double max_weight_expansion = std::numeric_limits<double>::infinity();
-  /// File with what this machine's cores reach, by which convolutions choose their way; `bench_conv --calibrate FILE` writes it. Empty:
-  /// what is built in. Results may differ in their last bits between different files, never between runs.
+  /// File with the speeds by which convolutions choose their algorithm; `bench_conv --calibrate FILE` writes it. Empty: built-in speeds.
+  /// Results may differ in their last bits between different files, never between runs.
   std::string conv_rates;
-  bool reuse_memory = true;              ///< false: every value has bytes of its own (to debug)
-  bool verify_plans = false;             ///< runs of new extents prove first that every node reads what was written for it (to debug)
+  bool reuse_memory = true;              ///< false: every value has its own bytes (for debugging)
+  bool verify_plans = false;             ///< prove before a run with new extents that every node reads what was written for it
   std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
-  /// Of all that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they are handed over
-  /// (memory that the caller bound apart). 0: none. Runs keep to it by another order of nodes, by writing values to a file or computing
-  /// them twice, one node after the other; a run that cannot ends before it begins with Error(resource_exhausted) that says the least limit
-  /// it could keep. Runs that have no room beside others wait. Sizes that come out in the run only are checked when they do; the error has
-  /// a limit that holds whatever they are, where they have bounds. On a device it is the device's memory that is limited.
+  /// Limit for everything that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they
+  /// are handed over (not memory that the caller bound). 0: none. A run whose arena does not fit goes node by node: it reorders nodes,
+  /// writes values to a file, or computes them twice. A run that cannot keep the limit ends before it begins, with
+  /// Error(resource_exhausted) that names the least limit. Runs that do not fit beside others wait. Sizes that only the run can tell are
+  /// checked when they are known; the error then also names a limit for the largest possible sizes, if they have bounds. On a device, its
+  /// memory is limited.
   size_t memory_limit_bytes = 0;
-  std::string spill_folder;                       ///< for values that do not fit; empty: that of temporary files
-  std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with what the session is charged with; null: nobody
-  bool use_mmap = true;                           ///< where the session loads the model itself
-  /// Weights and packed weights that another session of the process holds as well, byte for byte, are held once. Without an allocator only.
+  std::string spill_folder;                       ///< folder for values that do not fit; empty: the one for temporary files
+  std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with everything the session is charged with; null: none
+  bool use_mmap = true;                           ///< when the session loads the model itself
+  /// Hold weights and packed weights once that several sessions of the process have, byte for byte. Only without an allocator.
   bool share_weights = true;
-  /// Folder of compiled models (docs/compiled-models.md): what optimising and packing made is kept there, and the next session of the same
-  /// model, options, library and processor maps it instead. Empty: none.
+  /// Folder of compiled models (docs/compiled-models.md). The first session writes the optimised graph and packed weights; later sessions
+  /// of the same model, options, library and processor map them. Empty: none.
   std::string cache_dir;
-  std::string compiled_model_filepath;  ///< where to write the compiled model (docs/compiled-models.md); empty: nowhere
+  std::string compiled_model_filepath;  ///< file to write the compiled model to (docs/compiled-models.md); empty: none
   bool strict_symbols = true;           ///< false: the same symbol may have different values in different inputs
-  bool set_denormal_as_zero = false;    ///< runs take numbers too small to be normal for zero, on the host
+  bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
   std::string profile_file_prefix = "treadle_profile_";
-  std::string optimized_model_filepath;  ///< where to write the optimised model; empty: nowhere
+  std::string optimized_model_filepath;  ///< file to write the optimised model to; empty: none
   /// A file's name beside it, without a folder, for its initializers of at least so many bytes. Empty: they are in the model.
   std::string optimized_model_data_file;
   int64_t optimized_model_data_threshold = 1024;
@@ -102,7 +103,7 @@ struct TREADLE_API SessionOptions {
   std::function<void(const std::string&)> on_warning;
 };
 
-/// Ends runs from any thread: once, for all runs that were given a copy of it.
+/// Ends all runs that were given a copy of it, from any thread. It cannot be reset.
 class TREADLE_API CancelToken {
  public:
   CancelToken() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
@@ -114,13 +115,13 @@ class TREADLE_API CancelToken {
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
-/// Which floating-point outputs of a node end a run.
+/// Which values in floating-point outputs of nodes end a run.
 enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 
 /// What one node did in a run. Times in nanoseconds since the run began.
 struct NodeStatistics {
   std::string name, op_type;
-  int64_t scheduled_ns = 0;  ///< when it might have run: its operands were there, and in an order of nodes, it was next
+  int64_t scheduled_ns = 0;  ///< when it could have run: its operands existed, and, in sequential order, it was next
   int64_t start_ns = 0, end_ns = 0;
   uint64_t thread = 0;  ///< the system's id
   size_t output_bytes = 0;
@@ -149,9 +150,8 @@ struct TREADLE_API RunOptions {
   std::map<std::string, std::string> config;
   /// Nodes (by name) or values to compute without fetching them; then an empty list of outputs means none.
   std::vector<std::string> targets;
-  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run; no more of its threads are used than the session has
-  /// By the name of the output: where its memory comes from, if it is not bound. Outputs that are a feed or a constant, and strings, have
-  /// the memory that they have.
+  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses at most as many of its threads as the session has
+  /// Allocator of an output that is not bound, by its name. Outputs that are a feed or a constant keep their memory, and so do strings.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
   /// Their parameters are fed besides the run's own feeds. @throws Error(invalid_argument) out of the run for one that is fed twice, or
   /// that the model has no input or initializer for.
@@ -171,24 +171,25 @@ struct MonitorEvent {
   std::string_view value;          ///< its name in the model
   std::string_view node, op_type;  ///< empty for a feed, a constant, or what the feeds' shapes determine
   bool is_input = false;           ///< read by the node, which has not run yet
-  const Datum& datum;              ///< in memory that the run uses again: copy what is to be kept
+  const Datum& datum;              ///< in memory that the run uses again: copy it to keep it
 };
 
-/// Watches values of the main graph by name. They exist whatever the graph optimiser would have made of them.
+/// Watches values of the main graph by name. The graph optimiser keeps them.
 struct Monitor {
   std::function<void(const MonitorEvent&)> callback;  ///< on the run's threads, one at a time; what it throws ends the run
   std::string pattern = "*";                          ///< shell pattern over the names of values: * and ?
   bool inputs = false;                                ///< also before each node that reads such a value
 };
 
-/// A run that close() waited for in vain.
+/// A run that had not ended when close() stopped waiting.
 struct UnfinishedRun {
   uint64_t run_id = 0;
   std::string tag;
   int64_t elapsed_ms = 0;
 };
 
-/// Of the compiled graphs, one per set of fed, fetched, target and monitored values; and of their bindings, one per set of extents.
+/// Counts of compiled graphs (one for each set of fed, fetched, target and monitored values) and of their bindings (one for each set of
+/// extents).
 struct CacheStatistics {
   int64_t hits = 0, misses = 0, evictions = 0, size = 0;
   int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run whose extents are those of the one before counts as neither
@@ -275,15 +276,14 @@ struct StatePair {
   std::string input, output;
 };
 
-/// Runs of one sequence whose states go from run to run without being copied. What a state lay in becomes the room for the state after
-/// the next, with capacity to spare, so that a steady run makes no memory for it; where an output is its input and then some
-/// (Concat(past, new) along the outermost axis), the new elements are appended in place, and where rows grow within it (heads before
-/// tokens) the old ones move within its memory. Of one thread at a time; any number of them may use one session, which must outlive them.
+/// Runs of one sequence whose states go from run to run without a copy. Two buffers alternate between steps, each with headroom for growth,
+/// so that a steady run allocates nothing. Concat(past, new) along the outermost axis appends in place; if rows grow within the state
+/// (heads before tokens), the old rows move within its memory. For one thread at a time. Any number of them may use one session, which must
+/// outlive them.
 class TREADLE_API StatefulRun {
  public:
-  /// @param initial  values of paired inputs for the first run, given up: memory that nobody else holds may be written to. States of a
-  /// fixed
-  ///                 shape that are not given begin with zeros.
+  /// @param initial  values of paired inputs for the first run. Memory that nobody else holds may be written to. Missing states of a fixed
+  ///                 shape begin with zeros.
   /// @throws Error(invalid_argument) for a name that does not exist, or a state without a fixed shape or an initial value.
   StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
   ~StatefulRun();
@@ -295,7 +295,7 @@ class TREADLE_API StatefulRun {
   /// @return one value per wanted output. After an error the states are those before the run.
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
                          const RunOptions* options = nullptr);
-  /// The value that the paired input takes in the next run. While somebody holds it, its memory is not used again.
+  /// The value that the paired input takes in the next run. Its memory is not used again while the caller holds it.
   Datum state(std::string_view input) const;
   /// Gives the value up as in the constructor.
   void set_state(std::string_view input, Datum value);
@@ -310,10 +310,10 @@ struct MemoryReport {
   size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
   size_t arena_sum_bytes = 0;          ///< of all buffers: the arena if nothing shared bytes
   size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, ONNX Runtime's way of planning
-  size_t largest_node_bytes = 0;  ///< of the node that reads, writes and uses as scratch the most of the arena: no run can do with less
+  size_t largest_node_bytes = 0;       ///< what the largest node reads, writes and uses as scratch in the arena: no run needs less
 };
 
-/// One value that is alive at the step of a run at which most bytes are.
+/// A value that is alive at the step of a run with the most bytes alive.
 struct PeakTensor {
   std::string name;  ///< of the value in the optimised graph; of the node where it is scratch
   size_t size_bytes = 0;
@@ -351,10 +351,10 @@ class TREADLE_API Session {
   bool closed() const;
   size_t runs_in_flight() const;
 
-  /// From the next run on; a monitor without a callback watches nothing.
+  /// Takes effect with the next run. A monitor without a callback watches nothing.
   void set_monitor(Monitor monitor);
 
-  /// Keeps a value in the session, to be fed without handing it over again.
+  /// Keeps a value in the session. Its handle can be fed in place of the value.
   ValueHandle store(Datum value);
   /// @throws Error(not_found)
   Datum stored(ValueHandle handle) const;
@@ -377,7 +377,7 @@ class TREADLE_API Session {
   std::string optimized_model() const;
   /// After at least one run.
   MemoryReport memory() const;
-  /// What the session is charged with now, by class, and the most so far.
+  /// Bytes that the session holds now, by class, and the most so far.
   MemoryStatistics memory_statistics() const;
   void reset_memory_peaks() const;
   /// Changes the limit: at once for later runs, at the next node for those under way that can. Plans for the last few limits are kept.

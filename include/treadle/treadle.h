@@ -110,14 +110,14 @@ typedef struct treadle_session_options {
   int32_t enable_profiling;
   const char* profile_file_prefix;
   const char* backends;  /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
-  treadle_job* job;      /* that the runs belong to; NULL: the environment's, if it names one */
+  treadle_job* job;      /* job that runs belong to; NULL: the one that the environment names, if any */
   const char* allocator; /* of all memory: "plain", "arena", "guard", "nan", "pattern", "recording", joined by "+"; NULL: the system */
-  uint64_t memory_limit_bytes;                /* of weights, activations and outputs until they are handed over; 0: none */
-  const char* spill_folder;                   /* for values that do not fit; NULL: that of temporary files */
+  uint64_t memory_limit_bytes;                /* for weights, activations and outputs until they are handed over; 0: none */
+  const char* spill_folder;                   /* folder for values that do not fit; NULL: the one for temporary files */
   const treadle_config_entry* config_entries; /* "treadle.device", "treadle.group2ctx" and others; after all of the above */
   size_t num_config_entries;
   treadle_allocator* custom_allocator; /* in place of `allocator`; NULL: none */
-  int32_t own_weights;                 /* non-zero: weights that other sessions of the process have as well are not shared with them */
+  int32_t own_weights;                 /* non-zero: weights are not shared with other sessions of the process */
 } treadle_session_options;
 
 /* Jobs: names under which sessions run, to share a device; docs/sharing.md. A session keeps its job. Changes act within one node. */
@@ -131,7 +131,7 @@ typedef struct treadle_job_status {
   int32_t job_class;      /* treadle_job_class */
   int32_t suspended;      /* 0 or 1 */
   double share_percent;   /* as set */
-  double granted_percent; /* as the coordinator's policy leaves it; the smaller of both counts */
+  double granted_percent; /* what the coordinator's policy leaves; the smaller of both counts */
   uint64_t running, runs; /* runs under way, and ended */
   uint64_t run_ns, idle_ns, gave_way_ns, average_step_ns;
   uint64_t memory_limit_bytes, device_bytes, host_bytes, moved_bytes;
@@ -146,7 +146,7 @@ TREADLE_C_API treadle_status* treadle_job_get_status(const treadle_job* job, tre
 TREADLE_C_API treadle_status* treadle_job_set_share(treadle_job* job, double share_percent);
 TREADLE_C_API treadle_status* treadle_job_set_suspended(treadle_job* job, int suspended);
 TREADLE_C_API treadle_status* treadle_job_set_memory_limit(treadle_job* job, uint64_t bytes);
-/* Of the host's memory, also for what has no room on a device; 0: none. */
+/* Limit of the host's memory, also for values that have no room on a device; 0: none. */
 TREADLE_C_API treadle_status* treadle_job_set_host_limit(treadle_job* job, uint64_t bytes);
 /* All jobs of this user on this machine: fills up to `capacity` entries, whose struct_size the caller has set, and says how many there are.
  */
@@ -172,7 +172,7 @@ TREADLE_C_API treadle_status* treadle_session_start_profiling(treadle_session* s
    .folded, .speedscope.json, .onnxruntime.json. Recording goes on. */
 TREADLE_C_API treadle_status* treadle_session_save_profile(treadle_session* session, const char* path);
 
-/* What memory is for. */
+/* Classes of memory. */
 typedef enum treadle_memory_class {
   TREADLE_MEMORY_WEIGHTS = 0,
   TREADLE_MEMORY_PACKED = 1,
@@ -202,16 +202,16 @@ TREADLE_C_API void treadle_allocator_release(treadle_allocator* allocator);
 /* Bytes that came from it and are in use now, the most so far, and how often it was asked. Each pointer may be NULL. */
 TREADLE_C_API treadle_status* treadle_allocator_statistics(const treadle_allocator* allocator, int32_t memory_class, uint64_t* bytes,
                                                            uint64_t* peak_bytes, uint64_t* num_allocations);
-/* Where the memory of an output comes from that is not bound. */
+/* Allocator of an output that is not bound. */
 TREADLE_C_API treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* options, const char* output_name,
                                                                        treadle_allocator* allocator);
 
 /* Bytes that the session holds now, and the most so far. Either pointer may be NULL. */
 TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes,
                                                      uint64_t* peak_bytes);
-/* For later runs at once, for those under way at their next node. The session must have been made with a limit. */
+/* Takes effect at once for later runs, and at the next node for runs under way. The session must have been made with a limit. */
 TREADLE_C_API treadle_status* treadle_session_set_memory_limit(const treadle_session* session, uint64_t limit_bytes);
-/* Cancels the runs in flight and waits for them, at most so long; negative: until all have ended. Later runs end with TREADLE_CANCELLED.
+/* Cancels the runs in flight and waits for them, at most this long; negative: until all have ended. Later runs end with TREADLE_CANCELLED.
  * `*num_unfinished` (may be NULL) receives the number of runs that have not ended. */
 TREADLE_C_API treadle_status* treadle_session_close(treadle_session* session, int64_t timeout_ms, size_t* num_unfinished);
 TREADLE_C_API size_t treadle_session_runs_in_flight(const treadle_session* session);
@@ -221,7 +221,7 @@ TREADLE_C_API void treadle_run_options_release(treadle_run_options* options);
 /* From any thread: runs that use these options stop with TREADLE_CANCELLED. 0 lets later runs go. */
 TREADLE_C_API void treadle_run_options_set_terminate(treadle_run_options* options, int terminate);
 TREADLE_C_API void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms);
-/* A name for the run, in reports of runs that do not end. */
+/* Name of the run in reports of unfinished runs. */
 TREADLE_C_API treadle_status* treadle_run_options_set_tag(treadle_run_options* options, const char* tag);
 /* Nodes or values to compute without fetching them; may be called several times. */
 TREADLE_C_API treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name);
@@ -371,7 +371,7 @@ TREADLE_C_API const char* treadle_trainer_parameter_name(const treadle_trainer* 
 TREADLE_C_API treadle_status* treadle_trainer_parameter(const treadle_trainer* trainer, const char* name, treadle_value** out);
 /* The model with the trained parameters, for inference in any runtime. */
 TREADLE_C_API treadle_status* treadle_trainer_save(const treadle_trainer* trainer, const char* path);
-/* All that it takes to go on with the same bits; `metadata` is the caller's own (NULL with num_entries 0). */
+/* Everything that training needs to continue with the same bits. `metadata` is the caller's own (NULL with num_entries 0). */
 TREADLE_C_API treadle_status* treadle_trainer_save_checkpoint(const treadle_trainer* trainer, const char* path,
                                                               const treadle_config_entry* metadata, size_t num_entries);
 /* `own_settings` non-zero: loss, schedule, learning rate and numbers stay the trainer's. On an error nothing has changed. */
