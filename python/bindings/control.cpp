@@ -161,7 +161,7 @@ void register_control(nb::module_& module) {
       .def_ro("cached", &RunMetadata::cached, "False: the graph was compiled for this run.")
       .def_ro("duration_ns", &RunMetadata::duration_ns)
       .def_ro("nodes", &RunMetadata::nodes);
-  nb::class_<PyHookedRun>(module, "HookedRun", "What a hook is told of its run.")
+  nb::class_<PyHookedRun>(module, "HookedRun", "What a hook learns about its run.")
       .def_ro("run_id", &PyHookedRun::run_id)
       .def_ro("graph_id", &PyHookedRun::graph_id)
       .def_ro("tag", &PyHookedRun::tag)

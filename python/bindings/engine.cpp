@@ -107,10 +107,10 @@ void register_engine(nb::module_& module) {
           "random_stream", [](PyEngine& self, uint64_t seed) { return self.engine->random_stream(seed); }, "seed"_a)
       .def("variable", [](PyEngine& self) { return self.engine->variable(); })
       .def("push", &push, "function"_a, "reads"_a = std::vector<Engine::Variable>(), "writes"_a = std::vector<Engine::Variable>(),
-           "priority"_a = 0, "Runs function() when it may; what it raises surfaces at the wait.")
+           "priority"_a = 0, "Runs function() as soon as its variables allow it. Its exception surfaces at the wait.")
       .def(
           "wait_for", [](PyEngine& self, const Engine::Variable& variable) { waiting([&] { self.engine->wait_for(variable); }); },
-          "variable"_a, "Waits for what was pushed to write the variable, and raises the error that it holds, once.")
+          "variable"_a, "Waits for the operations that write the variable, and raises its error, once.")
       .def(
           "wait_all", [](PyEngine& self) { waiting([&] { self.engine->wait_all(); }); },
           "Waits for everything, and raises the first error that no wait has raised.")

@@ -147,7 +147,7 @@ void register_options(nb::module_& module) {
           [](PySessionOptions& options, const std::string& name, const OrtValue& value) {
             options.initializers[name] = value.datum.tensor();
           },
-          "name"_a, "value"_a, "The value replaces the model's initializer of that name.")
+          "name"_a, "value"_a, "Replaces the model's initializer of that name.")
       .def("add_external_initializers", &add_initializers, "names"_a, "values"_a)
       .def(
           "add_free_dimension_override_by_denotation",
@@ -185,43 +185,44 @@ void register_options(nb::module_& module) {
           "Loads custom operators of a library that was built for ONNX Runtime; all sessions that are made afterwards have them.");
   // Treadle's own.
   session
-      .def_rw("job", &PySessionOptions::job, nb::arg().none(), "The Job that runs belong to, or None: the environment's, if it names one.")
+      .def_rw("job", &PySessionOptions::job, nb::arg().none(),
+              "The Job that runs belong to; None: the one that the environment names, if any.")
       .def_prop_rw(
           "thread_pool", [](const PySessionOptions& options) { return pool_object(options.thread_pool); },
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
-          "A ThreadPool in place of the shared one.")
-      .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Runs take numbers too small to be normal for zero.")
+          "A ThreadPool to use instead of the shared one.")
+      .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Treat denormal numbers as zero.")
       .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
       .def_rw("verify_plans", &PySessionOptions::verify_plans,
-              "Runs of new extents prove first that every node will read what was written for it.")
+              "Prove before a run with new extents that every node will read what was written for it.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
       .def_rw("share_weights", &PySessionOptions::share_weights,
-              "Weights and packed weights that other sessions of the process have as well are held once.")
+              "Hold weights and packed weights once that several sessions of the process have.")
       .def_rw("cache_dir", &PySessionOptions::cache_dir,
-              "Folder of compiled models, which later sessions of the same model map; \"\": none.")
-      .def_rw("compiled_model_filepath", &PySessionOptions::compiled_model_filepath, "Where the compiled model is written; \"\": nowhere.")
+              "Folder of compiled models: the first session of a model writes one, later sessions map it; \"\": none.")
+      .def_rw("compiled_model_filepath", &PySessionOptions::compiled_model_filepath, "File to write the compiled model to; \"\": none.")
       .def_rw("precision", &PySessionOptions::precision,
               "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"int8_weights\", or \";\"-separated "
               "entries "
               "PATTERN=PRECISION; see docs/precision.md.")
       .def_rw("max_weight_expansion", &PySessionOptions::max_weight_expansion,
-              "Bytes that a convolution's transformed weights may take, over those of the weights: from 1 on, or math.inf.")
+              "Largest size of a convolution's transformed weights, relative to the weights: from 1 on, or math.inf.")
       .def_rw("conv_rates", &PySessionOptions::conv_rates,
-              "File that `bench_conv --calibrate` wrote, by which convolutions choose their way; \"\": what is built in.")
+              "File with the speeds by which convolutions choose their algorithm, from `bench_conv --calibrate`; \"\": built-in speeds.")
       .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
       .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
       .def_rw("config", &PySessionOptions::config)
       .def_prop_rw(
           "training_mode", [](const PySessionOptions& options) { return options.mode == SessionMode::training; },
           [](PySessionOptions& options, bool training) { options.mode = training ? SessionMode::training : SessionMode::inference; },
-          "Leave out the passes that hold for inference only.");
+          "Leave out the passes that are valid for inference only.");
 
   nb::class_<PyRunOptions>(module, "RunOptions")
       .def(nb::init<>())
       .def_rw("log_severity_level", &PyRunOptions::log_severity_level)
       .def_rw("log_verbosity_level", &PyRunOptions::log_verbosity_level)
       .def_rw("logid", &PyRunOptions::tag)
-      .def_rw("only_execute_path_to_fetches", &PyRunOptions::only_execute_path_to_fetches, "Without meaning: nothing else is ever run.")
+      .def_rw("only_execute_path_to_fetches", &PyRunOptions::only_execute_path_to_fetches, "No effect: nothing else is ever run.")
       .def_prop_rw(
           "terminate", [](const PyRunOptions& options) { return options.terminate.load(); },
           [](PyRunOptions& options, bool value) { options.terminate = value; },
@@ -232,8 +233,8 @@ void register_options(nb::module_& module) {
           "check_finite", [](const PyRunOptions& options) { return finite_check_name(options.check_finite); },
           [](PyRunOptions& options, const std::string& name) { options.check_finite = finite_check_from(name); },
           "\"off\", \"nan\" or \"all\": end the run at the first node with NaN, or with NaN or an infinity, among its outputs.")
-      .def_rw("dump_folder", &PyRunOptions::dump_folder, "Where inputs and outputs of nodes are written, as ONNX tensors.")
-      .def_rw("dump_pattern", &PyRunOptions::dump_pattern, "Of the names of nodes to dump: * and ?")
+      .def_rw("dump_folder", &PyRunOptions::dump_folder, "Folder to write inputs and outputs of nodes to, as ONNX tensors.")
+      .def_rw("dump_pattern", &PyRunOptions::dump_pattern, "Pattern of the names of nodes to dump: * and ?")
       .def_prop_rw(
           "on_metadata", [](const PyRunOptions& options) { return options.metadata_callback; },
           [](PyRunOptions& options, nb::object callback) { set_metadata_callback(options, std::move(callback)); }, nb::arg().none(),
@@ -241,7 +242,7 @@ void register_options(nb::module_& module) {
       .def_prop_rw(
           "thread_pool", [](const PyRunOptions& options) { return pool_object(options.thread_pool); },
           [](PyRunOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
-          "A ThreadPool for these runs; no more of its threads are used than the session has.")
+          "A ThreadPool for these runs, which use at most as many of its threads as the session has.")
       .def_prop_rw(
           "output_allocators",
           [](const PyRunOptions& options) {
@@ -253,7 +254,7 @@ void register_options(nb::module_& module) {
             options.output_allocators.clear();
             for (const auto& [name, given] : allocators) options.output_allocators[name] = given.allocator;
           },
-          "By the name of the output: the treadle.memory.Allocator that its memory comes from, if it is not bound.")
+          "The treadle.memory.Allocator of each output that is not bound, by name.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
           "add_active_adapter",

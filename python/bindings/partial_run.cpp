@@ -77,14 +77,14 @@ void register_partial_run(nb::module_& module) {
 
   nb::class_<PartialRun>(module, "PartialRun", "A run that stops at every treadle.Yield node. Of one thread at a time.")
       .def("advance", nb::overload_cast<>(&PartialRun::advance), nb::call_guard<nb::gil_scoped_release>(),
-           "Runs to the next Yield, to what reads an input that is still to be fed, or to the end; true at the end.")
+           "Runs to the next Yield, to the first node that reads a missing input, or to the end; true at the end.")
       .def("feed", &feed_later, "name"_a, "value"_a, "Gives an input that was left out at the start.")
       .def("fetch", &fetch_made, "names"_a, "Outputs that have been made.")
       .def("yielded", &yielded, "At a Yield: the values it hands out, by name.")
       .def("resume", &resume, "values"_a, "At a Yield: hands values in (one per output of the Yield) and goes on; true at the end.")
       .def("advance_until", &PartialRun::advance_until, "node"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("advance_steps", &PartialRun::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>(),
-           "Runs so many nodes, or to the next Yield or the end; returns how many are left before that.")
+           "Runs this many nodes, at most to the next Yield or the end; returns how many are left before that.")
       .def_prop_ro("steps_left", &PartialRun::steps_left, "Nodes before the next Yield or the end.")
       .def_prop_ro("finished", &PartialRun::finished)
       .def_prop_ro("at_yield", &PartialRun::at_yield)

@@ -73,7 +73,7 @@ void register_quantize(nb::module_& module) {
       .def_ro("reason", &QuantizedNode::reason, "Why it stayed float.")
       .def_ro("weight_sqnr_db", &QuantizedNode::weight_sqnr_db, "10 log10(signal / noise) of its weights; NaN where it stayed float.")
       .def_ro("output_sqnr_db", &QuantizedNode::output_sqnr_db,
-              "The same of its output against the float model's, with what all nodes before it did; NaN without samples.");
+              "The same for its output against the float model's, with the errors of all nodes before it; NaN without samples.");
   nb::class_<QuantizedOutput>(module, "QuantizedOutput", "An output of the model, compared with the float model's.")
       .def_ro("name", &QuantizedOutput::name)
       .def_ro("sqnr_db", &QuantizedOutput::sqnr_db)
@@ -115,7 +115,7 @@ void register_quantize(nb::module_& module) {
       .def_rw("symmetric", &QuantizeOptions::symmetric)
       .def_rw("preprocess", &QuantizeOptions::preprocess)
       .def_rw("compared_samples", &QuantizeOptions::compared_samples);
-  nb::class_<PyQuantizeResult>(module, "QuantizeResult", "The quantised model, and what was done.")
+  nb::class_<PyQuantizeResult>(module, "QuantizeResult", "The quantised model, and the report.")
       .def_ro("model", &PyQuantizeResult::model)
       .def_ro("report", &PyQuantizeResult::report);
   nb::class_<TriedPrecision>(module, "TriedPrecision", "One precision that choose_precision tried.")

@@ -65,7 +65,7 @@ void register_stateful_run(nb::module_& module) {
             Datum value = self.state(name);
             return datum_to_python(value.is_tensor() ? Datum(value.tensor().clone()) : detach(std::move(value)));
           },
-          "name"_a, "A copy of what the input takes in the next run.")
+          "name"_a, "A copy of the value that the input takes in the next run.")
       .def(
           "set_state",
           [](PyStatefulRun& self, const std::string& name, nb::handle value) { self.set_state(name, owned(self.owner, name, value)); },

@@ -16,7 +16,7 @@ class PartialRun:
         self._native = native
 
     def advance(self, until: str | None = None, feeds: Mapping[str, Any] | None = None) -> bool:
-        """Runs to the next Yield, to what reads an input that is still to be fed, or to the end; with `until`, only until that node has run.
+        """Runs to the next Yield, to the first node that reads a missing input, or to the end; with `until`, only until that node has run.
         Returns True at the end.
 
         :param feeds: inputs that were left out when the run began, of declared extents or of those that other inputs tell.
@@ -40,7 +40,7 @@ class PartialRun:
 
     @property
     def steps_left(self) -> int:
-        """Nodes of the optimised graph before the next Yield, before what reads an input that is still to be fed, or before the end."""
+        """Nodes of the optimised graph before the next Yield, before the first one that reads a missing input, or before the end."""
         return self._native.steps_left
 
     @property

@@ -129,7 +129,7 @@ def check_and_normalize_provider_args(
 
 
 class Session:
-    """What ONNX Runtime's InferenceSession has apart from its construction. Any number of threads may run one session at once."""
+    """Everything of ONNX Runtime's InferenceSession except its construction. Any number of threads may run one session at once."""
 
     _sess: _treadle.Session
     _sess_options: SessionOptions
@@ -389,7 +389,7 @@ class Session:
         return self._sess.memory_statistics()
 
     def reset_memory_peaks(self) -> None:
-        """The peaks become what is held now."""
+        """Sets the peaks to the present values."""
         self._sess.reset_memory_peaks()
 
     def set_memory_limit(self, limit_bytes: int) -> None:
