@@ -1,7 +1,8 @@
 """docs/performance.md and its plots, made of the files in bench/results. `bench/report.py --render` writes them; tests/python/test_bench.py compares.
 
 models-intel.json and models-amd.json are what bench/report.py measured. figures.json holds all other figures, a section of the page each: `figures` are
-single ones (value, unit, target, what they are compared with, machine, date, command), `tables` are tables of models.
+single ones (value, unit, target, what they are compared with, machine, date, command), `tables` are tables of models; `mean` names their column of
+ratios, `plot` has the columns to draw.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def model_summary(stored: dict[str, dict]) -> list[str]:
     rows = []
     for machine, parts in stored.items():
         for part in (p for p in PARTS if p in parts):
-            found = ratios.summary(parts[part]["results"], ratios.FIRST_PEERS)
-            rows.append([MACHINES.get(machine, machine), PARTS[part][0], str(found.count), f"{found.mean:.2f}", f"{found.lowest:.2f} ({found.worst})", parts[part]["date"]])
+            if found := ratios.summary(parts[part]["results"], ratios.FIRST_PEERS):
+                rows.append([MACHINES.get(machine, machine), PARTS[part][0], str(found.count), f"{found.mean:.2f}", f"{found.lowest:.2f} ({found.worst})", parts[part]["date"]])
     return table(["machine", "what", "models", "ratio, geometric mean", "lowest", "date"], rows)
 
 
@@ -130,6 +131,9 @@ def figure_cells(figure: dict) -> list[str]:
 
 def table_section(entry: dict) -> list[str]:
     measured = f"{entry['machine']}, {entry['date']}: `{entry['command']}`"
+    if "mean" in entry:
+        ratio = [float(cells[entry["columns"].index(entry["mean"])]) for cells in entry["rows"]]
+        measured += f". Geometric mean of the ratios {ratios.geometric_mean(ratio):.2f}, lowest {min(ratio):.2f}."
     plot = [f"![{entry['plot']['title']}](figures/{entry['plot']['file']})", ""] if "plot" in entry else []
     return [f"### {entry['title']}", "", *paragraph(entry), measured, "", *plot, *table(entry["columns"], entry["rows"]), ""]
 
@@ -146,7 +150,9 @@ def render() -> dict[Path, str]:
     stored = stored_models()
     files, lines = {}, [HEAD + "\n".join(row([name, text]) for name, text in figures["machines"].items()), MODELS.rstrip("\n"), "", *model_summary(stored), ""]
     for machine, parts in stored.items():
-        name, one = f"models-{machine}.svg", parts["one"]
+        if not (one := parts.get("one")):
+            continue
+        name = f"models-{machine}.svg"
         caption = "; ".join(f for f in ("One thread, batch 1, float32", one["machine"], one["date"], one["commit"]) if f)
         files[FIGURES / name] = model_plot(one["results"], caption)
         lines += [f"![Times of all engines over Treadle's, {MACHINES.get(machine, machine)}](figures/{name})", ""]
