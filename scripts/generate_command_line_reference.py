@@ -30,9 +30,15 @@ def help_of(treadle: str, *command: str) -> str:
 
 
 def page(treadle: str) -> str:
-    commands = re.findall(r"^  (\w+) ", help_of(treadle).split("Subcommands:")[1], re.MULTILINE)
-    sections = [f"## {command}\n\n```text\n{help_of(treadle, command)}\n```\n" for command in commands]
-    return "\n".join([HEAD, *sections])
+    return "\n".join([HEAD, *sections(treadle)])
+
+
+def sections(treadle: str, *command: str) -> list[str]:
+    """Of the command, unless it is the program itself, and of all below it."""
+    text = help_of(treadle, *command)
+    below = re.findall(r"^  (\w+) ", text.partition("Subcommands:")[2], re.MULTILINE)
+    own = [f"## {' '.join(command)}\n\n```text\n{text}\n```\n"] if command else []
+    return [*own, *(section for name in below for section in sections(treadle, *command, name))]
 
 
 def main() -> None:
