@@ -102,108 +102,108 @@ int64_t RunObserver::now_ns() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
 }
 
-void RunObserver::ready(const exec::Frame& frame, const exec::Instruction& instruction) {
+void RunObserver::ready(const exec::RunState& state, const exec::Instruction& instruction) {
   if (!options_ || !options_->on_metadata) return;
   std::lock_guard lock(mutex_);
-  ready_[{&frame, &instruction}] = now_ns();
+  ready_[{&state, &instruction}] = now_ns();
 }
 
-void RunObserver::before(const exec::Frame& frame, const exec::Instruction& instruction) {
+void RunObserver::before(const exec::RunState& state, const exec::Instruction& instruction) {
   std::lock_guard lock(mutex_);
-  bool main_graph = &frame.program() == executable_.program.get();
+  bool main_graph = &state.program() == executable_.program.get();
   if (monitor_ && main_graph) {
-    if (!begun_) monitor_outside_nodes(frame);
+    if (!begun_) monitor_outside_nodes(state);
     if (monitor_->inputs)
-      for (int32_t slot : frame.program().operands(instruction).first(instruction.num_inputs))
-        call_monitor(frame, &instruction, slot, /*is_input=*/true);
+      for (int32_t slot : state.program().operands(instruction).first(instruction.num_inputs))
+        call_monitor(state, &instruction, slot, /*is_input=*/true);
   }
   begun_ = true;
   if (!options_) return;
   if (!options_->dump_folder.empty() && matches(options_->dump_pattern, instruction.node->name)) {
-    steps_[{&frame, &instruction}] = next_step_++;
-    dump(frame, instruction, /*inputs=*/true);
+    steps_[{&state, &instruction}] = next_step_++;
+    dump(state, instruction, /*inputs=*/true);
   }
-  if (options_->on_metadata) starts_[{&frame, &instruction}] = now_ns();
+  if (options_->on_metadata) starts_[{&state, &instruction}] = now_ns();
 }
 
-void RunObserver::after(const exec::Frame& frame, const exec::Instruction& instruction) {
+void RunObserver::after(const exec::RunState& state, const exec::Instruction& instruction) {
   int64_t end = now_ns();
   std::lock_guard lock(mutex_);
   if (options_ && options_->on_metadata) {
-    auto start = starts_.extract({&frame, &instruction});
+    auto start = starts_.extract({&state, &instruction});
     NodeStatistics node{instruction.node->name, instruction.node->op_type, 0, start.mapped(), end, thread_id(), 0};
-    if (auto scheduled = ready_.extract({&frame, &instruction})) node.scheduled_ns = scheduled.mapped();
-    for (int32_t slot : frame.program().operands(instruction).subspan(instruction.num_inputs)) {
+    if (auto scheduled = ready_.extract({&state, &instruction})) node.scheduled_ns = scheduled.mapped();
+    for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs)) {
       if (slot < 0) continue;
-      Datum value = frame.value(slot);
+      Datum value = state.value(slot, /*shared=*/false);
       if (value.is_tensor()) node.output_bytes += value.tensor().size_bytes();
     }
     metadata_.nodes.push_back(std::move(node));
   }
-  if (monitor_ && &frame.program() == executable_.program.get())
-    for (int32_t slot : frame.program().operands(instruction).subspan(instruction.num_inputs))
-      call_monitor(frame, &instruction, slot, /*is_input=*/false);
+  if (monitor_ && &state.program() == executable_.program.get())
+    for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs))
+      call_monitor(state, &instruction, slot, /*is_input=*/false);
   if (!options_) return;
-  if (steps_.contains({&frame, &instruction})) {
-    dump(frame, instruction, /*inputs=*/false);
-    steps_.erase({&frame, &instruction});
+  if (steps_.contains({&state, &instruction})) {
+    dump(state, instruction, /*inputs=*/false);
+    steps_.erase({&state, &instruction});
   }
-  if (options_->check_finite != FiniteCheck::off) check_finite(frame, instruction);
+  if (options_->check_finite != FiniteCheck::off) check_finite(state, instruction);
 }
 
 // Values that no instruction makes: feeds, constants, and what the feeds' shapes determine.
-void RunObserver::monitor_outside_nodes(const exec::Frame& frame) {
-  const auto slots = frame.program().slots();
+void RunObserver::monitor_outside_nodes(const exec::RunState& state) {
+  const auto slots = state.program().slots();
   for (size_t s = 0; s < slots.size(); ++s)
     if (slots[s].placement == exec::Placement::constant || slots[s].placement == exec::Placement::known ||
         slots[s].placement == exec::Placement::feed)
-      call_monitor(frame, nullptr, static_cast<int32_t>(s), /*is_input=*/false);
+      call_monitor(state, nullptr, static_cast<int32_t>(s), /*is_input=*/false);
 }
 
-void RunObserver::call_monitor(const exec::Frame& frame, const exec::Instruction* instruction, int32_t slot, bool is_input) {
+void RunObserver::call_monitor(const exec::RunState& state, const exec::Instruction* instruction, int32_t slot, bool is_input) {
   if (slot < 0) return;
   for (const std::string& name : executable_.watched[static_cast<size_t>(slot)]) {
-    Datum value = frame.value(slot);
+    Datum value = state.value(slot, /*shared=*/false);
     if (!value.defined()) continue;
     monitor_->callback({run_id_, name, instruction ? std::string_view(instruction->node->name) : "",
                         instruction ? std::string_view(instruction->node->op_type) : "", is_input, value});
   }
 }
 
-void RunObserver::check_finite(const exec::Frame& frame, const exec::Instruction& instruction) const {
+void RunObserver::check_finite(const exec::RunState& state, const exec::Instruction& instruction) const {
   bool infinity_too = options_->check_finite == FiniteCheck::nan_and_infinity;
-  const auto operands = frame.program().operands(instruction);
+  const auto operands = state.program().operands(instruction);
   for (size_t k = instruction.num_inputs; k < operands.size(); ++k) {
     if (operands[k] < 0) continue;
-    Datum value = frame.value(operands[k]);
+    Datum value = state.value(operands[k], /*shared=*/false);
     if (!value.is_tensor()) continue;
     Finding finding = Finding::finite;
     int64_t index = first_bad(value.tensor(), infinity_too, finding);
     if (index < 0) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("output {} \"{}\" is {} at {}", k - instruction.num_inputs, frame.program().name(operands[k]),
+                fmt::format("output {} \"{}\" is {} at {}", k - instruction.num_inputs, state.program().name(operands[k]),
                             finding == Finding::nan ? "NaN" : "infinite", position_text(index, value.tensor().shape())));
   }
 }
 
-void RunObserver::dump(const exec::Frame& frame, const exec::Instruction& instruction, bool inputs) {
+void RunObserver::dump(const exec::RunState& state, const exec::Instruction& instruction, bool inputs) {
   std::filesystem::path folder = std::filesystem::path(options_->dump_folder) / std::to_string(run_id_);
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) throw Error(ErrorCode::io_error, fmt::format("\"{}\": {}", folder.string(), failed.message()));
-  const auto operands = frame.program().operands(instruction);
+  const auto operands = state.program().operands(instruction);
   size_t first = inputs ? 0 : instruction.num_inputs, last = inputs ? instruction.num_inputs : operands.size();
   for (size_t k = first; k < last; ++k) {
     if (operands[k] < 0) continue;
-    Datum value = frame.value(operands[k]);
+    Datum value = state.value(operands[k], /*shared=*/false);
     if (!value.is_tensor()) continue;
     onnx::TensorDef def;
-    def.name = frame.program().name(operands[k]);
+    def.name = state.program().name(operands[k]);
     def.value = value.tensor().contiguous();
     def.dtype = def.value.dtype();
     def.shape = def.value.shape();
     std::string bytes = onnx::serialize_tensor(def);
-    std::string name = fmt::format("{:06}_{}_{}{}.pb", steps_.at({&frame, &instruction}), file_name(instruction.node->name),
+    std::string name = fmt::format("{:06}_{}_{}{}.pb", steps_.at({&state, &instruction}), file_name(instruction.node->name),
                                    inputs ? "in" : "out", k - first);
     AtomicFile file((folder / name).string());
     file.write(std::as_bytes(std::span(bytes)));

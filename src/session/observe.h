@@ -23,18 +23,18 @@ class RunObserver final : public exec::Observer {
     return monitor || (options && (options->check_finite != FiniteCheck::off || !options->dump_folder.empty() || options->on_metadata));
   }
 
-  void ready(const exec::Frame& frame, const exec::Instruction& instruction) override;
-  void before(const exec::Frame& frame, const exec::Instruction& instruction) override;
-  void after(const exec::Frame& frame, const exec::Instruction& instruction) override;
+  void ready(const exec::RunState& state, const exec::Instruction& instruction) override;
+  void before(const exec::RunState& state, const exec::Instruction& instruction) override;
+  void after(const exec::RunState& state, const exec::Instruction& instruction) override;
 
   /// Hands the statistics over, if they are wanted.
   void finish(bool compiled);
 
  private:
-  void monitor_outside_nodes(const exec::Frame& frame);
-  void call_monitor(const exec::Frame& frame, const exec::Instruction* instruction, int32_t slot, bool is_input);
-  void check_finite(const exec::Frame& frame, const exec::Instruction& instruction) const;
-  void dump(const exec::Frame& frame, const exec::Instruction& instruction, bool inputs);
+  void monitor_outside_nodes(const exec::RunState& state);
+  void call_monitor(const exec::RunState& state, const exec::Instruction* instruction, int32_t slot, bool is_input);
+  void check_finite(const exec::RunState& state, const exec::Instruction& instruction) const;
+  void dump(const exec::RunState& state, const exec::Instruction& instruction, bool inputs);
   int64_t now_ns() const;
 
   const Executable& executable_;
@@ -46,7 +46,7 @@ class RunObserver final : public exec::Observer {
   std::mutex mutex_;  // a parallel executor calls from several threads
   bool begun_ = false;
   int64_t next_step_ = 0;
-  using Key = std::pair<const exec::Frame*, const exec::Instruction*>;
+  using Key = std::pair<const exec::RunState*, const exec::Instruction*>;
   std::map<Key, int64_t> steps_;           // of nodes under way, for names of files
   std::map<Key, int64_t> ready_, starts_;  // ns
   RunMetadata metadata_;

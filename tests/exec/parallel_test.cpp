@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/thread_pool.h"
+#include "exec/run/frame.h"
 #include "exec/schedule/parallel_plan.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
@@ -96,8 +97,8 @@ std::shared_ptr<Graph> branches(int count, int depth, bool failing = false) {
 // Notes on which threads nodes run and how many at once.
 class Counter final : public exec::Observer {
  public:
-  void ready(const exec::Frame&, const exec::Instruction&) override {}
-  void before(const exec::Frame&, const exec::Instruction&) override {
+  void ready(const exec::RunState&, const exec::Instruction&) override {}
+  void before(const exec::RunState&, const exec::Instruction&) override {
     int now = ++running;
     int seen = most.load();
     while (seen < now && !most.compare_exchange_weak(seen, now)) {
@@ -105,7 +106,7 @@ class Counter final : public exec::Observer {
     std::lock_guard lock(mutex);
     threads.insert(std::this_thread::get_id());
   }
-  void after(const exec::Frame&, const exec::Instruction&) override {
+  void after(const exec::RunState&, const exec::Instruction&) override {
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // room for the other threads to come in
     --running;
   }
@@ -199,12 +200,165 @@ TEST(Parallel, ManyThreadsRunOneProgramAtOnceOnOnePool) {
   for (std::thread& client : clients) client.join();
 }
 
-TEST(Parallel, AYieldIsRunInOrder) {
+// Which instructions have run.
+class Ran final : public exec::Observer {
+ public:
+  explicit Ran(const Program& program) : program_(program) {}
+  void ready(const exec::RunState&, const exec::Instruction&) override {}
+  void before(const exec::RunState&, const exec::Instruction&) override {}
+  void after(const exec::RunState&, const exec::Instruction& instruction) override {
+    std::lock_guard lock(mutex_);
+    indices.insert(static_cast<size_t>(&instruction - program_.instructions().data()));
+  }
+  std::set<size_t> indices;
+
+ private:
+  const Program& program_;
+  std::mutex mutex_;
+};
+
+exec::RunControl on(ThreadPool& pool) {
+  exec::RunControl control;
+  control.pool = &pool;
+  return control;
+}
+
+TEST(Parallel, ARunStopsAfterAnyNumberOfStepsAndGoesOn) {
+  ThreadPool pool(4);
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const std::vector<Datum> feeds = random_feeds(seed), expected = run(Program(random_graph(seed)), feeds);
+    const Program program(random_graph(seed), kParallel);
+    Ran ran(program);
+    exec::RunControl control = on(pool);
+    if (seed % 2 == 0) control.observer = &ran;
+    std::mt19937 random(seed);
+    exec::Frame frame(program);
+    for (int round = 0; round < 2; ++round) {
+      ran.indices.clear();
+      frame.start(feeds, {}, control, {});
+      ASSERT_TRUE(frame.goes_by_readiness());
+      const size_t count = program.instructions().size();
+      for (size_t done = 0; done < count;) {
+        const size_t steps = random() % 6;
+        EXPECT_EQ(frame.advance(steps), done + steps >= count);
+        done = std::min(done + steps, count);
+        EXPECT_EQ(frame.steps_left(), count - done);
+        if (!control.observer) continue;
+        EXPECT_EQ(ran.indices.size(), done);  // all before the stop, and none behind
+        if (done > 0) {
+          EXPECT_EQ(*ran.indices.rbegin(), done - 1);
+        }
+      }
+      std::vector<Datum> outputs(expected.size());
+      frame.take_outputs(outputs);
+      expect_same_bits(outputs, expected);
+    }
+  }
+}
+
+TEST(Parallel, ARunStopsAtAYieldAndGoesOn) {
+  ThreadPool pool(3);
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});
-  b.output(b.nodes("Yield", {x}, 1, {}, "yield", "treadle")[0], "y");
-  Program program(b.finish(), kParallel);
-  EXPECT_EQ(program.parallel(), nullptr);
+  ValueId twice = b.node("Add", {x, x}), square = b.node("Mul", {x, x});
+  ValueId handed = b.nodes("Yield", {twice, square}, 1, {}, "yield", "treadle")[0];
+  b.output(b.node("Sub", {handed, square}), "y");
+  b.output(b.node("Neg", {x}), "z");  // does not need what is handed in, and comes after it all the same
+  const Program program(b.finish(), kParallel);
+  Ran ran(program);
+  exec::RunControl control = on(pool);
+  control.observer = &ran;
+  exec::Frame frame(program);
+  for (float value : {3.0F, 5.0F}) {
+    Tensor feed(DType::float32, {4}), tens(DType::float32, {4});
+    for (float& element : feed.span<float>()) element = value;
+    for (float& element : tens.span<float>()) element = 10;
+    ran.indices.clear();
+    frame.start(std::vector<Datum>{feed}, {}, control, {});
+    EXPECT_TRUE(frame.goes_by_readiness());
+    EXPECT_FALSE(frame.advance());
+    EXPECT_FALSE(frame.advance());  // still there
+    EXPECT_EQ(ran.indices, (std::set<size_t>{0, 1}));
+    const std::vector<Datum> yielded = frame.yielded();
+    EXPECT_EQ(yielded[0].tensor().data<float>()[3], 2 * value);
+    EXPECT_EQ(yielded[1].tensor().data<float>()[3], value * value);
+    frame.resume(std::vector<Datum>{tens});
+    EXPECT_TRUE(frame.advance());
+    std::vector<Datum> outputs(2);
+    frame.take_outputs(outputs);
+    EXPECT_EQ(outputs[0].tensor().data<float>()[0], 10 - value * value);
+    EXPECT_EQ(outputs[1].tensor().data<float>()[0], -value);
+    frame.clear();
+  }
+}
+
+TEST(Parallel, FeedsComeLaterAndOutputsAreFetchedEarly) {
+  ThreadPool pool(3);
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n")}), late = b.input("late", DType::float32, {b.symbol("n")});
+  ValueId twice = b.node("Add", {x, x});
+  b.output(twice, "y");
+  b.output(b.node("Mul", {twice, late}), "z");
+  const Program program(b.finish(), kParallel);
+  exec::RunControl control = on(pool);
+  control.takes_feeds_later = true;
+  exec::Frame frame(program);
+  Tensor feed(DType::float32, {2});
+  feed.data<float>()[0] = 3, feed.data<float>()[1] = 4;
+  frame.start(std::vector<Datum>{feed, {}}, {}, control, {});
+  EXPECT_TRUE(frame.goes_by_readiness());
+  EXPECT_FALSE(frame.has_output(0));
+  EXPECT_FALSE(frame.advance());
+  EXPECT_TRUE(frame.has_output(0));
+  EXPECT_EQ(frame.output(0).tensor().data<float>()[1], 8);
+  EXPECT_FALSE(frame.has_output(1));
+  EXPECT_THROW(frame.advance(), Error);
+  frame.feed(1, feed);
+  EXPECT_TRUE(frame.advance());
+  EXPECT_EQ(frame.output(1).tensor().data<float>()[1], 32);
+}
+
+TEST(Parallel, AnOutputInAFeedsMemoryIsMadeInOrder) {
+  ThreadPool pool(2);
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4});
+  b.output(b.node("Neg", {x}), "y");
+  const Program program(b.finish(), kParallel);
+  exec::Frame frame(program);
+  const std::vector<Datum> feeds{Tensor(DType::float32, {4})}, other{Tensor(DType::float32, {4})};
+  frame.start(feeds, feeds, on(pool), {});
+  EXPECT_FALSE(frame.goes_by_readiness());
+  frame.start(feeds, other, on(pool), {});
+  EXPECT_TRUE(frame.goes_by_readiness());
+}
+
+TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {
+  ThreadPool pool(3);
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {4});
+  ValueId kept = b.node("Add", {x, x}, {}, "twice");
+  b.output(b.node("Neg", {kept}), "y");
+  b.output(b.node("Abs", {kept}), "z");
+  const std::shared_ptr<Graph> graph = b.finish();
+  const Program program(graph, kParallel);
+  const auto cache = std::make_shared<exec::ValueCache>();
+  const std::string name = graph->value(kept).name;
+  (*cache)[name] = Datum();
+  exec::Frame frame(program);
+  auto first_of = [&](float value) {
+    Tensor feed(DType::float32, {4});
+    for (float& element : feed.span<float>()) element = value;
+    frame.start(std::vector<Datum>{feed}, {}, on(pool), {});
+    frame.set_cache(cache);
+    EXPECT_TRUE(frame.goes_by_readiness());
+    EXPECT_TRUE(frame.advance());
+    std::vector<Datum> outputs(2);
+    frame.take_outputs(outputs);
+    return outputs[0].tensor().data<float>()[0];
+  };
+  EXPECT_EQ(first_of(3), -6);
+  ASSERT_TRUE((*cache)[name].defined());
+  EXPECT_EQ(first_of(100), -6);  // as the cache has it
 }
 
 }  // namespace

@@ -286,6 +286,66 @@ TEST(PlacedProgram, StopsAtYieldsAndGoesOnWithWhatIsHandedIn) {
   EXPECT_THROW(placed.run(std::vector<Datum>{counted(2)}, outputs, {}), Error);
 }
 
+TEST(PlacedProgram, ARunStopsAfterAnyNumberOfStepsAndGoesOn) {
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const bool data_dependent = seed % 2 == 0;
+    const std::vector<Datum> feeds = random_feeds(seed), expected = run_on_host(Program(random_graph(seed, data_dependent)), feeds);
+    const Program program(random_graph(seed, data_dependent), kPlaced);
+    PlacedProgram placed(program, three_devices(seed, 20),
+                         exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 2}));
+    std::mt19937 random(seed);
+    const exec::RunHandle stopping = placed.take();
+    for (int round = 0; round < 2; ++round) {
+      stopping->start(feeds, {}, {}, {});
+      for (size_t left = placed.plan().steps.size(); left > 0;) {
+        EXPECT_EQ(stopping->steps_left(), left);
+        const size_t steps = random() % 6;
+        left -= std::min(steps, left);
+        EXPECT_EQ(stopping->advance(steps), left == 0);
+      }
+      std::vector<Datum> outputs(expected.size());
+      stopping->take_outputs(outputs);
+      expect_same_bits(outputs, expected);
+    }
+  }
+}
+
+// Between kernels that would have been issued at once.
+TEST(PlacedProgram, FeedsComeLaterAndOutputsAreFetchedEarly) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::float32, {b.symbol("n")}), late = b.input("late", DType::float32, {b.symbol("n")});
+  ValueId negated = b.node("Neg", {b.node("Neg", {b.node("Neg", {x})})});
+  b.output(negated, "y");
+  b.output(b.node("Neg", {b.node("Mul", {negated, late})}), "z");
+  b.output(late, "as_it_came");
+  const Program program(b.finish(), kPlaced);
+  PlacedProgram placed(program, three_devices(2, 20),
+                       exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 3));
+  exec::RunControl control;
+  control.takes_feeds_later = true;
+  const exec::RunHandle stopping = placed.take();
+  for (int64_t n : {4, 6}) {
+    stopping->start(std::vector<Datum>{counted(n), {}}, {}, control, {});
+    EXPECT_FALSE(stopping->has_output(0));
+    EXPECT_FALSE(stopping->advance());
+    ASSERT_TRUE(stopping->has_output(0));
+    EXPECT_EQ(stopping->output(0).tensor().data<float>()[3], -3);
+    EXPECT_FALSE(stopping->has_output(1));
+    EXPECT_FALSE(stopping->has_output(2));
+    EXPECT_THROW(stopping->advance(), Error);
+    EXPECT_THROW(stopping->feed(0, counted(n)), Error);
+    EXPECT_THROW(stopping->feed(1, counted(n + 1)), Error);
+    stopping->feed(1, counted(n));
+    EXPECT_TRUE(stopping->has_output(2));
+    EXPECT_TRUE(stopping->advance());
+    EXPECT_EQ(stopping->output(1).tensor().data<float>()[3], 9);
+    std::vector<Datum> outputs(3);
+    stopping->take_outputs(outputs);
+    EXPECT_EQ(outputs[1].tensor().data<float>()[2], 4);
+    EXPECT_EQ(outputs[2].tensor().data<float>()[2], 2);
+  }
+}
+
 TEST(StreamPlan, AYieldStandsAlone) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});

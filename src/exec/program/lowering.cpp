@@ -51,8 +51,7 @@ class Lowering {
     make_patches();
     collect_expressions();
     p_.weights_.place(p_, p_.instructions_, options_);
-    bool yields = std::any_of(p_.instructions_.begin(), p_.instructions_.end(), [](const Instruction& i) { return i.is_yield; });
-    if (options_.parallel && !yields && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
+    if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.commit_from_ = p_.instructions_.size();
     while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
     p_.always_parallel_ = options_.always_parallel;

@@ -133,7 +133,7 @@ class Program {
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
   std::span<const int32_t> preallocated() const { return preallocated_; }
   FramePool& frames() const { return *frames_; }
-  /// Null unless instructions may run at once. Programs with a Yield, and very large ones, run in order.
+  /// The schedule by readiness. Null unless instructions may run at once; very large programs run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
   /// From this instruction on there are only updates of state: a run that has begun them ends them.
   size_t commit_from() const { return commit_from_; }

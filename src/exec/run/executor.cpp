@@ -31,10 +31,6 @@ class HostExecutor final : public Executor {
 
 std::unique_ptr<Executor> make_host_executor(const Program& program) { return std::make_unique<HostExecutor>(program); }
 
-void Run::feed(size_t, const Datum&) { throw Error(ErrorCode::not_implemented, "a run on devices takes its feeds when it begins"); }
-bool Run::has_output(size_t) const { return finished(); }
-Datum Run::output(size_t) const { throw Error(ErrorCode::not_implemented, "a run on devices gives its outputs at its end"); }
-
 const Instruction& expect_yield(const Run& run) {
   if (const Instruction* yield = run.yield()) return *yield;
   throw Error(ErrorCode::invalid_argument, run.finished() ? "the run is at its end, not at a Yield" : "the run is not at a Yield");

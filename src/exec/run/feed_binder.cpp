@@ -56,6 +56,12 @@ void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
   }
 }
 
+void FeedBinder::refuse_missing(const RunState& state) {
+  for (int32_t slot : state.program().input_slots())
+    if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");
+  throw Error(ErrorCode::internal, "a run that waits for an input, though all have been fed");
+}
+
 // The plan is made for its extents before it is there.
 void FeedBinder::check_may_be_later(const Program& program, int32_t slot) const {
   const Type& type = program.type(slot);

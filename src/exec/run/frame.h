@@ -1,7 +1,6 @@
-// A run in flight on the host: the program counter, and what runs at it.
+// A run in flight on the host: values, feeds, outputs, limits, and where it is in its schedule.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,21 +10,19 @@
 #include "exec/program/program.h"
 #include "exec/run/executor.h"
 #include "exec/run/feed_binder.h"
+#include "exec/run/node_runner.h"
 #include "exec/run/output_store.h"
 #include "exec/run/run_control.h"
 #include "exec/run/run_state.h"
 #include "graph/evaluate.h"
 #include "treadle/datum.h"
 
-namespace treadle::sharing {
-class Turn;
-}  // namespace treadle::sharing
-
 namespace treadle::exec {
 
 struct ParallelState;
 
-/// A run on the host. Its steps are instructions, one after the other; exec::run() has them at once where that pays (parallel.h).
+/// A run on the host. Its steps are instructions in the program's order: where it stops, all before have run and none behind. On the way
+/// there they run one after the other, or by readiness where that pays (parallel.h).
 class Frame final : public Run {
  public:
   explicit Frame(const Program& program);
@@ -38,7 +35,7 @@ class Frame final : public Run {
   /// @param parent_values  of a body: the symbols' values of the run around it.
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory,
              std::span<const int64_t> parent_values);
-  void set_cache(std::shared_ptr<ValueCache> cache) override { cache_ = std::move(cache); }
+  void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
 
   void feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
@@ -66,33 +63,16 @@ class Frame final : public Run {
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const RunControl& control() const override { return control_; }
-  /// For observers: the value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
+  /// The value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
   Datum value(int32_t slot) const { return state_.value(slot, /*shared=*/false); }
-
-  // For executors that choose the next instruction themselves.
-
-  /// Runs one instruction, on the calling thread. @throws Error naming the node
-  void run_one(const Instruction& instruction, size_t index, Evaluator& evaluator, sharing::Turn& turn);
-  /// Everything before `step` has been run: advance() goes on from there.
-  void go_on_from(size_t step) { pc_ = step; }
-  /// There is another memory limit than the run was begun for.
-  bool is_limit_outdated() const { return budget_.is_outdated(); }
-  /// The error under way goes on with the node's name and its operands' types. Called in a catch clause.
-  [[noreturn]] void rethrow_from(const Instruction& instruction) const;
-  /// Memory of parallel runs, kept from run to run.
-  ParallelState& parallel_state();
+  /// Whether instructions run by readiness until the run's end, a Yield, or another memory limit.
+  bool goes_by_readiness() const { return by_readiness_; }
 
  private:
-  class Operands;
-  void execute(const Instruction& instruction, Evaluator& evaluator);
-  void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
-  void execute_watched(const Instruction& instruction, Evaluator& evaluator);
-  void execute_cached(const Instruction& instruction);
-  void record(const Instruction& instruction, uint64_t start, uint64_t end) const;
-  void check_before(size_t index);
+  void choose_schedule(std::span<const Datum> bound, std::span<const OutputMemory> memory);
+  void advance_by_readiness(size_t end);
+  void advance_in_order(size_t end);
   void find_starved();
-  [[noreturn]] void refuse_starving() const;
-  void renew_buffers(size_t instruction);
 
   const Program& program_;
   RunControl control_;
@@ -100,12 +80,12 @@ class Frame final : public Run {
   FeedBinder feeds_;
   OutputStore outputs_;
   RunBudget budget_;
-  Evaluator evaluator_;                  // for instructions bound in the run
-  size_t pc_ = 0;                        // steps done: instructions, in the order of the budget's plan if there is one
-  size_t starved_ = SIZE_MAX;            // the first step that reads an input which is still to be fed
-  std::atomic<bool> committed_ = false;  // updates have begun
-  std::shared_ptr<ValueCache> cache_;
-  std::unique_ptr<ParallelState> parallel_state_;
+  NodeRunner nodes_;
+  Evaluator evaluator_;        // for instructions bound in the run
+  size_t pc_ = 0;              // steps done: instructions, in the order of the budget's plan if there is one
+  size_t starved_ = SIZE_MAX;  // the first step that reads an input which is still to be fed
+  bool by_readiness_ = false;
+  std::unique_ptr<ParallelState> parallel_;
 };
 
 class FramePool final : public RunPool<Frame> {};

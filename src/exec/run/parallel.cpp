@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -17,40 +16,71 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/memory/budget.h"
-#include "exec/schedule/parallel_plan.h"
+#include "exec/memory/run_budget.h"
 #include "graph/custom_ops.h"
 #include "graph/deferred.h"
-#include "memory/spill_file.h"
 #include "sharing/turn.h"
 
 namespace treadle::exec {
 
 class ParallelRun final : public TaskSource {
  public:
-  explicit ParallelRun(Frame& frame)
-      : frame_(frame),
-        plan_(*frame.program().parallel()),
-        state_(frame.parallel_state()),
-        control_(frame.control()),
-        limit_(control_.inter_op_threads > 0 ? control_.inter_op_threads : control_.pool->num_threads()),
-        remaining_(static_cast<int64_t>(frame.program().instructions().size())) {
-    state_.prepare(frame.program().instructions().size(), std::clamp(limit_, 1, control_.pool->num_threads()));
-    if (!plan_.counters.empty()) std::memcpy(state_.counters.data(), plan_.counters.data(), plan_.counters.size() * sizeof(int32_t));
-    state_.queue.clear();
-    state_.head = 0;
-    if (limited_) state_.done.assign(frame.program().instructions().size(), 0);
+  ParallelRun(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end)
+      : nodes_(nodes),
+        program_(nodes.state().program()),
+        binding_(nodes.state().binding()),
+        state_(state),
+        control_(nodes.control()),
+        limit_(ParallelState::nodes_at_once(control_)),
+        budget_(budget),
+        first_(first),
+        end_(end) {}
+
+  size_t run() {
+    run_all();
+    if (!interrupted_) return end_;
+    // Everything before the last node that has run, in the arena as it is.
+    while (end_ > first_ && !state_.cursor.is_noted(end_ - 1)) --end_;
+    interrupted_ = false;
+    budget_ = nullptr;
+    run_all();
+    return end_;
   }
 
-  void run() {
-    if (remaining_.load() == 0) return;
+  bool run_one() override {
+    int32_t instruction = claim();
+    if (instruction < 0) return false;
+    try {
+      auto worker = take_worker();
+      work(*worker, instruction);
+      give_back(std::move(worker));
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    leave();
+    return true;
+  }
+
+ private:
+  // Runs what has not run yet.
+  void run_all() {
+    state_.queue.clear();
+    state_.head = 0;
+    state_.begin_with.clear();
+    int64_t left = 0;
+    for (size_t i = first_; i < end_; ++i) {
+      left += !state_.cursor.is_noted(i);
+      if (state_.cursor.is_ready(i)) state_.begin_with.push_back(static_cast<int32_t>(i));
+    }
+    if (left == 0) return;
     auto worker = take_worker();                                                   // before there is anything to undo
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());  // for as long as any thread works
-    attached_ = limit_ > 1 && control_.pool->attach(*this);
+    remaining_ = left;
+    attached_ = limit_ > 1 && left > 1 && control_.pool->attach(*this);
     ++active_;
     int32_t kept = -1;
     bool news = false;
-    for (int32_t root : plan_.roots) news |= offer(root, *worker, kept);
+    for (int32_t instruction : state_.begin_with) news |= offer(instruction, *worker, kept);
     if (news) tell();
     work(*worker, kept);
     give_back(std::move(worker));
@@ -69,47 +99,12 @@ class ParallelRun final : public TaskSource {
     wait_for_pending();
     if (attached_) control_.pool->detach(*this);
     wait_for_pending();  // for those that a thread began while the run was being stopped
+    queued_ = 0;
     if (error_) std::rethrow_exception(error_);
-    if (interrupted_) go_on_in_order();
   }
 
-  bool run_one() override {
-    int32_t instruction = claim();
-    if (instruction < 0) return false;
-    try {
-      auto worker = take_worker();
-      work(*worker, instruction);
-      give_back(std::move(worker));
-    } catch (...) {
-      fail(std::current_exception());
-    }
-    leave();
-    return true;
-  }
-
- private:
   bool over() const { return remaining_.load() == 0 || stopped(); }
   bool stopped() const { return failed_.load() || interrupted_.load(); }
-
-  // Another memory limit holds now: what is under way ends, and nothing else begins.
-  bool limit_changed() const { return limited_ && frame_.is_limit_outdated(); }
-
-  // Everything before the last node that has run, in the arena as it is; the rest goes node by node, as any run that follows its limit.
-  void go_on_in_order() {
-    const auto instructions = frame_.program().instructions();
-    size_t end = instructions.size();
-    while (end > 0 && !state_.done[end - 1]) --end;
-    auto worker = take_worker();
-    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
-    for (size_t i = 0; i < end; ++i) {
-      if (state_.done[i]) continue;
-      frame_.run_one(instructions[i], i, worker->evaluator, turn);
-      release(static_cast<int32_t>(i));
-    }
-    give_back(std::move(worker));
-    frame_.go_on_from(end);
-    frame_.advance();
-  }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
 
   // The right to run a node, and an expensive node; -1 if there is either no node or no right.
@@ -155,7 +150,7 @@ class ParallelRun final : public TaskSource {
   void note_ready(int32_t instruction) {
     if (!control_.observer) return;
     try {
-      control_.call([&] { control_.observer->ready(frame_, frame_.program().instructions()[static_cast<size_t>(instruction)]); });
+      control_.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[static_cast<size_t>(instruction)]); });
     } catch (...) {
       fail(std::current_exception());
     }
@@ -164,7 +159,7 @@ class ParallelRun final : public TaskSource {
   // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
   bool offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
     note_ready(instruction);
-    if (!frame_.binding().expensive(instruction)) {
+    if (!binding_.expensive(instruction)) {
       worker.ready.push_back(instruction);
     } else if (kept < 0) {
       kept = instruction;
@@ -176,14 +171,14 @@ class ParallelRun final : public TaskSource {
   }
 
   void work(ParallelState::Worker& worker, int32_t kept) {
-    const auto instructions = frame_.program().instructions();
+    const auto instructions = program_.instructions();
     AllocationScope scope(control_.memory, MemoryClass::activations);
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
     if (control_.denormals_as_zero) mode.emplace();
     while (!failed_.load(std::memory_order_relaxed)) {
-      if (limited_ && (interrupted_.load(std::memory_order_relaxed) || limit_changed())) {
+      if (budget_ && (interrupted_.load(std::memory_order_relaxed) || budget_->is_outdated())) {
         interrupted_.store(true);
         break;
       }
@@ -197,20 +192,16 @@ class ParallelRun final : public TaskSource {
       if (index < 0) return;
       const Instruction& instruction = instructions[static_cast<size_t>(index)];
       try {
-        if (!instruction.dynamic || !instruction.kernel || !is_custom_op(*instruction.node->op))
-          frame_.run_one(instruction, static_cast<size_t>(index), worker.evaluator, turn);
+        if (!instruction.dynamic || !instruction.kernel || !is_custom_op(*instruction.node->op) || nodes_.has_cache())
+          nodes_.run(static_cast<size_t>(index), worker.evaluator, turn);
         else if (!execute_custom(instruction, index, turn))
           continue;
       } catch (...) {
         fail(std::current_exception());
         break;
       }
-      release(index);
-      if (limited_) state_.done[static_cast<size_t>(index)] = 1;
-      const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
       bool news = false;
-      for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last; ++k)
-        if (count_down(plan_.successors[k])) news |= offer(plan_.successors[k], worker, kept);
+      finish(index, [&](int32_t next) { news |= offer(next, worker, kept); });
       if (news) tell();
       remaining_.fetch_sub(1);
     }
@@ -230,20 +221,20 @@ class ParallelRun final : public TaskSource {
     enter_pending();
     try {
       control_.check();
-      if (turn.has_duty()) turn.before_node(frame_.binding().hint(static_cast<size_t>(index)));
-      if (control_.observer) control_.call([&] { control_.observer->before(frame_, instruction); });
+      if (turn.has_duty()) turn.before_node(binding_.hint(static_cast<size_t>(index)));
+      if (control_.observer) control_.call([&] { control_.observer->before(nodes_.state(), instruction); });
       if (control_.caller) control_.caller->under_way = instruction.node;
       start = control_.recorder ? read_ticks() : 0;
-      const auto operands = frame_.program().operands(instruction);
+      const auto operands = program_.operands(instruction);
       DeferredNode node{.node = instruction.node,
                         .kernel = instruction.kernel,
                         .packed = instruction.packed.get(),
                         .pool = control_.pool,
                         .run_id = control_.run_id};
       for (int32_t slot : operands.first(instruction.num_inputs))
-        node.inputs.push_back(slot < 0 ? Datum() : frame_.state().value(slot, /*shared=*/true));
+        node.inputs.push_back(slot < 0 ? Datum() : nodes_.state().value(slot, /*shared=*/true));
       for (int32_t slot : operands.subspan(instruction.num_inputs))
-        node.output_dtypes.push_back(slot < 0 ? DType::undefined : frame_.program().slots()[static_cast<size_t>(slot)].dtype);
+        node.output_dtypes.push_back(slot < 0 ? DType::undefined : program_.slots()[static_cast<size_t>(slot)].dtype);
       node.stop_requested = [this] { return failed_.load() || control_.stopping(); };
       node.done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
         {
@@ -269,18 +260,18 @@ class ParallelRun final : public TaskSource {
       take(instruction, std::move(shared->outputs), start);
     } catch (...) {
       leave_pending();
-      frame_.rethrow_from(instruction);
+      nodes_.rethrow_from(instruction);
     }
     leave_pending();
     return true;
   }
 
   void take(const Instruction& instruction, std::vector<Datum> outputs, uint64_t start) {
-    const auto slots = frame_.program().operands(instruction).subspan(instruction.num_inputs);
+    const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
     for (size_t i = 0; i < slots.size(); ++i)
-      if (slots[i] >= 0) frame_.state().hold(slots[i], std::move(outputs[i]));
+      if (slots[i] >= 0) nodes_.state().hold(slots[i], std::move(outputs[i]));
     if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
-    if (control_.observer) control_.call([&] { control_.observer->after(frame_, instruction); });
+    if (control_.observer) control_.call([&] { control_.observer->after(nodes_.state(), instruction); });
   }
 
   // On whatever thread the kernel ended: nothing else is run here, ready nodes go to the queue.
@@ -291,22 +282,18 @@ class ParallelRun final : public TaskSource {
         if (error) std::rethrow_exception(std::exchange(error, nullptr));
         if (!failed_.load()) take(instruction, std::move(outputs), start);
       } catch (...) {
-        frame_.rethrow_from(instruction);
+        nodes_.rethrow_from(instruction);
       }
     } catch (...) {
       fail(std::current_exception());
     }
     if (!failed_.load()) {
-      release(index);
-      if (limited_) state_.done[static_cast<size_t>(index)] = 1;
-      const uint32_t last = plan_.first_successor[static_cast<size_t>(index) + 1];
       bool news = false;
-      for (uint32_t k = plan_.first_successor[static_cast<size_t>(index)]; k < last && !interrupted_.load(); ++k)
-        if (count_down(plan_.successors[k])) {
-          note_ready(plan_.successors[k]);
-          publish(plan_.successors[k]);
-          news = true;
-        }
+      finish(index, [&](int32_t next) {
+        note_ready(next);
+        publish(next);
+        news = true;
+      });
       if (news) tell();
       remaining_.fetch_sub(1);
     }
@@ -331,17 +318,14 @@ class ParallelRun final : public TaskSource {
     pending_changed_.notify_all();
   }
 
-  bool count_down(int32_t counter) {
-    std::atomic_ref<int32_t> left(state_.counters[static_cast<size_t>(counter)]);
-    // The last one needs no atomic subtraction: all others have done theirs.
-    if (left.load(std::memory_order_acquire) == 1) return true;
-    return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  }
-
-  void release(int32_t index) {
-    const uint32_t last = plan_.first_touch[static_cast<size_t>(index) + 1];
-    for (uint32_t k = plan_.first_touch[static_cast<size_t>(index)]; k < last; ++k)
-      if (count_down(plan_.touches[k].counter)) frame_.state().drop(plan_.touches[k].slot);
+  template <typename Ready>
+  void finish(int32_t index, Ready&& ready) {
+    if (budget_) state_.cursor.note_run(index);
+    state_.cursor.finish(
+        index, [&](int32_t slot) { nodes_.state().drop(slot); },
+        [&](int32_t next) {
+          if (static_cast<size_t>(next) < end_) ready(next);
+        });
   }
 
   void fail(std::exception_ptr error) {
@@ -354,7 +338,7 @@ class ParallelRun final : public TaskSource {
   // There is one for every thread; a thread that waits inside a node may take a second node.
   std::unique_ptr<ParallelState::Worker> take_worker() {
     std::lock_guard lock(mutex_);
-    if (state_.idle.empty()) state_.prepare(frame_.program().instructions().size(), state_.num_workers + 1);
+    if (state_.idle.empty()) state_.prepare(program_.instructions().size(), state_.num_workers + 1);
     auto worker = std::move(state_.idle.back());
     state_.idle.pop_back();
     return worker;
@@ -364,15 +348,18 @@ class ParallelRun final : public TaskSource {
     state_.idle.push_back(std::move(worker));
   }
 
-  Frame& frame_;
-  const ParallelPlan& plan_;
+  NodeRunner& nodes_;
+  const Program& program_;
+  const Binding& binding_;
   ParallelState& state_;
   const RunControl& control_;
-  const int limit_;  // nodes at once
-  const bool limited_ = control_.pass && !frame_.program().is_body();
+  const int limit_;          // nodes at once
+  const RunBudget* budget_;  // a limit to look at; null: none
+  const size_t first_;
+  size_t end_;
   bool attached_ = false;
   std::atomic<int> active_{0}, queued_{0};
-  std::atomic<int64_t> remaining_;
+  std::atomic<int64_t> remaining_{0};
   std::atomic<bool> failed_{false}, interrupted_{false};
   std::mutex pending_mutex_;
   std::condition_variable pending_changed_;
@@ -381,15 +368,12 @@ class ParallelRun final : public TaskSource {
   std::exception_ptr error_;
 };
 
-void run_parallel(Frame& frame) { ParallelRun(frame).run(); }
+size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end) {
+  return ParallelRun(nodes, state, budget, first, end).run();
+}
 
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control) {
   return program.parallel() && (program.always_parallel() || binding.wide()) && control.pool && control.inter_op_threads != 1;
-}
-
-ParallelState& Frame::parallel_state() {
-  if (!parallel_state_) parallel_state_ = std::make_unique<ParallelState>(*program_.parallel(), program_.instructions().size(), 1);
-  return *parallel_state_;
 }
 
 }  // namespace treadle::exec

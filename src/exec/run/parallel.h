@@ -1,26 +1,36 @@
-// Executes a program with independent nodes at once, on the pool that the nodes' own loops use.
+// Runs by readiness: independent instructions at once, on the pool that the nodes' own loops use.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
-#include "exec/run/frame.h"
+#include "core/thread_pool.h"
+#include "exec/memory/run_budget.h"
+#include "exec/run/node_runner.h"
 #include "exec/schedule/parallel_plan.h"
 
 namespace treadle::exec {
 
-/// Memory of parallel runs, kept with the frame.
+/// What a run by readiness keeps from stop to stop, and its memory from run to run.
 struct ParallelState {
   struct Worker {
     std::vector<int32_t> ready;  // inexpensive ones
     Evaluator evaluator;
   };
 
-  // A run allocates nothing of its own: room for every instruction, and for every thread that may take part.
-  ParallelState(const ParallelPlan& plan, size_t num_instructions, int num_threads) : counters(plan.counters.size()) {
+  explicit ParallelState(const ParallelPlan& plan) : cursor(plan) {}
+  /// A run begins: it allocates nothing of its own.
+  void begin(size_t num_instructions, const RunControl& control) {
+    cursor.begin();
     queue.reserve(num_instructions);
-    prepare(num_instructions, num_threads);
+    begin_with.reserve(num_instructions);
+    prepare(num_instructions, std::clamp(nodes_at_once(control), 1, control.pool->num_threads()));
   }
+  static int nodes_at_once(const RunControl& control) {
+    return control.inter_op_threads > 0 ? control.inter_op_threads : control.pool->num_threads();
+  }
+  /// Room for every instruction, and for every thread that may take part.
   void prepare(size_t num_instructions, int num_threads) {
     idle.reserve(static_cast<size_t>(num_threads));
     while (num_workers < num_threads) {
@@ -31,9 +41,9 @@ struct ParallelState {
     }
   }
 
-  std::vector<int32_t> counters;
-  std::vector<uint8_t> done;   // per instruction, of a run with a memory limit
-  std::vector<int32_t> queue;  // expensive ones, taken from `head` on
+  ReadyCursor cursor;
+  std::vector<int32_t> begin_with;  // after a stop
+  std::vector<int32_t> queue;       // expensive ones, taken from `head` on
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;
   int num_workers = 0;
@@ -42,8 +52,10 @@ struct ParallelState {
 /// True if the run has something to gain: two expensive instructions that need not wait for each other.
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control);
 
-/// Runs a started frame to its end. The first error wins; what is under way ends, nothing else begins, and the frame can be used again.
-/// @pre program().parallel() and no Yield.
-void run_parallel(Frame& frame);
+/// Runs the instructions [first, end), where all before have run and none is a Yield. The first error wins: what is under way ends, and
+/// nothing else begins.
+/// @param budget  of a run that is to stop when there is another memory limit; null: none.
+/// @return how far it has come: `end`, or less for another limit. Everything before has run, and nothing behind.
+size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end);
 
 }  // namespace treadle::exec

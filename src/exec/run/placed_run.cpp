@@ -55,6 +55,10 @@ PlacedRun::PlacedRun(PlacedProgram& owner)
   }
   for (size_t s = 0; s < plan_.steps.size(); ++s)
     if (plan_.steps[s].records) events_[s] = device(device_of(plan_.steps[s])).create_event();
+  for (const std::vector<int32_t>& bulk : plan_.bulks) {
+    order_.insert(order_.end(), bulk.begin(), bulk.end());
+    bulk_ends_.resize(order_.size(), order_.size());
+  }
   if (owner_.keeps_limits()) become_resident();
 }
 
@@ -80,7 +84,6 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   clear();
   control_ = control;
   control_.pass = nullptr;  // of the host's arena
-  control_.takes_feeds_later = false;
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
@@ -94,21 +97,68 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     clear();
     throw;
   }
-  for (size_t i = 0; i < feeds.size(); ++i) feeds_[program_.input_slots()[i]] = frame_.value(program_.input_slots()[i]);
+  for (size_t i = 0; i < feeds.size(); ++i)
+    if (feeds[i].defined()) feeds_[program_.input_slots()[i]] = frame_.value(program_.input_slots()[i]);
+  starved_ = SIZE_MAX;
+  if (control_.takes_feeds_later) find_starved();
   failed_ = false;
+}
+
+bool PlacedRun::waits_for_feed(const StreamPlan::Step& step) const {
+  auto is_missing = [&](int32_t at) {
+    return at >= 0 && location(at).memory == Memory::given && slot_info(location(at).slot).placement == Placement::feed &&
+           !feeds_.contains(location(at).slot);
+  };
+  if (step.instruction < 0) return is_missing(step.source);
+  const auto at = locations_of(step).first(instruction_of(step).num_inputs);
+  return std::any_of(at.begin(), at.end(), is_missing);
+}
+
+void PlacedRun::find_starved() {
+  starved_ = next_;
+  while (starved_ < order_.size() && !waits_for_feed(step(order_[starved_]))) ++starved_;
+}
+
+void PlacedRun::feed(size_t input, const Datum& value) {
+  frame_.feed(input, value);
+  feeds_[program_.input_slots()[input]] = frame_.value(program_.input_slots()[input]);
+  find_starved();
+}
+
+// Outputs are copied to the host as soon as they are made.
+bool PlacedRun::has_output(size_t k) const {
+  const int32_t root = slot_info(program_.output_slots()[k]).root;
+  if (slot_info(root).placement == Placement::feed) return feeds_.contains(root);
+  auto is_of_host = [&](int32_t at) { return at >= 0 && location(at).slot == root && location(at).device == DevicePlacement::kHost; };
+  for (size_t position = next_; position < order_.size(); ++position) {
+    const StreamPlan::Step& later = step(order_[position]);
+    if (later.instruction < 0 && is_of_host(later.target)) return false;
+    if (later.instruction < 0) continue;
+    const auto made = locations_of(later).subspan(instruction_of(later).num_inputs);
+    if (std::any_of(made.begin(), made.end(), is_of_host)) return false;
+  }
+  return true;
 }
 
 size_t PlacedRun::steps_left() const {
   size_t end = next_;
-  while (end < plan_.bulks.size() && !is_yield(end)) ++end;
+  while (end < std::min(starved_, order_.size()) && !is_yield(end)) ++end;
   return end - next_;
 }
 
+// Outputs of the run are to be on the host then.
 size_t PlacedRun::steps_through(size_t instruction) const {
-  for (size_t b = next_; b < plan_.bulks.size(); ++b)
-    for (const int32_t s : plan_.bulks[b])
-      if (step(s).instruction == static_cast<int32_t>(instruction)) return b + 1 - next_;
-  return 0;
+  size_t end = next_;
+  std::span<const int32_t> made;
+  for (size_t position = next_; position < order_.size(); ++position) {
+    const StreamPlan::Step& at = step(order_[position]);
+    const bool runs = at.instruction == static_cast<int32_t>(instruction);
+    if (runs) made = locations_of(at).subspan(instruction_of(at).num_inputs);
+    const bool hands_out = at.instruction < 0 && location(at.target).device == DevicePlacement::kHost &&
+                           slot_info(location(at.target).slot).is_output && std::find(made.begin(), made.end(), at.source) != made.end();
+    if (runs || hands_out) end = position + 1;
+  }
+  return end - next_;
 }
 
 bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
@@ -116,6 +166,7 @@ bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
 }
 
 bool PlacedRun::advance(size_t steps) {
+  if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(frame_.state());
   const size_t stop = next_ + std::min(steps, steps_left());
   std::optional<RunTurns::Turn> of_session;
   if (owner_.keeps_.limit && !residencies_.empty()) of_session.emplace(owner_.keeps_.limit->run, control_);
@@ -126,8 +177,9 @@ bool PlacedRun::advance(size_t steps) {
   go_on(true);
   try {
     sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
-    for (; next_ < stop && !failed_.load(std::memory_order_relaxed); ++next_) {
-      const std::vector<int32_t>& bulk = plan_.bulks[next_];
+    for (size_t end = next_; next_ < stop && !failed_.load(std::memory_order_relaxed); next_ = end) {
+      end = std::min(stop, bulk_ends_[next_]);
+      const auto bulk = std::span(order_).subspan(next_, end - next_);
       if (!goes_one_by_one(turn)) {
         issue(bulk);
         continue;
@@ -145,7 +197,7 @@ bool PlacedRun::advance(size_t steps) {
 
 std::vector<Datum> PlacedRun::yielded() {
   const Instruction& instruction = expect_yield(*this);
-  const auto at = locations_of(leader(next_));
+  const auto at = locations_of(step(order_[next_]));
   std::vector<Datum> values;
   for (size_t k = 0; k < instruction.num_inputs; ++k) {
     const int32_t slot = program_.operands(instruction)[k];
@@ -158,7 +210,7 @@ std::vector<Datum> PlacedRun::yielded() {
 
 void PlacedRun::resume(std::span<const Datum> values) {
   const Instruction& instruction = expect_yield(*this);
-  const auto at = locations_of(leader(next_));
+  const auto at = locations_of(step(order_[next_]));
   const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
   if (values.size() != outputs.size())
     throw Error(ErrorCode::invalid_argument,
@@ -172,7 +224,7 @@ void PlacedRun::resume(std::span<const Datum> values) {
     frame_.state().put(outputs[i], values[i].tensor().contiguous());  // checks the shape
     hold(at[instruction.num_inputs + i], frame_.value(outputs[i]));
   }
-  const int32_t stopped = plan_.bulks[next_].front();
+  const int32_t stopped = order_[next_];
   Stream& queue = stream(step(stopped).stream);
   if (step(stopped).records) queue.record(*events_[index(stopped)]);
   let_go(stopped, queue);
@@ -234,7 +286,7 @@ void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) const {
 // Nothing else is under way: for jobs that share the machine, and where a limit is kept.
 void PlacedRun::issue_alone(sharing::Turn& turn, int32_t s) {
   const StreamPlan::Step& alone = step(s);
-  if (control_.observer && alone.instruction >= 0) control_.call([&] { control_.observer->ready(frame_, instruction_of(alone)); });
+  if (control_.observer && alone.instruction >= 0) control_.call([&] { control_.observer->ready(frame_.state(), instruction_of(alone)); });
   const bool has_limit = !residencies_.empty();
   if (turn.has_duty() || has_limit) {
     wait_for_all();
@@ -351,7 +403,7 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
     if (control_.denormals_as_zero) mode.emplace();
     try {
       control_.check();
-      if (control_.observer) control_.call([&] { control_.observer->before(frame_, instruction); });
+      if (control_.observer) control_.call([&] { control_.observer->before(frame_.state(), instruction); });
       const UnderWay node(control_.caller, instruction.node);
       const uint64_t start = control_.recorder ? read_ticks() : 0;
       body();
@@ -443,7 +495,7 @@ void PlacedRun::take_up(const StreamPlan::Step& step) {
         (location(at[i]).device == DevicePlacement::kHost && slot_info(location(at[i]).slot).is_output && instruction.dynamic))
       frame_.state().put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
   }
-  if (control_.observer) control_.call([&] { control_.observer->after(frame_, instruction); });
+  if (control_.observer) control_.call([&] { control_.observer->after(frame_.state(), instruction); });
 }
 
 void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {

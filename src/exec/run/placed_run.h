@@ -26,12 +26,15 @@ class PlacedRun final : public Run {
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
              std::span<const OutputMemory> memory) override;
   void set_cache(std::shared_ptr<ValueCache> cache) override { cache_ = std::move(cache); }
-  /// Steps are bulks. All devices have reached where it stops.
+  void feed(size_t input, const Datum& value) override;
+  bool has_output(size_t k) const override;
+  Datum output(size_t k) const override { return frame_.output(k); }
+  /// Steps are kernels and copies, in the order in which they are issued. All devices have reached where it stops.
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
   size_t steps_through(size_t instruction) const override;
-  bool finished() const override { return next_ == plan_.bulks.size(); }
-  const Instruction* yield() const override { return !finished() && is_yield(next_) ? &instruction_of(leader(next_)) : nullptr; }
+  bool finished() const override { return next_ == order_.size(); }
+  const Instruction* yield() const override { return !finished() && is_yield(next_) ? &instruction_of(step(order_[next_])) : nullptr; }
   std::vector<Datum> yielded() override;
   void resume(std::span<const Datum> values) override;
   void take_outputs(std::span<Datum> outputs) override { frame_.take_outputs(outputs); }
@@ -64,7 +67,6 @@ class PlacedRun final : public Run {
 
   const Binding& binding() const { return frame_.binding(); }
   const StreamPlan::Step& step(int32_t i) const { return plan_.steps[static_cast<size_t>(i)]; }
-  const StreamPlan::Step& leader(size_t bulk) const { return step(plan_.bulks[bulk].front()); }
   const StreamPlan::Location& location(int32_t i) const { return plan_.locations[static_cast<size_t>(i)]; }
   const Instruction& instruction_of(const StreamPlan::Step& step) const {
     return program_.instructions()[static_cast<size_t>(step.instruction)];
@@ -73,7 +75,12 @@ class PlacedRun final : public Run {
   Device& device(int i) const { return *owner_.devices_[static_cast<size_t>(i)]; }
   int device_of(const StreamPlan::Step& step) const { return plan_.streams[static_cast<size_t>(step.stream)].device; }
   std::span<const int32_t> locations_of(const StreamPlan::Step& step) const;
-  bool is_yield(size_t bulk) const { return leader(bulk).instruction >= 0 && instruction_of(leader(bulk)).is_yield; }
+  bool is_yield(size_t position) const {
+    const StreamPlan::Step& at = step(order_[position]);
+    return at.instruction >= 0 && instruction_of(at).is_yield;
+  }
+  bool waits_for_feed(const StreamPlan::Step& step) const;
+  void find_starved();
   Residency* residency(int device) const { return residencies_.empty() ? nullptr : residencies_[static_cast<size_t>(device)].get(); }
   template <typename Visit>
   void for_residencies_of(const StreamPlan::Step& step, Visit&& visit) const;
@@ -117,8 +124,11 @@ class PlacedRun final : public Run {
   const Program& program_;
   const StreamPlan& plan_;
   RunControl control_;
-  Frame frame_;      // the host's view: feeds, binding, outputs
-  size_t next_ = 0;  // bulk
+  Frame frame_;                    // the host's view: feeds, binding, outputs
+  std::vector<int32_t> order_;     // of the steps, as they are issued
+  std::vector<size_t> bulk_ends_;  // per position: where its bulk ends
+  size_t next_ = 0;                // position
+  size_t starved_ = SIZE_MAX;      // the first position that reads an input which is still to be fed
   Evaluator evaluator_;
   std::shared_ptr<ValueCache> cache_;
 

@@ -18,8 +18,8 @@ namespace treadle::exec {
 /// instruction has run.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
-/// It outlives a call, so that a run can stop between any two steps, or at a Yield, and go on. A step is an instruction; on streams, what
-/// is issued at once. After its end, or an error, it may be started again. One thread at a time.
+/// It outlives a call, so that a run can stop between any two steps, or at a Yield, and go on. A step is an instruction, or a copy between
+/// devices. After its end, or an error, it may be started again. One thread at a time.
 class Run {
  public:
   virtual ~Run() = default;
@@ -36,11 +36,11 @@ class Run {
   virtual void set_cache(std::shared_ptr<ValueCache> cache) = 0;
 
   /// Gives an input that was not fed at the start. @throws Error(invalid_argument) for one that was, and as start()
-  virtual void feed(size_t input, const Datum& value);
+  virtual void feed(size_t input, const Datum& value) = 0;
   /// Whether all that writes output `k` has run, so that output() may be asked for it.
-  virtual bool has_output(size_t k) const;
+  virtual bool has_output(size_t k) const = 0;
   /// Of the program, before the end or at it. The run keeps it.
-  virtual Datum output(size_t k) const;
+  virtual Datum output(size_t k) const = 0;
 
   /// Runs up to so many steps, to a Yield, to what reads an input that is still to be fed, or to the end. @return true at the end.
   /// @throws Error that names the node

@@ -23,8 +23,8 @@ struct Interruption;
 
 namespace treadle::exec {
 
-class Frame;
 class MemoryPass;
+class RunState;
 struct Instruction;
 
 /// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
@@ -33,9 +33,9 @@ class Observer {
  public:
   virtual ~Observer() = default;
   /// The instruction may run: nothing that it waits for is left but its turn.
-  virtual void ready(const Frame& frame, const Instruction& instruction) = 0;
-  virtual void before(const Frame& frame, const Instruction& instruction) = 0;
-  virtual void after(const Frame& frame, const Instruction& instruction) = 0;
+  virtual void ready(const RunState& state, const Instruction& instruction) = 0;
+  virtual void before(const RunState& state, const Instruction& instruction) = 0;
+  virtual void after(const RunState& state, const Instruction& instruction) = 0;
 };
 
 /// Between a run and a caller who may leave before it ends, because a kernel does not return.

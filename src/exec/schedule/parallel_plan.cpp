@@ -34,7 +34,7 @@ void Program::plan_parallel(std::span<const int32_t> viewed) {
     for (int32_t p : waits_for) successors[static_cast<size_t>(p)].push_back(static_cast<int32_t>(i));
     plan->reach.add(static_cast<int32_t>(i), waits_for);
     plan->counters.push_back(static_cast<int32_t>(waits_for.size()));
-    if (waits_for.empty()) plan->roots.push_back(static_cast<int32_t>(i));
+    if (instruction.is_yield) plan->yields.push_back(static_cast<int32_t>(i));
     for (int32_t slot : all.subspan(instruction.num_inputs))
       if (slot >= 0) producer[static_cast<size_t>(slot)] = static_cast<int32_t>(i);
   }

@@ -1,6 +1,7 @@
-// What the parallel executor knows of a program: which instruction waits for which, and which buffers may share bytes then.
+// The schedule by readiness: which instruction waits for which, and which buffers may share bytes then; and where a run in it is.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,6 +26,8 @@ class Reachability {
   std::vector<uint64_t> bits_;
 };
 
+/// Of a program; immutable. A run may stop before any instruction when all before it in the program's order have run: that order honours
+/// all waits.
 struct ParallelPlan {
   explicit ParallelPlan(size_t num_instructions) : reach(num_instructions) {}
 
@@ -39,7 +42,7 @@ struct ParallelPlan {
   };
   std::vector<Touch> touches;
   std::vector<uint32_t> first_touch;
-  std::vector<int32_t> roots;  ///< instructions that wait for nothing
+  std::vector<int32_t> yields;  ///< instructions at which runs stop
   Reachability reach;
 
   /// Per buffer: the instructions that read or write it, ascending, and of these the ones that wait for no other: the first, which writes
@@ -56,6 +59,42 @@ struct ParallelPlan {
         if (!reach.before(accesses[k], beginnings[first])) return false;
     return true;
   }
+};
+
+/// Where a run by readiness is: what each instruction still waits for, and how many still need a held value. Threads count at once; who
+/// asks has waited for them.
+class ReadyCursor {
+ public:
+  explicit ReadyCursor(const ParallelPlan& plan) : plan_(plan), counters_(plan.counters.size()) {}
+
+  void begin() { counters_ = plan_.counters; }
+  /// Waits for nothing, and has not run, if that has been noted.
+  bool is_ready(size_t instruction) const { return counters_[instruction] == 0; }
+  /// Of what the walk cannot tell by its own position.
+  void note_run(int32_t instruction) { counter(instruction).store(-1, std::memory_order_relaxed); }
+  bool is_noted(size_t instruction) const { return counters_[instruction] < 0; }
+
+  /// The instruction has run. @param drop  called with held slots that nobody needs any more. @param ready  with instructions that may run.
+  template <typename Drop, typename Ready>
+  void finish(int32_t instruction, Drop&& drop, Ready&& ready) {
+    const auto i = static_cast<size_t>(instruction);
+    for (uint32_t t = plan_.first_touch[i]; t < plan_.first_touch[i + 1]; ++t)
+      if (count_down(plan_.touches[t].counter)) drop(plan_.touches[t].slot);
+    for (uint32_t s = plan_.first_successor[i]; s < plan_.first_successor[i + 1]; ++s)
+      if (count_down(plan_.successors[s])) ready(plan_.successors[s]);
+  }
+
+ private:
+  std::atomic_ref<int32_t> counter(int32_t c) { return std::atomic_ref<int32_t>(counters_[static_cast<size_t>(c)]); }
+  bool count_down(int32_t c) {
+    const std::atomic_ref<int32_t> left = counter(c);
+    if (left.load(std::memory_order_acquire) != 1) return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    left.store(0, std::memory_order_relaxed);  // the last one needs no atomic subtraction: all others have done theirs
+    return true;
+  }
+
+  const ParallelPlan& plan_;
+  std::vector<int32_t> counters_;
 };
 
 }  // namespace treadle::exec

@@ -115,7 +115,7 @@ class Describing {
     const ParallelPlan& order = *program_.parallel();
     plan.schedule = "by readiness";
     plan.order = DescribedPlan::Order::by_readiness;
-    plan.readiness = {order.counters, order.successors, order.roots, order.first_successor, order.first_touch, order.touches};
+    plan.readiness = {order.counters, order.successors, order.first_successor, order.first_touch, order.touches};
     return plan;
   }
 

@@ -97,7 +97,7 @@ struct DescribedPlan {
 
   /// How steps wait for each other, where they do not run one after the other.
   struct Readiness {
-    std::vector<int32_t> counters, successors, roots;
+    std::vector<int32_t> counters, successors;
     std::vector<uint32_t> first_successor, first_touch;
     std::vector<ParallelPlan::Touch> touches;  ///< of places
   };

@@ -1,0 +1,129 @@
+#include "exec/run/node_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/allocation.h"
+#include "core/recorder.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+// Operands of an instruction that is bound in the run, and of bodies.
+class NodeRunner::Operands final : public OperandSource {
+ public:
+  Operands(const RunState& state, const Instruction& instruction) : state_(state), slots_(state.program().operands(instruction)) {}
+  Datum operand(size_t input, bool kept) const override { return slots_[input] < 0 ? Datum() : state_.value(slots_[input], kept); }
+
+ private:
+  const RunState& state_;
+  std::span<const int32_t> slots_;
+};
+
+void NodeRunner::execute_dynamic(const Instruction& instruction, Evaluator& evaluator) {
+  evaluator.pool = control_.pool;
+  evaluator.run_id = control_.run_id;
+  evaluator.stop_requested = [control = &control_] { return control->stopping(); };
+  std::vector<Datum> made = run_dynamic(program_, instruction, state_.binding(), control_, Operands(state_, instruction), evaluator);
+  const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0) continue;
+    if (!made[i].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
+    state_.hold(slots[i], std::move(made[i]));
+  }
+}
+
+// Of a node that is bound in the run only the run knows what it costs.
+void NodeRunner::record(const Instruction& instruction, uint64_t start, uint64_t end) const {
+  Cost cost;
+  if (instruction.dynamic && instruction.bodies.empty()) {
+    std::vector<Datum> operands;
+    for (int32_t slot : program_.operands(instruction)) operands.push_back(slot < 0 ? Datum() : state_.value(slot, /*shared=*/false));
+    cost = cost_of(program_, instruction, operands);
+  }
+  control_.recorder->record(instruction.record_name, RecordKind::node, start, end, static_cast<int64_t>(cost.flops),
+                            static_cast<int64_t>(cost.bytes));
+}
+
+void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
+  if (control_.observer) control_.call([&] { control_.observer->before(state_, instruction); });
+  const UnderWay node(control_.caller, instruction.node);
+  const uint64_t start = control_.recorder ? read_ticks() : 0;
+  execute(instruction, evaluator);
+  if (control_.recorder) record(instruction, start, read_ticks());
+  if (control_.observer) control_.call([&] { control_.observer->after(state_, instruction); });
+}
+
+void NodeRunner::renew_buffers(size_t index) {
+  const auto buffers = program_.buffers();  // in the order of their first instructions
+  auto buffer = std::partition_point(buffers.begin(), buffers.end(),
+                                     [&](const Program::BufferInfo& b) { return static_cast<size_t>(b.first) < index; });
+  for (; buffer != buffers.end() && static_cast<size_t>(buffer->first) == index; ++buffer) {
+    const auto b = static_cast<size_t>(buffer - buffers.begin());
+    if (const size_t bytes = state_.binding().buffer_sizes()[b]; bytes > 0)
+      control_.memory->allocator->renew(state_.arena() + state_.place_of(b), bytes);
+  }
+}
+
+void NodeRunner::execute_cached(const Instruction& instruction, Evaluator& evaluator) {
+  auto entry = cache_->end();
+  int32_t slot = -1;
+  if (instruction.num_outputs == 1) {
+    slot = program_.operands(instruction)[instruction.num_inputs];
+    if (slot >= 0) entry = cache_->find(program_.name(slot));
+  }
+  if (entry == cache_->end()) return execute_watched(instruction, evaluator);
+  if (!entry->second.defined()) {
+    execute_watched(instruction, evaluator);
+    Datum made = state_.value(slot, /*shared=*/true);
+    entry->second = made.is_tensor() ? Datum(made.tensor().clone()) : made;
+    return;
+  }
+  const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+  if (!info.static_shape || instruction.dynamic) return state_.hold(slot, entry->second);
+  Tensor target = state_.value(slot, /*shared=*/false).tensor();
+  if (!entry->second.is_tensor() || entry->second.tensor().dtype() != target.dtype() || entry->second.tensor().shape() != target.shape())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the cached value \"{}\" is {}, the node makes {}", entry->first, describe(entry->second), describe(target)));
+  target.copy_from(entry->second.tensor());
+}
+
+void NodeRunner::run(size_t index, Evaluator& evaluator, sharing::Turn& turn) {
+  const Instruction& instruction = program_.instructions()[index];
+  try {
+    check_before(index);
+    std::optional<LoopBreakScope> breaks;
+    if (turn.has_duty()) [[unlikely]]
+      take_turn(index, turn, breaks);
+    if (has_cache()) [[unlikely]]
+      return execute_cached(instruction, evaluator);
+    if (!instruction.dynamic && !control_.watched()) [[likely]]
+      return execute(instruction, evaluator);
+    const auto start = std::chrono::steady_clock::now();
+    execute_watched(instruction, evaluator);
+    if (!instruction.dynamic) return;
+    const auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+    std::atomic<uint32_t>& average = program_.measured_ns(index);
+    const auto before = static_cast<int64_t>(average.load(std::memory_order_relaxed));
+    average.store(static_cast<uint32_t>(std::min<int64_t>((3 * before + elapsed) / 4, UINT32_MAX)), std::memory_order_relaxed);
+  } catch (...) {
+    rethrow_from(instruction);
+  }
+}
+
+void NodeRunner::rethrow_from(const Instruction& instruction) const {
+  std::string operands;
+  for (int i = 0; i < instruction.node->num_formal_inputs; ++i) {
+    int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
+    if (slot < 0) continue;
+    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(state_.binding().shape(slot))
+                                         : describe(state_.held(info.root));
+    operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;
+  }
+  exec::rethrow_from(instruction, "while running", operands);
+}
+
+}  // namespace treadle::exec

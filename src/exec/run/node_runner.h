@@ -1,0 +1,77 @@
+// Single instructions of a run on the host, with what stands around each: cancellation, the job's turn, observers, records, cached values.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/thread_pool.h"
+#include "exec/run/run.h"
+#include "exec/run/run_control.h"
+#include "exec/run/run_instruction.h"
+#include "exec/run/run_state.h"
+#include "graph/evaluate.h"
+#include "sharing/turn.h"
+
+namespace treadle::exec {
+
+/// What may run next is the schedule's business; whatever may, runs here, on the calling thread.
+class NodeRunner {
+ public:
+  /// @param state, control  of the run; outlive the runner.
+  NodeRunner(RunState& state, const RunControl& control) : program_(state.program()), state_(state), control_(control) {}
+
+  /// A run begins.
+  void begin() { committed_ = false; }
+  void set_cache(std::shared_ptr<ValueCache> cache) { cache_ = std::move(cache); }
+
+  RunState& state() const { return state_; }
+  const RunControl& control() const { return control_; }
+
+  /// One instruction of those that may run at once. @throws Error naming the node
+  void run(size_t index, Evaluator& evaluator, sharing::Turn& turn);
+
+  // The parts of it, for walks that do more in between. What they throw names no node yet: rethrow_from().
+
+  /// Cancellation and deadline, but not between updates.
+  void check_before(size_t index) {
+    if (index < program_.commit_from()) [[likely]]
+      return control_.check();
+    if (!committed_.exchange(true, std::memory_order_relaxed)) control_.commit();
+  }
+  /// Gives way for other jobs. @param breaks  of loops in the node; ends with it.
+  void take_turn(size_t index, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
+    turn.before_node(state_.binding().hint(index));
+    if (!program_.instructions()[index].dynamic && !control_.watched()) breaks.emplace(turn.within_node());
+  }
+  void execute(const Instruction& instruction, Evaluator& evaluator) {
+    if (instruction.dynamic) [[unlikely]]
+      return execute_dynamic(instruction, evaluator);
+    run_static(instruction, state_.binding(), state_.pointers(instruction), state_.scratch(instruction), control_);
+  }
+  /// With observer and recorder around it.
+  void execute_watched(const Instruction& instruction, Evaluator& evaluator);
+  bool has_cache() const { return cache_ && !cache_->empty(); }
+  /// A value of the cache in place of the computation, or the other way round.
+  void execute_cached(const Instruction& instruction, Evaluator& evaluator);
+  /// For allocators that show what is read without having been written: of what the instruction is the first to touch, nothing is wanted.
+  void renew_buffers(size_t index);
+  /// The error under way goes on with the node's name and its operands' types. Called in a catch clause.
+  [[noreturn]] void rethrow_from(const Instruction& instruction) const;
+
+ private:
+  class Operands;
+  void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
+  void record(const Instruction& instruction, uint64_t start, uint64_t end) const;
+
+  const Program& program_;
+  RunState& state_;
+  const RunControl& control_;
+  std::atomic<bool> committed_ = false;  // updates have begun
+  std::shared_ptr<ValueCache> cache_;
+};
+
+}  // namespace treadle::exec
