@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 6
+#define TREADLE_ABI_VERSION 7
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -243,6 +243,23 @@ TREADLE_C_API treadle_status* treadle_partial_run_resume(treadle_partial_run* ru
                                                          int* finished);
 TREADLE_C_API treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num_outputs, treadle_value** outputs);
 TREADLE_C_API void treadle_partial_run_release(treadle_partial_run* run);
+
+/* Since version 7 of the ABI: partial runs with options, which stop between nodes, take feeds later and give outputs before the end.
+ * `options` (may be NULL) must live as long as the run. Inputs may be left out here and in treadle_partial_run_create, if their extents are
+ * declared or other inputs tell them. */
+TREADLE_C_API treadle_status* treadle_partial_run_create_with_options(const treadle_session* session, const treadle_run_options* options,
+                                                                      const char* const* input_names, const treadle_value* const* inputs,
+                                                                      size_t num_inputs, treadle_partial_run** out);
+/* An input that was left out. The run stops before a node that reads one which is still missing; to advance it then is an error. */
+TREADLE_C_API treadle_status* treadle_partial_run_feed(treadle_partial_run* run, const char* input_name, const treadle_value* value);
+/* Outputs, or targets of the options, that have been made: new values, as of treadle_session_run. */
+TREADLE_C_API treadle_status* treadle_partial_run_fetch(const treadle_partial_run* run, const char* const* output_names, size_t num_outputs,
+                                                        treadle_value** outputs);
+/* Until the node has run, or to a Yield, or to a missing input, if that comes first. TREADLE_NOT_FOUND: the optimised graph has no such
+ * node. */
+TREADLE_C_API treadle_status* treadle_partial_run_advance_until(treadle_partial_run* run, const char* node, int* finished);
+/* So many nodes; fewer where a Yield, a missing input or the end comes first. `*steps_left` (may be NULL): how many can run now. */
+TREADLE_C_API treadle_status* treadle_partial_run_advance_steps(treadle_partial_run* run, size_t count, size_t* steps_left);
 
 /* Engines order operations by the variables that they read and write (docs/engine.md). An operation that fails returns a status, which the
  * engine releases; it surfaces at the wait. Waits are not for operations. */

@@ -17,11 +17,6 @@
 #include "treadle/session.h"
 #include "treadle/treadle.h"
 
-struct treadle_partial_run {
-  treadle::PartialRun run;
-  std::vector<std::pair<std::string, treadle::Datum>> yielded;  // of the Yield that it stands at
-};
-
 namespace {
 
 using treadle::Error;
@@ -36,11 +31,6 @@ treadle::Shape to_shape(const int64_t* extents, size_t rank) { return treadle::S
 
 const treadle::Tensor* tensor_of(const treadle_value* value) {
   return value && value->datum.is_tensor() ? &value->datum.tensor() : nullptr;
-}
-
-void refresh_yielded(treadle_partial_run& run) {
-  run.yielded.clear();
-  if (!run.run.finished()) run.yielded = run.run.yielded();
 }
 
 }  // namespace
@@ -197,54 +187,6 @@ treadle_status* treadle_session_run(const treadle_session* session, const treadl
     hand_out(std::move(results), outputs);
   });
 }
-
-treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names,
-                                           const treadle_value* const* inputs, size_t num_inputs, treadle_partial_run** out) {
-  return guarded([&] {
-    require(out, "out") =
-        new treadle_partial_run{require(session, "session").session.partial_run(to_feeds(input_names, inputs, num_inputs)), {}};
-  });
-}
-
-treadle_status* treadle_partial_run_advance(treadle_partial_run* run, int* finished) {
-  return guarded([&] {
-    require(finished, "finished") = require(run, "run").run.advance();
-    refresh_yielded(*run);
-  });
-}
-
-treadle_status* treadle_partial_run_num_yielded(const treadle_partial_run* run, size_t* out) {
-  return guarded([&] { require(out, "out") = require(run, "run").yielded.size(); });
-}
-
-treadle_status* treadle_partial_run_yielded(const treadle_partial_run* run, size_t index, treadle_value** out) {
-  return guarded([&] {
-    if (index >= require(run, "run").yielded.size())
-      throw Error(ErrorCode::invalid_argument, "there are " + std::to_string(run->yielded.size()) + " yielded values");
-    require(out, "out") = new treadle_value{run->yielded[index].second};
-  });
-}
-
-treadle_status* treadle_partial_run_resume(treadle_partial_run* run, const treadle_value* const* values, size_t num_values, int* finished) {
-  return guarded([&] {
-    std::vector<treadle::Datum> handed_in;
-    for (size_t i = 0; i < num_values; ++i) handed_in.push_back(require(values[i], "a value").datum);
-    require(finished, "finished") = require(run, "run").run.resume(handed_in);
-    refresh_yielded(*run);
-  });
-}
-
-treadle_status* treadle_partial_run_outputs(treadle_partial_run* run, size_t num_outputs, treadle_value** outputs) {
-  return guarded([&] {
-    std::vector<treadle::Datum> results = require(run, "run").run.outputs();
-    if (results.size() != num_outputs)
-      throw Error(ErrorCode::invalid_argument,
-                  "room for " + std::to_string(num_outputs) + " outputs, there are " + std::to_string(results.size()));
-    hand_out(std::move(results), outputs);
-  });
-}
-
-void treadle_partial_run_release(treadle_partial_run* run) { delete run; }
 
 treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out) {
   return guarded(
