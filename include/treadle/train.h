@@ -188,6 +188,9 @@ class TREADLE_API Trainer {
   double scheduled_rate() const;  ///< of the next update
   void set_learning_rate(double rate);
   const std::vector<std::string>& output_names() const;
+  /// As Session::set_monitor(): values of all graphs that the trainer runs, by the names that they have before the optimiser; gradients and
+  /// updates are among them. Setting another one compiles the graphs anew.
+  void set_monitor(Monitor monitor);
   /// What the trainer holds, by class. @throws Error(invalid_argument) for a limit of a trainer that was made without one.
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
@@ -327,6 +330,8 @@ class TREADLE_API JointModule {
   const std::vector<std::string>& gradient_names() const;
   /// Whether a run draws random numbers.
   bool is_random() const;
+  /// As Trainer::set_monitor(), for runs that begin from then on.
+  void set_monitor(Monitor monitor);
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   std::string end_profiling();

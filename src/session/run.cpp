@@ -71,18 +71,7 @@ std::vector<UnfinishedRun> Session::close(int64_t timeout_ms) { return impl_->in
 bool Session::closed() const { return impl_->in_flight->closed(); }
 size_t Session::runs_in_flight() const { return impl_->in_flight->count(); }
 
-std::shared_ptr<const Monitor> Session::Impl::current_monitor() const {
-  if (monitor_number.load(std::memory_order_acquire) == 0) return nullptr;
-  std::lock_guard lock(monitor_mutex);
-  return monitor;
-}
-
-void Session::set_monitor(Monitor monitor) {
-  auto shared = monitor.callback ? std::make_shared<const Monitor>(std::move(monitor)) : nullptr;
-  std::lock_guard lock(impl_->monitor_mutex);
-  impl_->monitor.swap(shared);
-  impl_->monitor_number.store(impl_->monitor ? ++impl_->last_monitor_number : 0, std::memory_order_release);
-}
+void Session::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 
 ValueHandle Session::store(Datum value) {
   if (!value.defined()) throw Error(ErrorCode::invalid_argument, "there is no value to store");

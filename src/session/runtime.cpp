@@ -141,6 +141,19 @@ void Runtime::set_memory_limit(size_t limit_bytes) {
     devices.set_memory_limit(limit_bytes);
 }
 
+std::shared_ptr<const Monitor> Runtime::current_monitor() const {
+  if (monitor_number.load(std::memory_order_acquire) == 0) return nullptr;
+  std::lock_guard lock(monitor_mutex_);
+  return monitor_;
+}
+
+void Runtime::set_monitor(Monitor made) {
+  auto shared = made.callback ? std::make_shared<const Monitor>(std::move(made)) : nullptr;
+  std::lock_guard lock(monitor_mutex_);
+  monitor_.swap(shared);
+  monitor_number.store(monitor_ ? ++last_monitor_number_ : 0, std::memory_order_release);
+}
+
 exec::RunControl Runtime::control(const RunOptions* run_options) const {
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();

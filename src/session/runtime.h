@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,6 +65,11 @@ struct Runtime {
   /// @throws Error(invalid_argument) unless there is a recorder
   void set_profiling(bool on);
 
+  /// From the next run on; one without a callback watches nothing.
+  void set_monitor(Monitor made);
+  /// Null: none.
+  std::shared_ptr<const Monitor> current_monitor() const;
+
   exec::RunControl control(const RunOptions* run_options) const;
 
   /// A whole run: hooks, monitor, checks, dumps, metadata, deadline.
@@ -93,11 +99,16 @@ struct Runtime {
   mutable std::atomic<uint64_t> num_runs{0};
   std::unique_ptr<Recorder> recorder;  // while profiling; kept until the end, as runs in flight may hold it
   mutable std::atomic<bool> profiling{false};
-  std::atomic<uint64_t> profile_start{0};  // ticks: runs that began before are not of the profile
+  std::atomic<uint64_t> monitor_number{0};  // of the one that is set; 0: none
+  std::atomic<uint64_t> profile_start{0};   // ticks: runs that began before are not of the profile
   uint32_t run_record = 0;
   const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
 
  private:
+  mutable std::mutex monitor_mutex_;
+  std::shared_ptr<const Monitor> monitor_;
+  uint64_t last_monitor_number_ = 0;
+
   /// Nodes and events, not yet the runs' times.
   Profile traced(const Executables& executables) const;
   void choose_threads();

@@ -77,7 +77,6 @@ struct Session::Impl : Runtime {
   void write_main(const Executable& made, const std::string& path, const std::string& key) const;
   /// What a session has to say that is no error.
   void warn(const std::string& text) const;
-  std::shared_ptr<const Monitor> current_monitor() const;
 
   void trim() const;  // frames that no run uses
 
@@ -105,11 +104,6 @@ struct Session::Impl : Runtime {
   mutable std::mutex mutex;  // of the list
   mutable std::list<Entry> others;
   mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
-
-  mutable std::mutex monitor_mutex;
-  std::shared_ptr<const Monitor> monitor;
-  std::atomic<uint64_t> monitor_number{0};  // of the one that is set; 0: none
-  uint64_t last_monitor_number = 0;
 
   mutable std::mutex stored_mutex;
   std::unordered_map<ValueHandle, Datum> stored;

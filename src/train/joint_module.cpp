@@ -81,13 +81,14 @@ struct JointModule::Impl : Runtime {
     num_results = outputs.size();
     parameters = copy_initializers(model, made.parameters);
     keep_states(made, options, outputs);
-    train::finish(*made.graph, outputs, Runtime::options);
+    std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
     is_random = draws_numbers(*made.graph);
     copied = read_behind_yield(*made.graph);
     if (devices.any()) devices.read_groups(*model.impl().import());
-    runner = std::make_unique<Runner>(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+    runner =
+        std::make_unique<Runner>(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters, &states});
     find_fed_states(options.states);
-    keep_limits([this] { runner->program().frames().trim(); });
+    keep_limits([this] { runner->trim(); });
   }
 
   ~Impl() { let_limits_go(); }
@@ -167,6 +168,11 @@ struct JointModule::Impl : Runtime {
       if (std::find(names.begin(), names.end(), name) == names.end()) continue;
       fed_states.push_back({static_cast<size_t>(std::find(inputs.begin(), inputs.end(), name) - inputs.begin()), result});
     }
+  }
+
+  static std::shared_ptr<StoppableRun> make_run(const std::shared_ptr<Impl>& self, const RunOptions* options) {
+    const std::shared_ptr<const Monitor> monitor = self->current_monitor();
+    return std::make_shared<StoppableRun>(self, self->runner->executable(monitor), options, monitor, "joint module");
   }
 
   struct FedState {
@@ -278,7 +284,7 @@ JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* option
     throw Error(ErrorCode::invalid_argument, "running statistics are fed: call forward_in_order(), which says where they lie");
   auto run = std::make_unique<Run::Impl>();
   run->module = impl_;
-  run->run = std::make_shared<StoppableRun>(impl_, impl_->runner->executable(), options, nullptr, "joint module");
+  run->run = JointModule::Impl::make_run(impl_, options);
   run->run->start(impl_->runner->arrange(feeds, {}), impl_->bound, nullptr, /*compiled=*/false);
   return Run(std::move(run));
 }
@@ -300,7 +306,7 @@ JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const F
     bound.assign(bound.size(), Datum());
   if (!impl_->forward_only)
     for (const Datum& feed : feeds) run->callers.push_back(storage_of(feed));
-  run->run = std::make_shared<StoppableRun>(impl_, impl_->runner->executable(), nullptr, nullptr, "joint module");
+  run->run = JointModule::Impl::make_run(impl_, nullptr);
   if (feeding.draw) run->run->draw_by(*feeding.draw);
   run->run->start(std::move(feeds), bound, nullptr, /*compiled=*/false);
   Run forward(std::move(run));
@@ -311,14 +317,15 @@ JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const F
 const std::vector<std::string>& JointModule::input_names() const { return impl_->runner->fed_names(); }
 const std::vector<std::string>& JointModule::gradient_names() const { return impl_->gradient_names; }
 bool JointModule::is_random() const { return impl_->is_random; }
+void JointModule::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }
 void JointModule::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
-std::string JointModule::end_profiling() { return impl_->end_profiling({impl_->runner->executable()}, TraceFormat::chrome); }
-void JointModule::start_profiling() { impl_->start_profiling({impl_->runner->executable()}); }
+std::string JointModule::end_profiling() { return impl_->end_profiling(impl_->runner->executables(), TraceFormat::chrome); }
+void JointModule::start_profiling() { impl_->start_profiling(impl_->runner->executables()); }
 void JointModule::pause_profiling() { impl_->set_profiling(false); }
 void JointModule::resume_profiling() { impl_->set_profiling(true); }
 Profile JointModule::profile() const {
-  Profile profile = impl_->make_profile({impl_->runner->executable()});
+  Profile profile = impl_->make_profile(impl_->runner->executables());
   if (!impl_->forward_only) exec::name_training_phases(impl_->runner->program(), {}, profile.nodes);
   return profile;
 }

@@ -5,27 +5,83 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/allocation.h"
+#include "core/pattern.h"
+#include "exec/run/frame.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
 
-Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept) {
+Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before,
+               const std::vector<const NamedTensors*>& kept)
+    : runtime_(runtime), before_(std::move(before)), executable_(lower(std::move(graph), /*observable=*/false)) {
+  for (const std::string& name : executable_->input_names) {
+    kept_.emplace_back();
+    for (const NamedTensors* tensors : kept)
+      if (auto found = tensors->find(name); found != tensors->end()) kept_.back() = found->second;
+    if (!kept_.back().defined()) fed_names_.push_back(name);
+  }
+}
+
+std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {
   auto made = std::make_shared<Executable>();
   made->graph = std::move(graph);
-  made->program = std::make_unique<exec::Program>(made->graph, runtime.program_options());
+  exec::ProgramOptions options = runtime_.program_options();
+  options.observable = observable;
+  made->program = std::make_unique<exec::Program>(made->graph, options);
+  for (ValueId input : made->graph->inputs) made->input_names.push_back(made->graph->value(input).name);
   made->output_names = made->graph->output_names;
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
-  for (ValueId input : made->graph->inputs) {
-    made->input_names.push_back(made->graph->value(input).name);
-    kept_.emplace_back();
-    for (const NamedTensors* tensors : kept)
-      if (auto found = tensors->find(made->input_names.back()); found != tensors->end()) kept_.back() = found->second;
-    if (!kept_.back().defined()) fed_names_.push_back(made->input_names.back());
-  }
-  if (runtime.recorder) made->program->name_records(*runtime.recorder);
-  made->executor = runtime.make_executor(*made->program);
-  executable_ = std::move(made);
+  if (runtime_.recorder) made->program->name_records(*runtime_.recorder);
+  made->executor = runtime_.make_executor(*made->program);
+  return made;
+}
+
+std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const Monitor>& monitor) const {
+  if (!monitor) return executable_;
+  std::lock_guard lock(mutex_);
+  if (monitor_ == monitor) return watched_;
+  AllocationScope scope(&runtime_.memory, MemoryClass::weights);
+  std::unique_ptr<Graph> graph = before_->clone();
+  const size_t num_fetched = graph->outputs.size();
+  std::vector<std::string> names;  // of the outputs' values: those of results are called otherwise
+  for (ValueId output : graph->outputs) names.push_back(graph->value(output).name);
+  for (NodeId id : graph->order())
+    for (ValueId output : graph->node(id).outputs) {
+      if (output == kNoValue || graph->is_output(output) || !treadle::matches(monitor->pattern, graph->value(output).name)) continue;
+      names.push_back(graph->value(output).name);
+      graph->outputs.push_back(output);
+      graph->output_names.push_back(names.back());
+    }
+  optimise(*graph, runtime_.options);
+  const std::shared_ptr<Executable> made = lower(std::move(graph), /*observable=*/true);
+  made->num_fetched = num_fetched;
+  made->watched.resize(made->program->slots().size());
+  auto watch = [&](int32_t slot, const std::string& name) {
+    if (treadle::matches(monitor->pattern, name)) made->watched[static_cast<size_t>(slot)].push_back(name);
+  };
+  for (size_t k = 0; k < names.size(); ++k) watch(made->program->output_slots()[k], names[k]);
+  for (int32_t slot : made->program->input_slots()) watch(slot, made->program->name(slot));
+  monitor_ = monitor;
+  watched_ = made;
+  return watched_;
+}
+
+void Runner::add_to(Runtime::Executables& all) const {
+  all.push_back(executable_);
+  std::lock_guard lock(mutex_);
+  if (watched_) all.push_back(watched_);
+}
+
+Runtime::Executables Runner::executables() const {
+  Runtime::Executables all;
+  add_to(all);
+  return all;
+}
+
+void Runner::trim() const {
+  for (const auto& executable : executables()) executable->program->frames().trim();
 }
 
 std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace treadle::train {
 
 class Runner {
  public:
-  /// @param kept  tensors by input name; the rest of the inputs are fed.
-  Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, const std::vector<const NamedTensors*>& kept);
+  /// @param graph   optimised. @param before  the same before that, with the same inputs: finish().
+  /// @param kept    tensors by input name; the rest of the inputs are fed.
+  Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before, const std::vector<const NamedTensors*>& kept);
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
@@ -22,12 +24,27 @@ class Runner {
   /// Inputs that the trainer does not keep.
   const std::vector<std::string>& fed_names() const { return fed_names_; }
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
+  /// One in which the values that the monitor watches exist, as further outputs; made for a monitor's first run. Null: executable().
+  /// Thread-safe.
+  std::shared_ptr<const Executable> executable(const std::shared_ptr<const Monitor>& monitor) const;
+  /// All that there are.
+  void add_to(Runtime::Executables& all) const;
+  Runtime::Executables executables() const;
+  /// Frees the memory of runs that nobody uses.
+  void trim() const;
   const exec::Program& program() const { return *executable_->program; }
   const Graph& graph() const { return *executable_->graph; }
 
  private:
+  std::shared_ptr<Executable> lower(std::unique_ptr<Graph> graph, bool observable) const;
+
+  const Runtime& runtime_;
+  const std::unique_ptr<const Graph> before_;
   std::shared_ptr<const Executable> executable_;
-  std::vector<Datum> kept_;  // per input; undefined: fed
+  mutable std::mutex mutex_;  // of what follows
+  mutable std::shared_ptr<const Monitor> monitor_;
+  mutable std::shared_ptr<const Executable> watched_;  // for that monitor
+  std::vector<Datum> kept_;                            // per input; undefined: fed
   std::vector<std::string> fed_names_;
 };
 

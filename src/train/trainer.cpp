@@ -65,14 +65,14 @@ struct Trainer::Impl : Runtime {
   void trim() const {
     std::lock_guard lock(runners_mutex);
     for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
-      if (*runner) (*runner)->program().frames().trim();
+      if (*runner) (*runner)->trim();
   }
 
   Executables executables() const {
     std::lock_guard lock(runners_mutex);
     Executables made;
-    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss})
-      if (*runner) made.push_back((*runner)->executable());
+    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
+      if (*runner) (*runner)->add_to(made);
     return made;
   }
 
@@ -106,14 +106,6 @@ struct Trainer::Impl : Runtime {
       const std::vector<std::string> state = state_names(options);
       for (size_t k = 0; k < state.size(); ++k) outputs.emplace_back(state_name(names[i], state[k]), made[k + 1]);
     }
-  }
-
-  /// An update writes over what it reads, so whoever reads that must have run before: updates go last.
-  static void move_updates_last(Graph& graph) {
-    std::vector<NodeId> updates;
-    for (NodeId id : graph.order())
-      if (const Node& node = graph.node(id); node.op && node.op->updated_input) updates.push_back(id);
-    for (NodeId id : updates) graph.move_before(id, kNoNode);
   }
 
   Written written(const Outputs& outputs, const NamedTensors& kept) const {
@@ -161,10 +153,9 @@ struct Trainer::Impl : Runtime {
       add_updates(graph, trained, grads, outputs);
     }
     kept.insert(optimizer_state.begin(), optimizer_state.end());
-    train::finish(graph, outputs, Runtime::options);
-    move_updates_last(graph);
+    std::unique_ptr<Graph> before = train::finish(graph, outputs, Runtime::options);
     step_written = written(outputs, kept);
-    step.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&kept, &states, &scalars});
+    step.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&kept, &states, &scalars});
     for (const auto& [name, tensor] : parameters)
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
@@ -200,10 +191,9 @@ struct Trainer::Impl : Runtime {
     NamedTensors kept = parameters;
     for (const auto& [name, tensor] : optimizer_state)
       if (!is_sum(name)) kept.emplace(name, tensor);
-    train::finish(*graph, outputs, Runtime::options);
-    move_updates_last(*graph);
+    std::unique_ptr<Graph> before = train::finish(*graph, outputs, Runtime::options);
     update_written = written(outputs, kept);
-    update.emplace(*this, std::move(graph), std::vector<const NamedTensors*>{&kept, &scalars});
+    update.emplace(*this, std::move(graph), std::move(before), std::vector<const NamedTensors*>{&kept, &scalars});
   }
 
   /// The last step of those that accumulate, and the update. Sums and statistics are written when the update has been: a step that fails
@@ -345,9 +335,9 @@ struct Trainer::Impl : Runtime {
       const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
       std::vector<std::pair<std::string, ValueId>> outputs;
       for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
-      train::finish(*made.graph, outputs, Runtime::options);
+      std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
-      gradients.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+      gradients.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *gradients;
   }
@@ -370,9 +360,9 @@ struct Trainer::Impl : Runtime {
       }
       if (wanted.outputs)
         for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
-      train::finish(*made.graph, outputs, Runtime::options);
+      std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
-      runner.emplace(*this, std::move(made.graph), std::vector<const NamedTensors*>{&parameters, &states});
+      runner.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *runner;
   }
@@ -381,8 +371,12 @@ struct Trainer::Impl : Runtime {
                          std::span<const Datum> bound_outputs = {}) {
     check_run_options(run_options);
     const std::vector<Datum> arranged = runner.arrange(feeds, labels);
-    std::vector<Datum> outputs(runner.graph().outputs.size());
-    execute(runner.executable(), arranged, outputs, {.bound = bound_outputs, .options = run_options, .random_id = num_steps});
+    std::shared_ptr<const Monitor> monitor = current_monitor();
+    const std::shared_ptr<const Executable> executable = runner.executable(monitor);
+    std::vector<Datum> outputs(executable->output_names.size());
+    execute(executable, arranged, outputs,
+            {.bound = bound_outputs, .options = run_options, .monitor = std::move(monitor), .random_id = num_steps});
+    outputs.resize(executable->num_fetched);
     return outputs;
   }
 
@@ -472,6 +466,7 @@ void Trainer::set_learning_rate(double rate) {
   impl_->options.learning_rate = rate;
 }
 
+void Trainer::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
 std::string Trainer::end_profiling() { return impl_->end_profiling(impl_->executables(), TraceFormat::chrome); }

@@ -256,7 +256,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options) {
+std::unique_ptr<Graph> finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options) {
   graph.outputs.clear();
   graph.output_names.clear();
   graph.declared_outputs.clear();
@@ -266,13 +266,25 @@ void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& ou
   }
   remove_dead_nodes(graph);
   std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
-  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) return passes::canonicalise(graph);
-  passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
-                           .weights_change = true,
-                           .skip = options.disabled_passes,
-                           .max_patches = options.max_patches,
-                           .log = options.on_pass,
-                           .warn = options.on_warning});
+  std::unique_ptr<Graph> before = graph.clone();
+  optimise(graph, options);
+  return before;
+}
+
+void optimise(Graph& graph, const SessionOptions& options) {
+  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all)
+    passes::canonicalise(graph);
+  else
+    passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
+                             .weights_change = true,
+                             .skip = options.disabled_passes,
+                             .max_patches = options.max_patches,
+                             .log = options.on_pass,
+                             .warn = options.on_warning});
+  std::vector<NodeId> updates;
+  for (NodeId id : graph.order())
+    if (const Node& node = graph.node(id); node.op && node.op->updated_input) updates.push_back(id);
+  for (NodeId id : updates) graph.move_before(id, kNoNode);
 }
 
 NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {

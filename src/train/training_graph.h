@@ -55,8 +55,12 @@ std::string_view name_of(Loss loss);
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {}, bool with_zeros = true);
 
-/// Makes these the graph's outputs, drops what they do not need, and optimises as the options say.
-void finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options);
+/// Makes these the graph's outputs, drops what they do not need, and optimises as the options say; updates go last, as they write over what
+/// others read.
+/// @return the graph as it was before the optimiser, for who wants to see values that are gone then.
+std::unique_ptr<Graph> finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options);
+/// The second half of it.
+void optimise(Graph& graph, const SessionOptions& options);
 
 /// Whether the name is this one, or fits the pattern, whose * stands for dots and slashes, too.
 bool matches(const std::string& pattern, const std::string& name);
