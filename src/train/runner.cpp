@@ -8,6 +8,7 @@
 #include "core/allocation.h"
 #include "core/pattern.h"
 #include "exec/run/frame.h"
+#include "session/refusals.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -127,15 +128,14 @@ void check_session_options(const SessionOptions& options) {
       {options.config.contains("treadle.storage"), "treadle.storage"},
   };
   for (const auto& [is_set, name] : refused)
-    if (is_set) throw Error(ErrorCode::invalid_argument, fmt::format("the option {} has no meaning in training", name));
+    if (is_set) refuse("training", name);
 }
 
 void check_run_options(const RunOptions* options) {
   if (!options) return;
-  if (!options->adapters.empty()) throw Error(ErrorCode::invalid_argument, "a run of a training graph has no adapters");
-  if (!options->targets.empty()) throw Error(ErrorCode::invalid_argument, "a run of a training graph has no targets");
-  if (!options->output_allocators.empty())
-    throw Error(ErrorCode::invalid_argument, "a run of a training graph has no allocators of outputs");
+  if (!options->adapters.empty()) refuse("training", "adapters");
+  if (!options->targets.empty()) refuse("training", "targets");
+  if (!options->output_allocators.empty()) refuse("training", "output_allocators");
 }
 
 }  // namespace treadle::train

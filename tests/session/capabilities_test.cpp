@@ -395,7 +395,7 @@ TEST_P(Capabilities, OutputsComeFromTheirAllocator) {
   if (is_way("joint") || is_way("trainer")) {
     RunOptions run;
     run.output_allocators["y"] = allocator;
-    EXPECT_NE(std::string(failure(&run).what()).find("a run of a training graph has no allocators of outputs"), std::string::npos);
+    EXPECT_NE(std::string(failure(&run).what()).find("training has no output_allocators"), std::string::npos);
     return;
   }
   {
@@ -450,7 +450,7 @@ TEST_P(Capabilities, TargetsAreComputed) {
   RunOptions run;
   run.targets = {"product"};
   if (is_way("joint") || is_way("trainer")) {
-    EXPECT_NE(std::string(failure(&run).what()).find("a run of a training graph has no targets"), std::string::npos);
+    EXPECT_NE(std::string(failure(&run).what()).find("training has no targets"), std::string::npos);
     return;
   }
   expect_right(&run);

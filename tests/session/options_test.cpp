@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "session/refusals.h"
 #include "tests/session/models.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
@@ -21,6 +22,12 @@ TEST(Options, TheDocumentHasTheTableOfTheCode) {
   EXPECT_NE(text.find(options_markdown()), std::string::npos)
       << "docs/options.md lacks the table that `treadle options --markdown` prints:\n"
       << options_markdown();
+}
+
+TEST(Options, TheDocumentSaysWhatIsRefused) {
+  std::ifstream file(TREADLE_SOURCE_DIR "/docs/sessions.md");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_NE(text.find(refusals_markdown()), std::string::npos) << "docs/sessions.md lacks this table:\n" << refusals_markdown();
 }
 
 TEST(Options, EveryOptionThatATextCanSetTakesItsDefault) {

@@ -1,0 +1,49 @@
+#include "session/refusals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+constexpr std::string_view kTraining = "training";
+
+constexpr Refusal kRefusals[] = {
+    {kTraining, "adapters", "train the model with the adapter merged in"},
+    {kTraining, "targets", "watch the value with a monitor, or choose it as an output"},
+    {kTraining, "output_allocators", "use the option allocator, which serves all memory of a trainer or module"},
+    {kTraining, "optimized_model_filepath", "save() writes the model with its parameters"},
+    {kTraining, "compiled_model_filepath", "compiled models have frozen weights"},
+    {kTraining, "cache_dir", "compiled models have frozen weights"},
+    {kTraining, "precision", "parameters and gradients are float32"},
+    {kTraining, "free_dimension_overrides", "change the model's inputs"},
+    {kTraining, "denotation_overrides", "change the model's inputs"},
+    {kTraining, "initializers", "change the model's initializers, or load a checkpoint"},
+    {kTraining, "conv_rates", "convolutions whose weights change choose their way in the run"},
+    {kTraining, "treadle.backends", "backends take graphs with frozen weights"},
+    {kTraining, "treadle.storage", "feeds of a training graph are dense"},
+};
+
+}  // namespace
+
+std::span<const Refusal> refusals() { return kRefusals; }
+
+std::string Refusal::message() const { return fmt::format("{} has no {}: {}", where, what, instead); }
+
+void refuse(std::string_view where, std::string_view what) {
+  const auto found =
+      std::find_if(std::begin(kRefusals), std::end(kRefusals), [&](const Refusal& r) { return r.where == where && r.what == what; });
+  if (found == std::end(kRefusals)) throw Error(ErrorCode::internal, fmt::format("no words for {} in {}", what, where));
+  throw Error(ErrorCode::invalid_argument, found->message());
+}
+
+std::string refusals_markdown() {
+  std::string text = "| not in | what | instead |\n|---|---|---|\n";
+  for (const Refusal& refusal : kRefusals) text += fmt::format("| {} | `{}` | {} |\n", refusal.where, refusal.what, refusal.instead);
+  return text;
+}
+
+}  // namespace treadle

@@ -1,0 +1,25 @@
+// What some ways of running do not have. Errors, tests and the table of docs/sessions.md take their words from this list.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace treadle {
+
+struct Refusal {
+  std::string_view where;    ///< the way of running
+  std::string_view what;     ///< a capability, or an option as SessionOptions has it
+  std::string_view instead;  ///< why it has no meaning there, or what serves instead
+
+  std::string message() const;
+};
+
+std::span<const Refusal> refusals();
+/// @throws Error(invalid_argument) in the words of the list. @pre it is there
+[[noreturn]] void refuse(std::string_view where, std::string_view what);
+
+/// The table as docs/sessions.md has it.
+std::string refusals_markdown();
+
+}  // namespace treadle
