@@ -28,14 +28,15 @@ class PartialRun:
         return self._native.advance() if until is None else self._native.advance_until(until)
 
     def fetch(self, names: Sequence[str]) -> list[Any]:
-        """Outputs of the session, or targets of the run's options, that have been made; before the end too. On devices at the end only.
+        """Outputs of the session, or targets of the run's options, that have been made; before the end too.
 
         :raises InvalidArgument: the run has not come as far, or has no such output.
         """
         return self._native.fetch(list(names))
 
     def step(self, count: int = 1) -> int:
-        """Runs `count` nodes of the optimised graph, or all before the next Yield or the end. Returns how many are left before that."""
+        """Runs `count` nodes of the optimised graph, or all before the next Yield or the end. Returns how many are left before that. On
+        devices, copies count as nodes."""
         return self._native.advance_steps(count)
 
     @property

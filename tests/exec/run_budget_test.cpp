@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/thread_pool.h"
 #include "exec/memory/budget.h"
+#include "exec/memory/run_memory.h"
 #include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
 #include "tests/exec/random_graphs.h"
@@ -86,6 +89,60 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
       twice += room.stage() == 2;
     }
   EXPECT_GT(twice, 30);
+}
+
+/// An arena of so many bytes; of fewer from the `change`-th question on.
+class ShrinkingRoom final : public exec::MemoryPass {
+ public:
+  ShrinkingRoom(size_t before, size_t after, int change) : before_(before), after_(after), left_(change) {}
+  bool may_reorder() const override { return false; }
+  size_t arena_capacity(size_t) const override { return has_shrunk() ? after_ : before_; }
+  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
+  std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
+  void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
+  uint64_t generation() const override { return --left_ < 0 ? 1 : 0; }  // asked for before every node, by several threads
+  std::string spill_folder() const override { return {}; }
+  bool has_shrunk() const { return left_ < 0; }
+
+ private:
+  const size_t before_, after_;
+  mutable std::atomic<int> left_;
+  std::mutex mutex_;
+};
+
+TEST(RunBudget, ARunByReadinessGoesOnInOrderWhenTheLimitChanges) {
+  ThreadPool pool(3);
+  int changed = 0;
+  for (uint32_t seed = 0; seed < 8; ++seed) {
+    const std::vector<Datum> feeds = testing::random_feeds(seed);
+    const exec::Program program(testing::random_graph(seed, /*data_dependent=*/false), {.parallel = true, .always_parallel = true});
+    std::vector<Datum> expected(program.output_slots().size()), outputs(expected.size());
+    exec::run(program, feeds, expected, {});
+    const size_t arena = program.bindings().latest_plan()->arena_bytes;
+    for (int at : {1, 2, 5, 12, 25, 40})
+      for (size_t steps : {size_t{3}, SIZE_MAX}) {
+        SCOPED_TRACE(std::to_string(seed) + ", from " + std::to_string(at) + ", by " + std::to_string(steps));
+        ShrinkingRoom room(exec::rounded(arena), arena * 7 / 10 / 64 * 64, at);
+        exec::RunControl control;
+        control.pool = &pool;
+        control.pass = &room;
+        exec::Frame frame(program);
+        frame.start(feeds, {}, control, {});
+        const bool by_readiness = frame.goes_by_readiness();
+        EXPECT_TRUE(by_readiness || room.has_shrunk());
+        try {
+          while (!frame.advance(steps)) {
+          }
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more
+          continue;
+        }
+        changed += by_readiness && !frame.goes_by_readiness();
+        frame.take_outputs(outputs);
+        testing::expect_same_bits(outputs, expected);
+      }
+  }
+  EXPECT_GT(changed, 10);
 }
 
 }  // namespace

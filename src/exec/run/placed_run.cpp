@@ -104,42 +104,6 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   failed_ = false;
 }
 
-bool PlacedRun::waits_for_feed(const StreamPlan::Step& step) const {
-  auto is_missing = [&](int32_t at) {
-    return at >= 0 && location(at).memory == Memory::given && slot_info(location(at).slot).placement == Placement::feed &&
-           !feeds_.contains(location(at).slot);
-  };
-  if (step.instruction < 0) return is_missing(step.source);
-  const auto at = locations_of(step).first(instruction_of(step).num_inputs);
-  return std::any_of(at.begin(), at.end(), is_missing);
-}
-
-void PlacedRun::find_starved() {
-  starved_ = next_;
-  while (starved_ < order_.size() && !waits_for_feed(step(order_[starved_]))) ++starved_;
-}
-
-void PlacedRun::feed(size_t input, const Datum& value) {
-  frame_.feed(input, value);
-  feeds_[program_.input_slots()[input]] = frame_.value(program_.input_slots()[input]);
-  find_starved();
-}
-
-// Outputs are copied to the host as soon as they are made.
-bool PlacedRun::has_output(size_t k) const {
-  const int32_t root = slot_info(program_.output_slots()[k]).root;
-  if (slot_info(root).placement == Placement::feed) return feeds_.contains(root);
-  auto is_of_host = [&](int32_t at) { return at >= 0 && location(at).slot == root && location(at).device == DevicePlacement::kHost; };
-  for (size_t position = next_; position < order_.size(); ++position) {
-    const StreamPlan::Step& later = step(order_[position]);
-    if (later.instruction < 0 && is_of_host(later.target)) return false;
-    if (later.instruction < 0) continue;
-    const auto made = locations_of(later).subspan(instruction_of(later).num_inputs);
-    if (std::any_of(made.begin(), made.end(), is_of_host)) return false;
-  }
-  return true;
-}
-
 size_t PlacedRun::steps_left() const {
   size_t end = next_;
   while (end < std::min(starved_, order_.size()) && !is_yield(end)) ++end;
