@@ -40,7 +40,10 @@ const Type& CreateContext::output_type(int output) const {
 }
 
 const Tensor* CreateContext::stored(int input) const {
-  return has_input(input) ? graph_.stored_tensor(node_.inputs[static_cast<size_t>(input)]) : nullptr;
+  if (!has_input(input)) return nullptr;
+  // Also of a parameter, and of what is computed from parameters alone, where the program says when they change.
+  const Value& value = graph_.value(node_.inputs[static_cast<size_t>(input)]);
+  return value.constant.is_tensor() ? &value.constant.tensor() : nullptr;
 }
 
 const Tensor* CreateContext::constant(int input) const {

@@ -15,14 +15,16 @@ using Memory = StreamPlan::Location::Memory;
 
 // A device without room for all of it is no error where it reaches the host's memory.
 void PlacedRun::find_memory() {
+  if (constants_ && constants_->parameters() != binding().parameters()) {
+    constants_.reset();
+    if (!residencies_.empty()) become_resident();
+  }
   if (residencies_.empty()) {
     try {
       const bool is_new = generation_ != binding().generation();
       place();
-      if (!constants_)
-        constants_ = owner_.constants(streams_);
-      else if (is_new)
-        constants_->reserve_packed();
+      if (!constants_) constants_ = owner_.constants(binding(), streams_);
+      if (is_new) constants_->reserve_packed();
       return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::resource_exhausted || !owner_.has_bus()) throw;
@@ -35,7 +37,7 @@ void PlacedRun::find_memory() {
     if (residency) residency->begin(binding(), planned_);
   place();
   if (constants_) return;
-  constants_ = std::make_shared<DeviceConstants>(program_, plan_, owner_.devices_, streams_, /*anywhere=*/true);
+  constants_ = std::make_shared<DeviceConstants>(binding(), plan_, owner_.devices_, streams_, /*anywhere=*/true);
   for (size_t l = 0; l < plan_.locations.size(); ++l) {
     const Tensor& constant = constants_->at(static_cast<int32_t>(l));
     if (Residency* of = residency(plan_.locations[l].device); of && constant.defined())
@@ -44,6 +46,7 @@ void PlacedRun::find_memory() {
 }
 
 void PlacedRun::become_resident() {
+  residencies_.clear();
   residencies_.resize(owner_.devices_.size());
   for (size_t d = 1; d < residencies_.size(); ++d)
     if (device(static_cast<int>(d)).has_bus())
@@ -195,7 +198,7 @@ Datum PlacedRun::value_at(int32_t at, int32_t slot) {
     case Memory::given: return info.placement == Placement::known ? Datum(binding().known(slot)) : viewed(feeds_.at(found.slot));
     case Memory::constant: break;
   }
-  const Datum& constant = program_.constant(found.slot);
+  const Datum& constant = binding().constant(found.slot);
   if (found.device == DevicePlacement::kHost || !constant.is_tensor()) return viewed(constant);
   return viewed(constants_->at(at));
 }

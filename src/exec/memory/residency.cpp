@@ -48,7 +48,11 @@ Residency::Residency(const Program& program, const StreamPlan& plan, int device,
         for (size_t k = 0; k < program_.operands(instruction).size(); ++k)
           if (!has_own_copy(instruction, k)) add(plan_.operands[step.first_operand + k]);
         add(step.scratch);
-        if (const PackedState* packed = instruction.packed.get(); packed && instruction.node->bodies.empty()) {
+        if (instruction.versioned >= 0) {  // begin() finds out where it is
+          versioned_.emplace_back(packed_.size(), &instruction);
+          packed_.push_back(nullptr), uses_.emplace_back();
+          add(static_cast<int32_t>(num_locations + packed_.size()) - 1);
+        } else if (const PackedState* packed = instruction.packed.get(); packed && instruction.node->bodies.empty()) {
           auto [entry, is_new] = found.try_emplace(packed, static_cast<int32_t>(num_locations + packed_.size()));
           if (is_new) packed_.push_back(packed), uses_.emplace_back();
           add(entry->second);
@@ -78,7 +82,10 @@ Residency::~Residency() {
 
 // Values of extents that only the run knows: 0.
 size_t Residency::size_of(size_t unit) const {
-  if (is_packed(unit)) return packed_[unit - plan_.locations.size()]->size_bytes();
+  if (is_packed(unit)) {
+    const PackedState* packed = packed_[unit - plan_.locations.size()];
+    return packed ? packed->size_bytes() : 0;
+  }
   const StreamPlan::Location& found = location(unit);
   if (found.memory == StreamPlan::Location::Memory::planned) return binding_->buffer_sizes()[static_cast<size_t>(found.buffer)];
   const Slot& slot = program_.slots()[static_cast<size_t>(found.slot)];
@@ -329,6 +336,7 @@ void Residency::begin(const Binding& binding, std::span<std::byte* const> planne
   std::lock_guard lock(mutex_);
   binding_ = &binding;
   planned_ = planned;
+  for (const auto& [place, instruction] : versioned_) packed_[place] = binding.packed(*instruction);
   try {
     check_limit();
   } catch (...) {

@@ -124,9 +124,10 @@ class Residency final : public sharing::MemoryWatch::Client {
   const Binding* binding_ = nullptr;  // of the run, also while it stops
   std::span<std::byte* const> planned_;
   bool runs_ = false;
-  std::mutex mutex_;                        // against limit_changed(), which comes from another thread
-  std::vector<const PackedState*> packed_;  // for instructions on the device, each once
-  std::vector<Unit> units_;                 // the plan's locations, then what is packed
+  std::mutex mutex_;                                              // against limit_changed(), which comes from another thread
+  std::vector<const PackedState*> packed_;                        // for instructions on the device, each once
+  std::vector<std::pair<size_t, const Instruction*>> versioned_;  // those of them that each version of the parameters has anew
+  std::vector<Unit> units_;                                       // the plan's locations, then what is packed
   // Positions are steps in the order in which they are issued.
   struct Position {
     int32_t step = -1;

@@ -235,8 +235,8 @@ class Estimate {
     if (slot(index).dtype != DType::int64) return std::nullopt;
     const Tensor* tensor = nullptr;
     if (slot(index).placement == Placement::known) tensor = &binding_.known(index);
-    if (root.placement == Placement::constant && program_.constant(slot(index).root).is_tensor())
-      tensor = &program_.constant(slot(index).root).tensor();
+    if (root.placement == Placement::constant && binding_.constant(slot(index).root).is_tensor())
+      tensor = &binding_.constant(slot(index).root).tensor();
     if (!tensor || tensor->num_elements() != 1) return std::nullopt;
     return *tensor->data<int64_t>();
   }

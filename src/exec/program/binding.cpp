@@ -88,17 +88,27 @@ Binding::Binding(const Program& program) : program_(program) {
   }
   for (size_t b = 0; b < program.num_buffers(); ++b)
     if (is_varying(program.buffers()[b].slot)) varying_buffers_.push_back(b);
-  for (int32_t slot : program.operands()) {
-    const Tensor* content = nullptr;
-    if (slot >= 0) {
-      const Slot& s = slots[static_cast<size_t>(slot)];
-      if (s.placement == Placement::known) content = &known_[static_cast<size_t>(slot)];
-      // A view of a constant has the constant's elements, but another shape: kernels read elements only.
-      else if (s.placement == Placement::constant && program.constant(s.root).is_tensor())
-        content = &program.constant(s.root).tensor();
-    }
-    operand_values_.push_back(content);
-  }
+  for (int32_t slot : program.operands()) operand_values_.push_back(elements_of(slot));
+}
+
+// Where they are known before the run; null otherwise. A view of a constant has the constant's elements, but another shape: kernels read
+// elements only.
+const Tensor* Binding::elements_of(int32_t slot) const {
+  if (slot < 0) return nullptr;
+  const Slot& s = program_.slots()[static_cast<size_t>(slot)];
+  if (s.placement == Placement::known) return &known_[static_cast<size_t>(slot)];
+  return s.placement == Placement::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
+}
+
+// States that were bound for another version point into what that one had packed.
+void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters) {
+  if (parameters == parameters_) return;
+  bound_before_ = false;
+  parameters_ = std::move(parameters);
+  const auto operands = program_.operands();
+  for (size_t k = 0; k < operands.size(); ++k)
+    if (operands[k] >= 0 && program_.slots()[static_cast<size_t>(operands[k])].placement == Placement::constant)
+      operand_values_[k] = elements_of(operands[k]);
 }
 
 void Binding::evaluate() {
@@ -143,7 +153,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
   context.values_ = std::span(operand_values_).subspan(instruction.first_operand, operands);
   if (!operand_steps_.empty()) context.steps_ = std::span(operand_steps_).subspan(instruction.first_operand, operands);
-  context.packed_ = instruction.packed.get();
+  context.packed_ = packed(instruction);
   context.max_threads_ = max_threads;
   // What a kernel packs when it first knows how.
   AllocationScope scope(instruction.packed_is_shared ? nullptr : AllocationScope::current(), MemoryClass::packed);
@@ -166,7 +176,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   std::vector<const Instruction*> packing;
   size_t total_bytes = 0;
   for (const Instruction& instruction : program_.instructions()) {
-    if (!instruction.packed || instruction.dynamic) continue;
+    if (!packed(instruction) || instruction.dynamic) continue;
     size_t weight_bytes = 0;
     for (int32_t slot : program_.operands(instruction))
       if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].placement == Placement::constant)
@@ -215,7 +225,9 @@ void Binding::bind_again() {
   for (size_t b : varying_buffers_) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 
-void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool) {
+void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
+                   std::shared_ptr<const ParameterVersion> parameters) {
+  take_parameters(std::move(parameters));
   for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
   // What throws below leaves nothing to go on from.
   const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
@@ -412,6 +424,8 @@ size_t BindingCache::hash(const Program& program, std::span<const int64_t> symbo
 
 std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
                                                  ThreadPool* pool, std::shared_ptr<const Binding> previous) {
+  const std::shared_ptr<const ParameterVersion> parameters = program.parameters() ? program.parameters()->current(program, pool) : nullptr;
+  std::list<std::shared_ptr<Binding>> outdated;  // destroyed when the lock is gone
   std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
   bool first = false, returns = false;
   {
@@ -421,7 +435,7 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
     for (auto it = recent_.begin(); it != recent_.end(); ++it) {
       bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
                               [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
-      if (!same) continue;
+      if (!same || (*it)->parameters_ != parameters) continue;
       recent_.splice(recent_.begin(), recent_, it);
       recent_.front()->note_return();
       ++statistics_.hits;
@@ -434,7 +448,14 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
     // the least recent one.
     returns = std::find(left_behind_.begin(), left_behind_.end(), hash(program, symbol_values)) != left_behind_.end();
     auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
-    if (recent_.size() >= kCapacity) {
+    // Those of an earlier version are of no more use: one goes on with the new one, which finds its memory there.
+    for (auto it = recent_.begin(); parameters && it != recent_.end();) {
+      const auto binding = it++;
+      if ((*binding)->parameters_ == parameters) continue;
+      std::list<std::shared_ptr<Binding>>& into = taken.empty() && is_free(*binding) ? taken : outdated;
+      into.splice(into.begin(), recent_, binding);
+    }
+    if (taken.empty() && recent_.size() >= kCapacity) {
       auto found = recent_.end();
       if (held && !returns) {
         found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
@@ -450,10 +471,19 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
   }
   if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
   taken.front()->came_back_ = returns;
-  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool);
+  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool, parameters);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);
   return recent_.front();
+}
+
+void BindingCache::let_parameters_go() {
+  std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Binding>& binding : recent_) {
+    if (binding.use_count() > 1) continue;
+    binding->bound_before_ = false;
+    binding->parameters_.reset();
+  }
 }
 
 void BindingCache::let_go(std::shared_ptr<const Binding> binding) {

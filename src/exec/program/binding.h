@@ -41,7 +41,8 @@ class Binding {
   /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
   /// @param pool  packs weights side by side when the object is bound for the first time; null: the caller does.
   /// @throws Error naming the node whose kernel cannot take its shapes.
-  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool);
+  void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
+            std::shared_ptr<const ParameterVersion> parameters = nullptr);
 
   /// Another run has the extents that it was bound for.
   void note_return() const {
@@ -52,6 +53,18 @@ class Binding {
   const Program& program() const { return program_; }
   const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
   const void* state(const Instruction& instruction) const { return state_.get() + instruction.state_offset; }
+  /// What kernels have packed for the instruction, as of parameters(); null if nothing.
+  const PackedState* packed(const Instruction& instruction) const {
+    return instruction.versioned < 0 ? instruction.packed.get()
+                                     : parameters_->packed[static_cast<size_t>(instruction.versioned)].state.get();
+  }
+  /// The elements of a root slot that is constant or a parameter.
+  const Datum& constant(int32_t slot) const {
+    const bool is_parameter = parameters_ && parameters_->constants[static_cast<size_t>(slot)].defined();
+    return is_parameter ? parameters_->constants[static_cast<size_t>(slot)] : program_.constant(slot);
+  }
+  /// The version of the program's parameters that runs of this binding read; null where there are none.
+  const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
   const Tensor& known(int32_t slot) const { return known_[static_cast<size_t>(slot)]; }
   /// Shapes of an instruction's operands, in order.
   std::span<const Shape* const> operand_shapes(const Instruction& instruction) const {
@@ -99,7 +112,11 @@ class Binding {
   void judge_costs();
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
+  const Tensor* elements_of(int32_t slot) const;
+  void take_parameters(std::shared_ptr<const ParameterVersion> parameters);
+
   const Program& program_;
+  std::shared_ptr<const ParameterVersion> parameters_;
   std::vector<int64_t> values_;  // per expression of the symbol table
   std::vector<Shape> shapes_;    // per slot
   std::vector<Tensor> known_;    // per slot of placement known
@@ -135,8 +152,11 @@ struct BindingCache {
   /// The binding for these values, made or re-made if needed.
   /// @param pool      as Binding::bind.
   /// @param previous  what the caller holds until now and lets go of.
+  /// It has the program's parameters as of now.
   std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
                                      ThreadPool* pool = nullptr, std::shared_ptr<const Binding> previous = {});
+  /// Bindings that no run holds let go of the version that they have: there will be another one.
+  void let_parameters_go();
   /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
   void let_go(std::shared_ptr<const Binding> binding);
 

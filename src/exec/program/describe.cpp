@@ -31,9 +31,9 @@ void describe(const Program& program, std::string& out, int indent) {
                        instruction.kernel ? instruction.kernel->name : "control flow", instruction.dynamic ? ", bound in the run" : "");
     for (size_t k = 0; k < operands.size(); ++k)
       out += (k == instruction.num_inputs ? " -> " : k ? ", " : " ") + operand_text(program, operands[k]);
-    if (instruction.packed && instruction.packed->size_bytes() > 0) {
-      const std::string forms = instruction.packed->forms();
-      out += fmt::format("  packs {} bytes{}", instruction.packed->size_bytes(), forms.empty() ? "" : " (" + forms + ")");
+    if (const auto packed = program.latest_packed(instruction); packed && packed->size_bytes() > 0) {
+      const std::string forms = packed->forms();
+      out += fmt::format("  packs {} bytes{}", packed->size_bytes(), forms.empty() ? "" : " (" + forms + ")");
     }
     if (instruction.num_releases) out += fmt::format("  releases {}", instruction.num_releases);
     out += "\n";

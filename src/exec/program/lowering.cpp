@@ -34,9 +34,11 @@ class Lowering {
   }
 
   void run() {
+    find_parameters();
     make_slots();
     std::string missing;
     for (NodeId id : options_.reuse_memory ? choose_order(graph_) : graph_.order()) {
+      if (p_.parameters_ && p_.parameters_->computes(id)) continue;
       try {
         lower(graph_.node(id));
       } catch (Error& error) {
@@ -50,6 +52,7 @@ class Lowering {
     find_preallocated();
     make_patches();
     collect_expressions();
+    if (p_.parameters_) p_.parameters_->take_instructions(p_, p_.instructions_);
     p_.weights_.place(p_, p_.instructions_, options_);
     if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.commit_from_ = p_.instructions_.size();
@@ -84,6 +87,13 @@ class Lowering {
            std::all_of(type.shape->begin(), type.shape->end(), [&](const Dim& dim) { return is_determined(dim); });
   }
 
+  void find_parameters() {
+    auto parameters = std::make_unique<ProgramParameters>(graph_, options_);
+    if (!parameters->empty()) p_.parameters_ = std::move(parameters);
+  }
+
+  bool follows_parameters(ValueId id) const { return p_.parameters_ && p_.parameters_->has(id); }
+
   // Values whose elements the feeds' shapes determine need no instruction: they are written when binding.
   bool is_known(const Value& value) {
     if (value.is_constant() || value.kind == Value::Kind::parameter || !value.known || !extents_are_static(value.type)) return false;
@@ -103,7 +113,7 @@ class Lowering {
       made.static_shape = extents_are_static(value.type);
       made.constant_shape = value.type.is_static();
       made.root = static_cast<int32_t>(p_.slots_.size());
-      if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter)
+      if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter || follows_parameters(id))
         made.placement = Placement::constant;
       else if (is_known(value))
         made.placement = Placement::known;  // also a body's captured shape
@@ -174,6 +184,7 @@ class Lowering {
         ProgramOptions options = options_;
         if (options_.release_packed) options.release_packed = body.graph.get();
         options.device_kernel = nullptr;  // bodies run on the host
+        options.variables = nullptr;      // they capture parameters
         made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
         made.bodies.back()->is_body_ = true;
         p_.weights_.add_body(made.bodies.back()->weights_);
@@ -424,6 +435,12 @@ Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& optio
 }
 
 Program::~Program() = default;
+
+std::shared_ptr<PackedState> Program::latest_packed(const Instruction& instruction) const {
+  if (instruction.versioned < 0) return instruction.packed;
+  const auto version = parameters_->latest();
+  return version ? version->packed[static_cast<size_t>(instruction.versioned)].state : nullptr;
+}
 
 void Program::name_records(Recorder& recorder) {
   for (Instruction& instruction : instructions_) {

@@ -87,9 +87,9 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
     node.parent = parent;
     node.sources = instruction.node->sources;
     node.moves = instruction.node->op && instruction.node->op->moves != Moves::no;
-    if (instruction.packed) {
-      node.packed_bytes = instruction.packed->size_bytes();
-      node.forms = instruction.packed->forms();
+    if (const auto packed = program.latest_packed(instruction)) {
+      node.packed_bytes = packed->size_bytes();
+      node.forms = packed->forms();
     }
     const auto operands = program.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exec/program/extents.h"
+#include "exec/program/parameters.h"
 #include "exec/program/program_weights.h"
 #include "graph/graph.h"
 #include "graph/kernel_table.h"
@@ -32,7 +33,7 @@ struct ParallelPlan;
 
 /// Where a value's bytes live while a run is in flight.
 enum class Placement : uint8_t {
-  constant,  ///< in the graph's constant
+  constant,  ///< in the graph's constant, or in a parameter's memory as of the binding's version (Binding::constant)
   feed,      ///< in the caller's tensor
   known,     ///< small integers that the feeds' shapes determine: computed when binding, no instruction runs
   arena,     ///< at a planned offset
@@ -70,7 +71,8 @@ struct Instruction {
   bool on_device = false;                        ///< the kernel is a device's own: it reads and writes that device's memory only
   uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
-  std::shared_ptr<PackedState> packed;
+  std::shared_ptr<PackedState> packed;           ///< null where it depends on parameters
+  int32_t versioned = -1;         ///< place among the states that each version of the parameters has; -1: `packed` is the state
   bool packed_is_shared = false;  ///< with other programs of the process: allocations in it are charged to nobody, its size to each
   std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
 };
@@ -99,6 +101,9 @@ struct ProgramOptions {
   bool keep_for_file = false;
   /// Kernels of devices: asked for each node whose operands' extents the feeds' shapes determine. Empty: all are the host's.
   std::function<DeviceKernel(const Graph&, const Node&)> device_kernel;
+  /// Memory of the graph's values of kind parameter that have elements (Value::constant): kernels pack these once for each version. Null:
+  /// they stay what they are.
+  std::shared_ptr<Variables> variables;
   /// Blocks from a compiled model's file, by node, bodies included: its state is restored from them instead of created.
   /// @throws Error(invalid_model) out of the program's constructor if a node's do not fit it.
   const std::unordered_map<const Node*, StoredState>* restored = nullptr;
@@ -122,7 +127,7 @@ class Program {
   }
   std::span<const Slot> slots() const { return slots_; }
   const Type& type(int32_t slot) const { return graph_->type(slots_[static_cast<size_t>(slot)].value); }
-  /// A constant as a run reads it (of a root slot: views have its elements).
+  /// A constant as a run reads it (of a root slot: views have its elements), but for parameters: see Binding::constant.
   const Datum& constant(int32_t slot) const { return weights_.constant(slot); }
   const std::string& name(int32_t slot) const { return graph_->value(slots_[static_cast<size_t>(slot)].value).name; }
   std::span<const int32_t> input_slots() const { return input_slots_; }
@@ -147,6 +152,10 @@ class Program {
   /// A body of If, Loop or Scan: its outputs stay with the run around it.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }
+  /// Null unless there are values of kind parameter that kernels may pack.
+  ProgramParameters* parameters() const { return parameters_.get(); }
+  /// What kernels have packed for an instruction, of parameters as of the last run; null if nothing.
+  std::shared_ptr<PackedState> latest_packed(const Instruction& instruction) const;
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -196,6 +205,7 @@ class Program {
   std::vector<int32_t> operands_;
   std::vector<Slot> slots_;
   ProgramWeights weights_;
+  std::unique_ptr<ProgramParameters> parameters_;
   std::vector<int32_t> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;

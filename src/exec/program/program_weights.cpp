@@ -113,7 +113,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   std::vector<Task> tasks;
   size_t total_bytes = 0;
   for (Instruction& instruction : instructions) {
-    if (!instruction.kernel || !instruction.kernel->create) continue;
+    if (!instruction.kernel || !instruction.kernel->create || instruction.versioned >= 0) continue;
     Task task{&instruction};
     for (ValueId input : instruction.node->inputs)
       if (const Tensor* constant = graph.stored_tensor(input)) task.size_bytes += constant->size_bytes();
@@ -178,6 +178,7 @@ void ProgramWeights::place_constants(const Program& program, const ProgramOption
   for (size_t s = 0; s < slots.size(); ++s) {
     const Slot& constant = slots[s];
     if (constant.placement != Placement::constant || constant.root != static_cast<int32_t>(s)) continue;
+    if (program.parameters() && program.parameters()->has(constant.value)) continue;
     const Tensor* tensor = graph.stored_tensor(constant.value);
     if (!tensor || is_aligned(*tensor) || !is_read[s]) {
       constants_[s] = graph.value(constant.value).constant;

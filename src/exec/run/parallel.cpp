@@ -228,7 +228,7 @@ class ParallelRun final : public TaskSource {
       const auto operands = program_.operands(instruction);
       DeferredNode node{.node = instruction.node,
                         .kernel = instruction.kernel,
-                        .packed = instruction.packed.get(),
+                        .packed = binding_.packed(instruction),
                         .pool = control_.pool,
                         .run_id = control_.run_id};
       for (int32_t slot : operands.first(instruction.num_inputs))

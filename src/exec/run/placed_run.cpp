@@ -75,6 +75,7 @@ void PlacedRun::clear() noexcept {
   blocks_.clear();
   made_.clear();
   cache_.reset();
+  if (program_.parameters() && residencies_.empty()) constants_.reset();  // of a version that may be outdated
   frame_.clear();
   error_ = nullptr;
 }

@@ -94,7 +94,7 @@ std::vector<Datum> run_dynamic(const Program& program, const Instruction& instru
   for (size_t i = 0; i < dtypes.size(); ++i)
     if (const int32_t slot = slots[inputs.size() + i]; slot >= 0) dtypes[i] = program.slots()[static_cast<size_t>(slot)].dtype;
   try {
-    return evaluate_node(*instruction.node, *instruction.kernel, instruction.packed.get(), inputs, dtypes, evaluator);
+    return evaluate_node(*instruction.node, *instruction.kernel, binding.packed(instruction), inputs, dtypes, evaluator);
   } catch (...) {
     rethrow_of_kernel();
   }

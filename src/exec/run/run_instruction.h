@@ -22,7 +22,7 @@ namespace treadle::exec {
 /// Of an instruction that is bound ahead. @param pointers  one an operand, inputs first.
 inline void run_static(const Instruction& instruction, const Binding& binding, void** pointers, void* scratch, const RunControl& control) {
   const NodeMark mark(*instruction.node);
-  RunContext context(pointers, instruction.num_inputs, scratch, control.pool, instruction.packed.get());
+  RunContext context(pointers, instruction.num_inputs, scratch, control.pool, binding.packed(instruction));
   context.run_id = control.run_id;
   try {
     instruction.run(binding.state(instruction), context);

@@ -64,7 +64,7 @@ Datum RunState::value(int32_t index, bool shared) const {
     return shared && datum.tensor().storage()->lent() ? Datum(datum.tensor().clone()) : datum;
   };
   switch (slot.placement) {
-    case Placement::constant: return viewed(program_.constant(slot.root));
+    case Placement::constant: return viewed(binding_->constant(slot.root));
     case Placement::feed:
     case Placement::held: return viewed(held(slot.root));
     case Placement::known: return shared ? binding_->known(index).clone() : binding_->known(index);
@@ -118,6 +118,7 @@ void RunState::drop_all() noexcept {
   for (int32_t slot : program_.input_slots()) drop(slot);
   for (size_t s = 0; s < held_.size(); ++s)
     if (program_.slots()[s].placement == Placement::held) held_[s] = Datum();
+  if (program_.parameters() && binding_) program_.bindings().let_go(std::move(binding_));  // what they have packed may be of no more use
 }
 
 bool RunState::is_fed(const Tensor& memory) const {
@@ -171,7 +172,7 @@ void RunState::place(bool exact) {
     } else if (slot.placement == Placement::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
     } else if (slot.placement == Placement::constant) {
-      if (const Datum& constant = program_.constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
+      if (const Datum& constant = binding_->constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
     }
   }
   for (size_t s = 0; s < held_.size(); ++s)

@@ -17,17 +17,18 @@ bool any_has_bus(std::span<const std::shared_ptr<Device>> devices) {
 
 }  // namespace
 
-DeviceConstants::DeviceConstants(const Program& program, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
+DeviceConstants::DeviceConstants(const Binding& binding, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
                                  std::span<const std::unique_ptr<Stream>> streams, bool anywhere)
-    : devices_(devices.begin(), devices.end()), tensors_(plan.locations.size()) {
+    : devices_(devices.begin(), devices.end()), parameters_(binding.parameters()), tensors_(plan.locations.size()) {
+  const Program& program = binding.program();
   for (const StreamPlan::Step& step : plan.steps) {
     if (step.instruction < 0) continue;
     const Instruction& instruction = program.instructions()[static_cast<size_t>(step.instruction)];
     const int on = plan.streams[static_cast<size_t>(step.stream)].device;
-    if (on != DevicePlacement::kHost && instruction.packed && !anywhere && devices_[static_cast<size_t>(on)]->has_bus() &&
-        std::none_of(packed_.begin(), packed_.end(),
-                     [&](const Packed& p) { return p.state == instruction.packed.get() && p.device == on; }))
-      packed_.push_back({instruction.packed.get(), on});
+    const PackedState* state = binding.packed(instruction);
+    if (on != DevicePlacement::kHost && state && !anywhere && devices_[static_cast<size_t>(on)]->has_bus() &&
+        std::none_of(packed_.begin(), packed_.end(), [&](const Packed& p) { return p.state == state && p.device == on; }))
+      packed_.push_back({state, on});
     for (size_t k = 0; k < instruction.num_inputs; ++k) {
       const int32_t at = plan.operands[step.first_operand + k];
       if (at < 0 || has_own_copy(instruction, k)) continue;
@@ -35,7 +36,7 @@ DeviceConstants::DeviceConstants(const Program& program, const StreamPlan& plan,
       Tensor& copy = tensors_[static_cast<size_t>(at)];
       if (location.memory != StreamPlan::Location::Memory::constant || location.device == DevicePlacement::kHost || copy.defined())
         continue;
-      const Datum& constant = program.constant(location.slot);
+      const Datum& constant = binding.constant(location.slot);
       if (!constant.is_tensor()) continue;
       const Tensor source = constant.tensor().contiguous();
       Device& device = *devices_[static_cast<size_t>(location.device)];
@@ -80,9 +81,11 @@ bool PlacedProgram::keeps_limits() const { return (keeps_.job || keeps_.limit) &
 
 bool PlacedProgram::has_bus() const { return any_has_bus(devices_); }
 
-std::shared_ptr<DeviceConstants> PlacedProgram::constants(std::span<const std::unique_ptr<Stream>> streams) {
+std::shared_ptr<DeviceConstants> PlacedProgram::constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams) {
   std::lock_guard lock(mutex_);
-  if (!shared_) shared_ = std::make_shared<DeviceConstants>(program_, plan_, devices_, streams, /*anywhere=*/false);
+  if (shared_ && shared_->parameters() == binding.parameters()) return shared_;
+  shared_.reset();  // those of an earlier version go first, if no run has them
+  shared_ = std::make_shared<DeviceConstants>(binding, plan_, devices_, streams, /*anywhere=*/false);
   return shared_;
 }
 

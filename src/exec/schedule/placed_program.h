@@ -20,13 +20,14 @@ class PlacedRun;
 /// What a program keeps in its devices' memory from run to run: constants, and room for what kernels have packed.
 class DeviceConstants {
  public:
-  /// Copies them. @throws Error(resource_exhausted) if a device has no room.
-  DeviceConstants(const Program& program, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
+  /// Copies them, parameters as the binding has them. @throws Error(resource_exhausted) if a device has no room.
+  DeviceConstants(const Binding& binding, const StreamPlan& plan, std::span<const std::shared_ptr<Device>> devices,
                   std::span<const std::unique_ptr<Stream>> streams, bool anywhere);
   ~DeviceConstants();
   DeviceConstants(const DeviceConstants&) = delete;
   DeviceConstants& operator=(const DeviceConstants&) = delete;
 
+  const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
   const Tensor& at(int32_t location) const { return tensors_[static_cast<size_t>(location)]; }
   /// Kernels may have packed more forms since. @throws Error(resource_exhausted)
   void reserve_packed();
@@ -39,9 +40,10 @@ class DeviceConstants {
     size_t reserved_bytes = 0;
   };
   const std::vector<std::shared_ptr<Device>> devices_;
-  std::vector<Tensor> tensors_;  // per location
-  std::mutex mutex_;             // of packed_
-  std::vector<Packed> packed_;   // empty where a Residency counts them
+  const std::shared_ptr<const ParameterVersion> parameters_;  // holds what is packed
+  std::vector<Tensor> tensors_;                               // per location
+  std::mutex mutex_;                                          // of packed_
+  std::vector<Packed> packed_;                                // empty where a Residency counts them
 };
 
 /// A program whose plan has been made. Where a limit has to be kept, or a device is full, steps are issued one by one, and what a device
@@ -73,7 +75,7 @@ class PlacedProgram final : public Executor {
   /// True if runs keep to limits from the beginning.
   bool keeps_limits() const;
   /// For runs that keep to none. @throws Error(resource_exhausted)
-  std::shared_ptr<DeviceConstants> constants(std::span<const std::unique_ptr<Stream>> streams);
+  std::shared_ptr<DeviceConstants> constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams);
 
   const Program& program_;
   const std::vector<std::shared_ptr<Device>> devices_;

@@ -130,7 +130,7 @@ class Describing {
   size_t size_in(const Slot& slot, size_t s) const {
     const auto number = static_cast<int32_t>(s);
     if (slot.placement == Placement::constant) {
-      const Datum& constant = program_.constant(number);
+      const Datum& constant = binding_.constant(number);
       return constant.is_tensor() ? constant.tensor().size_bytes() : 0;
     }
     if (slot.placement == Placement::known) return binding_.known(number).defined() ? binding_.known(number).size_bytes() : 0;
@@ -146,7 +146,11 @@ class Describing {
     made.name = value.name;
     made.root = slot.placement == Placement::known ? static_cast<int32_t>(s) : slot.root;
     made.sized = slot.static_shape && slot.dtype != DType::string;
-    made.given = slot.placement == Placement::known ? value.known.has_value() : value.is_constant() || value.kind == Value::Kind::parameter;
+    const ProgramParameters* parameters = program_.parameters();
+    made.given = slot.placement == Placement::known
+                     ? value.known.has_value()
+                     : value.is_constant() || value.kind == Value::Kind::parameter || (parameters && parameters->has(slot.value));
+    if (binding_.parameters()) made.version = binding_.parameters()->made_of[s];
     if (!made.sized) return;
     const Shape& shape = binding_.shape(static_cast<int32_t>(s));
     made.bytes = {.begin = binding_.part_offset(static_cast<int32_t>(s)), .row_bytes = bytes_of(s)};
@@ -172,6 +176,12 @@ class Describing {
     }
   }
 
+  /// Of an operand that the kernel has packed: the version of the elements that it packed.
+  uint64_t packed_version(const Instruction& instruction, size_t k) const {
+    if (instruction.versioned < 0 || k >= instruction.num_inputs) return 0;
+    return binding_.parameters()->packed[static_cast<size_t>(instruction.versioned)].versions[k];
+  }
+
   void describe_reader(const Instruction& instruction, size_t k, size_t position, DescribedPlan::Operand& made) const {
     const bool is_input = k < instruction.num_inputs;
     const uint32_t asks = instruction.dynamic ? 0 : is_input ? instruction.kernel->strided_inputs : instruction.kernel->strided_outputs;
@@ -180,6 +190,7 @@ class Describing {
     made.by_reference =
         instruction.dynamic && is_input && !slot.rewritten && (slot.placement == Placement::held || slot.placement == Placement::feed);
     made.unread = k < instruction.num_inputs && k < 32 && instruction.kernel && (instruction.kernel->packs >> k & 1U) != 0;
+    made.packed_version = packed_version(instruction, k);
     if (!instruction.dynamic) made.told_step_bytes = size_bytes(slots_[index(made.value)].dtype, binding_.operand_step(position));
   }
 

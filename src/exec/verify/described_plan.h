@@ -36,12 +36,13 @@ struct DescribedPlan {
 
   struct Value {
     std::string_view name;
-    int32_t root = -1;    ///< the value whose bytes it has, or some of them; itself
-    int32_t viewed = -1;  ///< no step makes it: it is this one's bytes under another shape
-    Stretch bytes;        ///< within the root's
-    bool sized = false;   ///< its extents are known ahead
-    bool given = false;   ///< it is there when the run starts
-    bool kept = false;    ///< it is handed out, at the end or by a Yield
+    int32_t root = -1;     ///< the value whose bytes it has, or some of them; itself
+    int32_t viewed = -1;   ///< no step makes it: it is this one's bytes under another shape
+    Stretch bytes;         ///< within the root's
+    bool sized = false;    ///< its extents are known ahead
+    bool given = false;    ///< it is there when the run starts
+    bool kept = false;     ///< it is handed out, at the end or by a Yield
+    uint64_t version = 0;  ///< of a parameter's elements, or of what follows from parameters
   };
 
   /// Where a root's bytes are; of a run on devices there may be several for one.
@@ -58,11 +59,12 @@ struct DescribedPlan {
 
   struct Operand {
     int32_t value = -1, place = -1;
-    size_t at = kNowhere;        ///< what the step is pointed at, in the place's memory
-    size_t told_step_bytes = 0;  ///< what the kernel is told of how far rows are apart; 0: nothing
-    bool takes_steps = false;    ///< the kernel asks
-    bool by_reference = false;   ///< the step may keep the value, in a sequence for example, without a copy
-    bool unread = false;         ///< the kernel has a copy of its own
+    size_t at = kNowhere;         ///< what the step is pointed at, in the place's memory
+    size_t told_step_bytes = 0;   ///< what the kernel is told of how far rows are apart; 0: nothing
+    bool takes_steps = false;     ///< the kernel asks
+    bool by_reference = false;    ///< the step may keep the value, in a sequence for example, without a copy
+    bool unread = false;          ///< the kernel has a copy of its own
+    uint64_t packed_version = 0;  ///< of the elements in that copy
   };
 
   enum class Act : uint8_t { compute, join, split, copy, spill, load, replay };

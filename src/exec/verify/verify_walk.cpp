@@ -93,10 +93,21 @@ void Walk::end() {
 void Walk::compute(const Step& step) {
   take_scratch(step);
   const auto operands = operands_of(step);
-  for (size_t k = 0; k < step.num_inputs; ++k) read(step, k);
+  for (size_t k = 0; k < step.num_inputs; ++k) {
+    check_packed(step, k);
+    read(step, k);
+  }
   for (size_t k = step.num_inputs; k < operands.size(); ++k)
     if (operands[k].value >= 0) write(step, k);
   check_apart(step);
+}
+
+void Walk::check_packed(const Step& step, size_t k) {
+  const Operand& operand = operands_of(step)[k];
+  if (operand.value < 0 || !operand.unread) return;
+  const uint64_t version = plan_.values[index(operand.value)].version;
+  if (operand.packed_version != version)
+    fault(fmt::format("its {} is packed as of version {}, the run reads version {}", role(step, k), operand.packed_version, version));
 }
 
 void Walk::write(const Step& step, size_t k) {

@@ -166,6 +166,8 @@ class Walk {
     return true;
   }
 
+  void check_packed(const Step& step, size_t k);
+
   void check_rows(const Step& step, size_t k) {
     const Operand& operand = operands_of(step)[k];
     const Value& value = plan_.values[index(operand.value)];

@@ -1,0 +1,249 @@
+#include "exec/program/parameters.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+#include "core/allocation.h"
+#include "core/thread_pool.h"
+#include "exec/program/binding.h"
+#include "exec/program/program.h"
+#include "graph/custom_ops.h"
+#include "graph/evaluate.h"
+#include "graph/op_def.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+// What follows from parameters may take twice their bytes: an Expand of them is better computed in the run.
+constexpr size_t kMostGrowth = 2, kLittle = 65'536;
+
+bool is_dense(const Graph& graph, ValueId id) { return graph.value(id).constant.is_tensor(); }
+
+Tensor readable(const Tensor& tensor) { return is_aligned(tensor) ? tensor.contiguous() : tensor.clone(); }
+
+// Of an operator that gives its input's bytes another shape: the input, or -1.
+int viewed_input(const Node& node) {
+  if (node.outputs.size() != 1) return -1;
+  for (const Alias& alias : node.op->alias)
+    if (alias.kind == Alias::Kind::view && alias.output == 0 && node.has_input(static_cast<size_t>(alias.input))) return alias.input;
+  return -1;
+}
+
+}  // namespace
+
+ProgramParameters::ProgramParameters(const Graph& graph, const ProgramOptions& options)
+    : variables_(options.variables), memory_(options.memory), depends_(graph.num_values()) {
+  if (!variables_) return;
+  for (size_t v = 0; v < graph.num_values(); ++v) {
+    const ValueId id{static_cast<uint32_t>(v)};
+    const Value& value = graph.value(id);
+    if (value.kind != Value::Kind::parameter || !value.constant.defined() || (value.uses.empty() && !graph.is_output(id))) continue;
+    const auto place = variables_->find(value.name);
+    if (!place) throw Error(ErrorCode::internal, "the parameter \"" + value.name + "\" has no variable");
+    depends_[v] = {static_cast<uint32_t>(sources_.size())};
+    sources_.push_back({id, *place});
+  }
+  if (empty()) return;
+  AllocationScope scope(memory_, MemoryClass::packed);
+  read_numbers_ = numbers_now();
+  for (size_t s = 0; s < sources_.size(); ++s) graph.value(sources_[s].value).constant = variables_->at(sources_[s].place).tensor;
+  find_derived(graph);
+  derive(graph, std::vector<bool>(sources_.size(), true), options.pool);
+}
+
+bool ProgramParameters::is_derivable(const Graph& graph, const Node& node) const {
+  if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier ||
+      node.op->updated_input || is_custom_op(*node.op))
+    return false;
+  size_t read_bytes = 0, made_bytes = 0;
+  for (ValueId input : node.inputs) {
+    if (input == kNoValue) continue;
+    const Type& type = graph.type(input);
+    if (!has(input) && !is_dense(graph, input)) return false;
+    if (has(input) && type.is_static()) read_bytes += size_bytes(type.dtype, type.static_shape().num_elements());
+  }
+  if (read_bytes == 0) return false;
+  for (ValueId output : node.outputs) {
+    if (output == kNoValue || graph.is_output(output)) return false;
+    const Type& type = graph.type(output);
+    if (!type.is_tensor() || !type.is_static() || type.dtype == DType::string || type.dtype == DType::undefined) return false;
+    made_bytes += size_bytes(type.dtype, type.static_shape().num_elements());
+  }
+  return made_bytes <= kMostGrowth * read_bytes + kLittle;
+}
+
+void ProgramParameters::find_derived(const Graph& graph) {
+  is_derived_.resize(graph.node_capacity());
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    const Node& node = graph.node(id);
+    if (!is_derivable(graph, node)) continue;
+    std::vector<uint32_t> from;
+    for (ValueId input : node.inputs)
+      if (input != kNoValue) from.insert(from.end(), depends_[index_of(input)].begin(), depends_[index_of(input)].end());
+    std::sort(from.begin(), from.end());
+    from.erase(std::unique(from.begin(), from.end()), from.end());
+    for (ValueId output : node.outputs) depends_[index_of(output)] = from;
+    is_derived_[index_of(id)] = true;
+    derived_.push_back(id);
+  }
+}
+
+std::vector<uint64_t> ProgramParameters::numbers_now() const {
+  std::vector<uint64_t> numbers;
+  for (const Source& source : sources_) numbers.push_back(variables_->at(source.place).number);
+  return numbers;
+}
+
+uint64_t ProgramParameters::made_of(ValueId value, std::span<const uint64_t> numbers) const {
+  uint64_t sum = 0;
+  for (uint32_t source : depends_[index_of(value)]) sum += numbers[source];
+  return sum;
+}
+
+void ProgramParameters::derive(const Graph& graph, const std::vector<bool>& changed, ThreadPool* pool) const {
+  Evaluator evaluator;
+  evaluator.pool = pool;
+  for (NodeId id : derived_) {
+    const Node& node = graph.node(id);
+    const std::vector<uint32_t>& from = depends_[index_of(node.outputs[0])];
+    if (is_dense(graph, node.outputs[0]) && std::none_of(from.begin(), from.end(), [&](uint32_t s) { return changed[s]; })) continue;
+    std::vector<Datum> inputs, outputs;
+    std::vector<DType> dtypes;
+    for (ValueId input : node.inputs) inputs.push_back(input == kNoValue ? Datum() : Datum(readable(graph.value(input).constant.tensor())));
+    for (ValueId output : node.outputs) dtypes.push_back(graph.type(output).dtype);
+    if (const int viewed = viewed_input(node); viewed >= 0) {
+      const Tensor& whole = inputs[static_cast<size_t>(viewed)].tensor();
+      outputs.push_back(Tensor(dtypes[0], graph.type(node.outputs[0]).static_shape(), whole.storage(),
+                               static_cast<size_t>(whole.raw() - whole.storage()->data())));
+    } else {
+      try {
+        const KernelDef& kernel = select_kernel(graph, node);
+        const std::unique_ptr<PackedState> packed = kernel.create ? kernel.create(CreateContext(graph, node)) : nullptr;
+        outputs = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator);
+      } catch (Error& error) {
+        throw error.add_context(describe(node) + ", computed from parameters", describe_operands(graph, node));
+      }
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].tensor().shape() != graph.type(node.outputs[i]).static_shape())
+        throw Error(ErrorCode::internal,
+                    describe(node) + " makes " + describe(outputs[i]) + ", inferred was " + to_string(graph.type(node.outputs[i])));
+      graph.value(node.outputs[i]).constant = outputs[i];
+    }
+  }
+}
+
+void ProgramParameters::take_instructions(const Program& program, std::span<Instruction> instructions) {
+  const auto slots = program.slots();
+  std::vector<bool> is_read(slots.size());
+  for (int32_t output : program.output_slots()) is_read[static_cast<size_t>(slots[static_cast<size_t>(output)].root)] = true;
+  for (Instruction& instruction : instructions) {
+    const auto operands = program.operands(instruction).first(instruction.num_inputs);
+    bool reads_parameters = false;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] < 0) continue;
+      const auto root = static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root);
+      reads_parameters |= has(slots[root].value);
+      const bool packs = instruction.kernel && k < 32 && (instruction.kernel->packs >> k & 1U) != 0 && !instruction.dynamic;
+      if (!packs) is_read[root] = true;
+    }
+    if (!reads_parameters || !instruction.kernel || !instruction.kernel->create || instruction.on_device) continue;
+    instruction.versioned = static_cast<int32_t>(instructions_.size());
+    instructions_.push_back(&instruction);
+  }
+  for (size_t s = 0; s < slots.size(); ++s)
+    if (slots[s].placement == Placement::constant && slots[s].root == static_cast<int32_t>(s) && has(slots[s].value))
+      slots_.push_back({static_cast<int32_t>(s), slots[s].value, is_read[s]});
+}
+
+std::shared_ptr<const ParameterVersion> ProgramParameters::latest() const {
+  std::lock_guard lock(mutex_);
+  return current_;
+}
+
+std::shared_ptr<const ParameterVersion> ProgramParameters::current(const Program& program, ThreadPool* pool) {
+  std::lock_guard lock(mutex_);
+  variables_->look(pool);
+  const uint64_t version = variables_->version();
+  if (current_ && looked_at_ == version) return current_;
+  auto made = std::make_shared<ParameterVersion>();
+  made->numbers = numbers_now();
+  if (!current_ || current_->numbers != made->numbers) {
+    const Graph& graph = program.graph();
+    AllocationScope scope(memory_, MemoryClass::packed);
+    program.bindings().let_parameters_go();
+    // What has changed goes before anything is made, if no run is in flight.
+    made->packed.resize(instructions_.size());
+    for (size_t i = 0; i < instructions_.size(); ++i)
+      if (current_ && current_->packed[i].versions == versions_of(*instructions_[i], made->numbers)) made->packed[i] = current_->packed[i];
+    current_.reset();
+    std::vector<bool> changed(sources_.size());
+    for (size_t s = 0; s < sources_.size(); ++s) {
+      changed[s] = made->numbers[s] != read_numbers_[s];
+      if (changed[s]) graph.value(sources_[s].value).constant = variables_->at(sources_[s].place).tensor;
+    }
+    derive(graph, changed, pool);
+    read_numbers_ = made->numbers;
+    pack(program, *made, pool);
+    keep_elements(program, *made);
+    current_ = std::move(made);
+  }
+  looked_at_ = version;
+  return current_;
+}
+
+std::vector<uint64_t> ProgramParameters::versions_of(const Instruction& instruction, std::span<const uint64_t> numbers) const {
+  std::vector<uint64_t> versions;
+  for (ValueId input : instruction.node->inputs) versions.push_back(input == kNoValue ? 0 : made_of(input, numbers));
+  return versions;
+}
+
+// Side by side, the largest first.
+void ProgramParameters::pack(const Program& program, ParameterVersion& version, ThreadPool* pool) const {
+  const Graph& graph = program.graph();
+  std::vector<std::pair<size_t, size_t>> missing;  // bytes, instruction
+  size_t total_bytes = 0;
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    if (version.packed[i].state) continue;
+    size_t bytes = 0;
+    for (ValueId input : instructions_[i]->node->inputs)
+      if (input != kNoValue && is_dense(graph, input)) bytes += graph.value(input).constant.tensor().size_bytes();
+    missing.emplace_back(bytes, i);
+    total_bytes += bytes;
+  }
+  std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::mutex mutex;  // of the error
+  std::exception_ptr first_error;
+  parallel_for(total_bytes < kLittle ? nullptr : pool, static_cast<int64_t>(missing.size()), 1, [&](int64_t begin, int64_t end) {
+    AllocationScope scope(memory_, MemoryClass::packed);  // the thread is one of the pool's
+    for (auto m = static_cast<size_t>(begin); m < static_cast<size_t>(end); ++m) {
+      const Instruction& instruction = *instructions_[missing[m].second];
+      try {
+        version.packed[missing[m].second] = {instruction.kernel->create(CreateContext(graph, *instruction.node)),
+                                             versions_of(instruction, version.numbers)};
+      } catch (Error& error) {
+        error.add_context(describe(*instruction.node), describe_operands(graph, *instruction.node));
+        const std::lock_guard lock(mutex);
+        if (!first_error) first_error = std::make_exception_ptr(error);
+      }
+    }
+  });
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+// What nobody reads but kernels that have packed it is let go of, unless it is the owner's memory.
+void ProgramParameters::keep_elements(const Program& program, ParameterVersion& version) const {
+  const Graph& graph = program.graph();
+  version.constants.resize(program.slots().size());
+  for (const Slot& slot : program.slots()) version.made_of.push_back(made_of(slot.value, version.numbers));
+  for (const auto& [slot, value, is_read] : slots_) {
+    const Value& parameter = graph.value(value);
+    const bool is_own = parameter.kind == Value::Kind::parameter;
+    if (is_read || is_own) version.constants[static_cast<size_t>(slot)] = Datum(readable(parameter.constant.tensor()));
+    if (!is_read && !is_own) parameter.constant = Datum();
+  }
+}
+
+}  // namespace treadle::exec
