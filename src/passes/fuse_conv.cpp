@@ -58,7 +58,7 @@ class ConvFusion {
     if (g_.node(id).op_type == "NhwcQLinearConv") return take_table(id);
     const Node& conv = g_.node(id);
     const ValueId y = conv.outputs[0];
-    if (g_.is_output(y)) return false;
+    if (g_.is_output(y) || (takes_any(conv) && !is_stored(g_, conv.inputs[1]))) return false;
     const std::vector<Use> uses = g_.value(y).uses;
     const std::string_view activation_name = conv.attributes.get_string("activation", "none");
     if (activation_name == "hard_swish" || activation_name == "scaled_hard_swish") return uses.size() == 1 && take_scale(id, uses[0]);

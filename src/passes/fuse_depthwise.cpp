@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kLargeImage = 128 * 1024;  // floats: half of a usual L2
 bool is_depthwise(const Graph& graph, const Node& node) {
-  if (!node.is("NhwcConv", "treadle")) return false;
+  if (!node.is("NhwcConv", "treadle") || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
   const Dim group(node.attributes.get_int("group", 1));
   return w.has_rank() && w.rank() == 4 && group != Dim(1) && (*w.shape)[0] == group && (*w.shape)[1] == Dim(1);
@@ -23,7 +23,7 @@ bool is_depthwise(const Graph& graph, const Node& node) {
 
 /// Colours, say: the windows are so short that no other way of computing the convolution would be faster.
 bool reads_few_channels(const Graph& graph, const Node& node) {
-  if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1) return false;
+  if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1 || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
   return w.has_rank() && w.rank() == 4 && (*w.shape)[1].is_const() && (*w.shape)[1].value() <= kFewChannels;
 }

@@ -83,8 +83,10 @@ class FuseIntoMatMul final : public Rule {
 std::optional<ProductParts> product_parts(const Graph& graph, const Node& node) {
   const bool fused = node.is("FusedMatMul", "treadle"), gemm = node.is("Gemm");
   if (!fused && !gemm && !node.is("MatMul")) return std::nullopt;
-  const Tensor* weights = graph.stored_tensor(node.inputs[1]);
-  if (!weights || weights->dtype() != DType::float32 || weights->shape().rank() != 2 || weights->num_elements() == 0) return std::nullopt;
+  const Type& weights = graph.type(node.inputs[1]);
+  if (!is_stored(graph, node.inputs[1]) || !weights.is_static() || weights.dtype != DType::float32 || weights.rank() != 2 ||
+      weights.static_shape().num_elements() == 0)
+    return std::nullopt;
   const Type& a = graph.type(node.inputs[0]);
   if (!a.has_rank() || a.rank() < 1) return std::nullopt;
   ProductParts parts;
@@ -95,7 +97,7 @@ std::optional<ProductParts> product_parts(const Graph& graph, const Node& node) 
       return std::nullopt;
     if (node.attributes.get_int("transB") != 0) parts.attributes.set("transB", int64_t{1});
   }
-  parts.columns = weights->shape()[parts.attributes.get_int("transB") != 0 ? 0 : 1];
+  parts.columns = weights.static_shape()[parts.attributes.get_int("transB") != 0 ? 0 : 1];
   for (size_t i = 0; i < parts.inputs.size(); ++i)
     if (node.has_input(i)) parts.inputs[i] = node.inputs[i];
   if (gemm && parts.has_bias() && !is_row(graph, parts.inputs[2], parts.columns, 2)) return std::nullopt;

@@ -10,7 +10,7 @@
 namespace treadle::passes {
 
 bool is_plain_pointwise(const Graph& graph, const Node& node) {
-  if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1) return false;
+  if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1 || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
   const Ints strides = node.attributes.get_ints("strides"), pads = node.attributes.get_ints("pads");
   auto all = [](const Ints& values, int64_t value) {

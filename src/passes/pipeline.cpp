@@ -40,7 +40,9 @@ constexpr Pass entry(PassInfo info) {
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
 constexpr PassConditions kAlways{}, kFrozenWeights{.frozen_weights = true}, kNotBeforeAutodiff{.not_before_autodiff = true},
     kInference{.frozen_weights = true, .not_before_autodiff = true},
-    kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true};
+    kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
+    kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
+    kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};
 
 // In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
 // rules look at them; removal last.
@@ -101,7 +103,10 @@ constexpr Pass kRounds[] = {
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
 constexpr Pass kFusions[] = {
-    entry({"fuse-into-matmul", kExtended, kInference, "bias, residual and activation behind a product -> FusedMatMul, outside of training"},
+    entry({"fuse-into-matmul",
+           kExtended,
+           {.packed_weights = true, .not_before_autodiff = true},
+           "bias, residual and activation behind a product -> FusedMatMul, outside of training"},
           fuse_into_matmul),
 };
 // Once, when all else is settled: their operators exist in memory only.
@@ -112,15 +117,10 @@ constexpr Pass kAssignLayout =
            "convolutions, their gradients, and what lies between them, channels innermost"},
           [](Graph& graph, PassContext& context, int64_t limit) { return assign_layout(graph, limit, context.options.weights_change); });
 constexpr Pass kAfterLayout[] = {
-    entry<fuse_conv>({"fuse-conv", kLayout, kInMemory, "NhwcConv + Add + activation -> NhwcConv"}),
-    entry<fuse_scale>({"fuse-scale", kLayout, kInMemory, "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise"}),
-    entry<read_planes>({"read-planes",
-                        kLayout,
-                        {.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true},
-                        "a NhwcConv of few channels reads the model's input with channels second"}),
-    entry<fuse_depthwise>({"fuse-depthwise",
-                           kLayout,
-                           {.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true},
+    entry<fuse_conv>({"fuse-conv", kLayout, kPacked, "NhwcConv + Add + activation -> NhwcConv"}),
+    entry<fuse_scale>({"fuse-scale", kLayout, kPacked, "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise"}),
+    entry<read_planes>({"read-planes", kLayout, kPackedFloat32, "a NhwcConv of few channels reads the model's input with channels second"}),
+    entry<fuse_depthwise>({"fuse-depthwise", kLayout, kPackedFloat32,
                            "a pointwise NhwcConv, or one of a few channels, and the depthwise one that reads it -> NhwcConvDepthwise"}),
 };
 constexpr Pass kLast[] = {
@@ -183,6 +183,7 @@ class Pipeline {
     const PassConditions& conditions = info.conditions;
     if (info.level > options.level) return false;
     if (options.weights_change && conditions.frozen_weights) return false;
+    if (options.weights_change && conditions.packed_weights && !options.weights_packed) return false;
     if (options.before_autodiff && conditions.not_before_autodiff) return false;
     if (options.for_file && conditions.only_in_memory) return false;
     if (options.keep_quantisation && conditions.removes_quantisation) return false;

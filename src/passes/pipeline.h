@@ -22,22 +22,24 @@ enum class Level : uint8_t {
 
 /// What must hold for a pass to run, beside its level.
 struct PassConditions {
-  bool frozen_weights = false;        ///< it computes with the weights, or packs them: not where they change
+  bool frozen_weights = false;        ///< it computes with the weights: not where they change
+  bool packed_weights = false;        ///< what it makes packs the weights: not where that would be in every run
   bool not_before_autodiff = false;   ///< what it makes has no gradient: where there is a backward part, only behind it
   bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
   bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
 
-  bool inference_only() const { return frozen_weights || not_before_autodiff; }
+  bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
 };
 
 struct PipelineOptions {
   Level level = Level::layout;
-  bool weights_change = false;           ///< from run to run: what computes with them, or packs them, stays away
-  bool before_autodiff = false;          ///< the graph will get a backward part: its operators keep their gradients
-  std::vector<std::string> skip;         ///< passes and rules by name
-  int64_t max_patches = INT64_MAX;       ///< stop after that many (to bisect a fault)
-  bool verify = false;                   ///< check the whole graph after every pass
+  bool weights_change = false;      ///< from run to run: what computes with them, or packs them, stays away
+  bool weights_packed = false;      ///< where they change, values of kind parameter are packed when they have: what packs them may stay
+  bool before_autodiff = false;     ///< the graph will get a backward part: its operators keep their gradients
+  std::vector<std::string> skip;    ///< passes and rules by name
+  int64_t max_patches = INT64_MAX;  ///< stop after that many (to bisect a fault)
+  bool verify = false;              ///< check the whole graph after every pass
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
   bool keep_quantisation = false;

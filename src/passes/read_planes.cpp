@@ -25,7 +25,9 @@ int64_t read_planes(Graph& graph, int64_t limit) {
   for (NodeId id : graph.order()) {
     if (rewriter.is_at_limit()) break;
     const Node& conv = graph.node(id);
-    if (!conv.is("NhwcConv", "treadle") || conv.attributes.get_int("group", 1) != 1 || !is_padded(conv)) continue;
+    if (!conv.is("NhwcConv", "treadle") || conv.attributes.get_int("group", 1) != 1 || !is_padded(conv) ||
+        !is_stored(graph, conv.inputs[1]))
+      continue;
     const ValueId image = conv.inputs[0];
     const Node* transpose = producer_of(graph, image);
     if (!transpose || !is_used_once(graph, image)) continue;
