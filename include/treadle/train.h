@@ -138,7 +138,8 @@ enum class CheckpointSettings : int {
 };
 
 /// Trains a model with a loss by gradient descent. BatchNormalization uses the batch's statistics and updates the running ones
-/// (auxiliary states) with ONNX's momentum; Dropout drops. Not for use by several threads at once.
+/// (auxiliary states) with ONNX's momentum; Dropout drops. evaluate(), predict() and gradients() may be called by several threads, also
+/// beside step(): they see the parameters as they are before a step or after it. All else is not for use by several threads at once.
 class TREADLE_API Trainer {
  public:
   /// @throws Error(not_found) for names that the model has not; not_implemented naming every node without a gradient rule.
@@ -165,9 +166,13 @@ class TREADLE_API Trainer {
   /// What step() would follow, by parameter. Changes nothing.
   NamedTensors gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
 
-  /// Live views: they change with every step, and may be written between steps.
+  /// Live views: they change with every step, and may be written between steps. Since somebody may do that without a word, evaluate() and
+  /// predict() from now on compare all of them with what kernels have packed, which reads every byte.
   const NamedTensors& parameters() const;
-  const NamedTensors& states() const;    ///< running means and variances
+  const NamedTensors& states() const;  ///< running means and variances
+  /// The same as tensors of their own: evaluate() and predict() compare for as long as one of them is held.
+  NamedTensors parameter_views() const;
+  NamedTensors state_views() const;
   const NamedTensors& momentum() const;  ///< by parameter; empty for optimizers without
   /// All that is kept for each parameter, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
   /// accumulation).
@@ -270,6 +275,11 @@ struct TREADLE_API JointOptions {
   bool unbiased_variance = false;  ///< The running variance takes the batch's over n - 1, as PyTorch's does; ONNX divides by n.
   bool zero_gradients = true;      ///< Of `inputs` that the outputs do not depend on; false: there are none.
   bool forward_only = false;       ///< There is no backward pass, and nothing to train is needed.
+  /// With forward_only: BatchNormalization normalises by its running statistics, and Dropout drops nothing.
+  bool inference = false;
+  /// With forward_only: inputs and float initializers of the model that are read where the caller keeps them, run after run, instead of
+  /// being fed. Kernels pack them when they have changed, which each run finds out by comparing all elements.
+  NamedTensors held;
   /// As in TrainerOptions. The nodes of the backward pass are on the devices of those that they belong to; a run that waits for its
   /// gradients is not under way.
   SessionOptions session = {};
@@ -340,6 +350,11 @@ class TREADLE_API JointModule {
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
+  /// Where JointOptions::held is from now on; runs in flight keep what they began with.
+  /// @throws Error(not_found) for another name, Error(invalid_argument) for another dtype or shape.
+  void hold(const NamedTensors& tensors);
+  /// The names of JointOptions::held that anything depends on.
+  std::vector<std::string> held_names() const;
   const std::vector<std::string>& output_names() const;
   /// Live views, as the Trainer's.
   const NamedTensors& parameters() const;

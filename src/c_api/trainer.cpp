@@ -86,14 +86,14 @@ treadle_status* treadle_trainer_set_learning_rate(treadle_trainer* trainer, doub
   return guarded([&] { require(trainer, "trainer").trainer.set_learning_rate(rate); });
 }
 
-size_t treadle_trainer_num_parameters(const treadle_trainer* trainer) { return trainer ? trainer->trainer.parameters().size() : 0; }
+size_t treadle_trainer_num_parameters(const treadle_trainer* trainer) { return trainer ? trainer->trainer.parameter_views().size() : 0; }
 const char* treadle_trainer_parameter_name(const treadle_trainer* trainer, size_t index) {
   if (index >= treadle_trainer_num_parameters(trainer)) return nullptr;
   return std::next(trainer->trainer.parameters().begin(), static_cast<std::ptrdiff_t>(index))->first.c_str();
 }
 treadle_status* treadle_trainer_parameter(const treadle_trainer* trainer, const char* name, treadle_value** out) {
   return guarded([&] {
-    const treadle::train::NamedTensors& parameters = require(trainer, "trainer").trainer.parameters();
+    const treadle::train::NamedTensors parameters = require(trainer, "trainer").trainer.parameter_views();
     const auto found = parameters.find(&require(name, "name"));
     if (found == parameters.end()) throw Error(ErrorCode::not_found, "there is no parameter \"" + std::string(name) + "\"");
     require(out, "out") = new treadle_value{found->second};

@@ -361,7 +361,7 @@ class TrainingRun {
 
   int64_t num_parameters() const {
     int64_t count = 0;
-    for (const auto& [name, tensor] : trainer_->parameters()) count += tensor.num_elements();
+    for (const auto& [name, tensor] : trainer_->parameter_views()) count += tensor.num_elements();
     return count;
   }
 

@@ -78,7 +78,8 @@ class Fingerprint {
 };
 
 std::string fingerprint_of(const Trainer& trainer) {
-  Fingerprint fingerprint(trainer.parameters(), trainer.states());
+  const NamedTensors parameters = trainer.parameter_views(), states = trainer.state_views();
+  Fingerprint fingerprint(parameters, states);
   fingerprint.add(trainer.model().impl().def.graph);
   return fingerprint.digest();
 }
@@ -119,8 +120,8 @@ class CheckpointReader {
   }
 
   void check(const Trainer& trainer, CheckpointSettings settings) const {
-    check_tensors(kParameter, "parameter", trainer.parameters());
-    check_tensors(kStatistic, "running statistic", trainer.states());
+    check_tensors(kParameter, "parameter", trainer.parameter_views());
+    check_tensors(kStatistic, "running statistic", trainer.state_views());
     if (text("treadle.model") != fingerprint_of(trainer)) throw_other(path_, "the models' nodes or frozen weights differ");
     check_settings(settings_of(trainer.options()), settings);
     check_tensors(kOptimizerState, "state of the optimizer", trainer.optimizer_state());
@@ -196,8 +197,9 @@ class CheckpointReader {
 NamedTensors checkpoint_tensors(const Trainer& trainer) {
   check_in_training(trainer);
   NamedTensors all;
-  for (const auto& [prefix, tensors] : {std::pair{kParameter, &trainer.parameters()}, std::pair{kStatistic, &trainer.states()},
-                                        std::pair{kOptimizerState, &trainer.optimizer_state()}})
+  const NamedTensors parameters = trainer.parameter_views(), states = trainer.state_views();
+  for (const auto& [prefix, tensors] :
+       {std::pair{kParameter, &parameters}, std::pair{kStatistic, &states}, std::pair{kOptimizerState, &trainer.optimizer_state()}})
     for (const auto& [name, tensor] : *tensors) all.emplace(with_prefix(prefix, name), tensor.contiguous());
   return all;
 }
@@ -241,8 +243,8 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
     set_learning_rate(before);
     throw;
   }
-  reader.copy_to(kParameter, parameters());
-  reader.copy_to(kStatistic, states());
+  reader.copy_to(kParameter, parameter_views());
+  reader.copy_to(kStatistic, state_views());
   reader.copy_to(kOptimizerState, optimizer_state());
   return reader.metadata();
 }

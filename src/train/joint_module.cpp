@@ -71,7 +71,14 @@ struct JointModule::Impl : Runtime {
   Impl(const Model& source, const JointOptions& options)
       : Runtime(in_training(options.session), "the module"), model(with_own_statistics(source)), forward_only(options.forward_only) {
     AllocationScope scope(&memory, MemoryClass::weights);
-    TrainingGraph made = make_training_graph(model, {options.parameters, options.frozen, options.states, options.unbiased_variance}, true);
+    if ((options.inference || !options.held.empty()) && !forward_only)
+      throw Error(ErrorCode::invalid_argument, "inference and held values are for modules without a backward pass");
+    const Selection selection{.parameters = options.parameters,
+                              .frozen = options.frozen,
+                              .states = options.states,
+                              .unbiased_variance = options.unbiased_variance,
+                              .held = &options.held};
+    TrainingGraph made = make_training_graph(model, selection, !options.inference);
     std::vector<ValueId> ys = find_outputs(*made.graph, options);
     Outputs outputs;
     if (forward_only)
@@ -85,8 +92,12 @@ struct JointModule::Impl : Runtime {
     is_random = draws_numbers(*made.graph);
     copied = read_behind_yield(*made.graph);
     if (devices.any()) devices.read_groups(*model.impl().import());
-    runner =
-        std::make_unique<Runner>(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters, &states});
+    for (const auto& [name, tensor] : options.held)
+      if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
+        places_of_held.emplace(name, held->add(name, tensor));
+    held->watch(true);
+    runner = std::make_unique<Runner>(*this, std::move(made.graph), std::move(before),
+                                      std::vector<const NamedTensors*>{&parameters, &states}, held);
     find_fed_states(options.states);
     keep_limits([this] { runner->trim(); });
   }
@@ -184,6 +195,8 @@ struct JointModule::Impl : Runtime {
   bool is_random = false;
   std::vector<std::string> output_names, gradient_names;
   NamedTensors parameters, states;
+  const std::shared_ptr<exec::Variables> held = std::make_shared<exec::Variables>();
+  std::map<std::string, size_t> places_of_held;
   std::vector<Datum> bound;  // per result: memory that it is written to
   std::vector<FedState> fed_states;
   std::vector<int> result_of;  // per gradient; -1: there is none
@@ -328,6 +341,21 @@ Profile JointModule::profile() const {
   Profile profile = impl_->make_profile(impl_->runner->executables());
   if (!impl_->forward_only) exec::name_training_phases(impl_->runner->program(), {}, profile.nodes);
   return profile;
+}
+void JointModule::hold(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = impl_->places_of_held.find(name);
+    if (found == impl_->places_of_held.end()) throw Error(ErrorCode::not_found, fmt::format("the module holds no \"{}\"", name));
+    const Tensor before = impl_->held->at(found->second).tensor;
+    if (tensor.dtype() != before.dtype() || tensor.shape() != before.shape())
+      throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is {}, the module holds {}", name, describe(tensor), describe(before)));
+    impl_->held->set(found->second, tensor);
+  }
+}
+std::vector<std::string> JointModule::held_names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, place] : impl_->places_of_held) names.push_back(name);
+  return names;
 }
 const std::vector<std::string>& JointModule::output_names() const { return impl_->output_names; }
 const NamedTensors& JointModule::parameters() const { return impl_->parameters; }

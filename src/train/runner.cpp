@@ -14,8 +14,11 @@
 namespace treadle::train {
 
 Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before,
-               const std::vector<const NamedTensors*>& kept)
-    : runtime_(runtime), before_(std::move(before)), executable_(lower(std::move(graph), /*observable=*/false)) {
+               const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables)
+    : runtime_(runtime),
+      before_(std::move(before)),
+      variables_(std::move(variables)),
+      executable_(lower(std::move(graph), /*observable=*/false)) {
   for (const std::string& name : executable_->input_names) {
     kept_.emplace_back();
     for (const NamedTensors* tensors : kept)
@@ -29,6 +32,7 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   made->graph = std::move(graph);
   exec::ProgramOptions options = runtime_.program_options();
   options.observable = observable;
+  options.variables = variables_;
   made->program = std::make_unique<exec::Program>(made->graph, options);
   for (ValueId input : made->graph->inputs) made->input_names.push_back(made->graph->value(input).name);
   made->output_names = made->graph->output_names;
@@ -64,6 +68,9 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   };
   for (size_t k = 0; k < names.size(); ++k) watch(made->program->output_slots()[k], names[k]);
   for (int32_t slot : made->program->input_slots()) watch(slot, made->program->name(slot));
+  for (size_t s = 0; s < made->program->slots().size(); ++s)
+    if (const Value& value = made->graph->value(made->program->slots()[s].value); value.kind == Value::Kind::parameter)
+      watch(static_cast<int32_t>(s), value.name);
   monitor_ = monitor;
   watched_ = made;
   return watched_;

@@ -1,4 +1,4 @@
-// Runs a training graph: its inputs are the caller's feeds and tensors that the trainer keeps.
+// Runs a training graph: its inputs are the caller's feeds and tensors that the trainer keeps, if they are no parameters of the graph.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,11 @@ namespace treadle::train {
 
 class Runner {
  public:
-  /// @param graph   optimised. @param before  the same before that, with the same inputs: finish().
-  /// @param kept    tensors by input name; the rest of the inputs are fed.
-  Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before, const std::vector<const NamedTensors*>& kept);
+  /// @param graph      optimised. @param before  the same before that, with the same inputs: finish().
+  /// @param kept       tensors by input name; the rest of the inputs are fed.
+  /// @param variables  of the graph's parameters.
+  Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before, const std::vector<const NamedTensors*>& kept,
+         std::shared_ptr<exec::Variables> variables = nullptr);
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
@@ -40,6 +42,7 @@ class Runner {
 
   const Runtime& runtime_;
   const std::unique_ptr<const Graph> before_;
+  const std::shared_ptr<exec::Variables> variables_;  // of parameters; null: there are none
   std::shared_ptr<const Executable> executable_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::shared_ptr<const Monitor> monitor_;

@@ -12,8 +12,10 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/joined_parameters.h"
 #include "train/optimizers.h"
 #include "train/runner.h"
+#include "train/trained_values.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
@@ -30,7 +32,7 @@ std::string state_name(const std::string& parameter, std::string_view what) { re
 
 }  // namespace
 
-struct Trainer::Impl : Runtime {
+struct Trainer::Impl : Runtime, TrainedValues {
   Impl(const Model& source, const TrainerOptions& trainer_options)
       : Runtime(in_training(trainer_options.session), "the trainer"), model(with_own_statistics(source)), options(trainer_options) {
     AllocationScope scope(&memory, MemoryClass::weights);
@@ -148,7 +150,7 @@ struct Trainer::Impl : Runtime {
         outputs.emplace_back(state_name(trained[i], kGradient), accumulated(graph, trained[i], grads[i]));
     } else if (options.fused_update && !trained.empty()) {
       kept = lay_side_by_side(trained);
-      add_updates(graph, {std::string(kAllParameters)}, {join(graph, trained, grads)}, outputs);
+      add_updates(graph, {std::string(kAllParameters)}, {join_parameters(graph, trained, grads, std::string(kAllParameters))}, outputs);
     } else {
       add_updates(graph, trained, grads, outputs);
     }
@@ -230,6 +232,7 @@ struct Trainer::Impl : Runtime {
       Tensor& parameter = parameters.at(name);
       std::swap_ranges(parameter.data<float>(), parameter.data<float>() + parameter.num_elements(), average.data<float>());
     }
+    note_changed();
     averages_used = use;
   }
   void check_averages_unused(std::string_view what) const {
@@ -243,6 +246,7 @@ struct Trainer::Impl : Runtime {
     *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
     *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
     const bool updates = accumulated_steps + 1 == options.accumulation_steps;
+    const Change change(*this);
     const std::vector<Datum> outputs =
         updates && update ? step_and_update(feeds, labels, run_options) : run_written(*step, step_written, feeds, labels, run_options);
     ++num_steps;
@@ -285,49 +289,8 @@ struct Trainer::Impl : Runtime {
     return made;
   }
 
-  /// One input in place of all parameters, which are pieces of it; their gradients are joined. Neither costs a copy: the executor has
-  /// pieces lie where they belong. @return the gradient of all.
-  static ValueId join(Graph& graph, const std::vector<std::string>& names, std::span<const ValueId> grads) {
-    std::vector<int64_t> sizes;
-    for (const std::string& name : names) sizes.push_back(graph.type(graph.find_value(name)).static_shape().num_elements());
-    const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-    const ValueId all = graph.add_input(std::string(kAllParameters), Type::tensor(DType::float32, SymbolicShape{Dim(total)}));
-    const NodeId first = graph.first();
-    auto add = [&](NodeSpec spec, NodeId before) {
-      const NodeId id = graph.add_node(std::move(spec));
-      infer_node(graph, id);
-      if (before != kNoNode) graph.move_before(id, before);
-      return id;
-    };
-    auto ints = [&](const std::string& name, const std::vector<int64_t>& values) {
-      return graph.add_constant(graph.unique_name(name), Tensor::vector<int64_t>(values));
-    };
-    const NodeId split = add({.op_type = "Split",
-                              .inputs = {all, ints("sizes", sizes)},
-                              .attributes = {{"axis", int64_t{0}}},
-                              .name = "parameters/split",
-                              .num_outputs = static_cast<int>(names.size())},
-                             first);
-    const ValueId flat = ints("flat", {-1});
-    std::vector<ValueId> flattened;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const ValueId parameter = graph.find_value(names[i]);
-      const Shape shape = graph.type(parameter).static_shape();
-      const NodeId shaped = add({.op_type = "Reshape",
-                                 .inputs = {graph.node(split).outputs[i], ints("shape", {shape.dims().begin(), shape.dims().end()})},
-                                 .name = names[i] + "/shaped"},
-                                first);
-      graph.replace_uses(parameter, graph.node(shaped).outputs[0]);
-      std::erase(graph.inputs, parameter);
-      const NodeId line = add({.op_type = "Reshape", .inputs = {grads[i], flat}, .name = names[i] + "/gradient"}, kNoNode);
-      flattened.push_back(graph.node(line).outputs[0]);
-    }
-    const NodeId joined =
-        add({.op_type = "Concat", .inputs = flattened, .attributes = {{"axis", int64_t{0}}}, .name = "gradients/joined"}, kNoNode);
-    return graph.node(joined).outputs[0];
-  }
-
   Runner& make_gradients() {
+    std::lock_guard making(making_mutex);
     if (!gradients) {
       AllocationScope scope(&memory, MemoryClass::weights);
       ValueId loss;
@@ -342,29 +305,45 @@ struct Trainer::Impl : Runtime {
     return *gradients;
   }
 
-  /// What a graph without updates computes.
+  /// For the length of a step: no run that reads the parameters is in flight, and the next one finds that they have changed.
+  struct Change {
+    explicit Change(Impl& of) : impl(of), writing(*of.variables()) {}
+    ~Change() { impl.note_changed(); }
+    Impl& impl;
+    const exec::Variables::Writing writing;
+  };
+
+  /// What a graph without updates computes. It reads parameters and states as values of kind parameter.
   struct Inference {
     bool loss = false, outputs = false;
   };
   Runner& make_inference(std::optional<Runner>& runner, Inference wanted) {
+    std::lock_guard making(making_mutex);
     if (!runner) {
       AllocationScope scope(&memory, MemoryClass::weights);
       TrainingGraph made;
       std::vector<std::pair<std::string, ValueId>> outputs;
       if (wanted.loss) {
         ValueId loss;
-        made = with_loss(false, {trained, {}}, loss);
+        made = with_loss(false, {.parameters = trained, .as_parameters = true}, loss);
         outputs.emplace_back("loss", loss);
       } else {
-        made = make_training_graph(model, {trained, {}}, false);
+        made = make_training_graph(model, {.parameters = trained, .as_parameters = true}, false);
       }
       if (wanted.outputs)
         for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
-      runner.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters, &states});
+      runner.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{}, variables());
     }
     return *runner;
+  }
+
+  /// A run that changes nothing; it sees the parameters as they are before a step, or after it.
+  std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
+    const exec::Variables::Reading reading(*variables());
+    look();
+    return run(runner, feeds, labels, run_options);
   }
 
   std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
@@ -392,8 +371,9 @@ struct Trainer::Impl : Runtime {
   TrainerOptions options;
   bool in_place = true;
   mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
+  std::mutex making_mutex;           // of graphs that are made when they are first asked for
   std::vector<std::string> output_names, trained;
-  NamedTensors parameters, states, momentum, optimizer_state, scalars;
+  NamedTensors momentum, optimizer_state, scalars;
   Written step_written, update_written;
   uint64_t num_steps = 0;
   int64_t num_updates = 0;
@@ -412,17 +392,17 @@ double Trainer::step(const Feeds& feeds, const Tensor& labels, const RunOptions*
 }
 
 double Trainer::evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
-  const std::vector<Datum> outputs = impl_->run(impl_->make_inference(impl_->loss, {.loss = true}), feeds, labels, options);
+  const std::vector<Datum> outputs = impl_->read(impl_->make_inference(impl_->loss, {.loss = true}), feeds, labels, options);
   return static_cast<double>(*outputs[0].tensor().data<float>());
 }
 
 std::vector<Datum> Trainer::predict(const Feeds& feeds, const RunOptions* options) {
-  return impl_->run(impl_->make_inference(impl_->inference, {.outputs = true}), feeds, {}, options);
+  return impl_->read(impl_->make_inference(impl_->inference, {.outputs = true}), feeds, {}, options);
 }
 
 Trainer::Evaluated Trainer::evaluate_with_outputs(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
   std::vector<Datum> outputs =
-      impl_->run(impl_->make_inference(impl_->evaluation, {.loss = true, .outputs = true}), feeds, labels, options);
+      impl_->read(impl_->make_inference(impl_->evaluation, {.loss = true, .outputs = true}), feeds, labels, options);
   const auto loss = static_cast<double>(*outputs[0].tensor().data<float>());
   outputs.erase(outputs.begin());
   return {loss, std::move(outputs)};
@@ -430,14 +410,16 @@ Trainer::Evaluated Trainer::evaluate_with_outputs(const Feeds& feeds, const Tens
 
 NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
   const Runner& runner = impl_->make_gradients();
-  const std::vector<Datum> outputs = impl_->run(runner, feeds, labels, options);
+  const std::vector<Datum> outputs = impl_->read(runner, feeds, labels, options);
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i) named.emplace(runner.graph().output_names[i], outputs[i].tensor());
   return named;
 }
 
-const NamedTensors& Trainer::parameters() const { return impl_->parameters; }
-const NamedTensors& Trainer::states() const { return impl_->states; }
+const NamedTensors& Trainer::parameters() const { return impl_->hand_out(impl_->parameters); }
+const NamedTensors& Trainer::states() const { return impl_->hand_out(impl_->states); }
+NamedTensors Trainer::parameter_views() const { return impl_->lend(impl_->parameters); }
+NamedTensors Trainer::state_views() const { return impl_->lend(impl_->states); }
 const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
 const NamedTensors& Trainer::optimizer_state() const { return impl_->optimizer_state; }
 NamedTensors Trainer::averages() const { return impl_->averages_used ? impl_->parameters : impl_->averages(); }

@@ -23,13 +23,32 @@
 namespace treadle::train {
 namespace {
 
-void make_input(Graph& graph, ValueId id) {
+void make_changeable(Graph& graph, ValueId id, bool as_parameter) {
   Value& value = graph.value(id);
   value.type = Type::of(value.constant);
-  value.kind = Value::Kind::input;
+  value.kind = as_parameter ? Value::Kind::parameter : Value::Kind::input;
+  std::erase(graph.overridable_initializers, id);
+  if (as_parameter) return;
   value.constant = Datum();
   graph.inputs.push_back(id);
-  std::erase(graph.overridable_initializers, id);
+}
+
+// Inputs and float initializers whose memory is the caller's.
+void hold(Graph& graph, const NamedTensors& held) {
+  for (const auto& [name, tensor] : held) {
+    const ValueId id = graph.find_value(name);
+    const bool is_input = id != kNoValue && std::find(graph.inputs.begin(), graph.inputs.end(), id) != graph.inputs.end();
+    if (id == kNoValue || (!is_input && !graph.value(id).is_constant()))
+      throw Error(ErrorCode::not_found, fmt::format("the model has neither an input nor an initializer \"{}\"", name));
+    bool contradicts = false;
+    merge(Type::of(tensor), is_input ? graph.type(id) : Type::of(graph.value(id).constant), &contradicts);
+    if (contradicts)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("\"{}\" is {}, the model has {}", name, describe(Datum(tensor)), to_string(graph.type(id))));
+    std::erase(graph.inputs, id);
+    graph.value(id).constant = tensor;
+    make_changeable(graph, id, /*as_parameter=*/true);
+  }
 }
 
 // Adds output i to a node that has fewer.
@@ -129,6 +148,12 @@ ValueId append(Graph& graph, NodeSpec spec) {
   return graph.node(id).outputs[0];
 }
 
+bool has_parameters(const Graph& graph) {
+  for (size_t i = 0; i < graph.num_values(); ++i)
+    if (graph.value(ValueId{static_cast<uint32_t>(i)}).kind == Value::Kind::parameter) return true;
+  return false;
+}
+
 ValueId zeros_like(Graph& graph, ValueId x) {
   Tensor zero(graph.type(x).dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
@@ -205,16 +230,18 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
       if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches(name, other); }))
         throw Error(ErrorCode::not_found,
                     fmt::format("the model has no initializer \"{}\"; the nearest: {}", name, nearest_names(name, initializers)));
+  if (selection.held) hold(graph, *selection.held);
   const std::set<std::string> statistics = running_statistics(graph);
   std::set<std::string> fed;
   for (ValueId input : graph.inputs) fed.insert(graph.value(input).name);
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
+    if (selection.held && !training) continue;  // the others stay as they are
     const bool state = statistics.contains(initializer.name);
     const bool chosen = made.explicit_parameters ? matches_any(selection.parameters, initializer.name) : initializer.shape.rank() > 0;
     if (!state && (!chosen || matches_any(selection.frozen, initializer.name))) continue;
-    make_input(graph, id);
+    make_changeable(graph, id, selection.as_parameters);
     if (!state) made.parameters.push_back(initializer.name);
   }
   onnx::upgrade(graph);
@@ -277,6 +304,7 @@ void optimise(Graph& graph, const SessionOptions& options) {
   else
     passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
                              .weights_change = true,
+                             .weights_packed = has_parameters(graph),
                              .skip = options.disabled_passes,
                              .max_patches = options.max_patches,
                              .log = options.on_pass,

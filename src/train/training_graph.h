@@ -14,15 +14,19 @@
 
 namespace treadle::train {
 
-/// Which initializers become inputs of the graph: names, or patterns (*, ?, [...]).
+/// Which initializers change while the graph is in use: names, or patterns (*, ?, [...]).
 struct Selection {
   std::vector<std::string> parameters;  ///< empty: every float32 initializer of rank 1 or more
   std::vector<std::string> frozen;
   std::vector<std::string> states;  ///< inputs of the model that hold running statistics
   bool unbiased_variance = false;   ///< of running statistics
+  /// They are values of kind parameter, for a graph that does not update them; otherwise inputs.
+  bool as_parameters = false;
+  /// Inputs and initializers that are of kind parameter in any case, with these elements. All others stay constants, but in training.
+  const NamedTensors* held = nullptr;
 };
 
-/// A graph of the model whose parameters and states are inputs, and what the steps after it need to find.
+/// A graph of the model whose parameters and states are inputs, or values of kind parameter, and what the steps after it need to find.
 struct TrainingGraph {
   struct State {
     std::string name;  ///< of the initializer
@@ -40,8 +44,8 @@ struct TrainingGraph {
 /// equal initial values once, which for parameters that are trained would tie what is none of each other's business.
 Model with_own_statistics(const Model& model);
 
-/// Imports and upgrades. Floating-point initializers become inputs: those selected are parameters, BatchNormalization's running statistics
-/// are states. A BatchNormalization whose statistics are inputs of the model that are not selected stays as it is.
+/// Imports and upgrades. Floating-point initializers are taken out of the constants: those selected are parameters, BatchNormalization's
+/// running statistics are states. A BatchNormalization whose statistics are inputs of the model that are not selected stays as it is.
 /// @param training  BatchNormalization and Dropout train.
 TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
 
@@ -55,8 +59,8 @@ std::string_view name_of(Loss loss);
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {}, bool with_zeros = true);
 
-/// Makes these the graph's outputs, drops what they do not need, and optimises as the options say; updates go last, as they write over what
-/// others read.
+/// Makes these the graph's outputs, drops what they do not need, and optimises as the options say. Values of kind parameter are packed
+/// when they have changed; updates go last, as they write over what others read.
 /// @return the graph as it was before the optimiser, for who wants to see values that are gone then.
 std::unique_ptr<Graph> finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options);
 /// The second half of it.
