@@ -1,6 +1,7 @@
 // BatchNormalization(Conv(x, W, b)) -> Conv(x, W * s, (b - mean) * s + B) with s = scale / sqrt(var + epsilon), per output channel; the
 // same for ConvTranspose, and for Conv(x) * s, / s, + s and - s with constants of one number for all or for each channel. In inference
-// only: training updates the statistics. The products are rounded once more than before.
+// only: training updates the statistics. The products are rounded once more than before. Where parameters are among the operands, nodes
+// compute the same when these change.
 #include <cmath>
 #include <cstring>
 
@@ -120,17 +121,60 @@ class BatchNormIntoConv final : public Rule {
     for (size_t i = 1; i < node.outputs.size(); ++i)
       if (node.has_output(i)) return std::nullopt;
     std::optional<Rescaling> found = Rescaling::of(graph, node.inputs[0]);
-    if (!found) return std::nullopt;
+    if (!found) return of_parameters(graph, node);
     const int64_t count = found->channels.count;
     std::vector<double> scale = constant_vector(graph, node.inputs[1], count), offset = constant_vector(graph, node.inputs[2], count);
     std::vector<double> mean = constant_vector(graph, node.inputs[3], count), variance = constant_vector(graph, node.inputs[4], count);
-    if (scale.empty() || offset.empty() || mean.empty() || variance.empty()) return std::nullopt;
+    if (scale.empty() || offset.empty() || mean.empty() || variance.empty()) return of_parameters(graph, node);
     const double epsilon = node.attributes.get_float("epsilon", 1e-5F);
     for (size_t c = 0; c < scale.size(); ++c) {
       found->scale[c] = scale[c] / std::sqrt(variance[c] + epsilon);
       found->bias[c] = (found->bias[c] - mean[c]) * found->scale[c] + offset[c];
     }
     return found->patch(graph, node.outputs[0]);
+  }
+
+  // The same by nodes, where some of the operands are parameters: these are computed again when parameters change. Weights that are much
+  // more than the image would take longer than the normalisation of some runs.
+  static std::optional<Patch> of_parameters(const Graph& graph, const Node& node) {
+    constexpr int64_t kMostWeights = 4;  // a pixel of a channel
+    const Node* conv = producer_of(graph, node.inputs[0]);
+    if (!conv || !conv->is("Conv") || !is_used_once(graph, node.inputs[0])) return std::nullopt;
+    const Type& weights = graph.type(conv->inputs[1]);
+    bool changes = false;
+    auto is_known = [&](ValueId id) {
+      changes |= !graph.value(id).is_constant();
+      return is_stored(graph, id) && graph.type(id).is_static() && graph.type(id).dtype == DType::float32;
+    };
+    if (!is_known(conv->inputs[1]) || weights.rank() < 3 || (conv->has_input(2) && !is_known(conv->inputs[2]))) return std::nullopt;
+    const int64_t channels = weights.static_shape()[0];
+    for (size_t i = 1; i < 5; ++i)
+      if (!is_known(node.inputs[i]) || graph.type(node.inputs[i]).static_shape() != Shape{channels}) return std::nullopt;
+    if (!changes) return std::nullopt;
+    const Type& image = graph.type(node.outputs[0]);
+    int64_t pixels = 1;
+    for (int axis = 0; image.has_rank() && axis < image.rank(); ++axis)
+      if (const Dim& extent = (*image.shape)[static_cast<size_t>(axis)]; extent.is_const()) pixels *= extent.value();
+    if (weights.static_shape().num_elements() > kMostWeights * pixels) return std::nullopt;
+
+    Patch patch;
+    auto add = [&](const char* op, std::vector<ValueId> inputs, const char* what) {
+      return patch.add({.op_type = op, .inputs = std::move(inputs), .name = conv->name + what});
+    };
+    const ValueId epsilon = patch.constant(conv->name + "/epsilon", Tensor::scalar(node.attributes.get_float("epsilon", 1e-5F)));
+    const ValueId deviation = add("Sqrt", {add("Add", {node.inputs[4], epsilon}, "/variance")}, "/deviation");
+    const ValueId scale = add("Div", {node.inputs[1], deviation}, "/scale");
+    std::vector<int64_t> column(static_cast<size_t>(weights.rank()), 1);
+    column[0] = channels;
+    const ValueId by_row = add("Reshape", {scale, patch.constant(conv->name + "/rows", Tensor::vector<int64_t>(column))}, "/row_scale");
+    const ValueId centre =
+        conv->has_input(2) ? add("Sub", {conv->inputs[2], node.inputs[3]}, "/centre") : add("Neg", {node.inputs[3]}, "/centre");
+    const ValueId bias = add("Add", {add("Mul", {centre, scale}, "/scaled_centre"), node.inputs[2]}, "/bias");
+    patch.replace(node.outputs[0], patch.add({.op_type = "Conv",
+                                              .inputs = {conv->inputs[0], add("Mul", {conv->inputs[1], by_row}, "/scaled_weights"), bias},
+                                              .attributes = conv->attributes,
+                                              .name = conv->name}));
+    return patch;
   }
 
   static std::optional<Patch> pointwise(const Graph& graph, const Node& node) {

@@ -15,10 +15,6 @@ const Node* producer_of(const Graph& graph, ValueId id) {
   return producer == kNoNode ? nullptr : &graph.node(producer);
 }
 
-bool is_stored(const Graph& graph, ValueId id) {
-  return id != kNoValue && graph.value(id).kind != Value::Kind::computed && graph.value(id).constant.defined();
-}
-
 bool is_used_once(const Graph& graph, ValueId id) { return graph.value(id).uses.size() == 1 && !graph.is_output(id); }
 
 std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId id) {

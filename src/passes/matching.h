@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/parameters.h"
 
 namespace treadle::passes {
 
 /// The node that makes the value; null for inputs, constants and absent operands.
 const Node* producer_of(const Graph& graph, ValueId id);
-/// A constant, or a parameter that kernels pack as they pack constants.
-bool is_stored(const Graph& graph, ValueId id);
 /// True if one operand reads the value, and no output is it.
 bool is_used_once(const Graph& graph, ValueId id);
 /// Elements of a constant int64 or int32 tensor.

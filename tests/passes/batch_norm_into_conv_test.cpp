@@ -1,3 +1,4 @@
+#include "graph/parameters.h"
 #include "tests/passes/pass_test.h"
 
 namespace treadle {
@@ -45,6 +46,37 @@ TEST(BatchNormIntoConv, ScalesTheWeightsAndShiftsTheBias) {
   return %relu
 }
 )");
+}
+
+TEST(BatchNormIntoConv, OfParametersIsComputedFromThem) {
+  for (const bool has_bias : {false, true}) {
+    GraphBuilder b;
+    auto parameter = [&](ValueId id) {
+      b.graph().value(id).kind = Value::Kind::parameter;
+      return id;
+    };
+    ValueId x = b.input("x", {b.symbol("n"), 4, 6, 6});
+    std::vector<ValueId> operands{x, parameter(b.weights("W", Shape{10, 2, 3, 3}))};
+    if (has_bias) operands.push_back(parameter(b.weights("B", Shape{10})));
+    std::vector<ValueId> normalised = statistics(b, b.op("conv", "Conv", operands, {{"group", int64_t{2}}}), 10);
+    for (size_t i = 1; i < normalised.size(); ++i) parameter(normalised[i]);
+    b.output(b.op("y", "BatchNormalization", normalised, {{"epsilon", 1e-3F}}));
+    auto graph = b.take();
+    testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6);
+    const Node& conv = graph->node(graph->value(graph->outputs[0]).producer);
+    ASSERT_TRUE(conv.is("Conv"));
+    EXPECT_EQ(conv.inputs[0], x);
+    EXPECT_TRUE(is_stored(*graph, conv.inputs[1]) && is_stored(*graph, conv.inputs[2])) << "kernels can pack them";
+  }
+}
+
+TEST(BatchNormIntoConv, LeavesParametersThatAreMuchMoreThanTheImage) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {1, 64, 3, 3}), w = b.weights("W", Shape{10, 64, 3, 3});
+  b.graph().value(w).kind = Value::Kind::parameter;
+  b.output(b.op("y", "BatchNormalization", statistics(b, b.op("conv", "Conv", {x, w}), 10)));
+  auto graph = b.take();
+  testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv));
 }
 
 TEST(BatchNormIntoConv, KnowsTheChannelsOfATransposedConvolution) {

@@ -8,16 +8,15 @@
 #include "core/thread_pool.h"
 #include "exec/program/binding.h"
 #include "exec/program/program.h"
-#include "graph/custom_ops.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
+#include "graph/parameters.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
 namespace {
 
-// What follows from parameters may take twice their bytes: an Expand of them is better computed in the run.
-constexpr size_t kMostGrowth = 2, kLittle = 65'536;
+constexpr size_t kLittleToPack = 65'536;  // bytes that the caller packs before another thread is awake
 
 bool is_dense(const Graph& graph, ValueId id) { return graph.value(id).constant.is_tensor(); }
 
@@ -54,24 +53,14 @@ ProgramParameters::ProgramParameters(const Graph& graph, const ProgramOptions& o
 }
 
 bool ProgramParameters::is_derivable(const Graph& graph, const Node& node) const {
-  if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier ||
-      node.op->updated_input || is_custom_op(*node.op))
-    return false;
-  size_t read_bytes = 0, made_bytes = 0;
+  if (!may_be_computed_ahead(graph, node)) return false;
+  bool follows = false;
   for (ValueId input : node.inputs) {
     if (input == kNoValue) continue;
-    const Type& type = graph.type(input);
     if (!has(input) && !is_dense(graph, input)) return false;
-    if (has(input) && type.is_static()) read_bytes += size_bytes(type.dtype, type.static_shape().num_elements());
+    follows |= has(input);
   }
-  if (read_bytes == 0) return false;
-  for (ValueId output : node.outputs) {
-    if (output == kNoValue || graph.is_output(output)) return false;
-    const Type& type = graph.type(output);
-    if (!type.is_tensor() || !type.is_static() || type.dtype == DType::string || type.dtype == DType::undefined) return false;
-    made_bytes += size_bytes(type.dtype, type.static_shape().num_elements());
-  }
-  return made_bytes <= kMostGrowth * read_bytes + kLittle;
+  return follows;
 }
 
 void ProgramParameters::find_derived(const Graph& graph) {
@@ -216,7 +205,7 @@ void ProgramParameters::pack(const Program& program, ParameterVersion& version, 
   std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::mutex mutex;  // of the error
   std::exception_ptr first_error;
-  parallel_for(total_bytes < kLittle ? nullptr : pool, static_cast<int64_t>(missing.size()), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(total_bytes < kLittleToPack ? nullptr : pool, static_cast<int64_t>(missing.size()), 1, [&](int64_t begin, int64_t end) {
     AllocationScope scope(memory_, MemoryClass::packed);  // the thread is one of the pool's
     for (auto m = static_cast<size_t>(begin); m < static_cast<size_t>(end); ++m) {
       const Instruction& instruction = *instructions_[missing[m].second];
