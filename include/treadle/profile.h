@@ -1,6 +1,7 @@
 // Profiles: where the time and the memory of a session's runs went. `treadle profile` and Python's treadle.profile() are made of this.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,6 +70,63 @@ struct ProfiledBuffer {
   int32_t first = 0, last = 0;  ///< nodes during which it is alive, both inclusive
 };
 
+/// A range that the program marked (ProfileRange): all of its calls with the same ranges around them.
+struct ProfiledRange {
+  std::string name;
+  int32_t parent = -1;          ///< the range (index) around it on its thread
+  std::vector<double> call_ns;  ///< of each call
+  double self_ns = 0;           ///< of all calls, without the ranges in them
+  double run_ns = 0;            ///< of all calls: recorded runs in them
+};
+
+/// A range or a run, where a timeline shows it.
+struct ProfiledSpan {
+  int32_t range = -1;  ///< index; -1: a run
+  int32_t thread = 0;
+  double start_ns = 0, duration_ns = 0;  ///< since the profile began
+};
+
+/// Bytes that somebody holds.
+struct MemoryHolding {
+  std::string name;  ///< of a value, or of the node that took them; empty: not known
+  MemoryClass memory_class = MemoryClass::other;
+  size_t size_bytes = 0;
+};
+
+/// A block that was taken while memory was recorded.
+struct ProfiledBlock {
+  uint64_t id = 0;  ///< of no other block, whatever address it has
+  MemoryClass memory_class = MemoryClass::other;
+  std::string holder;  ///< as MemoryHolding::name
+  size_t size_bytes = 0;
+  double taken_ns = 0;                ///< since the profile began
+  std::optional<double> returned_ns;  ///< none: it is still there
+};
+
+/// What was really allocated (ProfilerOptions::memory), beside what the plan says.
+struct MeasuredMemory {
+  using ClassBytes = std::array<size_t, kNumMemoryClasses>;
+  struct Point {
+    double ns = 0;  ///< since the profile began
+    ClassBytes bytes{};
+  };
+  struct Refusal {
+    double ns = 0;
+    size_t size_bytes = 0;
+    MemoryClass memory_class = MemoryClass::other;
+    std::string holder;  ///< who asked
+  };
+  int64_t num_events = 0;
+  ClassBytes before{};          ///< when the profile began
+  std::vector<Point> timeline;  ///< after each event
+  double peak_ns = 0;
+  size_t peak_bytes = 0;
+  ClassBytes at_peak{};
+  std::vector<MemoryHolding> holders_at_peak;  ///< the largest first
+  std::vector<ProfiledBlock> blocks;           ///< in the order of their taking
+  std::vector<Refusal> refused;
+};
+
 struct ProfileTrace;  ///< every single event; what it is made of is the library's business
 
 struct Profile {
@@ -80,10 +138,63 @@ struct Profile {
   std::vector<int32_t> steps;                          ///< nodes in the order that the buffers' `first` and `last` count
   MemoryReport memory;
   MemoryStatistics memory_statistics;
-  uint64_t events_lost = 0;                   ///< beyond what the recorder holds
-  int64_t events_unknown = 0;                 ///< of graphs that the session holds no more, or of no run
-  double ns_per_event = 0;                    ///< what recording one costs, measured when the profile was taken
-  std::shared_ptr<const ProfileTrace> trace;  ///< for profile_to_trace()
+  std::optional<MeasuredMemory> measured_memory;  ///< if it was asked for
+  std::vector<ProfiledRange> ranges;              ///< a range stands behind the one around it
+  std::vector<ProfiledSpan> spans;                ///< the first of them; empty without ranges
+  uint64_t events_lost = 0;                       ///< beyond what the recorder holds
+  int64_t events_unknown = 0;                     ///< of graphs that the session holds no more, or of no run
+  double ns_per_event = 0;                        ///< what recording one costs, measured when the profile was taken
+  std::shared_ptr<const ProfileTrace> trace;      ///< for profile_to_trace()
+};
+
+struct ProfilerOptions {
+  /// Room for so many events of 24 bytes, of the whole process. Of several profiles at once the largest room counts.
+  uint64_t max_events = 50'000'000;
+  /// When there is no more room: true: the oldest events go; false: new ones are not recorded. Either way Profile::events_lost counts
+  /// them, and runs that lack events are left out. Of several profiles at once all must say true.
+  bool keep_last = false;
+  bool memory = false;  ///< also every block of memory that is taken or given back
+};
+
+/// Records the runs of a session, a trainer or a joint module (their `profiler()`), from its making on. Several at once do not disturb each
+/// other. Thread-safe. What it recorded is given back when it goes.
+class TREADLE_API Profiler {
+ public:
+  Profiler(Profiler&&) noexcept;
+  Profiler& operator=(Profiler&&) noexcept;
+  ~Profiler();
+
+  /// Runs that begin while it is paused are not of the profile. Those under way are recorded to their end.
+  void pause();
+  void resume();
+  /// Of the runs that have ended so far.
+  Profile profile() const;
+
+  struct Impl;
+  explicit Profiler(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Marks a range of the program, from here to the end of the block, in all profiles that are being taken in the process. Ranges nest, on
+/// any thread. Costs a load where no profile is being taken.
+///   treadle::ProfileRange range("load batch");
+class TREADLE_API ProfileRange {
+ public:
+  explicit ProfileRange(std::string_view name) noexcept;
+  ~ProfileRange();
+  ProfileRange(const ProfileRange&) = delete;
+  ProfileRange& operator=(const ProfileRange&) = delete;
+
+  /// For bindings, which keep what names are: 0 where no profile is being taken.
+  static uint64_t begin() noexcept;
+  static uint32_t name_id(std::string_view name);
+  static void end(uint32_t name_id, uint64_t begin) noexcept;
+
+ private:
+  uint64_t start_;
+  uint32_t name_ = 0;
 };
 
 /// What this machine reaches in loops that do nothing else.

@@ -26,6 +26,8 @@ namespace treadle {
 class ThreadPool;
 class Job;
 struct Profile;
+class Profiler;
+struct ProfilerOptions;
 
 /// A pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the CPUs that the process may use.
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
@@ -395,6 +397,8 @@ class TREADLE_API Session {
   void resume_profiling();
   /// Of the runs that have ended since the profile began (treadle/profile.h). Those under way go on.
   Profile profile() const;
+  /// A profile beside that one: any number at once (treadle/profile.h).
+  Profiler profiler(const ProfilerOptions& options);
   int64_t profiling_start_ns() const;
 
  private:

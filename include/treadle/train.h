@@ -207,6 +207,8 @@ class TREADLE_API Trainer {
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
+  /// A profile beside that one: any number at once (treadle/profile.h). It must not outlive this.
+  Profiler profiler(const ProfilerOptions& options);
 
   /// Writes the model as it was read, with the trained initializers. @param metadata  set in the model's metadata.
   void save(const std::string& path, const Metadata& metadata = {}) const;
@@ -355,6 +357,8 @@ class TREADLE_API JointModule {
   void hold(const NamedTensors& tensors);
   /// The names of JointOptions::held that anything depends on.
   std::vector<std::string> held_names() const;
+  /// A profile beside that one: any number at once (treadle/profile.h). It must not outlive this.
+  Profiler profiler(const ProfilerOptions& options);
   const std::vector<std::string>& output_names() const;
   /// Live views, as the Trainer's.
   const NamedTensors& parameters() const;

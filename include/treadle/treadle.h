@@ -172,6 +172,32 @@ TREADLE_C_API treadle_status* treadle_session_start_profiling(treadle_session* s
    .folded, .speedscope.json, .onnxruntime.json. Recording goes on. */
 TREADLE_C_API treadle_status* treadle_session_save_profile(treadle_session* session, const char* path);
 
+/* A profile beside that one: any number at once. Zero-initialise the options and set struct_size; a zero means the default. */
+typedef struct treadle_profiler treadle_profiler;
+typedef struct treadle_profiler_options {
+  size_t struct_size;
+  uint64_t max_events; /* room for so many of 24 bytes, of the whole process; 0: 50,000,000 */
+  int32_t keep_last;   /* when there is no more room: non-zero: the oldest go; 0: new ones are not recorded */
+  int32_t memory;      /* non-zero: every block of memory that is taken or given back, too */
+} treadle_profiler_options;
+/* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
+TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,
+                                                     treadle_profiler** out);
+/* Non-zero: runs that begin from now on are recorded; 0: they are not. */
+TREADLE_C_API treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording);
+/* As treadle_session_save_profile(). */
+TREADLE_C_API treadle_status* treadle_profiler_save(const treadle_profiler* profiler, const char* path);
+/* Ends the recording and gives its memory back. */
+TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
+
+/* Marks a range of the program in all profiles that are being taken: begin returns a time, 0 where none is, which end is given. Ranges nest,
+   on any thread.
+     uint64_t range = treadle_profile_range_begin();
+     ...
+     treadle_profile_range_end("load batch", range); */
+TREADLE_C_API uint64_t treadle_profile_range_begin(void);
+TREADLE_C_API void treadle_profile_range_end(const char* name, uint64_t begin);
+
 /* Classes of memory. */
 typedef enum treadle_memory_class {
   TREADLE_MEMORY_WEIGHTS = 0,

@@ -1,6 +1,8 @@
 // Profiles: of sessions, trainers and joint modules, and what is made of them.
 #include "treadle/profile.h"
 
+#include <unordered_map>
+
 #include "session.h"
 #include "treadle/train.h"
 
@@ -18,25 +20,100 @@ const train::JointModule& profiled(const train::JointModule& self) { return self
 
 template <typename Client>
 void register_profiled(nb::module_& module) {
-  auto of = [](Client& self) -> auto& { return const_cast<std::remove_cvref_t<decltype(profiled(self))>&>(profiled(self)); };
   module.def(
-      "start_profiling", [of](Client& self) { of(self).start_profiling(); }, nb::arg("client"));
-  module.def(
-      "pause_profiling", [of](Client& self) { of(self).pause_profiling(); }, nb::arg("client"));
-  module.def(
-      "resume_profiling", [of](Client& self) { of(self).resume_profiling(); }, nb::arg("client"));
-  module.def(
-      "take_profile",
-      [](const Client& self, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
-        nb::gil_scoped_release release;
-        ProfileContext context{.model = model};
-        PyProfile made{profiled(self).profile(), {}};
-        if (peaks_of_threads) context.peaks = measure_machine_peaks(*peaks_of_threads);
-        context.peaks_hold = float32;
-        made.json = profile_to_json(made.profile, context);
-        return made;
+      "start_profiler",
+      [](Client& self, uint64_t max_events, bool keep_last, bool memory) {
+        auto& client = const_cast<std::remove_cvref_t<decltype(profiled(self))>&>(profiled(self));
+        return client.profiler({.max_events = max_events, .keep_last = keep_last, .memory = memory});
       },
-      nb::arg("client"), nb::arg("model"), nb::arg("peaks_of_threads").none(), nb::arg("float32"));
+      nb::arg("client"), nb::arg("max_events"), nb::arg("keep_last"), nb::arg("memory"), nb::keep_alive<0, 1>());
+}
+
+PyProfile take_profile(const Profiler& profiler, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
+  nb::gil_scoped_release release;
+  ProfileContext context{.model = model};
+  PyProfile made{profiler.profile(), {}};
+  if (peaks_of_threads) context.peaks = measure_machine_peaks(*peaks_of_threads);
+  context.peaks_hold = float32;
+  made.json = profile_to_json(made.profile, context);
+  return made;
+}
+
+// A range costs less than what a class of nanobind's does to be made: plain objects of CPython's.
+struct RangeObject {
+  PyObject_HEAD PyObject* name;
+  uint64_t start;
+};
+
+// Literals are interned: one that was met before is known by its address. Others are looked up by their text. Under the GIL.
+uint32_t range_name(PyObject* name) {
+  static auto* known = new std::unordered_map<PyObject*, uint32_t>;
+  const auto found = known->find(name);
+  if (found != known->end()) return found->second;
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name, &size);
+  if (!text) {
+    PyErr_Clear();  // lone surrogates
+    text = "(not UTF-8)", size = 11;
+  }
+  const uint32_t id = ProfileRange::name_id({text, static_cast<size_t>(size)});
+  constexpr size_t kMostKnown = 4096;
+  if (known->size() < kMostKnown) {
+    Py_INCREF(name);  // its address stays its own
+    known->emplace(name, id);
+  }
+  return id;
+}
+
+PyObject* enter_range(PyObject* self, PyObject* /*arguments*/) {
+  reinterpret_cast<RangeObject*>(self)->start = ProfileRange::begin();
+  Py_INCREF(self);
+  return self;
+}
+
+PyObject* exit_range(PyObject* self, PyObject* const* /*arguments*/, Py_ssize_t /*count*/) {
+  auto* range = reinterpret_cast<RangeObject*>(self);
+  if (range->start != 0) ProfileRange::end(range_name(range->name), range->start);
+  range->start = 0;
+  Py_RETURN_NONE;
+}
+
+void free_range(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  Py_DECREF(reinterpret_cast<RangeObject*>(self)->name);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyTypeObject* range_type = nullptr;
+
+PyObject* make_range(PyObject* /*module*/, PyObject* name) {
+  if (!PyUnicode_Check(name)) {
+    PyErr_SetString(PyExc_TypeError, "the name of a range is a str");
+    return nullptr;
+  }
+  auto* range = PyObject_New(RangeObject, range_type);
+  if (!range) return nullptr;
+  Py_INCREF(name);
+  range->name = name;
+  range->start = 0;
+  return reinterpret_cast<PyObject*>(range);
+}
+
+void register_range(nb::module_& module) {
+  static PyMethodDef methods[] = {
+      {"__enter__", enter_range, METH_NOARGS, nullptr},
+      {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_range)), METH_FASTCALL, nullptr},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {Py_tp_dealloc, reinterpret_cast<void*>(free_range)}, {0, nullptr}};
+  static PyType_Spec spec{"treadle._treadle.ProfileRange", sizeof(RangeObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyMethodDef function{"profile_range", make_range, METH_O, "A range of the program, as a context manager."};
+  range_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  if (!range_type) throw nb::python_error();
+  module.attr("ProfileRange") = nb::borrow(reinterpret_cast<PyObject*>(range_type));
+  nb::object made = nb::steal(PyCFunction_NewEx(&function, nullptr, nullptr));
+  if (!made) throw nb::python_error();
+  module.attr("profile_range") = made;
 }
 
 nb::bytes profile_contents(const std::string& path, const std::string& json, const PyProfile* profile) {
@@ -52,6 +129,11 @@ nb::bytes profile_contents(const std::string& path, const std::string& json, con
 
 void register_profile(nb::module_& module) {
   nb::class_<PyProfile>(module, "NativeProfile").def_ro("json", &PyProfile::json);
+  nb::class_<Profiler>(module, "NativeProfiler")
+      .def("pause", &Profiler::pause)
+      .def("resume", &Profiler::resume)
+      .def("take", &take_profile, nb::arg("model"), nb::arg("peaks_of_threads").none(), nb::arg("float32"));
+  register_range(module);
   register_profiled<PySession>(module);
   register_profiled<train::Trainer>(module);
   register_profiled<train::JointModule>(module);

@@ -98,7 +98,16 @@ from .errors import Error
 from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
 from .precision import PrecisionChoice, TriedPrecision, choose_precision
-from .profiling import MemoryTimeline, Profile, ProfileComparison, ProfiledNode, ProfileSchedule, profile
+from .profiling import (
+    MeasuredMemory,
+    MemoryTimeline,
+    Profile,
+    ProfileComparison,
+    ProfiledNode,
+    ProfiledRange,
+    ProfileSchedule,
+    profile,
+)
 from .session import InferenceSession, IOBinding
 
 __version__ = get_version_string()
@@ -120,6 +129,7 @@ __all__ = [
     "Job",
     "JobStatus",
     "LoraAdapter",
+    "MeasuredMemory",
     "MemoryReport",
     "MemoryTimeline",
     "Model",
@@ -153,6 +163,7 @@ __all__ = [
     "ProfileComparison",
     "ProfileSchedule",
     "ProfiledNode",
+    "ProfiledRange",
     "RunMetadata",
     "RunOptions",
     "SessionIOBinding",

@@ -1,8 +1,9 @@
-"""Where the time and memory of runs went: of a session, a trainer or a joint module.
+"""Where the time and memory of runs went: of a session, a trainer, a joint module or a `treadle.torch.Module`.
 
     with treadle.profile(session) as p:
         for _ in range(20):
-            session.run(None, feeds)
+            with treadle.profile.range("batch"):
+                session.run(None, feeds)
     print(p.table())
     p.save("report.html")
 """
@@ -13,18 +14,22 @@ import gzip
 import json
 import os
 import pathlib
+import threading
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from . import _treadle
 from .errors import InvalidArgument
 from .session import InferenceSession
 
 if TYPE_CHECKING:
+    from .torch import Module
     from .train import JointModule, Trainer
 
-__all__ = ["MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfileSchedule", "profile"]
+    Client = InferenceSession | Trainer | JointModule | Module
+
+__all__ = ["MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,46 @@ class ProfiledNode:
 
 
 @dataclass(frozen=True)
+class ProfiledRange:
+    """A range that the program marked: all of its calls with the same ranges around them. Times are in milliseconds."""
+
+    name: str
+    path: tuple[str, ...]
+    """Names of the ranges around it, outer ones first, and its own."""
+    calls: int
+    median_ms: float
+    total_ms: float
+    self_ms: float
+    """Of all calls, without the ranges in them."""
+    runs_ms: float
+    """Of all calls: recorded runs in them."""
+
+
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """What was really allocated while the profile was taken (`memory=True`). Sizes are in bytes, by class: "weights", "packed", "activations",
+    "scratch", "io"."""
+
+    before: dict[str, int]
+    """When the profile began."""
+    peak_bytes: int
+    peak_ms: float
+    """Since the profile began."""
+    at_peak: dict[str, int]
+    holders: tuple[tuple[str | None, str, int], ...]
+    """Name of a value or node (None: not known), class and bytes of what was held at the peak: the largest first."""
+    times_ms: tuple[float, ...]
+    """Of the timeline: at most 4,000 points, of each stretch the one with the most bytes."""
+    timeline: dict[str, tuple[int, ...]]
+    """Bytes at these times, by class."""
+    num_events: int
+    refused: tuple[tuple[str | None, str, int], ...]
+    """Name, class and bytes of what there was no room for."""
+
+
+@dataclass(frozen=True)
 class MemoryTimeline:
-    """The arena over a run. Sizes are in bytes; weights and outputs lie elsewhere."""
+    """The planned arena over a run. Sizes are in bytes; weights and outputs lie elsewhere."""
 
     nodes: tuple[str, ...]
     """Of each step."""
@@ -98,6 +141,8 @@ class MemoryTimeline:
     """As planned. More than `peak_bytes` where buffers do not fit together, or are aligned."""
     lower_bound_bytes: int
     """No plan can do with less."""
+    measured: MeasuredMemory | None = None
+    """None without `memory=True`."""
 
 
 @dataclass(frozen=True)
@@ -149,53 +194,102 @@ class Profile:
 
     def __init__(
         self,
-        client: InferenceSession | Trainer | JointModule | None = None,
+        client: Client | None = None,
         *,
         peaks: bool = True,
         schedule: ProfileSchedule | None = None,
+        memory: bool = False,
+        max_events: int = 50_000_000,
+        when_full: Literal["stop", "ring"] = "stop",
     ) -> None:
+        if when_full not in ("stop", "ring"):
+            raise InvalidArgument(f'when_full is "stop" or "ring", got {when_full!r}', code="invalid_argument")
+        if max_events < 1:
+            raise InvalidArgument(f"max_events is at least 1, got {max_events}", code="invalid_argument")
         self._client = client
         self._peaks = peaks
         self._schedule = schedule
+        self._limits = (max_events, when_full == "ring", memory)
         self._num_steps = 0
+        self._lock = threading.Lock()
+        self._recorded: list[tuple[Any, _treadle.NativeProfiler]] = []  # clients, a module's graphs each
         self._json: str | None = None
         self._native: _treadle.NativeProfile | None = None
+        self.graphs: list[Profile] = []
+        """Of a `treadle.torch.Module`: a profile for each of its graphs that ran, that with the most time first. The profile itself is of
+        this one."""
 
     def __enter__(self) -> Profile:
         if self._client is None:
             raise InvalidArgument("a profile that was loaded records nothing", code="invalid_argument")
-        _treadle.start_profiling(_native_client(self._client))
         self._num_steps = 0
-        self._follow_schedule()
+        self._recorded.clear()
+        graphs = _graphs_of(self._client)
+        if graphs is None:
+            self._start(self._client)
+        else:
+            graphs.watch(self._start)
         return self
 
-    def _follow_schedule(self) -> None:
-        if self._client is None or self._schedule is None:
-            return
-        change = _treadle.resume_profiling if self._schedule.records(self._num_steps) else _treadle.pause_profiling
-        change(_native_client(self._client))
+    def _start(self, client: Any) -> None:
+        profiler = _treadle.start_profiler(_native_client(client), *self._limits)
+        with self._lock:
+            if self._schedule is not None and not self._schedule.records(self._num_steps):
+                profiler.pause()
+            self._recorded.append((client, profiler))
 
     def step(self) -> None:
         """Ends a step of the `schedule`: runs that begin from now on are the next one's."""
         if self._schedule is None:
             raise InvalidArgument("the profile has no schedule: treadle.profile(..., schedule=treadle.ProfileSchedule(...))", code="invalid_argument")
-        self._num_steps += 1
-        self._follow_schedule()
+        with self._lock:
+            self._num_steps += 1
+            for _, profiler in self._recorded:
+                if self._schedule.records(self._num_steps):
+                    profiler.resume()
+                else:
+                    profiler.pause()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
     ) -> None:
         if self._client is None:
             return
-        client = _native_client(self._client)
-        _treadle.pause_profiling(client)
+        graphs = _graphs_of(self._client)
+        if graphs is not None:
+            graphs.unwatch(self._start)
+        with self._lock:
+            recorded, self._recorded = self._recorded, []  # and with the profilers what they hold
+        for _, profiler in recorded:
+            profiler.pause()
+        if graphs is None:
+            self._take(*recorded[0])
+            return
+        self.graphs = []
+        for client, profiler in recorded:
+            part = Profile(client, peaks=self._peaks)
+            part._take(client, profiler)
+            if part.data["runs"]["recorded"]:
+                self.graphs.append(part)
+        if not self.graphs:
+            if error is None:
+                raise InvalidArgument("no graph of the module ran: treadle.torch.explain(module) says why", code="invalid_argument")
+            return
+        self.graphs.sort(key=lambda part: -part._total_ms())
+        self._json, self._native = self.graphs[0]._json, self.graphs[0]._native
+
+    def _take(self, client: Any, profiler: _treadle.NativeProfiler) -> None:
         name, threads, float32 = "", 0, True
-        if isinstance(self._client, InferenceSession):
-            options = self._client.get_session_options()
-            name, threads = self._client._model_path or "", options.intra_op_num_threads
+        if isinstance(client, InferenceSession):
+            options = client.get_session_options()
+            name, threads = client._model_path or "", options.intra_op_num_threads
             float32 = options.precision in ("", "float32")
-        self._native = _treadle.take_profile(client, name, threads if self._peaks else None, float32)
+        self._native = profiler.take(name, threads if self._peaks else None, float32)
         self._json = self._native.json
+
+    def _total_ms(self) -> float:
+        runs = self.data["runs"]
+        return float(runs["recorded"] * runs["ms"]["median"])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
@@ -226,8 +320,26 @@ class Profile:
         """Parts of a typical run, in milliseconds; they sum to the whole."""
         return {part["title"]: part["ms"] for part in self.data["where"]}
 
+    @property
+    def ranges(self) -> list[ProfiledRange]:
+        """Ranges that the program marked with `treadle.profile.range`: outer ones before those in them."""
+        made: list[ProfiledRange] = []
+        for item in self.data.get("ranges", []):
+            path = made[item["parent"]].path if "parent" in item else ()
+            made.append(
+                ProfiledRange(
+                    item["name"], (*path, item["name"]), item["calls"], item["ms"]["median"], item["total_ms"], item["self_ms"], item["runs_ms"]
+                )
+            )
+        return made
+
+    @property
+    def events_lost(self) -> int:
+        """Events that there was no room for (`max_events`). Runs that lack some are left out."""
+        return int(self.data["profiler"]["events_lost"])
+
     def memory(self) -> MemoryTimeline:
-        """What the planned arena of the main graph holds, step by step, and at its peak."""
+        """What the planned arena of the main graph holds, step by step, and at its peak; `measured`: what was really allocated."""
         memory = self.data["memory"]
         if "peak" not in memory:
             raise InvalidArgument("no memory was planned: nothing ran, or on a device", code="invalid_argument")
@@ -241,6 +353,28 @@ class Profile:
             at_peak={value["name"]: value["bytes"] for value in peak["values"]},
             arena_bytes=memory["arena_bytes"],
             lower_bound_bytes=memory["arena_lower_bound_bytes"],
+            measured=self._measured_memory(memory),
+        )
+
+    @staticmethod
+    def _measured_memory(memory: dict[str, Any]) -> MeasuredMemory | None:
+        if "measured" not in memory:
+            return None
+        measured = memory["measured"]
+
+        def holdings(items: list[dict[str, Any]]) -> tuple[tuple[str | None, str, int], ...]:
+            return tuple((item.get("name"), item["class"], item["bytes"]) for item in items)
+
+        return MeasuredMemory(
+            before=measured["before"],
+            peak_bytes=measured["peak"]["bytes"],
+            peak_ms=measured["peak"]["ms"],
+            at_peak=measured["peak"]["classes"],
+            holders=holdings(measured["peak"]["holders"]),
+            times_ms=tuple(measured["timeline"]["ms"]),
+            timeline={name: tuple(values) for name, values in measured["timeline"].get("bytes", {}).items()},
+            num_events=measured["events"],
+            refused=holdings(measured["refused"]),
         )
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
@@ -272,22 +406,60 @@ class Profile:
         return ProfileComparison(text, json.loads(data))
 
 
-def _native_client(client: InferenceSession | Trainer | JointModule) -> Any:
+class _Graphs(Protocol):
+    """What a `treadle.torch.Module` is for a profile: clients that come to be as it is called."""
+
+    def watch(self, observer: Any) -> None: ...
+    def unwatch(self, observer: Any) -> None: ...
+
+
+def _graphs_of(client: Any) -> _Graphs | None:
+    graphs: _Graphs | None = getattr(client, "__dict__", {}).get("_manager")
+    return graphs if hasattr(graphs, "watch") else None
+
+
+def _native_client(client: Any) -> Any:
+    if isinstance(client, _treadle.JointModule):
+        return client
     for attribute in ("_sess", "_trainer", "_module"):
         native = getattr(client, attribute, None)
         if isinstance(native, (_treadle.Session, _treadle.Trainer, _treadle.JointModule)):
             return native
     raise InvalidArgument(
-        f"a session, a trainer or a joint module is expected, got a {type(client).__name__}", code="invalid_argument"
+        f"a session, a trainer, a joint module or a treadle.torch.Module is expected, got a {type(client).__name__}", code="invalid_argument"
     )
 
 
-def profile(
-    client: InferenceSession | Trainer | JointModule, *, peaks: bool = True, schedule: ProfileSchedule | None = None
-) -> Profile:
-    """Records runs in a `with` block, whoever makes them: of a session, a trainer (steps), or a joint module (forward and backward parts).
+class _ProfileFunction:
+    """`treadle.profile(...)`, and `treadle.profile.range(name)`."""
 
-    `peaks=False` leaves out the measurement of what the machine reaches (0.3 s), and with it all that is said of the peak.
-    `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
-    """
-    return Profile(client, peaks=peaks, schedule=schedule)
+    def __call__(
+        self,
+        client: Client,
+        *,
+        peaks: bool = True,
+        schedule: ProfileSchedule | None = None,
+        memory: bool = False,
+        max_events: int = 50_000_000,
+        when_full: Literal["stop", "ring"] = "stop",
+    ) -> Profile:
+        """Records runs in a `with` block, whoever makes them: of a session, a trainer (steps), a joint module or a `treadle.torch.Module`
+        (forward and backward parts). Several profiles may be taken at once, of one client too.
+
+        `peaks=False` leaves out the measurement of what the machine reaches (0.3 s), and with it all that is said of the peak.
+        `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
+        `memory`: also what is allocated and given back: `p.memory().measured`.
+        `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
+        `p.events_lost` counts what is missing, and runs that lack events are left out.
+        """
+        return Profile(client, peaks=peaks, schedule=schedule, memory=memory, max_events=max_events, when_full=when_full)
+
+    @staticmethod
+    def range(name: str) -> _treadle.ProfileRange:
+        """Marks a range of the program in all profiles that are being taken: `with treadle.profile.range("load batch"):`. Ranges nest, on any
+        thread."""
+        return _treadle.profile_range(name)
+
+
+profile = _ProfileFunction()
+profile.range = _treadle.profile_range  # type: ignore[method-assign]  # without a call of Python's in between

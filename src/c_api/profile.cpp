@@ -13,14 +13,66 @@ treadle_status* treadle_session_start_profiling(treadle_session* session) {
   return guarded([&] { require(session, "session").session.start_profiling(); });
 }
 
-treadle_status* treadle_session_save_profile(treadle_session* session, const char* path) {
+namespace {
+
+template <typename Take>
+treadle_status* save(const char* path, const Take& take) {
   return guarded([&] {
     const std::string name = &require(path, "path");
     treadle::check_profile_file(name);
-    const treadle::Profile profile = require(session, "session").session.profile();
+    const treadle::Profile profile = take();
     const std::string text = treadle::profile_file(name, treadle::profile_to_json(profile), &profile);
     treadle::AtomicFile file(name);
     file.write(std::as_bytes(std::span(text)));
     file.commit();
   });
+}
+
+}  // namespace
+
+struct treadle_profiler {
+  treadle::Profiler profiler;
+};
+
+treadle_status* treadle_session_save_profile(treadle_session* session, const char* path) {
+  return save(path, [&] { return require(session, "session").session.profile(); });
+}
+
+treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options, treadle_profiler** out) {
+  return guarded([&] {
+    require(out, "out");
+    treadle::ProfilerOptions made;
+    if (options) {
+      if (options->struct_size < sizeof(treadle_profiler_options))
+        throw treadle::Error(treadle::ErrorCode::invalid_argument, "struct_size of the profiler's options is not set");
+      if (options->max_events > 0) made.max_events = options->max_events;
+      made.keep_last = options->keep_last != 0;
+      made.memory = options->memory != 0;
+    }
+    *out = new treadle_profiler{require(session, "session").session.profiler(made)};
+  });
+}
+
+treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording) {
+  return guarded([&] {
+    treadle::Profiler& of = require(profiler, "profiler").profiler;
+    recording != 0 ? of.resume() : of.pause();
+  });
+}
+
+treadle_status* treadle_profiler_save(const treadle_profiler* profiler, const char* path) {
+  return save(path, [&] { return require(profiler, "profiler").profiler.profile(); });
+}
+
+void treadle_profiler_release(treadle_profiler* profiler) { delete profiler; }
+
+uint64_t treadle_profile_range_begin(void) { return treadle::ProfileRange::begin(); }
+
+void treadle_profile_range_end(const char* name, uint64_t begin) {
+  if (begin == 0 || !name) return;
+  try {
+    treadle::ProfileRange::end(treadle::ProfileRange::name_id(name), begin);
+  } catch (const std::exception&) {
+    // no memory for the name
+  }
 }

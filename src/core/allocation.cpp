@@ -133,11 +133,15 @@ MemoryClass AllocationScope::current_class() noexcept { return innermost.memory_
 MemoryCharge::MemoryCharge(std::shared_ptr<MemoryAccount> account, MemoryClass memory_class, size_t size_bytes)
     : class_(memory_class), size_bytes_(size_bytes) {
   if (account) account->charge(memory_class, size_bytes);
+  record_.taken(account.get(), memory_class, size_bytes);
   account_ = std::move(account);
 }
 
 void MemoryCharge::reset() noexcept {
-  if (account_) account_->discharge(class_, size_bytes_);
+  if (account_) {
+    account_->discharge(class_, size_bytes_);
+    record_.given_back(account_.get(), class_, size_bytes_);
+  }
   account_.reset();
   size_bytes_ = 0;
 }

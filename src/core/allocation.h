@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/memory_events.h"
 #include "treadle/allocator.h"
 #include "treadle/tensor.h"
 
@@ -57,6 +58,7 @@ class MemoryCharge {
     std::swap(account_, other.account_);
     std::swap(class_, other.class_);
     std::swap(size_bytes_, other.size_bytes_);
+    std::swap(record_, other.record_);
     return *this;
   }
   size_t size_bytes() const noexcept { return size_bytes_; }
@@ -66,6 +68,7 @@ class MemoryCharge {
   std::shared_ptr<MemoryAccount> account_;
   MemoryClass class_ = MemoryClass::other;
   size_t size_bytes_ = 0;
+  BlockRecord record_;
 };
 
 }  // namespace treadle

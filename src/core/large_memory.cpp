@@ -177,20 +177,30 @@ LargeBlock::LargeBlock(size_t size_bytes) : size_bytes_(size_bytes) {
   };
   if (limit > 0 && size_bytes > limit) refuse();
   class_ = AllocationScope::current_class();
-  if (around && around->account) around->account->charge(class_, charged());
+  MemoryAccount* account = around ? around->account.get() : nullptr;
+  try {
+    if (account) account->charge(class_, charged());
+  } catch (...) {
+    BlockRecord::refused(account, class_, charged());
+    throw;
+  }
   data_ = static_cast<std::byte*>(huge_pages()->allocate(size_bytes, class_));
   if (around) account_ = around->account;
   if (!data_) {
     if (account_) account_->discharge(class_, charged());
+    BlockRecord::refused(account, class_, charged());
     refuse();
   }
+  record_.taken(account, class_, charged());
   if (around) AllocationScope::count_allocation(charged());
 }
 
 LargeBlock::~LargeBlock() {
   if (storage_) return;
   huge_pages()->free(data_, size_bytes_, class_);
-  if (account_) account_->discharge(class_, charged());
+  if (!account_) return;
+  account_->discharge(class_, charged());
+  record_.given_back(account_.get(), class_, charged());
 }
 
 size_t LargeBlock::charged() const noexcept { return align_up(size_bytes_, Storage::kAlignment); }
@@ -203,6 +213,8 @@ bool LargeBlock::resize(size_t size_bytes) noexcept {
   if (account_ && moved && after < before) account_->discharge(class_, before - after);
   if (account_ && !moved && after > before) account_->discharge(class_, after - before);
   if (!moved) return false;
+  record_.given_back(account_.get(), class_, before);
+  record_.taken(account_.get(), class_, after);
   data_ = static_cast<std::byte*>(moved);
   size_bytes_ = size_bytes;
   return true;

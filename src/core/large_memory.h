@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "core/memory_events.h"
 #include "treadle/allocator.h"
 #include "treadle/tensor.h"
 
@@ -41,6 +42,7 @@ class LargeBlock {
   std::shared_ptr<Storage> storage_;        // what cannot be resized; null: pages of its own, which
   std::shared_ptr<MemoryAccount> account_;  // is charged for, if there is one
   MemoryClass class_ = MemoryClass::other;
+  BlockRecord record_;
 };
 
 /// Gives what allocate_large() keeps for the next who asks back to the system.

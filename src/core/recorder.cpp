@@ -1,7 +1,11 @@
 #include "core/recorder.h"
 
 #include <algorithm>
+#include <limits>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <utility>
 
 #if defined(__linux__)
 #include <pthread.h>
@@ -47,18 +51,43 @@ ClockPair read_both() {
 
 std::atomic<uint64_t> next_recorder_id{1};  // 0: no recorder
 
+constexpr uint32_t kFirstReservedName = 1U << 24U;  // those below are interned
+constexpr size_t kMaxInternedNames = 1U << 20U;     // of ranges that programs mark; a program that makes up ever new names fills no memory
+std::atomic<uint32_t> next_reserved_name{kFirstReservedName};
+
+constinit thread_local bool thread_is_ending = false;
+
+int64_t unix_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
+
 }  // namespace
 
 const bool detail::kTimeStampCounterIsSteady = time_stamp_counter_is_steady();
 
 thread_local constinit Recorder::Current Recorder::current_{0, nullptr};
+constinit std::atomic<int> RecordWindow::num_open_{0}, RecordWindow::num_for_memory_{0};
 
-Recorder::Recorder(uint64_t max_records)
-    : id_(next_recorder_id.fetch_add(1)), max_blocks_(max_records / kBlockEvents + (max_records % kBlockEvents != 0)) {
+// A thread's logs, of all recorders: when it ends, nobody writes to them any more.
+struct Recorder::OwnLogs {
+  std::vector<std::shared_ptr<ThreadLog>> logs;
+  ~OwnLogs() {
+    thread_is_ending = true;
+    current_ = {0, nullptr};
+    for (const auto& log : logs) log->ended.store(true, std::memory_order_release);
+  }
+  static OwnLogs& of_thread() {
+    thread_local OwnLogs own;
+    return own;
+  }
+};
+
+Recorder::Recorder(uint64_t max_records) : id_(next_recorder_id.fetch_add(1)), max_blocks_(blocks_for(max_records, kBlockEvents)) {
   ClockPair start = read_both();
   start_ticks_ = start.ticks;
   start_ns_ = start.ns;
-  start_unix_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 Recorder::~Recorder() {
@@ -66,44 +95,97 @@ Recorder::~Recorder() {
     for (Block* block = log->first; block;) delete std::exchange(block, block->next.load());
 }
 
-uint32_t Recorder::intern(std::string_view text, std::string_view arg0_label, std::string_view arg1_label) {
-  std::lock_guard lock(mutex_);
-  auto [found, is_new] = ids_.try_emplace(std::string(text), static_cast<uint32_t>(names_.size()));
-  if (is_new) names_.push_back({std::string(text), std::string(arg0_label), std::string(arg1_label)});
-  return found->second;
+Recorder& Recorder::of_process() {
+  static auto* recorder = new Recorder(0);
+  // The child's thread has another number: it gets a log of its own.
+  static const auto* in_child = new ForkReset([] { current_ = {0, nullptr}; });
+  (void)in_child;
+  return *recorder;
 }
 
-uint32_t Recorder::add_name(std::string_view text) {
+uint32_t Recorder::intern(std::string_view text, std::string_view arg0_label, std::string_view arg1_label) {
   std::lock_guard lock(mutex_);
-  names_.push_back({std::string(text), {}, {}});
-  return static_cast<uint32_t>(names_.size() - 1);
+  auto found = ids_.find(std::string(text));
+  if (found == ids_.end() && names_.size() >= kMaxInternedNames) found = ids_.find("(other)");
+  if (found != ids_.end()) return found->second;
+  if (names_.size() + 1 == kMaxInternedNames) text = "(other)";
+  names_.push_back({std::string(text), std::string(arg0_label), std::string(arg1_label)});
+  return ids_[std::string(text)] = static_cast<uint32_t>(names_.size() - 1);
+}
+
+uint32_t Recorder::reserve_names(size_t count) noexcept {
+  return next_reserved_name.fetch_add(static_cast<uint32_t>(count), std::memory_order_relaxed);
+}
+
+void Recorder::lose(uint64_t from) noexcept {
+  dropped_.fetch_add(1, std::memory_order_relaxed);
+  uint64_t seen = lost_from_.load(std::memory_order_relaxed);
+  while (from < seen && !lost_from_.compare_exchange_weak(seen, from, std::memory_order_relaxed)) {
+  }
 }
 
 Recorder::Block* Recorder::new_block() noexcept {
-  if (blocks_.fetch_add(1, std::memory_order_relaxed) >= max_blocks_) {
-    blocks_.fetch_sub(1, std::memory_order_relaxed);
-    return nullptr;
+  if (blocks_.fetch_add(1, std::memory_order_relaxed) >= max_blocks_.load(std::memory_order_relaxed)) {
+    Block* oldest = keeps_last_.load(std::memory_order_relaxed) ? take_oldest() : nullptr;
+    if (oldest || !keeps_last_.load(std::memory_order_relaxed)) {
+      blocks_.fetch_sub(1, std::memory_order_relaxed);
+      return oldest;
+    }
+    // Each thread may have one that is not full yet.
   }
   return new (std::nothrow) Block;
 }
 
+// The block that ended before all others, to be written again.
+Recorder::Block* Recorder::take_oldest() noexcept {
+  std::lock_guard lock(mutex_);
+  ThreadLog* from = nullptr;
+  for (const auto& log : logs_)
+    if (log->first && log->first->full.load(std::memory_order_acquire) && (!from || log->first->last_end < from->first->last_end))
+      from = log.get();
+  if (!from) return nullptr;
+  Block* block = from->first;
+  from->first = block->next.load(std::memory_order_acquire);
+  const uint32_t used = block->used.load(std::memory_order_relaxed);
+  uint64_t records = used;
+  for (uint32_t i = 0; i < used; ++i)
+    if (block->events[i].has_arguments) --records, ++i;
+  dropped_.fetch_add(records, std::memory_order_relaxed);
+  lost_until_.store(std::max(lost_until_.load(std::memory_order_relaxed), block->last_end), std::memory_order_relaxed);
+  block->used.store(0, std::memory_order_relaxed);
+  block->full.store(false, std::memory_order_relaxed);
+  block->next.store(nullptr, std::memory_order_relaxed);
+  return block;
+}
+
 Recorder::ThreadLog* Recorder::register_thread() noexcept {
+  if (thread_is_ending) return nullptr;
   try {
-    auto log = std::make_unique<ThreadLog>();
+    auto log = std::make_shared<ThreadLog>();
 #if defined(__linux__)
     log->system_id = syscall(SYS_gettid);
     char name[16] = {};
     if (pthread_getname_np(pthread_self(), name, sizeof name) == 0) log->name = name;
 #endif
+    std::vector<std::shared_ptr<ThreadLog>>& own = OwnLogs::of_thread().logs;
+    std::erase_if(own, [](const auto& other) { return other.use_count() == 1; });  // their recorders are gone
+    Block* first = new_block();
     std::lock_guard lock(mutex_);
     // A thread that wrote to another recorder in between finds its log again.
-    auto same = std::find_if(logs_.begin(), logs_.end(), [&](const auto& other) { return other->system_id == log->system_id; });
-    if (log->system_id != 0 && same != logs_.end()) {
+    auto same = std::find_if(logs_.begin(), logs_.end(), [&](const auto& other) {
+      return other->system_id == log->system_id && log->system_id != 0 && !other->ended.load(std::memory_order_relaxed);
+    });
+    if (same != logs_.end()) {
+      if (first) {
+        delete first;
+        blocks_.fetch_sub(1, std::memory_order_relaxed);
+      }
       current_ = {id_, same->get()};
       return same->get();
     }
-    log->first = log->last = new_block();
-    if (log->first) {
+    log->first = log->last = first;
+    if (first) {
+      own.push_back(log);
       logs_.push_back(std::move(log));
       current_ = {id_, logs_.back().get()};
       return logs_.back().get();
@@ -111,49 +193,212 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
   } catch (const std::exception&) {
     // No memory: the record is lost, the run goes on.
   }
-  dropped_.fetch_add(1, std::memory_order_relaxed);
+  lose(read_ticks());
   return nullptr;
 }
 
-Recorder::Block* Recorder::next_block(ThreadLog& log) noexcept {
+Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexcept {
   Block* block = new_block();
   if (!block) {
-    dropped_.fetch_add(1, std::memory_order_relaxed);
+    lose(lost_from);
     return nullptr;
   }
+  const uint32_t used = log.last->used.load(std::memory_order_relaxed);
+  uint64_t end = 0;
+  for (uint32_t i = 0; i < used; ++i) {
+    const Event& event = log.last->events[i];
+    end = std::max(end, event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory ? event.start : event.end);
+    if (event.has_arguments) ++i;
+  }
+  log.last->last_end = end;
   log.last->next.store(block, std::memory_order_release);
   log.last->full.store(true, std::memory_order_release);
   log.last = block;
   return block;
 }
 
-Recording Recorder::collect() const {
+void Recorder::open(RecordWindow& window) {
+  std::lock_guard lock(mutex_);
+  windows_.push_back(&window);
+  give_back();
+  if (windows_.size() == 1) lost_from_ = UINT64_MAX, lost_until_ = 0;
+  window.start_ = read_ticks();
+  window.dropped_before_ = dropped_.load();
+  follow_windows();
+}
+
+void Recorder::close(RecordWindow& window) {
+  std::lock_guard lock(mutex_);
+  std::erase(windows_, &window);
+  follow_windows();
+  give_back();
+}
+
+void Recorder::follow_windows() {
+  uint64_t most = 0;
+  bool keeps_last = !windows_.empty();
+  for (const RecordWindow* window : windows_) {
+    most = std::max(most, blocks_for(window->limits().max_records, kBlockEvents));
+    keeps_last = keeps_last && window->limits().keep_last;
+  }
+  max_blocks_ = most;
+  keeps_last_ = keeps_last;
+}
+
+void Recorder::give_back() {
+  uint64_t wanted_from = UINT64_MAX;
+  for (const RecordWindow* window : windows_)
+    if (window->start_ != 0) wanted_from = std::min(wanted_from, window->start_);
+  auto free_first = [&](ThreadLog& log) {
+    delete std::exchange(log.first, log.first->next.load(std::memory_order_acquire));
+    blocks_.fetch_sub(1, std::memory_order_relaxed);
+  };
+  for (const auto& log : logs_) {
+    while (log->first && log->first->full.load(std::memory_order_acquire) && log->first->last_end < wanted_from) free_first(*log);
+    if (!log->ended.load(std::memory_order_acquire)) continue;
+    if (wanted_from == UINT64_MAX)
+      while (log->first) free_first(*log);
+  }
+  std::erase_if(logs_, [](const auto& log) { return !log->first; });
+}
+
+int64_t Recorder::unix_ns(uint64_t ticks) const {
   Recording recording;
-  ClockPair now = read_both();
-  recording.start_ticks = start_ticks_;
-  recording.start_unix_ns = start_unix_ns_;
-  recording.dropped = dropped_.load();
+  start_of(recording, ticks);
+  return recording.start_unix_ns;
+}
+
+// Both clocks at the start, and the rate between the recorder's making and now.
+void Recorder::start_of(Recording& recording, uint64_t start_ticks) const {
+  const ClockPair now = read_both();
+  const int64_t unix_ns = unix_now_ns();
   if (now.ticks > start_ticks_ && now.ns > start_ns_)
     recording.ns_per_tick = static_cast<double>(now.ns - start_ns_) / static_cast<double>(now.ticks - start_ticks_);
-  std::lock_guard lock(mutex_);
-  recording.names = names_;
+  recording.start_ticks = start_ticks;
+  recording.start_unix_ns = unix_ns - static_cast<int64_t>(recording.to_ns(now.ticks));
+}
+
+// Calls take(record, thread) for all records, thread by thread. @pre the caller has the mutex
+template <typename Take>
+void Recorder::visit(Recording& recording, const Take& take) const {
   for (const auto& log : logs_) {
-    Recording::Thread thread{static_cast<uint32_t>(recording.threads.size()), log->system_id, log->name, {}};
+    recording.threads.push_back({static_cast<uint32_t>(recording.threads.size()), log->system_id, log->name, {}});
     for (const Block* block = log->first; block; block = block->next.load(std::memory_order_acquire)) {
       const bool full = block->full.load(std::memory_order_acquire);
       const uint32_t used = block->used.load(std::memory_order_acquire);
       for (uint32_t i = 0; i < used; ++i) {
         const Event& event = block->events[i];
-        Record& record = thread.records.emplace_back(Record{event.start, event.end, 0, 0, event.name, event.kind});
-        if (!event.has_arguments) continue;
-        const Event& arguments = block->events[++i];
-        record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
+        Record record{event.start, event.end, 0, 0, event.name, event.kind};
+        if (event.has_arguments) {
+          const Event& arguments = block->events[++i];
+          record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
+        }
+        take(record, recording.threads.back());
       }
       if (!full) break;  // its thread may have filled it since and gone on to the next: that would leave a hole here
     }
-    recording.threads.push_back(std::move(thread));
   }
+}
+
+Recording Recorder::collect() const {
+  Recording recording;
+  start_of(recording, start_ticks_);
+  recording.dropped = dropped_.load();
+  std::lock_guard lock(mutex_);
+  recording.names = names_;
+  visit(recording, [](const Record& record, Recording::Thread& thread) { thread.records.push_back(record); });
   return recording;
+}
+
+namespace {
+
+/// Picks a profile's records out of those of a thread.
+class FilteredThread {
+ public:
+  FilteredThread(const RecordFilter& filter, const std::vector<RecordName>& interned, Recording& recording)
+      : filter_(filter), interned_(interned), recording_(recording) {}
+
+  void take(Record record, Recording::Thread& thread) {
+    if (thread.index != thread_) strangers_.clear();
+    thread_ = thread.index;
+    if (record.start < filter_.from) return;
+    const bool is_block = record.kind == RecordKind::memory || record.kind == RecordKind::out_of_memory;
+    if (is_block) {
+      if (!filter_.account || record.end != reinterpret_cast<uintptr_t>(filter_.account)) return;
+      record.end = record.start;
+      record.name = name_of(record.name).value_or(unnamed());
+    } else if (const auto name = name_of(record.name)) {
+      record.name = *name;
+    } else {
+      if (record.kind == RecordKind::node) strangers_.push_back(record.start);
+      return;
+    }
+    // Nodes end before their run does. What began within it is the run's, whoever named it.
+    if (record.kind == RecordKind::run) {
+      for (uint64_t start : strangers_) recording_.unknown += start >= record.start;
+      strangers_.clear();
+    }
+    thread.records.push_back(record);
+  }
+
+ private:
+  std::optional<uint32_t> name_of(uint32_t name) {
+    if (name >= kFirstReservedName) {
+      auto found = filter_.names.find(name);
+      return found == filter_.names.end() ? std::nullopt : std::optional(found->second);
+    }
+    if (name >= interned_.size()) return std::nullopt;
+    auto [found, is_new] = interned_names_.try_emplace(name, static_cast<uint32_t>(recording_.names.size()));
+    if (is_new) recording_.names.push_back(interned_[name]);
+    return found->second;
+  }
+  uint32_t unnamed() {
+    if (!unnamed_) {
+      unnamed_ = static_cast<uint32_t>(recording_.names.size());
+      recording_.names.emplace_back();
+    }
+    return *unnamed_;
+  }
+
+  const RecordFilter& filter_;
+  const std::vector<RecordName>& interned_;
+  Recording& recording_;
+  std::unordered_map<uint32_t, uint32_t> interned_names_;
+  std::optional<uint32_t> unnamed_;
+  uint32_t thread_ = 0;
+  std::vector<uint64_t> strangers_;  // starts of nodes that the filter does not name
+};
+
+}  // namespace
+
+Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& window) const {
+  Recording recording;
+  start_of(recording, window.start());
+  recording.names = filter.texts;
+  std::lock_guard lock(mutex_);
+  recording.dropped = dropped_.load() - window.dropped_before_;
+  recording.complete_from = lost_until_.load();
+  recording.complete_until = lost_from_.load();
+  FilteredThread filtered(filter, names_, recording);
+  visit(recording, [&](const Record& record, Recording::Thread& thread) { filtered.take(record, thread); });
+  std::erase_if(recording.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });
+  for (size_t i = 0; i < recording.threads.size(); ++i) recording.threads[i].index = static_cast<uint32_t>(i);
+  return recording;
+}
+
+RecordWindow::RecordWindow(Recorder& recorder, const Limits& limits) : recorder_(recorder), limits_(limits) {
+  recorder_.open(*this);
+  if (&recorder != &Recorder::of_process()) return;
+  num_open_.fetch_add(1);
+  if (limits.memory) num_for_memory_.fetch_add(1);
+}
+
+RecordWindow::~RecordWindow() {
+  if (&recorder_ == &Recorder::of_process()) {
+    num_open_.fetch_sub(1);
+    if (limits_.memory) num_for_memory_.fetch_sub(1);
+  }
+  recorder_.close(*this);
 }
 
 }  // namespace treadle

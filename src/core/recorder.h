@@ -1,4 +1,6 @@
 // The write side of the profiler: each thread appends fixed-size records, stamped with the cycle counter, to blocks of its own.
+// There is one recorder in a process, and a profile is a window on it: any number of profiles at once cost what one costs, and what no
+// window wants is given back.
 // A recording site holds a `Recorder*`; null means off, and costs one branch that is always predicted.
 //   RecordScope scope(recorder, name_of_node, RecordKind::node);
 #pragma once
@@ -7,12 +9,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
+
+#include "core/fork_mutex.h"
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -21,17 +23,19 @@
 namespace treadle {
 
 enum class RecordKind : uint8_t {
-  run,      ///< a call of the session
-  node,     ///< a node's kernel; of one that is bound in the run: floating-point operations, and bytes, where they are known
-  chunk,    ///< a chunk of a parallel loop
-  copy,     ///< arg0: bytes
-  wait,     ///< for another thread, a stream or a lock
-  compile,  ///< import, passes, planning, packing
-  user,     ///< a range that the program marked
-  instant,  ///< a point in time: end = start
-  counter,  ///< a value at a point in time: arg0
+  run,            ///< a call of the session
+  node,           ///< a node's kernel; of one that is bound in the run: floating-point operations, and bytes, where they are known
+  chunk,          ///< a chunk of a parallel loop
+  copy,           ///< arg0: bytes
+  wait,           ///< for another thread, a stream or a lock
+  compile,        ///< import, passes, planning, packing
+  user,           ///< a range that the program marked
+  instant,        ///< a point in time: end = start
+  counter,        ///< a value at a point in time: arg0
+  memory,         ///< a block (core/memory_events.h); arg0: bytes, negative when it goes; arg1: its number and class; name: who holds it
+  out_of_memory,  ///< arg0: bytes that there were not; arg1: class; name: who asked
 };
-inline constexpr int kNumRecordKinds = 9;
+inline constexpr int kNumRecordKinds = 11;
 
 /// As collect() gives it. What the name and the arguments mean is in the name table, written once.
 struct Record {
@@ -66,7 +70,7 @@ inline uint64_t read_ticks() noexcept {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-/// All that a Recorder holds at one moment.
+/// What a recorder held at one moment, or what one profile wanted of it.
 struct Recording {
   struct Thread {
     uint32_t index = 0;           ///< 0, 1, … in the order of first records
@@ -77,29 +81,50 @@ struct Recording {
   std::vector<RecordName> names;
   std::vector<Thread> threads;
   uint64_t dropped = 0;      ///< records beyond the limit
-  uint64_t start_ticks = 0;  ///< when the recorder was made
+  uint64_t unknown = 0;      ///< records within a wanted run, of nodes that nobody named
+  uint64_t start_ticks = 0;  ///< from where times are counted
   double ns_per_tick = 1;
   int64_t start_unix_ns = 0;  ///< wall-clock time of start_ticks
+  /// Between these ticks nothing has been dropped.
+  uint64_t complete_from = 0, complete_until = UINT64_MAX;
 
-  /// Nanoseconds since the recorder was made.
+  /// Nanoseconds since start_ticks.
   double to_ns(uint64_t ticks) const { return static_cast<double>(static_cast<int64_t>(ticks - start_ticks)) * ns_per_tick; }
 };
+
+class MemoryAccount;
+
+/// What a profile wants of all that the process records.
+struct RecordFilter {
+  uint64_t from = 0;                             ///< ticks: what began before is left out
+  std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; others are left out
+  std::vector<RecordName> texts;                 ///< texts of the result begin with these
+  const MemoryAccount* account = nullptr;        ///< whose blocks of memory; null: none
+};
+
+class RecordWindow;
 
 /// Thread-safe. Must outlive the scopes that write to it.
 class Recorder {
  public:
+  static constexpr uint64_t kDefaultRecords = 50'000'000;
+
   /// @param max_records  of all threads together, of 24 bytes each and as many again for arguments; rounded up to whole blocks. More are
   /// counted and dropped.
-  explicit Recorder(uint64_t max_records = uint64_t{50'000'000});
+  explicit Recorder(uint64_t max_records = kDefaultRecords);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// The id of a name; the same text gets the same id, and keeps the labels of its first use. Takes a lock: for plans, not for runs.
+  /// The one that sessions write to. It holds nothing while there is no window. Never destroyed.
+  static Recorder& of_process();
+
+  /// The id of a name; the same text gets the same id, and keeps the labels of its first use. Takes a lock: not for every node of a run.
   uint32_t intern(std::string_view text, std::string_view arg0_label = {}, std::string_view arg1_label = {});
 
-  /// The id of a name that others may have as well: of a node, whose records are to be told from those of its namesakes.
-  uint32_t add_name(std::string_view text);
+  /// Ids for things that know their names themselves, such as a program's nodes: `count` of them, from the one returned. No two are the
+  /// same in a process.
+  static uint32_t reserve_names(size_t count) noexcept;
 
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     if (ThreadLog* log = own_log()) append(*log, name, kind, start, end, arg0, arg1);
@@ -115,6 +140,11 @@ class Recorder {
 
   /// A copy of everything so far. Threads may go on recording meanwhile; what they write then may or may not be in it.
   Recording collect() const;
+  /// What one profile wants: ranges of the program, records with the names of the filter, and blocks of its account.
+  Recording collect(const RecordFilter& filter, const RecordWindow& window) const;
+  int64_t unix_ns(uint64_t ticks) const;
+  /// Bytes of all blocks.
+  uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }
 
  private:
   // As it is written. One with arguments has them in the event behind it, which most do without.
@@ -128,16 +158,19 @@ class Recorder {
   static constexpr uint32_t kBlockEvents = 1024;
   struct Block {
     std::atomic<uint32_t> used{0};
-    std::atomic<bool> full{false};  // its thread has gone on to the next
+    std::atomic<bool> full{false};  // its thread has gone on to the next, and does not touch it any more
     std::atomic<Block*> next{nullptr};
+    uint64_t last_end = 0;  // of a full one
     Event events[kBlockEvents];
   };
   struct ThreadLog {
     int64_t system_id = 0;
     std::string name;
     Block* first = nullptr;
-    Block* last = nullptr;  // the owner's
+    Block* last = nullptr;           // the owner's
+    std::atomic<bool> ended{false};  // the thread is no more
   };
+  struct OwnLogs;
   struct Current {
     uint64_t recorder;
     ThreadLog* log;
@@ -150,7 +183,7 @@ class Recorder {
     uint32_t used = block->used.load(std::memory_order_relaxed);
     const bool has_arguments = (arg0 | arg1) != 0;
     if (used + has_arguments >= kBlockEvents) {
-      block = next_block(log);
+      block = next_block(log, start);
       if (!block) return;
       used = 0;
     }
@@ -160,19 +193,62 @@ class Recorder {
   }
 
   friend class RecordWriter;
+  friend class RecordWindow;
   ThreadLog* register_thread() noexcept;
-  Block* next_block(ThreadLog& log) noexcept;
+  Block* next_block(ThreadLog& log, uint64_t lost_from) noexcept;
   Block* new_block() noexcept;
+  Block* take_oldest() noexcept;
+  void lose(uint64_t from) noexcept;
+  void open(RecordWindow& window);
+  void close(RecordWindow& window);
+  void follow_windows();  // @pre the caller has the mutex
+  void give_back();       // @pre the caller has the mutex
+  template <typename Take>
+  void visit(Recording& recording, const Take& take) const;
+  void start_of(Recording& recording, uint64_t start_ticks) const;
 
   const uint64_t id_;  // addresses are used again, ids are not
-  const uint64_t max_blocks_;
+  std::atomic<uint64_t> max_blocks_;
+  std::atomic<bool> keeps_last_{false};
   std::atomic<uint64_t> blocks_{0}, dropped_{0};
+  std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};  // ticks of what was dropped: by who found no room, to make room
   uint64_t start_ticks_ = 0;
-  int64_t start_ns_ = 0, start_unix_ns_ = 0;  // start_ns_: of steady_clock
-  mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<ThreadLog>> logs_;
+  int64_t start_ns_ = 0;  // of steady_clock
+  mutable ForkMutex mutex_;
+  std::vector<RecordWindow*> windows_;
+  std::vector<std::shared_ptr<ThreadLog>> logs_;
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
+};
+
+/// While it lives, what is recorded from its start on is kept.
+class RecordWindow {
+ public:
+  struct Limits {
+    uint64_t max_records = Recorder::kDefaultRecords;
+    /// When there is no more room: true: the oldest records go; false: new ones are dropped. With several windows the largest room counts,
+    /// and the oldest go only if all of them say so.
+    bool keep_last = false;
+    bool memory = false;  ///< blocks of memory are recorded
+  };
+  RecordWindow(Recorder& recorder, const Limits& limits);
+  ~RecordWindow();
+  RecordWindow(const RecordWindow&) = delete;
+  RecordWindow& operator=(const RecordWindow&) = delete;
+
+  uint64_t start() const noexcept { return start_; }
+  const Limits& limits() const noexcept { return limits_; }
+
+  /// Whether there is a window on the process's recorder, and one that wants memory.
+  static bool any() noexcept { return num_open_.load(std::memory_order_relaxed) > 0; }
+  static bool any_for_memory() noexcept { return num_for_memory_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  friend class Recorder;
+  static constinit std::atomic<int> num_open_, num_for_memory_;
+  Recorder& recorder_;
+  const Limits limits_;
+  uint64_t start_ = 0, dropped_before_ = 0;
 };
 
 /// What one thread writes to a recorder in a loop: it looks up its log once.

@@ -9,6 +9,7 @@
 #include "core/allocation.h"
 #include "core/checked.h"
 #include "core/cpu_info.h"
+#include "core/memory_events.h"
 
 namespace treadle {
 
@@ -23,6 +24,7 @@ struct Accounted {
   size_t size_bytes = 0;
   MemoryClass memory_class = MemoryClass::other;
   std::byte* data = nullptr;
+  BlockRecord record;
 
   Accounted() = default;
   Accounted(Accounted&& other) noexcept
@@ -31,15 +33,19 @@ struct Accounted {
         charged(other.charged.exchange(false)),
         size_bytes(other.size_bytes),
         memory_class(other.memory_class),
-        data(std::exchange(other.data, nullptr)) {}
+        data(std::exchange(other.data, nullptr)),
+        record(other.record) {}
 
   void charge() {
     if (!account) return;
     account->charge(memory_class, size_bytes);
     charged.store(true);
+    record.taken(account.get(), memory_class, size_bytes);
   }
   void discharge() const noexcept {
-    if (charged.exchange(false)) account->discharge(memory_class, size_bytes);
+    if (!charged.exchange(false)) return;
+    account->discharge(memory_class, size_bytes);
+    record.given_back(account.get(), memory_class, size_bytes);
   }
   void operator()(Storage* storage) const noexcept {
     delete storage;
@@ -79,6 +85,7 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
     made = new Storage;
   } catch (...) {
     block(nullptr);
+    BlockRecord::refused(context->account.get(), block.memory_class, rounded);
     throw;
   }
   AllocationScope::count_allocation(rounded);

@@ -21,6 +21,7 @@ struct Event {
 struct Run {
   uint64_t start, end;
   int32_t thread;
+  bool of_profile;  // false: it began while the profile was paused, or lacks events
   std::vector<Event> events;
 };
 
@@ -37,12 +38,13 @@ uint64_t union_length(const std::vector<Interval>& intervals) {
 
 class Analysis {
  public:
-  Analysis(const Recording& recording, const RecordNames& names, uint64_t first_ticks, Profile& profile)
-      : recording_(recording), names_(names), first_ticks_(first_ticks), profile_(profile) {}
+  Analysis(const Recording& recording, const RecordNames& names, Profile& profile)
+      : recording_(recording), names_(names), profile_(profile) {}
 
   void run() {
     find_runs();
     assign_events();
+    std::erase_if(runs_, [](const Run& run) { return !run.of_profile; });
     for (ProfiledNode& node : profile_.nodes) {
       node.self_ns.assign(runs_.size(), 0);
       node.calls = 0;
@@ -54,18 +56,24 @@ class Analysis {
     for (const auto& thread : recording_.threads)
       profile_.threads.push_back((thread.name.empty() ? "thread" : thread.name) + " " + std::to_string(thread.system_id));
     profile_.events_lost = recording_.dropped;
+    profile_.events_unknown += static_cast<int64_t>(recording_.unknown);
   }
 
  private:
   double ns(uint64_t ticks) const { return static_cast<double>(ticks) * recording_.ns_per_tick; }
 
   void find_runs() {
+    last_end_.assign(recording_.threads.size(), 0);
     for (const auto& thread : recording_.threads)
-      for (const Record& record : thread.records)
-        if (record.kind == RecordKind::run && record.name == names_.run && record.start >= first_ticks_)
-          runs_.push_back({record.start, record.end, static_cast<int32_t>(thread.index), {}});
+      for (const Record& record : thread.records) {
+        if (record.kind != RecordKind::run || record.name != names_.run) continue;
+        const bool of_profile = record.start >= recording_.complete_from && record.end <= recording_.complete_until &&
+                                is_within(names_.intervals, record.start);
+        runs_.push_back({record.start, record.end, static_cast<int32_t>(thread.index), of_profile, {}});
+        longest_ = std::max(longest_, record.end - record.start);
+        last_end_[thread.index] = std::max(last_end_[thread.index], record.end);
+      }
     std::sort(runs_.begin(), runs_.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
-    for (const Run& run : runs_) longest_ = std::max(longest_, run.end - run.start);
   }
 
   // The run of the event's own thread, or else the only one under way: with several, nobody can tell whom a helper worked for.
@@ -85,15 +93,20 @@ class Analysis {
     return others == 1 ? other : nullptr;
   }
 
+  // Of a run that has not ended, or of one that was dropped.
+  bool may_be_of_run(const Record& record, uint32_t thread) const {
+    return !runs_.empty() && record.start >= runs_.front().start && (last_end_[thread] == 0 || record.start < last_end_[thread]);
+  }
+
   void assign_events() {
     for (const auto& thread : recording_.threads)
       for (const Record& record : thread.records) {
         const bool wait = record.kind == RecordKind::wait;
-        if ((record.kind != RecordKind::node && !wait) || record.start < first_ticks_) continue;
+        if ((record.kind != RecordKind::node && !wait) || !may_be_of_run(record, thread.index)) continue;
         const auto node = wait ? names_.node.end() : names_.node.find(record.name);
         Run* run = run_of(record, static_cast<int32_t>(thread.index));
         if (!run || (!wait && node == names_.node.end())) {
-          ++profile_.events_unknown;
+          profile_.events_unknown += wait ? 0 : 1;  // others of the process wait, too
           continue;
         }
         run->events.push_back(
@@ -172,24 +185,28 @@ class Analysis {
 
   const Recording& recording_;
   const RecordNames& names_;
-  const uint64_t first_ticks_;
   Profile& profile_;
   std::vector<Run> runs_;                         // by their starts
   std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes of all its calls, as the runs knew them
+  std::vector<uint64_t> last_end_;                // of runs, per thread
   uint64_t longest_ = 0;
 };
 
 }  // namespace
 
-void analyse(const Recording& recording, const RecordNames& names, uint64_t first_ticks, Profile& profile) {
-  Analysis(recording, names, first_ticks, profile).run();
+void analyse(const Recording& recording, const RecordNames& names, Profile& profile) { Analysis(recording, names, profile).run(); }
+
+bool is_within(const std::vector<std::pair<uint64_t, uint64_t>>& intervals, uint64_t ticks) {
+  auto after =
+      std::upper_bound(intervals.begin(), intervals.end(), ticks, [](uint64_t t, const auto& interval) { return t < interval.first; });
+  return after != intervals.begin() && ticks < (after - 1)->second;
 }
 
 double measure_ns_per_event() {
   constexpr int kEvents = 20'000, kRounds = 5;
   double best = std::numeric_limits<double>::infinity();
   Recorder recorder(uint64_t{kEvents} * (kRounds + 1));
-  const uint32_t name = recorder.add_name("event");
+  const uint32_t name = recorder.intern("event");
   for (int round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
     RecordWriter writer(&recorder);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/recorder.h"
 #include "treadle/profile.h"
@@ -12,12 +14,16 @@ namespace treadle::profile {
 /// Which names mean what in a recording.
 struct RecordNames {
   uint32_t run = 0;
-  std::unordered_map<uint32_t, int32_t> node;  ///< to the index in Profile::nodes
+  std::unordered_map<uint32_t, int32_t> node;                                ///< to the index in Profile::nodes
+  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks: runs that began outside of them are left out
 };
 
 /// Adds runs, the nodes' times and calls, and the timelines to a profile that has its nodes.
-/// @param first_ticks  runs that began before are left out
-void analyse(const Recording& recording, const RecordNames& names, uint64_t first_ticks, Profile& profile);
+/// Runs some of whose records were dropped are left out.
+void analyse(const Recording& recording, const RecordNames& names, Profile& profile);
+
+/// Whether a tick is in one of the intervals: from the first tick on, up to the second.
+bool is_within(const std::vector<std::pair<uint64_t, uint64_t>>& intervals, uint64_t ticks);
 
 /// What recording one event costs on this machine: two readings of the clock, and the record.
 double measure_ns_per_event();

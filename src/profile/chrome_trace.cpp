@@ -8,14 +8,20 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/memory_events.h"
+
 namespace treadle::profile {
 namespace {
 
 using ChromeJson = nlohmann::ordered_json;
 
 // PyTorch's categories. Runs are steps.
-constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {
-    "user_annotation", "cpu_op", "cpu_op", "cpu_op", "overhead", "user_annotation", "user_annotation", "cpu_instant_event", "counter"};
+constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_annotation",  "cpu_op",
+                                                                        "cpu_op",           "cpu_op",
+                                                                        "overhead",         "user_annotation",
+                                                                        "user_annotation",  "cpu_instant_event",
+                                                                        "counter",          "cpu_instant_event",
+                                                                        "cpu_instant_event"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
@@ -94,14 +100,17 @@ class ChromeWriter {
     if (is_run)
       fmt::format_to(to, "\"name\":\"ProfilerStep#{}\"", num_runs_++);
     else
-      fmt::format_to(to, "\"name\":{}", name);
+      fmt::format_to(to, "\"name\":{}",
+                     record.kind == RecordKind::memory          ? "\"[memory]\""
+                     : record.kind == RecordKind::out_of_memory ? "\"[OutOfMemory]\""
+                                                                : name);
     fmt::format_to(to, ",\"pid\":{},\"tid\":{},\"ts\":", pid_, row.id());
     append_microseconds(out_, span.start_ns);
     if (!is_point(record)) {
       out_ += ",\"dur\":";
       append_microseconds(out_, span.end_ns - span.start_ns);
     }
-    if (record.kind == RecordKind::instant) out_ += ",\"s\":\"t\"";
+    if (is_point(record) && !is_counter) out_ += ",\"s\":\"t\"";
     out_ += ",\"args\":{";
     arguments(record, is_run ? name : std::string());
     out_ += "}},\n";
@@ -113,6 +122,12 @@ class ChromeWriter {
     auto to = std::back_inserter(out_);
     if (record.kind == RecordKind::counter) {
       fmt::format_to(to, "{}:{}", chrome_text(labels.arg0_label.empty() ? "value" : labels.arg0_label), record.arg0);
+      return;
+    }
+    if (is_of_memory(record)) {
+      fmt::format_to(to, "\"Addr\":{},\"Bytes\":{},\"Device Type\":0,\"Device Id\":-1,\"class\":\"{}\",\"holder\":{}",
+                     BlockRecord::number_of(record.arg1), record.arg0, memory_class_name(BlockRecord::class_of(record.arg1)),
+                     record.name < names_.size() ? names_[record.name] : "\"\"");
       return;
     }
     fmt::format_to(to, "\"External id\":{},\"Ev Idx\":{}", num_events_ + 1, num_events_);

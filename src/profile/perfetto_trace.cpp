@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/memory_events.h"
+
 namespace treadle::profile {
 namespace {
 
@@ -30,8 +32,8 @@ namespace annotation {
 constexpr uint32_t kNameIid = 1, kInt = 4, kStringIid = 17;
 }  // namespace annotation
 
-constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",     "node", "chunk",   "copy",   "wait",
-                                                                          "compile", "user", "instant", "counter"};
+constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",  "node",    "chunk",   "copy",   "wait",  "compile",
+                                                                          "user", "instant", "counter", "memory", "memory"};
 
 // A message under construction.
 class Message {
@@ -114,6 +116,7 @@ class PerfettoWriter {
 
  private:
   static constexpr uint64_t kProcessTrack = 1;
+  static constexpr uint64_t kUnitBytes = 3;
 
   // What is the same in all events of a row with one name: encoded once.
   struct Prepared {
@@ -143,7 +146,7 @@ class PerfettoWriter {
   void write_row(const TraceRow& row) {
     sequence_ = static_cast<uint64_t>(row.id()) + 2;
     const uint64_t track = sequence_ << 8U;
-    describe_row(row, track);
+    if (row.thread->system_id != 0) describe_row(row, track);
     Message defaults, event_defaults;
     event_defaults.number(track_event::kTrack, track);
     defaults.bytes(packet::kTrackEvent, event_defaults.text());
@@ -219,25 +222,35 @@ class PerfettoWriter {
     event.bytes(track_event::kAnnotation, one.text());
   }
 
+  void annotate(const std::string& name, int64_t value, Message& event, Message& additions) {
+    if (name.empty()) return;
+    Message one;
+    one.number(annotation::kNameIid, annotations_.number(name, additions));
+    one.number(annotation::kInt, static_cast<uint64_t>(value));
+    event.bytes(track_event::kAnnotation, one.text());
+  }
+
   void add_arguments(const Record& record, Message& event, Message& additions) {
     if (record.name >= view_.recording->names.size()) return;
     const RecordName& name = view_.recording->names[record.name];
     const bool is_node = view_.node_index(record) >= 0;
-    auto add = [&](const std::string& label, int64_t value) {
-      if (label.empty()) return;
-      Message one;
-      one.number(annotation::kNameIid, annotations_.number(label, additions));
-      one.number(annotation::kInt, static_cast<uint64_t>(value));
-      event.bytes(track_event::kAnnotation, one.text());
-    };
-    add(name.arg0_label.empty() && is_node ? "flops" : name.arg0_label, record.arg0);
-    add(name.arg1_label.empty() && is_node ? "bytes" : name.arg1_label, record.arg1);
+    annotate(name.arg0_label.empty() && is_node ? "flops" : name.arg0_label, record.arg0, event, additions);
+    annotate(name.arg1_label.empty() && is_node ? "bytes" : name.arg1_label, record.arg1, event, additions);
   }
 
   void point(const TraceSpan& span) {
     const Record& record = *span.record;
     Message additions, event;
-    if (record.kind == RecordKind::instant) {
+    if (is_of_memory(record)) {
+      event.number(track_event::kCategory, categories_.number(category_of(record), additions));
+      event.number(track_event::kType, track_event::kInstant);
+      const char* what = record.kind == RecordKind::out_of_memory ? "out of memory" : record.arg0 < 0 ? "free" : "allocate";
+      event.number(track_event::kName, names_.number(what, additions));
+      annotate("holder", view_.name(record), event, additions);
+      annotate("class", std::string(memory_class_name(BlockRecord::class_of(record.arg1))), event, additions);
+      annotate("bytes", record.arg0, event, additions);
+      annotate("block", static_cast<int64_t>(BlockRecord::number_of(record.arg1)), event, additions);
+    } else if (record.kind == RecordKind::instant) {
       event.number(track_event::kCategory, categories_.number(category_of(record), additions));
       event.number(track_event::kType, track_event::kInstant);
       event.number(track_event::kName, names_.number(view_.name(record), additions));
@@ -257,7 +270,10 @@ class PerfettoWriter {
       descriptor.number(1, found->second);
       descriptor.number(5, kProcessTrack);
       descriptor.bytes(2, valid_utf8(view_.name(record)));
-      descriptor.bytes(8, {});
+      const bool bytes = record.name < view_.recording->names.size() && view_.recording->names[record.name].arg0_label == "bytes";
+      Message counter;
+      if (bytes) counter.number(3, kUnitBytes);
+      descriptor.bytes(8, counter.text());
       packet_with(packet::kTrackDescriptor, descriptor);
     }
     return found->second;

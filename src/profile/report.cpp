@@ -10,6 +10,7 @@
 #include "core/cpu_info.h"
 #include "profile/critical_path.h"
 #include "profile/memory_timeline.h"
+#include "profile/report_parts.h"
 #include "profile/statistics.h"
 #include "treadle/profile.h"
 
@@ -33,22 +34,11 @@ double MachinePeaks::bound_ns(double flops, double bytes) const {
 namespace profile {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = Document;
 
 // A node whose bytes would have to move faster than this part of the peak has not moved them: they lay in place.
 constexpr double kPlausible = 1.3;
 constexpr size_t kMaxTimelineEvents = 200'000;
-
-double rounded(double value, double digits = 1e6) { return std::round(value * digits) / digits; }
-double milliseconds(double ns) { return rounded(ns / 1e6); }
-
-Json summary_json(const std::vector<double>& ns) {
-  const Summary s = summarise(ns);
-  Json json{{"median", milliseconds(s.median)}};
-  if (s.interval) json["interval"] = {milliseconds(s.interval->first), milliseconds(s.interval->second)};
-  json.update(Json{{"p10", milliseconds(s.p10)}, {"p90", milliseconds(s.p90)}, {"min", milliseconds(s.min)}, {"max", milliseconds(s.max)}});
-  return json;
-}
 
 Json operands_json(const std::vector<ProfiledOperand>& operands) {
   Json list = Json::array();
@@ -83,10 +73,12 @@ class ReportBuilder {
     json["nodes"] = nodes();
     json["operators"] = operators();
     if (Json list = phases(); !list.empty()) json["phases"] = std::move(list);
+    if (!profile_.ranges.empty()) json["ranges"] = ranges_json(profile_);
     json["memory"] = memory();
     if (context_.remedies_tried) json["remedies"] = remedies();
     json["timeline"] = {
         {"threads", profile_.threads}, {"median", timeline(profile_.median_run)}, {"slowest", timeline(profile_.slowest_run)}};
+    if (!profile_.spans.empty()) json["timeline"]["ranges"] = spans_json(profile_);
     return json;
   }
 
@@ -339,6 +331,7 @@ class ReportBuilder {
                          {"first", b.first},
                          {"last", b.last}});
     add_memory_timeline(json);
+    if (profile_.measured_memory) json["measured"] = measured_memory_json(*profile_.measured_memory);
     return json;
   }
 

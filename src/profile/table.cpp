@@ -112,6 +112,25 @@ std::string phase_table(const Document& document) {
   return "\n" + table.to_text();
 }
 
+// Ranges within ranges are indented.
+void add_ranges(const Document& ranges, int parent, const std::string& indent, TextTable& table) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Document& range = ranges.at(i);
+    if (range.value("parent", -1) != parent) continue;
+    table.add({indent + range.at("name").get<std::string>(), std::to_string(range.at("calls").get<int64_t>()),
+               fmt::format("{:.4f}", range.at("ms").at("median").get<double>()), fmt::format("{:.3f}", range.at("total_ms").get<double>()),
+               fmt::format("{:.3f}", range.at("self_ms").get<double>()), fmt::format("{:.3f}", range.at("runs_ms").get<double>())});
+    add_ranges(ranges, static_cast<int>(i), indent + "  ", table);
+  }
+}
+
+std::string range_table(const Document& document) {
+  if (!document.contains("ranges")) return {};
+  TextTable table({{"range", false, 50}, {"calls", true}, {"ms", true}, {"all ms", true}, {"own ms", true}, {"runs ms", true}});
+  add_ranges(document.at("ranges"), -1, "", table);
+  return "\nranges of the program  (ms: median of a call; own: without the ranges in it; runs: recorded runs in it)\n" + table.to_text();
+}
+
 std::string where_table(const Document& document) {
   TextTable table({{"where a run went"}, {"ms", true}, {"%", true}});
   double ms = 0, share = 0;
@@ -173,6 +192,36 @@ std::string arena_table(const Document& document, const ProfileTableOptions& opt
          values.to_text() + "\nalive over the run, by step\n" + steps.to_text();
 }
 
+// What was really allocated while the profile was taken.
+std::string measured_table(const Document& document, const ProfileTableOptions& options) {
+  const Document memory = document.value("memory", Document::object());
+  if (!memory.contains("measured")) return {};
+  const Document &measured = memory.at("measured"), &peak = measured.at("peak");
+  TextTable classes({{"allocated"}, {"before MB", true}, {"at the peak MB", true}});
+  for (const auto& [name, bytes] : peak.at("classes").items())
+    classes.add(
+        {name, fmt::format("{:.3f}", measured.at("before").value(name, 0.0) / 1e6), fmt::format("{:.3f}", bytes.get<double>() / 1e6)});
+  TextTable holders({{"held at the peak", false, 60}, {"class"}, {"MB", true}});
+  size_t count = 0;
+  for (const Document& holder : peak.at("holders")) {
+    if (options.top > 0 && count++ == static_cast<size_t>(options.top)) break;
+    holders.add(
+        {holder.value("name", "(not known by name)"), holder.at("class"), fmt::format("{:.3f}", holder.at("bytes").get<double>() / 1e6)});
+  }
+  std::string text =
+      fmt::format("\nallocated: {} at the peak, {:.3f} ms after the profile began ({} events)\n", megabytes(peak.at("bytes").get<double>()),
+                  peak.at("ms").get<double>(), measured.at("events").get<int64_t>()) +
+      classes.to_text() + holders.to_text();
+  const double arena = memory.value("arena_bytes", 0.0);
+  if (arena > 0 && memory.contains("peak"))
+    text += fmt::format("  the planned arena has {}; {:.1f} % of it is not used even at its fullest step\n", megabytes(arena),
+                        100 * (1 - memory.at("peak").at("bytes").get<double>() / arena));
+  for (const Document& refusal : measured.at("refused"))
+    text += fmt::format("  out of memory after {:.3f} ms: {} bytes of {} for {}\n", refusal.at("ms").get<double>(),
+                        refusal.at("bytes").get<int64_t>(), refusal.at("class").get<std::string>(), refusal.value("name", "(not known)"));
+  return text;
+}
+
 std::string remedy_list(const Document& document) {
   if (!document.contains("remedies")) return {};
   std::string text = "\nwhat helps (tried on this machine)\n";
@@ -193,7 +242,8 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   return reading([&] {
     const Document document = parse_document(json);
     return headline(document) + node_table(document, options) + operator_table(document, 12) + phase_table(document) +
-           where_table(document) + memory_table(document) + (options.memory ? arena_table(document, options) : "") + remedy_list(document);
+           range_table(document) + where_table(document) + memory_table(document) + measured_table(document, options) +
+           (options.memory ? arena_table(document, options) : "") + remedy_list(document);
   });
 }
 

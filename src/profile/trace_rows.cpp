@@ -61,7 +61,7 @@ TraceView view_of(const Profile& profile) {
   if (!profile.trace)
     throw Error(ErrorCode::invalid_argument,
                 "the profile has no single events: a trace is written of a profile that was just recorded, not of one read from a file");
-  return {&profile.trace->recording, &profile.nodes, &profile.trace->node_of, profile.trace->first_ticks};
+  return {&profile.trace->recording, &profile.nodes, &profile.trace->node_of};
 }
 
 std::string valid_utf8(const std::string& text) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/recorder.h"
+#include "profile/analysis.h"
 #include "treadle/profile.h"
 
 namespace treadle {
@@ -14,8 +15,11 @@ namespace treadle {
 /// What a Profile keeps for trace files: every record, and which of them belong to which node.
 struct ProfileTrace {
   Recording recording;
-  std::unordered_map<uint32_t, int32_t> node_of;  ///< from the name of a record to the index in Profile::nodes
-  uint64_t first_ticks = 0;                       ///< records that began before are not of the profile
+  std::unordered_map<uint32_t, int32_t> node_of;                             ///< from the name of a record to the index in Profile::nodes
+  uint32_t run = 0;                                                          ///< the name of runs
+  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
+
+  bool is_on(uint64_t ticks) const { return profile::is_within(intervals, ticks); }
 };
 
 namespace profile {
@@ -54,7 +58,10 @@ struct TraceRow {
 /// The text with whatever is not UTF-8 replaced: names come from models, and no viewer would read the file.
 std::string valid_utf8(const std::string& text);
 
-inline bool is_point(const Record& record) { return record.kind == RecordKind::instant || record.kind == RecordKind::counter; }
+inline bool is_of_memory(const Record& record) { return record.kind == RecordKind::memory || record.kind == RecordKind::out_of_memory; }
+inline bool is_point(const Record& record) {
+  return record.kind == RecordKind::instant || record.kind == RecordKind::counter || is_of_memory(record);
+}
 
 std::vector<TraceRow> rows_of(const TraceView& view);
 

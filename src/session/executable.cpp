@@ -130,7 +130,6 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
-  if (recorder) made->program->name_records(*recorder);
   made->executor = make_executor(*made->program);
   made->explain = [this](const Executable& failed, std::span<const Datum> feeds, const Error& error) { explain(failed, feeds, error); };
   return made;

@@ -4,7 +4,6 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <ctime>
 #include <span>
 
@@ -12,45 +11,114 @@
 #include "exec/program/binding.h"
 #include "exec/program/profile_plan.h"
 #include "profile/analysis.h"
+#include "profile/memory_recording.h"
+#include "profile/ranges.h"
 #include "profile/trace_rows.h"
+#include "session/profiling.h"
 #include "session/session_impl.h"
 
 namespace treadle {
 
-void Runtime::start_profiling(const Executables& executables) {
-  if (!recorder) {
-    auto made = std::make_unique<Recorder>();
-    // Runs under way read run_record, recorded or not: the first name of a recorder is what it is already.
-    if (made->intern("run") != run_record) throw Error(ErrorCode::internal, "a recorder whose first name is not 0");
-    for (const auto& executable : executables) executable->program->name_records(*made);
-    recorder = std::move(made);
+Profiling::Profiling(const Runtime& runtime, const ProfilerOptions& options)
+    : runtime_(runtime),
+      window_(Recorder::of_process(), {.max_records = options.max_events, .keep_last = options.keep_last, .memory = options.memory}),
+      memory_before_(runtime.memory.account->statistics()) {
+  set(true);
+}
+
+Profiling::~Profiling() { set(false); }
+
+void Profiling::set(bool on) {
+  std::lock_guard lock(mutex_);
+  if (on == on_) return;
+  on_ = on;
+  if (on) {
+    runtime_.num_recording.fetch_add(1, std::memory_order_release);
+    intervals_.emplace_back(read_ticks(), UINT64_MAX);
+  } else {
+    intervals_.back().second = read_ticks();
+    runtime_.num_recording.fetch_sub(1, std::memory_order_release);
   }
-  profile_start = read_ticks();
-  set_profiling(true);
 }
 
-void Runtime::set_profiling(bool on) {
-  if (!recorder) throw Error(ErrorCode::invalid_argument, "profiling was not started");
-  profiling.store(on, std::memory_order_release);
+bool Profiling::is_on() const {
+  std::lock_guard lock(mutex_);
+  return on_;
 }
 
-Profile Runtime::traced(const Executables& executables) const {
-  if (!recorder) throw Error(ErrorCode::invalid_argument, "profiling was not started");
+std::vector<std::pair<uint64_t, uint64_t>> Profiling::intervals() const {
+  std::lock_guard lock(mutex_);
+  return intervals_;
+}
+
+Profiler::Profiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Profiler::Profiler(Profiler&&) noexcept = default;
+Profiler& Profiler::operator=(Profiler&&) noexcept = default;
+Profiler::~Profiler() = default;
+void Profiler::pause() { impl_->profiling.set(false); }
+void Profiler::resume() { impl_->profiling.set(true); }
+Profile Profiler::profile() const { return impl_->take(impl_->profiling); }
+
+uint64_t ProfileRange::begin() noexcept { return RecordWindow::any() ? read_ticks() : 0; }
+uint32_t ProfileRange::name_id(std::string_view name) { return Recorder::of_process().intern(name); }
+void ProfileRange::end(uint32_t name_id, uint64_t begin) noexcept {
+  if (begin != 0) Recorder::of_process().record(name_id, RecordKind::user, begin, read_ticks());
+}
+
+ProfileRange::ProfileRange(std::string_view name) noexcept : start_(begin()) {
+  if (start_ == 0) return;
+  try {
+    name_ = name_id(name);
+    start_ = read_ticks();
+  } catch (const std::exception&) {
+    start_ = 0;  // no memory for the name
+  }
+}
+ProfileRange::~ProfileRange() { end(name_, start_); }
+
+void Runtime::start_profiling(const ProfilerOptions& profiler_options) {
+  own_profiling.reset();  // what it has recorded is forgotten
+  own_profiling = std::make_shared<Profiling>(*this, profiler_options);
+}
+
+Profiling& Runtime::profiling() const {
+  if (!own_profiling) throw Error(ErrorCode::invalid_argument, "profiling was not started");
+  return *own_profiling;
+}
+
+Profile Runtime::traced(const Executables& executables, const Profiling& profiling) const {
   Profile profile;
   auto trace = std::make_shared<ProfileTrace>();
-  for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, trace->node_of);
-  trace->recording = recorder->collect();
-  trace->first_ticks = profile_start;
+  std::unordered_map<uint32_t, int32_t> node_of;
+  for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, node_of);
+  RecordFilter filter{.from = profiling.window().start(), .account = memory.account.get()};
+  auto add = [&](uint32_t record, std::string text) {
+    filter.names.emplace(record, static_cast<uint32_t>(filter.texts.size()));
+    filter.texts.push_back({std::move(text), {}, {}});
+  };
+  add(records.run, "run");
+  add(records.initialization, "session_initialization");
+  trace->run = 0;
+  for (const auto& [record, node] : node_of) {
+    trace->node_of.emplace(static_cast<uint32_t>(filter.texts.size()), node);
+    const ProfiledNode& of = profile.nodes[static_cast<size_t>(node)];
+    add(record, of.op_type + " " + of.name);
+  }
+  trace->recording = Recorder::of_process().collect(filter, profiling.window());
+  if (profiling.window().limits().memory) profile::add_memory_counters(trace->recording, profiling.memory_before());
+  trace->intervals = profiling.intervals();
   profile.trace = std::move(trace);
   return profile;
 }
 
-Profile Runtime::make_profile(const Executables& executables) const {
-  Profile profile = traced(executables);
+Profile Runtime::make_profile(const Executables& executables, const Profiling& profiling) const {
+  Profile profile = traced(executables, profiling);
   const exec::Program& main = *executables.front()->program;
   for (size_t i = 0; i < profile.nodes.size() && profile.steps.size() < main.instructions().size(); ++i)
     if (profile.nodes[i].parent < 0) profile.steps.push_back(static_cast<int32_t>(i));
-  profile::analyse(profile.trace->recording, {.run = run_record, .node = profile.trace->node_of}, profile_start, profile);
+  const ProfileTrace& trace = *profile.trace;
+  profile::analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile);
+  profile::add_ranges(trace, profile);
   profile.buffers = exec::profiled_buffers(main);
   if (const auto plan = main.bindings().latest_plan()) {
     profile.memory.arena_bytes = plan->arena_bytes;
@@ -58,51 +126,66 @@ Profile Runtime::make_profile(const Executables& executables) const {
     for (const ProfiledBuffer& buffer : profile.buffers) profile.memory.arena_sum_bytes += buffer.size_bytes;
   }
   profile.memory_statistics = memory.account->statistics();
+  if (profiling.window().limits().memory) {
+    std::vector<MemoryHolding> before;
+    for (const auto& executable : executables) exec::add_held_weights(*executable->program, before);
+    if (profile.memory.arena_bytes > 0) before.push_back({"arena", MemoryClass::activations, profile.memory.arena_bytes});
+    profile.measured_memory = profile::measure_memory(trace, profiling.memory_before(), std::move(before));
+  }
   profile.ns_per_event = profile::measure_ns_per_event();
   return profile;
 }
 
 std::string Runtime::end_profiling(const Executables& executables, TraceFormat format) {
-  if (!profiling.exchange(false)) throw Error(ErrorCode::invalid_argument, "profiling is not on");
+  if (!own_profiling || !own_profiling->is_on()) throw Error(ErrorCode::invalid_argument, "profiling is not on");
+  own_profiling->set(false);
   std::string path =
       fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
-  const std::string text = profile_to_trace(traced(executables), format);
+  const std::string text = profile_to_trace(traced(executables, *own_profiling), format);
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
   return path;
 }
 
+Profile Session::Impl::profile(const Profiling& of) const {
+  Profile profile;
+  {
+    std::lock_guard lock(mutex);
+    profile = make_profile(compiled_now(), of);
+  }
+  profile.memory = memory_report();
+  return profile;
+}
+
 void Session::start_profiling() {
   std::lock_guard lock(impl_->mutex);
-  std::vector<std::unique_lock<std::mutex>> idle;  // a program that is being compiled does not know the recorder
-  Runtime::Executables made{impl_->main};
-  if (!impl_->recorder)
-    for (const Impl::Entry& other : impl_->others) {
-      idle.emplace_back(other.made->mutex);
-      if (other.made->executable) made.push_back(other.made->executable);
-    }
-  impl_->start_profiling(made);
+  impl_->start_profiling({});
 }
 
 void Session::pause_profiling() {
   std::lock_guard lock(impl_->mutex);
-  impl_->set_profiling(false);
+  impl_->profiling().set(false);
 }
 
 void Session::resume_profiling() {
   std::lock_guard lock(impl_->mutex);
-  impl_->set_profiling(true);
+  impl_->profiling().set(true);
 }
 
 Profile Session::profile() const {
-  Profile profile;
+  std::shared_ptr<Profiling> of;
   {
     std::lock_guard lock(impl_->mutex);
-    profile = impl_->make_profile(impl_->compiled_now());
+    impl_->profiling();  // or there is none
+    of = impl_->own_profiling;
   }
-  profile.memory = memory();
-  return profile;
+  return impl_->profile(*of);
+}
+
+Profiler Session::profiler(const ProfilerOptions& options) {
+  auto take = [impl = impl_.get()](const Profiling& of) { return impl->profile(of); };
+  return Profiler(std::unique_ptr<Profiler::Impl>(new Profiler::Impl{impl_, std::move(take), {*impl_, options}}));
 }
 
 std::string Session::end_profiling() {

@@ -88,9 +88,7 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
   choose_threads();
   if (options.memory_limit_bytes > 0 && devices.any()) devices.set_memory_limit(options.memory_limit_bytes);
   if (!options.enable_profiling) return;
-  recorder = std::make_unique<Recorder>();
-  run_record = recorder->intern("run");
-  profiling = true;
+  start_profiling({});
 }
 
 Runtime::~Runtime() {
@@ -163,7 +161,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
   control.inter_op_threads = inter_limit;
   control.denormals_as_zero = options.set_denormal_as_zero;
-  if (profiling.load(std::memory_order_acquire)) control.recorder = recorder.get();
+  if (num_recording.load(std::memory_order_acquire) > 0) control.recorder = &Recorder::of_process();
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight->closing();
   control.memory = &memory;
@@ -236,7 +234,7 @@ void Runtime::compute_around(const exec::RunControl& control, Work&& work) const
   PoolCaller caller(control.pool);
   sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
   try {
-    RecordScope record(control.recorder, run_record, RecordKind::run);
+    RecordScope record(control.recorder, records.run, RecordKind::run);
     const exec::RunMark mark(control.run_id);
     std::optional<ParallelLimit> limit;
     std::optional<DenormalsAsZero> mode;

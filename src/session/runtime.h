@@ -20,6 +20,7 @@
 #include "session/executable.h"
 #include "session/in_flight.h"
 #include "session/memory_gate.h"
+#include "session/profiling.h"
 #include "treadle/hooks.h"
 #include "treadle/profile.h"
 #include "treadle/session.h"
@@ -56,14 +57,14 @@ struct Runtime {
   /// @throws Error(invalid_argument) if there was none from the beginning.
   void set_memory_limit(size_t limit_bytes);
   using Executables = std::vector<std::shared_ptr<const Executable>>;  // of a client, the main one first
-  /// Begins a profile of the runs that begin from now on. @pre nobody compiles a program meanwhile
-  void start_profiling(const Executables& executables);
-  /// Nodes, runs, times, buffers and memory. @throws Error(invalid_argument) unless profiling was started
-  Profile make_profile(const Executables& executables) const;
+  /// Begins the client's own profile, of the runs that begin from now on; what it had recorded is forgotten.
+  void start_profiling(const ProfilerOptions& profiler_options);
+  /// The client's own. @throws Error(invalid_argument) unless it was started
+  Profiling& profiling() const;
+  /// Nodes, runs, times, buffers and memory.
+  Profile make_profile(const Executables& executables, const Profiling& profiling) const;
   /// Writes what has been recorded, as a trace. @return the file's path
   std::string end_profiling(const Executables& executables, TraceFormat format);
-  /// @throws Error(invalid_argument) unless there is a recorder
-  void set_profiling(bool on);
 
   /// From the next run on; one without a callback watches nothing.
   void set_monitor(Monitor made);
@@ -97,11 +98,14 @@ struct Runtime {
   bool parallel = false;
   int intra_limit = 0, inter_limit = 0;  // as of RunControl
   mutable std::atomic<uint64_t> num_runs{0};
-  std::unique_ptr<Recorder> recorder;  // while profiling; kept until the end, as runs in flight may hold it
-  mutable std::atomic<bool> profiling{false};
-  std::atomic<uint64_t> monitor_number{0};  // of the one that is set; 0: none
-  std::atomic<uint64_t> profile_start{0};   // ticks: runs that began before are not of the profile
-  uint32_t run_record = 0;
+  // Names of records: of no other client.
+  struct RecordNames {
+    uint32_t run = Recorder::reserve_names(2), initialization = run + 1;
+  };
+  const RecordNames records;
+  mutable std::atomic<int> num_recording{0};  // profiles of this client that are on: while there are any, runs that begin are recorded
+  std::shared_ptr<Profiling> own_profiling;   // of start_profiling() and enable_profiling
+  std::atomic<uint64_t> monitor_number{0};    // of the one that is set; 0: none
   const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
 
  private:
@@ -110,7 +114,7 @@ struct Runtime {
   uint64_t last_monitor_number_ = 0;
 
   /// Nodes and events, not yet the runs' times.
-  Profile traced(const Executables& executables) const;
+  Profile traced(const Executables& executables, const Profiling& profiling) const;
   void choose_threads();
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;

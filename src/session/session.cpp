@@ -180,7 +180,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
                             .external_threshold_bytes = static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))});
   if (devices.any()) devices.read_groups(*model.impl().import());
   auto made = make_main();
-  if (recorder) recorder->record(recorder->intern("session_initialization"), RecordKind::compile, start, read_ticks());
+  if (own_profiling) Recorder::of_process().record(records.initialization, RecordKind::compile, start, read_ticks());
   main = std::move(made);
   weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->weights().foreign_constant_bytes());
   weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->weights().foreign_packed_bytes());
@@ -256,11 +256,13 @@ std::string Session::optimized_model() const {
   return onnx::serialize_model(impl_->optimized());
 }
 
-MemoryReport Session::memory() const {
+MemoryReport Session::memory() const { return impl_->memory_report(); }
+
+MemoryReport Session::Impl::memory_report() const {
   MemoryReport report;
-  const exec::Program& program = *impl_->main->program;
+  const exec::Program& program = *main->program;
   std::set<const void*> seen;
-  report.weight_bytes = weight_bytes(*impl_->main->graph, seen);
+  report.weight_bytes = weight_bytes(*main->graph, seen);
   report.packed_bytes = packed_bytes(program);
   if (auto plan = program.bindings().latest_plan()) {
     report.arena_bytes = plan->arena_bytes;
@@ -335,7 +337,7 @@ std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
 
 int64_t Session::profiling_start_ns() const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->recorder ? impl_->recorder->collect().start_unix_ns : 0;
+  return impl_->own_profiling ? Recorder::of_process().unix_ns(impl_->own_profiling->window().start()) : 0;
 }
 
 std::string_view version() { return TREADLE_VERSION; }

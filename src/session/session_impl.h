@@ -13,7 +13,6 @@
 
 #include "compiled/file.h"
 #include "core/allocation.h"
-#include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/program/program.h"
 #include "graph/graph.h"
@@ -79,6 +78,8 @@ struct Session::Impl : Runtime {
   void warn(const std::string& text) const;
 
   void trim() const;  // frames that no run uses
+  MemoryReport memory_report() const;
+  Profile profile(const Profiling& of) const;
 
   Model model;
   std::vector<MemoryCharge> weight_charges;

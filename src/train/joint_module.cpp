@@ -66,6 +66,7 @@ const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum
 }  // namespace
 
 struct JointModule::Impl : Runtime {
+  Profile profile(const Profiling& of) const;
   using Outputs = std::vector<std::pair<std::string, ValueId>>;
 
   Impl(const Model& source, const JointOptions& options)
@@ -334,12 +335,18 @@ void JointModule::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(mo
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }
 void JointModule::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
 std::string JointModule::end_profiling() { return impl_->end_profiling(impl_->runner->executables(), TraceFormat::chrome); }
-void JointModule::start_profiling() { impl_->start_profiling(impl_->runner->executables()); }
-void JointModule::pause_profiling() { impl_->set_profiling(false); }
-void JointModule::resume_profiling() { impl_->set_profiling(true); }
-Profile JointModule::profile() const {
-  Profile profile = impl_->make_profile(impl_->runner->executables());
-  if (!impl_->forward_only) exec::name_training_phases(impl_->runner->program(), {}, profile.nodes);
+void JointModule::start_profiling() { impl_->start_profiling({}); }
+void JointModule::pause_profiling() { impl_->profiling().set(false); }
+void JointModule::resume_profiling() { impl_->profiling().set(true); }
+Profile JointModule::profile() const { return impl_->profile(impl_->profiling()); }
+Profiler JointModule::profiler(const ProfilerOptions& options) {
+  auto take = [impl = impl_.get()](const Profiling& of) { return impl->profile(of); };
+  return Profiler(std::unique_ptr<Profiler::Impl>(new Profiler::Impl{impl_, std::move(take), {*impl_, options}}));
+}
+
+Profile JointModule::Impl::profile(const Profiling& of) const {
+  Profile profile = make_profile(runner->executables(), of);
+  if (!forward_only) exec::name_training_phases(runner->program(), {}, profile.nodes);
   return profile;
 }
 void JointModule::hold(const NamedTensors& tensors) {

@@ -38,7 +38,6 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   made->output_names = made->graph->output_names;
   made->num_fetched = made->output_names.size();
   made->id = next_graph_id();
-  if (runtime_.recorder) made->program->name_records(*runtime_.recorder);
   made->executor = runtime_.make_executor(*made->program);
   return made;
 }

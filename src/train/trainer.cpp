@@ -70,6 +70,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
       if (*runner) (*runner)->trim();
   }
 
+  Profile profile(const Profiling& of) const;
   Executables executables() const {
     std::lock_guard lock(runners_mutex);
     Executables made;
@@ -452,14 +453,20 @@ void Trainer::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monito
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
 std::string Trainer::end_profiling() { return impl_->end_profiling(impl_->executables(), TraceFormat::chrome); }
-void Trainer::start_profiling() { impl_->start_profiling(impl_->executables()); }
-void Trainer::pause_profiling() { impl_->set_profiling(false); }
-void Trainer::resume_profiling() { impl_->set_profiling(true); }
-Profile Trainer::profile() const {
+void Trainer::start_profiling() { impl_->start_profiling({}); }
+void Trainer::pause_profiling() { impl_->profiling().set(false); }
+void Trainer::resume_profiling() { impl_->profiling().set(true); }
+Profile Trainer::profile() const { return impl_->profile(impl_->profiling()); }
+Profiler Trainer::profiler(const ProfilerOptions& options) {
+  auto take = [impl = impl_.get()](const Profiling& of) { return impl->profile(of); };
+  return Profiler(std::unique_ptr<Profiler::Impl>(new Profiler::Impl{nullptr, std::move(take), {*impl_, options}}));
+}
+
+Profile Trainer::Impl::profile(const Profiling& of) const {
   std::vector<std::string> forward{"loss"};
-  for (const auto& [name, tensor] : impl_->states) forward.push_back(name);
-  Profile profile = impl_->make_profile(impl_->executables());
-  exec::name_training_phases(impl_->step->program(), forward, profile.nodes);
+  for (const auto& [name, tensor] : states) forward.push_back(name);
+  Profile profile = make_profile(executables(), of);
+  exec::name_training_phases(step->program(), forward, profile.nodes);
   return profile;
 }
 

@@ -79,6 +79,40 @@ TEST(CApi, AProfileIsSavedByTheEndOfItsName) {
   std::remove(path.c_str());
 }
 
+TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
+  Opened opened(defaults());
+  treadle_profiler_options options{};
+  treadle_profiler *with_memory = nullptr, *plain = nullptr;
+  EXPECT_NE(message_of(treadle_profiler_start(opened.session, &options, &with_memory)).find("struct_size"), std::string::npos);
+  options.struct_size = sizeof options;
+  options.memory = 1;
+  EXPECT_EQ(message_of(treadle_profiler_start(opened.session, &options, &with_memory)), "");
+  EXPECT_EQ(message_of(treadle_profiler_start(opened.session, nullptr, &plain)), "");
+  const uint64_t range = treadle_profile_range_begin();
+  EXPECT_NE(range, 0U);
+  EXPECT_EQ(opened.run(), "");
+  treadle_profile_range_end("inference", range);
+  EXPECT_EQ(message_of(treadle_profiler_set_recording(plain, 0)), "");
+  EXPECT_EQ(opened.run(), "");
+  auto saved = [](treadle_profiler* profiler) {
+    const std::string path = ::testing::TempDir() + "treadle_c_profiler.json";
+    EXPECT_EQ(message_of(treadle_profiler_save(profiler, path.c_str())), "");
+    std::ifstream in(path);
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::remove(path.c_str());
+    return text;
+  };
+  const std::string first = saved(with_memory), second = saved(plain);
+  EXPECT_NE(first.find("\"recorded\":2"), std::string::npos);
+  EXPECT_NE(second.find("\"recorded\":1"), std::string::npos);
+  EXPECT_NE(first.find("\"measured\""), std::string::npos);
+  EXPECT_EQ(second.find("\"measured\""), std::string::npos);
+  EXPECT_NE(second.find("\"inference\""), std::string::npos);
+  treadle_profiler_release(with_memory);
+  treadle_profiler_release(plain);
+  EXPECT_EQ(treadle_profile_range_begin(), 0U);
+}
+
 TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
   treadle_session_options options = defaults();
   options.allocator = "nan+arena";

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <stop_token>
 #include <thread>
@@ -124,6 +125,106 @@ TEST(Recorder, ArgumentsGoWithTheirRecordsAcrossBlocks) {
     EXPECT_EQ(record.arg1, -expected[i]);
     EXPECT_EQ(record.name, 7U);
   }
+}
+
+void fill(Recorder& recorder, uint32_t name, uint64_t from, int count) {
+  for (int i = 0; i < count; ++i)
+    recorder.record(name, RecordKind::node, from + static_cast<uint64_t>(i), from + static_cast<uint64_t>(i) + 1);
+}
+
+TEST(RecordWindow, WhatNoWindowWantsIsGivenBack) {
+  Recorder recorder(0);
+  {
+    RecordWindow window(recorder, {});
+    fill(recorder, 0, read_ticks(), 10'000);
+    std::thread([&] { fill(recorder, 0, read_ticks(), 10'000); }).join();
+    EXPECT_GE(recorder.held_bytes(), 20'000U * 24);
+  }
+  EXPECT_LE(recorder.held_bytes(), 1024U * 24 + 64);  // the block that this thread writes to
+}
+
+TEST(RecordWindow, TheEarliestWindowKeepsWhatLaterOnesLetGo) {
+  Recorder recorder(0);
+  const uint32_t name = Recorder::reserve_names(1);
+  RecordWindow first(recorder, {});
+  fill(recorder, name, read_ticks(), 5000);
+  { RecordWindow second(recorder, {}); }
+  const RecordFilter filter{.from = first.start(), .names = {{name, 0}}, .texts = {{"node", {}, {}}}};
+  EXPECT_EQ(recorder.collect(filter, first).threads.at(0).records.size(), 5000U);
+}
+
+TEST(RecordWindow, HoldsTheNamesOfItsFilterOnly) {
+  Recorder recorder(0);
+  const uint32_t mine = Recorder::reserve_names(2), others = Recorder::reserve_names(1);
+  const uint32_t range = recorder.intern("range");
+  RecordWindow window(recorder, {});
+  const uint64_t t = read_ticks();
+  recorder.record(others, RecordKind::node, t, t + 1);
+  recorder.record(mine + 1, RecordKind::node, t + 2, t + 3);
+  recorder.record(others, RecordKind::node, t + 3, t + 4);  // of a graph that is no more: within a run of the profile
+  recorder.record(mine, RecordKind::run, t + 2, t + 5);
+  recorder.record(range, RecordKind::user, t, t + 6);
+  const RecordFilter filter{.from = t, .names = {{mine, 0}, {mine + 1, 1}}, .texts = {{"run", {}, {}}, {"node", {}, {}}}};
+  const Recording recording = recorder.collect(filter, window);
+  const auto& records = recording.threads.at(0).records;
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_EQ(recording.names[records[0].name].text, "node");
+  EXPECT_EQ(recording.names[records[1].name].text, "run");
+  EXPECT_EQ(recording.names[records[2].name].text, "range");
+  EXPECT_EQ(recording.unknown, 1U);
+}
+
+TEST(RecordWindow, WhenFullTheOldestGoOrTheNewAreLeftOut) {
+  for (bool keep_last : {false, true}) {
+    Recorder recorder(0);
+    const uint32_t name = Recorder::reserve_names(1);
+    RecordWindow window(recorder, {.max_records = 4096, .keep_last = keep_last});
+    const uint64_t from = read_ticks();
+    fill(recorder, name, from, 10'000);
+    const RecordFilter filter{.from = 0, .names = {{name, 0}}, .texts = {{"node", {}, {}}}};
+    const Recording recording = recorder.collect(filter, window);
+    const auto& records = recording.threads.at(0).records;
+    EXPECT_EQ(records.size() + recording.dropped, 10'000U);
+    EXPECT_GE(records.size(), 3 * 1024U);
+    EXPECT_LE(records.size(), 4096U);
+    if (keep_last) {
+      EXPECT_EQ(records.back().start, from + 9999);
+      EXPECT_EQ(recording.complete_from, records.front().start);  // where the last one that went ended
+    } else {
+      EXPECT_EQ(records.front().start, from);
+      EXPECT_EQ(recording.complete_until, records.back().start + 1);
+    }
+  }
+}
+
+// Counts against what was written: none lost, none invented.
+TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
+  Recorder recorder(0);
+  const uint32_t name = Recorder::reserve_names(1);
+  constexpr int kThreads = 8, kRecords = 20'000;
+  RecordWindow all(recorder, {});
+  std::atomic<int> running{kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < kRecords; ++i) {
+        const uint64_t now = read_ticks();
+        recorder.record(name, RecordKind::node, now, now, t + 1, i);
+      }
+      --running;
+    });
+  const RecordFilter filter{.from = all.start(), .names = {{name, 0}}, .texts = {{"node", {}, {}}}};
+  while (running > 0) {
+    RecordWindow other(recorder, {.max_records = 1'000'000});
+    static_cast<void>(recorder.collect(filter, other));
+  }
+  for (auto& thread : threads) thread.join();
+  const Recording recording = recorder.collect(filter, all);
+  EXPECT_EQ(recording.dropped, 0U);
+  std::vector<int64_t> next(kThreads + 1, 0);
+  for (const auto& thread : recording.threads)
+    for (const Record& record : thread.records) ASSERT_EQ(record.arg1, next[static_cast<size_t>(record.arg0)]++);
+  for (int t = 1; t <= kThreads; ++t) EXPECT_EQ(next[static_cast<size_t>(t)], kRecords);
 }
 
 TEST(Recorder, TicksConvertToTheSteadyClocksNanoseconds) {

@@ -20,7 +20,7 @@ Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
   recording.dropped = 3;
   Profile profile;
   profile.nodes.resize(3);
-  analyse(recording, {.run = kRun, .node = {{kConv, 0}, {kLoop, 1}, {kBody, 2}}}, first, profile);
+  analyse(recording, {.run = kRun, .node = {{kConv, 0}, {kLoop, 1}, {kBody, 2}}, .intervals = {{first, UINT64_MAX}}}, profile);
   return profile;
 }
 

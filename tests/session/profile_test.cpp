@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <thread>
 
 #include "tests/session/model_bytes.h"
@@ -39,6 +42,13 @@ const ProfiledNode& find(const Profile& profile, const std::string& op) {
                             [&](const ProfiledNode& n) { return n.op_type.find(op) != std::string::npos; });
   EXPECT_NE(found, profile.nodes.end()) << op;
   return *found;
+}
+
+MeasuredMemory::ClassBytes profile_bytes_now(const Session& session) {
+  MeasuredMemory::ClassBytes bytes{};
+  const MemoryStatistics now = session.memory_statistics();
+  for (size_t c = 0; c < kNumMemoryClasses; ++c) bytes[c] = now.classes[c].bytes;
+  return bytes;
 }
 
 TEST(SessionProfile, CountsEveryNodeOfEveryRun) {
@@ -152,6 +162,174 @@ TEST(SessionProfile, StartsWhileOthersRun) {
   }
   stop = true;
   runs.join();
+}
+
+TEST(Profiler, SeveralOfOneSessionDoNotDisturbEachOther) {
+  Session session = product_session();
+  Profiler first = session.profiler({});
+  session.run(product_feeds(1));
+  {
+    Profiler second = session.profiler({});
+    session.run(product_feeds(1));
+    first.pause();
+    session.run(product_feeds(1));
+    EXPECT_EQ(second.profile().runs.size(), 2U);
+  }
+  session.run(product_feeds(1));  // nobody records
+  first.resume();
+  session.run(product_feeds(1));
+  const Profile profile = first.profile();
+  EXPECT_EQ(profile.runs.size(), 3U);
+  EXPECT_EQ(profile.events_unknown, 0);
+  for (const ProfiledNode& node : profile.nodes) EXPECT_EQ(node.calls, 3) << node.name;
+}
+
+TEST(Profiler, OtherSessionsAreNotInIt) {
+  Session session = product_session(), other = product_session();
+  Profiler profiler = session.profiler({}), of_other = other.profiler({});
+  for (int i = 0; i < 3; ++i) {
+    session.run(product_feeds(1));
+    other.run(product_feeds(1));
+    other.run(product_feeds(1));
+  }
+  EXPECT_EQ(profiler.profile().runs.size(), 3U);
+  EXPECT_EQ(of_other.profile().runs.size(), 6U);
+  EXPECT_EQ(profiler.profile().events_unknown, 0);
+}
+
+TEST(Profiler, StartsAndStopsWhileOthersRun) {
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  Session session = product_session(options);
+  constexpr int kThreads = 4;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      while (!stop) session.run(product_feeds(2));
+    });
+  for (int i = 0; i < 10; ++i) {
+    Profiler profiler = session.profiler({}), beside = session.profiler({.keep_last = true, .memory = true});
+    for (int run = 0; run < 5; ++run) session.run(product_feeds(2));
+    profiler.pause();
+    const Profile profile = profiler.profile();
+    EXPECT_GE(profile.runs.size(), 5U);
+    int64_t calls = 0;
+    for (const ProfiledNode& node : profile.nodes) calls += node.calls;
+    EXPECT_EQ(calls, 3 * static_cast<int64_t>(profile.runs.size()));
+    EXPECT_GE(beside.profile().runs.size(), 5U);
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Profiler, RunsWithoutAllOfTheirEventsAreLeftOut) {
+  Session session = product_session();
+  for (bool keep_last : {false, true}) {
+    Profiler profiler = session.profiler({.max_events = 4096, .keep_last = keep_last});
+    for (int i = 0; i < 3000; ++i) session.run(product_feeds(1));
+    const Profile profile = profiler.profile();
+    EXPECT_GT(profile.events_lost, 0U);
+    EXPECT_GT(profile.runs.size(), 100U);
+    EXPECT_LT(profile.runs.size(), 3000U);
+    for (const ProfiledRun& run : profile.runs) EXPECT_EQ(run.events, 4);
+  }
+}
+
+TEST(Profiler, OutlivesItsSession) {
+  std::optional<Session> session(product_session());
+  Profiler profiler = session->profiler({});
+  session->run(product_feeds(1));
+  session.reset();
+  EXPECT_EQ(profiler.profile().runs.size(), 1U);
+}
+
+TEST(ProfileRange, NestsAroundRunsOnAnyThread) {
+  Session session = product_session();
+  { const ProfileRange nobody_records("before"); }
+  Profiler profiler = session.profiler({});
+  for (int i = 0; i < 3; ++i) {
+    const ProfileRange step("step");
+    { const ProfileRange load("load"); }
+    const ProfileRange infer("infer");
+    session.run(product_feeds(1));
+  }
+  std::thread([] { const ProfileRange aside("aside"); }).join();
+  const Profile profile = profiler.profile();
+  ASSERT_EQ(profile.ranges.size(), 4U);
+  std::map<std::string, const ProfiledRange*> by_name;
+  for (const ProfiledRange& range : profile.ranges) by_name[range.name] = &range;
+  const ProfiledRange &step = *by_name.at("step"), &infer = *by_name.at("infer");
+  EXPECT_EQ(step.call_ns.size(), 3U);
+  EXPECT_EQ(step.parent, -1);
+  EXPECT_EQ(by_name.at("aside")->call_ns.size(), 1U);
+  EXPECT_EQ(profile.ranges[static_cast<size_t>(infer.parent)].name, "step");
+  EXPECT_EQ(profile.ranges[static_cast<size_t>(by_name.at("load")->parent)].name, "step");
+  auto total = [](const ProfiledRange& range) {
+    double sum = 0;
+    for (double ns : range.call_ns) sum += ns;
+    return sum;
+  };
+  double runs = 0;
+  for (const ProfiledRun& run : profile.runs) runs += run.duration_ns;
+  EXPECT_NEAR(infer.run_ns, runs, 6);  // whole nanoseconds
+  EXPECT_EQ(step.run_ns, infer.run_ns);
+  EXPECT_NEAR(step.self_ns, total(step) - total(infer) - total(*by_name.at("load")), 1e-3);
+  EXPECT_GE(total(infer), infer.run_ns);
+  EXPECT_EQ(profile.spans.size(), 3U * 4 + 1);
+}
+
+// An output of 4 * 48 n bytes and one that only the run knows; the arena has the product.
+TEST(MeasuredMemory, BlocksAreThoseOfTheRuns) {
+  Session session = product_session();
+  Profiler profiler = session.profiler({.memory = true});
+  std::vector<Datum> kept = session.run(product_feeds(64));
+  const size_t with_output = session.memory_statistics().total.peak_bytes;
+  const Profile profile = profiler.profile();
+  ASSERT_TRUE(profile.measured_memory);
+  const MeasuredMemory& memory = *profile.measured_memory;
+  EXPECT_EQ(memory.peak_bytes, with_output);
+  EXPECT_EQ(memory.timeline.back().bytes, profile_bytes_now(session));
+  std::set<uint64_t> ids;
+  const ProfiledBlock *output = nullptr, *arena = nullptr, *places = nullptr;
+  for (const ProfiledBlock& block : memory.blocks) {
+    EXPECT_TRUE(ids.insert(block.id).second);
+    if (block.holder == "y") output = &block;
+    if (block.holder == "arena") arena = &block;
+    if (block.holder.starts_with("NonZero")) places = &block;
+  }
+  ASSERT_TRUE(output);
+  EXPECT_EQ(output->size_bytes, 4U * 64 * 48);
+  EXPECT_EQ(output->memory_class, MemoryClass::io);
+  EXPECT_TRUE(output->returned_ns);  // handed over
+  ASSERT_TRUE(arena);
+  EXPECT_GE(arena->size_bytes, profile.memory.arena_bytes);
+  EXPECT_FALSE(arena->returned_ns);
+  EXPECT_TRUE(places);
+  size_t held = 0;
+  for (const MemoryHolding& holding : memory.holders_at_peak) held += holding.size_bytes;
+  EXPECT_EQ(held, memory.peak_bytes);
+}
+
+TEST(MeasuredMemory, IsNotRecordedUnlessItIsAskedFor) {
+  Session session = product_session();
+  Profiler profiler = session.profiler({});
+  session.run(product_feeds(64));
+  EXPECT_FALSE(profiler.profile().measured_memory);
+}
+
+TEST(MeasuredMemory, RefusalsNameWhoAsked) {
+  SessionOptions options;
+  options.memory_account = std::make_shared<MemoryAccount>("all sessions", 200'000);
+  Session session = product_session(options);
+  Profiler profiler = session.profiler({.memory = true});
+  session.run(product_feeds(4));
+  EXPECT_THROW(session.run(product_feeds(4096)), Error);
+  const Profile profile = profiler.profile();
+  ASSERT_EQ(profile.measured_memory->refused.size(), 1U);
+  const MeasuredMemory::Refusal& refusal = profile.measured_memory->refused[0];
+  EXPECT_GE(refusal.size_bytes, 4U * 4096 * 48);
+  EXPECT_FALSE(refusal.holder.empty());
 }
 
 TEST(SessionProfile, TheReportsSharesSumToOne) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -75,6 +75,7 @@ class Manager:
     name: str = ""
     events: list[Event] = field(default_factory=list)
     parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
+    observers: list[Callable[[Any], None]] = field(default_factory=list)  # called with each graph's client as it is made; parts share the list
 
     def __post_init__(self) -> None:
         self._plans: dict[_Key, list[Plan]] = {}
@@ -129,6 +130,27 @@ class Manager:
             plan.bind(state)
         return plan.run(leaves)
 
+    def watch(self, observer: Callable[[Any], None]) -> None:
+        """Calls the observer with every graph: a joint module, or the session of packed weights. With those there are, and later ones."""
+        with self._lock:
+            self.observers.append(observer)
+            for client in self._clients():
+                observer(client)
+
+    def unwatch(self, observer: Callable[[Any], None]) -> None:
+        """Ends watch()."""
+        with self._lock:
+            self.observers.remove(observer)
+
+    def _clients(self) -> Iterator[Any]:
+        for plans in self._plans.values():
+            for plan in plans:
+                yield plan.joint
+                if plan.packing is not None and plan.packing.session is not None:
+                    yield plan.packing.session
+        for _, part in self.parts:
+            yield from part._clients()
+
     def repack(self) -> None:
         """Forgets packed weights, those of parts too."""
         for plans in self._plans.values():
@@ -162,10 +184,14 @@ class Manager:
         exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
         started = time.perf_counter()
         plan = make_plan(exported, self._state, leaves, key.grad_mode, self.num_threads, self.pack_weights)
+        if plan.packing is not None:
+            plan.packing.observers = self.observers
         difference = None if plan.description.random else self._check(plan, structure, leaves)
         seconds = exported.seconds + time.perf_counter() - started
         self.events.append(Event("exported", why, seconds, exported.exporter, difference))
         plans.append(plan)
+        for observer in self.observers:
+            observer(plan.joint)
         return plan
 
     @staticmethod
@@ -215,7 +241,7 @@ class Manager:
         if all(event.why != reason for event in self.events):
             lasting = not reason.startswith(("autocast", "a transformation"))
             if lasting and not self.parts:
-                self.parts = [(path, Manager(child, self.num_threads, self.pack_weights, path)) for path, child in _parts_of(self.module)]
+                self.parts = [(path, Manager(child, self.num_threads, self.pack_weights, path, observers=self.observers)) for path, child in _parts_of(self.module)]
             self.events.append(Event("in PyTorch", reason))
             which = f'the part "{self.name}" ({type(self.module).__name__})' if self.name else type(self.module).__name__
             kept = f"; {len(self.parts)} of its parts are tried by themselves" if self.parts and lasting else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx
 import torch
@@ -28,25 +29,28 @@ class Packing:
     def __init__(self, exported: Exported, num_threads: int) -> None:
         self._exported, self._num_threads = exported, num_threads
         self._stamp: list[tuple[int, int]] | None = None
-        self._session: InferenceSession | None = None
+        self.session: InferenceSession | None = None
+        self.observers: list[Callable[[Any], None]] = []  # called with each session as it is made
         self._outputs: list[str] = []
 
     def run(self, leaves: Sequence[torch.Tensor], state: State) -> list[torch.Tensor] | None:
         """The graph's outputs; None where the tensors have changed since the last call, so that packing them would not pay yet."""
         stamp = _stamp(state)
         if stamp is None or stamp != self._stamp:
-            self._stamp, self._session = stamp, None
+            self._stamp, self.session = stamp, None
             return None
-        if self._session is None:
-            self._session = self._pack(state)
-            self._outputs = [value.name for value in self._session.get_outputs()]
-        feeds = {value.name: OrtValue.from_dlpack(_to_dlpack(leaves[int(value.name[6:])])) for value in self._session.get_inputs()}
-        results = self._session.run_with_ort_values(self._outputs, feeds)
+        if self.session is None:
+            self.session = self._pack(state)
+            for observer in self.observers:
+                observer(self.session)
+            self._outputs = [value.name for value in self.session.get_outputs()]
+        feeds = {value.name: OrtValue.from_dlpack(_to_dlpack(leaves[int(value.name[6:])])) for value in self.session.get_inputs()}
+        results = self.session.run_with_ort_values(self._outputs, feeds)
         return [_from_dlpack(result.__dlpack__()) for result in results]
 
     def forget(self) -> None:
         """Packs anew, whatever PyTorch has counted."""
-        self._stamp = self._session = None
+        self._stamp = self.session = None
 
     def _pack(self, state: State) -> InferenceSession:
         model = onnx.ModelProto()

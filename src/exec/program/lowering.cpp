@@ -432,6 +432,8 @@ class Lowering {
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
     : graph_(std::move(graph)), bindings_(std::make_unique<BindingCache>()), frames_(std::make_unique<FramePool>()) {
   Lowering(*this, options, outer_symbols).run();
+  uint32_t name = Recorder::reserve_names(instructions_.size());
+  for (Instruction& instruction : instructions_) instruction.record_name = name++;
 }
 
 Program::~Program() = default;
@@ -440,13 +442,6 @@ std::shared_ptr<PackedState> Program::latest_packed(const Instruction& instructi
   if (instruction.versioned < 0) return instruction.packed;
   const auto version = parameters_->latest();
   return version ? version->packed[static_cast<size_t>(instruction.versioned)].state : nullptr;
-}
-
-void Program::name_records(Recorder& recorder) {
-  for (Instruction& instruction : instructions_) {
-    instruction.record_name = recorder.add_name(fmt::format("{} {}", instruction.node->op_type, instruction.node->name));
-    for (auto& body : instruction.bodies) body->name_records(recorder);
-  }
 }
 
 std::span<const uint32_t> Program::patches(int32_t slot) const {

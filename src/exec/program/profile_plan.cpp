@@ -122,6 +122,22 @@ void name_training_phases(const Program& program, std::span<const std::string> f
   }
 }
 
+void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings) {
+  for (size_t s = 0; s < program.slots().size(); ++s) {
+    const Slot& slot = program.slots()[s];
+    const auto index = static_cast<int32_t>(s);
+    if (slot.placement != Placement::constant || (slot.root >= 0 && slot.root != index)) continue;
+    const Datum& constant = program.constant(index);
+    if (constant.is_tensor() && constant.tensor().defined() && constant.tensor().size_bytes() > 0)
+      holdings.push_back({program.name(index), MemoryClass::weights, constant.tensor().size_bytes()});
+  }
+  for (const Instruction& instruction : program.instructions()) {
+    if (instruction.packed && instruction.packed->size_bytes() > 0)
+      holdings.push_back({instruction.node->name, MemoryClass::packed, instruction.packed->size_bytes()});
+    for (const auto& body : instruction.bodies) add_held_weights(*body, holdings);
+  }
+}
+
 std::vector<ProfiledBuffer> profiled_buffers(const Program& program) {
   std::vector<ProfiledBuffer> buffers;
   const auto plan = program.bindings().latest_plan();

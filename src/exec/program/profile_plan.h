@@ -22,6 +22,9 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
 /// @param nodes  begins with those of the program
 void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes);
 
+/// Appends the program's constants and packed weights, bodies' too, by name.
+void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);
+
 /// Of the plan used last; empty before the first run.
 std::vector<ProfiledBuffer> profiled_buffers(const Program& program);
 

@@ -18,7 +18,6 @@
 #include "graph/kernel_table.h"
 
 namespace treadle {
-class Recorder;
 struct AllocationContext;
 }  // namespace treadle
 
@@ -147,8 +146,6 @@ class Program {
   bool shared() const { return shared_; }
   /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
-  /// Gives every instruction, bodies included, its name in the recorder. Before the first run that records.
-  void name_records(Recorder& recorder);
   /// A body of If, Loop or Scan: its outputs stay with the run around it.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/memory_events.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -91,6 +93,9 @@ Tensor OutputStore::in_own_memory(int32_t slot) const {
   const Program& program = state_.program();
   const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
   const Shape& shape = state_.binding().shape(slot);
+  std::optional<MemoryHolder> holder;
+  if (RecordWindow::any_for_memory()) [[unlikely]]
+    holder.emplace(Recorder::of_process().intern(program.name(slot)));
   AllocationScope scope(AllocationScope::current(), program.is_body() ? MemoryClass::activations : MemoryClass::io);
   for (size_t k = 0; dtype != DType::string && k < memory_.size(); ++k) {
     const OutputMemory& memory = memory_[k];

@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "core/memory_events.h"
 #include "exec/run/frame.h"
 #include "graph/op_def.h"
 
@@ -79,6 +80,7 @@ std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal
 std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator) {
   const NodeMark mark(*instruction.node);
+  const MemoryHolder holder(instruction.record_name);
   if (instruction.node->op->control_flow != ControlFlow::none) {
     ControlFlowCall call(instruction, binding, control, operands);
     run_control_flow(call);

@@ -156,6 +156,7 @@ void RunState::place(bool exact) {
   const size_t needed = needed_arena_bytes();
   if (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed)) {
     drop_arena();  // first, should the machine have no more
+    const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);
     arena_ = std::make_unique<LargeBlock>(needed);
   }
   const auto operands = program_.operands();

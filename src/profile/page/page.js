@@ -44,7 +44,7 @@ nodes.forEach((node, i) => { node.index = i; node.inputs = node.inputs || []; no
 const opColour = new Map((profile.operators || []).map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
 const colourOf = (node) => opColour.get(node.op) || '--c7';
 const label = (node) => `${node.name || '(unnamed)'}  ${node.op}` + (node.ms ? `\n${ms(node.ms.median)} ms, ${percent(node.share)} of the run` : '') +
-  (node.kernelText ? `\n${node.kernelText}` : '') + (node.shapes ? `\n${node.shapes}` : '');
+  (node.kernelText ? `\n${node.kernelText}` : '') + (node.passes ? `\nby ${node.passes.join(', ')}` : '') + (node.shapes ? `\n${node.shapes}` : '');
 
 function showHeadline() {
   const runs = profile.runs, environment = profile.environment || {}, model = profile.model || 'session';
@@ -83,6 +83,18 @@ function showWhere() {
   if (path) $('where-table').append(make('p', {}, `Critical path: ${path.nodes.length} of ${plural(profile.memory.steps.length, 'node')}, ${ms(path.ms)} of their ${ms(path.all_nodes_ms)} ms. With nodes at once, a run may be ${percent(1 - path.ms / path.all_nodes_ms, 0)} shorter at best.`));
 }
 
+function showRanges() {
+  const ranges = profile.ranges || [];
+  if (!ranges.length) { const option = $('which').querySelector('[value="ranges"]'); if (option) option.remove(); return; }
+  const rows = [], add = (parent, depth) => ranges.forEach((r, i) => {
+    if ((r.parent === undefined ? -1 : r.parent) !== parent) return;
+    rows.push([make('span', { style: `padding-left:${depth * 18}px` }, r.name), r.calls.toLocaleString('en'), ms(r.ms.median), ms(r.total_ms), ms(r.self_ms), ms(r.runs_ms)]);
+    add(i, depth + 1);
+  });
+  add(-1, 0);
+  $('ranges').append(make('h3', {}, 'Ranges of the program'), table(rows, ['range', 'calls', 'ms (median)', 'all ms', 'own ms', 'recorded runs in it, ms']));
+}
+
 function showFixes() {
   const list = profile.remedies || [];
   for (const [i, remedy] of list.slice(0, 3).entries()) {
@@ -119,7 +131,7 @@ function shareCell(share) {
 function nodeRow(node) {
   const row = make('tr', { 'data-node': node.index, class: node.index === view.chosen ? 'chosen' : undefined });
   for (const c of columns) row.append(c.key === 'share' ? shareCell(node.share) : make('td', { class: c.n ? 'n' : c.class }, c.text(node)));
-  if (node.sources) row.firstChild.title = 'stands for ' + node.sources.join(', ');
+  if (node.sources) row.firstChild.title = 'stands for ' + node.sources.join(', ') + (node.passes ? '; by ' + node.passes.join(', ') : '');
   return row;
 }
 function sorted(list) {
@@ -132,7 +144,7 @@ function sorted(list) {
 }
 function showNodes() {
   const limit = 60, words = view.filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = nodes.filter((n) => words.every((w) => `${n.name} ${n.op} ${n.kernelText} ${n.shapes} ${(n.sources || []).join(' ')}`.toLowerCase().includes(w)));
+  const found = nodes.filter((n) => words.every((w) => `${n.name} ${n.op} ${n.kernelText} ${n.shapes} ${(n.sources || []).join(' ')} ${(n.passes || []).join(' ')}`.toLowerCase().includes(w)));
   const head = make('tr', {}, ...columns.map((c) => {
     const on = view.sort === c.key, button = make('button', { type: 'button' }, c.title + (on ? (view.down ? ' \u25be' : ' \u25b4') : ''));
     button.addEventListener('click', () => { view.down = on ? !view.down : Boolean(c.n); view.sort = c.key; showNodes(); $('node-table').querySelectorAll('th button')[columns.indexOf(c)].focus(); });
@@ -178,10 +190,15 @@ function prepare(canvas, height) {
   return { context, width, height };
 }
 
+const rangeOf = (event) => event.node < -1 ? (profile.ranges || [])[-2 - event.node] : undefined;
+const rangeColour = (name) => colours[[...name].reduce((h, c) => (h * 31 + c.charCodeAt(0)) >>> 0, 7) % (colours.length - 1)];
+const titleOf = (event) => { const node = nodes[event.node], range = rangeOf(event); return node ? node.name || node.op : range ? range.name : event.node === nodes.length ? 'run' : 'wait'; };
 const time = { from: 0, to: 1, lanes: [], end: 1, boxes: [] };
 function loadTime() {
-  const data = (profile.timeline || {})[$('which').value];
-  if (!data || !data.node.length) { $('timeline').hidden = true; return; }
+  const which = $('which').value, found = (profile.timeline || {})[which], rangeView = which === 'ranges';
+  if (!found || !(found.node || found.range).length) { $('timeline').hidden = true; return; }
+  // A range's events are negative: -2 - its index; -1 is waiting; of the overview, runs have the number of nodes.
+  const data = rangeView ? { ...found, node: found.range.map((r) => r < 0 ? nodes.length : -2 - r), events: found.range.length } : found;
   const lanes = new Map();
   time.end = 0;
   for (let i = 0; i < data.node.length; ++i) {
@@ -221,11 +238,11 @@ function drawTime() {
         if (x1 < last + 0.5) continue;
         last = x1;
         const node = nodes[e.node], w = Math.max(x1 - x0 - (x1 - x0 > 3 ? 0.6 : 0), 0.7);
-        c.fillStyle = palette.get(node ? colourOf(node) : '--c7');
+        c.fillStyle = palette.get(node ? colourOf(node) : rangeOf(e) ? rangeColour(rangeOf(e).name) : '--c7');
         c.fillRect(x0, y, w, row - 3);
         if (node && node.index === view.chosen) { c.strokeStyle = text; c.lineWidth = 2; c.strokeRect(x0, y, w, row - 3); c.lineWidth = 1; }
         time.boxes.push({ x0, x1, y, e });
-        if (w > 46) { c.save(); c.beginPath(); c.rect(Math.max(x0, 0), y, x1 - Math.max(x0, 0) - 3, row); c.clip(); c.fillStyle = '#fff'; c.fillText(node ? node.name || node.op : 'wait', Math.max(x0, 0) + 4, y + (row - 3) / 2); c.restore(); }
+        if (w > 46) { c.save(); c.beginPath(); c.rect(Math.max(x0, 0), y, x1 - Math.max(x0, 0) - 3, row); c.clip(); c.fillStyle = '#fff'; c.fillText(titleOf(e), Math.max(x0, 0) + 4, y + (row - 3) / 2); c.restore(); }
       }
       y += row;
     }
@@ -260,9 +277,9 @@ function listenToTime() {
   canvas.addEventListener('pointermove', (e) => {
     if (drag !== null && Math.abs(e.clientX - drag) > 2) { moved = true; tip(''); move((drag - e.clientX) / canvas.clientWidth); drag = e.clientX; return; }
     const hit = boxAt(e);
-    tip(hit ? `${nodes[hit.e.node] ? label(nodes[hit.e.node]) : 'waiting for another job'}\nhere: ${number(hit.e.end - hit.e.start, 2)} \u00b5s from ${number(hit.e.start, 2)}` : '', e);
+    tip(hit ? `${nodes[hit.e.node] ? label(nodes[hit.e.node]) : hit.e.node === -1 ? 'waiting for another job' : titleOf(hit.e)}\nhere: ${number(hit.e.end - hit.e.start, 2)} \u00b5s from ${number(hit.e.start, 2)}` : '', e);
   });
-  canvas.addEventListener('pointerup', (e) => { const hit = boxAt(e); drag = null; if (!moved && hit && hit.e.node >= 0) choose(hit.e.node); });
+  canvas.addEventListener('pointerup', (e) => { const hit = boxAt(e); drag = null; if (!moved && hit && nodes[hit.e.node]) choose(hit.e.node); });
   canvas.addEventListener('pointerleave', () => tip(''));
   canvas.addEventListener('keydown', (e) => {
     const act = { ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15), '+': () => zoom(0.7), '=': () => zoom(0.7), '-': () => zoom(1.4), 0: () => zoom(1e9) }[e.key];
@@ -311,6 +328,69 @@ function showRoofline() {
     root.append(dot);
   }
   $('roofline-plot').append(root);
+}
+
+const classColours = { weights: '--c0', packed: '--c6', activations: '--c1', scratch: '--c3', io: '--c2', other: '--c7' };
+function showAllocated() {
+  const measured = (profile.memory || {}).measured;
+  if (!measured) return;
+  $('allocated').hidden = false;
+  const peak = measured.peak, classes = Object.keys(classColours).filter((c) => (measured.timeline.bytes || {})[c]);
+  $('holders-title').textContent = `Held at the peak: ${bytes(peak.bytes)}, ${ms(peak.ms)} ms after the profile began`;
+  $('allocated-time').setAttribute('aria-label', `Allocated bytes over time; ${bytes(peak.bytes)} at the peak: ` + Object.entries(peak.classes).map(([c, b]) => `${c} ${bytes(b)}`).join(', '));
+  for (const c of classes) $('allocated-legend').append(make('span', {}, make('i', { class: 'swatch', style: `background:var(${classColours[c]})` }), c));
+  const refused = measured.refused.map((r) => `Out of memory after ${ms(r.ms)} ms: ${bytes(r.bytes)} of ${r.class} for ${r.name || 'something without a name'}.`).join(' ');
+  $('allocated-status').textContent = `${plural(measured.events, 'event')}. ${refused}`;
+  $('holders').append(table(peak.holders.slice(0, 20).map((h) => [h.name || '(not known by name)', h.class, bytes(h.bytes), percent(h.bytes / peak.bytes)]), ['held by', 'class', 'bytes', 'of the peak']));
+  drawTreemap(peak.holders);
+  drawAllocated();
+}
+function drawAllocated() {
+  const measured = (profile.memory || {}).measured;
+  if (!measured) return;
+  const times = measured.timeline.ms, series = measured.timeline.bytes || {}, classes = Object.keys(classColours).filter((c) => series[c]);
+  const { context: c, width, height } = prepare($('allocated-time'), 220), left = 76, bottom = 22;
+  const end = Math.max(times[times.length - 1] * 1.02, measured.peak.ms, 1e-6), x = (t) => left + t / end * (width - left - 8), y = (b) => height - bottom - b / (measured.peak.bytes * 1.05) * (height - bottom - 8);
+  const below = new Array(times.length).fill(0);
+  for (const name of classes) {
+    c.fillStyle = css(classColours[name]);
+    c.beginPath(); c.moveTo(x(times[0]), y(below[0]));
+    times.forEach((t, i) => { if (i) c.lineTo(x(t), y(below[i - 1] + series[name][i - 1])); c.lineTo(x(t), y(below[i] + series[name][i])); });
+    c.lineTo(x(end), y(below[times.length - 1] + series[name][times.length - 1])); c.lineTo(x(end), y(below[times.length - 1]));
+    for (let i = times.length - 1; i >= 0; --i) { c.lineTo(x(times[i]), y(below[i])); if (i) c.lineTo(x(times[i]), y(below[i - 1])); }
+    c.fill();
+    times.forEach((t, i) => { below[i] += series[name][i]; });
+  }
+  c.strokeStyle = css('--text'); c.beginPath(); c.moveTo(x(measured.peak.ms), 8); c.lineTo(x(measured.peak.ms), height - bottom); c.stroke();
+  c.fillStyle = css('--soft');
+  for (let k = 0; k <= 4; ++k) { const b = measured.peak.bytes * k / 4; c.fillText(bytes(b), 4, y(b)); c.fillRect(left - 4, y(b), 4, 1); }
+  const step = niceStep(end / 8);
+  for (let t = 0; t <= end; t += step) c.fillText(number(t, step < 1 ? 2 : 0) + ' ms', x(t), height - 9);
+}
+// Squarified: each holder is a rectangle as large as its bytes.
+function drawTreemap(holders) {
+  const width = 1160, height = 260, root = svg('svg', { viewBox: `0 0 ${width} ${height}`, width: '100%', role: 'img', 'aria-label': 'What was held at the peak as rectangles; the table below has the same figures' });
+  let items = holders.filter((h) => h.bytes > 0), rest = { x: 0, y: 0, w: width, h: height }, left = items.reduce((s, h) => s + h.bytes, 0);
+  const worst = (row, sum, side, scale) => Math.max(...row.map((h) => { const across = sum * scale / side, along = h.bytes * scale / across; return Math.max(across / along, along / across); }));
+  while (items.length) {
+    const side = Math.min(rest.w, rest.h), scale = rest.w * rest.h / left, row = [];
+    let sum = 0;
+    while (items.length && (!row.length || worst([...row, items[0]], sum + items[0].bytes, side, scale) <= worst(row, sum, side, scale))) { row.push(items[0]); sum += items[0].bytes; items = items.slice(1); }
+    const across = sum * scale / side, tall = rest.w >= rest.h;
+    let at = tall ? rest.y : rest.x;
+    for (const h of row) {
+      const along = h.bytes * scale / across, box = tall ? { x: rest.x, y: at, width: across, height: along } : { x: at, y: rest.y, width: along, height: across };
+      const rect = svg('rect', { ...box, style: `fill:var(${classColours[h.class] || '--c7'});stroke:var(--card)` }), name = h.name || '(not known by name)';
+      rect.addEventListener('mousemove', (e) => tip(`${name}\n${h.class}, ${bytes(h.bytes)}`, e)); rect.addEventListener('mouseleave', () => tip(''));
+      root.append(rect);
+      if (box.width > 60 && box.height > 16) root.append(svg('text', { x: box.x + 5, y: box.y + 14, style: 'fill:#fff;pointer-events:none' }, name.slice(0, Math.floor(box.width / 7))));
+      at += along;
+    }
+    left -= sum;
+    rest = tall ? { x: rest.x + across, y: rest.y, w: rest.w - across, h: rest.h } : { x: rest.x, y: rest.y + across, w: rest.w, h: rest.h - across };
+    if (rest.w < 0.5 || rest.h < 0.5) break;
+  }
+  $('holders-map').append(root);
 }
 
 const arena = { live: [], peak: 0, boxes: [] };
@@ -436,10 +516,10 @@ function showEnvironment() {
   $('environment-table').append(table(rows));
 }
 
-showHeadline(); showWhere(); showFixes(); showNodes(); showRoofline(); listenToTime(); loadTime(); showMemory(); showGraph(); showEnvironment();
+showHeadline(); showWhere(); showRanges(); showFixes(); showNodes(); showRoofline(); listenToTime(); loadTime(); showMemory(); showAllocated(); showGraph(); showEnvironment();
 $('filter').addEventListener('input', () => { view.filter = $('filter').value; showNodes(); });
 $('group').addEventListener('change', () => { view.group = $('group').value; showNodes(); });
 $('more').addEventListener('click', () => { view.all = true; showNodes(); });
-const redraw = () => { drawTime(); drawArena(); };
+const redraw = () => { drawTime(); drawArena(); drawAllocated(); };
 addEventListener('resize', redraw);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);

@@ -1,0 +1,139 @@
+#include "profile/report_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "profile/statistics.h"
+
+namespace treadle::profile {
+namespace {
+
+constexpr size_t kMaxPoints = 4000, kMaxHolders = 200, kMaxBlocks = 200;
+
+Document class_bytes_json(const MeasuredMemory::ClassBytes& bytes) {
+  Document json = Document::object();
+  for (size_t c = 0; c < kNumMemoryClasses; ++c)
+    if (bytes[c] > 0) json[std::string(memory_class_name(static_cast<MemoryClass>(c)))] = bytes[c];
+  return json;
+}
+
+size_t total_of(const MeasuredMemory::ClassBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
+
+// Of each stretch of points the one with the most bytes: no peak is lost.
+std::vector<const MeasuredMemory::Point*> thinned(const std::vector<MeasuredMemory::Point>& points) {
+  const size_t stride = points.size() / kMaxPoints + 1;
+  std::vector<const MeasuredMemory::Point*> kept;
+  for (size_t from = 0; from < points.size(); from += stride) {
+    const auto first = points.begin() + static_cast<std::ptrdiff_t>(from);
+    const auto last = points.begin() + static_cast<std::ptrdiff_t>(std::min(from + stride, points.size()));
+    kept.push_back(&*std::max_element(first, last, [](const auto& a, const auto& b) { return total_of(a.bytes) < total_of(b.bytes); }));
+  }
+  return kept;
+}
+
+Document timeline_json(const std::vector<MeasuredMemory::Point>& points) {
+  const auto kept = thinned(points);
+  Document json, ms = Document::array();
+  for (const auto* point : kept) ms.push_back(milliseconds(point->ns));
+  json["points"] = points.size();
+  json["ms"] = std::move(ms);
+  for (size_t c = 0; c < kNumMemoryClasses; ++c) {
+    if (std::all_of(kept.begin(), kept.end(), [c](const auto* point) { return point->bytes[c] == 0; })) continue;
+    Document& bytes = json["bytes"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = Document::array();
+    for (const auto* point : kept) bytes.push_back(point->bytes[c]);
+  }
+  return json;
+}
+
+Document holding_json(const std::string& name, MemoryClass memory_class, size_t bytes) {
+  Document json;
+  if (!name.empty()) json["name"] = name;
+  json["class"] = memory_class_name(memory_class);
+  json["bytes"] = bytes;
+  return json;
+}
+
+// The largest, in the order in which they were taken.
+Document blocks_json(const std::vector<ProfiledBlock>& blocks) {
+  std::vector<const ProfiledBlock*> largest;
+  for (const ProfiledBlock& block : blocks) largest.push_back(&block);
+  if (largest.size() > kMaxBlocks) {
+    std::nth_element(largest.begin(), largest.begin() + kMaxBlocks, largest.end(),
+                     [](const auto* a, const auto* b) { return a->size_bytes > b->size_bytes; });
+    largest.resize(kMaxBlocks);
+  }
+  std::sort(largest.begin(), largest.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
+  Document list = Document::array();
+  for (const ProfiledBlock* block : largest) {
+    Document json = holding_json(block->holder, block->memory_class, block->size_bytes);
+    json["id"] = block->id;
+    json["taken_ms"] = milliseconds(block->taken_ns);
+    if (block->returned_ns) json["returned_ms"] = milliseconds(*block->returned_ns);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+}  // namespace
+
+double rounded(double value, double digits) { return std::round(value * digits) / digits; }
+double milliseconds(double ns) { return rounded(ns / 1e6); }
+
+Document summary_json(const std::vector<double>& ns) {
+  const Summary s = summarise(ns);
+  Document json{{"median", milliseconds(s.median)}};
+  if (s.interval) json["interval"] = {milliseconds(s.interval->first), milliseconds(s.interval->second)};
+  json.update(
+      Document{{"p10", milliseconds(s.p10)}, {"p90", milliseconds(s.p90)}, {"min", milliseconds(s.min)}, {"max", milliseconds(s.max)}});
+  return json;
+}
+
+Document ranges_json(const Profile& profile) {
+  Document list = Document::array();
+  for (const ProfiledRange& range : profile.ranges) {
+    Document json{{"name", range.name}};
+    if (range.parent >= 0) json["parent"] = range.parent;
+    json["calls"] = range.call_ns.size();
+    json["ms"] = summary_json(range.call_ns);
+    json["total_ms"] = milliseconds(std::accumulate(range.call_ns.begin(), range.call_ns.end(), 0.0));
+    json["self_ms"] = milliseconds(range.self_ns);
+    json["runs_ms"] = milliseconds(range.run_ns);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+Document spans_json(const Profile& profile) {
+  Document range = Document::array(), thread = Document::array(), start = Document::array(), duration = Document::array();
+  for (const ProfiledSpan& span : profile.spans) {
+    range.push_back(span.range);
+    thread.push_back(span.thread);
+    start.push_back(rounded(span.start_ns / 1e3, 1000));
+    duration.push_back(rounded(span.duration_ns / 1e3, 1000));
+  }
+  return {{"range", range}, {"thread", thread}, {"start_us", start}, {"duration_us", duration}};
+}
+
+Document measured_memory_json(const MeasuredMemory& memory) {
+  Document holders = Document::array(), refused = Document::array();
+  for (size_t i = 0; i < std::min(memory.holders_at_peak.size(), kMaxHolders); ++i)
+    holders.push_back(
+        holding_json(memory.holders_at_peak[i].name, memory.holders_at_peak[i].memory_class, memory.holders_at_peak[i].size_bytes));
+  for (const MeasuredMemory::Refusal& refusal : memory.refused) {
+    refused.push_back(holding_json(refusal.holder, refusal.memory_class, refusal.size_bytes));
+    refused.back()["ms"] = milliseconds(refusal.ns);
+  }
+  return {{"events", memory.num_events},
+          {"before", class_bytes_json(memory.before)},
+          {"peak",
+           {{"ms", milliseconds(memory.peak_ns)},
+            {"bytes", memory.peak_bytes},
+            {"classes", class_bytes_json(memory.at_peak)},
+            {"holders", std::move(holders)}}},
+          {"timeline", timeline_json(memory.timeline)},
+          {"blocks", blocks_json(memory.blocks)},
+          {"refused", std::move(refused)}};
+}
+
+}  // namespace treadle::profile

@@ -1,0 +1,23 @@
+// Parts of the document of a profile.
+#pragma once
+
+#include <vector>
+
+#include "profile/document.h"
+#include "treadle/profile.h"
+
+namespace treadle::profile {
+
+double rounded(double value, double digits = 1e6);
+double milliseconds(double ns);
+/// Median with its interval, p10, p90, least and most. @param ns  not empty
+Document summary_json(const std::vector<double>& ns);
+
+/// Ranges that the program marked: calls, and the time of all of them.
+Document ranges_json(const Profile& profile);
+/// Where ranges and runs lie in the recording.
+Document spans_json(const Profile& profile);
+/// What was really allocated: over time, at its peak, and what there was no room for.
+Document measured_memory_json(const MeasuredMemory& memory);
+
+}  // namespace treadle::profile

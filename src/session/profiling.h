@@ -1,0 +1,52 @@
+// One profile of a client while it is taken: a window on the process's recorder, and when it was on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/recorder.h"
+#include "treadle/profile.h"
+
+namespace treadle {
+
+struct Runtime;
+
+/// Thread-safe. Runs look only at whether any profile of their client is on.
+class Profiling {
+ public:
+  Profiling(const Runtime& runtime, const ProfilerOptions& options);
+  ~Profiling();
+  Profiling(const Profiling&) = delete;
+  Profiling& operator=(const Profiling&) = delete;
+
+  /// Runs that begin from now on are of the profile, or are not.
+  void set(bool on);
+  bool is_on() const;
+
+  const RecordWindow& window() const { return window_; }
+  /// From, until: when it was on. The last one may be open (UINT64_MAX).
+  std::vector<std::pair<uint64_t, uint64_t>> intervals() const;
+  /// Bytes of each class when the profile began.
+  const MemoryStatistics& memory_before() const { return memory_before_; }
+
+ private:
+  const Runtime& runtime_;
+  RecordWindow window_;
+  MemoryStatistics memory_before_;
+  mutable std::mutex mutex_;
+  bool on_ = false;
+  std::vector<std::pair<uint64_t, uint64_t>> intervals_;
+};
+
+/// What a Profiler is made of.
+struct Profiler::Impl {
+  std::shared_ptr<const void> owner;  ///< of the runtime; null for a client that must outlive its profilers
+  std::function<Profile(const Profiling&)> take;
+  Profiling profiling;  // last: it goes before the client may
+};
+
+}  // namespace treadle
