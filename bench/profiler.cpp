@@ -1,0 +1,116 @@
+// What the profiler costs: a node of a chain of 200, recorded in several ways; a range of the program; and files of 1,000,000 events.
+// Ways are run in turn, round by round; the minimum over the rounds counts.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/chain.h"
+#include "treadle/profile.h"
+
+using namespace treadle;
+
+namespace {
+
+constexpr int kNodes = 200, kRuns = 200, kRounds = 41;
+
+double now_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+struct Way {
+  const char* name;
+  std::vector<ProfilerOptions> profilers;  // at once
+  double best_ns = std::numeric_limits<double>::infinity();
+};
+
+void measure_nodes(Session& session, IoBinding& binding) {
+  std::vector<Way> ways{{"not recorded", {}},
+                        {"not recorded (again: the noise)", {}},
+                        {"events", {{}}},
+                        {"events, the last 100,000", {{.max_events = 100'000, .keep_last = true}}},
+                        {"events and memory", {{.memory = true}}},
+                        {"two profiles at once", {{}, {}}}};
+  for (int round = 0; round < kRounds; ++round)
+    for (Way& way : ways) {
+      std::vector<Profiler> profilers;
+      for (const ProfilerOptions& options : way.profilers) profilers.push_back(session.profiler(options));
+      session.run(binding);
+      const double start = now_ns();
+      for (int i = 0; i < kRuns; ++i) session.run(binding);
+      way.best_ns = std::min(way.best_ns, (now_ns() - start) / (kRuns * kNodes));
+    }
+  std::printf("%-34s %10s %10s\n", "a node of a chain of 200", "ns", "above");
+  for (const Way& way : ways) std::printf("%-34s %10.2f %10.2f\n", way.name, way.best_ns, way.best_ns - ways[0].best_ns);
+}
+
+void measure_ranges(Session& session) {
+  auto best_of = [](const std::function<void()>& work) {
+    double best = std::numeric_limits<double>::infinity();
+    for (int round = 0; round < kRounds; ++round) {
+      const double start = now_ns();
+      work();
+      best = std::min(best, now_ns() - start);
+    }
+    return best;
+  };
+  constexpr int kRanges = 10'000;
+  auto mark = [] {
+    for (int i = 0; i < kRanges; ++i) ProfileRange range("load batch");
+  };
+  std::printf("%-34s %10.2f\n", "a range, nobody records", best_of(mark) / kRanges);
+  const Profiler profiler = session.profiler({});
+  std::printf("%-34s %10.2f\n", "a range, recorded", best_of(mark) / kRanges);
+}
+
+void measure_files(Session& session, IoBinding& binding) {
+  Profiler profiler = session.profiler({});
+  for (int i = 0; i < 1'000'000 / kNodes; ++i) session.run(binding);
+  profiler.pause();
+  std::printf("%-34s %10s %10s\n", "of 1,000,000 events", "CPU s", "MB");
+  std::optional<Profile> profile;
+  auto timed = [&](const char* name, const std::function<size_t()>& work) {
+    const double start = cpu_seconds();
+    const size_t bytes = work();
+    std::printf("%-34s %10.3f %10.2f\n", name, cpu_seconds() - start, static_cast<double>(bytes) / 1e6);
+  };
+  std::string json;
+  timed("collect and analyse", [&] {
+    profile.emplace(profiler.profile());
+    return size_t{0};
+  });
+  timed(".json", [&] { return (json = profile_to_json(*profile)).size(); });
+  timed("table", [&] { return profile_to_table(json).size(); });
+  timed(".html", [&] { return profile_to_html(json).size(); });
+  timed(".pftrace", [&] { return profile_to_trace(*profile, TraceFormat::perfetto).size(); });
+  timed(".trace.json", [&] { return profile_to_trace(*profile, TraceFormat::chrome).size(); });
+  timed(".folded", [&] { return profile_to_trace(*profile, TraceFormat::folded).size(); });
+  double sum = 0, wall = 0;
+  for (const ProfiledRun& run : profile->runs) {
+    sum += run.kernel_ns + run.wait_ns + run.before_ns + run.between_ns + run.after_ns;
+    wall += run.duration_ns;
+  }
+  std::printf("parts of the runs over their time: %.6f (%zu runs, %lu events lost)\n", sum / wall, profile->runs.size(),
+              static_cast<unsigned long>(profile->events_lost));
+}
+
+}  // namespace
+
+int main() {
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  Session session(bench::chain(kNodes, false), options);
+  IoBinding binding(session);
+  Tensor input(DType::float32, {8});
+  std::fill_n(input.data<float>(), 8, 1.0F);
+  binding.bind_input("v0", input);
+  binding.bind_output("v" + std::to_string(kNodes));
+  measure_nodes(session, binding);
+  measure_ranges(session);
+  measure_files(session, binding);
+}
