@@ -24,6 +24,7 @@ constexpr CommandEntry kCommands[] = {
     {"inspect", "Show a model: graph, operators, parameters, dynamic extents, cost, memory", add_inspect},
     {"check", "List everything in a model that this build cannot run; exit status 1 if there is anything", add_check},
     {"bench", "Measure latency, throughput, load time and memory", add_bench},
+    {"explain", "Say what the optimiser made of a model, what became of a node, and what a run needs, without running it", add_explain},
     {"profile", "Say where the time and memory of runs go, node by node, and what would help; compare two profiles", add_profile},
     {"optimize", "Write the optimised model as ONNX", add_optimize},
     {"quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize},

@@ -20,6 +20,7 @@ Command add_inspect(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_profile(CLI::App& app);
+Command add_explain(CLI::App& app);
 Command add_optimize(CLI::App& app);
 Command add_quantize(CLI::App& app);
 Command add_precision(CLI::App& app);

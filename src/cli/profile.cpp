@@ -10,10 +10,12 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/provenance.h"
 #include "cli/remedies.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
@@ -101,9 +103,12 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
     session.run(binding);
     return profile_clock_ns() - start;
   };
-  session.start_profiling();
-  for (int i = 0; i < a.warmup; ++i) timed();
-  session.start_profiling();  // those are forgotten
+  const ProfilerOptions options{.memory = a.table.memory};
+  {
+    const Profiler forgotten = session.profiler(options);
+    for (int i = 0; i < a.warmup; ++i) timed();
+  }
+  Profiler profiler = session.profiler(options);
   constexpr size_t kLeastRuns = 11, kMostRuns = 2000;
   const double end = profile_clock_ns() + a.seconds * 1e9;
   auto enough = [&] {
@@ -111,13 +116,13 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
     return a.runs > 0 ? done >= static_cast<size_t>(a.runs) : done >= kMostRuns || (done >= kLeastRuns && profile_clock_ns() > end);
   };
   while (!enough()) {
-    session.resume_profiling();
+    profiler.resume();
     context.call_ns.push_back(timed());
-    session.pause_profiling();
+    profiler.pause();
     context.plain_ns.push_back(timed());
     if (context.call_ns.size() % 32 == 0) progress(fmt::format("{} runs", context.call_ns.size()));
   }
-  return session.profile();
+  return profiler.profile();
 }
 
 struct MadeProfile {
@@ -130,7 +135,11 @@ MadeProfile profile_model(const ProfileArguments& a) {
       .model = a.model, .command = "treadle profile " + a.model, .options = options_text(a.session), .warmup_runs = a.warmup + 1};
   progress("loading");
   double start = profile_clock_ns();
-  Session session(a.model, a.session);
+  passes::PassTrace trace;
+  Session session = [&] {
+    const passes::PassTrace::Scope scope(trace);
+    return Session(a.model, a.session);
+  }();
   context.load_ms = (profile_clock_ns() - start) / 1e6;
   const std::map<std::string, Datum> feeds = make_feeds(session.inputs(), a.inputs);
   start = profile_clock_ns();
@@ -152,8 +161,9 @@ MadeProfile profile_model(const ProfileArguments& a) {
                       }});
   }
   progress("");
-  std::string json = profile_to_json(profile, context);
-  return {std::move(profile), std::move(json)};
+  auto document = nlohmann::ordered_json::parse(profile_to_json(profile, context));
+  add_passes(trace, document);
+  return {std::move(profile), document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)};
 }
 
 int profile_command(const ProfileArguments& a) {
@@ -188,7 +198,8 @@ Command add_profile(CLI::App& app) {
                  "Also write a page (.html), the profile (.json, .csv), or every event (.pftrace, .trace.json, .folded, .speedscope.json, "
                  ".onnxruntime.json); with .gz behind it, compressed");
   app.add_flag("--json", a->json, "Print JSON");
-  app.add_flag("--memory", a->table.memory, "Print what the arena holds at its peak, and over the run");
+  app.add_flag("--memory", a->table.memory,
+               "Record allocations too, and print what is held at the peak and what the arena holds over the run");
   app.add_option("--top", a->table.top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--sort", a->table.sort, "Order of the nodes")
       ->capture_default_str()

@@ -10,6 +10,7 @@
 #include "kernels/elementwise/chain.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -117,15 +118,25 @@ class BatchNormIntoConv final : public Rule {
 
  private:
   static std::optional<Patch> normalisation(const Graph& graph, const Node& node) {
-    if (node.attributes.get_int("training_mode") != 0) return std::nullopt;
+    const auto refuse = [&](std::string_view reason) {
+      declined(node, reason);
+      return std::nullopt;
+    };
+    if (node.attributes.get_int("training_mode") != 0) return refuse("it is in training mode");
     for (size_t i = 1; i < node.outputs.size(); ++i)
-      if (node.has_output(i)) return std::nullopt;
+      if (node.has_output(i)) return refuse("its statistics are read");
     std::optional<Rescaling> found = Rescaling::of(graph, node.inputs[0]);
-    if (!found) return of_parameters(graph, node);
+    if (!found) {
+      if (std::optional<Patch> patch = of_parameters(graph, node)) return patch;
+      return refuse("no convolution with constant weights, whose result nobody else reads, is in front of it");
+    }
     const int64_t count = found->channels.count;
     std::vector<double> scale = constant_vector(graph, node.inputs[1], count), offset = constant_vector(graph, node.inputs[2], count);
     std::vector<double> mean = constant_vector(graph, node.inputs[3], count), variance = constant_vector(graph, node.inputs[4], count);
-    if (scale.empty() || offset.empty() || mean.empty() || variance.empty()) return of_parameters(graph, node);
+    if (scale.empty() || offset.empty() || mean.empty() || variance.empty()) {
+      if (std::optional<Patch> patch = of_parameters(graph, node)) return patch;
+      return refuse("its statistics are no constants");
+    }
     const double epsilon = node.attributes.get_float("epsilon", 1e-5F);
     for (size_t c = 0; c < scale.size(); ++c) {
       found->scale[c] = scale[c] / std::sqrt(variance[c] + epsilon);

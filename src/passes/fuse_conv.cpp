@@ -9,6 +9,7 @@
 #include "graph/scalar_function.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -58,18 +59,21 @@ class ConvFusion {
     if (g_.node(id).op_type == "NhwcQLinearConv") return take_table(id);
     const Node& conv = g_.node(id);
     const ValueId y = conv.outputs[0];
-    if (g_.is_output(y) || (takes_any(conv) && !is_stored(g_, conv.inputs[1]))) return false;
+    if (g_.is_output(y)) return declined(conv, "its result is an output of the model");
+    if (takes_any(conv) && !is_stored(g_, conv.inputs[1])) return declined(conv, "its weights are computed");
     const std::vector<Use> uses = g_.value(y).uses;
     const std::string_view activation_name = conv.attributes.get_string("activation", "none");
     if (activation_name == "hard_swish" || activation_name == "scaled_hard_swish") return uses.size() == 1 && take_scale(id, uses[0]);
-    if (activation_name != "none") return false;
-    if (uses.size() == 2) return !takes_relu_only(conv) && take_gate(id, uses);
-    if (uses.size() != 1) return false;
+    if (activation_name != "none") return declined(conv, "it ends in an activation already, and takes nothing behind one");
+    if (uses.size() == 2)
+      return !takes_relu_only(conv) && (take_gate(id, uses) || declined(conv, "two nodes read its result, and they are no gate"));
+    if (uses.size() != 1) return declined(conv, "several nodes read its result");
     const Node& next = g_.node(uses[0].node);
     if (conv.op_type == "NhwcConv" && next.is("Add") && !conv.has_input(3)) return take_sum(id, next, uses[0].input);
-    if (uses[0].input != 0) return false;
+    if (uses[0].input != 0) return declined(conv, "the node behind it reads its result as another operand than the first");
     const std::optional<Activation> activation = activation_of(g_, next);
-    if (!activation || (takes_relu_only(conv) && activation->name != "relu")) return false;
+    if (!activation || (takes_relu_only(conv) && activation->name != "relu"))
+      return declined(conv, "it cannot end in the node behind it,", &next);
     return take_activation(id, next, *activation);
   }
 
@@ -139,7 +143,8 @@ class ConvFusion {
   bool take_sum(NodeId id, const Node& sum, int input) {
     const ValueId other = sum.inputs[static_cast<size_t>(1 - input)];
     // Both orders of a sum are equal bit for bit.
-    if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0])) return false;
+    if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0]))
+      return declined(g_.node(id), "the operand of", &sum, " is not known to have its result's shape");
     const NodeId before = sum.id;
     g_.move_before(id, before);  // the other operand may be computed after the convolution
     if (g_.node(id).num_formal_inputs < 4) g_.resize_inputs(id, 4);

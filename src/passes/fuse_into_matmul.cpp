@@ -7,6 +7,7 @@
 #include "passes/matching.h"
 #include "passes/product_parts.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -25,7 +26,13 @@ bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
 
 std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
   const Node* node = producer_of(graph, value);
-  return node && is_used_once(graph, value) ? product_parts(graph, *node) : std::nullopt;
+  if (!node || (!node->is("MatMul") && !node->is("Gemm") && !node->is("FusedMatMul", "treadle"))) return std::nullopt;
+  std::optional<ProductParts> parts;
+  if (!is_used_once(graph, value))
+    declined(*node, "several nodes read its result, or it is an output of the model");
+  else if (parts = product_parts(graph, *node); !parts)
+    declined(*node, "its weights are no constant float32 matrix, or it scales or transposes its operands");
+  return parts;
 }
 
 /// Takes the activation over into the attributes; false if the node is none that a product can end in.
@@ -50,7 +57,11 @@ class FuseIntoMatMul final : public Rule {
     Attributes activation;
     if (!take_activation(graph, node, activation)) return std::nullopt;
     std::optional<ProductParts> parts = product_of(graph, node.inputs[0]);
-    if (!parts || parts->has_activation()) return std::nullopt;
+    if (!parts) return std::nullopt;
+    if (parts->has_activation()) {
+      declined(*producer_of(graph, node.inputs[0]), "it ends in an activation already");
+      return std::nullopt;
+    }
     for (const auto& [key, value] : activation) parts->attributes.set(key, value);
     return fused_product(node, *parts);
   }
@@ -73,6 +84,7 @@ class FuseIntoMatMul final : public Rule {
         parts->inputs[3] = other;
         return fused_product(node, *parts);
       }
+      declined(*producer_of(graph, node.inputs[i]), "the operand of", &node, " is neither a row of its columns nor of its result's shape");
     }
     return std::nullopt;
   }

@@ -11,6 +11,7 @@
 #include "passes/captured_constants.h"
 #include "passes/layout.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -210,10 +211,13 @@ class Pipeline {
   template <typename Fn>
   void timed(const PassInfo& info, Fn&& fn) {
     size_t nodes = graph_.num_nodes();
+    PassTrace* trace = PassTrace::current();
+    if (trace) trace->begin(info.name, graph_);
     auto start = std::chrono::steady_clock::now();
     int64_t count = fn();
     auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
     left_ -= std::min(left_, count);
+    if (trace) trace->end(graph_, count, elapsed.count());
     const PipelineOptions& options = context_.options;
     if (options.verify) verify(graph_);
     if (count > 0 && options.log)

@@ -1,0 +1,262 @@
+// treadle explain
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "cli/provenance.h"
+#include "cli/terminal.h"
+#include "core/thread_pool.h"
+#include "session/model.h"
+#include "treadle/error.h"
+#include "treadle/profile.h"
+
+namespace treadle::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ExplainOptions {
+  std::string model, node;
+  InputOptions inputs;
+  SessionOptions session;
+  int top = 25;
+  bool json = false;
+};
+
+// The session is planned for the inputs' extents; no node runs.
+Json planned_profile(Session& session, const ExplainOptions& a, const MachinePeaks& peaks) {
+  Profile profile;
+  with_assumed_extents(session.inputs(), a.inputs, [&] {
+    const Profiler profiler = session.profiler({});
+    const PartialRun not_begun = session.partial_run(make_feeds(session.inputs(), a.inputs));
+    profile = profiler.profile();
+  });
+  Json json = Json::parse(profile_to_json(profile, {.model = a.model, .peaks = peaks}));
+  for (size_t i = 0; i < profile.nodes.size(); ++i) {
+    const ProfiledNode& node = profile.nodes[i];
+    if (node.flops && node.bytes) json["nodes"][i]["estimated_ms"] = peaks.bound_ns(*node.flops, *node.bytes) / 1e6;
+  }
+  return json;
+}
+
+bool contains(const Json& list, const std::string& text) { return std::find(list.begin(), list.end(), text) != list.end(); }
+
+// Also what passes said of the nodes that it stands for, unless they changed their minds.
+std::vector<passes::Refusal> refusals_of(const passes::PassTrace& trace, const Json& node) {
+  std::vector<passes::Refusal> refusals = trace.refusals(node.at("name"));
+  for (const Json& source : node.value("sources", Json::array()))
+    for (const passes::Refusal& refusal : trace.refusals(source))
+      if (!contains(node.value("passes", Json::array()), refusal.pass) &&
+          std::find(refusals.begin(), refusals.end(), refusal) == refusals.end())
+        refusals.push_back(refusal);
+  return refusals;
+}
+
+// Nodes of the optimised graph that no instruction computes: their results are their inputs' bytes.
+Json views_json(const passes::PassTrace& trace, const Json& run) {
+  Json views = Json::array();
+  for (const passes::NodeChange& node : trace.result())
+    if (std::none_of(run.begin(), run.end(), [&](const Json& other) { return other.at("name") == node.name; }))
+      views.push_back({{"name", node.name}, {"op", node.op_type}, {"sources", node.sources}});
+  return views;
+}
+
+Json explain_document(const ExplainOptions& a) {
+  passes::PassTrace trace;
+  const Model model = Model::load(a.model);
+  Session session = [&] {
+    const passes::PassTrace::Scope scope(trace);
+    return Session(model, a.session);
+  }();
+  const int threads = a.session.intra_op_num_threads > 0 ? a.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
+  const MachinePeaks peaks = measure_machine_peaks(threads);
+  Json planned = planned_profile(session, a, peaks);
+  Json json{{"format", "treadle-explain"}, {"version", 1}, {"model", a.model}, {"nodes_as_read", model.impl().import()->num_nodes()}};
+  if (const std::string assumed = assumed_extents(session.inputs(), a.inputs); !assumed.empty()) json["assumed"] = assumed;
+  json["peaks"] = planned.at("peaks");
+  json["passes"] = passes_json(trace);
+  add_passes(trace, planned);
+  for (Json& node : planned["nodes"])
+    for (const passes::Refusal& refusal : refusals_of(trace, node))
+      node["left_alone"].push_back({{"pass", refusal.pass}, {"why", refusal.reason}});
+  json["views"] = views_json(trace, planned["nodes"]);
+  json["nodes"] = std::move(planned["nodes"]);
+  json["memory"] = std::move(planned["memory"]);
+  return json;
+}
+
+std::string joined(const Json& list, const char* separator = ", ") {
+  std::string text;
+  for (const Json& item : list) text += (text.empty() ? "" : separator) + item.get<std::string>();
+  return text;
+}
+
+// "makes FusedMatMul dense1 of Gemm dense1, Relu relu1"
+std::string change_text(const Json& change) {
+  const std::string what = change.at("what"), of = change.at("op").get<std::string>() + " " + change.at("name").get<std::string>();
+  if (what == "removed") return "removes " + of;
+  if (what == "folded") return "computes " + of + " ahead: its result is a constant";
+  if (change.contains("took")) return (what == "made" ? "makes " + of + " of " : of + " takes over ") + joined(change.at("took"));
+  return (what == "made" ? "makes " : "changes ") + of;
+}
+
+std::string passes_text(const Json& document) {
+  TextTable table({"pass", "nodes", "us", "what it did"});
+  for (const Json& step : document.at("passes")) {
+    constexpr size_t kMostShown = 3;
+    const Json& changes = step.at("changes");
+    std::string what;
+    for (size_t i = 0; i < std::min(changes.size(), kMostShown); ++i) what += (i ? "; " : "") + change_text(changes[i]);
+    if (changes.size() > kMostShown) what += fmt::format("; and {} more", changes.size() - kMostShown);
+    table.add({step.at("pass"), fmt::format("{} -> {}", step.at("nodes_before").get<int>(), step.at("nodes_after").get<int>()),
+               std::to_string(step.at("elapsed_us").get<int64_t>()), what});
+  }
+  return "\npasses, in order\n" + table.to_text(2);
+}
+
+std::string shapes_text(const Json& operands) {
+  std::string text;
+  for (const Json& operand : operands) {
+    if (operand.value("constant", false)) continue;
+    std::string shape;
+    for (const Json& extent : operand.value("shape", Json::array()))
+      shape += (shape.empty() ? "" : "x") + std::to_string(extent.get<int64_t>());
+    text += (text.empty() ? "" : ", ") + (operand.contains("shape") ? shape.empty() ? "scalar" : shape : "?");
+  }
+  return text;
+}
+
+std::string nodes_text(const Json& document, int top) {
+  TextTable table({"node", "operator", "kernel", "shapes", "MFLOP", "MB", "ms at least", "passes"});
+  double sum = 0;
+  size_t shown = 0, unknown = 0;
+  for (const Json& node : document.at("nodes")) {
+    sum += node.value("estimated_ms", 0.0);
+    unknown += node.contains("estimated_ms") ? 0 : 1;
+    if (top > 0 && shown >= static_cast<size_t>(top)) continue;
+    ++shown;
+    auto number = [&](const char* field, double scale) {
+      return node.contains(field) ? fmt::format("{:.3f}", node.at(field).get<double>() * scale) : std::string();
+    };
+    table.add({node.at("name"), node.at("op"), node.value("kernel", ""),
+               shapes_text(node.at("inputs")) + " -> " + shapes_text(node.at("outputs")), number("flops", 1e-6), number("bytes", 1e-6),
+               number("estimated_ms", 1), joined(node.value("passes", Json::array()))});
+  }
+  std::string text =
+      "\nnodes as they run, in order  (ms at least: operations and bytes over the peaks of this machine)\n" + table.to_text(2);
+  const size_t rest = document.at("nodes").size() - shown;
+  if (rest > 0) text += fmt::format("  ... and {} more: --top 0 shows all\n", rest);
+  return text + fmt::format("  together at least {:.4f} ms{}\n", sum,
+                            unknown > 0 ? fmt::format(", without {} nodes of unknown cost", unknown) : "");
+}
+
+std::string memory_text(const Json& document) {
+  const Json& memory = document.at("memory");
+  auto megabytes = [&](const char* field) { return memory.value(field, 0.0) / 1e6; };
+  std::string text = fmt::format(
+      "\nmemory, as planned\n  weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB ({:.2f} MB at least, {:.2f} MB without sharing)\n",
+      megabytes("weight_bytes"), megabytes("packed_bytes"), megabytes("arena_bytes"), megabytes("arena_lower_bound_bytes"),
+      megabytes("arena_sum_bytes"));
+  if (!memory.contains("peak")) return text;
+  const Json &peak = memory.at("peak"), &live = memory.at("live"), &steps = memory.at("steps");
+  text += fmt::format("  most is alive at step {} of {}, {}: {:.3f} MB\n", peak.at("step").get<int>() + 1, steps.size(),
+                      peak.at("node").get<std::string>(), peak.at("bytes").get<double>() / 1e6);
+  // A bar for each stretch of steps, as high as its fullest one.
+  constexpr size_t kBars = 60;
+  static constexpr const char* kHeights[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  std::string bars;
+  const size_t stride = steps.size() / kBars + 1;
+  for (size_t from = 0; from < steps.size(); from += stride) {
+    double most = 0;
+    for (size_t i = from; i < std::min(from + stride, steps.size()); ++i)
+      most = std::max(most, live.at("activations").at(i).get<double>() + live.at("scratch").at(i).get<double>());
+    bars += kHeights[static_cast<size_t>(most / peak.at("bytes").get<double>() * 8 + 0.5)];
+  }
+  return text + "  over the steps  |" + bars + "|\n";
+}
+
+bool concerns(const Json& change, const std::string& name) {
+  if (change.at("name") == name || contains(change.value("sources", Json::array()), name)) return true;
+  const Json took = change.value("took", Json::array());
+  return std::any_of(took.begin(), took.end(), [&](const Json& item) { return item.get<std::string>().ends_with(" " + name); });
+}
+
+// What became of a node of the model, or where one that runs comes from. @throws Error(not_found)
+Json node_history(const Json& document, const std::string& name) {
+  Json history{{"node", name}, {"steps", Json::array()}, {"runs_as", Json::array()}};
+  for (const Json& node : document.at("nodes")) {
+    const Json sources = node.value("sources", Json::array());
+    if (node.at("name") != name && !contains(sources, name)) continue;
+    history["runs_as"].push_back(node);
+  }
+  for (const Json& step : document.at("passes"))
+    for (const Json& change : step.at("changes"))
+      if (concerns(change, name)) history["steps"].push_back({{"pass", step.at("pass")}, {"what", change_text(change)}});
+  for (const Json& view : document.at("views"))
+    if (view.at("name") == name || contains(view.at("sources"), name)) history["views"].push_back(view);
+  if (history["runs_as"].empty() && history["steps"].empty() && !history.contains("views"))
+    throw Error(ErrorCode::not_found,
+                fmt::format("{}: no node \"{}\", neither of the model nor as it runs", document.at("model").get<std::string>(), name));
+  return history;
+}
+
+std::string history_text(const Json& history) {
+  std::string text = history.at("node").get<std::string>() + "\n";
+  for (const Json& step : history.at("steps"))
+    text += fmt::format("  {}: {}\n", step.at("pass").get<std::string>(), step.at("what").get<std::string>());
+  if (history.at("steps").empty()) text += "  no pass changed it\n";
+  for (const Json& node : history.at("runs_as")) {
+    text += fmt::format("  runs as {} {}", node.at("op").get<std::string>(), node.at("name").get<std::string>());
+    if (node.contains("kernel")) text += fmt::format(" [{}]", node.at("kernel").get<std::string>());
+    if (node.contains("estimated_ms")) text += fmt::format(", at least {:.4f} ms", node.at("estimated_ms").get<double>());
+    text += "\n";
+    if (node.contains("sources")) text += "    stands for " + joined(node.at("sources")) + "\n";
+    for (const Json& refusal : node.value("left_alone", Json::array()))
+      text += fmt::format("    {} did no more: {}\n", refusal.at("pass").get<std::string>(), refusal.at("why").get<std::string>());
+  }
+  for (const Json& view : history.value("views", Json::array()))
+    text += fmt::format("  {} {} needs no instruction: its result is a view, or known before a run\n", view.at("op").get<std::string>(),
+                        view.at("name").get<std::string>());
+  if (history.at("runs_as").empty() && !history.contains("views")) text += "  does not run\n";
+  return text;
+}
+
+int explain(const ExplainOptions& a) {
+  const Json document = explain_document(a);
+  if (!a.node.empty()) {
+    const Json history = node_history(document, a.node);
+    fmt::print("{}\n", a.json ? history.dump() : history_text(history));
+    return 0;
+  }
+  if (a.json) {
+    fmt::print("{}\n", document.dump(-1, ' ', false, Json::error_handler_t::replace));
+    return 0;
+  }
+  std::string text = fmt::format("{}: {} nodes as read, {} as they run\n", a.model, document.at("nodes_as_read").get<size_t>(),
+                                 document.at("nodes").size());
+  if (document.contains("assumed")) text += "  dimensions that were not given: " + document.at("assumed").get<std::string>() + "\n";
+  text += passes_text(document) + nodes_text(document, a.top) + memory_text(document);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& app) {
+  auto a = std::make_shared<ExplainOptions>();
+  app.add_option("model", a->model, "ONNX file")->required();
+  app.add_option("--node", a->node, "Say what became of this node of the model, and what the passes left alone behind it");
+  add_input_options(app, a->inputs);
+  add_session_options(app, a->session);
+  app.add_option("--top", a->top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_flag("--json", a->json, "Print JSON");
+  app.footer("No node runs: times are estimates. `treadle profile` measures.\nExample: treadle explain model.onnx --node conv1");
+  return [a] { return explain(*a); };
+}
+
+}  // namespace treadle::cli
