@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 7
+#define TREADLE_ABI_VERSION 8
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;

@@ -1,0 +1,220 @@
+"""Ranges of the program, measured memory, bounded and simultaneous profiles, profiles of torch modules, and treadle explain."""
+
+import gc
+import json
+import subprocess
+import threading
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import treadle
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """conv, bn, relu -> tail (a product), with a second reader of relu's result."""
+    random = np.random.default_rng(0)
+    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
+    constants = {
+        "w": random.standard_normal((16, 8, 3, 3), dtype=np.float32),
+        "scale": 2 * ones,
+        "bias": zeros,
+        "mean": zeros,
+        "variance": ones,
+        "m": random.standard_normal((16 * 28 * 28, 10), dtype=np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "scale", "bias", "mean", "variance"], ["n"], "bn"),
+        helper.make_node("Relu", ["n"], ["r"], "relu"),
+        helper.make_node("Flatten", ["r"], ["f"], "flatten"),
+        helper.make_node("MatMul", ["f", "m"], ["p"], "product"),
+        helper.make_node("Softmax", ["p"], ["y"], "softmax"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8, 28, 28])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    path = tmp_path_factory.mktemp("profile") / "conv.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture
+def session(model):
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = 1
+    return treadle.InferenceSession(str(model), options)
+
+
+FEEDS = {"x": np.ones((2, 8, 28, 28), np.float32)}
+
+
+def test_ranges_nest_around_runs(session):
+    with treadle.profile.range("nobody records"):
+        pass
+    with treadle.profile(session, peaks=False) as p:
+        for step in range(3):
+            with treadle.profile.range("step"):
+                with treadle.profile.range("load"):
+                    pass
+                with treadle.profile.range(f"infer {step}"):
+                    session.run(None, FEEDS)
+    by_path = {r.path: r for r in p.ranges}
+    assert by_path[("step",)].calls == 3
+    assert by_path[("step", "load")].calls == 3
+    assert by_path[("step", "infer 2")].calls == 1
+    step = by_path[("step",)]
+    inner = [by_path[("step", name)] for name in ("load", "infer 0", "infer 1", "infer 2")]
+    assert step.self_ms == pytest.approx(step.total_ms - sum(r.total_ms for r in inner), abs=1e-5)
+    assert step.runs_ms == pytest.approx(sum(r.runs_ms for r in inner), abs=1e-5)
+    assert "ranges of the program" in p.table()
+
+
+def test_ranges_of_other_threads_and_of_errors(session):
+    def work():
+        with treadle.profile.range("aside"):
+            pass
+
+    with treadle.profile(session, peaks=False) as p:
+        session.run(None, FEEDS)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        with pytest.raises(KeyError), treadle.profile.range("fails"):
+            raise KeyError
+    assert {r.name for r in p.ranges} == {"aside", "fails"}
+    with pytest.raises(TypeError):
+        treadle.profile.range(3)
+
+
+def test_ranges_are_in_traces_and_on_the_page(session, tmp_path):
+    with treadle.profile(session, peaks=False, memory=True) as p, treadle.profile.range("a <range>"):
+        session.run(None, FEEDS)
+    p.save(tmp_path / "x.trace.json")
+    trace = json.loads((tmp_path / "x.trace.json").read_text())
+    events = trace["traceEvents"]
+    (outer,) = [e for e in events if e["name"] == "a <range>"]
+    (run,) = [e for e in events if e["name"].startswith("ProfilerStep")]
+    assert outer["ts"] <= run["ts"] and run["ts"] + run["dur"] <= outer["ts"] + outer["dur"] + 1e-3
+    memory = [e for e in events if e["name"] == "[memory]"]
+    assert memory and all(e["ph"] == "i" and e["args"]["Device Type"] == 0 for e in memory)
+    counters = {e["name"] for e in events if e["ph"] == "C"}
+    assert "memory: activations" in counters and "memory: weights" in counters
+    p.save(tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert "a \\u003crange>" in page and "Allocated over time" in page
+    p.save(tmp_path / "x.pftrace")
+    assert b"a <range>" in (tmp_path / "x.pftrace").read_bytes()
+
+
+def test_measured_memory_balances(session):
+    with treadle.profile(session, peaks=False, memory=True) as p:
+        outputs = [session.run(None, FEEDS)[0] for _ in range(3)]
+    measured = p.memory().measured
+    assert measured.peak_bytes == sum(measured.at_peak.values()) == sum(size for _, _, size in measured.holders)
+    assert "y" in {name for name, _, _ in measured.holders} or measured.at_peak.get("io", 0) == 0
+    assert measured.before["weights"] + measured.before.get("packed", 0) >= 16 * 8 * 9 * 4 + 16 * 28 * 28 * 10 * 4
+    assert max(sum(values[i] for values in measured.timeline.values()) for i in range(len(measured.times_ms))) == measured.peak_bytes
+    blocks = p.data["memory"]["measured"]["blocks"]
+    assert [b["bytes"] for b in blocks if b.get("name") == "y"] == [128] * 3  # 80 bytes, in multiples of 64
+    assert len({b["id"] for b in blocks}) == len(blocks)
+    assert len(outputs) == 3
+    assert "held at the peak" in p.table()
+    with treadle.profile(session, peaks=False) as plain:
+        session.run(None, FEEDS)
+    assert plain.memory().measured is None
+
+
+def test_profiles_at_once(session):
+    with treadle.profile(session, peaks=False) as outer:
+        session.run(None, FEEDS)
+        with treadle.profile(session, peaks=False) as inner:
+            session.run(None, FEEDS)
+        session.run(None, FEEDS)
+    assert outer.data["runs"]["recorded"] == 3
+    assert inner.data["runs"]["recorded"] == 1
+
+
+@pytest.mark.parametrize("when_full", ["stop", "ring"])
+def test_bounded_profiles_count_what_they_lost(session, when_full):
+    runs = 2000
+    with treadle.profile(session, peaks=False, max_events=2048, when_full=when_full) as p:
+        for _ in range(runs):
+            session.run(None, FEEDS)
+    nodes = len(p.nodes)
+    recorded = p.data["runs"]["recorded"]
+    assert 0 < recorded < runs
+    assert p.events_lost >= (runs - recorded - 2) * (nodes + 1)
+    assert all(node.calls == 1 for node in p.nodes)
+    assert f"{p.events_lost} lost" in p.table()
+    with pytest.raises(treadle.errors.InvalidArgument):
+        treadle.profile(session, when_full="other")
+
+
+def test_a_torch_module_is_profiled():
+    torch = pytest.importorskip("torch")
+    import treadle.torch
+
+    module = treadle.torch.Module(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)))
+    x = torch.ones(8, 16)
+    with treadle.profile(module, peaks=False) as p:
+        for _ in range(3):
+            with treadle.profile.range("training step"):
+                module(x).sum().backward()
+        with torch.no_grad():
+            module(x)
+    assert len(p.graphs) == 2
+    training = max(p.graphs, key=lambda graph: len(graph.nodes))
+    assert {node.phase for node in training.nodes} == {"forward", "backward"}
+    assert training.data["runs"]["recorded"] == 6
+    assert [r.name for r in training.ranges] == ["training step"]
+    with treadle.profile(module, peaks=False) as again:
+        module(x).sum().backward()
+    assert again.data["runs"]["recorded"] == 2
+    del p, again
+    gc.collect()
+
+
+def explained(program, *arguments):
+    run = subprocess.run([program, "explain", *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_explain_tells_what_became_of_nodes(program, model):
+    document = json.loads(explained(program, model, "--dim", "batch=2", "--json"))
+    assert document["nodes_as_read"] == 6
+    # Every node of the model is accounted for: it runs, in itself or in another, or a pass took it out.
+    alive = {name for node in document["nodes"] for name in node.get("sources", [node["name"]])}
+    gone = {change["name"] for step in document["passes"] for change in step["changes"] if change["what"] in ("removed", "folded")}
+    views = {name for view in document["views"] for name in view["sources"]}
+    assert {"conv", "bn", "relu", "flatten", "product", "softmax"} <= alive | gone | views
+    assert "flatten" in views
+    nodes = {name: node for node in document["nodes"] if node["op"] != "Transpose" for name in node.get("sources", [node["name"]])}
+    assert nodes["conv"] is nodes["bn"] is nodes["relu"]
+    assert "batch-norm-into-conv" in nodes["bn"]["passes"] and "fuse-conv" in nodes["relu"]["passes"]
+    assert nodes["conv"]["flops"] >= 2 * 2 * 16 * 26 * 26 * 8 * 9
+    assert nodes["conv"]["estimated_ms"] > 0
+    assert document["memory"]["arena_bytes"] >= document["memory"]["arena_lower_bound_bytes"] > 0
+    assert len(document["memory"]["live"]["activations"]) == len(document["memory"]["steps"])
+    text = explained(program, model, "--node", "bn")
+    assert "batch-norm-into-conv" in text and "stands for" in text
+    assert "passes, in order" in explained(program, model)
+
+
+def test_explain_says_why_a_fusion_did_not_apply(program, model, tmp_path):
+    changed = onnx.load(model)
+    changed.graph.output.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, ["batch", 16, 28, 28]))
+    path = tmp_path / "two_readers.onnx"
+    onnx.save(changed, path)
+    text = explained(program, path, "--node", "bn")
+    assert "no convolution with constant weights, whose result nobody else reads" in text
+    run = subprocess.run([program, "explain", str(path), "--node", "nothing"], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 1 and 'no node "nothing"' in run.stderr
