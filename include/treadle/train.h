@@ -73,6 +73,18 @@ struct TREADLE_API ParameterGroup {
   std::optional<double> weight_decay = std::nullopt;  ///< none: the trainer's
 };
 
+/// Low-rank adaptation (Hu et al. 2021): beside a weight W, which stays as it is, two thin matrices A and B are trained, and the product
+/// counts as that by W + alpha / rank B A.
+struct TREADLE_API LoraOptions {
+  int64_t rank = 0;                            ///< rows of A; 0: there are no adapters
+  std::optional<double> alpha = std::nullopt;  ///< none: the rank, a factor of 1
+  double dropout = 0;                          ///< of what A reads, in steps; from 0 to 1, and less
+  /// Weights that get adapters, or nodes that read them: names or patterns. Float32 initializers that only MatMul and Gemm (as their second
+  /// matrix) or Conv (of one group) read. Empty: all of MatMul and Gemm.
+  std::vector<std::string> targets;
+  uint64_t seed = 0;  ///< of the first A; the first B is zeros
+};
+
 /// A number that nobody gave is as usual; one that the loss, the optimizer or the schedule has no use for is refused.
 struct TREADLE_API TrainerOptions {
   std::string output;  ///< of the model, or another of its values, which the loss is taken of; empty: its first output
@@ -106,6 +118,8 @@ struct TREADLE_API TrainerOptions {
   /// BatchNormalization's running statistics.
   std::vector<std::string> parameters;
   std::vector<std::string> frozen;  ///< not trained though they would be; names or patterns
+  /// With a rank, adapters are trained, and of the initializers only those that `parameters` names.
+  LoraOptions lora;
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
   /// them all, and an all-reduce finds them as one array. The bits are the same. Without groups, norms and accumulation.
   bool fused_update = false;
@@ -167,7 +181,8 @@ class TREADLE_API Trainer {
   NamedTensors gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
 
   /// Live views: they change with every step, and may be written between steps. Since somebody may do that without a word, evaluate() and
-  /// predict() from now on compare all of them with what kernels have packed, which reads every byte.
+  /// predict() from now on compare all of them with what kernels have packed, which reads every byte. Adapters of a weight "X.weight" are
+  /// "X.lora_A.weight", [rank, inputs ...], and "X.lora_B.weight", [outputs, rank ...].
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;  ///< running means and variances
   /// The same as tensors of their own: evaluate() and predict() compare for as long as one of them is held.
@@ -210,7 +225,8 @@ class TREADLE_API Trainer {
   /// A profile beside that one: any number at once (treadle/profile.h). It must not outlive this.
   Profiler profiler(const ProfilerOptions& options);
 
-  /// Writes the model as it was read, with the trained initializers. @param metadata  set in the model's metadata.
+  /// Writes the model as it was read, with the trained initializers, adapters merged into their weights.
+  /// @param metadata  set in the model's metadata.
   void save(const std::string& path, const Metadata& metadata = {}) const;
   /// The same as bytes.
   std::string to_bytes(const Metadata& metadata = {}) const;
@@ -222,6 +238,12 @@ class TREADLE_API Trainer {
   /// @throws Error(invalid_model) for a file that is damaged or no checkpoint; Error(invalid_argument) naming the first difference for one
   ///         of another model, optimizer or setting. Nothing has changed then.
   Metadata load_checkpoint(const std::string& path, CheckpointSettings settings = CheckpointSettings::same);
+  /// Writes A and B of each adapter, by the names and shapes of parameters(), which are PEFT's: a safetensors file whose metadata are rank
+  /// and alpha. @throws Error(invalid_argument) for a trainer without adapters.
+  void save_adapters(const std::string& path) const;
+  /// Takes them from such a file, or one of PEFT's. @throws Error(invalid_argument) naming the first adapter that is missing, has another
+  /// shape, or is none of this trainer's; nothing has changed then.
+  void load_adapters(const std::string& path);
   /// The forward, backward and update graph as text.
   std::string to_text() const;
 

@@ -412,8 +412,14 @@ TREADLE_C_API treadle_status* treadle_trainer_set_learning_rate(treadle_trainer*
 TREADLE_C_API size_t treadle_trainer_num_parameters(const treadle_trainer* trainer);
 TREADLE_C_API const char* treadle_trainer_parameter_name(const treadle_trainer* trainer, size_t index); /* NULL beyond the last */
 TREADLE_C_API treadle_status* treadle_trainer_parameter(const treadle_trainer* trainer, const char* name, treadle_value** out);
-/* The model with the trained parameters, for inference in any runtime. */
+/* The model with the trained parameters, adapters merged into their weights, for inference in any runtime. */
 TREADLE_C_API treadle_status* treadle_trainer_save(const treadle_trainer* trainer, const char* path);
+/* The adapters of the option lora_rank alone: a safetensors file with PEFT's names and shapes. On an error nothing has changed. */
+TREADLE_C_API treadle_status* treadle_trainer_save_adapters(const treadle_trainer* trainer, const char* path);
+TREADLE_C_API treadle_status* treadle_trainer_load_adapters(treadle_trainer* trainer, const char* path);
+/* Non-zero: the averages of the option ema_decay take the parameters' place, to evaluate, predict and save, until a call with 0. Steps and
+ * checkpoints are refused meanwhile. */
+TREADLE_C_API treadle_status* treadle_trainer_use_averages(treadle_trainer* trainer, int use);
 /* Everything that training needs to continue with the same bits. `metadata` is the caller's own (NULL with num_entries 0). */
 TREADLE_C_API treadle_status* treadle_trainer_save_checkpoint(const treadle_trainer* trainer, const char* path,
                                                               const treadle_config_entry* metadata, size_t num_entries);

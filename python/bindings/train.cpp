@@ -140,6 +140,13 @@ void register_train(nb::module_& module) {
             self.groups.push_back({std::move(patterns), rate_factor, weight_decay});
           },
           "parameters"_a, "rate_factor"_a, "weight_decay"_a.none())
+      .def(
+          "set_lora",
+          [](TrainerOptions& self, int64_t rank, std::optional<double> alpha, double dropout, std::vector<std::string> targets,
+             uint64_t seed) {
+            self.lora = {rank, alpha, dropout, std::move(targets), seed};
+          },
+          "rank"_a, "alpha"_a.none(), "dropout"_a, "targets"_a, "seed"_a)
       .def_rw("parameters", &TrainerOptions::parameters)
       .def_rw("frozen", &TrainerOptions::frozen)
       .def_rw("fused_update", &TrainerOptions::fused_update);
@@ -195,6 +202,8 @@ void register_train(nb::module_& module) {
       .def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "to_bytes", [](const Trainer& self, const train::Metadata& metadata) { return to_bytes(self.to_bytes(metadata)); }, "metadata"_a)
+      .def("save_adapters", &Trainer::save_adapters, "path"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("load_adapters", &Trainer::load_adapters, "path"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("to_text", &Trainer::to_text)
       .def_prop_ro("num_steps", [](const Trainer& self) { return self.position().num_steps; })
       .def("save_checkpoint", &Trainer::save_checkpoint, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())

@@ -43,6 +43,7 @@ def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
 
 
 _SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": None, "final_factor": None}
+_LORA = {"rank": 0, "alpha": None, "dropout": 0.0, "targets": [], "seed": 0}
 _GROUP = {"parameters": [], "rate_factor": 1.0, "weight_decay": None}
 
 
@@ -88,6 +89,9 @@ class Trainer:
         that fits.
     :param parameters: names or patterns (`*`, `?`, `[...]`) of the initializers to train; all by default.
     :param frozen: names or patterns of initializers that are not trained.
+    :param lora: low-rank adapters beside weights that stay as they are: {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": [names or patterns of
+        weights, or of nodes that read them], "seed": 0}. Only the adapters are trained then, and what `parameters` names. Without targets every
+        matrix of a MatMul or Gemm gets one, without alpha the factor is 1. See docs/training.md.
     :param fused_update: parameters, gradients and the optimizer's state lie one after the other in memory, and one node updates them all; the same
         bits.
     :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
@@ -126,6 +130,7 @@ class Trainer:
         groups: Iterable[Mapping[str, Any]] = (),
         parameters: Iterable[str] = (),
         frozen: Iterable[str] = (),
+        lora: Mapping[str, Any] | None = None,
         int32_labels: bool = False,
         num_threads: int = 0,
         fused_update: bool = False,
@@ -159,6 +164,7 @@ class Trainer:
             options.add_group(**_settings("group", group, _GROUP))
         options.parameters = list(parameters)
         options.frozen = list(frozen)
+        options.set_lora(**_settings("lora", lora or {}, _LORA))
         options.int32_labels = int32_labels
         options.fused_update = fused_update
         self._trainer = _treadle.Trainer(_model(model), options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
@@ -265,7 +271,7 @@ class Trainer:
         self._trainer.learning_rate = rate
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Writes the model as it was read, with the trained initializers."""
+        """Writes the model as it was read, with the trained initializers; adapters are merged into their weights."""
         self._trainer.save(os.fspath(path), _metadata(metadata))
 
     def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -286,6 +292,14 @@ class Trainer:
         :param own_settings: keep this trainer's loss, schedule, learning rate and numbers; only the optimizer must be the same.
         """
         return dict(self._trainer.load_checkpoint(os.fspath(path), own_settings))
+
+    def save_adapters(self, path: str | os.PathLike[str]) -> None:
+        """Writes the adapters of `lora` alone, as a safetensors file with PEFT's names and shapes; rank and alpha are its metadata."""
+        self._trainer.save_adapters(os.fspath(path))
+
+    def load_adapters(self, path: str | os.PathLike[str]) -> None:
+        """Takes adapters that `save_adapters` or PEFT wrote. Others than this trainer's are an error, and then nothing has changed."""
+        self._trainer.load_adapters(os.fspath(path))
 
     def to_text(self) -> str:
         """The forward, backward and update graph, one node a line."""

@@ -104,6 +104,16 @@ treadle_status* treadle_trainer_save(const treadle_trainer* trainer, const char*
   return guarded([&] { require(trainer, "trainer").trainer.save(&require(path, "path")); });
 }
 
+treadle_status* treadle_trainer_save_adapters(const treadle_trainer* trainer, const char* path) {
+  return guarded([&] { require(trainer, "trainer").trainer.save_adapters(&require(path, "path")); });
+}
+treadle_status* treadle_trainer_load_adapters(treadle_trainer* trainer, const char* path) {
+  return guarded([&] { require(trainer, "trainer").trainer.load_adapters(&require(path, "path")); });
+}
+treadle_status* treadle_trainer_use_averages(treadle_trainer* trainer, int use) {
+  return guarded([&] { require(trainer, "trainer").trainer.use_averages(use != 0); });
+}
+
 treadle_status* treadle_trainer_save_checkpoint(const treadle_trainer* trainer, const char* path, const treadle_config_entry* metadata,
                                                 size_t num_entries) {
   return guarded([&] {

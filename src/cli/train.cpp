@@ -80,6 +80,12 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: settings for these parameters; may be repeated");
   option("--parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
   option("--frozen", "Names or patterns of initializers not to train");
+  option("--lora-rank", "Train adapters of this rank beside frozen weights; the output has them merged");
+  option("--lora-alpha", "Factor of the adapters, divided by the rank; the rank by default");
+  option("--lora-dropout", "Dropout of what the adapters read");
+  option("--lora-targets",
+         "Names or patterns of weights, or of nodes that read them, separated by commas; by default all of MatMul and Gemm");
+  option("--lora-seed", "Seed of the adapters' first values");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 
@@ -110,6 +116,7 @@ Command add_train(CLI::App& app) {
   app.add_flag_callback(
          "--json", [a] { a->log = "/dev/stdout", a->quiet = true; }, "Print those lines instead of the table")
       ->excludes(log);
+  app.add_option("--adapters", a->adapters, "safetensors file for the adapters of --lora-rank");
   app.add_option("--curve", a->curve, "SVG file with the losses of all epochs so far, updated after each epoch");
   app.add_option("--log-steps", a->log_steps, "Steps between two log lines; 0: no lines for steps")
       ->check(CLI::NonNegativeNumber)

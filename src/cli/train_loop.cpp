@@ -181,6 +181,8 @@ class TrainingRun {
   }
 
   int run() {
+    if (!a_.adapters.empty() && a_.trainer.lora.rank == 0)
+      throw Error(ErrorCode::invalid_argument, "--adapters is given without --lora-rank: there are none to write");
     const StopSignals signals;
     progress_->say(fmt::format("{} samples, {} steps an epoch, {} parameters{}", training_->num_samples(), loader_->batches_per_epoch(),
                                num_parameters(),
@@ -375,6 +377,7 @@ class TrainingRun {
     for (const std::string& name : classes_) names += (names.empty() ? "" : "\n") + name;
     if (!names.empty()) metadata.emplace_back("classes", names);
     trainer_->save(a_.output, metadata);
+    if (!a_.adapters.empty()) trainer_->save_adapters(a_.adapters);
   }
 
   int interrupted() {

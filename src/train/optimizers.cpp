@@ -231,6 +231,7 @@ void check_optimizer(const TrainerOptions& o) {
     within("a group's rate_factor", group.rate_factor, kMost, true);
     if (group.weight_decay) within("a group's weight_decay", *group.weight_decay, kMost, true);
   }
+  check_lora(o.lora);
   if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
     refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
 }
@@ -257,6 +258,10 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   for (const ParameterGroup& group : o.groups)
     add("group", fmt::format("{} rate_factor {} weight_decay {}", fmt::join(group.parameters, " "), group.rate_factor,
                              group.weight_decay ? fmt::format("{}", *group.weight_decay) : "none"));
+  if (!o.session.precision.empty()) add("precision", o.session.precision);
+  if (o.lora.rank > 0)
+    add("lora", fmt::format("rank {} alpha {} dropout {} targets [{}]", o.lora.rank, factor_of(o.lora) * static_cast<double>(o.lora.rank),
+                            o.lora.dropout, fmt::join(o.lora.targets, ", ")));
   return settings;
 }
 

@@ -100,6 +100,13 @@ std::vector<TextOption> make_text_options() {
                      o.class_weights.push_back(trainer_number<float>("class_weights", part));
                  }});
   all.push_back({"group", [](O& o, const std::string& value) { o.groups.push_back(parse_group(value)); }});
+  all.push_back({"lora_rank", [](O& o, const std::string& value) { o.lora.rank = trainer_number<int64_t>("lora_rank", value); }});
+  all.push_back({"lora_alpha", [](O& o, const std::string& value) { o.lora.alpha = trainer_number<double>("lora_alpha", value); }});
+  all.push_back({"lora_dropout", [](O& o, const std::string& value) { o.lora.dropout = trainer_number<double>("lora_dropout", value); }});
+  all.push_back({"lora_seed", [](O& o, const std::string& value) { o.lora.seed = trainer_number<uint64_t>("lora_seed", value); }});
+  all.push_back({"lora_targets", [](O& o, const std::string& value) {
+                   for (std::string& part : parts_of(value, ',')) o.lora.targets.push_back(std::move(part));
+                 }});
   flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
   number("class_axis", &O::class_axis), number("accumulation_steps", &O::accumulation_steps);
   number("label_smoothing", &O::label_smoothing), number("learning_rate", &O::learning_rate);

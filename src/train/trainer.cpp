@@ -79,10 +79,21 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return made;
   }
 
-  Selection selection() const { return {options.parameters, options.frozen}; }
+  /// What the first graph chooses, and later ones by the names that it has chosen.
+  /// @param training  otherwise parameters are values of that kind.
+  Selection selection(bool training = true) const {
+    if (trained.empty()) return {.parameters = options.parameters, .frozen = options.frozen, .lora = options.lora};
+    Selection again{.parameters = trained, .as_parameters = !training, .lora = options.lora};
+    again.lora.targets.clear();
+    for (const Adapter& adapter : adapters) {
+      again.lora.targets.push_back(adapter.weight);
+      std::erase(again.parameters, adapter.a), std::erase(again.parameters, adapter.b);
+    }
+    return again;
+  }
 
-  TrainingGraph with_loss(bool training, const Selection& chosen, ValueId& loss) const {
-    TrainingGraph made = make_training_graph(model, chosen, training);
+  TrainingGraph with_loss(bool training, ValueId& loss) const {
+    TrainingGraph made = make_training_graph(model, selection(training), training);
     loss = add_loss(*made.graph, find_output(*made.graph, options.output), options);
     return made;
   }
@@ -125,16 +136,18 @@ struct Trainer::Impl : Runtime, TrainedValues {
 
   void make_step() {
     ValueId loss;
-    TrainingGraph made = with_loss(true, selection(), loss);
+    TrainingGraph made = with_loss(true, loss);
     const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
     Graph& graph = *made.graph;
-    trained = made.parameters;
+    trained = made.parameters, adapters = made.adapters;
     for (const ParameterGroup& group : options.groups)
       for (const std::string& pattern : group.parameters)
         if (std::none_of(trained.begin(), trained.end(), [&](const std::string& name) { return matches(pattern, name); }))
           throw Error(ErrorCode::not_found, fmt::format("a parameter group names \"{}\", which is no trained parameter; the nearest: {}",
                                                         pattern, nearest_names(pattern, trained)));
-    parameters = copy_initializers(model, trained);
+    parameters = initial_adapters(adapters, options.lora.seed);
+    for (const std::string& name : trained)
+      if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
     for (const auto& [name, tensor] : parameters)
       for (const std::string& what : state_names(options))
         optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
@@ -217,6 +230,10 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return outputs;
   }
 
+  NamedTensors merged() const {
+    return adapters.empty() ? parameters : merge_adapters(model, adapters, factor_of(options.lora), parameters);
+  }
+
   /// The averages, by parameter.
   NamedTensors averages() const {
     NamedTensors named;
@@ -295,7 +312,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     if (!gradients) {
       AllocationScope scope(&memory, MemoryClass::weights);
       ValueId loss;
-      TrainingGraph made = with_loss(true, {trained, {}}, loss);
+      TrainingGraph made = with_loss(true, loss);
       const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
       std::vector<std::pair<std::string, ValueId>> outputs;
       for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
@@ -326,16 +343,17 @@ struct Trainer::Impl : Runtime, TrainedValues {
       std::vector<std::pair<std::string, ValueId>> outputs;
       if (wanted.loss) {
         ValueId loss;
-        made = with_loss(false, {.parameters = trained, .as_parameters = true}, loss);
+        made = with_loss(false, loss);
         outputs.emplace_back("loss", loss);
       } else {
-        made = make_training_graph(model, {.parameters = trained, .as_parameters = true}, false);
+        made = make_training_graph(model, selection(false), false);
       }
       if (wanted.outputs)
         for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
       std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
-      runner.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{}, variables());
+      // Adapters are inputs here too: they are small, and what they are added to is packed.
+      runner.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters}, variables());
     }
     return *runner;
   }
@@ -374,6 +392,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
   std::mutex making_mutex;           // of graphs that are made when they are first asked for
   std::vector<std::string> output_names, trained;
+  std::vector<Adapter> adapters;
   NamedTensors momentum, optimizer_state, scalars;
   Written step_written, update_written;
   uint64_t num_steps = 0;
@@ -471,10 +490,12 @@ Profile Trainer::Impl::profile(const Profiling& of) const {
 }
 
 void Trainer::save(const std::string& path, const Metadata& metadata) const {
-  save_with(impl_->model, std::vector<const NamedTensors*>{&impl_->parameters, &impl_->states}, metadata, path);
+  const NamedTensors merged = impl_->merged();
+  save_with(impl_->model, std::vector<const NamedTensors*>{&merged, &impl_->states}, metadata, path);
 }
 std::string Trainer::to_bytes(const Metadata& metadata) const {
-  return encode_with(impl_->model, std::vector<const NamedTensors*>{&impl_->parameters, &impl_->states}, metadata);
+  const NamedTensors merged = impl_->merged();
+  return encode_with(impl_->model, std::vector<const NamedTensors*>{&merged, &impl_->states}, metadata);
 }
 std::string Trainer::to_text() const { return print(impl_->step->graph()); }
 

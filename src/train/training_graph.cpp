@@ -239,12 +239,15 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
     if (selection.held && !training) continue;  // the others stay as they are
     const bool state = statistics.contains(initializer.name);
-    const bool chosen = made.explicit_parameters ? matches_any(selection.parameters, initializer.name) : initializer.shape.rank() > 0;
+    const bool by_default = selection.lora.rank == 0 && initializer.shape.rank() > 0;
+    const bool chosen = made.explicit_parameters ? matches_any(selection.parameters, initializer.name) : by_default;
     if (!state && (!chosen || matches_any(selection.frozen, initializer.name))) continue;
     make_changeable(graph, id, selection.as_parameters);
     if (!state) made.parameters.push_back(initializer.name);
   }
   onnx::upgrade(graph);
+  if (selection.lora.rank > 0) made.adapters = add_adapters(graph, initializers, selection.lora);
+  for (const Adapter& adapter : made.adapters) made.parameters.insert(made.parameters.end(), {adapter.a, adapter.b});
   if (training) switch_to_training(made, fed, selection);
   return made;
 }
@@ -265,16 +268,20 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
       parameters.push_back(name);
       continue;
     }
-    if (training.explicit_parameters)
+    const onnx::TensorDef* initializer = find_initializer(model, name);  // none: an adapter
+    if (training.explicit_parameters && initializer)
       throw Error(ErrorCode::invalid_argument, fmt::format("the loss does not depend on the parameter \"{}\"", name));
     Value& value = graph.value(xs[i]);
     value.kind = Value::Kind::constant;
-    value.constant = find_initializer(model, name)->value;
+    value.constant = initializer ? initializer->value : initial_adapters(training.adapters, 0).at(name);
     std::erase(graph.inputs, xs[i]);
   }
   if (parameters.empty() && more.empty())
     throw Error(ErrorCode::invalid_argument, "the loss depends on no float32 initializer of rank 1 or more: there is nothing to train");
   training.parameters = std::move(parameters);
+  std::erase_if(training.adapters, [&](const Adapter& adapter) {
+    return std::find(training.parameters.begin(), training.parameters.end(), adapter.a) == training.parameters.end();
+  });
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
     // Where nothing flows back, through Sign or because nothing depends on the input, the gradient is zero.
@@ -307,6 +314,7 @@ void optimise(Graph& graph, const SessionOptions& options) {
                              .weights_packed = has_parameters(graph),
                              .skip = options.disabled_passes,
                              .max_patches = options.max_patches,
+                             .precision = passes::PrecisionRules::parse(options.precision),
                              .log = options.on_pass,
                              .warn = options.on_warning});
   std::vector<NodeId> updates;

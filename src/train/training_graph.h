@@ -10,6 +10,7 @@
 
 #include "graph/graph.h"
 #include "session/model.h"
+#include "train/lora.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -24,6 +25,7 @@ struct Selection {
   bool as_parameters = false;
   /// Inputs and initializers that are of kind parameter in any case, with these elements. All others stay constants, but in training.
   const NamedTensors* held = nullptr;
+  LoraOptions lora = {};            ///< with a rank, adapters are parameters, too; no `parameters` then means no others
 };
 
 /// A graph of the model whose parameters and states are inputs, or values of kind parameter, and what the steps after it need to find.
@@ -35,6 +37,7 @@ struct TrainingGraph {
   std::unique_ptr<Graph> graph;
   std::vector<std::string> parameters;
   std::vector<State> states;
+  std::vector<Adapter> adapters;
   bool explicit_parameters = false;
 
   ValueId value(std::string_view name) const { return graph->find_value(name); }

@@ -101,6 +101,31 @@ TEST(CApiTrainer, CheckpointsGoOnWithTheSameBits) {
   std::filesystem::remove(path), std::filesystem::remove(model);
 }
 
+TEST(CApiTrainer, AdaptersAndAveragesAreSaved) {
+  const std::string path = testing::TempDir() + "c_api_adapters.safetensors", model = testing::TempDir() + "c_api_adapters.onnx";
+  const std::vector<treadle_config_entry> options{{"optimizer", "adam"}, {"lora_rank", "2"}, {"lora_alpha", "4"}, {"ema_decay", "0.5"}};
+  const OpenedTrainer first(options), second(options), plain(kAdam);
+  EXPECT_STREQ(treadle_trainer_parameter_name(first.trainer, 0), "layer1.lora_A.weight");
+  const double before = first.step();
+  EXPECT_LT(first.step(), before);
+  EXPECT_EQ(message_of(treadle_trainer_save_adapters(first.trainer, path.c_str())), "");
+  EXPECT_EQ(message_of(treadle_trainer_load_adapters(second.trainer, path.c_str())), "");
+  const char* name = "point";
+  double losses[3] = {};
+  EXPECT_EQ(message_of(treadle_trainer_evaluate(first.trainer, nullptr, &name, &first.feed, 1, first.labels, &losses[0])), "");
+  EXPECT_EQ(message_of(treadle_trainer_evaluate(second.trainer, nullptr, &name, &first.feed, 1, first.labels, &losses[1])), "");
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(message_of(treadle_trainer_use_averages(first.trainer, 1)), "");
+  EXPECT_EQ(message_of(treadle_trainer_evaluate(first.trainer, nullptr, &name, &first.feed, 1, first.labels, &losses[2])), "");
+  EXPECT_NE(losses[0], losses[2]);
+  EXPECT_EQ(message_of(treadle_trainer_save(first.trainer, model.c_str())), "");
+  EXPECT_EQ(message_of(treadle_trainer_use_averages(first.trainer, 0)), "");
+  EXPECT_NO_THROW(treadle::Model::load(model));
+  EXPECT_NE(message_of(treadle_trainer_save_adapters(plain.trainer, path.c_str())).find("lora_rank"), std::string::npos);
+  EXPECT_NE(message_of(treadle_trainer_use_averages(plain.trainer, 1)).find("ema_decay"), std::string::npos);
+  std::filesystem::remove(path), std::filesystem::remove(model);
+}
+
 TEST(CApiTrainer, WrongCallsAreStatuses) {
   const OpenedTrainer opened(kAdam);
   treadle_trainer* none = nullptr;

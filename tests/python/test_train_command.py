@@ -106,6 +106,21 @@ def test_every_format_trains_the_same(train, folder, tmp_path):
     assert initializers(tmp_path / "other.onnx") != results[0]
 
 
+def test_adapters_are_trained_merged_and_written(train, folder, tmp_path):
+    tensors = pytest.importorskip("safetensors.numpy")
+    common = ["--data", "digits.csv", *CSV, "--epochs", 2, "--optimizer", "adamw", "--lora-rank", 2, "--lora-targets", "head.*,block2.conv.weight", "--option", "precision=bfloat16"]
+    train(*common, "--adapters", tmp_path / "a.safetensors", "-o", tmp_path / "merged.onnx")
+    before, after = initializers(folder / "cnn.onnx"), initializers(tmp_path / "merged.onnx")
+    assert before.keys() == after.keys()
+    statistics = {name for name in before if name.endswith((".mean", ".var"))}
+    assert {name for name in before if before[name] != after[name]} == {"head.weight", "block2.conv.weight"} | statistics
+    adapters = tensors.load_file(tmp_path / "a.safetensors")
+    assert {name: array.shape[1 if "_B" in name else 0] for name, array in adapters.items()} == {
+        f"{layer}.lora_{part}.weight": 2 for layer in ("head", "block2.conv") for part in "AB"}
+    made = train(*common[:9], "--adapters", tmp_path / "b.safetensors", "-o", tmp_path / "b.onnx", ok=False)
+    assert made.returncode != 0 and "--lora-rank" in made.stderr
+
+
 def test_what_is_resumed_has_the_same_bits(train, program, folder, tmp_path):
     arguments = ["--data", "digits.csv", *CSV, "--validation", "0.1", "--epochs", "20", "--optimizer", "adamw", "--schedule", "linear"]
     straight = train(*arguments, "-o", tmp_path / "straight.onnx")

@@ -1,0 +1,248 @@
+#include "train/lora.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "core/nearest.h"
+#include "graph/infer.h"
+#include "train/training_graph.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+/// A node that multiplies by a weight.
+struct WeightUse {
+  NodeId node = kNoNode;
+  bool transposed = false;  // as Adapter has it
+};
+/// Weights whose every use is such a node: merging an adapter then changes nothing else.
+using Candidates = std::map<std::string, std::vector<WeightUse>>;
+
+bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
+
+/// Whether the weight, of this type, may have an adapter there.
+std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& type, bool transposed) {
+  const Node& node = graph.node(use.node);
+  if (use.input != 1) return std::nullopt;
+  if (is_product(node) && type.rank() == 2) return WeightUse{use.node, transposed != (node.attributes.get_int("transB") == 0)};
+  if (node.is("Conv") && !transposed && node.attributes.get_int("group", 1) == 1) return WeightUse{use.node, false};
+  return std::nullopt;
+}
+
+/// All uses of a value, those behind a Transpose included; empty if one of them is something else.
+std::vector<WeightUse> uses_of(const Graph& graph, ValueId weight, const Type& type, bool transposed) {
+  std::vector<WeightUse> found;
+  if (graph.is_output(weight)) return {};
+  for (const Use& use : graph.value(weight).uses) {
+    const Node& node = graph.node(use.node);
+    if (node.is("Transpose") && type.rank() == 2 && !transposed && node.attributes.get_ints("perm") != std::vector<int64_t>{0, 1}) {
+      const std::vector<WeightUse> behind = uses_of(graph, node.outputs[0], type, true);
+      if (behind.empty()) return {};
+      found.insert(found.end(), behind.begin(), behind.end());
+      continue;
+    }
+    const std::optional<WeightUse> one = use_of(graph, use, type, transposed);
+    if (!one || (!found.empty() && found[0].transposed != one->transposed)) return {};
+    found.push_back(*one);
+  }
+  return found;
+}
+
+Candidates find_candidates(const Graph& graph, std::span<const std::string> initializers) {
+  Candidates candidates;
+  for (const std::string& name : initializers) {
+    const ValueId id = graph.find_value(name);
+    if (id == kNoValue) continue;
+    const Type& type = graph.type(id);
+    if (!type.is_tensor() || !type.is_static() || type.dtype != DType::float32 || type.rank() < 2) continue;
+    if (type.static_shape().num_elements() == 0) continue;
+    if (std::vector<WeightUse> uses = uses_of(graph, id, type, false); !uses.empty()) candidates.emplace(name, std::move(uses));
+  }
+  return candidates;
+}
+
+Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& options) {
+  Candidates chosen;
+  auto is_convolution = [&](const std::vector<WeightUse>& uses) { return !is_product(graph.node(uses[0].node)); };
+  if (options.targets.empty()) {
+    for (const auto& [name, uses] : all)
+      if (!is_convolution(uses)) chosen.emplace(name, uses);
+    if (chosen.empty())
+      throw Error(
+          ErrorCode::invalid_argument,
+          "lora: the model multiplies by no constant float32 matrix that adapters can be added to; convolutions are taken by lora_targets");
+    return chosen;
+  }
+  for (const std::string& pattern : options.targets) {
+    bool any = false;
+    for (const auto& [name, uses] : all)
+      if (matches(pattern, name) ||
+          std::any_of(uses.begin(), uses.end(), [&](const WeightUse& use) { return matches(pattern, graph.node(use.node).name); }))
+        chosen.emplace(name, uses), any = true;
+    if (any) continue;
+    std::vector<std::string> names;
+    for (const auto& [name, uses] : all) names.push_back(name);
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("lora_targets: \"{}\" is no constant float32 weight that only MatMul, Gemm and Conv of one group read, and no such "
+                    "node; the nearest: {}",
+                    pattern, nearest_names(pattern, names)));
+  }
+  return chosen;
+}
+
+/// The nodes of one adapter, all behind the node that they add to.
+class AdapterWriter {
+ public:
+  AdapterWriter(Graph& graph, NodeId node) : graph_(graph), node_(node), before_(graph.next(node)), base_(graph.node(node).outputs[0]) {}
+
+  void write(const Adapter& adapter, const LoraOptions& options) {
+    const Node& node = graph_.node(node_);
+    const float scale = static_cast<float>(factor_of(options)) * (node.is("Gemm") ? node.attributes.get_float("alpha", 1) : 1.0F);
+    ValueId x = node.inputs[0];
+    if (node.attributes.get_int("transA") != 0) x = transposed(x);
+    if (options.dropout > 0) x = op("Dropout", {x, constant(static_cast<float>(options.dropout))});
+    const ValueId a = graph_.find_value(adapter.a), b = graph_.find_value(adapter.b);
+    const bool is_convolution = node.is("Conv");
+    ValueId narrow = is_convolution ? op("Conv", {x, a}, node.attributes) : op("MatMul", {x, transposed(a)});
+    if (scale != 1) narrow = op("Mul", {narrow, constant(scale)});
+    const ValueId change = is_convolution ? op("Conv", {narrow, b}) : op("MatMul", {narrow, transposed(b)});
+    const ValueId sum = op("Add", {base_, change});
+    graph_.replace_uses(base_, sum);
+    graph_.set_input(graph_.value(sum).producer, 0, base_);
+    // Who asks for the value by name, for a loss, means the sum.
+    const std::string name = graph_.value(base_).name;
+    graph_.rename_value(base_, graph_.unique_name(name + "/base"));
+    graph_.rename_value(sum, name);
+  }
+
+ private:
+  ValueId op(const char* type, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    const NodeId id = graph_.add_node({.op_type = type,
+                                       .inputs = std::move(inputs),
+                                       .attributes = std::move(attributes),
+                                       .name = graph_.unique_name(graph_.node(node_).name + "/lora")},
+                                      before_);
+    infer_node(graph_, id);
+    return graph_.node(id).outputs[0];
+  }
+  ValueId transposed(ValueId matrix) { return op("Transpose", {matrix}, {{"perm", std::vector<int64_t>{1, 0}}}); }
+  ValueId constant(float number) { return graph_.add_constant(graph_.unique_name("lora/constant"), Tensor::scalar(number)); }
+
+  Graph& graph_;
+  NodeId node_, before_;
+  ValueId base_;
+};
+
+/// As PEFT names them: "encoder.query.weight" has "encoder.query.lora_A.weight".
+std::string adapter_name(const std::string& weight, std::string_view part) {
+  constexpr std::string_view kWeight = ".weight";
+  const std::string_view stem = weight.ends_with(kWeight) ? std::string_view(weight).substr(0, weight.size() - kWeight.size()) : weight;
+  return fmt::format("{}.lora_{}.weight", stem, part);
+}
+
+Adapter make_adapter(const std::string& weight, const Shape& shape, bool transposed, int64_t rank) {
+  std::vector<int64_t> a(shape.dims().begin(), shape.dims().end());
+  if (transposed) std::swap(a[0], a[1]);
+  std::vector<int64_t> b(a.size(), 1);
+  b[0] = a[0], b[1] = rank;
+  a[0] = rank;
+  return {weight, adapter_name(weight, "A"), adapter_name(weight, "B"), Shape(a), Shape(b), transposed};
+}
+
+void add_adapter_input(Graph& graph, const std::string& name, const Shape& shape) {
+  if (graph.find_value(name) != kNoValue)
+    throw Error(ErrorCode::invalid_argument, fmt::format("lora: the model has a value \"{}\" already, which is an adapter's name", name));
+  graph.add_input(name, Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end())));
+}
+
+// The generator's bits are the standard's everywhere; std::uniform_real_distribution's are not.
+float uniform(std::mt19937_64& generator, float bound) { return (static_cast<float>(generator() >> 40U) * 0x1p-23F - 1) * bound; }
+
+// w (as it is stored) += factor B A
+void add_product(const Adapter& adapter, float factor, const float* a, const float* b, float* w) {
+  const int64_t outputs = adapter.b_shape[0], rank = adapter.b_shape[1], inputs = adapter.a_shape.num_elements() / rank;
+  // The longer run of W is the inner loop: over inputs, or, transposed, over outputs.
+  std::vector<float> columns;
+  if (adapter.transposed) {
+    columns.resize(static_cast<size_t>(outputs * rank));
+    for (int64_t n = 0; n < outputs; ++n)
+      for (int64_t r = 0; r < rank; ++r) columns[static_cast<size_t>(r * outputs + n)] = b[n * rank + r];
+  }
+  const int64_t rows = adapter.transposed ? inputs : outputs, length = adapter.transposed ? outputs : inputs;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t r = 0; r < rank; ++r) {
+      const float left = factor * (adapter.transposed ? a[r * inputs + i] : b[i * rank + r]);
+      const float* right = adapter.transposed ? columns.data() + r * outputs : a + r * inputs;
+      for (int64_t k = 0; k < length; ++k) w[i * length + k] += left * right[k];
+    }
+}
+
+}  // namespace
+
+double factor_of(const LoraOptions& options) {
+  const auto rank = static_cast<double>(options.rank);
+  return options.alpha.value_or(rank) / rank;
+}
+
+void check_lora(const LoraOptions& o) {
+  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
+  constexpr int64_t kMostRank = 1 << 16;
+  if (o.rank < 0 || o.rank > kMostRank) refuse(fmt::format("lora_rank is {}; it must be from 0 to {}", o.rank, kMostRank));
+  const std::pair<bool, const char*> given[] = {{o.alpha.has_value(), "lora_alpha"},
+                                                {o.dropout != 0, "lora_dropout"},
+                                                {!o.targets.empty(), "lora_targets"},
+                                                {o.seed != 0, "lora_seed"}};
+  for (const auto& [is_given, name] : given)
+    if (is_given && o.rank == 0) refuse(fmt::format("{} is given without a lora_rank", name));
+  if (o.alpha && !(std::abs(*o.alpha) <= 1e30)) refuse(fmt::format("lora_alpha is {}; it must be a finite number", *o.alpha));
+  if (!(o.dropout >= 0 && o.dropout < 1)) refuse(fmt::format("lora_dropout is {}; it must be from 0 to 1, and less", o.dropout));
+}
+
+std::vector<Adapter> add_adapters(Graph& graph, std::span<const std::string> initializers, const LoraOptions& options) {
+  std::vector<Adapter> adapters;
+  for (const auto& [weight, uses] : choose(graph, find_candidates(graph, initializers), options)) {
+    const Shape shape = graph.type(graph.find_value(weight)).static_shape();
+    const Adapter& adapter = adapters.emplace_back(make_adapter(weight, shape, uses[0].transposed, options.rank));
+    add_adapter_input(graph, adapter.a, adapter.a_shape);
+    add_adapter_input(graph, adapter.b, adapter.b_shape);
+    for (const WeightUse& use : uses) AdapterWriter(graph, use.node).write(adapter, options);
+  }
+  return adapters;
+}
+
+NamedTensors initial_adapters(std::span<const Adapter> adapters, uint64_t seed) {
+  NamedTensors made;
+  std::mt19937_64 generator(seed);
+  for (const Adapter& adapter : adapters) {
+    Tensor a(DType::float32, adapter.a_shape), b(DType::float32, adapter.b_shape);
+    const float bound = 1 / std::sqrt(static_cast<float>(adapter.a_shape.num_elements() / adapter.a_shape[0]));
+    for (float& element : a.span<float>()) element = uniform(generator, bound);
+    std::ranges::fill(b.span<float>(), 0.0F);
+    made.emplace(adapter.a, std::move(a));
+    made.emplace(adapter.b, std::move(b));
+  }
+  return made;
+}
+
+NamedTensors merge_adapters(const Model& model, std::span<const Adapter> adapters, double factor, const NamedTensors& parameters) {
+  NamedTensors merged = parameters;
+  for (const Adapter& adapter : adapters) {
+    const auto trained = parameters.find(adapter.weight);
+    Tensor weight = trained != parameters.end() ? trained->second.clone() : copy_initializers(model, {adapter.weight}).begin()->second;
+    add_product(adapter, static_cast<float>(factor), parameters.at(adapter.a).data<float>(), parameters.at(adapter.b).data<float>(),
+                weight.data<float>());
+    merged.erase(adapter.a), merged.erase(adapter.b);
+    merged.insert_or_assign(adapter.weight, std::move(weight));
+  }
+  return merged;
+}
+
+}  // namespace treadle::train
