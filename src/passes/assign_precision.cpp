@@ -1,5 +1,6 @@
 // MatMul, Gemm, FusedMatMul and NhwcConv by constant weights, and FusedAttention -> the same with an attribute `precision`, by the names
-// of nodes; products by what were 8-bit weights keep them so.
+// of nodes; products by what were 8-bit weights keep them so. Where weights change, products of computed matrices, convolutions and their
+// gradients as well.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,7 +18,7 @@ namespace {
 
 class AssignPrecision final : public Rule {
  public:
-  explicit AssignPrecision(const PrecisionRules& rules) : rules_(rules) {}
+  AssignPrecision(const PrecisionRules& rules, bool weights_change) : rules_(rules), weights_change_(weights_change) {}
   std::string_view name() const override { return "assign-precision"; }
 
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
@@ -27,8 +28,11 @@ class AssignPrecision final : public Rule {
       if (!has_int8_weights(graph, node)) return std::nullopt;
       precision = ops::Precision::int8_weights;
     }
-    if (node.is("NhwcConv", "treadle") || node.is("FusedAttention", "treadle")) return same_operator(node, precision);
+    for (const char* type : {"NhwcConv", "NhwcConvGradInput", "NhwcConvGradWeights", "FusedAttention"})
+      if (node.is(type, "treadle")) return same_operator(node, node.op_type, node.domain, precision);
     std::optional<ProductParts> parts = product_parts(graph, node);
+    if (!parts && weights_change_ && (node.is("MatMul") || node.is("Gemm")) && graph.type(node.outputs[0]).dtype == DType::float32)
+      return same_operator(node, "Rounded" + node.op_type, "treadle", precision);
     if (!parts) return std::nullopt;
     parts->attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));
     return fused_product(node, *parts);
@@ -49,9 +53,10 @@ class AssignPrecision final : public Rule {
   }
 
   // Their weights are not kept in 8 bits, or they have none.
-  static std::optional<Patch> same_operator(const Node& node, ops::Precision precision) {
+  static std::optional<Patch> same_operator(const Node& node, const std::string& type, const std::string& domain,
+                                            ops::Precision precision) {
     if (precision == ops::Precision::int8_weights) return std::nullopt;
-    NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain, .name = node.name};
+    NodeSpec spec{.op_type = type, .inputs = node.inputs, .attributes = node.attributes, .domain = domain, .name = node.name};
     spec.attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));
     Patch patch;
     patch.replace(node.outputs[0], patch.add(std::move(spec)));
@@ -59,6 +64,7 @@ class AssignPrecision final : public Rule {
   }
 
   const PrecisionRules& rules_;
+  const bool weights_change_;
 };
 
 }  // namespace
@@ -86,6 +92,10 @@ bool PrecisionRules::empty() const {
   return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.precision == ops::Precision::float32; });
 }
 
+bool PrecisionRules::names(ops::Precision precision) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.precision == precision; });
+}
+
 ops::Precision PrecisionRules::of(const Node& node) const {
   ops::Precision precision = ops::Precision::float32;
   for (const Entry& entry : entries_) {
@@ -96,8 +106,8 @@ ops::Precision PrecisionRules::of(const Node& node) const {
   return precision;
 }
 
-int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit) {
-  std::unique_ptr<Rule> list[] = {std::make_unique<AssignPrecision>(rules)};
+int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change) {
+  std::unique_ptr<Rule> list[] = {std::make_unique<AssignPrecision>(rules, weights_change)};
   return apply_rules(graph, list, {.max_patches = limit});
 }
 

@@ -133,9 +133,13 @@ constexpr Pass kLast[] = {
     entry(
         {"fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise"},
         [](Graph& graph, PassContext& context, int64_t limit) { return fuse_elementwise(graph, limit, context.budget.keep_quantisation); }),
-    entry(
-        {"assign-precision", kExtended, kInMemory, "products and convolutions to be computed in less than float32, where the session asks"},
-        [](Graph& graph, PassContext& context, int64_t limit) { return assign_precision(graph, context.options.precision, limit); }),
+    entry({"assign-precision",
+           kExtended,
+           {.not_before_autodiff = true, .only_in_memory = true},
+           "products and convolutions to be computed in less than float32, where the session asks"},
+          [](Graph& graph, PassContext& context, int64_t limit) {
+            return assign_precision(graph, context.options.precision, limit, context.options.weights_change);
+          }),
     entry({"assign-conv-choice", kLayout, kInMemory, "which ways convolutions may go, where the session says"},
           [](Graph& graph, PassContext& context, int64_t limit) {
             return context.options.conv_choice.empty() ? 0 : assign_conv_choice(graph, context.options.conv_choice, limit);

@@ -21,6 +21,8 @@ class PrecisionRules {
 
   /// Whether all nodes stay in float32.
   bool empty() const;
+  /// Whether an entry names this one.
+  bool names(ops::Precision precision) const;
   /// The precision of a node by its name, or that of a node of the model which it stands for.
   ops::Precision of(const Node& node) const;
 
@@ -35,6 +37,7 @@ class PrecisionRules {
 /// Products by constant weights, convolutions with channels innermost and fused attention get the precision that the rules say. To be run
 /// last. Where they say float32, weights that are multiples of 8-bit numbers are kept in 8 bits, which rounds nothing. Products become
 /// FusedMatMul, whether or not anything is behind them. Returns how many nodes are no longer computed in float32.
-int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit);
+/// @param weights_change  products of computed matrices become RoundedMatMul and RoundedGemm, and gradients of convolutions get it, too
+int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change = false);
 
 }  // namespace treadle::passes

@@ -8,6 +8,7 @@
 #include "core/allocation.h"
 #include "core/pattern.h"
 #include "exec/run/frame.h"
+#include "passes/precision.h"
 #include "session/refusals.h"
 #include "treadle/error.h"
 
@@ -125,7 +126,6 @@ void check_session_options(const SessionOptions& options) {
       {!options.optimized_model_filepath.empty(), "optimized_model_filepath"},
       {!options.compiled_model_filepath.empty(), "compiled_model_filepath"},
       {!options.cache_dir.empty(), "cache_dir"},
-      {!options.precision.empty(), "precision"},
       {!options.free_dimension_overrides.empty(), "free_dimension_overrides"},
       {!options.denotation_overrides.empty(), "denotation_overrides"},
       {!options.initializers.empty(), "initializers"},
@@ -135,6 +135,14 @@ void check_session_options(const SessionOptions& options) {
   };
   for (const auto& [is_set, name] : refused)
     if (is_set) refuse("training", name);
+  const auto precision = passes::PrecisionRules::parse(options.precision);
+  if (precision.names(ops::Precision::int8_weights))
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("precision is \"{}\": weights that are trained cannot be 8-bit numbers; bfloat16 and bfloat16x3 can be trained in",
+                    options.precision));
+  if (!precision.empty() && options.graph_optimization_level < GraphOptimizationLevel::extended)
+    throw Error(ErrorCode::invalid_argument, "precision takes a graph_optimization_level of enable_extended or more: a pass assigns it");
 }
 
 void check_run_options(const RunOptions* options) {

@@ -34,6 +34,22 @@ TEST(AssignPrecision, ProductsByConstantWeightsBecomeFusedOnesOfThePrecision) {
 )");
 }
 
+TEST(AssignPrecision, WhereWeightsChangeComputedProductsGetItToo) {
+  for (bool weights_change : {false, true}) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {6, 70}), w = b.input("w", {70, 33});
+    b.output(b.op("y", "Gemm", {b.op("product", "MatMul", {x, w}), w}, {{"transB", int64_t{1}}}));
+    auto graph = b.take();
+    const std::string text = testing::changed(
+        *graph,
+        [&](Graph& g) { return passes::assign_precision(g, PrecisionRules::parse("bfloat16;y=bfloat16x3"), INT64_MAX, weights_change); },
+        weights_change ? 2 : 0, 0.03);
+    EXPECT_EQ(text.find("treadle.RoundedMatMul(%x, %w)") != std::string::npos, weights_change) << text;
+    EXPECT_EQ(text.find("treadle.RoundedGemm(%product, %w) {transB=1, precision=\"bfloat16x3\"}") != std::string::npos, weights_change)
+        << text;
+  }
+}
+
 TEST(AssignPrecision, WeightsThatWereBytesAreKeptInBytes) {
   GraphBuilder b;
   std::vector<float> w(5000);

@@ -53,7 +53,11 @@ struct WeightsPlan {
   int64_t sums(const ConvParams& p) const { return cuts * p.M * columns; }
   int64_t dy_row() const { return filters_each + kLineFloats; }
   int64_t panel_floats() const { return kDepth * panel_shape<float>().max_vectors * panel_shape<float>().lanes; }
-  size_t slot_bytes() const { return aligned_bytes<float>(kDepth * dy_row()) + aligned_bytes<float>(panel_floats()); }
+  size_t slot_bytes(Bf16Choice bf16) const {
+    const size_t blocks = aligned_bytes<float>(kDepth * dy_row()) + aligned_bytes<float>(panel_floats());
+    const int64_t width = panel_shape<float>().max_vectors * panel_shape<float>().lanes;
+    return bf16 ? blocks + gemm_bf16_unpacked_scratch_bytes({.M = filters_each, .N = width, .K = kDepth}, *bf16) : blocks;
+  }
 };
 
 /// A block of pixels: where their windows begin in x.
@@ -123,8 +127,35 @@ void gather_panel(const ConvParams& p, const WeightsPlan& plan, const PixelBlock
   for (int64_t i = 0; i < block.count && !alone; ++i) std::fill(panel + i * width + last - first, panel + (i + 1) * width, 0.0F);
 }
 
+/// The product of a block of dy, [pixel][filter] or, for bfloat16, [filter][pixel], and a panel.
+void multiply_panel(const WeightsPlan& plan, const float* rows, const float* panel, int64_t k, int64_t filters, int64_t depth, float* out,
+                    const Epilogue<float>& epilogue, Bf16Choice bf16, std::byte* scratch) {
+  const int64_t column = plan.panels.first_column(k), vectors = plan.panels.width_vectors(k), width = vectors * plan.panels.lanes;
+  const int64_t columns = std::min(width, plan.columns - column);
+  if (bf16) {
+    const GemmShape shape{.M = filters, .N = columns, .K = depth, .a_row = kDepth, .ldb = width, .ldc = plan.columns};
+    Epilogue<float> here = epilogue;
+    if (here.residual != nullptr) here.residual += column;
+    return gemm_bf16_unpacked(shape, rows, panel, out + column, here, *bf16, scratch);
+  }
+  gemm_tile_rows<float>({.A = rows,
+                         .a_row = 1,
+                         .a_col = plan.dy_row(),
+                         .B = panel,
+                         .b_row = width,
+                         .vectors = vectors,
+                         .C = out + column,
+                         .ldc = plan.columns,
+                         .K = depth,
+                         .row_begin = 0,
+                         .row_end = filters,
+                         .first_column = column,
+                         .columns = columns,
+                         .epilogue = &epilogue});
+}
+
 void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, const float* dy, const float* x, float* sums,
-                  std::byte* scratch) {
+                  std::byte* scratch, Bf16Choice bf16) {
   const int64_t range = item % plan.panel_ranges, filter_range = item / plan.panel_ranges % plan.filter_ranges,
                 group = item / plan.panel_ranges / plan.filter_ranges % p.group,
                 cut = item / plan.panel_ranges / plan.filter_ranges / p.group;
@@ -138,26 +169,17 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   others.residual = out, others.residual_row = plan.columns;
   for (int64_t pixel = cut * plan.cut_pixels; pixel < last_pixel; pixel += kDepth) {
     const PixelBlock block(p, pixel, std::min(last_pixel, pixel + kDepth));
-    for (int64_t i = 0; i < block.count; ++i)
-      std::copy_n(dy + (pixel + i) * p.M + group * plan.filters + first_filter, filters, rows + i * lda);
+    const float* from = dy + pixel * p.M + group * plan.filters + first_filter;
+    if (bf16) {
+      transpose_plane(block.count, filters, from, p.M, rows, kDepth);
+    } else {
+      for (int64_t i = 0; i < block.count; ++i) std::copy_n(from + i * p.M, filters, rows + i * lda);
+    }
     const int64_t last_panel = std::min(plan.panels.count, (range + 1) * kPanelsTogether);
     for (int64_t k = range * kPanelsTogether; k < last_panel; ++k) {
-      const int64_t column = plan.panels.first_column(k), vectors = plan.panels.width_vectors(k), width = vectors * plan.panels.lanes;
-      gather_panel(p, plan, block, group, column, width, x, panel);
-      gemm_tile_rows<float>({.A = rows,
-                             .a_row = 1,
-                             .a_col = lda,
-                             .B = panel,
-                             .b_row = width,
-                             .vectors = vectors,
-                             .C = out + column,
-                             .ldc = plan.columns,
-                             .K = block.count,
-                             .row_begin = 0,
-                             .row_end = filters,
-                             .first_column = column,
-                             .columns = std::min(width, plan.columns - column),
-                             .epilogue = pixel == cut * plan.cut_pixels ? &first : &others});
+      gather_panel(p, plan, block, group, plan.panels.first_column(k), plan.panels.width_vectors(k) * plan.panels.lanes, x, panel);
+      multiply_panel(plan, rows, panel, k, filters, block.count, out, pixel == cut * plan.cut_pixels ? first : others, bf16,
+                     scratch + plan.slot_bytes({}));
     }
   }
 }
@@ -205,25 +227,25 @@ void depthwise_weights(const ConvParams& p, const float* dy, const float* x, flo
 
 }  // namespace
 
-size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, int max_threads) {
+size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, int max_threads, Bf16Choice bf16) {
   if (is_depthwise(p)) return depthwise_scratch_bytes(p);
   const WeightsPlan plan(p);
-  return aligned_bytes<float>(plan.sums(p)) + plan.slot_bytes() * static_cast<size_t>(ScratchSlots::count(max_threads, plan.items(p)));
+  return aligned_bytes<float>(plan.sums(p)) + plan.slot_bytes(bf16) * static_cast<size_t>(ScratchSlots::count(max_threads, plan.items(p)));
 }
 
 void conv_grad_weights_nhwc(const ConvParams& p, const float* dy, const float* x, float* dw, void* scratch, int max_threads,
-                            ThreadPool* pool) {
+                            ThreadPool* pool, Bf16Choice bf16) {
   const int64_t size = p.M * (p.C / std::max<int64_t>(1, p.group)) * p.window.kernel_size();
   if (p.N <= 0 || p.window.out_size() <= 0) return std::fill_n(dw, size, 0.0F), void();
   if (size == 0) return;
   auto* sums = static_cast<float*>(scratch);
   if (is_depthwise(p)) return depthwise_weights(p, dy, x, dw, sums, pool);
   const WeightsPlan plan(p);
-  ScratchSlots slots(static_cast<std::byte*>(scratch) + aligned_bytes<float>(plan.sums(p)), plan.slot_bytes(),
+  ScratchSlots slots(static_cast<std::byte*>(scratch) + aligned_bytes<float>(plan.sums(p)), plan.slot_bytes(bf16),
                      ScratchSlots::count(max_threads, plan.items(p)));
   parallel_for(pool, plan.items(p), 1, [&](int64_t begin, int64_t end) {
     const ScratchSlots::Lease lease(slots);
-    for (int64_t item = begin; item < end; ++item) weights_item(p, plan, item, dy, x, sums, lease.data());
+    for (int64_t item = begin; item < end; ++item) weights_item(p, plan, item, dy, x, sums, lease.data(), bf16);
   });
   join_cuts(p, plan, sums, dw, pool);
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/conv/nhwc_bf16.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -118,16 +119,24 @@ NhwcMethod method_of(const ConvParams& p, ConvChoice choice) {
 
 }  // namespace
 
-size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {
+size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads, Bf16Choice bf16) {
+  if (bf16 && nhwc_bf16_pays(p, method, *bf16))
+    return aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16)) + nhwc_bf16_scratch_bytes(p, *bf16);
   return aligned_bytes<float>(nhwc_packed_size(p, method)) + nhwc_scratch_bytes(p, method, max_threads);
 }
 
 void nhwc_conv_unpacked(const ConvParams& p, NhwcMethod method, const float* x, const float* weights, float* y,
-                        const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool) {
+                        const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool, Bf16Choice bf16) {
+  auto* room = static_cast<std::byte*>(scratch);
+  if (bf16 && nhwc_bf16_pays(p, method, *bf16)) {
+    auto* words = static_cast<uint32_t*>(scratch);
+    nhwc_bf16_pack(p, *bf16, weights, words);
+    void* rest = room + aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16));
+    return nhwc_bf16_conv(p, *bf16, x, words, y, epilogue, rest, pool);
+  }
   auto* packed = static_cast<float*>(scratch);
   nhwc_pack(p, method, weights, packed, pool);
-  nhwc_conv(p, method, x, weights, packed, y, epilogue,
-            static_cast<std::byte*>(scratch) + aligned_bytes<float>(nhwc_packed_size(p, method)), max_threads, pool);
+  nhwc_conv(p, method, x, weights, packed, y, epilogue, room + aligned_bytes<float>(nhwc_packed_size(p, method)), max_threads, pool);
 }
 
 bool conv_grad_input_nhwc_fits(const ConvParams& p) {
@@ -138,19 +147,20 @@ bool conv_grad_input_nhwc_fits(const ConvParams& p) {
   return fits;
 }
 
-size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice& choice, int max_threads) {
+size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice& choice, int max_threads, Bf16Choice bf16) {
   size_t bytes = 0;
   each_phase(p, [&](const Phase& phase) {
     if (!phase.has_pixels() || !phase.has_taps()) return;
     const size_t turned = aligned_bytes<float>(phase.num_weights()),
                  apart = is_whole(p.window) ? 0 : aligned_bytes<float>(p.N * phase.pixels() * p.C);
-    bytes = std::max(bytes, turned + apart + nhwc_conv_unpacked_scratch_bytes(phase.conv, method_of(phase.conv, choice), max_threads));
+    bytes =
+        std::max(bytes, turned + apart + nhwc_conv_unpacked_scratch_bytes(phase.conv, method_of(phase.conv, choice), max_threads, bf16));
   });
   return bytes;
 }
 
 void conv_grad_input_nhwc(const ConvParams& p, const ConvChoice& choice, const float* dy, const float* weights, float* dx, void* scratch,
-                          int max_threads, ThreadPool* pool) {
+                          int max_threads, ThreadPool* pool, Bf16Choice bf16) {
   const bool whole = is_whole(p.window);
   each_phase(p, [&](const Phase& phase) {
     if (p.N <= 0 || !phase.has_pixels() || p.C <= 0) return;
@@ -160,7 +170,7 @@ void conv_grad_input_nhwc(const ConvParams& p, const ConvChoice& choice, const f
     float* to = whole ? dx : apart;
     void* rest = reinterpret_cast<std::byte*>(apart) + (whole ? 0 : aligned_bytes<float>(p.N * phase.pixels() * p.C));
     turn_weights(p, phase, weights, turned, pool);
-    nhwc_conv_unpacked(phase.conv, method_of(phase.conv, choice), dy, turned, to, {}, rest, max_threads, pool);
+    nhwc_conv_unpacked(phase.conv, method_of(phase.conv, choice), dy, turned, to, {}, rest, max_threads, pool, bf16);
     if (!whole) scatter_phase(p, phase, to, dx, pool);
   });
 }

@@ -166,6 +166,10 @@ struct Shared {
 
 bool nhwc_bf16_fits(const ConvParams& p) { return !p.x_planes && Segments(p).length % 2 == 0; }
 
+bool nhwc_bf16_pays(const ConvParams& p, NhwcMethod method, Bf16Form form) {
+  return nhwc_bf16_fits(p) && (form == Bf16Form::one ? method != NhwcMethod::depthwise : method == NhwcMethod::direct);
+}
+
 int64_t nhwc_bf16_packed_size(const ConvParams& p, Bf16Form form) { return p.group * group_words(p, form); }
 
 void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, uint32_t* packed) {

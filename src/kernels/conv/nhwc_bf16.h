@@ -7,12 +7,16 @@
 
 #include "core/thread_pool.h"
 #include "kernels/conv/conv.h"
+#include "kernels/conv/nhwc.h"
 #include "kernels/gemm/gemm_bf16.h"
 
 namespace treadle::kernels {
 
 /// Whether it can be done: the runs of a window must be of even length, so that pairs lie in one run. Does not depend on the image.
 bool nhwc_bf16_fits(const ConvParams& params);
+/// Whether it can, and is faster than float32 by this way: one bfloat16 product is, also than Winograd's; three are not, and depthwise
+/// convolutions wait for memory.
+bool nhwc_bf16_pays(const ConvParams& params, NhwcMethod method, Bf16Form form);
 
 /// Words of the packed weights.
 int64_t nhwc_bf16_packed_size(const ConvParams& params, Bf16Form form);

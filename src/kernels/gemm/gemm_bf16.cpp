@@ -202,4 +202,61 @@ void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, floa
   }
 }
 
+namespace {
+
+// Many products: each on one thread, with scratch of its own. Few: one after the other, each on all threads.
+bool are_many(const GemmShape& s, int max_threads) { return s.batch >= 2 * static_cast<int64_t>(max_threads); }
+
+size_t turned_bytes(const GemmShape& s) { return s.a_col == 1 ? 0 : aligned_bytes<float>(s.M * s.K); }
+
+// A with its rows contiguous: itself, or turned into `room`.
+const float* rows_of(GemmShape& s, const float* A, float* room, ThreadPool* pool) {
+  if (s.a_col == 1) return A;
+  const int64_t grain = std::max<int64_t>(16, kMinConverted / std::max<int64_t>(1, s.K));
+  parallel_for(pool, s.M, grain, [&](int64_t begin, int64_t end) {
+    transpose_plane(s.K, end - begin, A + begin * s.a_row, s.a_col, room + begin * s.K, s.K);
+  });
+  s.a_row = s.K, s.a_col = 1;
+  return room;
+}
+
+}  // namespace
+
+size_t gemm_bf16_batched_scratch_bytes(const GemmShape& s, Bf16Form form, int max_threads) {
+  if (are_many(s, max_threads))
+    return (turned_bytes(s) + gemm_bf16_unpacked_scratch_bytes(s, form)) * static_cast<size_t>(ScratchSlots::count(max_threads, s.batch));
+  return turned_bytes(s) + aligned_bytes<uint32_t>(packed_bf16_size(s.K, s.N, form)) + gemm_bf16_scratch_bytes(s.M, s.K, form);
+}
+
+void gemm_bf16_batched(const GemmShape& s, const BatchStrides& batch, const float* A, const float* B, float* C,
+                       const Epilogue<float>& epilogue, Bf16Form form, void* scratch, int max_threads, ThreadPool* pool) {
+  if (s.M <= 0 || s.N <= 0 || s.batch <= 0) return;
+  if (are_many(s, max_threads)) {
+    ScratchSlots slots(scratch, turned_bytes(s) + gemm_bf16_unpacked_scratch_bytes(s, form), ScratchSlots::count(max_threads, s.batch));
+    const int64_t grain = std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, s.M * s.N * s.K));
+    parallel_for(pool, s.batch, grain, [&](int64_t begin, int64_t end) {
+      const ScratchSlots::Lease lease(slots);
+      for (int64_t i = begin; i < end; ++i) {
+        const BatchOffsets o = offsets_of(batch, i);
+        GemmShape one = s;
+        const float* rows = rows_of(one, A + o.a, reinterpret_cast<float*>(lease.data()), nullptr);
+        gemm_bf16_unpacked(one, rows, B + o.b, C + o.c, epilogue, form, lease.data() + turned_bytes(s));
+      }
+    });
+    return;
+  }
+  auto* room = static_cast<std::byte*>(scratch);
+  auto* words = reinterpret_cast<uint32_t*>(room + turned_bytes(s));
+  void* rounded = room + turned_bytes(s) + aligned_bytes<uint32_t>(packed_bf16_size(s.K, s.N, form));
+  int64_t packed_at = -1;
+  for (int64_t i = 0; i < s.batch; ++i) {
+    const BatchOffsets o = offsets_of(batch, i);
+    GemmShape one = s;
+    const float* rows = rows_of(one, A + o.a, reinterpret_cast<float*>(room), pool);
+    if (o.b != packed_at) pack_bf16(B + o.b, s.K, s.N, s.ldb, s.b_transposed, form, words, pool);
+    packed_at = o.b;
+    gemm_bf16(s.M, rows, one.a_row, {s.K, s.N, form, words}, C + o.c, s.ldc, epilogue, rounded, pool);
+  }
+}
+
 }  // namespace treadle::kernels

@@ -31,6 +31,36 @@ void infer_product(InferContext& c, int a_input, int b_input, DType result) {
   c.set_output(0, result, std::move(out));
 }
 
+void infer_gemm(InferContext& c) {
+  const bool trans_a = c.get_int("transA") != 0, trans_b = c.get_int("transB") != 0;
+  for (int i : {0, 1}) {
+    if (!c.has_rank(i)) return c.set_output_dtype(0, c.dtype(0));
+    if (c.rank(i) != 2) throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 2", i == 0 ? "A" : "B", c.rank(i)));
+  }
+  const SymbolicShape &a = c.shape(0), &b = c.shape(1);
+  unify(a[trans_a ? 0 : 1], b[trans_b ? 1 : 0], "columns of A and rows of B");
+  SymbolicShape out{a[trans_a ? 1 : 0], b[trans_b ? 0 : 1]};
+  if (c.has_input(2) && c.has_rank(2)) {
+    const SymbolicShape& bias = c.shape(2);
+    if (bias.size() > 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
+    for (size_t i = 0; i < bias.size(); ++i) {
+      const Dim &extent = bias[bias.size() - 1 - i], &wanted = out[1 - i];
+      // A symbol may be 1 in a run.
+      if (extent.is_const() && !extent.is_const(1)) unify(extent, wanted, "extents of C and of A B");
+    }
+  }
+  c.set_output(0, c.dtype(0), std::move(out));
+}
+
+static Cost product_cost(const ShapeContext& c, int64_t depth) {
+  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
+  return {2 * outputs * static_cast<double>(depth),
+          c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
+}
+Cost matmul_cost(const ShapeContext& c) { return product_cost(c, c.shape(0).back()); }
+Cost gemm_cost(const ShapeContext& c) { return product_cost(c, c.shape(0)[c.get_int("transA") != 0 ? 0 : 1]); }
+
 namespace {
 
 using kernels::BatchStrides;
@@ -40,14 +70,6 @@ using kernels::GemmShape;
 constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
 
 void infer_matmul(InferContext& c) { infer_product(c, 0, 1, c.dtype(0)); }
-
-Cost product_cost(const ShapeContext& c, int64_t depth) {
-  const double outputs = static_cast<double>(c.output_shape(0).num_elements());
-  return {2 * outputs * static_cast<double>(depth),
-          c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
-}
-Cost matmul_cost(const ShapeContext& c) { return product_cost(c, c.shape(0).back()); }
-Cost gemm_cost(const ShapeContext& c) { return product_cost(c, c.shape(0)[c.get_int("transA") != 0 ? 0 : 1]); }
 
 /// A constant B, packed once.
 template <typename C>
@@ -152,77 +174,6 @@ struct MatMul {
     C* out = wide_output(c, c.out<T>(0), y);
     kernels::gemm_batched<C>(product.shape, product.batch, lhs, rhs, out, {}, scratch_at(c, work), max_threads, c.pool());
     narrow(c, y, c.out<T>(0));
-  }
-};
-
-void infer_gemm(InferContext& c) {
-  const bool trans_a = c.get_int("transA") != 0, trans_b = c.get_int("transB") != 0;
-  for (int i : {0, 1}) {
-    if (!c.has_rank(i)) return c.set_output_dtype(0, c.dtype(0));
-    if (c.rank(i) != 2) throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 2", i == 0 ? "A" : "B", c.rank(i)));
-  }
-  const SymbolicShape &a = c.shape(0), &b = c.shape(1);
-  unify(a[trans_a ? 0 : 1], b[trans_b ? 1 : 0], "columns of A and rows of B");
-  SymbolicShape out{a[trans_a ? 1 : 0], b[trans_b ? 0 : 1]};
-  if (c.has_input(2) && c.has_rank(2)) {
-    const SymbolicShape& bias = c.shape(2);
-    if (bias.size() > 2)
-      throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
-    for (size_t i = 0; i < bias.size(); ++i) {
-      const Dim &extent = bias[bias.size() - 1 - i], &wanted = out[1 - i];
-      // A symbol may be 1 in a run.
-      if (extent.is_const() && !extent.is_const(1)) unify(extent, wanted, "extents of C and of A B");
-    }
-  }
-  c.set_output(0, c.dtype(0), std::move(out));
-}
-
-/// Extents and strides of Gemm.
-struct GemmPlan {
-  GemmShape shape;
-  int64_t bias_row = 0, bias_col = 0;
-  float alpha = 1, beta = 1;
-  bool whole = false;  // C has an element for each of the product's, and may lie where Y is to be
-
-  static GemmPlan of(const BindContext& c) {
-    GemmPlan p;
-    const bool trans_a = c.get_int("transA") != 0, trans_b = c.get_int("transB") != 0;
-    GemmShape& s = p.shape;
-    s.M = c.shape(0)[trans_a ? 1 : 0];
-    s.K = c.shape(0)[trans_a ? 0 : 1];
-    s.N = c.shape(1)[trans_b ? 0 : 1];
-    check_equal(s.K, c.shape(1)[trans_b ? 1 : 0], "columns of A and rows of B");
-    s.a_row = trans_a ? 1 : s.K;
-    s.a_col = trans_a ? s.M : 1;
-    s.ldb = trans_b ? s.K : s.N;
-    s.b_transposed = trans_b;
-    s.ldc = s.N;
-    p.alpha = c.get_float("alpha", 1);
-    p.beta = c.get_float("beta", 1);
-    if (c.has_input(2)) {
-      const Shape& bias = c.shape(2);
-      const int rank = bias.rank();
-      if (rank >= 1 && bias[rank - 1] != 1) check_equal(bias[rank - 1], s.N, "columns of C and of A B");
-      if (rank == 2 && bias[0] != 1) check_equal(bias[0], s.M, "rows of C and of A B");
-      p.bias_col = rank >= 1 && bias[rank - 1] != 1 ? 1 : 0;
-      p.bias_row = rank == 2 && bias[0] != 1 ? bias[1] : 0;
-      p.whole = p.beta != 0 && bias.num_elements() == s.M * s.N;
-    }
-    return p;
-  }
-  template <typename C>
-  Epilogue<C> epilogue(const C* bias, C* out) const {
-    Epilogue<C> e;
-    e.alpha = static_cast<C>(alpha);
-    if (whole) {
-      // Deep products keep sums of a part of the depth in Y, so that only what is added first of all may lie there.
-      e.residual = bias, e.residual_row = shape.N;
-      if (beta == 1) return e;
-      for (int64_t i = 0; i < shape.M * shape.N; ++i) out[i] = static_cast<C>(beta) * bias[i];
-      e.residual = out;
-    } else if (beta != 0)
-      e.bias = bias, e.bias_row = bias_row, e.bias_col = bias_col, e.beta = static_cast<C>(beta);
-    return e;
   }
 };
 

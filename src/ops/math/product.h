@@ -1,4 +1,4 @@
-// The extents of numpy.matmul, which float and integer products share.
+// The extents of numpy.matmul and Gemm, which products of all types share.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,10 @@ namespace treadle::ops {
 
 /// Shape of output 0 from inputs `a` and `b`. @throws Error(invalid_argument) if they cannot be multiplied.
 void infer_product(InferContext& c, int a, int b, DType result);
+
+void infer_gemm(InferContext& c);
+Cost matmul_cost(const ShapeContext& c);
+Cost gemm_cost(const ShapeContext& c);
 
 struct Product {
   kernels::GemmShape shape;
@@ -37,6 +41,55 @@ struct Product {
     }
     s.batch = kernels::num_products(p.batch);
     return p;
+  }
+};
+
+/// Extents and strides of Gemm.
+struct GemmPlan {
+  kernels::GemmShape shape;
+  int64_t bias_row = 0, bias_col = 0;
+  float alpha = 1, beta = 1;
+  bool whole = false;  // C has an element for each of the product's, and may lie where Y is to be
+
+  static GemmPlan of(const BindContext& c) {
+    GemmPlan p;
+    const bool trans_a = c.get_int("transA") != 0, trans_b = c.get_int("transB") != 0;
+    kernels::GemmShape& s = p.shape;
+    s.M = c.shape(0)[trans_a ? 1 : 0];
+    s.K = c.shape(0)[trans_a ? 0 : 1];
+    s.N = c.shape(1)[trans_b ? 0 : 1];
+    check_equal(s.K, c.shape(1)[trans_b ? 1 : 0], "columns of A and rows of B");
+    s.a_row = trans_a ? 1 : s.K;
+    s.a_col = trans_a ? s.M : 1;
+    s.ldb = trans_b ? s.K : s.N;
+    s.b_transposed = trans_b;
+    s.ldc = s.N;
+    p.alpha = c.get_float("alpha", 1);
+    p.beta = c.get_float("beta", 1);
+    if (c.has_input(2)) {
+      const Shape& bias = c.shape(2);
+      const int rank = bias.rank();
+      if (rank >= 1 && bias[rank - 1] != 1) check_equal(bias[rank - 1], s.N, "columns of C and of A B");
+      if (rank == 2 && bias[0] != 1) check_equal(bias[0], s.M, "rows of C and of A B");
+      p.bias_col = rank >= 1 && bias[rank - 1] != 1 ? 1 : 0;
+      p.bias_row = rank == 2 && bias[0] != 1 ? bias[1] : 0;
+      p.whole = p.beta != 0 && bias.num_elements() == s.M * s.N;
+    }
+    return p;
+  }
+  template <typename C>
+  kernels::Epilogue<C> epilogue(const C* bias, C* out) const {
+    kernels::Epilogue<C> e;
+    e.alpha = static_cast<C>(alpha);
+    if (whole) {
+      // Deep products keep sums of a part of the depth in Y, so that only what is added first of all may lie there.
+      e.residual = bias, e.residual_row = shape.N;
+      if (beta == 1) return e;
+      for (int64_t i = 0; i < shape.M * shape.N; ++i) out[i] = static_cast<C>(beta) * bias[i];
+      e.residual = out;
+    } else if (beta != 0)
+      e.bias = bias, e.bias_row = bias_row, e.bias_col = bias_col, e.beta = static_cast<C>(beta);
+    return e;
   }
 };
 

@@ -40,7 +40,7 @@ std::vector<OpDef> treadle_domain_ops() {
                              .barrier = true,
                              .write_function = write_yield}};
   for (auto family : {fused_attention_ops, fused_elementwise_ops, fused_matmul_ops, fused_rotary_ops, quantized_matmul_ops,
-                      blocked_matmul_ops, cache_ops, generation_steps_ops, sparse_ops})
+                      rounded_matmul_ops, blocked_matmul_ops, cache_ops, generation_steps_ops, sparse_ops})
     for (OpDef& op : family()) ops.push_back(std::move(op));
   return ops;
 }

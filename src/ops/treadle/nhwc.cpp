@@ -133,10 +133,7 @@ struct Convolution : ConstantWeights {
     k.epilogue = bind_epilogue(c);
     k.method = kernels::nhwc_method(p, choice_of(c.node().attributes));
     k.max_threads = c.max_threads();
-    // One bfloat16 product is faster than Winograd's way in float32, three are not; depthwise convolutions wait for memory.
-    const auto form = bf16_form(c.node().attributes);
-    const bool is_faster = form && (*form == kernels::Bf16Form::one ? k.method != NhwcMethod::depthwise : k.method == NhwcMethod::direct);
-    if (is_faster && kernels::nhwc_bf16_fits(p)) {
+    if (const auto form = bf16_form(c.node().attributes); form && kernels::nhwc_bf16_pays(p, k.method, *form)) {
       k.form = *form;
       k.packed_bf16 = c.packed<NhwcPacked>().conv_bf16(p, k.form);
       c.request_scratch(kernels::nhwc_bf16_scratch_bytes(p, k.form));

@@ -11,6 +11,7 @@
 #include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/nn/window.h"
+#include "ops/precision.h"
 #include "ops/treadle/nhwc.h"
 
 namespace treadle::ops {
@@ -27,20 +28,21 @@ struct NhwcConvComputed {
   ConvEpilogue epilogue;
   kernels::NhwcMethod method;
   int max_threads;
+  kernels::Bf16Choice bf16;
 
   static NhwcConvComputed bind(BindContext& c) {
-    NhwcConvComputed k{bind_nhwc_conv(c), bind_epilogue(c), {}, c.max_threads()};
+    NhwcConvComputed k{bind_nhwc_conv(c), bind_epilogue(c), {}, c.max_threads(), bf16_form(c.node().attributes)};
     kernels::ConvChoice choice = choice_of(c.node().attributes);
     choice.packs_in_run = true;
     k.method = kernels::nhwc_method(k.params, choice);
-    c.request_scratch(kernels::nhwc_conv_unpacked_scratch_bytes(k.params, k.method, k.max_threads));
+    c.request_scratch(kernels::nhwc_conv_unpacked_scratch_bytes(k.params, k.method, k.max_threads, k.bf16));
     return k;
   }
   void run(RunContext& c) const {
     ConvEpilogue e = epilogue;
     e.bias = c.in<float>(2), e.residual = c.in<float>(3);
     kernels::nhwc_conv_unpacked(params, method, c.in<float>(0), c.in<float>(1), c.out<float>(0), e, c.scratch<void>(), max_threads,
-                                c.pool());
+                                c.pool(), bf16);
   }
 };
 
@@ -84,31 +86,36 @@ struct NhwcConvGradInput {
   ConvParams params;
   kernels::ConvChoice choice;
   int max_threads;
+  kernels::Bf16Choice bf16;
 
   static NhwcConvGradInput bind(BindContext& c) {
-    const NhwcConvGradInput k{bind_gradient(c, c.output_shape(0), c.shape(1), c.shape(0)), choice_of(c.node().attributes), c.max_threads()};
+    const NhwcConvGradInput k{bind_gradient(c, c.output_shape(0), c.shape(1), c.shape(0)), choice_of(c.node().attributes), c.max_threads(),
+                              bf16_form(c.node().attributes)};
     if (!kernels::conv_grad_input_nhwc_fits(k.params))
       throw Error(ErrorCode::not_implemented, "dilations and strides together with pads that the window does not reach");
-    c.request_scratch(kernels::conv_grad_input_nhwc_scratch_bytes(k.params, k.choice, k.max_threads));
+    c.request_scratch(kernels::conv_grad_input_nhwc_scratch_bytes(k.params, k.choice, k.max_threads, k.bf16));
     return k;
   }
   void run(RunContext& c) const {
-    kernels::conv_grad_input_nhwc(params, choice, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads,
-                                  c.pool());
+    kernels::conv_grad_input_nhwc(params, choice, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads, c.pool(),
+                                  bf16);
   }
 };
 
 struct NhwcConvGradWeights {
   ConvParams params;
   int max_threads;
+  kernels::Bf16Choice bf16;
 
   static NhwcConvGradWeights bind(BindContext& c) {
-    const NhwcConvGradWeights k{bind_gradient(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads()};
-    c.request_scratch(kernels::conv_grad_weights_nhwc_scratch_bytes(k.params, k.max_threads));
+    const NhwcConvGradWeights k{bind_gradient(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads(),
+                                bf16_form(c.node().attributes)};
+    c.request_scratch(kernels::conv_grad_weights_nhwc_scratch_bytes(k.params, k.max_threads, k.bf16));
     return k;
   }
   void run(RunContext& c) const {
-    kernels::conv_grad_weights_nhwc(params, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads, c.pool());
+    kernels::conv_grad_weights_nhwc(params, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads, c.pool(),
+                                    bf16);
   }
 };
 
@@ -222,6 +229,7 @@ std::vector<OpDef> nhwc_training_ops() {
                                                  {"kernel_shape"},
                                                  {"max_weight_expansion", 0.0F},
                                                  {"pads"},
+                                                 {kPrecision, std::string_view("")},
                                                  {"rates"},
                                                  {"strides"}};
   constexpr TypeSet kInt64{DType::int64};

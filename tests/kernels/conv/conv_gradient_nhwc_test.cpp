@@ -61,9 +61,11 @@ void expect_near_the_largest(const std::vector<float>& actual, const std::vector
   EXPECT_LE(worst, kTolerance * largest) << "where the largest of all is " << largest;
 }
 
-void check(Random& random, const ConvParams& p) {
-  const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),
-             dy = random.vector(p.N * p.M * p.window.out_size());
+void check(Random& random, const ConvParams& p, Bf16Choice bf16 = {}) {
+  // Numbers that bfloat16 holds: what is computed in it is then as exact as float32.
+  auto numbers = [&](int64_t count) { return bf16 ? test::nearest_bf16(random.vector(count)) : random.vector(count); };
+  const auto x = numbers(p.N * p.C * p.window.in_size()), weights = numbers(p.M * (p.C / p.group) * p.window.kernel_size()),
+             dy = numbers(p.N * p.M * p.window.out_size());
   const Gradients expected(p, x, weights, dy);
   ThreadPool threads(3);
   std::vector<float> first_dx, first_dw;
@@ -71,12 +73,12 @@ void check(Random& random, const ConvParams& p) {
     const int count = pool ? 3 : 1;
     std::vector<float> dx(x.size(), 77), dw(weights.size(), 77);
     if (conv_grad_input_nhwc_fits(p)) {
-      Scratch scratch(conv_grad_input_nhwc_scratch_bytes(p, {}, count));
-      conv_grad_input_nhwc(p, {}, dy.data(), weights.data(), dx.data(), scratch.data(), count, pool);
+      Scratch scratch(conv_grad_input_nhwc_scratch_bytes(p, {}, count, bf16));
+      conv_grad_input_nhwc(p, {}, dy.data(), weights.data(), dx.data(), scratch.data(), count, pool, bf16);
       expect_near_the_largest(dx, expected.dx);
     }
-    Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, count));
-    conv_grad_weights_nhwc(p, dy.data(), x.data(), dw.data(), scratch.data(), count, pool);
+    Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, count, bf16));
+    conv_grad_weights_nhwc(p, dy.data(), x.data(), dw.data(), scratch.data(), count, pool, bf16);
     expect_near_the_largest(dw, expected.dw);
     if (pool) {
       EXPECT_EQ(dx, first_dx);
@@ -102,6 +104,7 @@ TEST(ConvGradientNhwc, EqualsTheReferenceForRandomWindows) {
                                     << w.stride[1] << " x " << w.stride[2] << ", dilations " << w.dilation[1] << " x " << w.dilation[2]
                                     << ", pads " << w.pad_begin[1] << " x " << w.pad_begin[2]);
     check(random, p);
+    if (round % 3 == 0) check(random, p, Bf16Form::one);
   }
 }
 

@@ -83,6 +83,50 @@ void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
 TEST(GemmBf16, MultipliesRoundedOperandsAndSumsInFloat32) { products_equal_the_definition(Bf16Form::one, 120, 3000); }
 TEST(GemmBf16, ThreeProductsOfSplitOperandsAreNearlyExact) { products_equal_the_definition(Bf16Form::three, 80, 3000); }
 
+// Neither operand is packed beforehand, either may be transposed, and matrices of a batch may be broadcast.
+TEST(GemmBf16, BatchesOfComputedMatricesEqualTheDefinition) {
+  Random random(74);
+  for (int round = 0; round < 120; ++round) {
+    const int64_t M = random.integer(1, 70), N = random.integer(1, 150), K = random.integer(0, 90), batch = random.integer(1, 9);
+    const bool a_turned = random.coin(), b_turned = random.coin(), b_shared = random.coin(), adds = batch == 1 && random.coin();
+    const auto A = nearest_bf16(random.vector(batch * M * K)), B = nearest_bf16(random.vector((b_shared ? 1 : batch) * K * N)),
+               residual = random.vector(M * N);
+    const GemmShape shape{.M = M,
+                          .N = N,
+                          .K = K,
+                          .a_row = a_turned ? 1 : K,
+                          .a_col = a_turned ? M : 1,
+                          .ldb = b_turned ? K : N,
+                          .b_transposed = b_turned,
+                          .ldc = N,
+                          .batch = batch};
+    const BatchStrides strides{.rank = 1, .dims = {batch}, .a = {M * K}, .b = {b_shared ? 0 : K * N}, .c = {M * N}};
+    Epilogue<float> e;
+    e.alpha = 0.5F;
+    std::vector<float> first;
+    for (int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      std::vector<char> scratch(gemm_bf16_batched_scratch_bytes(shape, Bf16Form::one, threads) + 64);
+      void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
+      std::vector<float> C(static_cast<size_t>(batch * M * N), 123);
+      if (adds) C = residual, e.residual = C.data(), e.residual_row = N;  // in place
+      gemm_bf16_batched(shape, strides, A.data(), B.data(), C.data(), e, Bf16Form::one, aligned, threads, &pool);
+      for (int64_t i = 0; i < batch * M * N; ++i) {
+        const int64_t at = i / (M * N), m = i / N % M, n = i % N;
+        double sum = adds ? double{residual[static_cast<size_t>(i)]} : 0;
+        for (int64_t k = 0; k < K; ++k)
+          sum += 0.5 * double{A[static_cast<size_t>(at * M * K + (a_turned ? k * M + m : m * K + k))]} *
+                 double{B[static_cast<size_t>((b_shared ? 0 : at * K * N) + (b_turned ? n * K + k : k * N + n))]};
+        ASSERT_NEAR(C[static_cast<size_t>(i)], sum, 2e-5) << "round " << round << ", element " << i << ", threads " << threads;
+      }
+      if (threads == 1)
+        first = C;
+      else
+        ASSERT_EQ(C, first) << "other bits with 3 threads, round " << round;
+    }
+  }
+}
+
 TEST(GemmBf16, DeepPanelsAreSummedInParts) {
   Random random(73);
   for (Bf16Form form : {Bf16Form::one, Bf16Form::three}) {

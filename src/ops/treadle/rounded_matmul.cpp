@@ -1,0 +1,78 @@
+// RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two matrices that are computed, both rounded to bfloat16 in the run; sums,
+// and what is added to them, stay float32. What training's products become where less than float32 is asked for.
+#include "graph/function_body.h"
+#include "graph/op_def.h"
+#include "kernels/gemm/gemm_bf16.h"
+#include "ops/math/product.h"
+#include "ops/precision.h"
+#include "ops/treadle/domain.h"
+
+namespace treadle::ops {
+namespace {
+
+kernels::Bf16Form form_of(const BindContext& c) {
+  const auto form = bf16_form(c.node().attributes);
+  if (!form) throw Error(ErrorCode::invalid_argument, "its precision is neither bfloat16 nor bfloat16x3");
+  return *form;
+}
+
+struct RoundedMatMul {
+  Product product;
+  kernels::Bf16Form form;
+  int max_threads;
+
+  static RoundedMatMul bind(BindContext& c) {
+    const RoundedMatMul k{Product::of(c.shape(0), c.shape(1)), form_of(c), c.max_threads()};
+    c.request_scratch(kernels::gemm_bf16_batched_scratch_bytes(k.product.shape, k.form, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::gemm_bf16_batched(product.shape, product.batch, c.in<float>(0), c.in<float>(1), c.out<float>(0), {}, form, c.scratch<void>(),
+                               max_threads, c.pool());
+  }
+};
+
+struct RoundedGemm {
+  GemmPlan plan;
+  kernels::Bf16Form form;
+  int max_threads;
+
+  static RoundedGemm bind(BindContext& c) {
+    const RoundedGemm k{GemmPlan::of(c), form_of(c), c.max_threads()};
+    c.request_scratch(kernels::gemm_bf16_batched_scratch_bytes(k.plan.shape, k.form, k.max_threads));
+    return k;
+  }
+  void run(RunContext& c) const {
+    kernels::gemm_bf16_batched(plan.shape, {}, c.in<float>(0), c.in<float>(1), c.out<float>(0),
+                               plan.epilogue<float>(c.in<float>(2), c.out<float>(0)), form, c.scratch<void>(), max_threads, c.pool());
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> rounded_matmul_ops() {
+  constexpr TypeSet kFloat{DType::float32};
+  return {
+      {.name = "RoundedMatMul",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"A", kFloat, "T"}, {"B", kFloat, "T"}},
+       .outputs = {{"Y", kFloat, "T"}},
+       .attributes = {{kPrecision, std::string_view("bfloat16")}},
+       .infer = [](InferContext& c) { infer_product(c, 0, 1, DType::float32); },
+       .cost = matmul_cost,
+       .kernels = {kernel<RoundedMatMul>("bfloat16, packed in the run", DType::float32)}},
+      {.name = "RoundedGemm",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"A", kFloat, "T"}, {"B", kFloat, "T"}, {"C", kFloat, "T", Presence::optional}},
+       .outputs = {{"Y", kFloat, "T"}},
+       .attributes =
+           {{"alpha", 1.0F}, {"beta", 1.0F}, {"transA", int64_t{0}}, {"transB", int64_t{0}}, {kPrecision, std::string_view("bfloat16")}},
+       .infer = infer_gemm,
+       .cost = gemm_cost,
+       .alias = {may_reuse(0, 2)},
+       .kernels = {kernel<RoundedGemm>("bfloat16, packed in the run", DType::float32)}}};
+}
+
+}  // namespace treadle::ops
