@@ -15,8 +15,9 @@ namespace {
 
 class Backward {
  public:
-  Backward(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs)
+  Backward(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs, NodeId until)
       : graph_(graph), forward_(graph.order()), partials_(graph.num_values()) {
+    forward_.erase(std::find(forward_.begin(), forward_.end(), until), forward_.end());
     mark(ys, xs);
     check_rules();
     for (size_t i = 0; i < ys.size(); ++i) {
@@ -186,10 +187,10 @@ class Backward {
 
 }  // namespace
 
-std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys,
-                                   std::span<const ValueId> xs) {
+std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
+                                   NodeId until) {
   // Rules compute the gradients of all inputs; those that nobody asked for are dead nodes, which the first pass removes.
-  return Backward(graph, ys, grad_ys, xs).run(xs);
+  return Backward(graph, ys, grad_ys, xs, until).run(xs);
 }
 
 }  // namespace treadle::autodiff

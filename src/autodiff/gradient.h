@@ -13,10 +13,11 @@ namespace treadle::autodiff {
 /// @param ys       values to differentiate; floating-point tensors.
 /// @param grad_ys  the gradient that flows into each (a value of y's shape); kNoValue stands for ones.
 /// @param xs       values whose gradients are wanted.
+/// @param until    a node: neither it nor what stands behind it is looked at; kNoNode: all are
 /// @return one value per x; kNoValue where no y depends on it.
 /// The graph must be upgraded and inferred; fused and layout operators have no gradient. Several uses of a value are summed.
 /// @throws Error(not_implemented) naming every node on the way that has no gradient rule.
-std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys,
-                                   std::span<const ValueId> xs);
+std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
+                                   NodeId until = kNoNode);
 
 }  // namespace treadle::autodiff

@@ -55,12 +55,45 @@ enum class Inference : uint8_t {
 
 void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<Error>* errors);
 
+// The values that a Gradient names become inputs of it, behind its own: rewrites may replace them, and names with them.
+void bind_named_values(Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  std::vector<std::string> names = node.attributes.get_strings("xs");
+  const std::vector<std::string>& zs = node.attributes.get_strings("zs");
+  names.insert(names.end(), zs.begin(), zs.end());
+  if (node.inputs.size() != names.size()) return;  // which is an error, or they are bound
+  names.emplace_back(node.attributes.get_string("y"));
+  std::vector<ValueId> values;
+  for (const std::string& name : names) {
+    const ValueId value = values.emplace_back(graph.find_value(name));
+    bool is_there = value != kNoValue;
+    if (is_there && graph.value(value).kind == Value::Kind::computed) {
+      NodeId before = graph.previous(id);
+      while (before != kNoNode && before != graph.value(value).producer) before = graph.previous(before);
+      is_there = before != kNoNode;
+    }
+    if (!is_there)
+      throw Error(ErrorCode::invalid_model, fmt::format("it names the value \"{}\", which is not there in front of it in its graph", name));
+  }
+  const size_t given = node.inputs.size();
+  graph.resize_inputs(id, given + values.size());
+  for (size_t i = 0; i < values.size(); ++i) graph.set_input(id, given + i, values[i]);
+}
+
 // Errors go to `errors`, if there is such a list; otherwise the first one ends the upgrade.
 void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference inference, std::vector<Error>* errors) {
   auto failed = [&](const Error& error) {
     if (!errors) throw error;
     errors->push_back(error);
   };
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    if (!graph.node(id).is("Gradient", "ai.onnx.preview.training")) continue;
+    try {
+      bind_named_values(graph, id);
+    } catch (Error& error) {
+      failed(error.add_context(describe(graph.node(id))));
+    }
+  }
   for (NodeId id = graph.first(); id != kNoNode;) {
     Node& node = graph.node(id);
     if (!node.op) {

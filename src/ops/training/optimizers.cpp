@@ -10,6 +10,7 @@
 #include "graph/op_def.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/training/gradient_operator.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -424,6 +425,7 @@ std::vector<OpDef> training_optimizers_ops() {
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<AverageParameter<float>>("plain", DType::float32), kernel<AverageParameter<double>>("plain", DType::float64)},
        .updated_input = [](const Node&, int) { return 0; }},
+      gradient_operator(),
   };
 }
 

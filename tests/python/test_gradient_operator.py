@@ -1,0 +1,96 @@
+"""ai.onnx.preview.training.Gradient: first and second derivatives, against PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import treadle
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+DOMAIN = "ai.onnx.preview.training"
+
+
+def gradient(inputs, outputs, *, xs, y, zs=()):
+    attributes = {"xs": list(xs), "y": y, **({"zs": list(zs)} if zs else {})}
+    return helper.make_node("Gradient", list(inputs), list(outputs), domain=DOMAIN, **attributes)
+
+
+def run(nodes, feeds, outputs, initializers=(), **options):
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in feeds.items()],
+                              [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs],
+                              [numpy_helper.from_array(value, name) for name, value in initializers])
+    for output in graph.output:
+        output.type.tensor_type.elem_type = TensorProto.FLOAT
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)], ir_version=9)
+    session = treadle.InferenceSession(model.SerializeToString(), **options)
+    return session.run(list(outputs), feeds)
+
+
+RNG = np.random.default_rng(0)
+A, B, W = RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=(4, 2)).astype(np.float32)
+
+
+def tensors(*arrays):
+    return [torch.tensor(array, requires_grad=True) for array in arrays]
+
+
+def test_gradients_of_a_network_are_pytorchs() -> None:
+    nodes = [helper.make_node("MatMul", ["a", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("ReduceSum", ["t"], ["y"], keepdims=0),
+             gradient(["a", "w"], ["da", "dw"], xs=["a", "w"], y="y")]
+    a, w = tensors(A, W)
+    expected = torch.autograd.grad(torch.tanh(a @ w).sum(), [a, w])
+    for ours, theirs in zip(run(nodes, {"a": A, "w": W}, ["da", "dw"]), expected):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_computed_at_the_values_that_it_is_given() -> None:
+    # y = a * z at a = b, z = 2 z; what is before z is no part of the function.
+    nodes = [helper.make_node("Exp", ["a"], ["z"]), helper.make_node("Mul", ["a", "z"], ["y"]), helper.make_node("Add", ["z", "z"], ["twice"]),
+             gradient(["b", "twice"], ["da"], xs=["a"], zs=["z"], y="y")]
+    np.testing.assert_allclose(run(nodes, {"a": A, "b": B}, ["da"])[0], 2 * np.exp(A), rtol=1e-5)
+
+
+def test_what_y_does_not_depend_on_has_zeros() -> None:
+    nodes = [helper.make_node("Exp", ["a"], ["y"]), gradient(["a", "b"], ["da", "db"], xs=["a", "b"], y="y")]
+    da, db = run(nodes, {"a": A, "b": B}, ["da", "db"])
+    np.testing.assert_allclose(da, np.exp(A), rtol=1e-6)
+    np.testing.assert_array_equal(db, np.zeros_like(B))
+
+
+@pytest.mark.parametrize("operator", ["Exp", "Tanh", "Sigmoid", "Sin", "Sqrt", "Log", "Reciprocal", "Softplus", "Erf"])
+def test_second_derivatives_are_pytorchs(operator: str) -> None:
+    of = {"Softplus": torch.nn.functional.softplus, "Reciprocal": torch.reciprocal}.get(operator) or getattr(torch, operator.lower())
+    at = np.abs(A) + 0.5
+    nodes = [helper.make_node(operator, ["a"], ["f"]), helper.make_node("Mul", ["f", "f"], ["y"]), gradient(["a"], ["first"], xs=["a"], y="y"),
+             gradient(["a"], ["second"], xs=["a"], y="first")]
+    (a,) = tensors(at)
+    (first,) = torch.autograd.grad((of(a) ** 2).sum(), [a], create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), [a])
+    ours = run(nodes, {"a": at}, ["first", "second"])
+    np.testing.assert_allclose(ours[0], first.detach().numpy(), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(ours[1], second.numpy(), rtol=2e-4, atol=1e-5)
+
+
+def test_a_penalty_of_gradients_is_pytorchs() -> None:
+    """The gradient by the weights of the squared length of the gradient by the input."""
+    nodes = [helper.make_node("MatMul", ["a", "w"], ["h"]), helper.make_node("Sigmoid", ["h"], ["s"]), helper.make_node("ReduceMean", ["s"], ["y"], keepdims=0),
+             gradient(["a", "w"], ["da"], xs=["a"], zs=["w"], y="y"), helper.make_node("ReduceSumSquare", ["da"], ["penalty"], keepdims=0),
+             gradient(["w", "a"], ["dw"], xs=["w"], zs=["a"], y="penalty")]
+    a, w = tensors(A, W)
+    (da,) = torch.autograd.grad(torch.sigmoid(a @ w).mean(), [a], create_graph=True)
+    (dw,) = torch.autograd.grad((da**2).sum(), [w])
+    np.testing.assert_allclose(run(nodes, {"a": A, "w": W}, ["dw"])[0], dw.numpy(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("node", "message"), [
+    (gradient(["a"], ["da"], xs=["a"], y="absent"), 'the value "absent"'),
+    (gradient(["a"], ["da"], xs=["a", "b"], y="y"), "xs and zs name 2"),
+    (gradient(["a"], ["da"], xs=["a"], y="later"), 'the value "later"'),
+])
+def test_names_that_are_not_there_are_errors(node, message: str) -> None:
+    nodes = [helper.make_node("Exp", ["a"], ["y"]), node, helper.make_node("Exp", ["y"], ["later"])]
+    with pytest.raises(Exception, match=message):
+        run(nodes, {"a": A, "b": B}, ["da", "later"])
