@@ -73,6 +73,26 @@ struct TREADLE_API ParameterGroup {
   std::optional<double> weight_decay = std::nullopt;  ///< none: the trainer's
 };
 
+/// How parameters begin, with PyTorch's formulas and counts of inputs and outputs.
+enum class Initializer : int {
+  zeros = 0,
+  ones = 1,
+  normal = 2,           ///< of standard deviation `scale`
+  uniform = 3,          ///< from -scale to scale
+  xavier_normal = 4,    ///< of standard deviation scale * sqrt(2 / (inputs + outputs))
+  xavier_uniform = 5,   ///< of the same deviation
+  kaiming_normal = 6,   ///< of standard deviation scale * sqrt(2 / inputs), for ReLU
+  kaiming_uniform = 7,  ///< of the same deviation
+};
+TREADLE_API Initializer initializer_named(std::string_view name);
+
+/// Parameters that begin with other values than the model's. The last four take weights of rank 2 or more.
+struct TREADLE_API Initialization {
+  std::vector<std::string> parameters;  ///< names or patterns; a parameter takes the first entry that it fits
+  Initializer initializer = Initializer::zeros;
+  double scale = 1;
+};
+
 /// Low-rank adaptation (Hu et al. 2021): beside a weight W, which stays as it is, two thin matrices A and B are trained, and the product
 /// counts as that by W + alpha / rank B A.
 struct TREADLE_API LoraOptions {
@@ -117,7 +137,9 @@ struct TREADLE_API TrainerOptions {
   /// Initializers to train, names or patterns (*, ?, [...]). Empty: every float32 one of rank 1 or more that the loss depends on, but
   /// BatchNormalization's running statistics.
   std::vector<std::string> parameters;
-  std::vector<std::string> frozen;  ///< not trained though they would be; names or patterns
+  std::vector<std::string> frozen;             ///< not trained though they would be; names or patterns
+  std::vector<Initialization> initialization;  ///< empty: parameters begin as the model has them
+  uint64_t initialization_seed = 0;
   /// With a rank, adapters are trained, and of the initializers only those that `parameters` names.
   LoraOptions lora;
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates

@@ -141,6 +141,13 @@ void register_train(nb::module_& module) {
           },
           "parameters"_a, "rate_factor"_a, "weight_decay"_a.none())
       .def(
+          "add_initialization",
+          [](TrainerOptions& self, std::vector<std::string> patterns, const std::string& initializer, double scale) {
+            self.initialization.push_back({std::move(patterns), train::initializer_named(initializer), scale});
+          },
+          "parameters"_a, "initializer"_a, "scale"_a)
+      .def_rw("initialization_seed", &TrainerOptions::initialization_seed)
+      .def(
           "set_lora",
           [](TrainerOptions& self, int64_t rank, std::optional<double> alpha, double dropout, std::vector<std::string> targets,
              uint64_t seed) {

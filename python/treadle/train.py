@@ -89,6 +89,10 @@ class Trainer:
         that fits.
     :param parameters: names or patterns (`*`, `?`, `[...]`) of the initializers to train; all by default.
     :param frozen: names or patterns of initializers that are not trained.
+    :param initialize: parameters that begin with other values than the model's: {name or pattern: initializer} or {name or pattern: (initializer,
+        scale)}, of which the first that fits counts. Initializers are "zeros", "ones", "normal" (scale is the standard deviation), "uniform" (from
+        -scale to scale), "xavier_normal", "xavier_uniform", "kaiming_normal" and "kaiming_uniform" (scale is a factor), with PyTorch's formulas.
+    :param initialization_seed: of these.
     :param lora: low-rank adapters beside weights that stay as they are: {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": [names or patterns of
         weights, or of nodes that read them], "seed": 0}. Only the adapters are trained then, and what `parameters` names. Without targets every
         matrix of a MatMul or Gemm gets one, without alpha the factor is 1. See docs/training.md.
@@ -130,6 +134,8 @@ class Trainer:
         groups: Iterable[Mapping[str, Any]] = (),
         parameters: Iterable[str] = (),
         frozen: Iterable[str] = (),
+        initialize: Mapping[str, str | tuple[str, float]] | None = None,
+        initialization_seed: int = 0,
         lora: Mapping[str, Any] | None = None,
         int32_labels: bool = False,
         num_threads: int = 0,
@@ -164,6 +170,10 @@ class Trainer:
             options.add_group(**_settings("group", group, _GROUP))
         options.parameters = list(parameters)
         options.frozen = list(frozen)
+        for pattern, initializer in (initialize or {}).items():
+            name, scale = (initializer, 1.0) if isinstance(initializer, str) else initializer
+            options.add_initialization([pattern], name, scale)
+        options.initialization_seed = initialization_seed
         options.set_lora(**_settings("lora", lora or {}, _LORA))
         options.int32_labels = int32_labels
         options.fused_update = fused_update

@@ -80,6 +80,10 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: settings for these parameters; may be repeated");
   option("--parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
   option("--frozen", "Names or patterns of initializers not to train");
+  option("--initialize",
+         "PATTERN,PATTERN;initializer=NAME;scale=F: parameters that begin with random values (zeros, ones, normal, uniform, xavier_normal, "
+         "xavier_uniform, kaiming_normal, kaiming_uniform); may be repeated");
+  option("--initialization-seed", "Seed of these values");
   option("--lora-rank", "Train adapters of this rank beside frozen weights; the output has them merged");
   option("--lora-alpha", "Factor of the adapters, divided by the rank; the rank by default");
   option("--lora-dropout", "Dropout of what the adapters read");

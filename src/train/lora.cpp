@@ -7,10 +7,10 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <random>
 
 #include "core/nearest.h"
 #include "graph/infer.h"
+#include "train/random.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 
@@ -77,7 +77,7 @@ Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& 
     if (chosen.empty())
       throw Error(
           ErrorCode::invalid_argument,
-          "lora: the model multiplies by no constant float32 matrix that adapters can be added to; convolutions are taken by lora_targets");
+          "lora: no MatMul or Gemm multiplies by a float32 weight that adapters can be added to; name convolutions in lora_targets");
     return chosen;
   }
   for (const std::string& pattern : options.targets) {
@@ -91,8 +91,8 @@ Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& 
     for (const auto& [name, uses] : all) names.push_back(name);
     throw Error(
         ErrorCode::not_found,
-        fmt::format("lora_targets: \"{}\" is no constant float32 weight that only MatMul, Gemm and Conv of one group read, and no such "
-                    "node; the nearest: {}",
+        fmt::format("lora_targets: \"{}\" matches no float32 weight that only MatMul, Gemm and Conv (one group) read, and no node that "
+                    "reads one; the nearest: {}",
                     pattern, nearest_names(pattern, names)));
   }
   return chosen;
@@ -163,9 +163,6 @@ void add_adapter_input(Graph& graph, const std::string& name, const Shape& shape
   graph.add_input(name, Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end())));
 }
 
-// The generator's bits are the standard's everywhere; std::uniform_real_distribution's are not.
-float uniform(std::mt19937_64& generator, float bound) { return (static_cast<float>(generator() >> 40U) * 0x1p-23F - 1) * bound; }
-
 // w (as it is stored) += factor B A
 void add_product(const Adapter& adapter, float factor, const float* a, const float* b, float* w) {
   const int64_t outputs = adapter.b_shape[0], rank = adapter.b_shape[1], inputs = adapter.a_shape.num_elements() / rank;
@@ -206,6 +203,13 @@ void check_lora(const LoraOptions& o) {
   if (!(o.dropout >= 0 && o.dropout < 1)) refuse(fmt::format("lora_dropout is {}; it must be from 0 to 1, and less", o.dropout));
 }
 
+std::set<std::string> transposed_weights(const Graph& graph, std::span<const std::string> initializers) {
+  std::set<std::string> transposed;
+  for (const auto& [name, uses] : find_candidates(graph, initializers))
+    if (uses[0].transposed) transposed.insert(name);
+  return transposed;
+}
+
 std::vector<Adapter> add_adapters(Graph& graph, std::span<const std::string> initializers, const LoraOptions& options) {
   std::vector<Adapter> adapters;
   for (const auto& [weight, uses] : choose(graph, find_candidates(graph, initializers), options)) {
@@ -220,11 +224,11 @@ std::vector<Adapter> add_adapters(Graph& graph, std::span<const std::string> ini
 
 NamedTensors initial_adapters(std::span<const Adapter> adapters, uint64_t seed) {
   NamedTensors made;
-  std::mt19937_64 generator(seed);
+  RandomNumbers random(seed);
   for (const Adapter& adapter : adapters) {
     Tensor a(DType::float32, adapter.a_shape), b(DType::float32, adapter.b_shape);
     const float bound = 1 / std::sqrt(static_cast<float>(adapter.a_shape.num_elements() / adapter.a_shape[0]));
-    for (float& element : a.span<float>()) element = uniform(generator, bound);
+    for (float& element : a.span<float>()) element = static_cast<float>(random.uniform()) * bound;
     std::ranges::fill(b.span<float>(), 0.0F);
     made.emplace(adapter.a, std::move(a));
     made.emplace(adapter.b, std::move(b));

@@ -1,6 +1,7 @@
 // Low-rank adapters beside a model's constant weights, and the weights that have taken them in.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ double factor_of(const LoraOptions& options);
 
 /// @throws Error(invalid_argument) for numbers that make no sense, or that are given without a rank.
 void check_lora(const LoraOptions& options);
+
+/// Those of the initializers that MatMul and Gemm read as [inputs, outputs], not as [outputs, inputs].
+std::set<std::string> transposed_weights(const Graph& graph, std::span<const std::string> initializers);
 
 /// Adds what the options say to a graph that is upgraded: A and B as inputs, and the nodes that read them.
 /// @param initializers  names of the model's, which weights are of

@@ -58,6 +58,26 @@ ParameterGroup parse_group(const std::string& value) {
   return group;
 }
 
+Initialization parse_initialization(const std::string& value) {
+  constexpr std::string_view kForm = "PATTERN,PATTERN;initializer=NAME;scale=F";
+  const std::vector<std::string> parts = parts_of(value, ';');
+  Initialization made;
+  bool is_named = false;
+  if (!parts.empty()) made.parameters = parts_of(parts[0], ',');
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
+    const std::string name = parts[i].substr(0, equals), given = equals == std::string::npos ? "" : parts[i].substr(equals + 1);
+    if (name == "initializer")
+      made.initializer = initializer_named(given), is_named = true;
+    else if (name == "scale")
+      made.scale = trainer_number<double>(name, given);
+    else
+      throw_bad_value("initialize", value, kForm);
+  }
+  if (made.parameters.empty() || !is_named) throw_bad_value("initialize", value, kForm);
+  return made;
+}
+
 struct TextOption {
   std::string name;
   std::function<void(TrainerOptions&, const std::string& value)> set;
@@ -100,6 +120,8 @@ std::vector<TextOption> make_text_options() {
                      o.class_weights.push_back(trainer_number<float>("class_weights", part));
                  }});
   all.push_back({"group", [](O& o, const std::string& value) { o.groups.push_back(parse_group(value)); }});
+  all.push_back({"initialize", [](O& o, const std::string& value) { o.initialization.push_back(parse_initialization(value)); }});
+  number("initialization_seed", &O::initialization_seed);
   all.push_back({"lora_rank", [](O& o, const std::string& value) { o.lora.rank = trainer_number<int64_t>("lora_rank", value); }});
   all.push_back({"lora_alpha", [](O& o, const std::string& value) { o.lora.alpha = trainer_number<double>("lora_alpha", value); }});
   all.push_back({"lora_dropout", [](O& o, const std::string& value) { o.lora.dropout = trainer_number<double>("lora_dropout", value); }});

@@ -12,6 +12,7 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
 #include "train/runner.h"
@@ -137,6 +138,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   void make_step() {
     ValueId loss;
     TrainingGraph made = with_loss(true, loss);
+    const std::set<std::string> transposed = transposed_weights(*made.graph, made.parameters);
     const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
     Graph& graph = *made.graph;
     trained = made.parameters, adapters = made.adapters;
@@ -148,6 +150,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     parameters = initial_adapters(adapters, options.lora.seed);
     for (const std::string& name : trained)
       if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
+    initialize(parameters, options, transposed);
     for (const auto& [name, tensor] : parameters)
       for (const std::string& what : state_names(options))
         optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));

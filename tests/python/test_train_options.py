@@ -433,3 +433,45 @@ def test_a_batch_of_ignored_labels_changes_nothing(weights: list[float]) -> None
     assert math.isnan(trainer.step({"x": x.numpy()}, np.full(4, 2)))
     for name, value in trainer.parameters.items():
         np.testing.assert_array_equal(value, before[name])
+
+
+def test_parameters_begin_with_random_values_of_pytorchs_spread() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(8, 300, 3), nn.Flatten(), nn.Linear(300, 200), nn.ReLU(), nn.Linear(200, 100))
+    model = exported(module, torch.zeros(1, 8, 3, 3))
+    rules = {"0.weight": "kaiming_normal", "2.weight": ("xavier_uniform", 0.5), "4.weight": ("normal", 0.02), "*.bias": "zeros"}
+    trainer = Trainer(model, initialize=rules, initialization_seed=3)
+    started = {name: array.copy() for name, array in trainer.parameters.items()}
+    for name, expected in {"0.weight": math.sqrt(2 / 72), "2.weight": 0.5 * math.sqrt(2 / 500), "4.weight": 0.02}.items():
+        assert started[name].std() == pytest.approx(expected, rel=0.03) and abs(started[name].mean()) < 0.1 * expected, name
+    assert np.abs(started["2.weight"]).max() <= 0.5 * math.sqrt(6 / 500) and not started["4.bias"].any()
+    same, other = (Trainer(model, initialize=rules, initialization_seed=seed).parameters for seed in (3, 4))
+    assert all(np.array_equal(same[name], array) for name, array in started.items())
+    assert not np.array_equal(other["0.weight"], started["0.weight"])
+    kept = Trainer(model, initialize={"0.bias": "ones"}).parameters
+    assert (kept["0.bias"] == 1).all() and np.array_equal(kept["2.weight"], module[2].weight.detach().numpy())
+
+
+def test_a_product_may_read_its_weight_either_way_round() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(400, 90))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.w
+
+    trainer = Trainer(exported(Turned(), torch.zeros(2, 3, 400)), loss="l1", initialize={"w": "kaiming_uniform"})
+    assert trainer.parameters["w"].std() == pytest.approx(math.sqrt(2 / 400), rel=0.03)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"initialize": {"*.wieght": "zeros"}}, "matches no trained parameter; the nearest: 0.weight"),
+    ({"initialize": {"*.weight": "kaiming"}}, 'no initializer "kaiming"; the nearest: kaiming_normal'),
+    ({"initialize": {"*.bias": "xavier_normal"}}, "rank 2 or more"),
+    ({"initialization_seed": 2}, "initialization_seed is given without"),
+])
+def test_initializers_that_make_no_sense_are_refused(options: dict, message: str) -> None:
+    module, x = network(), inputs(7, 6)
+    with pytest.raises(Exception, match=message):
+        Trainer(exported(module, x), **options)
