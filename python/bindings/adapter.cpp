@@ -26,6 +26,7 @@ Values get_parameters(const Adapter& self) {
 }  // namespace
 
 void register_adapter(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<LoraAdapter>(module, "LoraAdapter", "A LoRA adapter, for `RunOptions.add_active_adapter`.")
       .def(nb::init<>())
       .def(

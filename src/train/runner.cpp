@@ -136,13 +136,9 @@ void check_session_options(const SessionOptions& options) {
   for (const auto& [is_set, name] : refused)
     if (is_set) refuse("training", name);
   const auto precision = passes::PrecisionRules::parse(options.precision);
-  if (precision.names(ops::Precision::int8_weights))
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("precision is \"{}\": weights that are trained cannot be 8-bit numbers; bfloat16 and bfloat16x3 can be trained in",
-                    options.precision));
+  if (precision.names(ops::Precision::int8_weights)) refuse("training", "precision of int8_weights");
   if (!precision.empty() && options.graph_optimization_level < GraphOptimizationLevel::extended)
-    throw Error(ErrorCode::invalid_argument, "precision takes a graph_optimization_level of enable_extended or more: a pass assigns it");
+    refuse("training", "precision without optimisations");
 }
 
 void check_run_options(const RunOptions* options) {
