@@ -246,7 +246,7 @@ class TREADLE_API PartialRun {
   /// An input that was left out at the start; of one dtype and of extents that are declared, or that other inputs tell.
   /// @throws Error(invalid_argument) for another name or type, and for what has been fed
   void feed(std::string_view name, Datum value);
-  /// Outputs that have been made, before the end too. On devices at the end only.
+  /// Outputs that have been made, before the end too.
   std::vector<Datum> fetch(std::span<const std::string> names) const;
   /// Runs until the node has run, or as far as advance() goes before it. Does nothing if it has run. @return true at the end.
   /// @throws Error(not_found) for a node that the optimised graph does not have.
