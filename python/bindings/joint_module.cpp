@@ -63,6 +63,16 @@ Datum datum_from_feed(nb::handle value) {
   return tensor_from_capsule(value).contiguous();
 }
 
+// Tensors over memory that stays the caller's: OrtValues, or arrays as they lie.
+NamedTensors held_from_dict(const nb::dict& values) {
+  NamedTensors made;
+  for (auto [name, value] : values) {
+    const bool is_value = nb::isinstance<OrtValue>(value);
+    made.emplace(string_from_python(name), is_value ? nb::cast<OrtValue&>(value).datum.tensor() : tensor_from_array(value));
+  }
+  return made;
+}
+
 // What is read-only (a constant that is an output) is copied: other frameworks take memory for their own.
 nb::object capsule_of(const Tensor& tensor) { return capsule_from_tensor(tensor.storage()->writable() ? tensor : tensor.clone(), false); }
 
@@ -136,7 +146,7 @@ void register_joint_module(nb::module_& module) {
              std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
              std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job,
              const PySessionOptions* session, std::vector<std::string> plain_outputs, std::vector<std::string> states,
-             bool unbiased_variance, bool zero_gradients, bool forward_only) {
+             bool unbiased_variance, bool zero_gradients, bool forward_only, bool inference, const nb::dict& held) {
             train::JointOptions options{.outputs = std::move(outputs),
                                         .inputs = std::move(inputs),
                                         .parameters = std::move(parameters),
@@ -145,7 +155,9 @@ void register_joint_module(nb::module_& module) {
                                         .states = std::move(states),
                                         .unbiased_variance = unbiased_variance,
                                         .zero_gradients = zero_gradients,
-                                        .forward_only = forward_only};
+                                        .forward_only = forward_only,
+                                        .inference = inference,
+                                        .held = held_from_dict(held)};
             if (session) options.session = with_warnings(*session);
             if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
             if (!device.empty()) options.session.device = std::move(device);
@@ -157,10 +169,14 @@ void register_joint_module(nb::module_& module) {
           "model"_a, "outputs"_a, "inputs"_a, "parameters"_a, "frozen"_a, "num_threads"_a, "device"_a = "",
           "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>(),
           "job"_a.none() = nb::none(), "session"_a.none() = nb::none(), "plain_outputs"_a = std::vector<std::string>(),
-          "states"_a = std::vector<std::string>(), "unbiased_variance"_a = false, "zero_gradients"_a = true, "forward_only"_a = false)
+          "states"_a = std::vector<std::string>(), "unbiased_variance"_a = false, "zero_gradients"_a = true, "forward_only"_a = false,
+          "inference"_a = false, "held"_a = nb::dict())
       .def("forward", &forward, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
       .def("begin", &begin, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
       .def("forward_in_order", &forward_in_order, "feeds"_a, "draw"_a.none() = nb::none(), "update_states"_a = true)
+      .def(
+          "hold", [](JointModule& self, const nb::dict& tensors) { self.hold(held_from_dict(tensors)); }, "tensors"_a)
+      .def_prop_ro("held_names", &JointModule::held_names)
       .def_prop_ro("input_names", &JointModule::input_names)
       .def_prop_ro("gradient_names", &JointModule::gradient_names)
       .def_prop_ro("is_random", &JointModule::is_random)

@@ -137,6 +137,12 @@ class _Core:
         self.devices = devices
         self.session = InferenceSession(self.model, devices.apply(options))
         self._joint: dict[tuple[str, ...], JointModule] = {}
+        # Forward passes that are not for training: parameters and states are read where they are bound.
+        values = [*self.session.get_inputs(), *self.session.get_outputs()]
+        self.reads_in_place = options is None and devices == _Devices() and all(value.type.startswith("tensor(") for value in values)
+        self.reader: _treadle.JointModule | None = None  # made by evaluate()
+        self._read: dict[str, np.ndarray] = {}
+        self.is_monitored = False
         # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
         self.parameters: dict[str, np.ndarray] = {}
         self.states: dict[str, np.ndarray] = {}
@@ -148,6 +154,30 @@ class _Core:
             pass
         self.input_names = [info.name for info in self.session.get_inputs()]
         self.float_inputs = [info.name for info in self.session.get_inputs() if info.type == "tensor(float)"]
+
+    def evaluate(self, inputs: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+        """The outputs; None where a session has to compute them: for a monitor, on devices, of sparse or scattered arrays.
+
+        :param arrays: parameters and states. Kernels keep them packed for as long as their elements stay.
+        """
+        if not self.reads_in_place or self.is_monitored:
+            return None
+        held = self._read
+        if self.reader is None or any(held.get(name) is not array for name, array in arrays.items()):
+            if not all(type(array) is np.ndarray and array.dtype == np.float32 and array.flags.carray for array in arrays.values()):
+                return None
+            if self.reader is None:
+                model = _treadle.Model.from_bytes(self.model)
+                try:
+                    self.reader = _treadle.JointModule(model, [], [], [], ["*"], 0, forward_only=True, inference=True, held=dict(arrays))
+                except Error:
+                    self.reads_in_place = False
+                    return None
+            else:
+                self.reader.hold({name: array for name, array in arrays.items() if name in self.reader.held_names})
+            self._read = dict(arrays)
+        run = self.reader.forward({name: inputs[name] for name in self.reader.input_names}, None)
+        return list(run.outputs)
 
     def differentiable(self, inputs: tuple[str, ...]) -> JointModule:
         """The joint graph with the gradients of these inputs, beside those of the parameters."""
@@ -204,7 +234,9 @@ class Executor:
         self._partial = None
         if not is_train:
             self._run = None
-            self.outputs = self._core.session.run(None, {**self.arg_dict, **self.aux_dict})
+            arrays = {name: self.arg_dict[name] for name in self._core.parameters} | self.aux_dict
+            outputs = self._core.evaluate(self.arg_dict, arrays) if arrays else None
+            self.outputs = outputs if outputs is not None else self._core.session.run(None, {**self.arg_dict, **self.aux_dict})
             return self.outputs
         run = self._begin_training()
         run.step(run.steps_left)
@@ -355,6 +387,7 @@ class Executor:
         """Calls `callback(name, array)` with every output of a node in forward() passes that are not for training; with `monitor_all` with
         inputs of nodes, too. Values that the graph optimiser would have removed are computed for it.
         """
+        self._core.is_monitored = callback is not None
         if callback is None:
             self._core.session.set_monitor(None)
         else:
@@ -374,7 +407,8 @@ class Executor:
     def memory_bytes(self) -> int:
         """Weights, packed weights and planned activations of the forward pass, after a first run."""
         report = self._core.session.memory()
-        return report.weight_bytes + report.packed_bytes + report.arena_bytes
+        reader = self._core.reader
+        return report.weight_bytes + report.packed_bytes + report.arena_bytes + (reader.memory_statistics()["total"]["bytes"] if reader else 0)
 
 
 def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_states: Any) -> Executor:

@@ -230,10 +230,10 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
       if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches(name, other); }))
         throw Error(ErrorCode::not_found,
                     fmt::format("the model has no initializer \"{}\"; the nearest: {}", name, nearest_names(name, initializers)));
-  if (selection.held) hold(graph, *selection.held);
   const std::set<std::string> statistics = running_statistics(graph);
   std::set<std::string> fed;
   for (ValueId input : graph.inputs) fed.insert(graph.value(input).name);
+  if (selection.held) hold(graph, *selection.held);  // behind: inputs that are held are the caller's still
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;

@@ -46,6 +46,28 @@ def test_forward_and_backward_work_on_the_bound_arrays():
         executor.backward([G])
 
 
+def test_evaluation_follows_the_bound_arrays():
+    x, w, b = X.copy(), W.copy(), B.copy()
+    executor = treadle.bind(linear(), {"x": x, "w": w, "b": b}, grad_req="null")
+    for step in range(4):
+        for _ in range(2):
+            np.testing.assert_allclose(executor.forward()[0], x @ w + b, rtol=1e-5)
+        w[step % 3] += 1  # nobody is told
+        b *= 0.5
+    other = RNG.standard_normal((3, 2)).astype(np.float32)
+    executor.arg_dict["w"] = other  # another array
+    np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
+    executor.arg_dict["w"] = np.asfortranarray(other)  # one that no kernel reads in place
+    np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
+    seen = []
+    executor.set_monitor_callback(lambda name, array: seen.append(name))
+    np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
+    assert seen
+    executor.set_monitor_callback(None)
+    w = executor.arg_dict["w"] = W.copy()
+    np.testing.assert_allclose(executor.forward()[0], x @ w + b, rtol=1e-5)
+
+
 def test_gradients_are_written_added_or_left_alone():
     executor = treadle.simple_bind(linear(), {"x": "null", "w": "add", "b": "write"}, x=(4, 3))
     executor.grad_dict["w"][:] = 1

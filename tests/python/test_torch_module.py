@@ -50,6 +50,46 @@ def graphs(module):
     return explain(module).num_graphs
 
 
+def test_evaluation_sees_every_change_of_the_weights():
+    ours, theirs = pair(mlp)
+    ours.eval(), theirs.eval()
+    x = torch.randn(5, 4)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (ours, theirs)]
+    other = mlp().state_dict()
+
+    def step(module, optimizer):
+        optimizer.zero_grad()
+        module(x).square().sum().backward()
+        optimizer.step()
+
+    def write(module):
+        module[0].weight.data[1, 2] = 4.0  # which PyTorch does not count
+
+    def replace(module):
+        module[2].weight.data = torch.full((3, 8), 0.25)
+
+    def turn(module):
+        module[0].weight.data = torch.arange(32.0).reshape(4, 8).t() / 10  # not contiguous
+
+    def write_turned(module):
+        module[0].weight.data[3, 1] = -7.0
+
+    changes = [write, replace, lambda module: module.load_state_dict(other), turn, write_turned]
+    with torch.no_grad():
+        for _ in range(2):
+            close(ours(x), theirs(x))
+    for module, optimizer in zip((ours, theirs), optimizers, strict=True):
+        step(module, optimizer)
+    for change in changes:
+        with torch.no_grad():
+            close(ours(x), theirs(x))
+        change(ours)
+        change(theirs)
+        with torch.no_grad():
+            for _ in range(2):
+                close(ours(x), theirs(x))
+
+
 @pytest.mark.parametrize("kind", modules.KINDS)
 def test_training_goes_as_in_pytorch(kind):
     make, inputs = modules.KINDS[kind]

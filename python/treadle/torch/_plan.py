@@ -40,6 +40,7 @@ class Description:
     shapes: list[list[int | str]]  # of the inputs; see Exported
     bounds: dict[str, tuple[int, float]]
     feeds: list[tuple[str, int]]  # in the joint module's order: ("input" or "state", place)
+    held: list[tuple[str, int]]  # name and place of tensors that the joint module reads where they lie, without being fed
     wanted: list[tuple[str, int]]  # whose gradients are asked for; likewise
     outputs: list[int]  # per output of the module: its place among what a run hands out
     differentiable: list[bool]  # per output of a run
@@ -96,6 +97,7 @@ class Plan:
     held: list[Any] = field(default_factory=list)  # feeds with None where inputs go
     input_feeds: list[tuple[int, int]] = field(default_factory=list)  # (feed, input)
     loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # tensors that are not contiguous
+    loose_held: dict[str, torch.Tensor] = field(default_factory=dict)  # likewise; the joint module has copies of them
     addresses: list[int] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
@@ -116,6 +118,10 @@ class Plan:
                 self.held[-1] = OrtValue.from_dlpack(_to_dlpack(tensor.detach()))
             else:
                 self.loose_feeds.append((place, tensor))
+        held = {name: state.tensors[index] for name, index in self.description.held}
+        self.watched += held.values()
+        self.joint.hold({name: _held(tensor) for name, tensor in held.items()})
+        self.loose_held = {name: tensor for name, tensor in held.items() if not tensor.is_contiguous()}
         self.addresses = [tensor.data_ptr() for tensor in self.watched]
         self.statistics = [state.tensors[index] for index in self.description.statistics]
 
@@ -128,6 +134,8 @@ class Plan:
             made[place] = _to_dlpack(leaves[index])
         for place, tensor in self.loose_feeds:
             made[place] = _to_dlpack(tensor.detach())
+        if self.loose_held:
+            self.joint.hold({name: _held(tensor) for name, tensor in self.loose_held.items()})
         return made
 
     def draw(self) -> int | None:
@@ -160,6 +168,11 @@ class Plan:
             others = [leaf for leaf in leaves if not leaf.requires_grad]
             outputs = _apply(_Call(self, leaves, self.draw()), *wanted, *others)
         return unflatten(description.structure, iter([outputs[place] for place in description.outputs]))
+
+
+def _held(tensor: torch.Tensor) -> OrtValue:
+    """The tensor's own memory; a copy if it is not contiguous."""
+    return OrtValue.from_dlpack(_to_dlpack(tensor.detach()))
 
 
 class _Call:
@@ -212,6 +225,10 @@ class _Step(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Step).apply
 
 
+def _may_be_held(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float32 and tensor.dim() > 0 and tensor.numel() > 0 and tensor.is_contiguous()
+
+
 def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, num_threads: int, pack_weights: bool) -> Plan:
     """Builds the joint graph of an exported module.
 
@@ -235,6 +252,11 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     differentiable = [name for name in names if name in reached and name in floats]
     plain = [name for name in names if name not in differentiable]
     statistics = [f"state:{name}" for name in state.statistics if f"state:{name}" in present]
+    # What evaluation reads in every call stays where it is: kernels pack it once, and again when its elements have changed.
+    held = {}
+    if not differentiable and not statistics:
+        tensors = zip(state.names, state.tensors, strict=True)
+        held = {f"state:{name}": index for index, (name, tensor) in enumerate(tensors) if f"state:{name}" in present and _may_be_held(tensor)}
     joint = _treadle.JointModule(
         _treadle.Model.from_bytes(model.SerializeToString()),
         differentiable,
@@ -247,6 +269,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         unbiased_variance=True,
         zero_gradients=False,
         forward_only=not differentiable,
+        held={name: _held(state.tensors[index]) for name, index in held.items()},
     )
     order = [*differentiable, *plain]
     description = Description(
@@ -254,6 +277,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         shapes=exported.shapes,
         bounds=exported.bounds,
         feeds=[places[name] for name in joint.input_names],
+        held=[(name, held[name]) for name in joint.held_names],
         wanted=[places[name] for name in joint.gradient_names] if differentiable else [],
         outputs=[order.index(name) for name in graph_outputs],
         differentiable=[True] * len(differentiable) + [False] * len(plain),
