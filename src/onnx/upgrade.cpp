@@ -80,6 +80,17 @@ void bind_named_values(Graph& graph, NodeId id) {
   for (size_t i = 0; i < values.size(); ++i) graph.set_input(id, given + i, values[i]);
 }
 
+// What an If, Loop or Scan within a body gives, as far as its bodies' declarations tell kind and dtype: rewrites behind it ask for them.
+void take_declared_types(Graph& graph, const Node& node) {
+  const Graph& inside = *node.bodies[0].graph;
+  const size_t first = node.op->control_flow == ControlFlow::loop ? 1 : 0;  // behind the condition
+  for (size_t k = 0; k < node.outputs.size() && first + k < inside.declared_outputs.size(); ++k) {
+    if (node.outputs[k] == kNoValue || graph.type(node.outputs[k]).kind != Type::Kind::unknown) continue;
+    const Type& declared = inside.declared_outputs[first + k];
+    graph.value(node.outputs[k]).type = declared.is_tensor() ? Type::tensor(declared.dtype) : declared;
+  }
+}
+
 // Errors go to `errors`, if there is such a list; otherwise the first one ends the upgrade.
 void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference inference, std::vector<Error>* errors) {
   auto failed = [&](const Error& error) {
@@ -124,6 +135,7 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
     }
     const size_t failures = errors ? errors->size() : 0;
     for (Body& body : graph.node(id).bodies) upgrade_body(graph, graph.node(id), body, errors);
+    if (inference == Inference::tentative && !graph.node(id).bodies.empty()) take_declared_types(graph, graph.node(id));
     const bool infers = inference == Inference::kept || graph.node(id).bodies.empty();
     if (infers && (!errors || errors->size() == failures)) {
       try {

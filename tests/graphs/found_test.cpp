@@ -314,5 +314,43 @@ feed x [3,1] = 2.5 3 4
 )");
 }
 
+TEST(FoundGraphs, SequenceMapInABodyOverWhatAnIfGives) {
+  expect_right(R"(
+opset 21
+input x int64 [4]
+constant trips int64 [] = 2
+constant truth bool [] = 1
+y = Loop(trips, -)
+  body {
+    input i int64
+    input go_on bool
+    again = Identity(go_on)
+    a = If(truth)
+      then_branch {
+        b = Neg(x)
+        output b int64
+      }
+      else_branch {
+        c = Identity(x)
+        output c int64
+      }
+    s = SequenceConstruct(x, x)
+    m = SequenceMap(s, a)
+      body {
+        input e int64
+        input f int64
+        g = Sub(e, f)
+        output g int64
+      }
+    row = ConcatFromSequence(m) axis=0
+    output again bool
+    output row int64
+  }
+output y int64
+feeds
+feed x [4] = 1 2 3 4
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs

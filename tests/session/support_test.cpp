@@ -87,5 +87,33 @@ TEST(Support, ASessionSaysTheSame) {
 
 TEST(Support, AModelThatRunsLacksNothing) { EXPECT_TRUE(faulty(/*good=*/true).unsupported().empty()); }
 
+// The body of a SequenceMap has two outputs, the node has one: what is left to be looked at after the error is the node as it was.
+TEST(Support, ANodeThatCannotBeRewrittenKeepsItsBody) {
+  onnx::ModelDef model;
+  model.ir_version = 10;
+  model.opset_imports.push_back({"", 21});
+  model.graph.name = "faulty";
+  model.graph.inputs.push_back(vector_info("x", DType::float32));
+  model.graph.nodes.push_back(node("list", "SequenceConstruct", "x", "s"));
+  onnx::NodeDef map = node("map", "SequenceMap", "s", "m");
+  map.attributes.emplace_back();
+  map.attributes.back().name = "body";
+  map.attributes.back().type = onnx::AttributeType::graph;
+  map.attributes.back().g = std::make_unique<onnx::GraphDef>();
+  onnx::GraphDef& body = *map.attributes.back().g;
+  body.name = "body";
+  body.inputs.push_back(vector_info("e", DType::float32));
+  body.nodes.push_back(node("neg", "Neg", "e", "n"));
+  for (const char* output : {"n", "e"}) body.outputs.push_back(vector_info(output, DType::float32));
+  model.graph.nodes.push_back(std::move(map));
+  model.graph.nodes.push_back(node("first", "Frobnicate", "x", "a"));
+  model.graph.outputs.push_back(vector_info("a", DType::float32));
+  const std::string bytes = onnx::serialize_model(model);
+  std::string all;
+  for (const std::string& line : Model::from_bytes(std::as_bytes(std::span(bytes))).unsupported()) all += line + "\n";
+  EXPECT_NE(all.find("the body has 1 inputs and 2 outputs, the node 1 and 1"), std::string::npos) << all;
+  EXPECT_NE(all.find("Frobnicate"), std::string::npos) << all;
+}
+
 }  // namespace
 }  // namespace treadle

@@ -25,6 +25,8 @@ void batched_scan_to_nested(Graph& graph, NodeId id) {
   if (old.num_formal_inputs < 1 || num_scanned < 1 || num_scanned > old.num_formal_inputs - 1 || old.bodies.size() != 1)
     throw Error(ErrorCode::invalid_model, fmt::format("num_scan_inputs = {}, the node has {} inputs and {} bodies", num_scanned,
                                                       old.num_formal_inputs, old.bodies.size()));
+  for (int64_t i = 1; i < old.num_formal_inputs; ++i)
+    if (old.inputs[static_cast<size_t>(i)] == kNoValue) throw Error(ErrorCode::invalid_model, fmt::format("the input {} is missing", i));
   const auto num_states = static_cast<size_t>(old.num_formal_inputs - 1 - num_scanned);
   const bool has_lengths = old.has_input(0);
 
@@ -38,7 +40,6 @@ void batched_scan_to_nested(Graph& graph, NodeId id) {
   ValueId length = kNoValue;
   for (size_t i = has_lengths ? 0 : 1; i < static_cast<size_t>(old.num_formal_inputs); ++i) {
     outer_inputs.push_back(old.inputs[i]);
-    if (old.inputs[i] == kNoValue) throw Error(ErrorCode::invalid_model, fmt::format("the input {} is missing", i));
     const ValueId value = sample->add_input(graph.value(old.inputs[i]).name, without_batch(graph.type(old.inputs[i])));
     if (i == 0)
       length = value;

@@ -11,17 +11,26 @@
 namespace treadle::ops {
 namespace {
 
+// Before anything is changed.
+void check(const Graph& graph, const Node& node) {
+  if (node.bodies.size() != 1) throw Error(ErrorCode::invalid_model, "the attribute \"body\" (a graph) is missing");
+  const Body& body = node.bodies[0];
+  const size_t num_inputs = body.graph->inputs.size() - body.captures.size(), num_outputs = body.graph->outputs.size();
+  if (num_inputs != static_cast<size_t>(node.num_formal_inputs) || num_outputs != node.outputs.size())
+    throw Error(ErrorCode::invalid_model, fmt::format("the body has {} inputs and {} outputs, the node {} and {}", num_inputs, num_outputs,
+                                                      node.num_formal_inputs, node.outputs.size()));
+  for (size_t i = 1; i < num_inputs; ++i)
+    if (graph.type(node.inputs[i]).kind == Type::Kind::unknown)
+      throw Error(ErrorCode::not_implemented, fmt::format("SequenceMap needs to know whether its input {} is a tensor or a sequence", i));
+}
+
 void decompose(Graph& graph, NodeId id) {
+  check(graph, graph.node(id));
   std::vector<ValueId> operands = graph.node(id).inputs, results = graph.node(id).outputs;
   auto num_formal = static_cast<size_t>(graph.node(id).num_formal_inputs);
   std::string name = graph.node(id).name;
-  if (graph.node(id).bodies.size() != 1) throw Error(ErrorCode::invalid_model, "the attribute \"body\" (a graph) is missing");
   Body body{"body", std::move(graph.node(id).bodies[0].graph), std::move(graph.node(id).bodies[0].captures)};
   Graph& inside = *body.graph;
-  if (inside.inputs.size() - body.captures.size() != num_formal || inside.outputs.size() != results.size())
-    throw Error(ErrorCode::invalid_model,
-                fmt::format("the body has {} inputs and {} outputs, the node {} and {}", inside.inputs.size() - body.captures.size(),
-                            inside.outputs.size(), num_formal, results.size()));
 
   // The loop, without its body yet.
   NodeId length = graph.add_node({.op_type = "SequenceLength", .inputs = {operands[0]}}, id);
@@ -52,8 +61,6 @@ void decompose(Graph& graph, NodeId id) {
   for (size_t i = 0; i < num_formal; ++i) {
     ValueId input = old_inputs[i];
     const Type& outer = graph.type(operands[i]);
-    if (outer.kind == Type::Kind::unknown && i > 0)
-      throw Error(ErrorCode::not_implemented, fmt::format("SequenceMap needs to know whether its input {} is a tensor or a sequence", i));
     if (i == 0 || outer.kind == Type::Kind::sequence) {
       NodeId at = inside.add_node({.op_type = "SequenceAt", .inputs = {kNoValue, round}}, inside.first());
       ValueId element = inside.node(at).outputs[0];
