@@ -62,8 +62,9 @@ struct Array {
 
 struct Value {
   bool is_sequence = false, is_optional = false, is_stored = false;
+  bool has_element = false;     // of an optional; what it has is a sequence if `is_sequence`
   Array array;                  // of a sequence or an optional: an empty one of the elements' dtype
-  std::vector<Array> elements;  // of a sequence; of an optional one or none
+  std::vector<Array> elements;  // of a sequence; of an optional tensor one or none
 
   Value() = default;
   Value(Array a) : array(std::move(a)) {}  // NOLINT(google-explicit-constructor): an array is a value

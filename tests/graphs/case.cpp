@@ -66,6 +66,7 @@ std::string attribute(const onnx::AttributeDef& a) {
       const Array value = from_tensor(a.t->value);
       return std::string(name_of(value.dtype)) + dims(value.dims) + "{" + elements(value) + "}";
     }
+    case onnx::AttributeType::type_proto: return "type(" + type(*a.tp) + ")";
     default: throw std::runtime_error("an attribute that has no text");
   }
 }
@@ -261,6 +262,13 @@ class Parser {
       for (; !line.take(")"); line.expect(",")) values.push_back(std::stof(line.word()));
       return reals(name, std::move(values));
     }
+    if (line.take("type(")) {
+      const bool is_sequence = line.take("seq(");
+      auto result = type_of(name, line.dtype(), is_sequence);
+      if (is_sequence) line.expect(")");
+      line.expect(")");
+      return result;
+    }
     const std::string word = line.word();
     if (line.peek() == '[') {
       Dims shape = line.dims();
@@ -369,6 +377,12 @@ onnx::AttributeDef texts(std::string name, std::vector<std::string> values) {
 onnx::AttributeDef tensor(std::string name, const Array& value) {
   auto result = attribute_of(std::move(name), onnx::AttributeType::tensor);
   result.t = std::make_unique<onnx::TensorDef>(initializer("", value));
+  return result;
+}
+
+onnx::AttributeDef type_of(std::string name, DType dtype, bool is_sequence) {
+  auto result = attribute_of(std::move(name), onnx::AttributeType::type_proto);
+  result.tp = std::make_unique<onnx::TypeDef>(declare("", dtype, is_sequence).type);
   return result;
 }
 

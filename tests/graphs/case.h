@@ -16,7 +16,7 @@
 //     feeds                    (a set of feeds; there may be several, of other extents)
 //     feed x [2,3] = 0.5 1 2 3 4 5
 //
-// Attributes: axis=1, alpha=0.5f, axes=[0,1], mode="edge", value=int64[2]{1 2}. Types of sequences: seq(float32).
+// Attributes: axis=1, alpha=0.5f, axes=[0,1], mode="edge", value=int64[2]{1 2}, type=type(seq(float32)). Types of sequences: seq(float32).
 #pragma once
 
 #include <map>
@@ -49,6 +49,8 @@ onnx::AttributeDef text(std::string name, std::string value);
 onnx::AttributeDef reals(std::string name, std::vector<float> values);
 onnx::AttributeDef texts(std::string name, std::vector<std::string> values);
 onnx::AttributeDef tensor(std::string name, const Array& value);
+/// A tensor's or a sequence's type.
+onnx::AttributeDef type_of(std::string name, DType dtype, bool is_sequence);
 onnx::AttributeDef body(std::string name, onnx::GraphDef graph);
 onnx::TensorDef initializer(std::string name, const Array& value);
 /// A tensor's or a sequence's declaration without a shape.

@@ -32,6 +32,17 @@ std::string result_of(Generator& inner, const Generator::Condition& fits) {
   return x.empty() ? x : inner.add_one("Identity", {x});
 }
 
+// A sequence as an output of both branches.
+bool add_sequences(Generator& one, Generator& other) {
+  std::string a = one.pick_sequence(), b = other.pick_sequence();
+  if (a.empty() || b.empty() || one.value(a).array.dtype != other.value(b).array.dtype) return false;
+  a = one.add_one("Identity", {a}), b = other.add_one("Identity", {b});
+  if (a.empty() || b.empty()) return false;
+  one.add_output(a);
+  other.add_output(b);
+  return true;
+}
+
 bool if_then_else(Generator& g) {
   if (g.depth() > 1) return false;
   const std::string c = condition(g);
@@ -41,6 +52,7 @@ bool if_then_else(Generator& g) {
   other.grow(static_cast<int>(g.between(1, 5)));
   const int64_t outputs = g.between(1, 2);
   for (int64_t i = 0; i < outputs; ++i) {
+    if (g.one_in(6) && add_sequences(one, other)) continue;
     const std::string a = result_of(one, any);
     if (a.empty()) return false;
     const Array& like = one.array(a);
@@ -56,9 +68,12 @@ bool if_then_else(Generator& g) {
               .empty();
 }
 
-std::vector<Array> per_set(const Generator& g, const std::string& name) {
-  std::vector<Array> values;
-  for (size_t set = 0; set < g.num_sets(); ++set) values.push_back(g.value(name, set).array);
+std::vector<Value> per_set(const Generator& g, const std::string& name) {
+  std::vector<Value> values;
+  for (size_t set = 0; set < g.num_sets(); ++set) {
+    values.push_back(g.value(name, set));
+    values.back().is_stored = false;
+  }
   return values;
 }
 
@@ -69,18 +84,18 @@ bool loop(Generator& g) {
   const std::string trips =
       g.one_in(4)
           ? g.pick([](const Array& a) { return a.dtype == DType::int64 && a.size() == 1 && a.rank() == 0 && a.i[0] >= 0 && a.i[0] < 6; })
-          : g.constant(Array::scalar(g.between(1, 4)));
+          : g.constant(Array::scalar(g.one_in(8) ? 0 : g.between(1, 4)));
   if (trips.empty()) return false;
   Names inputs{trips, g.one_in(2) ? std::string() : g.constant(truth)};
   Generator inner(g);
-  inner.add_formal(DType::int64, std::vector<Array>(g.num_sets(), Array::scalar(0)));
-  const std::string go_on = inner.add_formal(DType::boolean, std::vector<Array>(g.num_sets(), truth));
+  inner.add_formal(std::vector<Value>(g.num_sets(), Array::scalar(0)));
+  const std::string go_on = inner.add_formal(std::vector<Value>(g.num_sets(), truth));
   Names carried;
   for (int64_t i = g.between(0, 2); i > 0; --i) {
     const std::string x = g.pick(any);
     if (x.empty()) return false;
     inputs.push_back(x);
-    carried.push_back(inner.add_formal(g.array(x).dtype, per_set(g, x)));
+    carried.push_back(inner.add_formal(per_set(g, x)));
   }
   inner.grow(static_cast<int>(g.between(1, 6)));
   std::string again =
@@ -90,7 +105,10 @@ bool loop(Generator& g) {
   inner.add_output(again);
   for (const std::string& state : carried) {
     const Array like = inner.array(state);
-    const std::string next = result_of(inner, [&](const Array& a) { return a.dtype == like.dtype && a.dims == like.dims; });
+    const bool may_change = g.one_in(4);  // from iteration to iteration
+    const std::string next = result_of(inner, [&](const Array& a) {
+      return a.dtype == like.dtype && (may_change ? a.dims.size() == like.dims.size() : a.dims == like.dims);
+    });
     if (next.empty()) return false;
     inner.add_output(next);
   }
@@ -103,27 +121,104 @@ bool loop(Generator& g) {
   return !g.add("Loop", inputs, attributes(body("body", inner.take_graph())), carried.size() + static_cast<size_t>(rows)).empty();
 }
 
+// Rows collected in a sequence, as exporters write lists that a loop appends to.
+bool collecting_loop(Generator& g) {
+  if (g.depth() > 1) return false;
+  const std::string x = g.pick([](const Array& a) { return a.rank() < 4 && a.size() < 60; });
+  if (x.empty()) return false;
+  std::string list = g.one_in(2) ? g.pick_sequence() : std::string();
+  if (list.empty() || g.value(list).array.dtype != g.array(x).dtype)
+    list = g.add_one("SequenceEmpty", {}, attributes(integer("dtype", static_cast<int64_t>(g.array(x).dtype))));
+  if (list.empty()) return false;
+  Array truth(DType::boolean, {});
+  truth.i[0] = 1;
+  Generator inner(g);
+  inner.add_formal(std::vector<Value>(g.num_sets(), Array::scalar(0)));
+  const std::string go_on = inner.add_formal(std::vector<Value>(g.num_sets(), truth));
+  const std::string inner_list = inner.add_formal(per_set(g, list)), state = inner.add_formal(per_set(g, x));
+  inner.grow(static_cast<int>(g.between(1, 4)));
+  const Array like = inner.array(state);
+  const std::string again = inner.add_one("Identity", {go_on});
+  const std::string next = result_of(inner, [&](const Array& a) { return a.dtype == like.dtype && a.dims == like.dims; });
+  std::string longer = next.empty()
+                           ? next
+                           : inner.add_one("SequenceInsert", g.one_in(3) ? Names{inner_list, next, inner.constant(Array::scalar(0))}
+                                                                         : Names{inner_list, g.one_in(2) ? next : state});
+  if (!longer.empty() && g.one_in(4)) longer = inner.add_one("SequenceErase", {longer, inner.constant(Array::scalar(g.between(-1, 0)))});
+  if (longer.empty()) return false;
+  inner.add_output(again);
+  inner.add_output(longer);
+  inner.add_output(next);
+  return !g.add("Loop", {g.constant(Array::scalar(g.between(0, 4))), "", list, x}, attributes(body("body", inner.take_graph())), 2).empty();
+}
+
+// What a Scan takes slices of: others have the same extent, along an axis of their own.
+struct Scanned {
+  std::string name;
+  int64_t axis;
+};
+
+std::vector<Scanned> choose_scanned(Generator& g) {
+  const std::string first =
+      g.pick([](const Array& a) { return a.rank() > 0 && a.size() > 0 && *std::max_element(a.dims.begin(), a.dims.end()) <= 8; });
+  if (first.empty()) return {};
+  std::vector<Scanned> result{{first, g.one_in(2) ? 0 : g.below(g.array(first).rank())}};
+  const int64_t length = g.array(first).dims[static_cast<size_t>(result[0].axis)];
+  while (result.size() < 3 && g.one_in(3)) {
+    const std::string other =
+        g.pick([&](const Array& a) { return a.size() > 0 && std::find(a.dims.begin(), a.dims.end(), length) != a.dims.end(); });
+    if (other.empty()) break;
+    const Dims& dims = g.array(other).dims;
+    auto at = std::find(dims.begin(), dims.end(), length) - dims.begin();
+    if (g.one_in(2)) at = static_cast<int64_t>(dims.size()) - 1 - (std::find(dims.rbegin(), dims.rend(), length) - dims.rbegin());
+    result.push_back({other, at});
+  }
+  return result;
+}
+
+std::vector<onnx::AttributeDef> scan_attributes(Generator& g, const std::vector<Scanned>& scanned, const std::vector<std::string>& rows,
+                                                Generator& inner) {
+  auto some = [&](size_t count) {
+    std::vector<int64_t> directions(count, 1);
+    for (int64_t& direction : directions) direction = g.one_in(3) ? 0 : 1;
+    return directions;
+  };
+  std::vector<int64_t> axes, out_axes;
+  for (const Scanned& x : scanned) axes.push_back(g.one_in(4) ? x.axis - g.array(x.name).rank() : x.axis);
+  auto list = attributes(integer("num_scan_inputs", static_cast<int64_t>(scanned.size())), integers("scan_input_axes", axes));
+  if (g.one_in(3)) list.push_back(integers("scan_input_directions", some(scanned.size())));
+  if (!rows.empty() && g.one_in(3)) list.push_back(integers("scan_output_directions", some(rows.size())));
+  if (!rows.empty() && g.one_in(3)) {
+    for (const std::string& row : rows) {
+      const int64_t rank = inner.array(row).rank() + 1;
+      out_axes.push_back(g.below(rank) - (g.one_in(3) ? rank : 0));
+    }
+    list.push_back(integers("scan_output_axes", out_axes));
+  }
+  return list;
+}
+
 bool scan(Generator& g) {
   if (g.depth() > 1) return false;
-  const std::string scanned =
-      g.pick([](const Array& a) { return a.rank() > 0 && a.size() > 0 && *std::max_element(a.dims.begin(), a.dims.end()) <= 8; });
+  const std::vector<Scanned> scanned = choose_scanned(g);
   if (scanned.empty()) return false;
-  const int64_t axis = g.one_in(2) ? 0 : g.below(g.array(scanned).rank());
   Generator inner(g);
   Names inputs, states;
   for (int64_t i = g.between(0, 2); i > 0; --i) {
     const std::string x = g.pick(any);
     inputs.push_back(x);
-    states.push_back(inner.add_formal(g.array(x).dtype, per_set(g, x)));
+    states.push_back(inner.add_formal(per_set(g, x)));
   }
-  std::vector<Array> first_rows;
-  for (const Array& x : per_set(g, scanned)) {
-    Dims dims = x.dims;
-    dims.erase(dims.begin() + axis);
-    first_rows.push_back(g.random_array(x.dtype, dims));
+  for (const Scanned& x : scanned) {
+    std::vector<Value> first_rows;
+    for (const Value& whole : per_set(g, x.name)) {
+      Dims dims = whole.array.dims;
+      dims.erase(dims.begin() + x.axis);
+      first_rows.emplace_back(g.random_array(whole.array.dtype, dims));
+    }
+    inputs.push_back(x.name);
+    inner.add_formal(first_rows);
   }
-  inputs.push_back(scanned);
-  inner.add_formal(g.array(scanned).dtype, first_rows);
   inner.grow(static_cast<int>(g.between(1, 6)));
   for (const std::string& state : states) {
     const Array like = inner.array(state);
@@ -131,16 +226,15 @@ bool scan(Generator& g) {
     if (next.empty()) return false;
     inner.add_output(next);
   }
-  const int64_t rows = g.between(states.empty() ? 1 : 0, 2);
-  for (int64_t i = 0; i < rows; ++i) {
-    const std::string row = result_of(inner, [](const Array& a) { return a.rank() < 4 && a.size() < 100; });
-    if (row.empty()) return false;
-    inner.add_output(row);
+  Names rows;
+  for (int64_t i = g.between(states.empty() ? 1 : 0, 2); i > 0; --i) {
+    rows.push_back(result_of(inner, [](const Array& a) { return a.rank() < 4 && a.size() < 100; }));
+    if (rows.back().empty()) return false;
+    inner.add_output(rows.back());
   }
-  auto list = attributes(body("body", inner.take_graph()), integer("num_scan_inputs", 1), integers("scan_input_axes", {axis}));
-  if (g.one_in(3)) list.push_back(integers("scan_input_directions", {1}));
-  if (rows > 0 && g.one_in(3)) list.push_back(integers("scan_output_directions", std::vector<int64_t>(static_cast<size_t>(rows), 1)));
-  return !g.add("Scan", inputs, std::move(list), states.size() + static_cast<size_t>(rows)).empty();
+  auto list = scan_attributes(g, scanned, rows, inner);
+  list.push_back(body("body", inner.take_graph()));
+  return !g.add("Scan", inputs, std::move(list), states.size() + rows.size()).empty();
 }
 
 bool sequence_construct(Generator& g) {
@@ -197,6 +291,36 @@ bool sequence_read(Generator& g) {
               .empty();
 }
 
+// A body over the elements of a sequence, of one shape.
+bool sequence_map(Generator& g) {
+  if (g.depth() > 1) return false;
+  const std::string s = g.pick_sequence();
+  if (s.empty()) return false;
+  std::vector<Value> first;
+  for (size_t set = 0; set < g.num_sets(); ++set) {
+    const Value& sequence = g.value(s, set);
+    if (sequence.elements.empty()) return false;
+    first.emplace_back(sequence.elements[0]);
+  }
+  Generator inner(g);
+  inner.add_formal(first);
+  Names inputs{s};
+  if (g.one_in(3)) {
+    const std::string x = g.pick(any);
+    if (x.empty()) return false;
+    inputs.push_back(x);
+    inner.add_formal(per_set(g, x));
+  }
+  inner.grow(static_cast<int>(g.between(1, 4)));
+  const int64_t outputs = g.between(1, 2);
+  for (int64_t i = 0; i < outputs; ++i) {
+    const std::string y = result_of(inner, any);
+    if (y.empty()) return false;
+    inner.add_output(y);
+  }
+  return !g.add("SequenceMap", inputs, attributes(body("body", inner.take_graph())), static_cast<size_t>(outputs)).empty();
+}
+
 }  // namespace
 
 const std::vector<Kind>& control_kinds() {
@@ -204,11 +328,13 @@ const std::vector<Kind>& control_kinds() {
       {"if", 3, if_then_else},
       {"loop", 3, loop},
       {"scan", 2, scan},
+      {"collecting_loop", 1, collecting_loop},
       {"sequence_construct", 3, sequence_construct},
       {"split_to_sequence", 2, split_to_sequence},
       {"sequence_at", 3, sequence_at},
       {"sequence_change", 3, sequence_change},
       {"sequence_read", 5, sequence_read},
+      {"sequence_map", 1, sequence_map},
   };
   return kinds;
 }

@@ -137,6 +137,10 @@ bool normalise(Generator& g) {
   const Array a = g.array(x);
   const Dims dims{layers ? a.dims.back() : a.dims[1]};
   const std::string scale = g.constant(g.random_array(a.dtype, dims)), bias = g.constant(g.random_array(a.dtype, dims));
+  if (!layers && g.one_in(3)) {
+    const int64_t groups = a.dims[1] % 2 == 0 ? 2 : 1;
+    return !g.add("GroupNormalization", {x, scale, bias}, attributes(integer("num_groups", groups), real("epsilon", 0.01F))).empty();
+  }
   if (layers) return !g.add("LayerNormalization", {x, scale, bias}, attributes(real("epsilon", 0.01F))).empty();
   return !g.add("InstanceNormalization", {x, scale, bias}, attributes(real("epsilon", 0.01F))).empty();
 }
@@ -266,8 +270,93 @@ bool quantised_conv(Generator& g) {
   return g.one_in(4) || !coded(g, y).empty();
 }
 
+bool bytes(const Array& a) { return a.dtype == DType::uint8 || a.dtype == DType::int8; }
+
+// Codes to compute with: bytes that are there, or those of floats.
+std::string some_codes(Generator& g, const Generator::Condition& fits, const Codes& c, DType dtype) {
+  std::string x = g.pick([&](const Array& a) { return a.dtype == dtype && fits(a); });
+  if (!x.empty() && g.one_in(2)) return x;
+  x = g.pick([&](const Array& a) { return a.dtype == DType::float32 && fits(a); });
+  return x.empty() ? x : g.add_one("QuantizeLinear", {x, c.scale, c.zero});
+}
+
+bool qlinear_matmul(Generator& g) {
+  const DType dtype = g.one_in(2) ? DType::uint8 : DType::int8, out = g.one_in(4) ? DType::int8 : DType::uint8;
+  const Codes input = codes(g, dtype), output = codes(g, out), weight = codes(g, DType::int8);
+  const std::string x = some_codes(
+      g, [](const Array& a) { return a.rank() >= 2 && a.size() > 0 && a.dims.back() <= 32; }, input, dtype);
+  if (x.empty()) return false;
+  const std::string w = g.constant(g.random_array(DType::int8, {g.array(x).dims.back(), g.between(1, 9)}));
+  const std::string y = g.add_one("QLinearMatMul", {x, input.scale, input.zero, w, weight.scale, weight.zero, output.scale, output.zero});
+  if (!y.empty() && g.one_in(2)) g.add("DequantizeLinear", {y, output.scale, output.zero});
+  return !y.empty();
+}
+
+bool qlinear_conv(Generator& g) {
+  const DType dtype = g.one_in(2) ? DType::uint8 : DType::int8, out = g.one_in(4) ? DType::int8 : DType::uint8;
+  const Codes input = codes(g, dtype), output = codes(g, out);
+  const std::string x = some_codes(
+      g, [](const Array& a) { return a.rank() == 4 && a.size() > 0; }, input, dtype);
+  if (x.empty()) return false;
+  const Array image = g.array(x);
+  const int64_t channels = image.dims[1], groups = g.one_in(3) ? channels : channels % 2 == 0 && g.one_in(3) ? 2 : 1;
+  const int64_t filters = groups * g.between(1, groups > 2 ? 2 : 4);
+  const Sliding window(g, image, true);
+  Dims dims{filters, channels / groups};
+  dims.insert(dims.end(), window.kernel.begin(), window.kernel.end());
+  const DType weight = g.one_in(4) ? DType::uint8 : DType::int8;
+  const Dims scales = g.one_in(2) ? Dims{filters} : Dims{};
+  Array zeros(weight, scales);
+  if (g.one_in(3))
+    for (int64_t& zero : zeros.i) zero = g.between(weight == DType::uint8 ? 0 : -3, 3);
+  Names inputs{x,
+               input.scale,
+               input.zero,
+               g.constant(g.random_array(weight, dims)),
+               g.constant(scale_of(g, scales)),
+               g.constant(zeros),
+               output.scale,
+               output.zero};
+  if (g.one_in(2)) inputs.push_back(g.constant(g.random_array(DType::int32, {filters})));
+  auto list = window.list();
+  list.push_back(integers("dilations", window.dilations));
+  list.push_back(integer("group", groups));
+  const std::string y = g.add_one("QLinearConv", inputs, std::move(list));
+  if (!y.empty() && g.one_in(2)) g.add("DequantizeLinear", {y, output.scale, output.zero});
+  return !y.empty();
+}
+
+// What dynamic quantisation makes of a product.
+bool dynamically_quantised_matmul(Generator& g) {
+  const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 2 && a.size() > 0; });
+  if (x.empty()) return false;
+  const Names q = g.add("DynamicQuantizeLinear", {x}, {}, 3);
+  if (q.empty()) return false;
+  const DType weight = g.one_in(3) ? DType::uint8 : DType::int8;
+  Names inputs{q[0], g.constant(g.random_array(weight, {g.array(x).dims[1], g.between(1, 6)})), q[2]};
+  if (g.one_in(3)) inputs.push_back(g.constant(g.random_array(weight, {})));
+  const std::string sums = g.add_one("MatMulInteger", inputs), floats = g.add_one("Cast", {sums}, attributes(integer("to", 1)));
+  return !g.add_one("Mul", {floats, g.add_one("Mul", {q[1], g.constant(scale_of(g, {}))})}).empty();
+}
+
+bool conv_integer(Generator& g) {
+  const std::string x = g.pick([](const Array& a) { return bytes(a) && a.rank() == 4 && a.size() > 0; });
+  if (x.empty()) return false;
+  const Array image = g.array(x);
+  const Sliding window(g, image, true);
+  Dims dims{g.between(1, 4), image.dims[1]};
+  dims.insert(dims.end(), window.kernel.begin(), window.kernel.end());
+  const DType weight = g.one_in(2) ? DType::uint8 : DType::int8;
+  Names inputs{x, g.constant(g.random_array(weight, dims))};
+  if (g.one_in(2)) inputs.push_back(g.constant(g.random_array(image.dtype, {})));
+  if (inputs.size() == 3 && g.one_in(2)) inputs.push_back(g.constant(g.random_array(weight, g.one_in(2) ? Dims{dims[0]} : Dims{})));
+  auto list = window.list();
+  list.push_back(integers("dilations", window.dilations));
+  return !g.add("ConvInteger", inputs, std::move(list)).empty();
+}
+
 bool matmul_integer(Generator& g) {
-  const std::string x = g.pick([](const Array& a) { return (a.dtype == DType::uint8 || a.dtype == DType::int8) && a.rank() == 2; });
+  const std::string x = g.pick([](const Array& a) { return bytes(a) && a.rank() == 2; });
   if (x.empty()) return false;
   Array w = g.random_array(g.one_in(2) ? DType::int8 : DType::uint8, {g.array(x).dims[1], g.between(1, 6)});
   Names inputs{x, g.constant(w)};
@@ -291,6 +380,10 @@ const std::vector<Kind>& neural_kinds() {
       {"quantised_matmul", 3, quantised_matmul},
       {"quantised_conv", 3, quantised_conv},
       {"matmul_integer", 1, matmul_integer},
+      {"qlinear_matmul", 1, qlinear_matmul},
+      {"qlinear_conv", 2, qlinear_conv},
+      {"dynamically_quantised_matmul", 1, dynamically_quantised_matmul},
+      {"conv_integer", 1, conv_integer},
   };
   return kinds;
 }

@@ -169,12 +169,23 @@ bool resize(Generator& g) {
     sizes.i[d] = d < first ? a.dims[d] : g.between(1, 7);
   }
   auto list = attributes(text("mode", mode));
+  const bool crops = a.floats() && g.one_in(8);
   std::vector<std::string> where{"half_pixel", "asymmetric", "pytorch_half_pixel"};
   if (by_sizes) where.emplace_back("align_corners");
-  if (!g.one_in(4)) list.push_back(text("coordinate_transformation_mode", g.one_of(where)));
+  if (crops) {
+    list.push_back(text("coordinate_transformation_mode", "tf_crop_and_resize"));
+    if (g.one_in(2)) list.push_back(real("extrapolation_value", 1.25F));
+  } else if (!g.one_in(4)) {
+    list.push_back(text("coordinate_transformation_mode", g.one_of(where)));
+  }
+  if (mode != "nearest" && g.one_in(4)) list.push_back(integer("antialias", 1));
+  if (mode == "cubic" && g.one_in(4)) list.push_back(integer("exclude_outside", 1));
+  if (by_sizes && first > 0 && g.one_in(4))
+    list.push_back(text("keep_aspect_ratio_policy", g.one_of<std::string>({"not_larger", "not_smaller"})));
   if (mode == "nearest" && g.one_in(2))
     list.push_back(text("nearest_mode", g.one_of<std::string>({"floor", "ceil", "round_prefer_ceil", "round_prefer_floor"})));
-  if (first > 0 && g.one_in(3)) {  // of some axes only, in any order
+  const bool keeps_ratio = list.back().name == "keep_aspect_ratio_policy";
+  if (first > 0 && (keeps_ratio || g.one_in(3))) {  // of some axes only, in any order
     Dims axes;
     for (size_t d = a.dims.size(); d-- > first;) axes.push_back(static_cast<int64_t>(d) - (g.one_in(2) ? a.rank() : 0));
     Array some_scales(DType::float32, {static_cast<int64_t>(axes.size())}), some_sizes(DType::int64, some_scales.dims);
@@ -185,8 +196,17 @@ bool resize(Generator& g) {
     list.push_back(integers("axes", axes));
     scales = some_scales, sizes = some_sizes;
   }
-  if (by_sizes) return !g.add("Resize", {x, "", "", g.constant(sizes)}, std::move(list)).empty();
-  return !g.add("Resize", {x, "", g.constant(scales)}, std::move(list)).empty();
+  std::string roi;
+  if (crops) {  // ends off the grid, so that rounding does not decide what is inside
+    Array ends(DType::float32, {2 * static_cast<int64_t>(scales.size())});
+    for (size_t n = 0; n < scales.size(); ++n) {
+      ends.set(n, scales.f[n] == 1 ? 0 : g.one_of<double>({0, 0.137, -0.211}));
+      ends.set(n + scales.size(), scales.f[n] == 1 ? 1 : g.one_of<double>({1, 0.871, 1.319}));
+    }
+    roi = g.constant(ends);
+  }
+  if (by_sizes) return !g.add("Resize", {x, roi, "", g.constant(sizes)}, std::move(list)).empty();
+  return !g.add("Resize", {x, roi, g.constant(scales)}, std::move(list)).empty();
 }
 
 }  // namespace

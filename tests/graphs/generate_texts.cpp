@@ -36,9 +36,16 @@ bool choose_texts(Generator& g) {
 }
 
 bool optional(Generator& g) {
-  const std::string x = g.pick(any), o = g.pick_optional();
-  if (o.empty() || g.one_in(3)) return !x.empty() && !g.add("Optional", {x}).empty();
-  if (g.one_in(4)) return !g.add("OptionalHasElement", {g.one_in(4) ? x : o}).empty();
+  const std::string x = g.pick(any), o = g.pick_optional(), s = g.pick_sequence();
+  if ((o.empty() || g.one_in(3)) && g.one_in(5))
+    return !g.add("Optional", {}, attributes(type_of("type", g.one_of<DType>({DType::float32, DType::int64, DType::string}), g.one_in(3))))
+                .empty();
+  if (o.empty() || g.one_in(3)) {
+    const std::string& element = !s.empty() && g.one_in(3) ? s : x;
+    return !element.empty() && !g.add("Optional", {element}).empty();
+  }
+  if (g.one_in(4))
+    return !g.add("OptionalHasElement", g.one_in(8) ? std::vector<std::string>{} : std::vector<std::string>{g.one_in(4) ? x : o}).empty();
   if (g.one_in(6)) return !g.add("Identity", {o}).empty();
   return !g.add("OptionalGetElement", {g.one_in(6) ? x : o}).empty();
 }

@@ -2,18 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <set>
 
 namespace treadle::graphs {
 namespace {
 
-constexpr size_t kMaxElements = 600;
+// Most graphs are small, as the interpreter is slow; some have loops that threads share and kernels of whole tiles.
+constexpr size_t kFewElements = 600, kManyElements = 20'000;
 
 const std::vector<Kind>& all_kinds() {
   static const std::vector<Kind> kinds = [] {
     std::vector<Kind> result;
-    for (const auto* list :
-         {&movement_kinds(), &shape_kinds(), &compute_kinds(), &neural_kinds(), &control_kinds(), &recurrent_kinds(), &text_kinds()})
+    for (const auto* list : {&movement_kinds(), &shape_kinds(), &compute_kinds(), &neural_kinds(), &control_kinds(), &recurrent_kinds(),
+                             &text_kinds(), &indexed_kinds()})
       result.insert(result.end(), list->begin(), list->end());
     return result;
   }();
@@ -23,6 +26,7 @@ const std::vector<Kind>& all_kinds() {
 }  // namespace
 
 Generator::Generator(uint32_t seed) : random_(std::make_shared<std::mt19937>(seed)), next_name_(std::make_shared<int>(0)) {
+  is_large_ = one_in(150);
   scopes_.resize(one_in(2) ? 1 : static_cast<size_t>(between(2, 3)));
   feeds_.resize(scopes_.size());
   // Every graph has favourites and things that it lacks, so that rare combinations are met (swarm testing, Groce et al. 2012).
@@ -33,6 +37,7 @@ Generator::Generator(Generator& outer)
     : random_(outer.random_),
       next_name_(outer.next_name_),
       depth_(outer.depth_ + 1),
+      is_large_(outer.is_large_),
       names_(outer.names_),
       first_own_(names_.size()),
       weights_(outer.weights_) {
@@ -57,7 +62,8 @@ void Generator::add_inputs() {
   const bool symbolic = num_sets() > 1;
   std::vector<std::vector<int64_t>> symbols(2);  // N, M, per set
   for (auto& extents : symbols)
-    for (size_t set = 0; set < num_sets(); ++set) extents.push_back(one_of<int64_t>({1, 2, 3, 4, 5, 7, one_in(6) ? 0 : 2}));
+    for (size_t set = 0; set < num_sets(); ++set)
+      extents.push_back(is_large_ ? one_of<int64_t>({1, 16, 33, 64}) : one_of<int64_t>({1, 2, 3, 4, 5, 7, one_in(6) ? 0 : 2}));
   const int64_t count = between(1, 5), rank_bias = below(5), channels = one_of<int64_t>({1, 2, 3, 4, 6, 8, 16});
   for (int64_t i = 0; i < count; ++i) {
     const DType dtype = one_of<DType>({DType::float32, DType::float32, DType::float32, DType::float32, DType::float32, DType::float32,
@@ -71,7 +77,9 @@ void Generator::add_inputs() {
       onnx::DimDef dim;
       const bool is_symbol = symbolic && one_in(3);
       const auto which = static_cast<size_t>(below(2));
-      const int64_t extent = rank == 4 && d == 1 ? channels : one_of<int64_t>({1, 2, 2, 3, 4, 4, 5, 6, 8, one_in(25) ? 0 : 1});
+      const int64_t extent = rank == 4 && d == 1 ? channels
+                             : is_large_         ? one_of<int64_t>({1, 2, 4, 8, 16, 17, 32, 33, 64, 100})
+                                                 : one_of<int64_t>({1, 2, 2, 3, 4, 4, 5, 6, 8, one_in(25) ? 0 : 1});
       dim.kind = is_symbol ? onnx::DimDef::Kind::param : onnx::DimDef::Kind::value;
       if (is_symbol)
         dim.param = which == 0 ? "N" : "M";
@@ -80,8 +88,10 @@ void Generator::add_inputs() {
       info.type.shape->push_back(dim);
       for (size_t set = 0; set < num_sets(); ++set) dims[set].push_back(is_symbol ? symbols[which][set] : extent);
     }
-    if (std::any_of(dims.begin(), dims.end(), [](const Dims& shape) { return count_of(shape) > static_cast<int64_t>(kMaxElements); }))
-      continue;
+    auto too_many = [&](const Dims& shape) {
+      return std::accumulate(shape.begin(), shape.end(), 1.0, std::multiplies<>()) > static_cast<double>(most_elements());
+    };
+    if (std::any_of(dims.begin(), dims.end(), too_many)) continue;
     for (size_t set = 0; set < num_sets(); ++set) {
       feeds_[set][info.name] = random_array(dtype, dims[set]);
       scopes_[set].set(info.name, feeds_[set][info.name]);
@@ -111,7 +121,7 @@ std::string Generator::pick_own(const Condition& condition) {
 std::string Generator::pick_sequence() {
   std::vector<std::string> fit;
   for (const std::string& name : names_)
-    if (value(name).is_sequence) fit.push_back(name);
+    if (value(name).is_sequence && !value(name).is_optional) fit.push_back(name);
   return fit.empty() ? std::string() : fit[static_cast<size_t>(below(static_cast<int64_t>(fit.size())))];
 }
 
@@ -134,9 +144,11 @@ std::string Generator::constant(Array content) {
   return name;
 }
 
+size_t Generator::most_elements() const { return is_large_ ? kManyElements : kFewElements; }
+
 bool Generator::tame(const Value& value) const {
-  auto good = [](const Array& a) {
-    if (a.size() > kMaxElements || a.rank() > 6) return false;
+  auto good = [&](const Array& a) {
+    if (a.size() > most_elements() || a.rank() > 6) return false;
     const double most = a.dtype == DType::float16 ? 2e3 : 1e4;
     for (double x : a.f)
       if (!(std::fabs(x) <= most)) return false;
@@ -182,11 +194,11 @@ std::string Generator::add_one(const std::string& op, std::vector<std::string> i
   return outputs.empty() ? std::string() : outputs[0];
 }
 
-std::string Generator::add_formal(DType dtype, const std::vector<Array>& example_per_set) {
+std::string Generator::add_formal(const std::vector<Value>& example_per_set) {
   const std::string name = "b" + std::to_string((*next_name_)++);
   for (size_t set = 0; set < num_sets(); ++set) scopes_[set].set(name, example_per_set[set]);
   names_.push_back(name);
-  graph_.inputs.push_back(declare(name, dtype));
+  graph_.inputs.push_back(declare(name, example_per_set[0].array.dtype, example_per_set[0].is_sequence));
   return name;
 }
 
@@ -226,7 +238,7 @@ void Generator::choose_outputs() {
     for (const std::string& name : node.outputs)
       if (!value(name).is_optional && (read.contains(name) ? one_in(8) : !one_in(5))) outputs.push_back(name);
   if (outputs.empty()) {
-    if (value(graph_.nodes.back().outputs[0]).is_optional) add("OptionalGetElement", {graph_.nodes.back().outputs[0]});
+    if (value(graph_.nodes.back().outputs[0]).is_optional) add("OptionalHasElement", {graph_.nodes.back().outputs[0]});
     outputs.push_back(graph_.nodes.back().outputs[0]);
   }
   if (!graph_.inputs.empty() && one_in(8)) outputs.push_back(one_of(graph_.inputs).name);
@@ -239,7 +251,7 @@ void Generator::choose_outputs() {
 Case Generator::generate() {
   graph_.name = "graph";
   while (graph_.inputs.empty()) add_inputs();
-  const int size = static_cast<int>(one_in(5) ? between(21, 60) : one_in(2) ? between(7, 20) : between(2, 6));
+  const int size = static_cast<int>(is_large_ ? between(2, 12) : one_in(5) ? between(21, 60) : one_in(2) ? between(7, 20) : between(2, 6));
   grow(size);
   if (graph_.nodes.empty()) add("Identity", {graph_.inputs[0].name});
   choose_outputs();

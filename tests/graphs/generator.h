@@ -55,7 +55,7 @@ class Generator {
   std::string add_one(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {});
 
   // Bodies.
-  std::string add_formal(DType dtype, const std::vector<Array>& example_per_set);
+  std::string add_formal(const std::vector<Value>& example_per_set);
   void grow(int num_nodes);
   void add_output(const std::string& name, bool in_body = true);
   /// A value that the body itself made, of such a kind: "" if there is none.
@@ -67,10 +67,12 @@ class Generator {
   void add_inputs();
   void choose_outputs();
   bool tame(const Value& value) const;
+  size_t most_elements() const;
 
   std::shared_ptr<std::mt19937> random_;
   std::shared_ptr<int> next_name_;
   int depth_ = 0;
+  bool is_large_ = false;
   onnx::GraphDef graph_;
   std::vector<Feeds> feeds_;
   std::vector<Scope> scopes_;       // per set of feeds
@@ -100,5 +102,6 @@ const std::vector<Kind>& neural_kinds();
 const std::vector<Kind>& control_kinds();
 const std::vector<Kind>& recurrent_kinds();
 const std::vector<Kind>& text_kinds();
+const std::vector<Kind>& indexed_kinds();
 
 }  // namespace treadle::graphs

@@ -85,6 +85,7 @@ const OperatorTable& quantised_operators();
 const OperatorTable& control_operators();
 const OperatorTable& recurrent_operators();
 const OperatorTable& image_operators();
+const OperatorTable& indexed_operators();
 
 /// Adds the node's outputs to the scope. @throws Invalid
 void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise);

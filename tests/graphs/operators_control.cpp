@@ -142,25 +142,61 @@ Values sequence_at(Call& c) {
   return {c.value(0).elements.at(position(c, 1, false))};
 }
 
+Values sequence_map(Call& c) {
+  const onnx::GraphDef& body = c.body("body");
+  require(c.value(0).is_sequence && !c.value(0).elements.empty(), "elements say what the results are like");
+  std::vector<std::vector<Array>> results(body.outputs.size());
+  for (size_t k = 0; k < c.value(0).elements.size(); ++k) {
+    Values inputs;
+    for (size_t i = 0; i < c.num_inputs(); ++i) {
+      const Value& x = c.value(i);
+      if (x.is_sequence) require(x.elements.size() == c.value(0).elements.size(), "sequences of one length");
+      inputs.push_back(x.is_sequence ? Value(x.elements[k]) : x);
+    }
+    Values outputs = c.run_body(body, std::move(inputs));
+    for (size_t i = 0; i < outputs.size(); ++i) results[i].push_back(outputs[i].array);
+  }
+  Values sequences;
+  for (auto& elements : results) {
+    const DType dtype = elements[0].dtype;
+    sequences.push_back(sequence_of(std::move(elements), dtype));
+  }
+  return sequences;
+}
+
+// Of a tensor or a sequence; of nothing, where its type says of what.
 Values optional_of(Call& c) {
   Value result;
+  if (c.has(0)) {
+    require(!c.value(0).is_optional, "an optional of an optional");
+    result = c.value(0);
+    if (!result.is_sequence) result.elements = {result.array};
+    result.has_element = true;
+  } else {
+    require(c.attribute("type") != nullptr && c.attribute("type")->tp != nullptr, "an optional of nothing has a type");
+    const onnx::TypeDef& type = *c.attribute("type")->tp;
+    result.is_sequence = type.kind == onnx::TypeDef::Kind::sequence;
+    result.array = Array(result.is_sequence ? type.elem->elem_type : type.elem_type, {0});
+  }
   result.is_optional = true;
-  result.array = Array(c.in(0).dtype, {0});
-  result.elements = {c.in(0)};
+  result.is_stored = false;
   return {std::move(result)};
 }
 
 // Also of what is no optional.
 Values has_element(Call& c) {
   Array y(DType::boolean, {});
-  y.i[0] = c.has(0) && (!c.value(0).is_optional || !c.value(0).elements.empty());
+  y.i[0] = c.has(0) && (!c.value(0).is_optional || c.value(0).has_element);
   return {std::move(y)};
 }
 
 Values get_element(Call& c) {
   if (!c.value(0).is_optional) return {c.value(0)};
-  require(!c.value(0).elements.empty(), "the optional has no element");
-  return {c.value(0).elements[0]};
+  require(c.value(0).has_element, "the optional has no element");
+  if (!c.value(0).is_sequence) return {c.value(0).elements[0]};
+  Value sequence = c.value(0);
+  sequence.is_optional = sequence.has_element = false;
+  return {std::move(sequence)};
 }
 
 const OperatorTable kTable{
@@ -175,6 +211,7 @@ const OperatorTable kTable{
     {"SequenceInsert", sequence_insert},
     {"SequenceErase", sequence_erase},
     {"SequenceAt", sequence_at},
+    {"SequenceMap", sequence_map},
     {"SequenceLength", [](Call& c) { return Values{Array::scalar(static_cast<int64_t>(c.value(0).elements.size()))}; }},
 };
 

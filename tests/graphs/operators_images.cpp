@@ -66,24 +66,44 @@ struct Tap {
   double weight;
 };
 
-// Which elements along an axis an output element is made of.
-std::vector<Tap> taps_of(Call& c, int64_t to, int64_t in, int64_t out, double scale) {
-  const std::string where = c.text("coordinate_transformation_mode", "half_pixel"), mode = c.text("mode", "nearest");
-  const auto x = static_cast<double>(to);
-  double from = 0;
-  if (where == "half_pixel")
-    from = (x + 0.5) / scale - 0.5;
-  else if (where == "pytorch_half_pixel")
-    from = out > 1 ? (x + 0.5) / scale - 0.5 : 0;
-  else if (where == "align_corners")
-    from = out > 1 ? x * static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
-  else if (where == "asymmetric")
-    from = x / scale;
-  else
-    throw Invalid("a coordinate_transformation_mode that the interpreter does not know");
+// An axis of an image that is resized; `begin` and `end` are what tf_crop_and_resize cuts out, in parts of the axis.
+struct ResizedAxis {
+  int64_t in, out;
+  double scale, begin = 0, end = 1;
+};
+
+double place_in_source(Call& c, const ResizedAxis& axis, int64_t to) {
+  const std::string where = c.text("coordinate_transformation_mode", "half_pixel");
+  const auto x = static_cast<double>(to), last = static_cast<double>(axis.in - 1), last_out = static_cast<double>(axis.out - 1);
+  if (where == "half_pixel") return (x + 0.5) / axis.scale - 0.5;
+  if (where == "pytorch_half_pixel") return axis.out > 1 ? (x + 0.5) / axis.scale - 0.5 : 0;
+  if (where == "align_corners") return axis.out > 1 ? x * last / last_out : 0;
+  if (where == "asymmetric") return x / axis.scale;
+  if (where == "tf_crop_and_resize")
+    return axis.out > 1 ? axis.begin * last + x * (axis.end - axis.begin) * last / last_out : 0.5 * (axis.begin + axis.end) * last;
+  throw Invalid("a coordinate_transformation_mode that the interpreter does not know");
+}
+
+// How much an element counts at this distance.
+double filter(Call& c, double distance) {
+  const double d = std::fabs(distance);
+  if (c.text("mode", "nearest") == "linear") return std::max(0.0, 1 - d);
+  const double a = c.real("cubic_coeff_a", -0.75);
+  if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+  return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
+
+// Which elements along an axis an output element is made of; none: it lies outside of what is cut out.
+std::vector<Tap> taps_of(Call& c, int64_t to, const ResizedAxis& axis) {
+  double from = place_in_source(c, axis, to);
   // Places are differences of numbers of the size of x.
-  from += c.noise()(x / scale + 1, DType::float32, 2) - (x / scale + 1);
-  auto inside = [&](double at) { return std::clamp<int64_t>(static_cast<int64_t>(at), 0, in - 1); };
+  const double size = static_cast<double>(to) / axis.scale + 1;
+  from += c.noise()(size, DType::float32, 2) - size;
+  if (c.text("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize" &&
+      (from < 0 || from > static_cast<double>(axis.in - 1)))
+    return {};
+  auto inside = [&](double at) { return std::clamp<int64_t>(static_cast<int64_t>(at), 0, axis.in - 1); };
+  const std::string mode = c.text("mode", "nearest");
   if (mode == "nearest") {
     const std::string rounding = c.text("nearest_mode", "round_prefer_floor");
     if (rounding == "floor") return {{inside(std::floor(from)), 1}};
@@ -91,61 +111,99 @@ std::vector<Tap> taps_of(Call& c, int64_t to, int64_t in, int64_t out, double sc
     if (rounding == "round_prefer_ceil") return {{inside(std::floor(from + 0.5)), 1}};
     return {{inside(std::ceil(from - 0.5)), 1}};
   }
-  const double floor = std::floor(from), part = from - floor;
-  if (mode == "linear") return {{inside(floor), 1 - part}, {inside(floor + 1), part}};
-  require(mode == "cubic", "Resize's mode");
-  const double a = c.real("cubic_coeff_a", -0.75);
-  auto near = [&](double s) { return ((a + 2) * s - (a + 3)) * s * s + 1; };
-  auto far = [&](double s) { return ((a * s - 5 * a) * s + 8 * a) * s - 4 * a; };
-  return {{inside(floor - 1), far(1 + part)},
-          {inside(floor), near(part)},
-          {inside(floor + 1), near(1 - part)},
-          {inside(floor + 2), far(2 - part)}};
+  require(mode == "linear" || mode == "cubic", "Resize's mode");
+  const bool antialias = c.integer("antialias", 0) != 0, drop = c.integer("exclude_outside", 0) != 0;
+  const double stretch = antialias ? std::min(axis.scale, 1.0) : 1, reach = (mode == "linear" ? 1 : 2) / stretch;
+  std::vector<Tap> taps;
+  double total = 0;
+  for (double at = std::floor(from) + std::floor(-reach) + 1; at <= std::floor(from) - std::floor(-reach); ++at) {
+    const bool outside = at < 0 || at > static_cast<double>(axis.in - 1);
+    taps.push_back({inside(at), drop && outside ? 0 : filter(c, (at - from) * stretch)});
+    total += taps.back().weight;
+  }
+  require(!(antialias || drop) || std::fabs(total) > 1e-3, "weights that cancel");
+  if (antialias || drop)
+    for (Tap& tap : taps) tap.weight /= total;
+  return taps;
+}
+
+Array resize_axis(Call& c, const Array& x, size_t d, const ResizedAxis& axis) {
+  Dims dims = x.dims;
+  dims[d] = axis.out;
+  Array y(x.dtype, dims);
+  for (int64_t to = 0; to < axis.out; ++to) {
+    const std::vector<Tap> taps = taps_of(c, to, axis);
+    for (size_t k = 0; k < y.size(); ++k) {
+      Dims at = coordinates(k, dims);
+      if (at[d] != to) continue;
+      if (taps.empty()) {
+        y.set(k, c.real("extrapolation_value", 0));
+        continue;
+      }
+      Total sum(c.noise(), x.dtype);
+      for (const Tap& tap : taps) {
+        at[d] = tap.at;
+        if (taps.size() == 1)
+          y.copy(k, x, place(at, x.dims));
+        else
+          sum.add(x.f[place(at, x.dims)] * tap.weight);
+      }
+      if (taps.size() > 1) y.f[k] = sum.value();
+    }
+  }
+  return y;
+}
+
+// What the axes become; keep_aspect_ratio_policy gives all of them one scale.
+std::vector<ResizedAxis> resized_axes(Call& c, const Array& x, const std::vector<size_t>& axes, bool crops) {
+  std::vector<ResizedAxis> result;
+  const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");
+  double one = 0;
+  for (size_t n = 0; n < axes.size(); ++n) {
+    const auto in = static_cast<double>(x.dims[axes[n]]);
+    require(in > 0, "an image of something");
+    if (c.has(2)) {
+      require(c.in(2).size() == axes.size() && c.in(2).f[n] > 0, "a scale for each axis");
+      const double exact = in * c.in(2).f[n];
+      require(!crops || exact == std::floor(exact), "the reference has parts of an element, ONNX's text has none");
+      result.push_back({x.dims[axes[n]], static_cast<int64_t>(std::floor(exact)), c.in(2).f[n]});
+    } else {
+      require(c.in(3).size() == axes.size() && c.in(3).i[n] > 0, "a size for each axis");
+      result.push_back({x.dims[axes[n]], c.in(3).i[n], static_cast<double>(c.in(3).i[n]) / in});
+    }
+    if (c.has(1)) {
+      require(c.in(1).size() == 2 * axes.size() && c.in(1).floats(), "two ends for each axis");
+      result.back().begin = c.in(1).f[n], result.back().end = c.in(1).f[n + axes.size()];
+    }
+    const double scale = result.back().scale;
+    one = n == 0 ? scale : policy == "not_larger" ? std::min(one, scale) : std::max(one, scale);
+  }
+  for (ResizedAxis& axis : result) {
+    if (c.has(3) && policy != "stretch") {
+      const double exact = one * static_cast<double>(axis.in);
+      require(std::fabs(exact - std::floor(exact) - 0.5) > 1e-3, "half an element");
+      axis.out = static_cast<int64_t>(std::floor(exact + 0.5)), axis.scale = one;
+    }
+    require(axis.out > 0, "an image of nothing");
+  }
+  return result;
 }
 
 Values resize(Call& c) {
   Array x = c.in(0);
   require(x.floats() || c.text("mode", "nearest") == "nearest", "integers between two values");
   require(c.has(2) != c.has(3) && x.size() > 0, "either scales or sizes, of an image");
+  const bool crops = c.text("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize";
   Dims every(x.dims.size());
   std::iota(every.begin(), every.end(), 0);
-  const Dims axes = c.integers("axes", every);
+  std::vector<size_t> axes;
+  for (int64_t axis : c.integers("axes", every)) axes.push_back(static_cast<size_t>(normalise_axis(axis, x.rank())));
+  require(!crops || c.has(1), "what is cut out");
+  const std::vector<ResizedAxis> resized = resized_axes(c, x, axes, crops);
   for (size_t n = 0; n < axes.size(); ++n) {
-    const auto d = static_cast<size_t>(axes[n] < 0 ? axes[n] + x.rank() : axes[n]);
-    const int64_t in = x.dims[d];
-    double scale = 1;
-    int64_t out = in;
-    if (c.has(2)) {
-      require(c.in(2).size() == axes.size() && c.in(2).f[n] > 0, "a scale for each axis");
-      scale = c.in(2).f[n];
-      out = static_cast<int64_t>(std::floor(static_cast<double>(in) * scale));
-    } else {
-      require(c.in(3).size() == axes.size() && c.in(3).i[n] > 0, "a size for each axis");
-      out = c.in(3).i[n];
-      scale = static_cast<double>(out) / static_cast<double>(in);
-    }
-    require(out > 0, "an image of nothing");
-    if (out == in && scale == 1) continue;
-    Dims dims = x.dims;
-    dims[d] = out;
-    Array y(x.dtype, dims);
-    for (int64_t to = 0; to < out; ++to) {
-      const std::vector<Tap> taps = taps_of(c, to, in, out, scale);
-      for (size_t k = 0; k < y.size(); ++k) {
-        Dims at = coordinates(k, dims);
-        if (at[d] != to) continue;
-        Total sum(c.noise(), x.dtype);
-        for (const Tap& tap : taps) {
-          at[d] = tap.at;
-          if (taps.size() == 1)
-            y.copy(k, x, place(at, x.dims));
-          else
-            sum.add(x.f[place(at, x.dims)] * tap.weight);
-        }
-        if (taps.size() > 1) y.f[k] = sum.value();
-      }
-    }
-    x = std::move(y);
+    const ResizedAxis& axis = resized[n];
+    if (axis.out == axis.in && axis.scale == 1 && !(crops && (axis.begin != 0 || axis.end != 1))) continue;
+    x = resize_axis(c, x, axes[n], axis);
   }
   if (x.floats())
     for (size_t k = 0; k < x.size(); ++k) x.set(k, c.text("mode", "nearest") == "nearest" ? x.f[k] : c.noise()(x.f[k], x.dtype, 4));

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <functional>
 
-#include "tests/graphs/interpreter.h"
+#include "tests/graphs/convolve.h"
 
 namespace treadle::graphs {
 namespace {
@@ -92,9 +92,9 @@ struct Window {
   }
 };
 
-// Convolution of x - x_zero with w - w_zero(channel), as sums.
-template <typename F>
-Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_zero, F w_zero) {
+}  // namespace
+
+Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_zero, const std::function<double(int64_t)>& w_zero) {
   require(x.rank() >= 3 && w.rank() == x.rank(), "Conv's ranks");
   const int64_t groups = c.integer("group", 1), per_group = w.dims[0] / groups;
   require(w.dims[0] % groups == 0 && x.dims[1] == w.dims[1] * groups, "Conv's channels");
@@ -122,10 +122,12 @@ Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_ze
   return y;
 }
 
+namespace {
+
 Values conv(Call& c) {
   const Array &x = c.in(0), &w = c.in(1);
   require(x.floats() && x.dtype == w.dtype, "Conv's dtypes");
-  Array y = convolve(c, x, w, x.dtype, 0, [](int64_t) { return 0; });
+  Array y = convolve(c, x, w, x.dtype, 0, [](int64_t) { return 0.0; });
   const Dims dims = y.dims;
   for (size_t k = 0; k < y.size(); ++k) {
     const double bias = c.has(2) ? c.in(2).f.at(static_cast<size_t>(coordinates(k, dims)[1])) : 0;
@@ -137,9 +139,12 @@ Values conv(Call& c) {
 }
 
 Values conv_integer(Call& c) {
-  require(!c.has(3) || c.in(3).size() == 1, "one zero point");
-  const double x_zero = c.has(2) ? c.in(2).number(0) : 0, w_zero = c.has(3) ? c.in(3).number(0) : 0;
-  return {convolve(c, c.in(0), c.in(1), DType::int32, x_zero, [&](int64_t) { return w_zero; })};
+  const double x_zero = c.has(2) ? c.in(2).number(0) : 0;
+  const Array* w_zero = c.has(3) ? &c.in(3) : nullptr;
+  require(w_zero == nullptr || w_zero->size() == 1 || w_zero->dims == Dims{c.in(1).dims.at(0)}, "one zero point, or one for each filter");
+  return {convolve(c, c.in(0), c.in(1), DType::int32, x_zero, [&](int64_t filter) {
+    return w_zero == nullptr ? 0 : w_zero->number(w_zero->size() == 1 ? 0 : static_cast<size_t>(filter));
+  })};
 }
 
 Values pool(Call& c, bool largest) {
@@ -268,7 +273,16 @@ Values instance_normalization(Call& c) {
   return {std::move(y)};
 }
 
+Values group_normalization(Call& c) {
+  const Array& x = c.in(0);
+  Array y = normalise_groups(c, x, c.integer("num_groups", 1));
+  for (size_t i : {size_t{1}, size_t{2}}) require(c.in(i).dims == Dims{x.dims[1]} && c.in(i).dtype == x.dtype, "one number per channel");
+  scale_and_shift(c, y, c.in(1), &c.in(2), [&](size_t k) { return channel_of(k, x); });
+  return {std::move(y)};
+}
+
 const OperatorTable kTable{
+    {"GroupNormalization", group_normalization},
     {"MatMul", matmul},
     {"Gemm", gemm},
     {"Conv", conv},

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/graphs/interpreter.h"
+#include "tests/graphs/convolve.h"
 
 namespace treadle::graphs {
 namespace {
@@ -66,10 +66,61 @@ Values matmul_integer(Call& c) {
   return {std::move(y)};
 }
 
+// The codes of sums, of which one is `scale`.
+int64_t requantised(Call& c, double sum, double scale, double zero, DType dtype) {
+  const auto [low, high] = bounds_of(dtype);
+  return static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(sum * scale, DType::float32, 3)) + zero, low, high));
+}
+
+// Of a matrix or a batch of them, and one matrix.
+Values qlinear_matmul(Call& c) {
+  const Array &a = c.in(0), &b = c.in(3);
+  require(a.rank() >= 2 && b.rank() == 2 && a.dims.back() == b.dims[0], "two matrices");
+  for (size_t i : {1, 2, 4, 5, 6, 7}) require(c.in(i).size() == 1, "one scale and one zero point");
+  const double a_zero = c.in(2).number(0), b_zero = c.in(5).number(0), scale = c.in(1).f[0] * c.in(4).f[0] / c.in(6).f[0];
+  Dims dims = a.dims;
+  dims.back() = b.dims[1];
+  Array y(c.in(7).dtype, dims);
+  const auto depth = static_cast<size_t>(b.dims[0]), columns = static_cast<size_t>(b.dims[1]);
+  for (size_t k = 0; k < y.size(); ++k) {
+    double sum = 0;
+    for (size_t p = 0; p < depth; ++p) sum += (a.number(k / columns * depth + p) - a_zero) * (b.number(p * columns + k % columns) - b_zero);
+    y.i[k] = requantised(c, sum, scale, c.in(7).number(0), y.dtype);
+  }
+  return {std::move(y)};
+}
+
+Values qlinear_conv(Call& c) {
+  const Array &x = c.in(0), &w = c.in(3), &w_scale = c.in(4), &w_zero = c.in(5);
+  for (size_t i : {1, 2, 6, 7}) require(c.in(i).size() == 1, "one scale and one zero point");
+  require(w_scale.size() == 1 || w_scale.dims == Dims{w.dims[0]}, "a scale for each filter");
+  auto of_filter = [](const Array& all, int64_t filter) { return all.number(all.size() == 1 ? 0 : static_cast<size_t>(filter)); };
+  const Array sums = convolve(c, x, w, DType::int32, c.in(2).number(0), [&](int64_t filter) { return of_filter(w_zero, filter); });
+  Array y(c.in(7).dtype, sums.dims);
+  for (size_t k = 0; k < y.size(); ++k) {
+    const int64_t filter = coordinates(k, y.dims)[1];
+    const double bias = c.has(8) ? c.in(8).number(static_cast<size_t>(filter)) : 0;
+    y.i[k] = requantised(c, sums.number(k) + bias, c.in(1).f[0] * of_filter(w_scale, filter) / c.in(6).f[0], c.in(7).number(0), y.dtype);
+  }
+  return {std::move(y)};
+}
+
+Values dynamic_quantize_linear(Call& c) {
+  const Array& x = c.in(0);
+  require(x.dtype == DType::float32 && x.size() > 0, "DynamicQuantizeLinear's operand");
+  double low = 0, high = 0;
+  for (double value : x.f) low = std::min(low, value), high = std::max(high, value);
+  require(high - low > 1e-3, "a range of nothing");
+  Array y(DType::uint8, x.dims), scale(DType::float32, {}), zero(DType::uint8, {});
+  scale.set(0, c.noise()((high - low) / 255, DType::float32));
+  zero.i[0] = static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(-low / scale.f[0], DType::float32)), 0.0, 255.0));
+  for (size_t k = 0; k < x.size(); ++k) y.i[k] = requantised(c, x.f[k], 1 / scale.f[0], zero.number(0), y.dtype);
+  return {std::move(y), std::move(scale), std::move(zero)};
+}
+
 const OperatorTable kTable{
-    {"QuantizeLinear", quantize_linear},
-    {"DequantizeLinear", dequantize_linear},
-    {"MatMulInteger", matmul_integer},
+    {"QLinearMatMul", qlinear_matmul},   {"QLinearConv", qlinear_conv},           {"DynamicQuantizeLinear", dynamic_quantize_linear},
+    {"QuantizeLinear", quantize_linear}, {"DequantizeLinear", dequantize_linear}, {"MatMulInteger", matmul_integer},
 };
 
 }  // namespace

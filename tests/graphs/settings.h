@@ -25,10 +25,14 @@ struct Setting {
   bool parallel = false;
   bool device = false;  ///< sim
   bool job = false;
-  double budget = 0;     ///< the memory limit as a part of the peak without one; 0: none
-  uint32_t partial = 0;  ///< seed of the places where a partial run stops; 0: whole runs
-  bool bound = false;    ///< through an IoBinding
-  uint32_t states = 0;   ///< seed of which outputs are fed back as inputs, over a few runs (StatefulRun); 0: none
+  double budget = 0;  ///< the memory limit as a part of the peak without one; 0: none
+  /// Seed of the places where a partial run stops, runs that are given up among them; odd: some inputs are fed when they are asked for.
+  /// 0: whole runs.
+  uint32_t partial = 0;
+  uint32_t cancelled = 0;  ///< seed of when a run beforehand is cancelled; 0: none
+  bool clients = false;    ///< threads that run all sets of feeds at once in one session
+  bool bound = false;      ///< through an IoBinding
+  uint32_t states = 0;     ///< seed of which outputs are fed back as inputs, over a few runs (StatefulRun); 0: none
   File file = File::none;
 };
 
