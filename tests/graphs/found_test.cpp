@@ -352,5 +352,63 @@ feed x [4] = 1 2 3 4
 )");
 }
 
+// Bound to the memory of x, which is read after it was made.
+TEST(FoundGraphs, OutputBoundToAFeedThatIsStillToBeRead) {
+  expect_right(R"(
+opset 21
+input x float32 [4]
+a = Neg(x)
+t = Tanh(a)
+y = Add(t, x)
+output a float32
+output y float32
+feeds
+feed x [4] = 1 2 3 4
+)");
+}
+
+// Each is bound to the memory of the other.
+TEST(FoundGraphs, InputsAsOutputsChangePlaces) {
+  expect_right(R"(
+opset 21
+input a int8 [2]
+input b int8 [2]
+y = Neg(a)
+output b int8
+output a int8
+output y int8
+feeds
+feed a [2] = 1 2
+feed b [2] = 3 4
+)");
+}
+
+// The If hands x on without a copy.
+TEST(FoundGraphs, OutputBoundToAFeedThatANodeHandsOn) {
+  expect_right(R"(
+opset 21
+input x int32 [1,2]
+input c bool []
+constant one int32 [1,2] = 1 2
+a = If(c)
+  then_branch {
+    output x int32
+  }
+  else_branch {
+    output x int32
+  }
+y = Add(a, one)
+z = Sub(one, a)
+s = SequenceConstruct(x, y)
+output y int32
+output z int32
+output a int32
+output s seq(int32)
+feeds
+feed c [] = 1
+feed x [1,2] = 5 7
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs

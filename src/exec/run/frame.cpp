@@ -33,7 +33,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   pc_ = 0;
   nodes_.begin();
   state_.take_binding(feeds_.bind(feeds, parent_values, control.takes_feeds_later, state_), control);
-  outputs_.begin(bound, memory);
+  outputs_.begin(bound, memory, control.keeps_feeds);
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control.pass && !program_.is_body())
     room = budget_.begin();
@@ -45,16 +45,14 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   outputs_.place(control_);
   starved_ = SIZE_MAX;
   if (control_.takes_feeds_later) find_starved();
-  choose_schedule(bound, memory);
+  choose_schedule(memory);
 }
 
 // By readiness where that pays. A plan within a limit has an order of its own; and nodes at once take it that no output shares bytes with
 // an input.
-void Frame::choose_schedule(std::span<const Datum> bound, std::span<const OutputMemory> memory) {
-  by_readiness_ =
-      !state_.budget() && worth_parallel(program_, state_.binding(), control_) &&
-      std::none_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; }) &&
-      std::none_of(bound.begin(), bound.end(), [&](const Datum& output) { return output.is_tensor() && state_.is_fed(output.tensor()); });
+void Frame::choose_schedule(std::span<const OutputMemory> memory) {
+  by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_) && !outputs_.writes_over_feeds() &&
+                  std::none_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
   if (!by_readiness_) return;
   if (!parallel_) parallel_ = std::make_unique<ParallelState>(*program_.parallel());
   parallel_->begin(program_.instructions().size(), control_);

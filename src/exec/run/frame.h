@@ -69,7 +69,7 @@ class Frame final : public Run {
   bool goes_by_readiness() const { return by_readiness_; }
 
  private:
-  void choose_schedule(std::span<const Datum> bound, std::span<const OutputMemory> memory);
+  void choose_schedule(std::span<const OutputMemory> memory);
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -42,10 +43,14 @@ size_t room_to_grow(size_t needed_bytes, bool has_grown) {
 
 }  // namespace
 
-void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemory> memory) {
+void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemory> memory, bool keeps_feeds) {
   bound_.assign(bound.begin(), bound.end());
   memory_.assign(memory.begin(), memory.end());
   sliding_.clear();
+  fed_.clear();
+  keeps_feeds_ = keeps_feeds;
+  writes_over_feeds_ = false;
+  if (std::any_of(bound_.begin(), bound_.end(), [](const Datum& own) { return own.defined(); })) find_fed_bytes();
 }
 
 // Whether the output is the root, or a view of it.
@@ -63,6 +68,7 @@ bool OutputStore::is_handed_over(int32_t root) const {
 void OutputStore::place(const RunControl& control) {
   for (int32_t slot : state_.program().preallocated()) {
     Tensor tensor = in_bound_memory(slot);
+    writes_over_feeds_ |= tensor.defined() && any_feed_in(tensor, [](const FedBytes&) { return true; });
     if (!tensor.defined()) tensor = beside_feed(slot, control);
     if (!tensor.defined()) tensor = in_own_memory(slot);
     state_.hold(slot, std::move(tensor));
@@ -83,10 +89,83 @@ Tensor OutputStore::in_bound_memory(int32_t slot) const {
       throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
                                                            describe(memory), short_name_of(dtype), to_string(shape)));
     if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
-    if (info.in_pieces && state_.is_fed(memory)) continue;                   // as is what would be written over before it is read
+    if (!may_be_made_in(slot, memory)) continue;                             // as is what would be written over before it is read
     return whole_as(memory, info.dtype, state_.binding().shape(slot));
   }
   return {};
+}
+
+void OutputStore::find_fed_bytes() {
+  const Program& program = state_.program();
+  for (int32_t input : program.input_slots()) {
+    const Datum& feed = state_.held(input);
+    if (!feed.is_tensor() || feed.tensor().size_bytes() == 0) continue;
+    fed_.push_back({feed.tensor().raw(), feed.tensor().raw() + feed.tensor().size_bytes(), nullptr, input});
+  }
+  const std::less<> before;
+  std::sort(fed_.begin(), fed_.end(), [&](const FedBytes& a, const FedBytes& b) { return before(a.begin, b.begin); });
+  for (size_t k = 0; k < fed_.size(); ++k) fed_[k].furthest = k == 0 ? fed_[k].end : std::max(fed_[k].end, fed_[k - 1].furthest, before);
+  if (!made_at_.empty()) return;
+  const auto slots = program.slots();
+  made_at_.assign(slots.size(), INT32_MAX);
+  read_at_.assign(slots.size(), -1);
+  for (size_t i = 0; i < program.instructions().size(); ++i) {
+    const Instruction& instruction = program.instructions()[i];
+    const auto operands = program.operands(instruction);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] < 0) continue;
+      const auto root = static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root);
+      if (k < instruction.num_inputs)
+        read_at_[root] = std::max(read_at_[root], instruction.dynamic ? INT32_MAX : static_cast<int32_t>(i));  // it may keep the value
+      else
+        made_at_[root] = std::min(made_at_[root], static_cast<int32_t>(i));
+    }
+  }
+}
+
+// Whether f is true of one of the feeds that have bytes in the memory.
+template <typename F>
+bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
+  const std::less<> before;
+  const std::byte *begin = memory.raw(), *end = begin + memory.size_bytes();
+  auto at = std::partition_point(fed_.begin(), fed_.end(), [&](const FedBytes& feed) { return before(feed.begin, end); });
+  while (at != fed_.begin() && before(begin, std::prev(at)->furthest)) {
+    --at;
+    if (before(begin, at->end) && f(*at)) return true;
+  }
+  return false;
+}
+
+// Whether no feed that has bytes in the memory is read after the slot's root has been written to, nor handed over.
+bool OutputStore::may_be_made_in(int32_t slot, const Tensor& memory) const {
+  const bool in_pieces = state_.program().slots()[static_cast<size_t>(slot)].in_pieces;
+  return !any_feed_in(memory, [&](const FedBytes& feed) {
+    if (in_pieces || keeps_feeds_ || is_handed_over(feed.input)) return true;
+    const int32_t made = made_at_[static_cast<size_t>(slot)], read = read_at_[static_cast<size_t>(feed.input)];
+    if (read != made) return read > made;
+    return feed.begin != memory.raw() || feed.end != memory.raw() + memory.size_bytes() || !may_take_over(slot, feed.input);
+  });
+}
+
+// Whether the instruction that makes the slot's root may write it over the input, which it reads.
+bool OutputStore::may_take_over(int32_t slot, int32_t input) const {
+  const Program& program = state_.program();
+  const Instruction& instruction = program.instructions()[static_cast<size_t>(made_at_[static_cast<size_t>(slot)])];
+  const auto operands = program.operands(instruction);
+  auto is_of_root = [&](int32_t operand, int32_t root) {
+    return operand >= 0 && program.slots()[static_cast<size_t>(operand)].root == root;
+  };
+  const auto inputs = operands.first(instruction.num_inputs);
+  if (instruction.dynamic || std::count_if(inputs.begin(), inputs.end(), [&](int32_t k) { return is_of_root(k, input); }) != 1)
+    return false;
+  return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
+    if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) return false;
+    const int32_t from = operands[static_cast<size_t>(alias.input)],
+                  to = operands[static_cast<size_t>(instruction.num_inputs + alias.output)];
+    return is_of_root(from, input) && is_of_root(to, slot) &&
+           state_.binding().shape(from).num_elements() == state_.binding().shape(to).num_elements() &&
+           program.type(from).dtype == program.type(to).dtype;
+  });
 }
 
 Tensor OutputStore::in_own_memory(int32_t slot) const {
@@ -151,7 +230,8 @@ size_t OutputStore::bytes_to_allocate() const {
   size_t bytes = 0;
   for (int32_t slot : program.preallocated()) {
     bool is_bound = false;
-    for (size_t k = 0; k < bound_.size(); ++k) is_bound |= bound_[k].defined() && is_of(k, slot);
+    for (size_t k = 0; k < bound_.size(); ++k)
+      is_bound |= bound_[k].defined() && is_of(k, slot) && may_be_made_in(slot, bound_[k].tensor());
     const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
     const size_t needed = size_bytes(dtype, state_.binding().shape(slot).num_elements());
     if (!is_bound) bytes += align_up(std::max<size_t>(needed, 1), Storage::kAlignment);
@@ -171,14 +251,35 @@ bool OutputStore::is_bound_to_whole_feeds() const {
   });
 }
 
+// What has bytes of a feed gets its own before any output is copied to where the feed lies.
+Datum OutputStore::apart_from_feeds(Datum value) const {
+  if (value.is_tensor()) {
+    const bool is_fed = value.tensor().dtype() != DType::string && any_feed_in(value.tensor(), [](const FedBytes&) { return true; });
+    return is_fed ? Datum(value.tensor().clone()) : value;
+  }
+  if (value.kind() != Datum::Kind::sequence) return value;
+  Sequence apart = value.sequence();
+  for (Datum& element : apart.elements) element = apart_from_feeds(std::move(element));
+  return apart;
+}
+
 void OutputStore::hand_over(std::span<Datum> outputs) {
   const Program& program = state_.program();
   const auto slots = program.output_slots();
+  auto is_bound = [&](size_t k) { return k < bound_.size() && bound_[k].defined(); };
+  for (size_t k = 0; k < slots.size(); ++k) {
+    Datum result = state_.value(slots[k], /*shared=*/true);
+    const bool is_in_place = is_bound(k) && result.is_tensor() && result.tensor().raw() == bound_[k].tensor().raw();
+    if (program.slots()[static_cast<size_t>(slots[k])].placement == Placement::constant && result.is_tensor())
+      result = result.tensor().clone();
+    else if (!fed_.empty() && !is_in_place)
+      result = apart_from_feeds(std::move(result));
+    outputs[k] = std::move(result);
+  }
   for (size_t k = 0; k < slots.size(); ++k) {
     const Slot& slot = program.slots()[static_cast<size_t>(slots[k])];
-    Datum result = state_.value(slots[k], /*shared=*/true);
-    if (slot.placement == Placement::constant && result.is_tensor()) result = result.tensor().clone();
-    if (k < bound_.size() && bound_[k].defined()) {
+    Datum& result = outputs[k];
+    if (is_bound(k)) {
       Tensor own = bound_[k].tensor();
       if (!result.is_tensor() || result.tensor().dtype() != own.dtype() || result.tensor().shape() != own.shape())
         throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program.graph().output_names[k],
@@ -191,7 +292,6 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
       own.copy_from(result.tensor());
       result = own;
     }
-    outputs[k] = std::move(result);
   }
 }
 

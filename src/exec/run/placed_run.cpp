@@ -85,10 +85,11 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   clear();
   control_ = control;
   control_.pass = nullptr;  // of the host's arena
+  control_.keeps_feeds = true;  // they are read while outputs arrive
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
-  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;  // feeds are read when outputs arrive
+  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;
   next_ = 0;
   for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
   try {

@@ -84,6 +84,7 @@ struct RunControl {
   sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
   bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
   bool takes_feeds_later = false;             ///< feeds may be undefined at the start: Run::feed()
+  bool keeps_feeds = false;                   ///< no output is made where a feed lies: feeds may be read until the end
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   bool watched() const { return recorder || observer || deadline || caller; }
