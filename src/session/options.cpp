@@ -166,8 +166,8 @@ const OptionInfo kTable[] = {
     {"reuse_memory", "enable_mem_reuse", "", "0 or 1", "0: every value has its own bytes (for debugging)",
      [](const Options& o) { return text_of(o.reuse_memory); }, [](Options& o, Text v) { o.reuse_memory = switch_of(v); }},
     {"verify_plans", "", "treadle.verify_plans", "0 or 1",
-     "prove before a run with new extents that every node will read what was written for it; on in debug builds and with "
-     "TREADLE_VERIFY_PLANS=1",
+     "prove of every new memory plan, and of a sample of runs with new extents, that each node reads what was written for it; debug "
+     "builds and TREADLE_VERIFY_PLANS=1 prove all",
      [](const Options& o) { return text_of(o.verify_plans); }, [](Options& o, Text v) { o.verify_plans = switch_of(v); }},
     {"allocator", "", "treadle.allocator", "names, joined by \"+\"",
      "source of memory: plain, arena, guard, nan, pattern, recording; \"nan+guard\" fills the guard's memory with NaN",
