@@ -30,6 +30,7 @@ struct Setting {
   /// 0: whole runs.
   uint32_t partial = 0;
   uint32_t cancelled = 0;  ///< seed of when a run beforehand is cancelled; 0: none
+  uint32_t fetches = 0;    ///< seed of which values of the main graph are fetched and fed in place of its outputs and inputs; 0: none
   bool clients = false;    ///< threads that run all sets of feeds at once in one session
   bool bound = false;      ///< through an IoBinding
   uint32_t states = 0;     ///< seed of which outputs are fed back as inputs, over a few runs (StatefulRun); 0: none
