@@ -100,10 +100,13 @@ def test_a_transformer_reaches_the_loss_of_float32(sorting) -> None:
 def test_gradients_are_as_near_as_bfloat16_is(sorting) -> None:
     model, tokens, labels = sorting
     made = {name: Trainer(model, class_axis=-1, sess_options=options(name)).gradients({"x": tokens[0]}, labels[0]) for name in ("float32", "bfloat16", "bfloat16x3")}
-    for precision, bound in (("bfloat16", 0.05), ("bfloat16x3", 3e-4)):
-        for name, exact in made["float32"].items():
-            assert np.linalg.norm(made[precision][name] - exact) <= bound * np.linalg.norm(exact) + 1e-6, (precision, name)
-            assert not np.array_equal(made[precision][name], exact) or not exact.any(), name
+    # Over all parameters: where a ReLU is near 0, rounding may switch it, and a single bias then moves by more.
+    def distance(ours, theirs) -> float:
+        return sum(float(np.sum((ours[name] - theirs[name]) ** 2)) for name in theirs) ** 0.5
+
+    length = distance(made["float32"], {name: np.zeros_like(array) for name, array in made["float32"].items()})
+    assert 1e-4 * length < distance(made["bfloat16"], made["float32"]) < 0.03 * length
+    assert 1e-8 * length < distance(made["bfloat16x3"], made["float32"]) < 1e-3 * length
 
 
 def test_nodes_are_chosen_by_pattern_with_their_gradients(sorting) -> None:

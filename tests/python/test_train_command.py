@@ -117,7 +117,7 @@ def test_adapters_are_trained_merged_and_written(train, folder, tmp_path):
     adapters = tensors.load_file(tmp_path / "a.safetensors")
     assert {name: array.shape[1 if "_B" in name else 0] for name, array in adapters.items()} == {
         f"{layer}.lora_{part}.weight": 2 for layer in ("head", "block2.conv") for part in "AB"}
-    made = train(*common[:9], "--adapters", tmp_path / "b.safetensors", "-o", tmp_path / "b.onnx", ok=False)
+    made = train("--data", "digits.csv", *CSV, "--adapters", tmp_path / "b.safetensors", "-o", tmp_path / "b.onnx", ok=False)
     assert made.returncode != 0 and "--lora-rank" in made.stderr
 
 
