@@ -9,6 +9,7 @@
 
 #include "core/thread_pool.h"
 #include "kernels/conv/pool_gradient_nhwc.h"
+#include "tests/kernels/bf16_reference.h"
 #include "tests/kernels/conv/reference.h"
 
 namespace treadle::kernels {
