@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <span>
@@ -234,6 +235,14 @@ void check_optimizer(const TrainerOptions& o) {
   check_lora(o.lora);
   if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
     refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
+}
+
+void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters) {
+  for (const ParameterGroup& group : options.groups)
+    for (const std::string& pattern : group.parameters)
+      if (std::none_of(parameters.begin(), parameters.end(), [&](const std::string& name) { return matches(pattern, name); }))
+        throw Error(ErrorCode::not_found, fmt::format("a parameter group names \"{}\", which is no trained parameter; the nearest: {}",
+                                                      pattern, nearest_names(pattern, parameters)));
 }
 
 std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& o) {

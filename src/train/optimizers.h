@@ -20,6 +20,9 @@ std::vector<std::string> state_names(const TrainerOptions& options);
 /// @throws Error(invalid_argument) for numbers that make no sense, and options that do not go together.
 void check_optimizer(const TrainerOptions& options);
 
+/// @throws Error(not_found) for a group's pattern that fits none of the parameters.
+void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters);
+
 /// What decides the result of a step besides model, data and learning rate: loss, optimizer with its numbers, schedule, clipping, groups.
 /// By name; numbers that nobody gave as they are by default.
 std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "core/allocation.h"
-#include "core/nearest.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
@@ -142,11 +141,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
     Graph& graph = *made.graph;
     trained = made.parameters, adapters = made.adapters;
-    for (const ParameterGroup& group : options.groups)
-      for (const std::string& pattern : group.parameters)
-        if (std::none_of(trained.begin(), trained.end(), [&](const std::string& name) { return matches(pattern, name); }))
-          throw Error(ErrorCode::not_found, fmt::format("a parameter group names \"{}\", which is no trained parameter; the nearest: {}",
-                                                        pattern, nearest_names(pattern, trained)));
+    check_groups(options, trained);
     parameters = initial_adapters(adapters, options.lora.seed);
     for (const std::string& name : trained)
       if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
