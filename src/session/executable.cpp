@@ -135,6 +135,24 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   return made;
 }
 
+// The types of computed values that are fed, as outputs of a graph: inference knows them, and rewrites that replace a value on the way hand
+// on that it is an output. Null: no such value is fed.
+std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const {
+  auto is_computed = [&](const std::string& name) { return !known_inputs.contains(name); };
+  if (std::none_of(request.fed.begin(), request.fed.end(), is_computed)) return nullptr;
+  return prepare([&](Graph& written) {
+    written.outputs.clear();
+    written.output_names.clear();
+    written.declared_outputs.clear();
+    for (const std::string& name : request.fed) {
+      const ValueId id = is_computed(name) ? written.find_value(name) : kNoValue;
+      if (id == kNoValue) continue;  // compile() says so
+      written.outputs.push_back(id);
+      written.output_names.push_back(name);
+    }
+  });
+}
+
 std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
   AllocationScope scope(&memory, MemoryClass::weights);
   const auto& outputs = main->output_names;
@@ -155,10 +173,7 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
     }
     num_fetched = choose_outputs(*graph, request, nullptr);
   } else {
-    // The types of computed values that are fed: inference of the whole graph knows them.
-    std::unique_ptr<Graph> whole;
-    if (std::any_of(request.fed.begin(), request.fed.end(), [&](const std::string& name) { return !known_inputs.contains(name); }))
-      whole = prepare();
+    const std::unique_ptr<Graph> types = types_of_fed(request);
     graph = prepare([&](Graph& written) {
       num_fetched = choose_outputs(written, request, monitor);
       for (const std::string& name : request.fed) {
@@ -166,8 +181,11 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
         if (id == kNoValue)
           throw Error(ErrorCode::invalid_argument,
                       fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
-        ValueId known = whole ? whole->find_value(name) : kNoValue;
-        feed_value(written, id, known == kNoValue ? Type{} : transfer(whole->type(known), written.symbols()));
+        Type type;
+        if (types)
+          for (size_t k = 0; k < types->outputs.size(); ++k)
+            if (types->output_names[k] == name) type = transfer(types->type(types->outputs[k]), written.symbols());
+        feed_value(written, id, type);
       }
       remove_dead_nodes(written);
     });

@@ -43,6 +43,7 @@ struct Session::Impl : Runtime {
   /// The program for a request; `*compiled` tells whether it was made for this call.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
+  std::unique_ptr<Graph> types_of_fed(const Request& request) const;
   /// True for an initializer or computed value, which the main program does not take.
   bool is_fed_apart(const std::string& name) const {
     auto found = known_inputs.find(name);

@@ -154,6 +154,23 @@ TEST(SessionControl, AnyValueCanBeFedAndWhatItReplacesIsNotComputed) {
   EXPECT_EQ(code_of([&] { fetch(session, {{"x", x}, {"sum", Tensor(DType::int64, {2})}}, {"y"}); }), ErrorCode::invalid_argument);
 }
 
+// Mean of one value is that value, and gone when the model has been read: the name must still tell a type. The bytes of the other branch
+// are what a kernel is chosen for if nobody knows the dtype.
+TEST(SessionControl, AFedValueHasItsTypeThoughItsNodeIsRewrittenWhenTheModelIsRead) {
+  ModelBuilder b;
+  b.input("x", {3}).output("y", {3}).output("q", {3}, DType::uint8);
+  b.constant("scale", Tensor::scalar(0.5F)).constant("zero", Tensor::scalar<uint8_t>(0));
+  for (const auto& [name, value] : {std::pair{"first", 0}, {"last", 9}, {"whole", 3}})
+    b.constant(name, Tensor::vector<int64_t>(std::vector<int64_t>{value}));
+  b.node("Mean", {"x"}, {"m"}).node("Split", {"m", "whole"}, {"part"}).node("Slice", {"part", "first", "last", "first"}, {"y"});
+  b.node("QuantizeLinear", {"x", "scale", "zero"}, {"q"});
+  Session session(b.model());
+  const Tensor y = fetch(session, {{"x", floats({1, 2, 3})}, {"m", floats({-4, 5, -6})}}, {"y"})[0].tensor();
+  EXPECT_EQ(y.dtype(), DType::float32);
+  EXPECT_EQ(values_of(y), (std::vector<float>{-4, 5, -6}));
+  EXPECT_EQ(values_of(fetch(session, {{"m", floats({7, 8, 9})}}, {"part"})[0]), (std::vector<float>{7, 8, 9}));
+}
+
 TEST(SessionControl, TargetsRunWithoutAFetchAndNothingElseDoes) {
   Session session(two_outputs().model(), as_written());
   std::set<std::string> ran;
