@@ -17,7 +17,7 @@ import pathlib
 import threading
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from . import _treadle
 from .errors import InvalidArgument
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .torch import Module
     from .train import JointModule, Trainer
 
-    Client = InferenceSession | Trainer | JointModule | Module
+    Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
 __all__ = ["MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
 
@@ -458,7 +458,8 @@ class _ProfileFunction:
     def range(name: str) -> _treadle.ProfileRange:
         """Marks a range of the program in all profiles that are being taken: `with treadle.profile.range("load batch"):`. Ranges nest, on any
         thread."""
-        return _treadle.profile_range(name)
+        made: _treadle.ProfileRange = _treadle.profile_range(name)
+        return made
 
 
 profile = _ProfileFunction()
