@@ -2,8 +2,8 @@
 //
 //     c++ -std=c++17 -O2 -shared -fPIC -I include examples/device/tin.cpp -o libtin.so -pthread
 //
-// Its memory is the host's at other addresses, at which nothing is: whoever reaches for it past the device's functions crashes. A stream is a
-// thread. It computes MatMul, Add, Relu and Conv of float32, plainly; the host computes the rest.
+// Its memory is the host's at other addresses, at which nothing is: whoever reaches for it past the device's functions crashes. A stream is
+// a thread. It computes MatMul, Add, Relu and Conv of float32, plainly; the host computes the rest.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>

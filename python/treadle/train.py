@@ -43,7 +43,7 @@ def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
 
 
 _SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": None, "final_factor": None}
-_LORA = {"rank": 0, "alpha": None, "dropout": 0.0, "targets": [], "seed": 0}
+_LORA: dict[str, Any] = {"rank": 0, "alpha": None, "dropout": 0.0, "targets": [], "seed": 0}
 _GROUP = {"parameters": [], "rate_factor": 1.0, "weight_decay": None}
 
 

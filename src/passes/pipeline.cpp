@@ -39,8 +39,7 @@ constexpr Pass entry(PassInfo info) {
 }
 
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
-constexpr PassConditions kAlways{}, kFrozenWeights{.frozen_weights = true}, kNotBeforeAutodiff{.not_before_autodiff = true},
-    kInference{.frozen_weights = true, .not_before_autodiff = true},
+constexpr PassConditions kAlways{}, kNotBeforeAutodiff{.not_before_autodiff = true},
     kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};

@@ -10,6 +10,7 @@
 #include "core/allocation.h"
 #include "core/checked.h"
 #include "core/memory_events.h"
+#include "graph/op_def.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {

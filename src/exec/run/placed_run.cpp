@@ -84,7 +84,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
                       std::span<const OutputMemory> memory) {
   clear();
   control_ = control;
-  control_.pass = nullptr;  // of the host's arena
+  control_.pass = nullptr;      // of the host's arena
   control_.keeps_feeds = true;  // they are read while outputs arrive
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
