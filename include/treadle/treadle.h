@@ -191,7 +191,9 @@ TREADLE_C_API treadle_status* treadle_profiler_save(const treadle_profiler* prof
 TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
 
 /* Marks a range of the program in all profiles that are being taken: begin returns a time, 0 where none is, which end is given. Ranges
-   nest, on any thread. uint64_t range = treadle_profile_range_begin();
+   nest, on any thread.
+
+     uint64_t range = treadle_profile_range_begin();
      ...
      treadle_profile_range_end("load batch", range); */
 TREADLE_C_API uint64_t treadle_profile_range_begin(void);
