@@ -61,8 +61,16 @@ Tensor tensor_from(const ParameterTable& table, const std::string& name) {
   std::vector<int64_t> dims;
   if (table.dims())
     for (int64_t extent : *table.dims()) dims.push_back(extent);
-  const Shape shape(dims);
-  const size_t expected = size_bytes(dtype, shape.num_elements()), given = table.raw_data() ? table.raw_data()->size() : 0;
+  const size_t given = table.raw_data() ? table.raw_data()->size() : 0;
+  Shape shape;
+  size_t expected = 0;
+  try {
+    shape = Shape(dims);
+    expected = size_bytes(dtype, shape.num_elements());
+  } catch (const Error& error) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the adapter's parameter \"{}\" has extents that make no shape: {}", name, error.what()));
+  }
   if (given != expected)
     throw Error(ErrorCode::invalid_argument, fmt::format("the adapter's parameter \"{}\", {}{}, has {} bytes, {} are expected", name,
                                                          name_of(dtype), to_string(shape), given, expected));

@@ -33,11 +33,27 @@ Type transfer(const Type& type, SymbolTable& symbols) {
   return result;
 }
 
+// Of an initializer that is an input as well: whoever feeds it has to keep to the declaration, and not to the initializer's own extents.
+Type declared_type(const ValueInfo& info, SymbolTable& symbols) {
+  Type type = Type::tensor(info.dtype);
+  if (!info.has_rank) return type;
+  SymbolicShape shape;
+  for (const auto& extent : info.shape) {
+    const auto* number = std::get_if<int64_t>(&extent);
+    const auto* name = std::get_if<std::string>(&extent);
+    shape.push_back(number ? Dim(*number) : name->empty() ? symbols.fresh_symbol("fed", false) : symbols.symbol(*name));
+  }
+  type.shape = std::move(shape);
+  return type;
+}
+
 // Makes a named value an input. What computed it is dead unless something else needs it.
+// @param type  of a computed value, or of an initializer that is declared an input.
 void feed_value(Graph& graph, ValueId id, const Type& type) {
   Value& value = graph.value(id);
   if (value.kind == Value::Kind::input) return;
   if (value.kind != Value::Kind::computed) {
+    if (type.kind != Type::Kind::unknown) value.type = type;
     value.kind = Value::Kind::input;
     value.constant = Datum();
     graph.inputs.push_back(id);
@@ -185,6 +201,8 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
         if (types)
           for (size_t k = 0; k < types->outputs.size(); ++k)
             if (types->output_names[k] == name) type = transfer(types->type(types->outputs[k]), written.symbols());
+        for (const ValueInfo& info : model.overridable_initializers())
+          if (info.name == name) type = declared_type(info, written.symbols());
         feed_value(written, id, type);
       }
       remove_dead_nodes(written);
