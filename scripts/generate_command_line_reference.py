@@ -18,7 +18,7 @@ HEAD = """# Command line
 
 Made by scripts/generate_command_line_reference.py from `treadle COMMAND --help`; do not edit by hand.
 
-Exit status 0: success. 1: the command failed, or found what it looks for (`check`, `compare`, `profile --diff`). 2: a wrong call.
+Exit status 0: success. 1: the command failed, or found what it looks for (`check`, `compare`). 2: a wrong call.
 `--json` prints JSON for programs. `-o` names what is written.
 """
 
