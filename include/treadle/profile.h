@@ -142,7 +142,7 @@ struct Profile {
   std::vector<ProfiledRange> ranges;              ///< a range stands behind the one around it
   std::vector<ProfiledSpan> spans;                ///< the first of them; empty without ranges
   uint64_t events_lost = 0;                       ///< beyond what the recorder holds
-  int64_t events_unknown = 0;                     ///< of graphs that the session holds no more, or of no run
+  int64_t events_unknown = 0;                     ///< of graphs that the session holds no more
   double ns_per_event = 0;                        ///< what recording one costs, measured when the profile was taken
   std::shared_ptr<const ProfileTrace> trace;      ///< for profile_to_trace()
 };

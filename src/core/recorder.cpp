@@ -117,6 +117,13 @@ uint32_t Recorder::reserve_names(size_t count) noexcept {
   return next_reserved_name.fetch_add(static_cast<uint32_t>(count), std::memory_order_relaxed);
 }
 
+uint16_t Recorder::next_run() noexcept {
+  static constinit std::atomic<uint16_t> last{0};
+  uint16_t number = 0;
+  while (number == 0) number = static_cast<uint16_t>(last.fetch_add(1, std::memory_order_relaxed) + 1);
+  return number;
+}
+
 void Recorder::lose(uint64_t from) noexcept {
   dropped_.fetch_add(1, std::memory_order_relaxed);
   uint64_t seen = lost_from_.load(std::memory_order_relaxed);
@@ -288,7 +295,7 @@ void Recorder::visit(Recording& recording, const Take& take) const {
       const uint32_t used = block->used.load(std::memory_order_acquire);
       for (uint32_t i = 0; i < used; ++i) {
         const Event& event = block->events[i];
-        Record record{event.start, event.end, 0, 0, event.name, event.kind};
+        Record record{event.start, event.end, 0, 0, event.name, event.kind, event.run};
         if (event.has_arguments) {
           const Event& arguments = block->events[++i];
           record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
@@ -378,7 +385,8 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   std::lock_guard lock(mutex_);
   recording.dropped = dropped_.load() - window.dropped_before_;
   recording.complete_from = lost_until_.load();
-  recording.complete_until = lost_from_.load();
+  // A run that ends while the threads are looked through may have had nodes on those already seen.
+  recording.complete_until = std::min(lost_from_.load(), read_ticks());
   FilteredThread filtered(filter, names_, recording);
   visit(recording, [&](const Record& record, Recording::Thread& thread) { filtered.take(record, thread); });
   std::erase_if(recording.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });

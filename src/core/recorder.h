@@ -43,6 +43,7 @@ struct Record {
   int64_t arg0, arg1;
   uint32_t name;
   RecordKind kind;
+  uint16_t run = 0;  ///< Recorder::next_run() of the run that it is part of; 0: of none
 };
 
 /// An entry of the name table. An argument without a label is not shown.
@@ -85,7 +86,7 @@ struct Recording {
   uint64_t start_ticks = 0;  ///< from where times are counted
   double ns_per_tick = 1;
   int64_t start_unix_ns = 0;  ///< wall-clock time of start_ticks
-  /// Between these ticks nothing has been dropped.
+  /// Between these ticks nothing has been dropped or was still to be written.
   uint64_t complete_from = 0, complete_until = UINT64_MAX;
 
   /// Nanoseconds since start_ticks.
@@ -126,8 +127,11 @@ class Recorder {
   /// same in a process.
   static uint32_t reserve_names(size_t count) noexcept;
 
-  void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
-    if (ThreadLog* log = own_log()) append(*log, name, kind, start, end, arg0, arg1);
+  /// Tells a run's records, of whatever thread, from those of the others under way. Numbers come again after 65,535 runs.
+  static uint16_t next_run() noexcept;
+
+  void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0, uint16_t run = 0) noexcept {
+    if (ThreadLog* log = own_log()) append(*log, name, kind, start, end, arg0, arg1, run);
   }
   void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     uint64_t now = read_ticks();
@@ -153,6 +157,7 @@ class Recorder {
     uint32_t name;
     RecordKind kind;
     bool has_arguments;
+    uint16_t run;
   };
   static_assert(sizeof(Event) == 24);
   static constexpr uint32_t kBlockEvents = 1024;
@@ -178,7 +183,8 @@ class Recorder {
   static thread_local constinit Current current_;
 
   ThreadLog* own_log() noexcept { return current_.recorder == id_ ? current_.log : register_thread(); }
-  void append(ThreadLog& log, uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0, int64_t arg1) noexcept {
+  void append(ThreadLog& log, uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0, int64_t arg1,
+              uint16_t run) noexcept {
     Block* block = log.last;
     uint32_t used = block->used.load(std::memory_order_relaxed);
     const bool has_arguments = (arg0 | arg1) != 0;
@@ -187,8 +193,8 @@ class Recorder {
       if (!block) return;
       used = 0;
     }
-    block->events[used] = {start, end, name, kind, has_arguments};
-    if (has_arguments) block->events[used + 1] = {static_cast<uint64_t>(arg0), static_cast<uint64_t>(arg1), name, kind, false};
+    block->events[used] = {start, end, name, kind, has_arguments, run};
+    if (has_arguments) block->events[used + 1] = {static_cast<uint64_t>(arg0), static_cast<uint64_t>(arg1), name, kind, false, run};
     block->used.store(used + 1 + has_arguments, std::memory_order_release);
   }
 
@@ -251,29 +257,31 @@ class RecordWindow {
   uint64_t start_ = 0, dropped_before_ = 0;
 };
 
-/// What one thread writes to a recorder in a loop: it looks up its log once.
+/// What one thread writes to a recorder in a loop of one run: it looks up its log once.
 class RecordWriter {
  public:
   /// @param recorder  null: nothing is written.
-  explicit RecordWriter(Recorder* recorder) noexcept : recorder_(recorder), log_(recorder ? recorder->own_log() : nullptr) {}
+  RecordWriter(Recorder* recorder, uint16_t run) noexcept
+      : recorder_(recorder), log_(recorder ? recorder->own_log() : nullptr), run_(run) {}
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end) noexcept {
-    if (log_) recorder_->append(*log_, name, kind, start, end, 0, 0);
+    if (log_) recorder_->append(*log_, name, kind, start, end, 0, 0, run_);
   }
 
  private:
   Recorder* recorder_;
   Recorder::ThreadLog* log_;
+  uint16_t run_;
 };
 
 /// Records the time from here to the end of the block.
 class RecordScope {
  public:
-  RecordScope(Recorder* recorder, uint32_t name, RecordKind kind, int64_t arg0 = 0, int64_t arg1 = 0) noexcept
-      : recorder_(recorder), arg0_(arg0), arg1_(arg1), name_(name), kind_(kind) {
+  RecordScope(Recorder* recorder, uint32_t name, RecordKind kind, uint16_t run = 0) noexcept
+      : recorder_(recorder), name_(name), kind_(kind), run_(run) {
     if (recorder_) start_ = read_ticks();
   }
   ~RecordScope() {
-    if (recorder_) recorder_->record(name_, kind_, start_, read_ticks(), arg0_, arg1_);
+    if (recorder_) recorder_->record(name_, kind_, start_, read_ticks(), 0, 0, run_);
   }
   RecordScope(const RecordScope&) = delete;
   RecordScope& operator=(const RecordScope&) = delete;
@@ -281,9 +289,9 @@ class RecordScope {
  private:
   Recorder* recorder_;
   uint64_t start_ = 0;
-  int64_t arg0_, arg1_;
   uint32_t name_;
   RecordKind kind_;
+  uint16_t run_;
 };
 
 }  // namespace treadle

@@ -20,7 +20,7 @@ struct Event {
 
 struct Run {
   uint64_t start, end;
-  int32_t thread;
+  uint16_t number;
   bool of_profile;  // false: it began while the profile was paused, or lacks events
   std::vector<Event> events;
 };
@@ -63,50 +63,39 @@ class Analysis {
   double ns(uint64_t ticks) const { return static_cast<double>(ticks) * recording_.ns_per_tick; }
 
   void find_runs() {
-    last_end_.assign(recording_.threads.size(), 0);
     for (const auto& thread : recording_.threads)
       for (const Record& record : thread.records) {
         if (record.kind != RecordKind::run || record.name != names_.run) continue;
         const bool of_profile = record.start >= recording_.complete_from && record.end <= recording_.complete_until &&
                                 is_within(names_.intervals, record.start);
-        runs_.push_back({record.start, record.end, static_cast<int32_t>(thread.index), of_profile, {}});
+        runs_.push_back({record.start, record.end, record.run, of_profile, {}});
         longest_ = std::max(longest_, record.end - record.start);
-        last_end_[thread.index] = std::max(last_end_[thread.index], record.end);
       }
     std::sort(runs_.begin(), runs_.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
   }
 
-  // The run of the event's own thread, or else the only one under way: with several, nobody can tell whom a helper worked for.
-  Run* run_of(const Record& record, int32_t thread) {
+  // Null if the run has not ended, or its record is not in the recording. Numbers come again: the time decides.
+  Run* run_of(const Record& record) {
     auto after =
         std::upper_bound(runs_.begin(), runs_.end(), record.start, [](uint64_t start, const Run& run) { return start < run.start; });
-    Run* other = nullptr;
-    int others = 0;
     for (auto it = after; it != runs_.begin();) {
       --it;
       if (record.start - it->start > longest_) break;
-      if (record.end > it->end) continue;
-      if (it->thread == thread) return &*it;
-      other = &*it;
-      ++others;
+      if (it->number == record.run && record.end <= it->end) return &*it;
     }
-    return others == 1 ? other : nullptr;
-  }
-
-  // Of a run that has not ended, or of one that was dropped.
-  bool may_be_of_run(const Record& record, uint32_t thread) const {
-    return !runs_.empty() && record.start >= runs_.front().start && (last_end_[thread] == 0 || record.start < last_end_[thread]);
+    return nullptr;
   }
 
   void assign_events() {
     for (const auto& thread : recording_.threads)
       for (const Record& record : thread.records) {
         const bool wait = record.kind == RecordKind::wait;
-        if ((record.kind != RecordKind::node && !wait) || !may_be_of_run(record, thread.index)) continue;
+        if (record.kind != RecordKind::node && !wait) continue;
         const auto node = wait ? names_.node.end() : names_.node.find(record.name);
-        Run* run = run_of(record, static_cast<int32_t>(thread.index));
-        if (!run || (!wait && node == names_.node.end())) {
-          profile_.events_unknown += wait ? 0 : 1;  // others of the process wait, too
+        Run* run = run_of(record);
+        if (!run) continue;
+        if (!wait && node == names_.node.end()) {
+          ++profile_.events_unknown;
           continue;
         }
         run->events.push_back(
@@ -188,7 +177,6 @@ class Analysis {
   Profile& profile_;
   std::vector<Run> runs_;                         // by their starts
   std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes of all its calls, as the runs knew them
-  std::vector<uint64_t> last_end_;                // of runs, per thread
   uint64_t longest_ = 0;
 };
 
@@ -209,7 +197,7 @@ double measure_ns_per_event() {
   const uint32_t name = recorder.intern("event");
   for (int round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    RecordWriter writer(&recorder);
+    RecordWriter writer(&recorder, /*run=*/1);
     uint64_t boundary = read_ticks();
     for (int i = 0; i < kEvents; ++i) {
       const uint64_t end = read_ticks();

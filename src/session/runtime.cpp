@@ -161,7 +161,10 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
   control.inter_op_threads = inter_limit;
   control.denormals_as_zero = options.set_denormal_as_zero;
-  if (num_recording.load(std::memory_order_acquire) > 0) control.recorder = &Recorder::of_process();
+  if (num_recording.load(std::memory_order_acquire) > 0) {
+    control.recorder = &Recorder::of_process();
+    control.record_run = Recorder::next_run();
+  }
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.closing = &in_flight->closing();
   control.memory = &memory;
@@ -234,7 +237,7 @@ void Runtime::compute_around(const exec::RunControl& control, Work&& work) const
   PoolCaller caller(control.pool);
   sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
   try {
-    RecordScope record(control.recorder, records.run, RecordKind::run);
+    RecordScope record(control.recorder, records.run, RecordKind::run, control.record_run);
     const exec::RunMark mark(control.run_id);
     std::optional<ParallelLimit> limit;
     std::optional<DenormalsAsZero> mode;

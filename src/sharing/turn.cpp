@@ -203,7 +203,7 @@ RunScope::~RunScope() {
 const std::atomic<uint32_t> Turn::kNothing{0};
 thread_local constinit Turn* Turn::of_thread_ = nullptr;
 
-void Turn::begin(JobState* job, Recorder* recorder, Interruption interruption) {
+void Turn::begin(JobState* job, Recorder* recorder, uint16_t record_run, Interruption interruption) {
   JobSlot& slot = job->slot();
   word_ = &slot.word;
   if (of_thread_ && of_thread_->state_.job == job) {
@@ -211,7 +211,7 @@ void Turn::begin(JobState* job, Recorder* recorder, Interruption interruption) {
     return;
   }
   current_ = this;
-  state_ = {.job = job, .slot = &slot, .recorder = recorder, .interruption = interruption};
+  state_ = {.job = job, .slot = &slot, .recorder = recorder, .record_run = record_run, .interruption = interruption};
   outer_ = of_thread_;
   of_thread_ = this;
   begin_work(job->page(), slot, job->index());
@@ -284,7 +284,7 @@ void Turn::away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait) {
       const uint64_t waited = now_ns() - start;
       counter.fetch_add(waited, std::memory_order_relaxed);
       state.owed_ns = std::max(state.owed_ns - static_cast<int64_t>(waited), -kMostCreditNs);
-      if (state.recorder) state.recorder->record(name, RecordKind::wait, start_ticks, read_ticks());
+      if (state.recorder) state.recorder->record(name, RecordKind::wait, start_ticks, read_ticks(), 0, 0, state.record_run);
     }
   } back{state, page, index, counter, start, start_ticks, name};
   wait();

@@ -74,10 +74,10 @@ class RunScope {
 /// A thread's way through the nodes of a run. The bodies of control flow go on with the turn of their node, if they run on its thread.
 class Turn final : LoopBreak {
  public:
-  /// @param recorder  gets the idle slots; may be null.
-  Turn(JobState* job, Recorder* recorder, Interruption interruption) {
+  /// @param recorder  gets the idle slots, as of the run; may be null.
+  Turn(JobState* job, Recorder* recorder, uint16_t record_run, Interruption interruption) {
     if (job) [[unlikely]]
-      begin(job, recorder, interruption);
+      begin(job, recorder, record_run, interruption);
   }
   ~Turn() {
     if (state_.job) [[unlikely]]
@@ -102,6 +102,7 @@ class Turn final : LoopBreak {
     JobState* job = nullptr;
     JobSlot* slot = nullptr;
     Recorder* recorder = nullptr;
+    uint16_t record_run = 0;
     Interruption interruption;
     uint64_t boundary_ns = 0;  // when the node under way began, if it counts as busy
     int64_t owed_ns = 0;
@@ -109,7 +110,7 @@ class Turn final : LoopBreak {
     NodeHint hint;      // of the node under way
   };
 
-  void begin(JobState* job, Recorder* recorder, Interruption interruption);
+  void begin(JobState* job, Recorder* recorder, uint16_t record_run, Interruption interruption);
   void end();
   void act(const NodeHint& hint);
   void open_account(uint32_t word);

@@ -7,8 +7,8 @@ namespace {
 
 constexpr uint32_t kRun = 0, kConv = 1, kLoop = 2, kBody = 3, kWait = 4, kGone = 5;
 
-Record node(uint32_t name, uint64_t start, uint64_t end) { return {start, end, 0, 0, name, RecordKind::node}; }
-Record run(uint64_t start, uint64_t end) { return {start, end, 0, 0, kRun, RecordKind::run}; }
+Record node(uint32_t name, uint64_t start, uint64_t end, uint16_t run = 1) { return {start, end, 0, 0, name, RecordKind::node, run}; }
+Record run(uint64_t start, uint64_t end, uint16_t number = 1) { return {start, end, 0, 0, kRun, RecordKind::run, number}; }
 
 Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
   Recording recording;  // a tick is a nanosecond
@@ -65,7 +65,7 @@ TEST(ProfileAnalysis, NodesAtOnceCountOnceInTheRun) {
 }
 
 TEST(ProfileAnalysis, WaitingIsApartFromDispatch) {
-  const Profile p = analysed({{node(kConv, 10, 20), {20, 45, 0, 0, kWait, RecordKind::wait}, node(kConv, 50, 60), run(0, 60)}});
+  const Profile p = analysed({{node(kConv, 10, 20), {20, 45, 0, 0, kWait, RecordKind::wait, 1}, node(kConv, 50, 60), run(0, 60)}});
   EXPECT_EQ(p.runs[0].wait_ns, 25);
   EXPECT_EQ(p.runs[0].between_ns, 5);
   EXPECT_EQ(p.runs[0].after_ns, 0);
@@ -73,15 +73,29 @@ TEST(ProfileAnalysis, WaitingIsApartFromDispatch) {
 }
 
 TEST(ProfileAnalysis, RunsOfOtherThreadsKeepTheirNodes) {
-  const Profile p = analysed({{node(kConv, 10, 20), run(0, 50)}, {node(kConv, 12, 40), run(5, 60)}});
+  const Profile p = analysed({{node(kConv, 10, 20), run(0, 50)}, {node(kConv, 12, 40, 2), run(5, 60, 2)}});
   EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 28}));
   EXPECT_EQ(p.events_unknown, 0);
 }
 
-TEST(ProfileAnalysis, AHelpersNodeIsOfTheOnlyRunOrOfNone) {
-  const Profile p = analysed({{run(0, 50)}, {run(40, 90)}, {node(kConv, 10, 20), node(kConv, 42, 48)}});
-  EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 0}));
-  EXPECT_EQ(p.events_unknown, 1);
+TEST(ProfileAnalysis, AHelpersNodeIsOfTheRunItWorkedFor) {
+  const Profile p = analysed({{run(0, 50)}, {run(40, 90, 2)}, {node(kConv, 10, 20), node(kConv, 42, 48, 2)}});
+  EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 6}));
+  EXPECT_EQ(p.events_unknown, 0);
+}
+
+// One that began before the profile, or has not ended, has no record.
+TEST(ProfileAnalysis, NodesOfRunsWithoutARecordAreNobodys) {
+  const Profile p = analysed({{run(0, 50)}, {node(kConv, 10, 20, 2)}, {node(kConv, 42, 48)}});
+  EXPECT_EQ(p.nodes[0].calls, 1);
+  EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{6});
+  EXPECT_EQ(p.events_unknown, 0);
+}
+
+// There are 65,535 numbers only.
+TEST(ProfileAnalysis, RunsOfTheSameNumberAreToldApartByTheirTimes) {
+  const Profile p = analysed({{node(kConv, 10, 20), run(0, 50), node(kConv, 70, 95), run(60, 100)}});
+  EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 25}));
 }
 
 TEST(ProfileAnalysis, EarlierRunsAndForgottenGraphsAreLeftOut) {

@@ -203,7 +203,7 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   std::atomic<int> done{0};
   std::atomic<bool> hurries{false};
   std::thread node([&] {
-    sharing::Turn turn(opportunistic.state().get(), nullptr, none);
+    sharing::Turn turn(opportunistic.state().get(), nullptr, 0, none);
     turn.before_node({});
     LoopBreakScope breaks(turn.within_node());
     pool.parallel_for(kChunks, 1, [&](int64_t, int64_t) {
@@ -213,7 +213,7 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   });
   EXPECT_TRUE(eventually([&] { return done > 3; }));
   {
-    sharing::Turn run(guaranteed.state().get(), nullptr, none);
+    sharing::Turn run(guaranteed.state().get(), nullptr, 0, none);
     EXPECT_TRUE(eventually([&] { return opportunistic.status().active == 0; }));
     const int before = done;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -264,9 +264,9 @@ TEST(Jobs, GuaranteedOnesThatMeetOnACpuSpread) {
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
   if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "one CPU";
   Job first({.name = "first"}), second({.name = "second"});
-  const sharing::Turn begun(first.state().get(), nullptr, {});
+  const sharing::Turn begun(first.state().get(), nullptr, 0, {});
   const int taken = first.state()->slot().cpu;
-  const sharing::Turn elsewhere(second.state().get(), nullptr, {});
+  const sharing::Turn elsewhere(second.state().get(), nullptr, 0, {});
   EXPECT_NE(second.state()->slot().cpu, taken);
   ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
   EXPECT_TRUE(CPU_EQUAL(&before, &after));

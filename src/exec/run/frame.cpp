@@ -123,10 +123,10 @@ void Frame::advance_in_order(size_t end) {
   const auto instructions = program_.instructions();
   const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
   const bool renews = control_.memory && control_.memory->allocator && !state_.budget();
-  sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+  sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
   // Where nothing else watches, one reading of the clock is the end of a step and the begin of the next one, dispatch included.
   const bool only_recorded = control_.recorder && !control_.observer && !control_.deadline && !control_.caller;
-  RecordWriter writer(only_recorded ? control_.recorder : nullptr);
+  RecordWriter writer(only_recorded ? control_.recorder : nullptr, control_.record_run);
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
     for (; pc_ < end; ++pc_) {

@@ -43,8 +43,7 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start, uint64_t
     for (int32_t slot : program_.operands(instruction)) operands.push_back(slot < 0 ? Datum() : state_.value(slot, /*shared=*/false));
     cost = cost_of(program_, instruction, operands);
   }
-  control_.recorder->record(instruction.record_name, RecordKind::node, start, end, static_cast<int64_t>(cost.flops),
-                            static_cast<int64_t>(cost.bytes));
+  control_.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
 void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {

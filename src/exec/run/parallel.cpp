@@ -73,8 +73,9 @@ class ParallelRun final : public TaskSource {
       if (state_.cursor.is_ready(i)) state_.begin_with.push_back(static_cast<int32_t>(i));
     }
     if (left == 0) return;
-    auto worker = take_worker();                                                   // before there is anything to undo
-    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());  // for as long as any thread works
+    auto worker = take_worker();  // before there is anything to undo
+    sharing::Turn turn(control_.job, control_.recorder, control_.record_run,
+                       control_.interruption());  // for as long as any thread works
     remaining_ = left;
     attached_ = limit_ > 1 && left > 1 && control_.pool->attach(*this);
     ++active_;
@@ -173,7 +174,7 @@ class ParallelRun final : public TaskSource {
   void work(ParallelState::Worker& worker, int32_t kept) {
     const auto instructions = program_.instructions();
     AllocationScope scope(control_.memory, MemoryClass::activations);
-    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+    sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
     if (control_.denormals_as_zero) mode.emplace();
@@ -270,7 +271,7 @@ class ParallelRun final : public TaskSource {
     const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
     for (size_t i = 0; i < slots.size(); ++i)
       if (slots[i] >= 0) nodes_.state().hold(slots[i], std::move(outputs[i]));
-    if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
+    if (control_.recorder) control_.record_node(instruction.record_name, start, read_ticks());
     if (control_.observer) control_.call([&] { control_.observer->after(nodes_.state(), instruction); });
   }
 

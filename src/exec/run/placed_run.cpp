@@ -142,7 +142,7 @@ bool PlacedRun::advance(size_t steps) {
   };
   go_on(true);
   try {
-    sharing::Turn turn(control_.job, control_.recorder, control_.interruption());
+    sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
     for (size_t end = next_; next_ < stop && !failed_.load(std::memory_order_relaxed); next_ = end) {
       end = std::min(stop, bulk_ends_[next_]);
       const auto bulk = std::span(order_).subspan(next_, end - next_);
@@ -373,7 +373,7 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
       const UnderWay node(control_.caller, instruction.node);
       const uint64_t start = control_.recorder ? read_ticks() : 0;
       body();
-      if (control_.recorder) control_.recorder->record(instruction.record_name, RecordKind::node, start, read_ticks());
+      if (control_.recorder) control_.record_node(instruction.record_name, start, read_ticks());
     } catch (...) {
       try {
         rethrow_from(instruction, fmt::format("while running on {}", device(where).name()), "");

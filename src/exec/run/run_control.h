@@ -8,9 +8,10 @@
 #include <mutex>
 #include <optional>
 
+#include "core/recorder.h"
+
 namespace treadle {
 class Allocator;
-class Recorder;
 class Storage;
 class ThreadPool;
 struct AllocationContext;
@@ -74,6 +75,7 @@ struct RunControl {
   const std::atomic<bool>* closing = nullptr;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Recorder* recorder = nullptr;
+  uint16_t record_run = 0;  ///< the run's number in the recorder
   Observer* observer = nullptr;
   Caller* caller = nullptr;                   ///< null: it stays until the end
   uint64_t run_id = 0;                        ///< what randomness depends on, besides seed and node
@@ -87,6 +89,10 @@ struct RunControl {
   bool keeps_feeds = false;                   ///< no output is made where a feed lies: feeds may be read until the end
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
+  /// @pre there is a recorder
+  void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
+    recorder->record(name, RecordKind::node, start, end, static_cast<int64_t>(flops), static_cast<int64_t>(bytes), record_run);
+  }
   bool watched() const { return recorder || observer || deadline || caller; }
   /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
   template <typename Callback>

@@ -449,7 +449,7 @@ function showEnvironment() {
   if (cost.ns_per_event !== undefined) add('recording an event', `${number(cost.ns_per_event, 1)} ns; ${number(cost.events_per_run, 0)} events a run`);
   if (profile.runs.plain_ms) add('runs that were not recorded', `median ${ms(profile.runs.plain_ms.median)} ms, p10 ${ms(profile.runs.plain_ms.p10)}, p90 ${ms(profile.runs.plain_ms.p90)}`);
   if ('slowdown' in cost) add('recording slows a run by', cost.slowdown === null ? 'nothing beyond the noise' : percent(cost.slowdown));
-  add('events lost', cost.events_lost); if (cost.events_unknown) add('events of no known run or node', cost.events_unknown);
+  add('events lost', cost.events_lost); if (cost.events_unknown) add('events of no known node', cost.events_unknown);
   $('environment-table').append(table(rows));
 }
 
