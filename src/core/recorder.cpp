@@ -125,6 +125,7 @@ uint16_t Recorder::next_run() noexcept {
 }
 
 void Recorder::lose(uint64_t from) noexcept {
+  if (from < wanted_from_.load(std::memory_order_acquire)) return;  // of a run that goes on though nobody records any more
   dropped_.fetch_add(1, std::memory_order_relaxed);
   uint64_t seen = lost_from_.load(std::memory_order_relaxed);
   while (from < seen && !lost_from_.compare_exchange_weak(seen, from, std::memory_order_relaxed)) {
@@ -167,6 +168,7 @@ Recorder::Block* Recorder::take_oldest() noexcept {
 
 Recorder::ThreadLog* Recorder::register_thread() noexcept {
   if (thread_is_ending) return nullptr;
+  const uint64_t since = read_ticks();
   try {
     auto log = std::make_shared<ThreadLog>();
 #if defined(__linux__)
@@ -200,7 +202,7 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
   } catch (const std::exception&) {
     // No memory: the record is lost, the run goes on.
   }
-  lose(read_ticks());
+  lose(since);
   return nullptr;
 }
 
@@ -229,14 +231,16 @@ void Recorder::open(RecordWindow& window) {
   windows_.push_back(&window);
   give_back();
   if (windows_.size() == 1) lost_from_ = UINT64_MAX, lost_until_ = 0;
+  follow_windows();  // before the start: what begins after it finds room
   window.start_ = read_ticks();
   window.dropped_before_ = dropped_.load();
-  follow_windows();
+  wanted_from_.store(wanted_from(), std::memory_order_release);
 }
 
 void Recorder::close(RecordWindow& window) {
   std::lock_guard lock(mutex_);
   std::erase(windows_, &window);
+  wanted_from_.store(wanted_from(), std::memory_order_release);
   follow_windows();
   give_back();
 }
@@ -252,18 +256,23 @@ void Recorder::follow_windows() {
   keeps_last_ = keeps_last;
 }
 
-void Recorder::give_back() {
-  uint64_t wanted_from = UINT64_MAX;
+uint64_t Recorder::wanted_from() const {
+  uint64_t from = UINT64_MAX;
   for (const RecordWindow* window : windows_)
-    if (window->start_ != 0) wanted_from = std::min(wanted_from, window->start_);
+    if (window->start_ != 0) from = std::min(from, window->start_);
+  return from;
+}
+
+void Recorder::give_back() {
+  const uint64_t wanted = wanted_from();
   auto free_first = [&](ThreadLog& log) {
     delete std::exchange(log.first, log.first->next.load(std::memory_order_acquire));
     blocks_.fetch_sub(1, std::memory_order_relaxed);
   };
   for (const auto& log : logs_) {
-    while (log->first && log->first->full.load(std::memory_order_acquire) && log->first->last_end < wanted_from) free_first(*log);
+    while (log->first && log->first->full.load(std::memory_order_acquire) && log->first->last_end < wanted) free_first(*log);
     if (!log->ended.load(std::memory_order_acquire)) continue;
-    if (wanted_from == UINT64_MAX)
+    if (wanted == UINT64_MAX)
       while (log->first) free_first(*log);
   }
   std::erase_if(logs_, [](const auto& log) { return !log->first; });

@@ -207,8 +207,9 @@ class Recorder {
   void lose(uint64_t from) noexcept;
   void open(RecordWindow& window);
   void close(RecordWindow& window);
-  void follow_windows();  // @pre the caller has the mutex
-  void give_back();       // @pre the caller has the mutex
+  void follow_windows();         // @pre the caller has the mutex
+  void give_back();              // likewise
+  uint64_t wanted_from() const;  // likewise
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;
   void start_of(Recording& recording, uint64_t start_ticks) const;
@@ -218,6 +219,7 @@ class Recorder {
   std::atomic<bool> keeps_last_{false};
   std::atomic<uint64_t> blocks_{0}, dropped_{0};
   std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};  // ticks of what was dropped: by who found no room, to make room
+  std::atomic<uint64_t> wanted_from_{0};                         // ticks: where the first window begins; without windows nothing is missed
   uint64_t start_ticks_ = 0;
   int64_t start_ns_ = 0;  // of steady_clock
   mutable ForkMutex mutex_;
