@@ -133,10 +133,12 @@ std::string mixture(const Trial& trial, const std::vector<std::string>& nodes, c
   std::vector<double> alone;
   std::iota(order.begin(), order.end(), 0);
   for (int64_t group : order) alone.push_back(trial.error(precision_of({&group, 1})));
+  // Nodes whose operators have no bfloat16 kernels compute what they computed: only noise could make them faster.
+  std::erase_if(order, [&](int64_t group) { return alone[static_cast<size_t>(group)] == 0; });
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return alone[static_cast<size_t>(a)] < alone[static_cast<size_t>(b)]; });
   // The most that keep to the bound lie between `fits` and `exceeds`: errors grow with the groups, or nearly so.
-  int64_t fits = 0, exceeds = groups;
+  int64_t fits = 0, exceeds = std::ssize(order);
   while (fits + 1 < exceeds) {
     const int64_t middle = (fits + exceeds) / 2;
     (trial.error(precision_of({order.data(), static_cast<size_t>(middle)})) <= options.bound ? fits : exceeds) = middle;
