@@ -9,14 +9,14 @@
 namespace treadle::graphs {
 namespace {
 
-// f of every element of input 0; `ulps`: what an implementation may be off by.
+// f of every element of input 0; `ulps`: what an implementation may be off by; `limit`: no magnitude is larger, though it may be reached.
 template <typename F>
-std::vector<Value> each(Call& c, double ulps, F f) {
+std::vector<Value> each(Call& c, double ulps, F f, double limit = std::numeric_limits<double>::infinity()) {
   const Array& x = c.in(0);
   Array y(x.dtype, x.dims);
   for (size_t k = 0; k < x.size(); ++k) {
     if (x.floats())
-      y.set(k, c.noise()(f(x.f[k]), x.dtype, ulps));
+      y.set(k, std::clamp(c.noise()(f(x.f[k]), x.dtype, ulps), -limit, limit));
     else
       y.set(k, static_cast<int64_t>(f(static_cast<double>(x.i[k]))));
   }
@@ -248,9 +248,17 @@ const OperatorTable kTable{
     {"Log", [](Call& c) { return each(c, 4, checked_log); }},
     {"Sqrt", [](Call& c) { return each(c, 2, [](double x) { return std::sqrt(x); }); }},
     {"Reciprocal", [](Call& c) { return each(c, 2, [](double x) { return 1 / x; }); }},
-    {"Tanh", [](Call& c) { return each(c, 4, [](double x) { return std::tanh(x); }); }},
-    {"Sigmoid", [](Call& c) { return each(c, 4, sigmoid); }},
-    {"Erf", [](Call& c) { return each(c, 4, [](double x) { return std::erf(x); }); }},
+    {"Tanh",
+     [](Call& c) {
+       return each(
+           c, 4, [](double x) { return std::tanh(x); }, 1);
+     }},
+    {"Sigmoid", [](Call& c) { return each(c, 4, sigmoid, 1); }},
+    {"Erf",
+     [](Call& c) {
+       return each(
+           c, 4, [](double x) { return std::erf(x); }, 1);
+     }},
     {"Sin", [](Call& c) { return each(c, 4, [](double x) { return std::sin(x); }); }},
     {"Cos", [](Call& c) { return each(c, 4, [](double x) { return std::cos(x); }); }},
     {"Relu", [](Call& c) { return each(c, 0, [](double x) { return x < 0 ? 0 : x; }); }},

@@ -154,8 +154,9 @@ Array resize_axis(Call& c, const Array& x, size_t d, const ResizedAxis& axis) {
   return y;
 }
 
-// What the axes become; keep_aspect_ratio_policy gives all of them one scale.
-std::vector<ResizedAxis> resized_axes(Call& c, const Array& x, const std::vector<size_t>& axes, bool crops) {
+// What the axes become; keep_aspect_ratio_policy gives all of them one scale. `by_length`: places follow from lengths. There ONNX's
+// reference takes a length with parts of an element, extent times scale, and ONNX Runtime the rounded one, as ONNX's text does.
+std::vector<ResizedAxis> resized_axes(Call& c, const Array& x, const std::vector<size_t>& axes, bool by_length) {
   std::vector<ResizedAxis> result;
   const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");
   double one = 0;
@@ -165,7 +166,7 @@ std::vector<ResizedAxis> resized_axes(Call& c, const Array& x, const std::vector
     if (c.has(2)) {
       require(c.in(2).size() == axes.size() && c.in(2).f[n] > 0, "a scale for each axis");
       const double exact = in * c.in(2).f[n];
-      require(!crops || exact == std::floor(exact), "the reference has parts of an element, ONNX's text has none");
+      require(!by_length || exact == std::floor(exact), "a length with parts of an element");
       result.push_back({x.dims[axes[n]], static_cast<int64_t>(std::floor(exact)), c.in(2).f[n]});
     } else {
       require(c.in(3).size() == axes.size() && c.in(3).i[n] > 0, "a size for each axis");
@@ -182,6 +183,7 @@ std::vector<ResizedAxis> resized_axes(Call& c, const Array& x, const std::vector
     if (c.has(3) && policy != "stretch") {
       const double exact = one * static_cast<double>(axis.in);
       require(std::fabs(exact - std::floor(exact) - 0.5) > 1e-3, "half an element");
+      require(!by_length || std::fabs(exact - std::round(exact)) < 1e-9, "a length with parts of an element");
       axis.out = static_cast<int64_t>(std::floor(exact + 0.5)), axis.scale = one;
     }
     require(axis.out > 0, "an image of nothing");
@@ -193,13 +195,14 @@ Values resize(Call& c) {
   Array x = c.in(0);
   require(x.floats() || c.text("mode", "nearest") == "nearest", "integers between two values");
   require(c.has(2) != c.has(3) && x.size() > 0, "either scales or sizes, of an image");
-  const bool crops = c.text("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize";
+  const std::string where = c.text("coordinate_transformation_mode", "half_pixel");
+  const bool crops = where == "tf_crop_and_resize";
   Dims every(x.dims.size());
   std::iota(every.begin(), every.end(), 0);
   std::vector<size_t> axes;
   for (int64_t axis : c.integers("axes", every)) axes.push_back(static_cast<size_t>(normalise_axis(axis, x.rank())));
   require(!crops || c.has(1), "what is cut out");
-  const std::vector<ResizedAxis> resized = resized_axes(c, x, axes, crops);
+  const std::vector<ResizedAxis> resized = resized_axes(c, x, axes, crops || where == "align_corners");
   for (size_t n = 0; n < axes.size(); ++n) {
     const ResizedAxis& axis = resized[n];
     if (axis.out == axis.in && axis.scale == 1 && !(crops && (axis.begin != 0 || axis.end != 1))) continue;
