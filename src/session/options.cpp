@@ -295,6 +295,10 @@ SessionOptions complete(const SessionOptions& given) {
     for (const OptionInfo& info : kTable)
       if (info.key == key && info.set && info.get(given) == info.get(kDefaults)) set_option(options, info.name, value);
   }
+  if (!options.optimized_model_data_file.empty() && options.optimized_model_filepath.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("optimized_model_data_file is \"{}\", but no optimized_model_filepath says where the model goes",
+                            options.optimized_model_data_file));
   std::vector<std::string> passes;
   for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
   for (const std::string& name : options.disabled_passes)

@@ -102,6 +102,20 @@ TEST(Options, WrongNamesAndValuesAreNamed) {
   EXPECT_NE(message("free_dimension_overrides", "4").find("NAME=EXTENT is expected"), std::string::npos);
 }
 
+TEST(Options, AFileOfInitializersNeedsAModelThatNamesIt) {
+  SessionOptions options;
+  options.config["session.optimized_model_external_initializers_file_name"] = "weights.bin";
+  try {
+    (void)complete(options);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("\"weights.bin\", but no optimized_model_filepath"), std::string::npos) << error.what();
+  }
+  options.optimized_model_filepath = "model.onnx";
+  EXPECT_EQ(complete(options).optimized_model_data_file, "weights.bin");
+}
+
 TEST(Options, ConfigEntriesAndPassesThatDoNotExistAreErrorsWithTheNearest) {
   auto message = [](const SessionOptions& options) {
     testing::ModelBuilder model;
