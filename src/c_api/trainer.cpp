@@ -1,6 +1,7 @@
 // Trainers of the C ABI.
-#include <iterator>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "c_api/status.h"
 #include "c_api/values.h"
@@ -11,6 +12,7 @@
 struct treadle_trainer {
   treadle::train::Trainer trainer;
   treadle::train::Metadata metadata;  // of the checkpoint that was loaded last
+  std::vector<std::string> parameter_names;
 };
 
 namespace {
@@ -40,7 +42,9 @@ treadle_status* treadle_trainer_create(const treadle_model* model, const treadle
     if (num_options) (void)require(options, "options");
     for (size_t i = 0; i < num_options; ++i)
       treadle::train::set_option(made, &require(options[i].key, "an option's key"), &require(options[i].value, "an option's value"));
-    require(out, "out") = new treadle_trainer{treadle::train::Trainer(require(model, "model").model, made), {}};
+    std::unique_ptr<treadle_trainer> trainer(new treadle_trainer{treadle::train::Trainer(require(model, "model").model, made), {}, {}});
+    for (const auto& [name, tensor] : trainer->trainer.parameter_views()) trainer->parameter_names.push_back(name);
+    require(out, "out") = trainer.release();
   });
 }
 void treadle_trainer_release(treadle_trainer* trainer) { delete trainer; }
@@ -86,10 +90,10 @@ treadle_status* treadle_trainer_set_learning_rate(treadle_trainer* trainer, doub
   return guarded([&] { require(trainer, "trainer").trainer.set_learning_rate(rate); });
 }
 
-size_t treadle_trainer_num_parameters(const treadle_trainer* trainer) { return trainer ? trainer->trainer.parameter_views().size() : 0; }
+size_t treadle_trainer_num_parameters(const treadle_trainer* trainer) { return trainer ? trainer->parameter_names.size() : 0; }
 const char* treadle_trainer_parameter_name(const treadle_trainer* trainer, size_t index) {
   if (index >= treadle_trainer_num_parameters(trainer)) return nullptr;
-  return std::next(trainer->trainer.parameters().begin(), static_cast<std::ptrdiff_t>(index))->first.c_str();
+  return trainer->parameter_names[index].c_str();
 }
 treadle_status* treadle_trainer_parameter(const treadle_trainer* trainer, const char* name, treadle_value** out) {
   return guarded([&] {
