@@ -135,6 +135,7 @@ class _Core:
     def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices) -> None:
         self.model = _bytes_of(model)
         self.devices = devices
+        self.options = options
         self.session = InferenceSession(self.model, devices.apply(options))
         self._joint: dict[tuple[str, ...], JointModule] = {}
         # Forward passes that are not for training: parameters and states are read where they are bound.
@@ -188,6 +189,7 @@ class _Core:
                 device=self.devices.device,
                 group2ctx=self.devices.group2ctx,
                 argument_devices=self.devices.arguments,
+                sess_options=self.options,
             )
         return self._joint[inputs]
 
@@ -460,7 +462,8 @@ def bind(
     :param grad_req: "null", "write" or "add", for all or by name.
     :param aux_states: running statistics; the model's where they are missing.
     :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given;
-        its devices are the new one's.
+        its options and devices are the new one's.
+    :param options: of the forward pass and of training, which refuses some of them (docs/sessions.md).
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
     :param argument_devices: devices of inputs and parameters, by name; nodes without a group follow their operands.
@@ -471,6 +474,8 @@ def bind(
     content = _bytes_of(model)
     if shared_exec is not None and shared_exec._core.model != content:
         raise ValueError("shared_exec belongs to another model")
+    if shared_exec is not None and options is not None:
+        raise ValueError("shared_exec has options of its own, which the new executor shares; leave `options` out")
     if shared_exec is not None:
         core = shared_exec._core
     else:

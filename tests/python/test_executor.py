@@ -141,6 +141,21 @@ def test_an_executor_shares_the_parameters_of_another():
     np.testing.assert_allclose(second.forward()[0], X[:1] @ (3 * W) + B, rtol=1e-5)
     with pytest.raises(ValueError, match="another model"):
         treadle.bind(small.affine(), {"x": X}, shared_exec=first)
+    with pytest.raises(ValueError, match="options of its own"):
+        treadle.bind(linear(), {"x": X}, shared_exec=first, options=treadle.SessionOptions())
+
+
+def test_options_hold_for_training_too():
+    options = treadle.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 4)
+    executor = treadle.simple_bind(linear(), options=options, x=(4, 3))
+    np.testing.assert_allclose(executor.forward(x=X)[0], X @ W + B, rtol=1e-5)
+    with pytest.raises(treadle.Error, match="training has no free_dimension_overrides"):
+        executor.forward(is_train=True, x=X)
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    executor = treadle.simple_bind(linear(), options=options, x=(4, 3))
+    np.testing.assert_allclose(executor.forward(is_train=True, x=X)[0], X @ W + B, rtol=1e-5)
 
 
 def test_monitors_and_the_optimised_graph():
