@@ -103,9 +103,10 @@ Span visible(const AttentionParams& p, int64_t query, const int64_t* valid_lengt
   return s;
 }
 
-/// Masks a row of scores by selection: a masked score is -infinity, whatever it was.
+}  // namespace
+
 template <typename T>
-void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, T* row) {
+void mask_scores(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, T* row) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   const Span keys = visible(p, query, data.valid_lengths ? data.valid_lengths + b : nullptr);
   std::fill(row, row + keys.first, kMasked);
@@ -126,6 +127,8 @@ void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b,
       if (data.keep[mask + k * p.mask_column] != p.keeps) row[k] = static_cast<T>(p.masked);
   }
 }
+
+namespace {
 
 float softmax_row(float* row, int64_t n, EmptyRows empty) { return softmax_scores(row, n, empty); }
 double softmax_row(double* row, int64_t n, EmptyRows empty) {
@@ -177,7 +180,7 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
         for (int64_t i = 0; i < p.kv_length; ++i) row[i] *= cap;
       }
       show(AttentionScores::capped);
-      mask_row(p, data, b, h, begin + r, row);
+      mask_scores(p, data, b, h, begin + r, row);
       show(AttentionScores::biased);
       factors[r] = softmax_row(row, p.kv_length, p.empty_rows);
       if (shown && data.scores_kind == AttentionScores::probabilities) {
@@ -215,6 +218,8 @@ void attention(const AttentionParams& p, const AttentionData<T>& data, void* scr
                });
 }
 
+template void mask_scores(const AttentionParams&, const AttentionData<float>&, int64_t, int64_t, int64_t, float*);
+template void mask_scores(const AttentionParams&, const AttentionData<double>&, int64_t, int64_t, int64_t, double*);
 template size_t attention_scratch_bytes<float>(const AttentionParams&, int);
 template size_t attention_scratch_bytes<double>(const AttentionParams&, int);
 template void attention(const AttentionParams&, const AttentionData<float>&, void*, int, ThreadPool*);

@@ -58,6 +58,10 @@ struct AttentionData {
   AttentionScores scores_kind = AttentionScores::raw;
 };
 
+/// Masks a query's row of scores by selection: a masked score is -infinity (or params.masked), whatever it was.
+template <typename T>
+void mask_scores(const AttentionParams& params, const AttentionData<T>& data, int64_t batch, int64_t head, int64_t query, T* row);
+
 template <typename T>
 size_t attention_scratch_bytes(const AttentionParams& params, int max_threads);
 

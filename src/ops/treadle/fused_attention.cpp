@@ -3,12 +3,14 @@
 //   layout 0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not of y): [batch, length, parts, heads, size], of which
 //   one part is meant. float32; the mask is added (float32) or chooses (boolean: scores become `masked_value` where it is not
 //   `mask_keeps`).
+#include "ops/treadle/fused_attention.h"
+
 #include <fmt/format.h>
+
+#include <limits>
 
 #include "graph/function_body.h"
 #include "graph/infer.h"
-#include "graph/op_def.h"
-#include "kernels/attention/attention.h"
 #include "ops/checks.h"
 #include "ops/precision.h"
 #include "ops/tensor/movement.h"
@@ -21,8 +23,6 @@ namespace {
 using kernels::AttentionParams;
 
 enum Input : int { kQ, kK, kV, kMask };
-constexpr std::string_view kLayouts[] = {"q_layout", "k_layout", "v_layout"};
-constexpr std::string_view kParts[] = {"q_part", "k_part", "v_part"};
 constexpr size_t kRanks[] = {4, 4, 5};
 
 int64_t layout_of(const Attributes& attributes, std::string_view name, int64_t last) {
@@ -31,11 +31,11 @@ int64_t layout_of(const Attributes& attributes, std::string_view name, int64_t l
   return layout;
 }
 
-/// The extents of an operand in the order batch, heads, length, size.
 template <typename S>
-S heads_of(const S& shape, int64_t layout, std::string_view what) {
+S heads_of(const S& shape, int64_t layout, int operand) {
   const size_t rank = static_cast<size_t>(shape.end() - shape.begin());
-  if (rank != kRanks[layout]) throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not {}", what, rank, kRanks[layout]));
+  if (rank != kRanks[layout])
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not {}", "QKV"[operand], rank, kRanks[layout]));
   if (layout == 0) return shape;
   if (layout == 1) return {shape[0], shape[2], shape[1], shape[3]};
   return {shape[0], shape[3], shape[1], shape[4]};
@@ -43,8 +43,8 @@ S heads_of(const S& shape, int64_t layout, std::string_view what) {
 
 void infer(InferContext& c) {
   if (!c.has_rank(kQ) || !c.has_rank(kV)) return c.set_output_dtype(0, c.dtype(kQ));
-  const SymbolicShape q = heads_of(c.shape(kQ), layout_of(c.attributes(), kLayouts[kQ], 2), "Q"),
-                      v = heads_of(c.shape(kV), layout_of(c.attributes(), kLayouts[kV], 2), "V");
+  const SymbolicShape q = attention_heads(c.shape(kQ), attention_layout(c.attributes(), kQ), kQ),
+                      v = attention_heads(c.shape(kV), attention_layout(c.attributes(), kV), kV);
   if (layout_of(c.attributes(), "y_layout", 1) == 0)
     c.set_output(0, c.dtype(kQ), {q[0], q[1], q[2], v[3]});
   else
@@ -62,76 +62,32 @@ struct Operand {
   kernels::HeadStrides strides;
   int64_t offset = 0;
 };
-Operand operand_of(const BindContext& c, int input) {
-  const Shape& shape = c.shape(input);
-  const int64_t layout = layout_of(c.node().attributes, kLayouts[input], 2);
-  const Shape h = heads_of(shape, layout, std::string_view("QKV").substr(static_cast<size_t>(input), 1));
-  const int64_t size = h[3];
-  if (layout == 0) return {h, {h[1] * h[2] * size, h[2] * size, size}, 0};
-  if (layout == 1) return {h, {h[1] * h[2] * size, size, h[1] * size}, 0};
-  const int64_t parts = shape[2], part = c.get_int(kParts[input]);
+Operand operand_of(const BindContext& c, int first, int operand) {
+  const Shape& shape = c.shape(first + operand);
+  const int64_t layout = attention_layout(c.node().attributes, operand);
+  const Shape h = heads_of(shape, layout, operand);
+  if (layout < 2) return {h, attention_strides(h, layout), 0};
+  const int64_t size = h[3], parts = shape[2], part = c.get_int(kAttentionParts[operand]);
   if (part < 0 || part >= parts) throw Error(ErrorCode::invalid_argument, fmt::format("part {} of {}", part, parts));
   return {h, {h[2] * parts * h[1] * size, size, parts * h[1] * size}, part * h[1] * size};
 }
 
 struct FusedAttention {
-  AttentionParams params;
-  int64_t q, k, v;  // offsets in elements
-  bool is_boolean, has_mask;
-  int max_threads;
+  AttentionCall call;
 
   static FusedAttention bind(BindContext& c) {
-    const Operand q = operand_of(c, kQ), k = operand_of(c, kK), v = operand_of(c, kV);
-    FusedAttention a{};
-    AttentionParams& p = a.params;
-    check_equal(k.heads[0], q.heads[0], "batches of Q and K"), check_equal(v.heads[0], q.heads[0], "batches of Q and V");
-    check_equal(v.heads[1], k.heads[1], "heads of K and V"), check_equal(v.heads[2], k.heads[2], "lengths of K and V");
-    check_equal(k.heads[3], q.heads[3], "head sizes of Q and K");
-    p.batch = q.heads[0], p.q_heads = q.heads[1], p.kv_heads = k.heads[1];
-    if (p.q_heads == 0 && p.kv_heads == 0) return a;  // nothing to compute
-    if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
-    p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];
-    p.q = q.strides, p.k = k.strides, p.v = v.strides;
-    const int64_t row = p.v_head_size;
-    p.y = layout_of(c.node().attributes, "y_layout", 1) == 0 ? kernels::HeadStrides{p.q_heads * p.q_length * row, p.q_length * row, row}
-                                                             : kernels::HeadStrides{p.q_heads * p.q_length * row, row, p.q_heads * row};
-    p.bf16 = bf16_form(c.node().attributes);
-    a.q = q.offset, a.k = k.offset, a.v = v.offset;
-    p.scale = static_cast<double>(c.get_float("scale", 1));
-    p.empty_rows = c.get_int("nan_to_zero") != 0 ? kernels::EmptyRows::zero_for_nan : kernels::EmptyRows::formula;
-    p.mask_length = p.kv_length;
-    a.has_mask = c.has_input(kMask);
-    if (a.has_mask) {
-      a.is_boolean = c.dtype(kMask) == DType::boolean;
-      p.keeps = c.get_int("mask_keeps", 1) != 0;
-      p.masked = static_cast<double>(c.get_float("masked_value", -std::numeric_limits<float>::infinity()));
-      a.bind_mask(c.shape(kMask));
-    }
-    a.max_threads = c.max_threads();
-    c.request_scratch(kernels::attention_scratch_bytes<float>(p, a.max_threads));
+    FusedAttention a{AttentionCall::bind(c, kQ)};
+    if (!a.call.any()) return a;
+    a.call.params.bf16 = bf16_form(c.node().attributes);
+    c.request_scratch(kernels::attention_scratch_bytes<float>(a.call.params, a.call.max_threads));
     return a;
   }
-  void bind_mask(const Shape& mask) {
-    AttentionParams& p = params;
-    const int64_t wanted[4] = {p.batch, p.q_heads, p.q_length, p.kv_length};
-    int64_t* strides[4] = {&p.mask_batch, &p.mask_head, &p.mask_row, &p.mask_column};
-    if (mask.rank() > 4) throw Error(ErrorCode::invalid_argument, fmt::format("the mask is of rank {}, above 4", mask.rank()));
-    int64_t step = 1;
-    for (int own = mask.rank() - 1, i = 3; own >= 0; --own, --i) {
-      if (mask[own] != 1) check_equal(mask[own], wanted[i], "extents of the mask and of the scores");
-      *strides[i] = mask[own] == 1 ? 0 : step;
-      step *= mask[own];
-    }
-  }
   void run(RunContext& c) const {
-    if (params.batch * params.q_heads * params.q_length * params.v_head_size == 0) return;
-    kernels::AttentionData<float> data;
-    data.q = c.in<float>(kQ) + q, data.k = c.in<float>(kK) + k, data.v = c.in<float>(kV) + v;
-    if (has_mask && is_boolean) data.keep = c.in<bool>(kMask);
-    if (has_mask && !is_boolean) data.bias = c.in<float>(kMask);
+    const AttentionParams& p = call.params;
+    if (p.batch * p.q_heads * p.q_length * p.v_head_size == 0) return;
+    kernels::AttentionData<float> data = call.data(c, kQ);
     data.y = c.out<float>(0);
-    kernels::attention<float>(params, data, c.scratch<void>(), max_threads, c.pool());
+    kernels::attention<float>(p, data, c.scratch<void>(), call.max_threads, c.pool());
   }
 };
 
@@ -179,6 +135,66 @@ void write_fused_attention(FunctionBody& b) {
 
 }  // namespace
 
+int64_t attention_layout(const Attributes& attributes, int operand) { return layout_of(attributes, kAttentionLayouts[operand], 2); }
+
+SymbolicShape attention_heads(const SymbolicShape& shape, int64_t layout, int operand) { return heads_of(shape, layout, operand); }
+
+kernels::HeadStrides attention_strides(const Shape& heads, int64_t layout) {
+  const int64_t size = heads[3], all = heads[1] * heads[2] * size;
+  return layout == 0 ? kernels::HeadStrides{all, heads[2] * size, size} : kernels::HeadStrides{all, size, heads[1] * size};
+}
+
+AttentionCall AttentionCall::bind(const BindContext& c, int first) {
+  const Operand q = operand_of(c, first, kQ), k = operand_of(c, first, kK), v = operand_of(c, first, kV);
+  AttentionCall a;
+  AttentionParams& p = a.params;
+  check_equal(k.heads[0], q.heads[0], "batches of Q and K"), check_equal(v.heads[0], q.heads[0], "batches of Q and V");
+  check_equal(v.heads[1], k.heads[1], "heads of K and V"), check_equal(v.heads[2], k.heads[2], "lengths of K and V");
+  check_equal(k.heads[3], q.heads[3], "head sizes of Q and K");
+  p.batch = q.heads[0], p.q_heads = q.heads[1], p.kv_heads = k.heads[1];
+  if (!a.any()) return a;  // nothing to compute
+  if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
+  p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];
+  p.q = q.strides, p.k = k.strides, p.v = v.strides;
+  p.y = attention_strides({p.batch, p.q_heads, p.q_length, p.v_head_size}, layout_of(c.node().attributes, "y_layout", 1));
+  a.q = q.offset, a.k = k.offset, a.v = v.offset;
+  p.scale = static_cast<double>(c.get_float("scale", 1));
+  p.empty_rows = c.get_int("nan_to_zero") != 0 ? kernels::EmptyRows::zero_for_nan : kernels::EmptyRows::formula;
+  p.mask_length = p.kv_length;
+  const int mask = first + kMask;
+  a.has_mask = c.has_input(mask);
+  if (a.has_mask) {
+    a.is_boolean = c.dtype(mask) == DType::boolean;
+    p.keeps = c.get_int("mask_keeps", 1) != 0;
+    p.masked = static_cast<double>(c.get_float("masked_value", -std::numeric_limits<float>::infinity()));
+    a.bind_mask(c.shape(mask));
+  }
+  a.max_threads = c.max_threads();
+  return a;
+}
+
+void AttentionCall::bind_mask(const Shape& mask) {
+  AttentionParams& p = params;
+  const int64_t wanted[4] = {p.batch, p.q_heads, p.q_length, p.kv_length};
+  int64_t* strides[4] = {&p.mask_batch, &p.mask_head, &p.mask_row, &p.mask_column};
+  if (mask.rank() > 4) throw Error(ErrorCode::invalid_argument, fmt::format("the mask is of rank {}, above 4", mask.rank()));
+  int64_t step = 1;
+  for (int own = mask.rank() - 1, i = 3; own >= 0; --own, --i) {
+    if (mask[own] != 1) check_equal(mask[own], wanted[i], "extents of the mask and of the scores");
+    *strides[i] = mask[own] == 1 ? 0 : step;
+    step *= mask[own];
+  }
+}
+
+kernels::AttentionData<float> AttentionCall::data(RunContext& c, int first) const {
+  kernels::AttentionData<float> data;
+  data.q = c.in<float>(first + kQ) + q, data.k = c.in<float>(first + kK) + k, data.v = c.in<float>(first + kV) + v;
+  if (has_mask && is_boolean) data.keep = c.in<bool>(first + kMask);
+  if (has_mask && !is_boolean) data.bias = c.in<float>(first + kMask);
+  return data;
+}
+
 std::vector<OpDef> fused_attention_ops() {
   constexpr TypeSet kFloat{DType::float32};
   return {{.name = "FusedAttention",
@@ -201,7 +217,9 @@ std::vector<OpDef> fused_attention_ops() {
            .infer = infer,
            .cost = cost,
            .kernels = {kernel<FusedAttention>("tiles", DType::float32)},
-           .write_function = write_fused_attention}};
+           .gradient = fused_attention_gradient,
+           .write_function = write_fused_attention},
+          fused_attention_gradient_op()};
 }
 
 }  // namespace treadle::ops
