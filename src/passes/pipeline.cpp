@@ -79,7 +79,7 @@ constexpr Pass kRounds[] = {
     entry({"fuse-gelu", kExtended, kNotBeforeAutodiff, "Gelu and Swish written out -> one operator"}, fuse_gelu),
     entry({"fuse-normalization", kExtended, kNotBeforeAutodiff, "LayerNormalization and RMSNormalization written out -> one operator"},
           fuse_normalization),
-    entry({"fuse-attention", kExtended, kNotBeforeAutodiff, "products around a Softmax -> FusedAttention"}, fuse_attention),
+    entry({"fuse-attention", kExtended, kAlways, "products around a Softmax -> FusedAttention"}, fuse_attention),
     entry({"fuse-rotary", kExtended, kNotBeforeAutodiff, "rotary position embedding written out -> FusedRotary"}, fuse_rotary),
     entry({"fuse-quantized-matmul",
            kExtended,
@@ -99,7 +99,7 @@ constexpr Pass kRounds[] = {
     entry({"absorb-transposes", kExtended, kAlways, "MatMul and Gemm of transposed matrices, and transposed Gemm -> Gemm"},
           absorb_transposes),
     entry({"rotary-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"}, rotary_layouts),
-    entry({"attention-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedAttention -> its strides"}, attention_layouts),
+    entry({"attention-layouts", kExtended, kAlways, "Transposes around FusedAttention -> its strides"}, attention_layouts),
     entry<merge_common_nodes>({"merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one"}),
     entry<remove_dead>({"remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go"}),
 };

@@ -24,7 +24,7 @@ enum class Level : uint8_t {
 struct PassConditions {
   bool frozen_weights = false;        ///< it computes with the weights: not where they change
   bool packed_weights = false;        ///< what it makes packs the weights: not where that would be in every run
-  bool not_before_autodiff = false;   ///< what it makes has no gradient: where there is a backward part, only behind it
+  bool not_before_autodiff = false;   ///< what it makes has no gradient: only behind the backward part, if there is one
   bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
   bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for

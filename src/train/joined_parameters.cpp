@@ -1,10 +1,13 @@
 #include "train/joined_parameters.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/optimizers.h"
 
 namespace treadle::train {
 
@@ -47,6 +50,36 @@ ValueId join_parameters(Graph& graph, const std::vector<std::string>& names, std
   const NodeId joined =
       add({.op_type = "Concat", .inputs = flattened, .attributes = {{"axis", int64_t{0}}}, .name = "gradients/joined"}, kNoNode);
   return graph.node(joined).outputs[0];
+}
+
+Tensor zeros(const Shape& shape) {
+  Tensor made(DType::float32, shape);
+  std::fill_n(made.data<float>(), made.num_elements(), 0.0F);
+  return made;
+}
+
+NamedTensors lay_side_by_side(NamedTensors& parameters, NamedTensors& optimizer_state, const std::vector<std::string>& names,
+                              const std::vector<std::string>& state_names, const std::string& joined_name) {
+  int64_t total = 0;
+  for (const std::string& name : names) total += parameters.at(name).num_elements();
+  const Tensor all(DType::float32, Shape{total});
+  NamedTensors made{{joined_name, all}};
+  for (const std::string& what : state_names) made.emplace(state_name(joined_name, what), zeros(Shape{total}));
+  size_t offset = 0;
+  for (const std::string& name : names) {
+    Tensor& parameter = parameters.at(name);
+    const Tensor view(DType::float32, parameter.shape(), all.storage(), offset);
+    if (parameter.num_elements() > 0) std::memcpy(view.raw(), parameter.raw(), parameter.size_bytes());
+    parameter = view;
+    for (const std::string& what : state_names) {
+      Tensor& kept = optimizer_state.at(state_name(name, what));
+      Tensor piece(DType::float32, view.shape(), made.at(state_name(joined_name, what)).storage(), offset);
+      piece.copy_from(kept);
+      kept = piece;
+    }
+    offset += view.size_bytes();
+  }
+  return made;
 }
 
 }  // namespace treadle::train

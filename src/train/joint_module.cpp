@@ -67,110 +67,130 @@ const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum
 
 struct JointModule::Impl : Runtime {
   Profile profile(const Profiling& of) const;
-  using Outputs = std::vector<std::pair<std::string, ValueId>>;
 
-  Impl(const Model& source, const JointOptions& options)
-      : Runtime(in_training(options.session), "the module"), model(with_own_statistics(source)), forward_only(options.forward_only) {
+  Impl(const Model& source, const JointOptions& given)
+      : Runtime(in_training(given.session), "the module"),
+        model(with_own_statistics(source)),
+        joint_options(given),
+        forward_only(given.forward_only) {
     AllocationScope scope(&memory, MemoryClass::weights);
-    if ((options.inference || !options.held.empty()) && !forward_only)
+    if ((given.inference || !given.held.empty()) && !forward_only)
       throw Error(ErrorCode::invalid_argument, "inference and held values are for modules without a backward pass");
-    const Selection selection{.parameters = options.parameters,
-                              .frozen = options.frozen,
-                              .states = options.states,
-                              .unbiased_variance = options.unbiased_variance,
-                              .held = &options.held};
-    TrainingGraph made = make_training_graph(model, selection, !options.inference);
-    std::vector<ValueId> ys = find_outputs(*made.graph, options);
-    Outputs outputs;
-    if (forward_only)
-      for (size_t i = 0; i < ys.size(); ++i) outputs.emplace_back(output_names[i], ys[i]);
-    else
-      outputs = add_gradients(made, std::move(ys), options);
-    num_results = outputs.size();
+    Joint joint = make_joint(/*simplified=*/true);
+    TrainingGraph& made = joint.training;
+    output_names = joint.output_names;
+    num_differentiable = joint.num_differentiable;
+    result_of = joint.result_of;
+    num_results = joint.outputs.size() - made.states.size();
+    if (!forward_only) {
+      gradient_names = made.parameters;
+      gradient_names.insert(gradient_names.end(), given.inputs.begin(), given.inputs.end());
+    }
     parameters = copy_initializers(model, made.parameters);
-    keep_states(made, options, outputs);
-    std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
-    is_random = draws_numbers(*made.graph);
-    copied = read_behind_yield(*made.graph);
+    keep_states(made);
     if (devices.any()) devices.read_groups(*model.impl().import());
-    for (const auto& [name, tensor] : options.held)
+    for (const auto& [name, tensor] : given.held)
       if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
         places_of_held.emplace(name, held->add(name, tensor));
+    joint_options.held.clear();
     held->watch(true);
-    runner = std::make_unique<Runner>(*this, std::move(made.graph), std::move(before),
-                                      std::vector<const NamedTensors*>{&parameters, &states}, held);
-    find_fed_states(options.states);
+    auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
+    runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held);
+    is_random = draws_numbers(runner->graph());
+    copied = read_behind_yield(runner->graph());
+    find_fed_states(given.states);
     keep_limits([this] { runner->trim(); });
+  }
+
+  /// The graph with its outputs: results, then running statistics.
+  struct Joint {
+    TrainingGraph training;
+    Outputs outputs;
+    std::vector<std::string> output_names;
+    size_t num_differentiable = 0;
+    std::vector<int> result_of;  // per gradient; -1: there is none
+  };
+  /// @param simplified  false: every value of the model is there
+  Joint make_joint(bool simplified) const {
+    NamedTensors held_now = joint_options.held;
+    for (const auto& [name, place] : places_of_held) held_now.insert_or_assign(name, held->at(place).tensor);
+    const Selection selection{.parameters = joint_options.parameters,
+                              .frozen = joint_options.frozen,
+                              .states = joint_options.states,
+                              .unbiased_variance = joint_options.unbiased_variance,
+                              .held = &held_now};
+    Joint joint;
+    joint.training = make_training_graph(model, selection, !joint_options.inference);
+    std::vector<ValueId> ys = find_outputs(joint);
+    if (forward_only)
+      for (size_t i = 0; i < ys.size(); ++i) joint.outputs.emplace_back(joint.output_names[i], ys[i]);
+    else
+      add_gradients(joint, std::move(ys), simplified);
+    for (const TrainingGraph::State& state : joint.training.states) joint.outputs.emplace_back(state.name, state.updated);
+    set_outputs(*joint.training.graph, joint.outputs);
+    return joint;
   }
 
   ~Impl() { let_limits_go(); }
 
-  static SessionOptions in_training(const SessionOptions& given) {
-    check_session_options(given);
-    SessionOptions session = given;
-    session.mode = SessionMode::training;
-    return session;
-  }
-
   // What is handed out: `outputs`, then `plain_outputs`.
-  std::vector<ValueId> find_outputs(const Graph& graph, const JointOptions& options) {
-    output_names = options.outputs.empty() && options.plain_outputs.empty() ? graph.output_names : options.outputs;
-    num_differentiable = output_names.size();
+  std::vector<ValueId> find_outputs(Joint& joint) const {
+    const Graph& graph = *joint.training.graph;
+    const bool are_named = !joint_options.outputs.empty() || !joint_options.plain_outputs.empty();
+    joint.output_names = are_named ? joint_options.outputs : graph.output_names;
+    joint.num_differentiable = joint.output_names.size();
     std::vector<ValueId> found;
-    for (const std::string& name : output_names) {
+    for (const std::string& name : joint.output_names) {
       found.push_back(find_output(graph, name));
       if (!forward_only && graph.type(found.back()).dtype != DType::float32)
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the output \"{}\" is {}; a gradient flows into float32 only; choose the outputs", name,
                                 to_string(graph.type(found.back()))));
     }
-    for (const std::string& name : options.plain_outputs) {
-      output_names.push_back(name);
+    for (const std::string& name : joint_options.plain_outputs) {
+      joint.output_names.push_back(name);
       found.push_back(find_output(graph, name));
     }
     return found;
   }
 
-  // The Yield and the backward pass behind it. @return the gradients that there are.
-  Outputs add_gradients(TrainingGraph& made, std::vector<ValueId> ys, const JointOptions& options) {
-    Graph& graph = *made.graph;
+  // The Yield, the backward pass behind it, and the gradients that there are.
+  void add_gradients(Joint& joint, std::vector<ValueId> ys, bool simplified) const {
+    Graph& graph = *joint.training.graph;
+    if (simplified) simplify_forward(joint.training, ys, Runtime::options);
     std::vector<ValueId> xs;
-    for (const std::string& name : options.inputs) {
+    for (const std::string& name : joint_options.inputs) {
       const ValueId id = graph.find_value(name);
       if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end())
         throw Error(ErrorCode::not_found, fmt::format("the model has no input \"{}\"", name));
       xs.push_back(id);
     }
-    const NodeId yield = graph.add_node(
-        {.op_type = "Yield", .inputs = ys, .domain = "treadle", .name = "yield", .num_outputs = static_cast<int>(num_differentiable)});
+    const NodeId yield = graph.add_node({.op_type = "Yield",
+                                         .inputs = ys,
+                                         .domain = "treadle",
+                                         .name = "yield",
+                                         .num_outputs = static_cast<int>(joint.num_differentiable)});
     infer_node(graph, yield);
     const std::vector<ValueId> handed_in = graph.node(yield).outputs;
-    ys.resize(num_differentiable);
-    const std::vector<ValueId> grads = add_backward(made, model, ys, handed_in, xs, options.zero_gradients);
-    gradient_names = made.parameters;
-    gradient_names.insert(gradient_names.end(), options.inputs.begin(), options.inputs.end());
-    Outputs outputs;
+    ys.resize(joint.num_differentiable);
+    const std::vector<ValueId> grads = add_backward(joint.training, model, ys, handed_in, xs, joint_options.zero_gradients);
+    const std::vector<std::string>& names = joint.training.parameters;
     for (size_t i = 0; i < grads.size(); ++i) {
-      result_of.push_back(grads[i] == kNoValue ? -1 : static_cast<int>(outputs.size()));
-      if (grads[i] != kNoValue) outputs.emplace_back(gradient_names[i], grads[i]);
+      joint.result_of.push_back(grads[i] == kNoValue ? -1 : static_cast<int>(joint.outputs.size()));
+      if (grads[i] != kNoValue) joint.outputs.emplace_back(i < names.size() ? names[i] : joint_options.inputs[i - names.size()], grads[i]);
     }
-    return outputs;
   }
 
   // Running statistics are the last outputs, in the memory of those before: this module's own, or what is fed.
-  void keep_states(const TrainingGraph& made, const JointOptions& options, Outputs& outputs) {
+  void keep_states(const TrainingGraph& made) {
+    const std::vector<std::string>& fed = joint_options.states;
     bound.resize(num_results);
     std::vector<std::string> own;
-    auto is_fed = [&](const std::string& name) {
-      return std::find(options.states.begin(), options.states.end(), name) != options.states.end();
-    };
+    auto is_fed = [&](const std::string& name) { return std::find(fed.begin(), fed.end(), name) != fed.end(); };
     for (const TrainingGraph::State& state : made.states)
       if (!is_fed(state.name)) own.push_back(state.name);
     states = copy_initializers(model, own);
-    for (const TrainingGraph::State& state : made.states) {
-      outputs.emplace_back(state.name, state.updated);
-      bound.push_back(is_fed(state.name) ? Datum() : Datum(states.at(state.name)));
-    }
+    for (const TrainingGraph::State& state : made.states) bound.push_back(is_fed(state.name) ? Datum() : Datum(states.at(state.name)));
   }
 
   void find_fed_states(const std::vector<std::string>& names) {
@@ -192,6 +212,7 @@ struct JointModule::Impl : Runtime {
   };
 
   Model model;
+  JointOptions joint_options;  // without `held`, once that is in the member of this name
   const bool forward_only;
   bool is_random = false;
   std::vector<std::string> output_names, gradient_names;

@@ -169,6 +169,8 @@ double Schedule::factor(int64_t index) const {
   }
 }
 
+std::string state_name(const std::string& parameter, std::string_view what) { return fmt::format("{}/{}", parameter, what); }
+
 std::vector<std::string> state_names(const TrainerOptions& options) {
   std::vector<std::string> names = known(options.optimizer).state;
   if (options.ema_decay > 0) names.emplace_back(kAverage);

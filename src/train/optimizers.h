@@ -16,6 +16,8 @@ inline constexpr std::string_view kAverage = "average";
 
 /// What is kept for each parameter: tensors of its shape that begin as zeros, but for kAverage, which begins as the parameter.
 std::vector<std::string> state_names(const TrainerOptions& options);
+/// Of a part of a parameter's state, among those of all.
+std::string state_name(const std::string& parameter, std::string_view what);
 
 /// @throws Error(invalid_argument) for numbers that make no sense, and options that do not go together.
 void check_optimizer(const TrainerOptions& options);

@@ -14,10 +14,10 @@
 
 namespace treadle::train {
 
-Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before,
+Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
                const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables)
     : runtime_(runtime),
-      before_(std::move(before)),
+      make_unsimplified_(std::move(make_unsimplified)),
       variables_(std::move(variables)),
       executable_(lower(std::move(graph), /*observable=*/false)) {
   for (const std::string& name : executable_->input_names) {
@@ -29,6 +29,7 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique
 }
 
 std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {
+  optimise(*graph, runtime_.options);
   auto made = std::make_shared<Executable>();
   made->graph = std::move(graph);
   exec::ProgramOptions options = runtime_.program_options();
@@ -48,7 +49,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   std::lock_guard lock(mutex_);
   if (monitor_ == monitor) return watched_;
   AllocationScope scope(&runtime_.memory, MemoryClass::weights);
-  std::unique_ptr<Graph> graph = before_->clone();
+  std::unique_ptr<Graph> graph = make_unsimplified_();
   const size_t num_fetched = graph->outputs.size();
   std::vector<std::string> names;  // of the outputs' values: those of results are called otherwise
   for (ValueId output : graph->outputs) names.push_back(graph->value(output).name);
@@ -59,7 +60,6 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
       graph->outputs.push_back(output);
       graph->output_names.push_back(names.back());
     }
-  optimise(*graph, runtime_.options);
   const std::shared_ptr<Executable> made = lower(std::move(graph), /*observable=*/true);
   made->num_fetched = num_fetched;
   made->watched.resize(made->program->slots().size());
@@ -121,7 +121,7 @@ std::vector<Datum> Runner::arrange_in_order(std::vector<Datum> fed) const {
   return arranged;
 }
 
-void check_session_options(const SessionOptions& options) {
+SessionOptions in_training(const SessionOptions& options) {
   const std::pair<bool, const char*> refused[] = {
       {!options.optimized_model_filepath.empty(), "optimized_model_filepath"},
       {!options.compiled_model_filepath.empty(), "compiled_model_filepath"},
@@ -139,6 +139,9 @@ void check_session_options(const SessionOptions& options) {
   if (precision.names(ops::Precision::int8_weights)) refuse("training", "precision of int8_weights");
   if (!precision.empty() && options.graph_optimization_level < GraphOptimizationLevel::extended)
     refuse("training", "precision without optimisations");
+  SessionOptions session = options;
+  session.mode = SessionMode::training;
+  return session;
 }
 
 void check_run_options(const RunOptions* options) {

@@ -1,6 +1,7 @@
 // Runs a training graph: its inputs are the caller's feeds and tensors that the trainer keeps, if they are no parameters of the graph.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,11 +14,15 @@ namespace treadle::train {
 
 class Runner {
  public:
-  /// @param graph      optimised. @param before  the same before that, with the same inputs: finish().
+  /// Makes the graph again with the same inputs and outputs and all its values, for who wants to see those that are gone when it has been
+  /// simplified.
+  using MakeUnsimplified = std::function<std::unique_ptr<Graph>()>;
+
+  /// @param graph      with its outputs; it is optimised.
   /// @param kept       tensors by input name; the rest of the inputs are fed.
   /// @param variables  of the graph's parameters.
-  Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, std::unique_ptr<Graph> before, const std::vector<const NamedTensors*>& kept,
-         std::shared_ptr<exec::Variables> variables = nullptr);
+  Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
+         const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr);
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
@@ -41,7 +46,7 @@ class Runner {
   std::shared_ptr<Executable> lower(std::unique_ptr<Graph> graph, bool observable) const;
 
   const Runtime& runtime_;
-  const std::unique_ptr<const Graph> before_;
+  const MakeUnsimplified make_unsimplified_;
   const std::shared_ptr<exec::Variables> variables_;  // of parameters; null: there are none
   std::shared_ptr<const Executable> executable_;
   mutable std::mutex mutex_;  // of what follows
@@ -51,8 +56,8 @@ class Runner {
   std::vector<std::string> fed_names_;
 };
 
-/// @throws Error(invalid_argument) for options that a training graph cannot have.
-void check_session_options(const SessionOptions& options);
+/// A session's options for training. @throws Error(invalid_argument) for those that a training graph cannot have.
+SessionOptions in_training(const SessionOptions& options);
 /// Likewise for a run of one.
 void check_run_options(const RunOptions* options);
 

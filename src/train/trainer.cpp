@@ -1,9 +1,7 @@
 // Trainer: the joint graph of forward, backward and update, and three smaller ones beside it.
 #include <fmt/format.h>
 
-#include <cstring>
 #include <mutex>
-#include <numeric>
 #include <optional>
 
 #include "core/allocation.h"
@@ -24,11 +22,7 @@ namespace treadle::train {
 namespace {
 
 constexpr std::string_view kAllParameters = "treadle.parameters";
-
-/// Sums of gradients, where steps accumulate them.
-constexpr std::string_view kGradient = "gradient";
-
-std::string state_name(const std::string& parameter, std::string_view what) { return fmt::format("{}/{}", parameter, what); }
+constexpr std::string_view kGradient = "gradient";  // of sums of them, where steps accumulate
 
 }  // namespace
 
@@ -54,13 +48,6 @@ struct Trainer::Impl : Runtime, TrainedValues {
     for (std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
     for (Written* written : {&step_written, &update_written}) *written = {};
-  }
-
-  static SessionOptions in_training(const SessionOptions& given) {
-    check_session_options(given);
-    SessionOptions session = given;
-    session.mode = SessionMode::training;
-    return session;
   }
 
   // Arenas that no run uses.
@@ -98,8 +85,6 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return made;
   }
 
-  using Outputs = std::vector<std::pair<std::string, ValueId>>;
-
   /// Where a graph of updates writes: one per output.
   struct Written {
     std::vector<Datum> bound;     // the memory it is written to
@@ -111,7 +96,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return {graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{})),
             graph.add_input(kUpdateCount, Type::tensor(DType::int64, SymbolicShape{}))};
   }
-  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ValueId> grads, Outputs& outputs) {
+  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ValueId> grads, Outputs& outputs) const {
     const auto [rate, count] = add_scalars(graph);
     grads = add_clipping(graph, options, std::move(grads));
     for (size_t i = 0; i < names.size(); ++i) {
@@ -134,51 +119,83 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return made;
   }
 
+  /// The forward part with its loss, and the backward one.
+  struct Differentiated {
+    TrainingGraph training;
+    ValueId loss = kNoValue;
+    std::vector<ValueId> grads;
+    std::set<std::string> transposed;  ///< weights that a product reads so
+
+    Graph& graph() const { return *training.graph; }
+  };
+  /// @param simplified  false: every value of the model is there
+  Differentiated differentiate(bool simplified) const {
+    Differentiated made;
+    made.training = with_loss(true, made.loss);
+    made.transposed = transposed_weights(made.graph(), made.training.parameters);
+    std::vector<ValueId> kept{made.loss};
+    if (simplified) simplify_forward(made.training, kept, Runtime::options);
+    made.loss = kept[0];
+    made.grads = add_backward(made.training, model, kept, {});
+    return made;
+  }
+
   void make_step() {
-    ValueId loss;
-    TrainingGraph made = with_loss(true, loss);
-    const std::set<std::string> transposed = transposed_weights(*made.graph, made.parameters);
-    const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
-    Graph& graph = *made.graph;
-    trained = made.parameters, adapters = made.adapters;
+    Differentiated made = differentiate(/*simplified=*/true);
+    trained = made.training.parameters, adapters = made.training.adapters;
     check_groups(options, trained);
     parameters = initial_adapters(adapters, options.lora.seed);
     for (const std::string& name : trained)
       if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
-    initialize(parameters, options, transposed);
+    initialize(parameters, options, made.transposed);
     for (const auto& [name, tensor] : parameters)
       for (const std::string& what : state_names(options))
         optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
-    NamedTensors kept = parameters;  // by the names of inputs and outputs
-    Outputs outputs{{"loss", loss}};
+    if (options.accumulation_steps > 1)
+      for (const std::string& name : trained) optimizer_state.emplace(state_name(name, kGradient), zeros(parameters.at(name).shape()));
     std::vector<std::string> statistics;
-    for (const TrainingGraph::State& state : made.states) {
-      outputs.emplace_back(state.name, state.updated);
-      statistics.push_back(state.name);
-    }
+    for (const TrainingGraph::State& state : made.training.states) statistics.push_back(state.name);
     states = copy_initializers(model, statistics);
-    if (options.accumulation_steps > 1) {
-      for (size_t i = 0; i < trained.size(); ++i)
-        outputs.emplace_back(state_name(trained[i], kGradient), accumulated(graph, trained[i], grads[i]));
-    } else if (options.fused_update && !trained.empty()) {
-      kept = lay_side_by_side(trained);
-      add_updates(graph, {std::string(kAllParameters)}, {join_parameters(graph, trained, grads, std::string(kAllParameters))}, outputs);
-    } else {
-      add_updates(graph, trained, grads, outputs);
-    }
+    NamedTensors kept = joins_parameters()
+                            ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
+                            : parameters;  // by the names of inputs and outputs
     kept.insert(optimizer_state.begin(), optimizer_state.end());
-    std::unique_ptr<Graph> before = train::finish(graph, outputs, Runtime::options);
+    const Outputs outputs = add_step_outputs(made);
+    set_outputs(made.graph(), outputs);
     step_written = written(outputs, kept);
-    step.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&kept, &states, &scalars});
+    auto again = [this] {
+      Differentiated unsimplified = differentiate(/*simplified=*/false);
+      set_outputs(unsimplified.graph(), add_step_outputs(unsimplified));
+      return std::move(unsimplified.training.graph);
+    };
+    step.emplace(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &states, &scalars});
     for (const auto& [name, tensor] : parameters)
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
   }
 
+  bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
+
+  /// The loss, running statistics, and sums of gradients or updates.
+  Outputs add_step_outputs(const Differentiated& made) const {
+    Graph& graph = made.graph();
+    Outputs outputs{{"loss", made.loss}};
+    for (const TrainingGraph::State& state : made.training.states) outputs.emplace_back(state.name, state.updated);
+    if (options.accumulation_steps > 1) {
+      for (size_t i = 0; i < trained.size(); ++i)
+        outputs.emplace_back(state_name(trained[i], kGradient), accumulated(graph, trained[i], made.grads[i]));
+    } else if (joins_parameters()) {
+      const std::string all(kAllParameters);
+      add_updates(graph, {all}, {join_parameters(graph, trained, made.grads, all)}, outputs);
+    } else {
+      add_updates(graph, trained, made.grads, outputs);
+    }
+    return outputs;
+  }
+
   /// The sum of the parameter's gradients, with a part of this one added.
-  ValueId accumulated(Graph& graph, const std::string& parameter, ValueId gradient) {
+  ValueId accumulated(Graph& graph, const std::string& parameter, ValueId gradient) const {
     const std::string name = state_name(parameter, kGradient);
-    optimizer_state.emplace(name, zeros(parameters.at(parameter).shape()));
     const NodeId id = graph.add_node({.op_type = "AccumulateGradient",
                                       .inputs = {graph.add_input(name, graph.type(gradient)), gradient},
                                       .attributes = {{"factor", static_cast<float>(1.0 / options.accumulation_steps)}},
@@ -191,7 +208,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   bool is_sum(const std::string& state) const { return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient)); }
 
   /// The update from accumulated gradients alone, which are fed.
-  void make_update() {
+  std::unique_ptr<Graph> update_graph(Outputs& outputs) const {
     auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
     std::vector<ValueId> grads;
     for (const std::string& name : trained) {
@@ -200,14 +217,22 @@ struct Trainer::Impl : Runtime, TrainedValues {
       graph->add_input(name, type);
       grads.push_back(graph->add_input(state_name(name, kGradient), type));
     }
-    Outputs outputs;
     add_updates(*graph, trained, grads, outputs);
+    set_outputs(*graph, outputs);
+    return graph;
+  }
+  void make_update() {
     NamedTensors kept = parameters;
     for (const auto& [name, tensor] : optimizer_state)
       if (!is_sum(name)) kept.emplace(name, tensor);
-    std::unique_ptr<Graph> before = train::finish(*graph, outputs, Runtime::options);
+    Outputs outputs;
+    std::unique_ptr<Graph> graph = update_graph(outputs);
     update_written = written(outputs, kept);
-    update.emplace(*this, std::move(graph), std::move(before), std::vector<const NamedTensors*>{&kept, &scalars});
+    auto again = [this] {
+      Outputs same;
+      return update_graph(same);
+    };
+    update.emplace(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
   }
 
   /// The last step of those that accumulate, and the update. Sums and statistics are written when the update has been: a step that fails
@@ -273,50 +298,20 @@ struct Trainer::Impl : Runtime, TrainedValues {
 
   double scheduled_rate() const { return options.learning_rate * options.schedule.factor(num_updates); }
 
-  static Tensor zeros(const Shape& shape) {
-    Tensor made(DType::float32, shape);
-    std::fill_n(made.data<float>(), made.num_elements(), 0.0F);
-    return made;
-  }
-
-  /// Moves parameters, and each part of the optimizer's state, into one tensor, of which those by name are views. @return these, by the
-  /// names of their inputs.
-  NamedTensors lay_side_by_side(const std::vector<std::string>& names) {
-    int64_t total = 0;
-    for (const std::string& name : names) total += parameters.at(name).num_elements();
-    const Tensor all(DType::float32, Shape{total});
-    NamedTensors made{{std::string(kAllParameters), all}};
-    const std::vector<std::string> state = state_names(options);
-    for (const std::string& what : state) made.emplace(state_name(std::string(kAllParameters), what), zeros(Shape{total}));
-    size_t offset = 0;
-    for (const std::string& name : names) {
-      Tensor& parameter = parameters.at(name);
-      const Tensor view(DType::float32, parameter.shape(), all.storage(), offset);
-      if (parameter.num_elements() > 0) std::memcpy(view.raw(), parameter.raw(), parameter.size_bytes());
-      parameter = view;
-      for (const std::string& what : state) {
-        Tensor& kept = optimizer_state.at(state_name(name, what));
-        Tensor piece(DType::float32, view.shape(), made.at(state_name(std::string(kAllParameters), what)).storage(), offset);
-        piece.copy_from(kept);
-        kept = piece;
-      }
-      offset += view.size_bytes();
-    }
-    return made;
-  }
-
   Runner& make_gradients() {
     std::lock_guard making(making_mutex);
     if (!gradients) {
       AllocationScope scope(&memory, MemoryClass::weights);
-      ValueId loss;
-      TrainingGraph made = with_loss(true, loss);
-      const std::vector<ValueId> grads = add_backward(made, model, std::vector{loss}, {});
-      std::vector<std::pair<std::string, ValueId>> outputs;
-      for (size_t i = 0; i < grads.size(); ++i) outputs.emplace_back(made.parameters[i], grads[i]);
-      std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
+      auto make = [this](bool simplified) {
+        Differentiated made = differentiate(simplified);
+        Outputs outputs;
+        for (size_t i = 0; i < made.grads.size(); ++i) outputs.emplace_back(made.training.parameters[i], made.grads[i]);
+        set_outputs(made.graph(), outputs);
+        return std::move(made.training.graph);
+      };
       std::lock_guard lock(runners_mutex);
-      gradients.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters, &states});
+      gradients.emplace(
+          *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states});
     }
     return *gradients;
   }
@@ -333,25 +328,30 @@ struct Trainer::Impl : Runtime, TrainedValues {
   struct Inference {
     bool loss = false, outputs = false;
   };
+  std::unique_ptr<Graph> inference_graph(Inference wanted) const {
+    TrainingGraph made;
+    Outputs outputs;
+    if (wanted.loss) {
+      ValueId loss;
+      made = with_loss(false, loss);
+      outputs.emplace_back("loss", loss);
+    } else {
+      made = make_training_graph(model, selection(false), false);
+    }
+    if (wanted.outputs)
+      for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
+    set_outputs(*made.graph, outputs);
+    return std::move(made.graph);
+  }
   Runner& make_inference(std::optional<Runner>& runner, Inference wanted) {
     std::lock_guard making(making_mutex);
     if (!runner) {
       AllocationScope scope(&memory, MemoryClass::weights);
-      TrainingGraph made;
-      std::vector<std::pair<std::string, ValueId>> outputs;
-      if (wanted.loss) {
-        ValueId loss;
-        made = with_loss(false, loss);
-        outputs.emplace_back("loss", loss);
-      } else {
-        made = make_training_graph(model, selection(false), false);
-      }
-      if (wanted.outputs)
-        for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
-      std::unique_ptr<Graph> before = train::finish(*made.graph, outputs, Runtime::options);
       std::lock_guard lock(runners_mutex);
       // Adapters are inputs here too: they are small, and what they are added to is packed.
-      runner.emplace(*this, std::move(made.graph), std::move(before), std::vector<const NamedTensors*>{&parameters}, variables());
+      runner.emplace(
+          *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); }, std::vector<const NamedTensors*>{&parameters},
+          variables());
     }
     return *runner;
   }

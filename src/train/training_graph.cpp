@@ -154,6 +154,16 @@ bool has_parameters(const Graph& graph) {
   return false;
 }
 
+passes::PipelineOptions pipeline_options(const SessionOptions& options) {
+  return {.level = optimizer_level(options.graph_optimization_level),
+          .weights_change = true,
+          .skip = options.disabled_passes,
+          .max_patches = options.max_patches,
+          .precision = passes::PrecisionRules::parse(options.precision),
+          .log = options.on_pass,
+          .warn = options.on_warning};
+}
+
 ValueId zeros_like(Graph& graph, ValueId x) {
   Tensor zero(graph.type(x).dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
@@ -252,6 +262,24 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   return made;
 }
 
+void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const SessionOptions& options) {
+  if (options.graph_optimization_level < GraphOptimizationLevel::extended) return;
+  Graph& graph = *training.graph;
+  Outputs outputs;
+  for (ValueId value : kept) outputs.emplace_back(graph.value(value).name, value);
+  for (const TrainingGraph::State& state : training.states) outputs.emplace_back(state.name, state.updated);
+  const std::vector<ValueId> inputs = graph.inputs;  // those that nothing depends on have a gradient as well: none, or zeros
+  set_outputs(graph, outputs);
+  passes::PipelineOptions pipeline = pipeline_options(options);
+  pipeline.before_autodiff = true;
+  // Its backward pass is computed in float32 only: with less, both products of its parts are faster.
+  if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
+  passes::optimize(graph, pipeline);
+  graph.inputs = inputs;
+  std::copy_n(graph.outputs.begin(), kept.size(), kept.begin());
+  for (size_t i = 0; i < training.states.size(); ++i) training.states[i].updated = graph.outputs[kept.size() + i];
+}
+
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more, bool with_zeros) {
   Graph& graph = *training.graph;
@@ -290,7 +318,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-std::unique_ptr<Graph> finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options) {
+void set_outputs(Graph& graph, const Outputs& outputs) {
   graph.outputs.clear();
   graph.output_names.clear();
   graph.declared_outputs.clear();
@@ -300,23 +328,16 @@ std::unique_ptr<Graph> finish(Graph& graph, const std::vector<std::pair<std::str
   }
   remove_dead_nodes(graph);
   std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
-  std::unique_ptr<Graph> before = graph.clone();
-  optimise(graph, options);
-  return before;
 }
 
 void optimise(Graph& graph, const SessionOptions& options) {
-  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all)
+  if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
     passes::canonicalise(graph);
-  else
-    passes::optimize(graph, {.level = optimizer_level(options.graph_optimization_level),
-                             .weights_change = true,
-                             .weights_packed = has_parameters(graph),
-                             .skip = options.disabled_passes,
-                             .max_patches = options.max_patches,
-                             .precision = passes::PrecisionRules::parse(options.precision),
-                             .log = options.on_pass,
-                             .warn = options.on_warning});
+  } else {
+    passes::PipelineOptions pipeline = pipeline_options(options);
+    pipeline.weights_packed = has_parameters(graph);
+    passes::optimize(graph, pipeline);
+  }
   std::vector<NodeId> updates;
   for (NodeId id : graph.order())
     if (const Node& node = graph.node(id); node.op && node.op->updated_input) updates.push_back(id);

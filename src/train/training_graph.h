@@ -56,17 +56,21 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
 ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options);
 std::string_view name_of(Loss loss);
 
+/// What an optimiser may do to a forward part that will be differentiated: several operators become one whose gradient is one node, too.
+/// @param kept  values that are asked for later, and what they have become afterwards; `training.states` likewise
+void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const SessionOptions& options);
+
 /// Appends the backward pass of `loss` (or of `ys` with gradients `grad_ys`). Parameters without a gradient become constants again.
 /// @return the gradients, one per remaining parameter, then one per value of `more`: zeros where nothing flows back to it, or kNoValue.
 /// @throws Error(invalid_argument) for a parameter without a gradient that was named explicitly.
 std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {}, bool with_zeros = true);
 
-/// Makes these the graph's outputs, drops what they do not need, and optimises as the options say. Values of kind parameter are packed
-/// when they have changed; updates go last, as they write over what others read.
-/// @return the graph as it was before the optimiser, for who wants to see values that are gone then.
-std::unique_ptr<Graph> finish(Graph& graph, const std::vector<std::pair<std::string, ValueId>>& outputs, const SessionOptions& options);
-/// The second half of it.
+using Outputs = std::vector<std::pair<std::string, ValueId>>;
+/// Makes these the graph's outputs, and drops what they do not need.
+void set_outputs(Graph& graph, const Outputs& outputs);
+/// Optimises as the options say. Values of kind parameter are packed when they have changed; updates go last, as they write over what
+/// others read.
 void optimise(Graph& graph, const SessionOptions& options);
 
 /// Whether the name is this one, or fits the pattern, whose * stands for dots and slashes, too.
