@@ -410,5 +410,39 @@ feed x [1,2] = 5 7
 )");
 }
 
+// -1 by way of min(-1, elements).
+TEST(FoundGraphs, ReshapeToTheLeastOfMinusOneAndASize) {
+  expect_right(R"(
+opset 21
+input x float32 [?,?,?,?]
+constant c int64 [1] = -1
+size = Size(x)
+shape = Min(size, c)
+y = Reshape(size, shape)
+output y int64
+feeds
+feed x [1,1,1,1] = 0.5
+)");
+}
+
+// -1 by way of ceil(k / 2) - k, where k is the second third of N.
+TEST(FoundGraphs, ReshapeToTheNegativeOfASplitsExtent) {
+  expect_right(R"(
+opset 21
+input x0 bool [N,1,4,1]
+v2, v3, v4 = Split(x0) axis=0 num_outputs=3
+v6, v7 = Split(v3) axis=0 num_outputs=2
+v9 = Shape(v7)
+v13 = Concat(v9, v9, v9) axis=0
+v16, v17, v18, v19 = Split(v13) axis=0 num_outputs=4
+v20, v21, v22 = Split(v16) axis=0 num_outputs=3
+v23 = Neg(v20)
+v27 = Reshape(v17, v23)
+output v27 int64
+feeds
+feed x0 [4,1,4,1] = 1 0 0 0 1 1 1 1 0 1 1 0 1 0 1 0
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs

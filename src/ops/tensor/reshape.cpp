@@ -53,6 +53,20 @@ Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
   return extent;
 }
 
+// Whether an extent that is computed seems never to be above 0, so that it is no extent but stands for one: `min(-1, N)`, `ceil(N / 2) -
+// N`. Told from some values of the symbols; to be wrong costs what the extent would have said ahead of the run.
+bool stands_for_another(const Dim& extent) {
+  if (extent.is_const()) return false;
+  if (is_nonnegative(Dim(0) - extent)) return true;
+  constexpr int64_t kSamples[] = {1, 2, 7, 64, 5000};
+  const auto count = static_cast<size_t>(extent.expr()->index) + 1;  // operands come first
+  return std::all_of(std::begin(kSamples), std::end(kSamples), [&](int64_t sample) {
+    const std::vector<int64_t> values(count, sample);
+    const auto most = UpperBounds(values).of(extent);
+    return most && *most <= 0;
+  });
+}
+
 void infer_reshape(InferContext& c) {
   keep_known(c);
   const auto wanted = c.known(1);
@@ -61,8 +75,8 @@ void infer_reshape(InferContext& c) {
     if (!rank) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(*rank)));
   }
-  // An extent that is never above 0 stands for another one, and which one only the run can tell: -1 and 0 differ.
-  if (std::any_of(wanted->begin(), wanted->end(), [](const Dim& extent) { return !extent.is_const() && is_nonnegative(Dim(0) - extent); }))
+  // Which one it stands for only the run can tell: -1 and 0 differ.
+  if (std::any_of(wanted->begin(), wanted->end(), stands_for_another))
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(wanted->size())));
   const bool zero_is_copy = c.get_int("allowzero") == 0;
   SymbolicShape out;
