@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import warnings
 
 import numpy as np
@@ -15,6 +16,11 @@ BATCH, LENGTH, HEADS, SIZE = 2, 9, 3, 4
 WIDTH = HEADS * SIZE
 
 
+def repeated(x):
+    """One head of keys or values for all queries."""
+    return x.unsqueeze(2).expand(BATCH, 1, HEADS, LENGTH, SIZE).reshape(BATCH, HEADS, LENGTH, SIZE)
+
+
 class Attention(torch.nn.Module):
     """Queries, keys and values of one product ("packed") or of three; scores changed by `kind`."""
 
@@ -23,12 +29,16 @@ class Attention(torch.nn.Module):
         self.kind = kind
         self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH)
         self.q, self.k, self.v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.shared_k, self.shared_v = (torch.nn.Linear(WIDTH, SIZE) for _ in range(2))
         self.out = torch.nn.Linear(WIDTH, 5)
         self.bias = torch.nn.Parameter(torch.randn(1, HEADS, LENGTH, LENGTH))
         self.row = torch.nn.Parameter(torch.randn(LENGTH))
 
     def forward(self, x):
-        if "separate" in self.kind:
+        if "shared" in self.kind:
+            q = self.q(x).reshape(BATCH, LENGTH, HEADS, SIZE).transpose(1, 2)
+            k, v = (repeated(layer(x).reshape(BATCH, LENGTH, 1, SIZE).transpose(1, 2)) for layer in (self.shared_k, self.shared_v))
+        elif "separate" in self.kind:
             q, k, v = (layer(x).reshape(BATCH, LENGTH, HEADS, SIZE).transpose(1, 2) for layer in (self.q, self.k, self.v))
         else:
             parts = self.qkv(x).reshape(BATCH, LENGTH, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
@@ -47,7 +57,8 @@ class Attention(torch.nn.Module):
         return self.out(y.transpose(1, 2).reshape(BATCH, LENGTH, WIDTH))
 
 
-KINDS = ["packed", "separate", "packed turned", "separate bias", "packed bias", "packed row", "packed causal", "separate causal", "packed finite"]
+KINDS = ["packed", "separate", "packed turned", "separate bias", "packed bias", "packed row", "packed causal", "separate causal", "packed finite", "shared",
+         "shared causal"]
 
 
 def exported(kind: str):
@@ -114,3 +125,12 @@ def test_a_joint_module_has_the_gradient_of_its_input() -> None:
     assert found[0].keys() == found[1].keys()
     for name, gradient in found[0].items():
         np.testing.assert_allclose(gradient, found[1][name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_long_sequences_go_a_block_of_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LENGTH", 700)  # some 90 queries a block
+    for kind in ("packed causal", "shared"):
+        model, x, labels, expected = exported(kind)
+        trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1)
+        assert "FusedAttentionGrad" in trainer.to_text()
+        matched(trainer.gradients({"x": x}, labels).values(), expected)
