@@ -56,8 +56,7 @@ class Head {
     }
     const int64_t blocks = (p_.q_length + block_rows(p_) - 1) / block_rows(p_);
     for (int64_t h = kv_head_ * shared; h < (kv_head_ + 1) * shared; ++h)
-      for (int64_t block = 0; block < blocks; ++block)
-        run_block(h, p_.q_length * block / blocks, p_.q_length * (block + 1) / blocks);
+      for (int64_t block = 0; block < blocks; ++block) run_block(h, p_.q_length * block / blocks, p_.q_length * (block + 1) / blocks);
   }
 
  private:
