@@ -43,8 +43,8 @@ struct Trainer::Impl : Runtime, TrainedValues {
   }
 
   ~Impl() {
+    in_flight->close(-1);  // what a caller has left behind still uses all that follows
     let_limits_go();
-    in_flight->close(-1);
     for (std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
     for (Written* written : {&step_written, &update_written}) *written = {};
