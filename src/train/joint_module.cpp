@@ -93,6 +93,7 @@ struct JointModule::Impl : Runtime {
       if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
         places_of_held.emplace(name, held->add(name, tensor));
     joint_options.held.clear();
+    if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
     held->watch(true);
     auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
     runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held);
@@ -101,6 +102,8 @@ struct JointModule::Impl : Runtime {
     find_fed_states(given.states);
     keep_limits([this] { runner->trim(); });
   }
+
+  ~Impl() { let_limits_go(); }
 
   /// The graph with its outputs: results, then running statistics.
   struct Joint {
@@ -127,11 +130,9 @@ struct JointModule::Impl : Runtime {
     else
       add_gradients(joint, std::move(ys), simplified);
     for (const TrainingGraph::State& state : joint.training.states) joint.outputs.emplace_back(state.name, state.updated);
-    set_outputs(*joint.training.graph, joint.outputs);
+    set_outputs(*joint.training.graph, joint.outputs, joint.training.read);
     return joint;
   }
-
-  ~Impl() { let_limits_go(); }
 
   // What is handed out: `outputs`, then `plain_outputs`.
   std::vector<ValueId> find_outputs(Joint& joint) const {

@@ -1,8 +1,8 @@
 // Trainer: the joint graph of forward, backward and update, and three smaller ones beside it.
 #include <fmt/format.h>
 
+#include <memory>
 #include <mutex>
-#include <optional>
 
 #include "core/allocation.h"
 #include "exec/program/profile_plan.h"
@@ -45,7 +45,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   ~Impl() {
     in_flight->close(-1);  // what a caller has left behind still uses all that follows
     let_limits_go();
-    for (std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
+    for (std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
     for (Written* written : {&step_written, &update_written}) *written = {};
   }
@@ -53,7 +53,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   // Arenas that no run uses.
   void trim() const {
     std::lock_guard lock(runners_mutex);
-    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
+    for (const std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
       if (*runner) (*runner)->trim();
   }
 
@@ -61,7 +61,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   Executables executables() const {
     std::lock_guard lock(runners_mutex);
     Executables made;
-    for (const std::optional<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
+    for (const std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
       if (*runner) (*runner)->add_to(made);
     return made;
   }
@@ -107,9 +107,9 @@ struct Trainer::Impl : Runtime, TrainedValues {
     }
   }
 
-  Written written(const Outputs& outputs, const NamedTensors& kept) const {
+  Written written(const std::vector<std::string>& outputs, const NamedTensors& kept) const {
     Written made;
-    for (const auto& [name, id] : outputs) {
+    for (const std::string& name : outputs) {
       auto found = kept.find(name);
       const bool is_kept = found != kept.end();
       made.bound.emplace_back(is_kept && in_place ? Datum(found->second) : Datum());
@@ -160,15 +160,15 @@ struct Trainer::Impl : Runtime, TrainedValues {
                             ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
                             : parameters;  // by the names of inputs and outputs
     kept.insert(optimizer_state.begin(), optimizer_state.end());
-    const Outputs outputs = add_step_outputs(made);
-    set_outputs(made.graph(), outputs);
-    step_written = written(outputs, kept);
+    set_outputs(made.graph(), add_step_outputs(made), made.training.read);
+    step_written = written(made.graph().output_names, kept);
     auto again = [this] {
       Differentiated unsimplified = differentiate(/*simplified=*/false);
       set_outputs(unsimplified.graph(), add_step_outputs(unsimplified));
       return std::move(unsimplified.training.graph);
     };
-    step.emplace(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &states, &scalars});
+    step =
+        std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &states, &scalars});
     for (const auto& [name, tensor] : parameters)
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
@@ -208,7 +208,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   bool is_sum(const std::string& state) const { return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient)); }
 
   /// The update from accumulated gradients alone, which are fed.
-  std::unique_ptr<Graph> update_graph(Outputs& outputs) const {
+  std::unique_ptr<Graph> update_graph() const {
     auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
     std::vector<ValueId> grads;
     for (const std::string& name : trained) {
@@ -217,6 +217,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
       graph->add_input(name, type);
       grads.push_back(graph->add_input(state_name(name, kGradient), type));
     }
+    Outputs outputs;
     add_updates(*graph, trained, grads, outputs);
     set_outputs(*graph, outputs);
     return graph;
@@ -225,14 +226,10 @@ struct Trainer::Impl : Runtime, TrainedValues {
     NamedTensors kept = parameters;
     for (const auto& [name, tensor] : optimizer_state)
       if (!is_sum(name)) kept.emplace(name, tensor);
-    Outputs outputs;
-    std::unique_ptr<Graph> graph = update_graph(outputs);
-    update_written = written(outputs, kept);
-    auto again = [this] {
-      Outputs same;
-      return update_graph(same);
-    };
-    update.emplace(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
+    std::unique_ptr<Graph> graph = update_graph();
+    update_written = written(graph->output_names, kept);
+    auto again = [this] { return update_graph(); };
+    update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
   }
 
   /// The last step of those that accumulate, and the update. Sums and statistics are written when the update has been: a step that fails
@@ -306,12 +303,13 @@ struct Trainer::Impl : Runtime, TrainedValues {
         Differentiated made = differentiate(simplified);
         Outputs outputs;
         for (size_t i = 0; i < made.grads.size(); ++i) outputs.emplace_back(made.training.parameters[i], made.grads[i]);
-        set_outputs(made.graph(), outputs);
+        set_outputs(made.graph(), outputs, made.training.read);
         return std::move(made.training.graph);
       };
-      std::lock_guard lock(runners_mutex);
-      gradients.emplace(
+      auto runner = std::make_unique<Runner>(
           *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states});
+      std::lock_guard lock(runners_mutex);
+      gradients = std::move(runner);
     }
     return *gradients;
   }
@@ -343,15 +341,16 @@ struct Trainer::Impl : Runtime, TrainedValues {
     set_outputs(*made.graph, outputs);
     return std::move(made.graph);
   }
-  Runner& make_inference(std::optional<Runner>& runner, Inference wanted) {
+  Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
     std::lock_guard making(making_mutex);
     if (!runner) {
       AllocationScope scope(&memory, MemoryClass::weights);
-      std::lock_guard lock(runners_mutex);
       // Adapters are inputs here too: they are small, and what they are added to is packed.
-      runner.emplace(
+      auto made = std::make_unique<Runner>(
           *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); }, std::vector<const NamedTensors*>{&parameters},
           variables());
+      std::lock_guard lock(runners_mutex);
+      runner = std::move(made);
     }
     return *runner;
   }
@@ -397,7 +396,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   int64_t num_updates = 0;
   int accumulated_steps = 0;  // since the last update
   bool averages_used = false;
-  std::optional<Runner> step, update, gradients, inference, loss, evaluation;
+  std::unique_ptr<Runner> step, update, gradients, inference, loss, evaluation;
 };
 
 Trainer::Trainer(const Model& model, const TrainerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}

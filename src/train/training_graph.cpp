@@ -270,6 +270,7 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   for (const TrainingGraph::State& state : training.states) outputs.emplace_back(state.name, state.updated);
   const std::vector<ValueId> inputs = graph.inputs;  // those that nothing depends on have a gradient as well: none, or zeros
   set_outputs(graph, outputs);
+  training.read = graph.inputs;
   passes::PipelineOptions pipeline = pipeline_options(options);
   pipeline.before_autodiff = true;
   // Its backward pass is computed in float32 only: with less, both products of its parts are faster.
@@ -318,7 +319,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void set_outputs(Graph& graph, const Outputs& outputs) {
+void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read) {
   graph.outputs.clear();
   graph.output_names.clear();
   graph.declared_outputs.clear();
@@ -327,7 +328,9 @@ void set_outputs(Graph& graph, const Outputs& outputs) {
     graph.output_names.push_back(name);
   }
   remove_dead_nodes(graph);
-  std::erase_if(graph.inputs, [&](ValueId input) { return graph.value(input).uses.empty() && !graph.is_output(input); });
+  std::erase_if(graph.inputs, [&](ValueId input) {
+    return graph.value(input).uses.empty() && !graph.is_output(input) && std::find(read.begin(), read.end(), input) == read.end();
+  });
 }
 
 void optimise(Graph& graph, const SessionOptions& options) {

@@ -39,6 +39,7 @@ struct TrainingGraph {
   std::vector<State> states;
   std::vector<Adapter> adapters;
   bool explicit_parameters = false;
+  std::vector<ValueId> read;  ///< inputs that the model's nodes read, before simplify_forward() found that it can do without some
 
   ValueId value(std::string_view name) const { return graph->find_value(name); }
 };
@@ -57,6 +58,7 @@ ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options);
 std::string_view name_of(Loss loss);
 
 /// What an optimiser may do to a forward part that will be differentiated: several operators become one whose gradient is one node, too.
+/// `max_patches` counts anew when the joint graph is optimised.
 /// @param kept  values that are asked for later, and what they have become afterwards; `training.states` likewise
 void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const SessionOptions& options);
 
@@ -67,8 +69,8 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
                                   std::span<const ValueId> grad_ys, std::span<const ValueId> more = {}, bool with_zeros = true);
 
 using Outputs = std::vector<std::pair<std::string, ValueId>>;
-/// Makes these the graph's outputs, and drops what they do not need.
-void set_outputs(Graph& graph, const Outputs& outputs);
+/// Makes these the graph's outputs, and drops what they do not need. @param read  inputs that stay nevertheless
+void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read = {});
 /// Optimises as the options say. Values of kind parameter are packed when they have changed; updates go last, as they write over what
 /// others read.
 void optimise(Graph& graph, const SessionOptions& options);

@@ -1,6 +1,7 @@
 // Joint modules whose tensors are the caller's: by position, as treadle.torch uses them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "onnx/serialize.h"
@@ -119,6 +120,22 @@ TEST(JointModule, OutputsThatTheBackwardPassReadsAreCopies) {
   EXPECT_EQ(y.data<float>()[0], 0.5F);
   y.data<float>()[0] = 100;
   EXPECT_NEAR(run.backward_in_order(std::vector{tensor_of({2}, 1)})[0].data<float>()[0], 0.25, 1e-6);
+}
+
+// The optimiser has no use for the first input, whose extents it knows.
+TEST(JointModule, InputsAreThoseOfTheModelWithAndWithoutAMonitor) {
+  JointModule module(model_of({{"like", {3}}, {"x", {1}}}, {{"Shape", {"like"}, "shape"}, {"Expand", {"x", "shape"}, "y"}}, {{"y", {3}}}),
+                     {.inputs = {"x"}});
+  ASSERT_EQ(module.input_names(), (std::vector<std::string>{"like", "x"}));
+  std::vector<std::string> seen;
+  for (bool watched : {false, true}) {
+    if (watched) module.set_monitor({.callback = [&](const MonitorEvent& event) { seen.emplace_back(event.value); }});
+    JointModule::Run run = module.forward_in_order({tensor_of({3}, 0), tensor_of({1}, 7)});
+    ASSERT_EQ(run.outputs()[0].shape(), (Shape{3}));
+    EXPECT_EQ(run.outputs()[0].data<float>()[2], 7);
+    EXPECT_EQ(run.backward_in_order(std::vector{tensor_of({3}, 1, 1)})[0].data<float>()[0], 6);
+  }
+  EXPECT_NE(std::find(seen.begin(), seen.end(), "shape"), seen.end());
 }
 
 TEST(JointModule, WithoutABackwardPassNothingIsTrained) {
