@@ -18,6 +18,19 @@ std::string known_of(GraphBuilder& b, ValueId id) {
   return known ? to_string(SymbolicShape(known->begin(), known->end())) : "unknown";
 }
 
+// What a cache has is the difference of two lengths: an extent, though it is 0 where both are equal.
+TEST(Infer, ADifferenceOfSymbolsIsAnExtent) {
+  GraphBuilder b;
+  const ValueId first = b.op("first", "Shape", {b.input("a", {b.symbol("A")})}),
+                second = b.op("second", "Shape", {b.input("b", {b.symbol("B")})});
+  auto reshaped = [&](const char* name, ValueId from, ValueId taken) {
+    const ValueId length = b.op(std::string(name) + "/length", "Sub", {from, taken});
+    return type_of(b, b.op(name, "Reshape", {b.input(std::string(name) + "/x", {b.symbol("X")}), length}, {{"allowzero", int64_t{1}}}));
+  };
+  EXPECT_EQ(reshaped("a_b", first, second), "f32[A - B]");
+  EXPECT_EQ(reshaped("b_a", second, first), "f32[-A + B]");
+}
+
 TEST(Infer, SymbolsPassThroughShapeGatherConcatReshape) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("batch"), b.symbol("seq"), 64});

@@ -54,16 +54,22 @@ Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
 }
 
 // Whether an extent that is computed seems never to be above 0, so that it is no extent but stands for one: `min(-1, N)`, `ceil(N / 2) -
-// N`. Told from some values of the symbols; to be wrong costs what the extent would have said ahead of the run.
+// N`. Told from some values of the symbols, of which now the first, now the last is the largest: `total - past` is an extent, 0 where they
+// are equal. To be wrong costs what the extent would have said ahead of the run.
 bool stands_for_another(const Dim& extent) {
   if (extent.is_const()) return false;
   if (is_nonnegative(Dim(0) - extent)) return true;
   constexpr int64_t kSamples[] = {1, 2, 7, 64, 5000};
-  const auto count = static_cast<size_t>(extent.expr()->index) + 1;  // operands come first
-  return std::all_of(std::begin(kSamples), std::end(kSamples), [&](int64_t sample) {
-    const std::vector<int64_t> values(count, sample);
+  std::vector<int64_t> values(static_cast<size_t>(extent.expr()->index) + 1);  // operands come first
+  auto is_at_most_0 = [&] {
     const auto most = UpperBounds(values).of(extent);
     return most && *most <= 0;
+  };
+  return std::all_of(std::begin(kSamples), std::end(kSamples), [&](int64_t sample) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = sample * static_cast<int64_t>(i + 1);
+    if (!is_at_most_0()) return false;
+    std::reverse(values.begin(), values.end());
+    return is_at_most_0();
   });
 }
 
