@@ -23,8 +23,6 @@ int64_t tile_rows(const AttentionParams& p) {
   const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements;
   return std::clamp<int64_t>(elements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
 }
-/// From one row of scores to the next: rows begin where vectors do, as stores across two lines of the cache take twice the time.
-int64_t scores_row(const AttentionParams& p) { return (p.kv_length + 15) / 16 * 16; }
 int64_t block_rows(const AttentionParams& p) {
   if (p.bf16) return tile_rows(p);
   const int64_t fit = kBlockElements / std::max<int64_t>(1, scores_row(p)) / kLeastBlock * kLeastBlock;

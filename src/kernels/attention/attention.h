@@ -43,6 +43,10 @@ struct AttentionParams {
   int64_t mask_batch = 0, mask_head = 0, mask_row = 0, mask_column = 0, mask_length = 0;
 };
 
+/// Elements from one row of a block of scores to the next: rows begin where vectors do, as stores across two lines of the cache take twice
+/// the time.
+inline int64_t scores_row(const AttentionParams& params) { return (params.kv_length + 15) / 16 * 16; }
+
 /// What `scores` receives, in the order of ONNX's qk_matmul_output_mode.
 enum class AttentionScores : uint8_t { raw, capped, biased, probabilities };
 

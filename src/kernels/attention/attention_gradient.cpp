@@ -4,6 +4,7 @@
 
 #include "kernels/attention/rows.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/normalization/row_gradient.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -12,9 +13,8 @@ namespace {
 // Probabilities and their gradients of one block of queries stay in L2; products over the queries of a block want many of them.
 constexpr int64_t kBlockElements = 64 * 1024, kLeastRows = 48;
 
-int64_t row_of_scores(const AttentionParams& p) { return (p.kv_length + 15) / 16 * 16; }
 int64_t block_rows(const AttentionParams& p) {
-  const int64_t fit = std::max(kLeastRows, kBlockElements / std::max<int64_t>(1, row_of_scores(p)));
+  const int64_t fit = std::max(kLeastRows, kBlockElements / std::max<int64_t>(1, scores_row(p)));
   return std::min(fit, p.q_length);
 }
 
@@ -24,7 +24,7 @@ struct Slot {
 
   explicit Slot(const AttentionParams& p) {
     auto aligned = [](int64_t elements) { return static_cast<int64_t>(aligned_bytes<float>(elements) / sizeof(float)); };
-    const int64_t scores = aligned(block_rows(p) * row_of_scores(p));
+    const int64_t scores = aligned(block_rows(p) * scores_row(p));
     dscores = scores;
     keys_turned = dscores + scores;
     values_turned = keys_turned + aligned(packed_b_size<float>(p.head_size, p.kv_length));
@@ -43,8 +43,8 @@ class Head {
     keys_turned_ = pack_b(k, p_.head_size, p_.kv_length, p_.k.row, /*transposed=*/true, scratch + slot_.keys_turned);
     values_turned_ = pack_b(v, p_.v_head_size, p_.kv_length, p_.v.row, /*transposed=*/true, scratch + slot_.values_turned);
     keys_ = pack_b(k, p_.kv_length, p_.head_size, p_.k.row, /*transposed=*/false, scratch + slot_.keys);
-    if (data.dk) dk_ = data.dk + b * params.dk.batch + kv_head * params.dk.head;
-    if (data.dv) dv_ = data.dv + b * params.dv.batch + kv_head * params.dv.head;
+    dk_ = data.dk + b * params.dk.batch + kv_head * params.dk.head;
+    dv_ = data.dv + b * params.dv.batch + kv_head * params.dv.head;
   }
 
   void run() {
@@ -61,11 +61,11 @@ class Head {
 
  private:
   void set_zero(float* x, int64_t row, int64_t size) const {
-    for (int64_t k = 0; x && k < p_.kv_length; ++k) std::fill_n(x + k * row, size, 0.0F);
+    for (int64_t k = 0; k < p_.kv_length; ++k) std::fill_n(x + k * row, size, 0.0F);
   }
 
   void run_block(int64_t h, int64_t begin, int64_t end) {
-    const int64_t rows = end - begin, stride = row_of_scores(p_);
+    const int64_t rows = end - begin, stride = scores_row(p_);
     float *P = scratch_, *dS = scratch_ + slot_.dscores;
     const float* q = data_.forward.q + b_ * p_.q.batch + h * p_.q.head + begin * p_.q.row;
     const float* dy = data_.dy + b_ * p_.y.batch + h * p_.y.head + begin * p_.y.row;
@@ -78,18 +78,16 @@ class Head {
       scale_row_f32(row, softmax_scores(row, p_.kv_length, p_.empty_rows), p_.kv_length);
     }
     gemm<float>(rows, {dy, p_.y.row, 1}, values_turned_, dS, stride, {}, nullptr);
-    if (dv_) add_turned(P, dy, p_.y.row, rows, p_.v_head_size, 1, dv_, params_.dv.row);
+    add_turned(P, dy, p_.y.row, rows, p_.v_head_size, 1, dv_, params_.dv.row);
     for (int64_t r = 0; r < rows; ++r) {
       float* row = dS + r * stride;
-      softmax_gradient_row(row, P + r * stride, p_.kv_length);
+      softmax_gradient<float>(1, p_.kv_length, P + r * stride, row, row, nullptr);
       if (data_.forward.keep) drop_masked(h, begin + r, row);
       if (data_.dscores) std::copy_n(row, p_.kv_length, data_.dscores + ((b_ * p_.q_heads + h) * p_.q_length + begin + r) * p_.kv_length);
     }
-    if (data_.dq) {
-      float* dq = data_.dq + b_ * params_.dq.batch + h * params_.dq.head + begin * params_.dq.row;
-      gemm<float>(rows, {dS, stride, 1}, keys_, dq, params_.dq.row, scaled, nullptr);
-    }
-    if (dk_) add_turned(dS, q, p_.q.row, rows, p_.head_size, scaled.alpha, dk_, params_.dk.row);
+    float* dq = data_.dq + b_ * params_.dq.batch + h * params_.dq.head + begin * params_.dq.row;
+    gemm<float>(rows, {dS, stride, 1}, keys_, dq, params_.dq.row, scaled, nullptr);
+    add_turned(dS, q, p_.q.row, rows, p_.head_size, scaled.alpha, dk_, params_.dk.row);
     is_first_ = false;
   }
 
@@ -100,7 +98,7 @@ class Head {
     Epilogue<float> epilogue;
     epilogue.alpha = alpha;
     if (!is_first_) epilogue.residual = sum, epilogue.residual_row = sum_row;
-    gemm<float>(p_.kv_length, {scores, 1, row_of_scores(p_)}, packed, sum, sum_row, epilogue, nullptr);
+    gemm<float>(p_.kv_length, {scores, 1, scores_row(p_)}, packed, sum, sum_row, epilogue, nullptr);
   }
 
   // A score that the mask replaced is a constant: with a finite one in its place, its probability is not 0.

@@ -17,7 +17,7 @@ struct AttentionGradientParams {
 struct AttentionGradientData {
   AttentionData<float> forward;  ///< operands only
   const float* dy = nullptr;
-  float *dq = nullptr, *dk = nullptr, *dv = nullptr;  ///< null: nobody asks
+  float *dq = nullptr, *dk = nullptr, *dv = nullptr;
   float* dscores = nullptr;  ///< of the scores with their mask added: [batch, q_heads, q_length, kv_length]; null if nobody asks
 };
 

@@ -98,16 +98,6 @@ void scale(float* row, float factor, int64_t n) {
   each_vector(n, [&](int64_t i, int64_t left) { store(d, hn::Mul(load(d, row + i, left, 0.0f), by), row + i, left); });
 }
 
-void softmax_gradient(float* dp, const float* p, int64_t n) {
-  const D d;
-  V sums = hn::Zero(d);
-  each_vector(n, [&](int64_t i, int64_t left) { sums = hn::MulAdd(load(d, p + i, left, 0.0f), load(d, dp + i, left, 0.0f), sums); });
-  const V sum = hn::SumOfLanes(d, sums);
-  each_vector(n, [&](int64_t i, int64_t left) {
-    store(d, hn::Mul(load(d, p + i, left, 0.0f), hn::Sub(load(d, dp + i, left, 0.0f), sum)), dp + i, left);
-  });
-}
-
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -118,7 +108,6 @@ HWY_EXPORT(add_bias);
 HWY_EXPORT(mask_by_bools);
 HWY_EXPORT(softmax);
 HWY_EXPORT(scale);
-HWY_EXPORT(softmax_gradient);
 
 void add_bias_row(float* row, const float* bias, int64_t n) { HWY_DYNAMIC_DISPATCH(add_bias)(row, bias, n); }
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n) {
@@ -126,7 +115,6 @@ void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_
 }
 float softmax_scores(float* row, int64_t n, EmptyRows empty) { return HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty); }
 void scale_row_f32(float* row, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale)(row, factor, n); }
-void softmax_gradient_row(float* dp, const float* p, int64_t n) { HWY_DYNAMIC_DISPATCH(softmax_gradient)(dp, p, n); }
 
 }  // namespace treadle::kernels
 #endif

@@ -14,7 +14,5 @@ void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_
 /// Softmax in place, but for the factor that it returns: the products with values have fewer elements to be multiplied by it.
 float softmax_scores(float* row, int64_t n, EmptyRows empty);
 void scale_row_f32(float* row, float factor, int64_t n);
-/// The gradient of a row of scores from that of its probabilities p: dp = p (dp - sum(p dp)).
-void softmax_gradient_row(float* dp, const float* p, int64_t n);
 
 }  // namespace treadle::kernels

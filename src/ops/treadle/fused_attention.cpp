@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "graph/function_body.h"
 #include "graph/infer.h"
@@ -43,8 +44,7 @@ S heads_of(const S& shape, int64_t layout, int operand) {
 
 void infer(InferContext& c) {
   if (!c.has_rank(kQ) || !c.has_rank(kV)) return c.set_output_dtype(0, c.dtype(kQ));
-  const SymbolicShape q = attention_heads(c.shape(kQ), attention_layout(c.attributes(), kQ), kQ),
-                      v = attention_heads(c.shape(kV), attention_layout(c.attributes(), kV), kV);
+  const SymbolicShape q = attention_heads(c.shape(kQ), c.attributes(), kQ), v = attention_heads(c.shape(kV), c.attributes(), kV);
   if (layout_of(c.attributes(), "y_layout", 1) == 0)
     c.set_output(0, c.dtype(kQ), {q[0], q[1], q[2], v[3]});
   else
@@ -137,7 +137,9 @@ void write_fused_attention(FunctionBody& b) {
 
 int64_t attention_layout(const Attributes& attributes, int operand) { return layout_of(attributes, kAttentionLayouts[operand], 2); }
 
-SymbolicShape attention_heads(const SymbolicShape& shape, int64_t layout, int operand) { return heads_of(shape, layout, operand); }
+SymbolicShape attention_heads(const SymbolicShape& shape, const Attributes& attributes, int operand) {
+  return heads_of(shape, attention_layout(attributes, operand), operand);
+}
 
 kernels::HeadStrides attention_strides(const Shape& heads, int64_t layout) {
   const int64_t size = heads[3], all = heads[1] * heads[2] * size;
@@ -195,25 +197,22 @@ kernels::AttentionData<float> AttentionCall::data(RunContext& c, int first) cons
   return data;
 }
 
+std::vector<AttributeDef> attention_attributes() {
+  return {{"scale", 1.0F},          {"nan_to_zero", int64_t{0}}, {"mask_keeps", int64_t{1}}, {"masked_value"},
+          {"q_layout", int64_t{0}}, {"k_layout", int64_t{0}},    {"v_layout", int64_t{0}},   {"y_layout", int64_t{0}},
+          {"q_part", int64_t{0}},   {"k_part", int64_t{0}},      {"v_part", int64_t{0}}};
+}
+
 std::vector<OpDef> fused_attention_ops() {
   constexpr TypeSet kFloat{DType::float32};
+  std::vector<AttributeDef> attributes = attention_attributes();
+  attributes.push_back({kPrecision, std::string_view("")});
   return {{.name = "FusedAttention",
            .domain = "treadle",
            .since = {1},
            .inputs = {{"Q", kFloat}, {"K", kFloat}, {"V", kFloat}, {"mask", kFloat | kBool, "", Presence::optional}},
            .outputs = {{"Y", kFloat}},
-           .attributes = {{"scale", 1.0F},
-                          {"nan_to_zero", int64_t{0}},
-                          {"mask_keeps", int64_t{1}},
-                          {"masked_value"},
-                          {"q_layout", int64_t{0}},
-                          {"k_layout", int64_t{0}},
-                          {"v_layout", int64_t{0}},
-                          {"y_layout", int64_t{0}},
-                          {"q_part", int64_t{0}},
-                          {"k_part", int64_t{0}},
-                          {"v_part", int64_t{0}},
-                          {kPrecision, std::string_view("")}},
+           .attributes = std::move(attributes),
            .infer = infer,
            .cost = cost,
            .kernels = {kernel<FusedAttention>("tiles", DType::float32)},

@@ -15,10 +15,13 @@ namespace treadle::ops {
 inline constexpr std::string_view kAttentionLayouts[] = {"q_layout", "k_layout", "v_layout"};
 inline constexpr std::string_view kAttentionParts[] = {"q_part", "k_part", "v_part"};
 
+/// Attributes of both: scale, mask, layouts and parts.
+std::vector<AttributeDef> attention_attributes();
+
 /// How the axes of Q, K, V (0, 1, 2) lie. @throws Error(invalid_model) for a layout that there is not
 int64_t attention_layout(const Attributes& attributes, int operand);
-/// The extents of an operand in the order batch, heads, length, size. @throws Error(invalid_argument) for another rank than the layout's
-SymbolicShape attention_heads(const SymbolicShape& shape, int64_t layout, int operand);
+/// The extents of an operand in the order batch, heads, length, size. @throws Error(invalid_argument) for another rank than its layout's
+SymbolicShape attention_heads(const SymbolicShape& shape, const Attributes& attributes, int operand);
 /// Strides of an array in layout 0 or 1. @param heads  its extents as batch, heads, length, size
 kernels::HeadStrides attention_strides(const Shape& heads, int64_t layout);
 
@@ -39,7 +42,7 @@ struct AttentionCall {
   void bind_mask(const Shape& mask);
 };
 
-/// Where Q, K and V are parts 0, 1 and 2 of one value, so is their gradient.
+/// The rule of FusedAttention: one FusedAttentionGrad.
 std::vector<ValueId> fused_attention_gradient(GradientContext& g);
 OpDef fused_attention_gradient_op();
 

@@ -1,6 +1,9 @@
 // FusedAttentionGrad (treadle): the gradients of FusedAttention's operands, each as its operand lies. Scores are computed again.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "graph/infer.h"
 #include "kernels/attention/attention_gradient.h"
 #include "ops/gradients.h"
@@ -11,10 +14,10 @@ namespace treadle::ops {
 namespace {
 
 enum Input : int { kDY, kQ, kK, kV, kMask };
-enum Output : int { kDQ, kDK, kDV, kDScores };
-
-/// Q, K and V are parts 0, 1 and 2 of one input, and the first output is the gradient of all of it.
+/// Q, K and V are parts 0, 1 and 2 of one input. The outputs are the gradient of all of it and dScores, in place of dQ, dK, dV and dScores.
 constexpr std::string_view kJoined = "joined";
+bool is_joined(const Attributes& attributes) { return attributes.get_int(kJoined) != 0; }
+int num_operands(bool joined) { return joined ? 1 : 3; }
 
 // A part of an operand is a value of its own.
 int64_t layout_of_gradient(const Attributes& attributes, int operand) {
@@ -26,23 +29,22 @@ SymbolicShape shape_of(const SymbolicShape& heads, int64_t layout) {
 }
 
 void infer(InferContext& c) {
-  const bool joined = c.attributes().get_int(kJoined) != 0;
-  for (int i = 0; i < 3; ++i) {
+  const bool joined = is_joined(c.attributes());
+  const int scores = num_operands(joined);
+  for (int i = 0; i < scores; ++i) {
     if (!c.has_output(i)) continue;
-    if (joined && i == 0)
+    if (joined)
       c.set_output(i, c.input(kQ));
     else if (!c.has_rank(kQ + i))
       c.set_output_dtype(i, c.dtype(kQ + i));
     else
-      c.set_output(
-          i, c.dtype(kQ + i),
-          shape_of(attention_heads(c.shape(kQ + i), attention_layout(c.attributes(), i), i), layout_of_gradient(c.attributes(), i)));
+      c.set_output(i, c.dtype(kQ + i),
+                   shape_of(attention_heads(c.shape(kQ + i), c.attributes(), i), layout_of_gradient(c.attributes(), i)));
   }
-  if (!c.has_output(kDScores)) return;
-  if (!c.has_rank(kQ) || !c.has_rank(kK)) return c.set_output_dtype(kDScores, c.dtype(kQ));
-  const SymbolicShape q = attention_heads(c.shape(kQ), attention_layout(c.attributes(), 0), 0),
-                      k = attention_heads(c.shape(kK), attention_layout(c.attributes(), 1), 1);
-  c.set_output(kDScores, c.dtype(kQ), {q[0], q[1], q[2], k[2]});
+  if (!c.has_output(scores)) return;
+  if (!c.has_rank(kQ) || !c.has_rank(kK)) return c.set_output_dtype(scores, c.dtype(kQ));
+  const SymbolicShape q = attention_heads(c.shape(kQ), c.attributes(), 0), k = attention_heads(c.shape(kK), c.attributes(), 1);
+  c.set_output(scores, c.dtype(kQ), {q[0], q[1], q[2], k[2]});
 }
 
 Cost cost(const ShapeContext& c) {
@@ -58,8 +60,11 @@ struct FusedAttentionGrad {
   bool joined = false, shows_scores = false;
 
   static FusedAttentionGrad bind(BindContext& c) {
+    const bool joined = is_joined(c.node().attributes);
     FusedAttentionGrad a{
-        .call = AttentionCall::bind(c, kQ), .params = {}, .joined = c.get_int(kJoined) != 0, .shows_scores = c.has_output(kDScores)};
+        .call = AttentionCall::bind(c, kQ), .params = {}, .joined = joined, .shows_scores = c.has_output(num_operands(joined))};
+    for (int i = 0; i < num_operands(joined); ++i)
+      if (!c.has_output(i)) throw Error(ErrorCode::invalid_model, fmt::format("output {} is missing: gradients are made together", i));
     if (!a.call.any()) return a;
     const kernels::AttentionParams& p = a.params.forward = a.call.params;
     const Shape y{p.batch, p.q_heads, p.q_length, p.v_head_size};
@@ -67,7 +72,8 @@ struct FusedAttentionGrad {
     if (!(c.shape(kDY) == wanted))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("dY is {}; attention of these operands makes {}", to_string(c.shape(kDY)), to_string(wanted)));
-    if (a.joined) {
+    if (joined) {
+      check_parts(c);
       a.params.dq = p.q, a.params.dk = p.k, a.params.dv = p.v;
     } else {
       const Attributes& attributes = c.node().attributes;
@@ -78,22 +84,29 @@ struct FusedAttentionGrad {
     c.request_scratch(kernels::attention_gradient_scratch_bytes(a.params, a.call.max_threads));
     return a;
   }
+  // Otherwise bytes of the gradient would be written twice or never, or lie beyond it.
+  static void check_parts(const BindContext& c) {
+    for (int i = 0; i < 3; ++i)
+      if (attention_layout(c.node().attributes, i) != 2 || c.get_int(kAttentionParts[i]) != i || !(c.shape(kQ + i) == c.shape(kQ)) ||
+          c.shape(kQ)[2] != 3)
+        throw Error(ErrorCode::invalid_argument, fmt::format("{} is not part {} of three of one value", "QKV"[i], i));
+  }
   void run(RunContext& c) const {
     if (!call.any()) return;
     kernels::AttentionGradientData data{.forward = call.data(c, kQ), .dy = c.in<float>(kDY)};
     if (joined) {
-      float* all = c.out<float>(kDQ);
+      float* all = c.out<float>(0);
       data.dq = all + call.q, data.dk = all + call.k, data.dv = all + call.v;
     } else {
-      data.dq = c.out<float>(kDQ), data.dk = c.out<float>(kDK), data.dv = c.out<float>(kDV);
+      data.dq = c.out<float>(0), data.dk = c.out<float>(1), data.dv = c.out<float>(2);
     }
-    if (shows_scores) data.dscores = c.out<float>(kDScores);
+    if (shows_scores) data.dscores = c.out<float>(num_operands(joined));
     kernels::attention_gradient(params, data, c.scratch<void>(), call.max_threads, c.pool());
   }
 };
 
 /// Whether the three are all the parts of one value, in their order.
-bool is_joined(const GradientContext& g) {
+bool can_be_joined(const GradientContext& g) {
   const Attributes& attributes = g.attributes();
   if (g.input(0) != g.input(1) || g.input(0) != g.input(2)) return false;
   for (int i = 0; i < 3; ++i)
@@ -115,26 +128,27 @@ ValueId among_parts(GradientContext& g, ValueId part_gradient, int operand) {
 }  // namespace
 
 std::vector<ValueId> fused_attention_gradient(GradientContext& g) {
-  const bool joined = is_joined(g), of_mask = g.wants(3) && g.type(g.input(3)).dtype == DType::float32;
+  const bool joined = can_be_joined(g), of_mask = g.wants(3) && g.type(g.input(3)).dtype == DType::float32;
   Attributes attributes = g.attributes();
   if (joined) attributes.set(kJoined, int64_t{1});
   std::vector<ValueId> inputs{g.grad_output(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
-  std::vector<ValueId> made = g.op_n("FusedAttentionGrad", std::move(inputs),
-                                     of_mask  ? 4
-                                     : joined ? 1
-                                              : 3,
-                                     std::move(attributes), "treadle");
+  const int operands = num_operands(joined);
+  const std::vector<ValueId> made =
+      g.op_n("FusedAttentionGrad", std::move(inputs), operands + (of_mask ? 1 : 0), std::move(attributes), "treadle");
   std::vector<ValueId> result(4, kNoValue);
-  if (of_mask) result[3] = g.unbroadcast(made[kDScores], g.input(3));
-  for (int i = 0; i < (joined ? 1 : 3); ++i)
-    result[static_cast<size_t>(i)] =
-        joined || attention_layout(g.attributes(), i) < 2 ? made[static_cast<size_t>(i)] : among_parts(g, made[static_cast<size_t>(i)], i);
+  for (int i = 0; i < operands; ++i) {
+    const ValueId gradient = made[static_cast<size_t>(i)];
+    result[static_cast<size_t>(i)] = joined || attention_layout(g.attributes(), i) < 2 ? gradient : among_parts(g, gradient, i);
+  }
+  if (of_mask) result[3] = g.unbroadcast(made.back(), g.input(3));
   return result;
 }
 
 OpDef fused_attention_gradient_op() {
   constexpr TypeSet kFloat{DType::float32};
+  std::vector<AttributeDef> attributes = attention_attributes();
+  attributes.push_back({kJoined, int64_t{0}});
   return {.name = "FusedAttentionGrad",
           .domain = "treadle",
           .since = {1},
@@ -143,18 +157,7 @@ OpDef fused_attention_gradient_op() {
                       {"dK", kFloat, "", Presence::optional},
                       {"dV", kFloat, "", Presence::optional},
                       {"dScores", kFloat, "", Presence::optional}},
-          .attributes = {{"scale", 1.0F},
-                         {"nan_to_zero", int64_t{0}},
-                         {"mask_keeps", int64_t{1}},
-                         {"masked_value"},
-                         {"q_layout", int64_t{0}},
-                         {"k_layout", int64_t{0}},
-                         {"v_layout", int64_t{0}},
-                         {"y_layout", int64_t{0}},
-                         {"q_part", int64_t{0}},
-                         {"k_part", int64_t{0}},
-                         {"v_part", int64_t{0}},
-                         {kJoined, int64_t{0}}},
+          .attributes = std::move(attributes),
           .infer = infer,
           .cost = cost,
           .kernels = {kernel<FusedAttentionGrad>("blocks", DType::float32)}};
