@@ -462,7 +462,7 @@ def bind(
     :param grad_req: "null", "write" or "add", for all or by name.
     :param aux_states: running statistics; the model's where they are missing.
     :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given;
-        its options and devices are the new one's.
+        its options, devices and storage types are the new one's.
     :param options: of the forward pass and of training, which refuses some of them (docs/sessions.md).
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
@@ -474,9 +474,10 @@ def bind(
     content = _bytes_of(model)
     if shared_exec is not None and shared_exec._core.model != content:
         raise ValueError("shared_exec belongs to another model")
-    if shared_exec is not None and options is not None:
-        raise ValueError("shared_exec has options of its own, which the new executor shares; leave `options` out")
     if shared_exec is not None:
+        own = {"options": options, "device": device, "group2ctx": group2ctx, "argument_devices": argument_devices, "storage": storage}
+        if refused := [name for name, value in own.items() if value]:
+            raise ValueError(f"shared_exec has its own {refused[0]}, which the new executor shares; leave it out")
         core = shared_exec._core
     else:
         core = _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))

@@ -299,6 +299,10 @@ SessionOptions complete(const SessionOptions& given) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("optimized_model_data_file is \"{}\", but no optimized_model_filepath says where the model goes",
                             options.optimized_model_data_file));
+  if (options.optimized_model_data_file.empty() && options.optimized_model_data_threshold != kDefaults.optimized_model_data_threshold)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("optimized_model_data_threshold is {}, but no optimized_model_data_file says where initializers go",
+                            options.optimized_model_data_threshold));
   std::vector<std::string> passes;
   for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
   for (const std::string& name : options.disabled_passes)

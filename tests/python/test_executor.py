@@ -141,8 +141,9 @@ def test_an_executor_shares_the_parameters_of_another():
     np.testing.assert_allclose(second.forward()[0], X[:1] @ (3 * W) + B, rtol=1e-5)
     with pytest.raises(ValueError, match="another model"):
         treadle.bind(small.affine(), {"x": X}, shared_exec=first)
-    with pytest.raises(ValueError, match="options of its own"):
-        treadle.bind(linear(), {"x": X}, shared_exec=first, options=treadle.SessionOptions())
+    for own in ({"options": treadle.SessionOptions()}, {"device": "sim"}, {"group2ctx": {"a": "sim"}}, {"argument_devices": {"x": "sim"}}, {"storage": {"x": "csr"}}):
+        with pytest.raises(ValueError, match=f"its own {next(iter(own))}"):
+            treadle.bind(linear(), {"x": X}, shared_exec=first, **own)
 
 
 def test_options_hold_for_training_too():

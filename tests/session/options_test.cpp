@@ -113,7 +113,10 @@ TEST(Options, AFileOfInitializersNeedsAModelThatNamesIt) {
     EXPECT_NE(std::string(error.what()).find("\"weights.bin\", but no optimized_model_filepath"), std::string::npos) << error.what();
   }
   options.optimized_model_filepath = "model.onnx";
+  options.optimized_model_data_threshold = 10;
   EXPECT_EQ(complete(options).optimized_model_data_file, "weights.bin");
+  options.config.clear();
+  EXPECT_THROW(complete(options), Error) << "a threshold for no file";
 }
 
 TEST(Options, ConfigEntriesAndPassesThatDoNotExistAreErrorsWithTheNearest) {
