@@ -30,8 +30,6 @@ struct Trainer::Impl : Runtime, TrainedValues {
   Impl(const Model& source, const TrainerOptions& trainer_options)
       : Runtime(in_training(trainer_options.session), "the trainer"), model(with_own_statistics(source)), options(trainer_options) {
     AllocationScope scope(&memory, MemoryClass::weights);
-    // Elsewhere outputs arrive while later nodes may still fail: they are copied when all have run.
-    in_place = !devices.any() && !parallel;
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     check_optimizer(options);
     scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
@@ -47,7 +45,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     let_limits_go();
     for (std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
-    for (Written* written : {&step_written, &update_written}) *written = {};
+    step_bound.clear(), update_bound.clear();
   }
 
   // Arenas that no run uses.
@@ -85,12 +83,6 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return made;
   }
 
-  /// Where a graph of updates writes: one per output.
-  struct Written {
-    std::vector<Datum> bound;     // the memory it is written to
-    std::vector<Tensor> updated;  // the same, written when all else has been done: states are computed in the forward pass
-  };
-
   /// Inputs that updates read besides gradients.
   static std::pair<ValueId, ValueId> add_scalars(Graph& graph) {
     return {graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{})),
@@ -107,16 +99,12 @@ struct Trainer::Impl : Runtime, TrainedValues {
     }
   }
 
-  Written written(const std::vector<std::string>& outputs, const NamedTensors& kept) const {
-    Written made;
-    for (const std::string& name : outputs) {
-      auto found = kept.find(name);
-      const bool is_kept = found != kept.end();
-      made.bound.emplace_back(is_kept && in_place ? Datum(found->second) : Datum());
-      auto state = states.find(name);
-      made.updated.emplace_back(is_kept && !in_place ? found->second : state != states.end() ? state->second : Tensor());
-    }
-    return made;
+  /// The memory of what has the outputs' names.
+  static std::vector<Datum> bound_to(const NamedTensors& kept, const std::vector<std::string>& outputs) {
+    std::vector<Datum> bound(outputs.size());
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (auto found = kept.find(outputs[k]); found != kept.end()) bound[k] = found->second;
+    return bound;
   }
 
   /// The forward part with its loss, and the backward one.
@@ -160,15 +148,15 @@ struct Trainer::Impl : Runtime, TrainedValues {
                             ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
                             : parameters;  // by the names of inputs and outputs
     kept.insert(optimizer_state.begin(), optimizer_state.end());
+    kept.insert(states.begin(), states.end());
     set_outputs(made.graph(), add_step_outputs(made), made.training.read);
-    step_written = written(made.graph().output_names, kept);
+    step_bound = bound_to(kept, made.graph().output_names);
     auto again = [this] {
       Differentiated unsimplified = differentiate(/*simplified=*/false);
       set_outputs(unsimplified.graph(), add_step_outputs(unsimplified));
       return std::move(unsimplified.training.graph);
     };
-    step =
-        std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &states, &scalars});
+    step = std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
     for (const auto& [name, tensor] : parameters)
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
@@ -180,10 +168,14 @@ struct Trainer::Impl : Runtime, TrainedValues {
   Outputs add_step_outputs(const Differentiated& made) const {
     Graph& graph = made.graph();
     Outputs outputs{{"loss", made.loss}};
-    for (const TrainingGraph::State& state : made.training.states) outputs.emplace_back(state.name, state.updated);
+    for (const TrainingGraph::State& state : made.training.states)
+      outputs.emplace_back(state.name, updated(graph, state.name, "Assign", state.updated, {}));
     if (options.accumulation_steps > 1) {
-      for (size_t i = 0; i < trained.size(); ++i)
-        outputs.emplace_back(state_name(trained[i], kGradient), accumulated(graph, trained[i], made.grads[i]));
+      const auto part = static_cast<float>(1.0 / options.accumulation_steps);
+      for (size_t i = 0; i < trained.size(); ++i) {
+        const std::string sum = state_name(trained[i], kGradient);
+        outputs.emplace_back(sum, updated(graph, sum, "AccumulateGradient", made.grads[i], {{"factor", part}}));
+      }
     } else if (joins_parameters()) {
       const std::string all(kAllParameters);
       add_updates(graph, {all}, {join_parameters(graph, trained, made.grads, all)}, outputs);
@@ -193,14 +185,12 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return outputs;
   }
 
-  /// The sum of the parameter's gradients, with a part of this one added.
-  ValueId accumulated(Graph& graph, const std::string& parameter, ValueId gradient) const {
-    const std::string name = state_name(parameter, kGradient);
-    const NodeId id = graph.add_node({.op_type = "AccumulateGradient",
-                                      .inputs = {graph.add_input(name, graph.type(gradient)), gradient},
-                                      .attributes = {{"factor", static_cast<float>(1.0 / options.accumulation_steps)}},
-                                      .domain = "treadle",
-                                      .name = name + "/add"});
+  /// What a node of the operator makes of a value that the trainer keeps, an input of the graph, and of one that has been computed.
+  static ValueId updated(Graph& graph, const std::string& kept, const char* op_type, ValueId by, Attributes attributes) {
+    ValueId before = graph.find_value(kept);
+    if (before == kNoValue) before = graph.add_input(kept, graph.type(by));
+    const NodeId id = graph.add_node(
+        {.op_type = op_type, .inputs = {before, by}, .attributes = std::move(attributes), .domain = "treadle", .name = kept + "/update"});
     infer_node(graph, id);
     return graph.node(id).outputs[0];
   }
@@ -227,7 +217,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     for (const auto& [name, tensor] : optimizer_state)
       if (!is_sum(name)) kept.emplace(name, tensor);
     std::unique_ptr<Graph> graph = update_graph();
-    update_written = written(graph->output_names, kept);
+    update_bound = bound_to(kept, graph->output_names);
     auto again = [this] { return update_graph(); };
     update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
   }
@@ -240,7 +230,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     Feeds sums;
     for (size_t k = 0; k < outputs.size(); ++k)
       if (is_sum(names[k])) sums.emplace(names[k], outputs[k]);
-    run_written(*update, update_written, sums, {}, run_options);
+    run(*update, sums, {}, run_options, update_bound);
     for (size_t k = 0; k < outputs.size(); ++k)
       if (auto state = states.find(names[k]); state != states.end()) state->second.copy_from(outputs[k].tensor());
     for (const auto& [name, gradient] : sums) {
@@ -286,7 +276,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     const bool updates = accumulated_steps + 1 == options.accumulation_steps;
     const Change change(*this);
     const std::vector<Datum> outputs =
-        updates && update ? step_and_update(feeds, labels, run_options) : run_written(*step, step_written, feeds, labels, run_options);
+        updates && update ? step_and_update(feeds, labels, run_options) : run(*step, feeds, labels, run_options, step_bound);
     ++num_steps;
     num_updates += updates;
     accumulated_steps = updates ? 0 : accumulated_steps + 1;
@@ -375,23 +365,14 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return outputs;
   }
 
-  std::vector<Datum> run_written(const Runner& runner, const Written& to, const Feeds& feeds, const Datum& labels,
-                                 const RunOptions* run_options) {
-    std::vector<Datum> outputs = run(runner, feeds, labels, run_options, to.bound);
-    for (size_t k = 0; k < outputs.size(); ++k)
-      if (Tensor target = to.updated[k]; target.defined()) target.copy_from(outputs[k].tensor());
-    return outputs;
-  }
-
   Model model;
   TrainerOptions options;
-  bool in_place = true;
   mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
   std::mutex making_mutex;           // of graphs that are made when they are first asked for
   std::vector<std::string> output_names, trained;
   std::vector<Adapter> adapters;
   NamedTensors momentum, optimizer_state, scalars;
-  Written step_written, update_written;
+  std::vector<Datum> step_bound, update_bound;  // per output: the memory of what it updates
   uint64_t num_steps = 0;
   int64_t num_updates = 0;
   int accumulated_steps = 0;  // since the last update

@@ -318,18 +318,59 @@ TEST(Parallel, FeedsComeLaterAndOutputsAreFetchedEarly) {
   EXPECT_EQ(frame.output(1).tensor().data<float>()[1], 32);
 }
 
-TEST(Parallel, AnOutputInAFeedsMemoryIsMadeInOrder) {
+TEST(Parallel, AnOutputInAFeedsMemoryIsMadeInOrderUnlessItsReadersComeFirstAnyway) {
   ThreadPool pool(2);
+  for (bool has_other_reader : {false, true}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", DType::float32, {4});
+    if (has_other_reader) b.output(b.node("Abs", {x}), "z");
+    b.output(b.node("Neg", {x}), "y");
+    const Program program(b.finish(), kParallel);
+    exec::Frame frame(program);
+    const std::vector<Datum> feeds{Tensor(DType::float32, {4})}, other{Tensor(DType::float32, {4})};
+    std::vector<Datum> bound(program.output_slots().size());
+    bound.back() = feeds[0];
+    frame.start(feeds, bound, on(pool), {});
+    EXPECT_EQ(frame.goes_by_readiness(), !has_other_reader);
+    bound.back() = other[0];
+    frame.start(feeds, bound, on(pool), {});
+    EXPECT_TRUE(frame.goes_by_readiness());
+  }
+}
+
+TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
+  ThreadPool pool(3);
   GraphBuilder b;
+  ValueId state = b.input("state", DType::float32, {4}), second = b.input("second", DType::float32, {4});
   ValueId x = b.input("x", DType::float32, {4});
-  b.output(b.node("Neg", {x}), "y");
+  ValueId sum = b.node("Add", {state, x}), product = b.node("Mul", {second, x});
+  b.output(b.node("Assign", {state, sum}, {}, "a", "treadle"), "new_state");
+  b.output(b.node("Assign", {second, x}, {}, "b", "treadle"), "new_second");
+  b.output(b.node("Sub", {product, state}), "y");
+  Graph& graph = b.graph();
+  std::vector<NodeId> updates;
+  for (NodeId id : graph.order())
+    if (graph.node(id).is("Assign", "treadle")) updates.push_back(id);
+  for (NodeId id : updates) graph.move_before(id, kNoNode);
   const Program program(b.finish(), kParallel);
+  ASSERT_EQ(program.commit_from(), 3U);
+  for (int32_t update : {3, 4})
+    for (int32_t other = 0; other < 3; ++other) EXPECT_TRUE(program.parallel()->reach.before(other, update));
+  auto filled = [](float value) {
+    Tensor made(DType::float32, {4});
+    for (float& element : made.span<float>()) element = value;
+    return made;
+  };
   exec::Frame frame(program);
-  const std::vector<Datum> feeds{Tensor(DType::float32, {4})}, other{Tensor(DType::float32, {4})};
-  frame.start(feeds, feeds, on(pool), {});
-  EXPECT_FALSE(frame.goes_by_readiness());
-  frame.start(feeds, other, on(pool), {});
+  const std::vector<Datum> feeds{filled(1), filled(2), filled(10)};
+  frame.start(feeds, std::vector<Datum>{feeds[0], feeds[1], {}}, on(pool), {});
   EXPECT_TRUE(frame.goes_by_readiness());
+  EXPECT_TRUE(frame.advance());
+  EXPECT_EQ(feeds[0].tensor().data<float>()[3], 11);  // there before outputs are handed over
+  EXPECT_EQ(feeds[1].tensor().data<float>()[3], 10);
+  std::vector<Datum> outputs(3);
+  frame.take_outputs(outputs);
+  EXPECT_EQ(outputs[2].tensor().data<float>()[3], 2 * 10 - 1);
 }
 
 TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {

@@ -48,6 +48,11 @@ class TrainerCampaign {
     options.momentum = random_() % 2 ? 0.9 : 0;
     options.fused_update = random_() % 2;
     options.session.intra_op_num_threads = 1 + static_cast<int>(random_() % 2);
+    if (random_() % 2) {
+      options.session.execution_mode = ExecutionMode::parallel;
+      options.session.inter_op_num_threads = 2;
+    }
+    if (!options.fused_update && random_() % 2) options.accumulation_steps = 2;
     tested_.emplace(model, options);
     reference_.emplace(model, options);
   }

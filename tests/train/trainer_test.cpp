@@ -217,6 +217,35 @@ TEST(Trainer, AFusedUpdateGivesTheSameBits) {
   }
 }
 
+// Two branches, so that a parallel executor has something to run at once, and a weight of a megabyte.
+Model two_branches() {
+  return tiny::tiny_network(-1, [](onnx::GraphDef& graph) {
+    tiny::add_tensor(graph, "wide", {36, 7282}, -0.01F, 0.01F);
+    tiny::add_tensor(graph, "narrow", {7282, 2}, -0.01F, 0.01F);
+    graph.nodes.back().outputs = {"first"};
+    graph.nodes.push_back(tiny::node("MatMul", {"flat", "wide"}, "many"));
+    graph.nodes.push_back(tiny::node("MatMul", {"many", "narrow"}, "second"));
+    graph.nodes.push_back(tiny::node("Add", {"first", "second"}, "scores"));
+  });
+}
+
+TEST(Trainer, ByReadinessParametersAreWrittenInPlaceWithTheSameBits) {
+  const tiny::Batch batch = tiny::make_batch(2, 1);
+  for (bool fused : {true, false}) {
+    TrainerOptions options{.learning_rate = 0.1, .momentum = 0.9, .fused_update = fused};
+    Trainer in_order(two_branches(), options);
+    options.session.execution_mode = ExecutionMode::parallel;
+    options.session.inter_op_num_threads = 2;
+    Trainer by_readiness(two_branches(), options);
+    const float* weights = by_readiness.parameters().at("wide").data<float>();
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(in_order.step(batch.feeds, batch.labels), by_readiness.step(batch.feeds, batch.labels));
+    EXPECT_EQ(by_readiness.parameters().at("wide").data<float>(), weights);
+    EXPECT_EQ(in_order.to_bytes(), by_readiness.to_bytes());
+    // Copies of parameters and momentum would take two megabytes.
+    EXPECT_LT(by_readiness.memory_statistics()[MemoryClass::io].peak_bytes, size_t{1} << 20);
+  }
+}
+
 TEST(Trainer, KeepsToAMemoryLimitWithTheSameBits) {
   const Images images = random_images(8);
   for (int64_t batch : {8, -1}) {

@@ -54,9 +54,9 @@ class Lowering {
     collect_expressions();
     if (p_.parameters_) p_.parameters_->take_instructions(p_, p_.instructions_);
     p_.weights_.place(p_, p_.instructions_, options_);
-    if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.commit_from_ = p_.instructions_.size();
     while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
+    if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.always_parallel_ = options_.always_parallel;
     p_.verifies_plans_ = options_.verify_plans || verifies_plans();
     p_.shared_ = options_.shared;

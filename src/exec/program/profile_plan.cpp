@@ -117,7 +117,7 @@ void name_training_phases(const Program& program, std::span<const std::string> f
       continue;
     }
     if (i == instructions.size()) return;  // the next program's
-    node.phase = of_forward.contains(instructions[i].node) ? "forward" : i >= program.commit_from() ? "optimizer" : "backward";
+    node.phase = i >= program.commit_from() ? "optimizer" : of_forward.contains(instructions[i].node) ? "forward" : "backward";
     ++i;
   }
 }

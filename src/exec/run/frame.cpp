@@ -48,10 +48,9 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   choose_schedule(memory);
 }
 
-// By readiness where that pays. A plan within a limit has an order of its own; and nodes at once take it that no output shares bytes with
-// an input.
+// By readiness where that pays. A plan within a limit has an order of its own.
 void Frame::choose_schedule(std::span<const OutputMemory> memory) {
-  by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_) && !outputs_.writes_over_feeds() &&
+  by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_) && !outputs_.needs_order() &&
                   std::none_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
   if (!by_readiness_) return;
   if (!parallel_) parallel_ = std::make_unique<ParallelState>(*program_.parallel());

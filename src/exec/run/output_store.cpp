@@ -10,6 +10,7 @@
 #include "core/allocation.h"
 #include "core/checked.h"
 #include "core/memory_events.h"
+#include "exec/schedule/parallel_plan.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -50,7 +51,7 @@ void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemo
   sliding_.clear();
   fed_.clear();
   keeps_feeds_ = keeps_feeds;
-  writes_over_feeds_ = false;
+  needs_order_ = false;
   if (std::any_of(bound_.begin(), bound_.end(), [](const Datum& own) { return own.defined(); })) find_fed_bytes();
 }
 
@@ -69,7 +70,7 @@ bool OutputStore::is_handed_over(int32_t root) const {
 void OutputStore::place(const RunControl& control) {
   for (int32_t slot : state_.program().preallocated()) {
     Tensor tensor = in_bound_memory(slot);
-    writes_over_feeds_ |= tensor.defined() && any_feed_in(tensor, [](const FedBytes&) { return true; });
+    needs_order_ |= tensor.defined() && !is_ordered_by_readiness(slot, tensor);
     if (!tensor.defined()) tensor = beside_feed(slot, control);
     if (!tensor.defined()) tensor = in_own_memory(slot);
     state_.hold(slot, std::move(tensor));
@@ -106,22 +107,30 @@ void OutputStore::find_fed_bytes() {
   const std::less<> before;
   std::sort(fed_.begin(), fed_.end(), [&](const FedBytes& a, const FedBytes& b) { return before(a.begin, b.begin); });
   for (size_t k = 0; k < fed_.size(); ++k) fed_[k].furthest = k == 0 ? fed_[k].end : std::max(fed_[k].end, fed_[k - 1].furthest, before);
-  if (!made_at_.empty()) return;
+  if (touched_.empty()) touched_ = find_touched();
+}
+
+std::vector<OutputStore::Touched> OutputStore::find_touched() const {
+  const Program& program = state_.program();
   const auto slots = program.slots();
-  made_at_.assign(slots.size(), INT32_MAX);
-  read_at_.assign(slots.size(), -1);
+  std::vector<Touched> found(slots.size());
   for (size_t i = 0; i < program.instructions().size(); ++i) {
     const Instruction& instruction = program.instructions()[i];
+    const auto at = static_cast<int32_t>(i);
     const auto operands = program.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k) {
       if (operands[k] < 0) continue;
       const auto root = static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root);
-      if (k < instruction.num_inputs)
-        read_at_[root] = std::max(read_at_[root], instruction.dynamic ? INT32_MAX : static_cast<int32_t>(i));  // it may keep the value
-      else
-        made_at_[root] = std::min(made_at_[root], static_cast<int32_t>(i));
+      Touched& touched = found[root];
+      if (k >= instruction.num_inputs) {
+        touched.made_at = std::min(touched.made_at, at);
+        continue;
+      }
+      touched.read_until = std::max(touched.read_until, instruction.dynamic ? INT32_MAX : at);
+      if (slots[root].placement == Placement::feed) touched.readers.push_back(at);
     }
   }
+  return found;
 }
 
 // Whether f is true of one of the feeds that have bytes in the memory.
@@ -142,7 +151,7 @@ bool OutputStore::may_be_made_in(int32_t slot, const Tensor& memory) const {
   const bool in_pieces = state_.program().slots()[static_cast<size_t>(slot)].in_pieces;
   return !any_feed_in(memory, [&](const FedBytes& feed) {
     if (in_pieces || keeps_feeds_ || is_handed_over(feed.input)) return true;
-    const int32_t made = made_at_[static_cast<size_t>(slot)], read = read_at_[static_cast<size_t>(feed.input)];
+    const int32_t made = touched_[static_cast<size_t>(slot)].made_at, read = touched_[static_cast<size_t>(feed.input)].read_until;
     if (read != made) return read > made;
     return feed.begin != memory.raw() || feed.end != memory.raw() + memory.size_bytes() || !may_take_over(slot, feed.input);
   });
@@ -151,7 +160,7 @@ bool OutputStore::may_be_made_in(int32_t slot, const Tensor& memory) const {
 // Whether the instruction that makes the slot's root may write it over the input, which it reads.
 bool OutputStore::may_take_over(int32_t slot, int32_t input) const {
   const Program& program = state_.program();
-  const Instruction& instruction = program.instructions()[static_cast<size_t>(made_at_[static_cast<size_t>(slot)])];
+  const Instruction& instruction = program.instructions()[static_cast<size_t>(touched_[static_cast<size_t>(slot)].made_at)];
   const auto operands = program.operands(instruction);
   auto is_of_root = [&](int32_t operand, int32_t root) {
     return operand >= 0 && program.slots()[static_cast<size_t>(operand)].root == root;
@@ -166,6 +175,17 @@ bool OutputStore::may_take_over(int32_t slot, int32_t input) const {
     return is_of_root(from, input) && is_of_root(to, slot) &&
            state_.binding().shape(from).num_elements() == state_.binding().shape(to).num_elements() &&
            program.type(from).dtype == program.type(to).dtype;
+  });
+}
+
+// Whether by readiness, too, whatever reads a feed that has bytes in the memory comes before the instruction that makes the slot's root.
+bool OutputStore::is_ordered_by_readiness(int32_t slot, const Tensor& memory) const {
+  const ParallelPlan* plan = state_.program().parallel();
+  return !any_feed_in(memory, [&](const FedBytes& feed) {
+    const int32_t made = touched_[static_cast<size_t>(slot)].made_at;
+    const std::vector<int32_t>& readers = touched_[static_cast<size_t>(feed.input)].readers;
+    return !plan ||
+           std::any_of(readers.begin(), readers.end(), [&](int32_t reader) { return reader != made && !plan->reach.before(reader, made); });
   });
 }
 

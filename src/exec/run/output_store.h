@@ -21,15 +21,15 @@ class OutputStore {
   explicit OutputStore(RunState& state) : state_(state) {}
 
   /// What the caller wants of the run that begins: memory that outputs are bound to (undefined: none), and where others may be made.
-  /// @param keeps_feeds  instructions may run in another order than the program's: nothing is written over what is fed.
+  /// @param keeps_feeds  feeds are read until the run's end: nothing is written over them.
   void begin(std::span<const Datum> bound, std::span<const OutputMemory> memory, bool keeps_feeds);
   /// Makes all outputs whose extents are known before the run.
   /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than it has.
   void place(const RunControl& control);
   /// Of the outputs that place() allocates.
   size_t bytes_to_allocate() const;
-  /// Whether the run writes over bytes of its feeds: its instructions must keep their order.
-  bool writes_over_feeds() const { return writes_over_feeds_; }
+  /// Whether the run writes over bytes of its feeds, and nothing but the program's order has their readers come before.
+  bool needs_order() const { return needs_order_; }
   /// Whether every output that is bound to fed bytes is bound to the whole of a feed.
   bool is_bound_to_whole_feeds() const;
 
@@ -40,14 +40,23 @@ class OutputStore {
   void clear() noexcept;
 
  private:
+  // Which instructions touch a root's bytes.
+  struct Touched {
+    int32_t made_at = INT32_MAX;   // the first that writes them
+    int32_t read_until = -1;       // the last that reads them; INT32_MAX: somebody may keep the value
+    std::vector<int32_t> readers;  // of a feed, ascending
+  };
+
   bool is_of(size_t output, int32_t root) const;
   bool is_handed_over(int32_t root) const;  // the caller keeps the bytes: they stay as they are
   Tensor in_bound_memory(int32_t slot) const;
   void find_fed_bytes();
+  std::vector<Touched> find_touched() const;
   template <typename F>
   bool any_feed_in(const Tensor& memory, F f) const;
   bool may_be_made_in(int32_t slot, const Tensor& memory) const;
   bool may_take_over(int32_t slot, int32_t input) const;
+  bool is_ordered_by_readiness(int32_t slot, const Tensor& memory) const;
   Datum apart_from_feeds(Datum value) const;
   Tensor beside_feed(int32_t slot, const RunControl& control);
   Tensor in_own_memory(int32_t slot) const;
@@ -60,9 +69,9 @@ class OutputStore {
     const std::byte *begin, *end, *furthest;  // the end, and that of all before it
     int32_t input;
   };
-  std::vector<FedBytes> fed_;               // in the order of addresses; empty if no output is bound
-  std::vector<int32_t> made_at_, read_at_;  // per root: the first instruction that writes its bytes, the last that reads them
-  bool keeps_feeds_ = false, writes_over_feeds_ = false;
+  std::vector<FedBytes> fed_;     // in the order of addresses; empty if no output is bound
+  std::vector<Touched> touched_;  // per root; made when an output is bound
+  bool keeps_feeds_ = false, needs_order_ = false;
   std::list<Slide> slides_;                                   // of feeds that an output may grow from
   std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // of this run, and where their feeds begin
 };

@@ -29,6 +29,13 @@ void Program::plan_parallel(std::span<const int32_t> viewed) {
         slot = viewed[static_cast<size_t>(slot)];  // a view that no instruction makes
       if (slot >= 0 && producer[static_cast<size_t>(slot)] >= 0) waits_for.push_back(producer[static_cast<size_t>(slot)]);
     }
+    // Updates begin when all else has run: nobody reads any more what they write over, and a run that fails before has changed nothing.
+    if (i == commit_from_) {
+      for (size_t p = 0; p < i; ++p)
+        if (successors[p].empty()) waits_for.push_back(static_cast<int32_t>(p));
+    } else if (i > commit_from_) {
+      waits_for.push_back(static_cast<int32_t>(commit_from_));
+    }
     std::sort(waits_for.begin(), waits_for.end());
     waits_for.erase(std::unique(waits_for.begin(), waits_for.end()), waits_for.end());
     for (int32_t p : waits_for) successors[static_cast<size_t>(p)].push_back(static_cast<int32_t>(i));

@@ -6,7 +6,7 @@ namespace treadle::exec {
 
 void OutputStore::verify_over_feeds() const {
   const Program& program = state_.program();
-  std::optional<DescribedPlan> plan;
+  std::optional<DescribedPlan> plan, by_readiness;
   const std::less<> before;
   for (int32_t output : program.preallocated()) {
     const Tensor& made = state_.held(output).tensor();
@@ -16,11 +16,16 @@ void OutputStore::verify_over_feeds() const {
       if (!fed.is_tensor() || !slot.static_shape || slot.placement != Placement::feed) continue;
       const Tensor& feed = fed.tensor();
       if (!before(feed.raw(), made.raw() + made.size_bytes()) || !before(made.raw(), feed.raw() + feed.size_bytes())) continue;
-      if (!plan) plan = describe_plan(state_.binding());
+      if (!plan) {
+        plan = describe_plan(state_.binding());
+        if (!needs_order_ && program.parallel()) by_readiness = describe_parallel_plan(state_.binding());
+      }
       lay_over(*plan, input, output, feed.raw() - made.raw());
+      if (by_readiness) lay_over(*by_readiness, input, output, feed.raw() - made.raw());
     }
   }
-  if (plan) verify_plan(*plan);
+  for (const std::optional<DescribedPlan>& verified : {plan, by_readiness})
+    if (verified) verify_plan(*verified);
 }
 
 }  // namespace treadle::exec

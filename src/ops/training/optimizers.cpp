@@ -354,6 +354,24 @@ struct AverageParameter {
   }
 };
 
+// What has been computed elsewhere becomes the state.
+template <typename T>
+struct Assign {
+  int64_t n;
+
+  static Assign bind(BindContext& c) {
+    if (!(c.shape(0) == c.shape(1)))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the state {} and its new value {}", to_string(c.shape(0)), to_string(c.shape(1))));
+    return {c.num_elements(0)};
+  }
+  void run(RunContext& c) const {
+    const T* value = c.in<T>(1);
+    T* to = c.out<T>(0);
+    for_elements(c, n, [=](int64_t i) { to[i] = value[i]; });
+  }
+};
+
 Cost cost(const ShapeContext& c) {
   double bytes = 0;
   for (int i = 2; i < c.num_inputs(); ++i) bytes += 2 * c.size_bytes(i);
@@ -424,6 +442,16 @@ std::vector<OpDef> training_optimizers_ops() {
        .cost = elementwise_cost<3>,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<AverageParameter<float>>("plain", DType::float32), kernel<AverageParameter<double>>("plain", DType::float64)},
+       .updated_input = [](const Node&, int) { return 0; }},
+      {.name = "Assign",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"state", kTypes, "T"}, {"value", kTypes, "T"}},
+       .outputs = {{"new_state", kTypes, "T"}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<2>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<Assign<float>>("plain", DType::float32), kernel<Assign<double>>("plain", DType::float64)},
        .updated_input = [](const Node&, int) { return 0; }},
       gradient_operator(),
   };
