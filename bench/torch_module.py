@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A training step of treadle.torch.Module beside PyTorch's own, in turn: the same weights, inputs, loss and optimizer.
 
-    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--crossing | --evaluation]
+    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--crossing | --evaluation | --processes 2]
 
 `ratio` is PyTorch's median step over Treadle's. `first` is the first step, export included; `batch` what the first step of another batch size costs
 beyond later ones; the losses after the last step say that both did the same. `--crossing` measures what a step costs beside its kernels: modules of one
-tiny product with more and more parameters. `--evaluation` measures batches of one under inference_mode, with weights in place and with `pack_weights`.
+tiny product with more and more parameters. `--evaluation` measures batches of one under inference_mode, with weights in place and with `pack_weights`. `--processes 2` measures
+DistributedDataParallel with Gloo.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import argparse
 import copy
 import os
 import re
+import socket
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -149,7 +152,8 @@ def crossing(args: argparse.Namespace) -> None:
         def graph() -> float:
             fed = [torch.utils.dlpack.to_dlpack(x) if not hasattr(feed, "shape") else feed for feed in feeds]
             run, _ = plan[0].joint.forward_in_order(fed)
-            run.backward_in_order([torch.utils.dlpack.to_dlpack(heads)])
+            run.begin_backward([torch.utils.dlpack.to_dlpack(heads)])
+            run.advance_backward(list(range(parameters)))
             return 0.0
 
         def best(function: Callable[..., float], *given: object) -> float:
@@ -175,6 +179,49 @@ def evaluation(args: argparse.Namespace) -> None:
         print(f"| {name} | {eager * 1e3:.1f} | {eager / live:.2f} | {eager / packed:.2f} |", flush=True)
 
 
+def _process(rank: int, name: str, batch: int, count: int, rounds: int, port: int, folder: str) -> None:
+    """One process of those that train together: DistributedDataParallel over gradients in groups, over gradients that come together, and over PyTorch."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=count)
+    torch.manual_seed(0)
+    loops = []
+    for make in (treadle.torch.Module, lambda module: treadle.torch.Module(module, gradient_group_mb=1e9), lambda module: module):
+        module, x = architectures.make(name, batch)
+        module.train()
+        wrapped = make(module)
+        loops.append(Loop(module, nn.parallel.DistributedDataParallel(wrapped) if count > 1 else wrapped))
+    times: list[list[float]] = [[] for _ in loops]
+    for turn in range(rounds + 2):
+        for loop, found in zip(loops, times, strict=True):
+            torch.distributed.barrier()
+            seconds, _ = timed(loop.step, x)
+            if turn >= 2:
+                found.append(seconds)
+    if rank == 0:
+        (Path(folder) / str(count)).write_text(" ".join(str(statistics.median(found)) for found in times))
+    torch.distributed.destroy_process_group()
+
+
+def processes(args: argparse.Namespace) -> None:
+    """The batch is each process's; samples per second of all beside those of one."""
+    print("| model | processes | step in groups, ms | together, ms | PyTorch, ms | samples/s over one process | PyTorch's |\n" + "|---" * 7 + "|")
+    for name, batch in CASES.items():
+        if not re.search(args.only, name):
+            continue
+        medians = {}
+        for count in (1, args.processes):
+            with socket.socket() as listener, tempfile.TemporaryDirectory() as folder:
+                listener.bind(("127.0.0.1", 0))
+                port = listener.getsockname()[1]
+                listener.close()
+                torch.multiprocessing.spawn(_process, (name, batch, count, args.rounds, port, folder), nprocs=count)
+                medians[count] = [float(text) for text in (Path(folder) / str(count)).read_text().split()]
+        groups, together, eager = medians[args.processes]
+        print(f"| {name} | {args.processes} | {groups * 1e3:.1f} | {together * 1e3:.1f} | {eager * 1e3:.1f} | {args.processes * medians[1][1] / groups:.2f} | "
+              f"{args.processes * medians[1][2] / eager:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
@@ -183,6 +230,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="against torch.compile instead of eager")
     parser.add_argument("--crossing", action="store_true", help="what a step costs beside its kernels")
     parser.add_argument("--evaluation", action="store_true", help="forward passes alone")
+    parser.add_argument("--processes", type=int, default=0, help="DistributedDataParallel over so many, with one thread each")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -191,6 +239,8 @@ def main() -> None:
         return crossing(args)
     if args.evaluation:
         return evaluation(args)
+    if args.processes:
+        return processes(args)
     print("| model | batch | step, ms | PyTorch, ms | ratio | first, s | PyTorch's | other batch, ms | loss | PyTorch's | exporter |\n" + "|---" * 11 + "|")
     ratios = [measure(name, batch, args) for name, batch in CASES.items() if re.search(args.only, name)]
     print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.2f}, lowest {min(ratios):.2f}")

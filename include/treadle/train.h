@@ -356,6 +356,12 @@ class TREADLE_API JointModule {
     /// As backward(), by position. @param grad_outputs  an undefined tensor stands for zeros.
     /// @return in the order of gradient_names(); undefined where the outputs do not depend on it.
     std::vector<Tensor> backward_in_order(std::span<const Tensor> grad_outputs);
+    /// The backward pass part by part: hands in the gradients of the outputs, as backward_in_order(), and computes nothing yet.
+    void begin_backward(std::span<const Tensor> grad_outputs);
+    /// Computes until these gradients are there.
+    /// @param gradients  places in gradient_names(), such as one of gradient_groups(); each may be asked for once.
+    /// @return one each; the run keeps none of them. The pass is over when all have been asked for.
+    std::vector<Tensor> advance_backward(std::span<const size_t> gradients);
     /// @param grad_outputs  the gradients of the outputs, of their shapes.
     /// @return gradients of the parameters and of the inputs that were asked for. @throws Error if called twice.
     NamedTensors backward(std::span<const Tensor> grad_outputs);
@@ -384,6 +390,9 @@ class TREADLE_API JointModule {
   const std::vector<std::string>& input_names() const;
   /// Parameters, then the `inputs` of the options.
   const std::vector<std::string>& gradient_names() const;
+  /// Gradients in the order in which a backward pass makes them, as places in gradient_names(), in groups of at least so many bytes but for
+  /// the last. Those of inputs, whose extents only a run knows, count nothing.
+  std::vector<std::vector<size_t>> gradient_groups(size_t group_bytes) const;
   /// Whether a run draws random numbers.
   bool is_random() const;
   /// As Trainer::set_monitor(), for runs that begin from then on.

@@ -91,17 +91,23 @@ nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::opti
   return nb::make_tuple(std::move(*run), outputs);
 }
 
-// @param grad_outputs  capsules, None for zeros. @return capsules, None where nothing flows back
-nb::list backward_in_order(JointModule::Run& run, const nb::list& grad_outputs) {
+// @param grad_outputs  capsules, None for zeros.
+void begin_backward(JointModule::Run& run, const nb::list& grad_outputs) {
   std::vector<Tensor> made;
   for (nb::handle value : grad_outputs) made.push_back(value.is_none() ? Tensor() : tensor_from_capsule(value).contiguous());
-  std::vector<Tensor> gradients;
+  nb::gil_scoped_release release;
+  run.begin_backward(made);
+}
+
+// @return capsules, None where nothing flows back
+nb::list advance_backward(JointModule::Run& run, const std::vector<size_t>& gradients) {
+  std::vector<Tensor> made;
   {
     nb::gil_scoped_release release;
-    gradients = run.backward_in_order(made);
+    made = run.advance_backward(gradients);
   }
   nb::list list;
-  for (const Tensor& gradient : gradients) list.append(gradient.defined() ? capsule_of(gradient) : nb::none());
+  for (const Tensor& gradient : made) list.append(gradient.defined() ? capsule_of(gradient) : nb::none());
   return list;
 }
 
@@ -138,7 +144,8 @@ void register_joint_module(nb::module_& module) {
       .def("advance_steps", &JointModule::Run::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("steps_left", &JointModule::Run::steps_left)
       .def("backward", &backward, "grad_outputs"_a)
-      .def("backward_in_order", &backward_in_order, "grad_outputs"_a);
+      .def("begin_backward", &begin_backward, "grad_outputs"_a)
+      .def("advance_backward", &advance_backward, "gradients"_a);
   nb::class_<JointModule>(module, "JointModule")
       .def(
           "__init__",
@@ -179,6 +186,7 @@ void register_joint_module(nb::module_& module) {
       .def_prop_ro("held_names", &JointModule::held_names)
       .def_prop_ro("input_names", &JointModule::input_names)
       .def_prop_ro("gradient_names", &JointModule::gradient_names)
+      .def("gradient_groups", &JointModule::gradient_groups, "group_bytes"_a)
       .def_prop_ro("is_random", &JointModule::is_random)
       .def("memory_statistics", [](const JointModule& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &JointModule::set_memory_limit, "limit_bytes"_a)

@@ -87,6 +87,13 @@ Datum StoppableRun::output(size_t k) const {
   return value;
 }
 
+Datum StoppableRun::take_output(size_t k) {
+  AllocationScope scope(&runtime_->memory, MemoryClass::activations);
+  Datum value = run().take_output(k);
+  hand_over_all(value);
+  return value;
+}
+
 std::vector<Datum> StoppableRun::take_outputs() {
   if (!run().finished()) throw Error(ErrorCode::invalid_argument, "the run is not at its end");
   std::vector<Datum> results(executable_->output_names.size());

@@ -38,6 +38,8 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   /// Whether output `k` of the executable has been made.
   bool has_output(size_t k) const;
   Datum output(size_t k) const;
+  /// As exec::Run::take_output().
+  Datum take_output(size_t k);
   /// At the end: those that were asked for.
   std::vector<Datum> take_outputs();
 

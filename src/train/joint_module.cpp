@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "core/allocation.h"
 #include "exec/program/profile_plan.h"
@@ -59,6 +61,23 @@ bool draws_numbers(const Graph& graph) {
   for (NodeId id : graph.order())
     if (const OpDef* op = graph.node(id).op; op && !op->deterministic && !op->barrier) return true;
   return false;
+}
+
+// The last instruction that writes bytes of one of the results; -1: none does.
+int32_t made_by(const exec::Program& program, std::span<const int> results) {
+  const auto slots = program.slots();
+  auto root_of = [&](int32_t slot) { return slots[static_cast<size_t>(slot)].root; };
+  std::vector<bool> is_wanted(slots.size());
+  for (int result : results) is_wanted[static_cast<size_t>(root_of(program.output_slots()[static_cast<size_t>(result)]))] = true;
+  auto last = static_cast<int32_t>(program.instructions().size());
+  while (--last >= 0) {
+    const exec::Instruction& instruction = program.instructions()[static_cast<size_t>(last)];
+    const auto outputs = program.operands(instruction).subspan(instruction.num_inputs);
+    if (std::any_of(outputs.begin(), outputs.end(),
+                    [&](int32_t slot) { return slot >= 0 && is_wanted[static_cast<size_t>(root_of(slot))]; }))
+      break;
+  }
+  return last;
 }
 
 const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum.tensor().storage().get() : nullptr; }
@@ -233,7 +252,10 @@ struct JointModule::Run::Impl {
   std::shared_ptr<StoppableRun> run;  // null after the backward pass
   std::vector<Tensor> outputs;
   bool has_outputs = false;
-  std::vector<const Storage*> callers;  // memory that is the caller's; sorted before the backward pass
+  std::vector<const Storage*> callers;  // memory that is the caller's: fed, handed in, and of the outputs; sorted before the backward pass
+  bool is_backward = false;
+  std::vector<bool> given;             // per gradient
+  std::set<const Storage*> gradients;  // memory of those
 
   void take_yielded() {
     has_outputs = true;
@@ -250,10 +272,10 @@ JointModule::Run::Run(Run&&) noexcept = default;
 JointModule::Run& JointModule::Run::operator=(Run&&) noexcept = default;
 const std::vector<Tensor>& JointModule::Run::outputs() const { return impl_->outputs; }
 
-std::vector<Tensor> JointModule::Run::backward_in_order(std::span<const Tensor> grad_outputs) {
+void JointModule::Run::begin_backward(std::span<const Tensor> grad_outputs) {
   const JointModule::Impl& module = *impl_->module;
   if (module.forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");
-  if (!impl_->run) throw Error(ErrorCode::invalid_argument, "the backward pass has run already");
+  if (!impl_->run || impl_->is_backward) throw Error(ErrorCode::invalid_argument, "the backward pass has run already, or has begun");
   if (!impl_->has_outputs) throw Error(ErrorCode::invalid_argument, "the forward pass has not run to its end");
   if (grad_outputs.size() != module.num_differentiable)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} gradients for {} outputs", grad_outputs.size(), module.num_differentiable));
@@ -269,26 +291,55 @@ std::vector<Tensor> JointModule::Run::backward_in_order(std::span<const Tensor> 
                                                            describe(grad_outputs[i]), describe(output)));
     }
   }
-  const std::shared_ptr<StoppableRun> run = std::move(impl_->run);
-  run->resume(handed_in);
-  if (!run->advance()) throw Error(ErrorCode::internal, "a second Yield");
-  const std::vector<Datum> results = run->take_outputs();
-  // A gradient may be another one, or what was handed in or fed, as it is; each is the caller's to change.
-  std::vector<const Storage*>& taken = impl_->callers;
-  for (const Datum& datum : handed_in) taken.push_back(storage_of(datum));
-  for (const Tensor& output : impl_->outputs) taken.push_back(output.storage().get());
-  std::sort(taken.begin(), taken.end());
-  std::set<const Storage*> given;
-  std::vector<Tensor> gradients;
-  for (int result : module.result_of) {
-    gradients.emplace_back();
-    if (result < 0) continue;
-    const Tensor& gradient = results[static_cast<size_t>(result)].tensor();
-    const Storage* storage = gradient.storage().get();
-    const bool is_own = !std::binary_search(taken.begin(), taken.end(), storage) && given.insert(storage).second;
-    gradients.back() = is_own ? gradient : gradient.clone();
+  for (const Datum& datum : handed_in) impl_->callers.push_back(storage_of(datum));
+  for (const Tensor& output : impl_->outputs) impl_->callers.push_back(output.storage().get());
+  std::sort(impl_->callers.begin(), impl_->callers.end());
+  impl_->run->resume(handed_in);
+  impl_->is_backward = true;
+  impl_->given.resize(module.result_of.size());
+}
+
+std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> gradients) {
+  const JointModule::Impl& module = *impl_->module;
+  if (!impl_->is_backward || !impl_->run) throw Error(ErrorCode::invalid_argument, "no backward pass has begun, or it is over");
+  std::vector<int> results;
+  for (size_t gradient : gradients) {
+    if (gradient >= impl_->given.size() || impl_->given[gradient])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} of {} has been taken, or there is none", gradient, impl_->given.size()));
+    impl_->given[gradient] = true;
+    if (module.result_of[gradient] >= 0) results.push_back(module.result_of[gradient]);
   }
-  return gradients;
+  std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // after an error there is none
+  if (const int32_t last = made_by(*run->executable().program, results); last >= 0)
+    if (const size_t steps = run->run().steps_through(static_cast<size_t>(last)); steps > 0) run->advance(steps);
+  auto is_there = [&](int result) { return run->has_output(static_cast<size_t>(result)); };
+  if (!std::all_of(results.begin(), results.end(), is_there)) run->advance();  // an order of its own, within a memory limit
+  // A gradient may be what was handed in or fed, as it is; each is the caller's to change.
+  std::vector<Tensor> made;
+  for (size_t gradient : gradients) {
+    made.emplace_back();
+    if (module.result_of[gradient] < 0) continue;
+    const Datum taken = run->take_output(static_cast<size_t>(module.result_of[gradient]));
+    const Storage* storage = storage_of(taken);
+    const bool is_own =
+        !std::binary_search(impl_->callers.begin(), impl_->callers.end(), storage) && impl_->gradients.insert(storage).second;
+    made.back() = is_own ? taken.tensor() : taken.tensor().clone();
+  }
+  if (std::find(impl_->given.begin(), impl_->given.end(), false) != impl_->given.end()) {
+    impl_->run = std::move(run);
+    return made;
+  }
+  if (!run->advance()) throw Error(ErrorCode::internal, "a second Yield");
+  run->take_outputs();  // running statistics
+  return made;
+}
+
+std::vector<Tensor> JointModule::Run::backward_in_order(std::span<const Tensor> grad_outputs) {
+  begin_backward(grad_outputs);
+  std::vector<size_t> all(impl_->given.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return advance_backward(all);
 }
 
 NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
@@ -352,6 +403,23 @@ JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const F
 
 const std::vector<std::string>& JointModule::input_names() const { return impl_->runner->fed_names(); }
 const std::vector<std::string>& JointModule::gradient_names() const { return impl_->gradient_names; }
+std::vector<std::vector<size_t>> JointModule::gradient_groups(size_t group_bytes) const {
+  const exec::Program& program = impl_->runner->program();
+  std::vector<std::pair<int32_t, size_t>> order;  // made by, gradient
+  for (size_t g = 0; g < impl_->result_of.size(); ++g)
+    order.emplace_back(impl_->result_of[g] < 0 ? -1 : made_by(program, std::span(&impl_->result_of[g], 1)), g);
+  std::sort(order.begin(), order.end());
+  std::vector<std::vector<size_t>> groups;
+  size_t bytes = 0;  // of the last group
+  for (const auto& [instruction, gradient] : order) {
+    if (groups.empty() || bytes >= group_bytes) groups.emplace_back(), bytes = 0;
+    groups.back().push_back(gradient);
+    if (impl_->result_of[gradient] < 0) continue;
+    const Type& type = program.type(program.output_slots()[static_cast<size_t>(impl_->result_of[gradient])]);
+    if (type.is_static()) bytes += size_bytes(type.dtype, type.static_shape().num_elements());
+  }
+  return groups;
+}
 bool JointModule::is_random() const { return impl_->is_random; }
 void JointModule::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }

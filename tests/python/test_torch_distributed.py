@@ -45,8 +45,8 @@ def _worker(rank, kind, port, folder):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     try:
-        module = treadle.torch.Module(_module(kind))
-        # Buckets of 1 KB: several all-reduces a step.
+        # Buckets and groups of 1 KB: several all-reduces a step, which begin while the rest is computed.
+        module = treadle.torch.Module(_module(kind), gradient_group_mb=0.001)
         parallel = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.001)
         half = BATCH // 2
         gradients = _train(parallel, [x[rank * half : (rank + 1) * half] for x in _batches(kind)])

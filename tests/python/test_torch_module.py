@@ -21,11 +21,20 @@ from treadle.torch import FallbackWarning, _manager, explain
 pytestmark = pytest.mark.filterwarnings("error::treadle.torch.FallbackWarning")
 
 
+OPTIONS = {"num_threads": 1}
+
+
+@pytest.fixture(params=[None, 0.0], ids=["together", "one_by_one"])
+def gradients(request, monkeypatch):
+    """How gradients reach autograd."""
+    monkeypatch.setitem(OPTIONS, "gradient_group_mb", request.param)
+
+
 def pair(make, seed=0):
     """A wrapped module, and its twin in PyTorch."""
     torch.manual_seed(seed)
     module = make()
-    return treadle.torch.Module(module, num_threads=1), copy.deepcopy(module)
+    return treadle.torch.Module(module, **OPTIONS), copy.deepcopy(module)
 
 
 def close(ours, theirs, tolerance=1e-4):
@@ -91,7 +100,7 @@ def test_evaluation_sees_every_change_of_the_weights():
 
 
 @pytest.mark.parametrize("kind", modules.KINDS)
-def test_training_goes_as_in_pytorch(kind):
+def test_training_goes_as_in_pytorch(kind, gradients):
     make, inputs = modules.KINDS[kind]
     ours, theirs = pair(make)
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9) for module in (ours, theirs)]
@@ -156,7 +165,7 @@ def test_nested_inputs_and_outputs():
     assert "structure or a constant" in explain(ours).events[1].why
 
 
-def test_gradients_of_inputs_and_of_some_outputs():
+def test_gradients_of_inputs_and_of_some_outputs(gradients):
     ours, theirs = pair(modules.Nested)
     results = []
     for module in (ours, theirs):
@@ -166,7 +175,7 @@ def test_gradients_of_inputs_and_of_some_outputs():
     close(*results)
 
 
-def test_a_parameter_that_nothing_depends_on_has_no_gradient():
+def test_a_parameter_that_nothing_depends_on_has_no_gradient(gradients):
     class Spare(nn.Module):
         def __init__(self):
             super().__init__()
@@ -183,7 +192,7 @@ def test_a_parameter_that_nothing_depends_on_has_no_gradient():
     assert ours.spare.weight.grad is None
 
 
-def test_gradients_are_memory_of_their_own():
+def test_gradients_are_memory_of_their_own(gradients):
     class Sum(nn.Module):
         def __init__(self):
             super().__init__()
@@ -192,7 +201,7 @@ def test_gradients_are_memory_of_their_own():
         def forward(self, x):
             return x + self.a + self.b
 
-    module = treadle.torch.Module(Sum())
+    module = treadle.torch.Module(Sum(), **OPTIONS)
     head = torch.ones(3)
     module(torch.zeros(3)).backward(head)
     module.a.grad.zero_()
@@ -201,7 +210,7 @@ def test_gradients_are_memory_of_their_own():
 
 
 @pytest.mark.parametrize("kind", ["resnet", "tagger"])
-def test_several_forwards_before_a_backward(kind):
+def test_several_forwards_before_a_backward(kind, gradients):
     make, inputs = modules.KINDS[kind]
     ours, theirs = pair(make)
     batches = [inputs(3), inputs(5), inputs(3)]
@@ -215,7 +224,7 @@ def test_several_forwards_before_a_backward(kind):
         close(ours.state_dict()[name], value)
 
 
-def test_retained_graphs_go_back_again():
+def test_retained_graphs_go_back_again(gradients):
     ours, theirs = pair(modules.resnet)
     x = modules.images(3)
     for module in (ours, theirs):
@@ -230,8 +239,8 @@ def test_retained_graphs_go_back_again():
         close(ours.state_dict()[name], value)
 
 
-def test_a_parameter_written_to_before_the_backward_pass_is_an_error():
-    module = treadle.torch.Module(mlp())
+def test_a_parameter_written_to_before_the_backward_pass_is_an_error(gradients):
+    module = treadle.torch.Module(mlp(), **OPTIONS)
     y = module(torch.randn(2, 4)).sum()
     with torch.no_grad():
         module[0].weight.add_(1)
@@ -316,7 +325,7 @@ def test_packed_weights_follow_the_optimizer():
     assert graphs(ours) == 2
 
 
-def test_frozen_parts():
+def test_frozen_parts(gradients):
     def make():
         network = modules.resnet()
         for parameter in network[2].parameters():
@@ -340,7 +349,7 @@ def test_frozen_parts():
     assert "other tensors require gradients" in explain(ours).events[-1].why
 
 
-def test_tied_weights_have_one_gradient():
+def test_tied_weights_have_one_gradient(gradients):
     ours, theirs = pair(modules.Gpt)
     ids = modules.ids(2)
     for module in (ours, theirs):
@@ -349,7 +358,7 @@ def test_tied_weights_have_one_gradient():
     close_gradients(ours, theirs)
 
 
-def test_hooks_fire():
+def test_hooks_fire(gradients):
     ours, theirs = pair(mlp)
     seen = []
     for module in (ours, theirs):
@@ -362,6 +371,51 @@ def test_hooks_fire():
         seen.append(calls)
     assert seen[0] == seen[1] == ["forward", "output", "parameter"]
     close_gradients(ours, theirs)
+
+
+def test_hooks_run_while_other_gradients_are_to_be_computed():
+    def layers():
+        return nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+
+    freed = treadle.torch.Module(layers(), num_threads=1, gradient_group_mb=0.0)
+    sums = []
+
+    def hook(parameter):
+        with torch.profiler.record_function("hook"):
+            sums.append(float(parameter.grad.sum()))
+            parameter.grad = None
+
+    for parameter in freed.parameters():
+        parameter.register_post_accumulate_grad_hook(hook)
+    x = torch.ones(2, 4)
+    freed(x).sum().backward()
+    assert len(sums) == 6
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        freed(x).sum().backward()
+    ranges = sorted((event.time_range.start, event.name) for event in recorded.events() if event.name in ("hook", "treadle::backward"))
+    names = [name for _, name in ranges]
+    assert names.count("hook") == 6
+    assert names.index("hook") < len(names) - 1 - names[::-1].index("treadle::backward")
+
+
+def test_a_backward_pass_may_end_before_all_gradients_are_made():
+    ours = treadle.torch.Module(mlp(), gradient_group_mb=0.0)
+    theirs = copy.deepcopy(ours.wrapped)
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    made = []
+    for module in (ours, theirs):
+        loss = module(x).square().sum()
+        last = torch.autograd.grad(loss, module[2].bias, retain_graph=True)
+        first = torch.autograd.grad(loss, module[0].weight, retain_graph=True)
+        made.append([*last, *first, *torch.autograd.grad(loss, list(module.parameters()))])
+    for a, b in zip(*made, strict=True):
+        close(a, b)
+
+
+@pytest.mark.parametrize("size", [-1, float("nan")])
+def test_groups_of_no_size_are_an_error(size):
+    with pytest.raises(ValueError, match="gradient_group_mb"):
+        treadle.torch.Module(mlp(), gradient_group_mb=size)
 
 
 def test_hooks_within_are_kept_by_pytorch():
@@ -378,7 +432,7 @@ def test_hooks_within_are_kept_by_pytorch():
     assert graphs(module) == 1
 
 
-def test_clipping_and_accumulation():
+def test_clipping_and_accumulation(gradients):
     ours, theirs = pair(mlp)
     for module in (ours, theirs):
         for x in (torch.ones(2, 4), torch.full((3, 4), -2.0)):
@@ -388,7 +442,7 @@ def test_clipping_and_accumulation():
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointed_calls(reentrant):
+def test_checkpointed_calls(reentrant, gradients):
     ours, theirs = pair(mlp)
     results = []
     for module in (ours, theirs):
@@ -399,8 +453,16 @@ def test_checkpointed_calls(reentrant):
     close_gradients(ours, theirs)
 
 
-def test_double_backward_is_refused():
-    module = treadle.torch.Module(mlp())
+def test_double_backward_of_one_gradient_is_refused():
+    module = treadle.torch.Module(nn.Linear(3, 2, bias=False))
+    (grad,) = torch.autograd.grad(module(torch.ones(1, 3)).sum(), module.weight, create_graph=True)
+    assert grad.tolist() == [[1, 1, 1], [1, 1, 1]]
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        grad.sum().backward()
+
+
+def test_double_backward_is_refused(gradients):
+    module = treadle.torch.Module(mlp(), **OPTIONS)
     x = torch.randn(2, 4, requires_grad=True)
     (grad,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
     assert grad.requires_grad

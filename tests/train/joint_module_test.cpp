@@ -113,6 +113,55 @@ TEST(JointModule, GradientsAreTheCallersOwn) {
   EXPECT_EQ(module.forward_in_order(feeds).backward_in_order(std::vector{Tensor()})[0].data<float>()[1], 0);
 }
 
+// y = Tanh(a x) b + c + d: the gradients of c and d are what is handed in, that of b is made before that of a.
+TEST(JointModule, GradientsComeGroupByGroup) {
+  JointModule module(model_of({{"x", {3}}, {"a", {3}}, {"b", {3}}, {"c", {3}}, {"d", {3}}},
+                              {{"Mul", {"a", "x"}, "ax"},
+                               {"Tanh", {"ax"}, "t"},
+                               {"Mul", {"t", "b"}, "tb"},
+                               {"Add", {"tb", "c"}, "s"},
+                               {"Add", {"s", "d"}, "y"}},
+                              {{"y", {3}}}),
+                     {.inputs = {"a", "b", "c", "d"}});
+  const std::vector<Datum> feeds{tensor_of({3}, 0.5F, 0.25F), tensor_of({3}, 1), tensor_of({3}, 2), tensor_of({3}, 0), tensor_of({3}, 0)};
+  const Tensor head = tensor_of({3}, 1, 1);
+  const std::vector<Tensor> expected = module.forward_in_order(feeds).backward_in_order(std::vector{head});
+  std::vector<std::vector<size_t>> groups = module.gradient_groups(0);
+  std::vector<size_t> order;
+  for (const std::vector<size_t>& group : groups) order.insert(order.end(), group.begin(), group.end());
+  EXPECT_EQ(order, (std::vector<size_t>{2, 3, 1, 0}));
+  EXPECT_EQ(module.gradient_groups(1000).size(), 1U);
+
+  JointModule::Run run = module.forward_in_order(feeds);
+  EXPECT_THROW(run.advance_backward(groups[0]), Error);
+  run.begin_backward(std::vector{head});
+  EXPECT_THROW(run.begin_backward(std::vector{head}), Error);
+  for (size_t gradient : order) {
+    const std::vector<Tensor> made = run.advance_backward(std::vector{gradient});
+    ASSERT_EQ(made.size(), 1U);
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(made[0].data<float>()[i], expected[gradient].data<float>()[i]) << gradient << " " << i;
+    for (float& element : Tensor(made[0]).span<float>()) element = 100;  // the caller's own: nothing later sees it
+  }
+  EXPECT_THROW(run.advance_backward(groups[0]), Error);
+  EXPECT_EQ(head.data<float>()[2], 3);
+}
+
+TEST(JointModule, AGroupOfGradientsIsThereBeforeTheRestIsComputed) {
+  JointModule module(model_of({{"x", {3}}, {"a", {3}}, {"b", {3}}},
+                              {{"Mul", {"a", "x"}, "ax"}, {"Tanh", {"ax"}, "t"}, {"Mul", {"t", "b"}, "y"}}, {{"y", {3}}}),
+                     {.inputs = {"a", "b"}});
+  size_t num_seen = 0;
+  module.set_monitor({.callback = [&](const MonitorEvent&) { ++num_seen; }});
+  JointModule::Run run = module.forward_in_order({tensor_of({3}, 0.5F), tensor_of({3}, 1), tensor_of({3}, 2)});
+  run.begin_backward(std::vector{tensor_of({3}, 1)});
+  const size_t forward = num_seen;
+  EXPECT_NEAR(run.advance_backward(std::vector<size_t>{1})[0].data<float>()[0], std::tanh(0.5), 1e-6);
+  const size_t first = num_seen;
+  EXPECT_GT(first, forward);
+  EXPECT_NEAR(run.advance_backward(std::vector<size_t>{0})[0].data<float>()[0], 2 * (1 - std::pow(std::tanh(0.5), 2)) * 0.5, 1e-6);
+  EXPECT_GT(num_seen, first);
+}
+
 TEST(JointModule, OutputsThatTheBackwardPassReadsAreCopies) {
   JointModule module(model_of({{"x", {2}}}, {{"Sigmoid", {"x"}, "y"}}, {{"y", {2}}}), {.inputs = {"x"}});
   JointModule::Run run = module.forward_in_order({tensor_of({2}, 0)});

@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import Error
 from ._export import NotExported, export
-from ._plan import Plan, make_plan
+from ._plan import Options, Plan, make_plan
 from ._state import State, attributes_of, obstacle, snapshot_of, state_of, unchanged
 from ._structure import UnsupportedStructure, flatten, unflatten
 
@@ -70,8 +70,7 @@ class Manager:
     """Runs one module: by a graph where it can, else in PyTorch."""
 
     module: nn.Module
-    num_threads: int = 0
-    pack_weights: bool = False
+    options: Options
     name: str = ""
     events: list[Event] = field(default_factory=list)
     parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
@@ -183,7 +182,7 @@ class Manager:
         why = self._why(key, leaves)
         exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
         started = time.perf_counter()
-        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.num_threads, self.pack_weights)
+        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.options)
         if plan.packing is not None:
             plan.packing.observers = self.observers
         difference = None if plan.description.random else self._check(plan, structure, leaves)
@@ -241,7 +240,7 @@ class Manager:
         if all(event.why != reason for event in self.events):
             lasting = not reason.startswith(("autocast", "a transformation"))
             if lasting and not self.parts:
-                self.parts = [(path, Manager(child, self.num_threads, self.pack_weights, path, observers=self.observers)) for path, child in _parts_of(self.module)]
+                self.parts = [(path, Manager(child, self.options, path, observers=self.observers)) for path, child in _parts_of(self.module)]
             self.events.append(Event("in PyTorch", reason))
             which = f'the part "{self.name}" ({type(self.module).__name__})' if self.name else type(self.module).__name__
             kept = f"; {len(self.parts)} of its parts are tried by themselves" if self.parts and lasting else ""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ._manager import Event, Manager, describe
+from ._plan import Options
 
 _OWN = ("_wrapped", "_manager", "_options")
 # What a module keeps in dictionaries of its own; both modules use the same ones.
@@ -38,21 +39,27 @@ class Module(nn.Module):
     :param pack_weights: make the weights constants of graphs that evaluate without gradients, from the second call with the same weights on.
         They are packed again after every change that PyTorch counts: an optimizer's step, `copy_()`, `load_state_dict()`. It does not count
         writes through `.data`; call repack() after these.
+    :param gradient_group_mb: hand gradients to autograd in groups of at least so many megabytes, each as soon as the backward pass has made it
+        (0: one by one), so that hooks on parameters run while the rest is computed, and gradients that they free are gone. By default groups
+        have 4 MB where `torch.distributed` runs with several processes; elsewhere all gradients come at the end, which is 20 to 40 µs a group
+        faster.
     """
 
-    def __init__(self, module: nn.Module, *, num_threads: int | None = None, pack_weights: bool = False) -> None:
+    def __init__(self, module: nn.Module, *, num_threads: int | None = None, pack_weights: bool = False, gradient_group_mb: float | None = None) -> None:
         if isinstance(module, Module):
             raise TypeError("the module is a treadle.torch.Module already")
         if not isinstance(module, nn.Module):
             raise TypeError(f"a torch.nn.Module is expected, got a {type(module).__name__}")
+        if gradient_group_mb is not None and not gradient_group_mb >= 0:
+            raise ValueError(f"gradient_group_mb is {gradient_group_mb}; a number of megabytes from 0 on is expected")
         super().__init__()
         attributes = self.__dict__
         for name in _SHARED:
             attributes[name] = module.__dict__[name]
         attributes["training"] = module.training
         attributes["_wrapped"] = module
-        attributes["_options"] = {"num_threads": num_threads, "pack_weights": pack_weights}
-        attributes["_manager"] = Manager(module, num_threads or torch.get_num_threads(), pack_weights)
+        attributes["_options"] = {"num_threads": num_threads, "pack_weights": pack_weights, "gradient_group_mb": gradient_group_mb}
+        attributes["_manager"] = Manager(module, Options(num_threads or torch.get_num_threads(), pack_weights, gradient_group_mb))
 
     @property
     def wrapped(self) -> nn.Module:

@@ -24,12 +24,24 @@ SECOND_ORDER = (
 )
 
 
+_GROUP_MB = 4.0  # of gradients that reach autograd together, where processes sum them
+
+
 def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """What the call returns; where torch.profiler records, the call is a range of it."""
     if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         return call(*arguments)
     with torch.profiler.record_function(name):
         return call(*arguments)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a treadle.torch.Module was made with."""
+
+    num_threads: int = 0
+    pack_weights: bool = False
+    gradient_group_mb: float | None = None
 
 
 @dataclass
@@ -42,6 +54,7 @@ class Description:
     feeds: list[tuple[str, int]]  # in the joint module's order: ("input" or "state", place)
     held: list[tuple[str, int]]  # name and place of tensors that the joint module reads where they lie, without being fed
     wanted: list[tuple[str, int]]  # whose gradients are asked for; likewise
+    groups: list[list[int]]  # places in `wanted`: what reaches autograd together, in the order in which a backward pass makes it
     outputs: list[int]  # per output of the module: its place among what a run hands out
     differentiable: list[bool]  # per output of a run
     statistics: list[int]  # places of the running statistics that a run writes
@@ -94,6 +107,7 @@ class Plan:
     joint: Any
     state: State
     exported: Exported
+    options: Options
     held: list[Any] = field(default_factory=list)  # feeds with None where inputs go
     input_feeds: list[tuple[int, int]] = field(default_factory=list)  # (feed, input)
     loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # tensors that are not contiguous
@@ -154,6 +168,12 @@ class Plan:
                 torch._foreach_add_(self.state.counters, 1)
         return run, [_from_dlpack(capsule) for capsule in capsules]
 
+    def hands_out_early(self) -> bool:
+        """Whether gradients reach autograd while others are still to be computed: asked for, or several processes sum them."""
+        if self.options.gradient_group_mb is not None:
+            return True
+        return torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+
     def run(self, leaves: Sequence[torch.Tensor]) -> Any:
         """The module's outputs; with a graph behind them where gradients are wanted."""
         description = self.description
@@ -166,7 +186,12 @@ class Plan:
             tensors = self.state.tensors
             wanted = [leaves[index] if kind == "input" else tensors[index] for kind, index in description.wanted]
             others = [leaf for leaf in leaves if not leaf.requires_grad]
-            outputs = _apply(_Call(self, leaves, self.draw()), *wanted, *others)
+            call = _Call(self, leaves, self.draw())
+            first, *later = description.groups if self.hands_out_early() else [range(len(wanted))]
+            behind: list[torch.Tensor] = []
+            for group in reversed(later):
+                behind = [_apply_later(call, group, *behind, *[wanted[place] for place in group])]
+            outputs = _apply(call, first, *behind, *[wanted[place] for place in first], *others)
         return unflatten(description.structure, iter([outputs[place] for place in description.outputs]))
 
 
@@ -178,20 +203,48 @@ def _held(tensor: torch.Tensor) -> OrtValue:
 class _Call:
     """One forward pass, until its graph is freed."""
 
-    __slots__ = ("draw", "leaves", "plan", "run")
+    __slots__ = ("draw", "leaves", "plan", "run", "under_way")
 
     def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None) -> None:
         self.plan, self.leaves, self.draw = plan, [leaf.detach() for leaf in leaves], draw
         self.run: Any = None
+        self.under_way: dict[int, Any] = {}  # runs that stand within a backward pass, by the pass
+
+    def begin_backward(self, grad_outputs: Sequence[torch.Tensor | None]) -> None:
+        """Of a pass of autograd's; a second one (retain_graph) computes the forward pass again."""
+        run, self.run = self.run, None
+        if run is None:
+            run, _ = self.plan.forward(self.leaves, self.draw, update=False)
+        differentiable = self.plan.description.differentiable
+        run.begin_backward(
+            [None if grad is None else _to_dlpack(grad.detach()) for grad, is_differentiable in zip(grad_outputs, differentiable, strict=True) if is_differentiable]
+        )
+        current = torch._C._current_graph_task_id()
+        self.under_way[current] = run
+        if len(self.plan.description.groups) > 1:  # the pass may end before it has asked for all gradients
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.under_way.pop(current, None))
+
+    def gradients(self, group: Sequence[int], is_last: bool) -> list[torch.Tensor | None]:
+        """As far as the backward pass has to be computed for them."""
+        current = torch._C._current_graph_task_id()
+        run = self.under_way.pop(current) if is_last else self.under_way[current]
+        made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, list(group))]
+        if torch.is_grad_enabled():  # create_graph=True
+            given = [grad for grad in made if grad is not None]
+            refused = torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given])
+            refusing = iter([refused] if isinstance(refused, torch.Tensor) else refused)
+            made = [None if grad is None else next(refusing) for grad in made]
+        return made
 
 
 class _Step(torch.autograd.Function):
-    """Forward stops at the Yield, backward goes on from it. A second backward (retain_graph) computes the forward pass again."""
+    """Forward stops at the Yield, backward goes on from it, as far as the first group of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: _Call, group: Sequence[int], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """:param tensors: the value of the groups behind, if there are any; those of the group; other inputs."""
         call.run, outputs = call.plan.forward(call.leaves, call.draw)
-        ctx.call = call
+        ctx.call, ctx.group, ctx.is_last = call, group, len(group) == len(call.plan.description.wanted)
         ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
         ctx.set_materialize_grads(False)
         plain = [output for output, is_differentiable in zip(outputs, call.plan.description.differentiable, strict=True) if not is_differentiable]
@@ -202,38 +255,44 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        call: _Call = ctx.call
-        plan = call.plan
-        run, call.run = call.run, None
-        if run is None:
-            run, _ = plan.forward(call.leaves, call.draw, update=False)
-        heads = [
-            None if grad is None else _to_dlpack(grad.detach())
-            for grad, is_differentiable in zip(grad_outputs, plan.description.differentiable, strict=True)
-            if is_differentiable
-        ]
-        made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.backward_in_order, heads)]
-        if torch.is_grad_enabled():  # create_graph=True
-            given = [grad for grad in made if grad is not None]
-            refusing = iter(torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given]))
-            made = [None if grad is None else next(refusing) for grad in made]
-        return (None, *made, *[None] * (len(tensors) - len(made)))
+        ctx.call.begin_backward(grad_outputs)
+        made = ctx.call.gradients(ctx.group, ctx.is_last)
+        behind = [] if ctx.is_last else [torch.zeros(())]
+        return (None, None, *behind, *made, *[None] * (len(tensors) - len(behind) - len(made)))
+
+
+class _LaterGradients(torch.autograd.Function):
+    """A group of gradients that the backward pass makes after others. Autograd does with those what is to be done (hooks, all-reduces) before it
+    comes here: the value, which says nothing, is an input of the step or of the group before."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, group: Sequence[int], *tensors: torch.Tensor) -> torch.Tensor:
+        """:param tensors: the value of the groups behind, if there are any; those of the group."""
+        ctx.call, ctx.group, ctx.is_last = call, group, len(tensors) == len(group)
+        ctx.save_for_backward(*tensors)
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        ctx.saved_tensors  # noqa: B018  raises for a graph that has been freed
+        made = ctx.call.gradients(ctx.group, ctx.is_last)
+        return (None, None, *([] if ctx.is_last else [torch.zeros(())]), *made)
 
 
 # Function.apply() itself, without its search for wrappers of torch.func among the arguments, half a microsecond each; there are none: a module
 # under a transformation of torch.func is traced by it.
 _apply: Any = super(torch.autograd.Function, _Step).apply
+_apply_later: Any = super(torch.autograd.Function, _LaterGradients).apply
 
 
 def _may_be_held(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.float32 and tensor.dim() > 0 and tensor.numel() > 0 and tensor.is_contiguous()
 
 
-def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, num_threads: int, pack_weights: bool) -> Plan:
+def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, options: Options) -> Plan:
     """Builds the joint graph of an exported module.
 
     :param needs_gradients: without, there is no backward pass.
-    :param pack_weights: where there is none, and nothing is updated or drawn.
     :raises treadle.Error: an operator is missing, or one has no gradient.
     """
     model = exported.model
@@ -263,7 +322,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         wanted if differentiable else [],
         [],
         ["*"] if model.graph.initializer else [],
-        num_threads,
+        options.num_threads,
         plain_outputs=plain,
         states=statistics,
         unbiased_variance=True,
@@ -279,13 +338,14 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         feeds=[places[name] for name in joint.input_names],
         held=[(name, held[name]) for name in joint.held_names],
         wanted=[places[name] for name in joint.gradient_names] if differentiable else [],
+        groups=joint.gradient_groups(int((_GROUP_MB if options.gradient_group_mb is None else options.gradient_group_mb) * 2**20)),
         outputs=[order.index(name) for name in graph_outputs],
         differentiable=[True] * len(differentiable) + [False] * len(plain),
         statistics=[state.names.index(name) for name in state.statistics],
         random=joint.is_random,
     )
-    plan = Plan(description, joint, state, exported)
-    if pack_weights and not differentiable and not statistics and not joint.is_random:
-        plan.packing = Packing(exported, num_threads)
+    plan = Plan(description, joint, state, exported, options)
+    if options.pack_weights and not differentiable and not statistics and not joint.is_random:
+        plan.packing = Packing(exported, options.num_threads)
     plan.bind(state)
     return plan

@@ -94,6 +94,11 @@ bool PlacedRun::has_output(size_t k) const {
   return true;
 }
 
+Datum PlacedRun::take_output(size_t k) {
+  const Datum value = output(k);
+  return value.is_tensor() ? Datum(value.tensor().clone()) : value;
+}
+
 // Offsets in the arenas of all devices: what may be in use at the same time lies apart.
 void PlacedRun::place() {
   if (generation_ == binding().generation()) return;

@@ -75,18 +75,40 @@ void Frame::feed(size_t input, const Datum& value) {
   find_starved();
 }
 
+// @param written  whether reading does not count
+bool Frame::is_touched_later(int32_t root, bool written) const {
+  const auto slots = program_.slots();
+  for (size_t step = pc_; step < program_.instructions().size(); ++step) {
+    const Instruction& instruction = program_.instructions()[budget_.instruction_at(step)];
+    const auto operands = program_.operands(instruction).subspan(written ? instruction.num_inputs : 0);
+    if (std::any_of(operands.begin(), operands.end(),
+                    [&](int32_t slot) { return slot >= 0 && slots[static_cast<size_t>(slot)].root == root; }))
+      return true;
+  }
+  return false;
+}
+
 bool Frame::has_output(size_t k) const {
   const auto slots = program_.slots();
   const int32_t root = slots[static_cast<size_t>(program_.output_slots()[k])].root;
   if (slots[static_cast<size_t>(root)].placement == Placement::feed) return state_.held(root).defined();
-  for (size_t step = pc_; step < program_.instructions().size(); ++step) {
-    const Instruction& instruction = program_.instructions()[budget_.instruction_at(step)];
-    const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
-    if (std::any_of(outputs.begin(), outputs.end(),
-                    [&](int32_t slot) { return slot >= 0 && slots[static_cast<size_t>(slot)].root == root; }))
-      return false;
-  }
-  return true;
+  return !is_touched_later(root, /*written=*/true);
+}
+
+Datum Frame::take_output(size_t k) {
+  const auto slots = program_.slots();
+  const auto outputs = program_.output_slots();
+  auto root_of = [&](int32_t slot) { return slots[static_cast<size_t>(slot)].root; };
+  const int32_t root = root_of(outputs[k]);
+  Datum value = output(k);
+  const bool is_own = slots[static_cast<size_t>(root)].placement == Placement::held &&
+                      std::count_if(outputs.begin(), outputs.end(), [&](int32_t slot) { return root_of(slot) == root; }) == 1 &&
+                      !is_touched_later(root, /*written=*/false);
+  if (is_own)
+    state_.drop(root);
+  else if (value.is_tensor())
+    value = value.tensor().clone();
+  return value;
 }
 
 void Frame::take_outputs(std::span<Datum> outputs) {

@@ -40,6 +40,7 @@ class Frame final : public Run {
   void feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
   Datum output(size_t k) const override { return state_.value(program_.output_slots()[k], /*shared=*/true); }
+  Datum take_output(size_t k) override;
 
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
@@ -73,6 +74,7 @@ class Frame final : public Run {
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();
+  bool is_touched_later(int32_t root, bool written) const;
 
   const Program& program_;
   RunControl control_;

@@ -42,6 +42,9 @@ class Run {
   /// Of the program, before the end or at it. The run keeps it.
   virtual Datum output(size_t k) const = 0;
 
+  /// The same for good, before the end: a copy if later steps touch its bytes, or another output has them; otherwise the run lets go of it.
+  virtual Datum take_output(size_t k) = 0;
+
   /// Runs up to so many steps, to a Yield, to what reads an input that is still to be fed, or to the end. @return true at the end.
   /// @throws Error that names the node
   virtual bool advance(size_t steps = SIZE_MAX) = 0;
