@@ -1,0 +1,44 @@
+"""A model behind Ray Serve: the body of a POST is an array (.npy), the answer one of the model's first output.
+
+    MODEL=digits.onnx serve run ray_serve:app
+"""
+
+import asyncio
+import importlib
+import io
+import os
+
+import numpy as np
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import Response
+
+
+@serve.deployment(num_replicas=int(os.environ.get("REPLICAS", "2")), ray_actor_options={"num_cpus": 1})
+class Model:
+    """One replica: a session with one thread."""
+
+    def __init__(self, path, runtime="treadle"):
+        runtime = importlib.import_module(runtime)  # "onnxruntime" runs the same lines
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.name = self.session.get_inputs()[0].name
+
+    def predict(self, body):
+        if not body.startswith(b"\x93NUMPY"):
+            raise ValueError("the body is no array in the format .npy")
+        batch = np.load(io.BytesIO(body), allow_pickle=False)
+        answer = io.BytesIO()
+        np.save(answer, self.session.run(None, {self.name: batch})[0])
+        return answer.getvalue()
+
+    async def __call__(self, request: Request) -> Response:
+        body = await request.body()
+        try:
+            return Response(await asyncio.to_thread(self.predict, body), media_type="application/octet-stream")
+        except Exception as error:  # what the caller sent has another form, dtype or shape
+            return Response(str(error), status_code=400, media_type="text/plain")
+
+
+app = Model.bind(os.path.abspath(os.environ["MODEL"]), os.environ.get("RUNTIME", "treadle"))
