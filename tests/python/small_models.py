@@ -54,6 +54,29 @@ def affine():
     )
 
 
+def convolution_classifier(stride=1, normalises=False, last="softmax"):
+    """conv (and bn), relu, product and the Softmax named `last`, of 8 channels of 28 x 28 pixels, with weights."""
+    random = np.random.default_rng(0)
+    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
+    extent = 28 // stride
+    weights = {
+        "w": random.standard_normal((16, 8, 3, 3), dtype=np.float32),
+        "m": random.standard_normal((16 * extent * extent, 10), dtype=np.float32),
+    }
+    nodes = [node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1], strides=[stride, stride])]
+    if normalises:
+        weights |= {"scale": 2 * ones, "bias": zeros, "mean": zeros, "variance": ones}
+        nodes.append(node("BatchNormalization", ["c", "scale", "bias", "mean", "variance"], ["n"], name="bn"))
+    nodes += [
+        node("Relu", [nodes[-1].output[0]], ["r"], name="relu"),
+        node("Flatten", ["r"], ["f"], name="flatten"),
+        node("MatMul", ["f", "m"], ["p"], name="product"),
+        node("Softmax", ["p"], ["y"], name=last),
+    ]
+    initializers = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    return model(nodes, [tensor("x", ["batch", 8, 28, 28])], [tensor("y", ["batch", 10])], initializers)
+
+
 def identity(dtype, shape=("N",)):
     return model([node("Identity", ["x"], ["y"])], [tensor("x", list(shape), dtype)], [tensor("y", list(shape), dtype)])
 

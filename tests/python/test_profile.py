@@ -8,10 +8,9 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
+import small_models
 import treadle
 from conftest import REPOSITORY, SHARED_DATA
 
@@ -34,28 +33,8 @@ def profile_of(program, *arguments):
 
 @pytest.fixture(scope="module")
 def conv_model(tmp_path_factory):
-    """A convolution, ReLU, a product and Softmax, with weights."""
-    random = np.random.default_rng(0)
-    weights = {
-        "w": random.standard_normal((16, 8, 3, 3), dtype=np.float32),
-        "m": random.standard_normal((16 * 14 * 14, 10), dtype=np.float32),
-    }
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1], strides=[2, 2]),
-        helper.make_node("Relu", ["c"], ["r"], "relu"),
-        helper.make_node("Flatten", ["r"], ["f"], "flatten"),
-        helper.make_node("MatMul", ["f", "m"], ["p"], "product"),
-        helper.make_node("Softmax", ["p"], ["y"], "</script><b>softmax"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8, 28, 28])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
-        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
     path = tmp_path_factory.mktemp("profile") / "conv.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    path.write_bytes(small_models.convolution_classifier(stride=2, last="</script><b>softmax"))
     return path
 
 

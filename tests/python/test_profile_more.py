@@ -10,39 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import small_models
 import treadle
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """conv, bn, relu -> tail (a product), with a second reader of relu's result."""
-    random = np.random.default_rng(0)
-    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
-    constants = {
-        "w": random.standard_normal((16, 8, 3, 3), dtype=np.float32),
-        "scale": 2 * ones,
-        "bias": zeros,
-        "mean": zeros,
-        "variance": ones,
-        "m": random.standard_normal((16 * 28 * 28, 10), dtype=np.float32),
-    }
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "scale", "bias", "mean", "variance"], ["n"], "bn"),
-        helper.make_node("Relu", ["n"], ["r"], "relu"),
-        helper.make_node("Flatten", ["r"], ["f"], "flatten"),
-        helper.make_node("MatMul", ["f", "m"], ["p"], "product"),
-        helper.make_node("Softmax", ["p"], ["y"], "softmax"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8, 28, 28])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
-        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
     path = tmp_path_factory.mktemp("profile") / "conv.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    path.write_bytes(small_models.convolution_classifier(normalises=True))
     return path
 
 
