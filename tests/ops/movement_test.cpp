@@ -301,6 +301,22 @@ TEST(Col2Im, IsTorchFold) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 5, 0, 5, 0, 16, 0, 6, 0, 4, 0, 1, 0, 9, 0, 0, 0, 10, 0, 3, 0, 8, 0, 3}));
 }
 
+// With a new axis every element has the shape of the first: one that has the axis already is no part of it.
+TEST(ConcatFromSequence, ElementsOfAnotherRankAreErrors) {
+  for (int64_t new_axis : {0, 1})
+    for (const SymbolicShape& other : {SymbolicShape{3, 2}, SymbolicShape{1, 2}, SymbolicShape{}}) {
+      GraphBuilder b;
+      const ValueId elements = b.op("s", "SequenceConstruct", {b.input("x", {2}), b.input("y", other)});
+      b.output(b.op("joined", "ConcatFromSequence", {elements}, {{"axis", int64_t{0}}, {"new_axis", new_axis}}));
+      try {
+        testing::run_graph(b.graph(), testing::random_feeds(b.graph()));
+        ADD_FAILURE() << "new_axis = " << new_axis << ", y " << to_string(other);
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("cannot be joined along axis 0"), std::string::npos) << error.what();
+      }
+    }
+}
+
 TEST(Scatter, SumsAndProductsOfBooleansAreOrAndAnd) {
   // NumPy: np.add, np.multiply, np.maximum and np.minimum of booleans.
   auto scattered = [](std::string_view reduction, std::string_view op, Tensor indices) {

@@ -101,8 +101,8 @@ struct ConcatFromSequence {
     for (const Datum& element : sequence.elements) {
       const Tensor& tensor = element.tensor();
       Shape own = tensor.shape();
-      if (new_axis && own == first.shape()) own.insert(at, 1);
-      bool fits = tensor.dtype() == first.dtype() && own.rank() == shape.rank();
+      bool fits = tensor.dtype() == first.dtype() && own.rank() == first.shape().rank();
+      if (fits && new_axis) own.insert(at, 1);
       for (int i = 0; fits && i < shape.rank(); ++i) fits = i == at || own[i] == shape[i];
       if (!fits)
         throw Error(ErrorCode::invalid_argument,
