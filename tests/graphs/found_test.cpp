@@ -444,5 +444,27 @@ feed x0 [4,1,4,1] = 1 0 0 0 1 1 1 1 0 1 1 0 1 0 1 0
 )");
 }
 
+// In the exported file the product's sums of integers were sums of floats.
+TEST(FoundGraphs, AnExportedProductOfBytesWhoseSumIsZero) {
+  expect_right(R"(
+opset 21
+input a uint8 [2,2]
+input a_scale float32 []
+input a_zero uint8 []
+constant b uint8 [2,1] = 6 2
+constant b_zero uint8 [] = 4
+constant b_scale float32 [] = 0.03056439943611622
+sums = MatMulInteger(a, b, a_zero, b_zero)
+floats = Cast(sums) to=1
+scale = Mul(a_scale, b_scale)
+y = Mul(floats, scale)
+output y float32
+feeds
+feed a [2,2] = 0 0 255 255
+feed a_scale [] = 0.009823335334658623
+feed a_zero [] = 221
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs
