@@ -32,6 +32,10 @@ Array::Array(DType type, Dims shape) : dtype(type), dims(std::move(shape)) {
     i.assign(count, 0);
 }
 
+void require_ordered(const Array& x) {
+  require(std::none_of(x.f.begin(), x.f.end(), [](double number) { return std::isnan(number); }), "NaN has no place in an order");
+}
+
 Array Array::ints(std::vector<int64_t> values) {
   Array result(DType::int64, {static_cast<int64_t>(values.size())});
   result.i = std::move(values);

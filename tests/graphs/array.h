@@ -140,6 +140,9 @@ class Total {
   std::vector<double> terms_;  // unless in order
 };
 
+/// ONNX gives NaN no place in an order: what operators that compare choose then is left to each implementation. @throws Invalid
+void require_ordered(const Array& x);
+
 /// Row-major steps; 0 for an extent of 1 if `broadcast`.
 Dims steps_of(const Dims& dims, bool broadcast = false);
 /// ONNX's (NumPy's) broadcasting. @throws Invalid

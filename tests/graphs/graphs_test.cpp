@@ -51,6 +51,41 @@ feed x [2,3] = 0 1 2 0 1 3
   EXPECT_EQ(outputs[3].value.array.f, (std::vector<double>{2, 3}));
 }
 
+// A length that no row has, though there is no element to reverse; elements of other ranks; an order of NaN.
+TEST(Graphs, TheInterpreterRefusesWhatOnnxDoesNotDefine) {
+  const char* cases[] = {R"(
+opset 21
+input x float32 [0,1]
+constant lengths int64 [1] = 1
+z = ReverseSequence(x, lengths) batch_axis=1 time_axis=0
+output z float32
+feeds
+feed x [0,1] =
+)",
+                         R"(
+opset 21
+input x float32 [1,1]
+input y float32 []
+s = SequenceConstruct(x, y)
+z = ConcatFromSequence(s) axis=2 new_axis=1
+output z float32
+feeds
+feed x [1,1] = 0
+feed y [] = 0
+)",
+                         R"(
+opset 21
+input x float32 [2]
+constant k int64 [1] = 1
+quotient = Div(x, x)
+z, places = TopK(quotient, k)
+output z float32
+feeds
+feed x [2] = 1 0
+)"};
+  for (const char* text : cases) EXPECT_THROW(judge(parse(text)), Invalid) << text;
+}
+
 TEST(Graphs, AWrongResultIsNoticedAndRoundingIsNot) {
   const Case c = parse(R"(
 opset 21

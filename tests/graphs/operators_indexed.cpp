@@ -67,6 +67,7 @@ Values scatter_nd(Call& c) {
   const auto length = static_cast<size_t>(indices.dims.back());
   require(length >= 1 && length <= y.dims.size(), "the length of an index");
   require(how == "none" || (y.dtype != DType::boolean && !y.texts()), "a reduction of numbers");
+  if (how == "max" || how == "min") require_ordered(y), require_ordered(updates);
   Dims dims(indices.dims.begin(), indices.dims.end() - 1);
   dims.insert(dims.end(), y.dims.begin() + static_cast<int64_t>(length), y.dims.end());
   require(updates.dims == dims, "the shape of the updates");
@@ -123,7 +124,7 @@ Values unique(Call& c) {
   const Array x = along ? c.in(0) : flat(c.in(0));
   const auto axis = along ? static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank())) : 0;
   require(x.dtype != DType::boolean && x.size() > 0, "Unique's operand");
-  for (double number : x.f) require(!std::isnan(number), "NaN is no number to order");
+  require_ordered(x);
   // What lies at a place along the axis, as numbers.
   std::vector<std::vector<double>> slices(static_cast<size_t>(x.dims[axis]));
   for (size_t k = 0; k < x.size(); ++k) slices[static_cast<size_t>(coordinates(k, x.dims)[axis])].push_back(x.number(k));
@@ -167,11 +168,11 @@ Values reverse_sequence(Call& c) {
   require(x.rank() >= 2 && batch_axis + time_axis == 1 && lengths.dtype == DType::int64, "ReverseSequence's operands");
   const auto batch = static_cast<size_t>(batch_axis), time = static_cast<size_t>(time_axis);
   require(lengths.dims == Dims{x.dims[batch]}, "a length for each row");
+  for (int64_t length : lengths.i) require(length >= 1 && length <= x.dims[time], "a length out of range");
   Array y(x.dtype, x.dims);
   for (size_t k = 0; k < y.size(); ++k) {
     Dims at = coordinates(k, x.dims);
     const int64_t length = lengths.i[static_cast<size_t>(at[batch])];
-    require(length >= 1 && length <= x.dims[time], "a length out of range");
     if (at[time] < length) at[time] = length - 1 - at[time];
     y.copy(k, x, place(at, x.dims));
   }

@@ -141,7 +141,10 @@ Values slice(Call& c) {
 Array join(const std::vector<const Array*>& parts, int64_t axis, bool new_axis) {
   require(!parts.empty(), "nothing to join");
   std::vector<Array> cut;
-  for (const Array* part : parts) cut.push_back(*part);
+  for (const Array* part : parts) {
+    require(part->dtype == parts[0]->dtype && part->rank() == parts[0]->rank(), "the parts differ in dtype or rank");
+    cut.push_back(*part);
+  }
   axis = normalise_axis(axis, parts[0]->rank() + (new_axis ? 1 : 0));
   const auto a = static_cast<size_t>(axis);
   if (new_axis)
@@ -149,7 +152,6 @@ Array join(const std::vector<const Array*>& parts, int64_t axis, bool new_axis) 
   Dims dims = cut[0].dims;
   dims[a] = 0;
   for (const Array& part : cut) {
-    require(part.dtype == cut[0].dtype && part.dims.size() == dims.size(), "the parts differ in dtype or rank");
     for (size_t d = 0; d < dims.size(); ++d) require(d == a || part.dims[d] == dims[d], "the parts differ in an extent");
     dims[a] += part.dims[a];
   }

@@ -150,6 +150,7 @@ Values conv_integer(Call& c) {
 Values pool(Call& c, bool largest) {
   const Array& x = c.in(0);
   require(x.floats() && x.rank() >= 3, "a float image was expected");
+  if (largest) require_ordered(x);
   const Window window(c, x, c.integers("kernel_shape"));
   Dims dims{x.dims[0], x.dims[1]};
   for (size_t d = 0; d < window.kernel.size(); ++d) {
@@ -180,6 +181,7 @@ Values pool(Call& c, bool largest) {
 Values global_pool(Call& c, bool largest) {
   const Array& x = c.in(0);
   require(x.floats() && x.rank() >= 3, "a float image was expected");
+  if (largest) require_ordered(x);
   Dims dims(x.dims.size(), 1);
   dims[0] = x.dims[0];
   dims[1] = x.dims[1];

@@ -108,6 +108,7 @@ Values arg_extreme(Call& c, bool largest) {
   std::vector<bool> reduced(x.dims.size(), false);
   reduced[axis] = true;
   const bool last = c.integer("select_last_index", 0) != 0;
+  require_ordered(x);
   return {reduce_over(x, DType::int64, reduced, c.integer("keepdims", 1) != 0, [&](Array& y, size_t k, const std::vector<size_t>& group) {
     require(!group.empty(), "an extreme of nothing");
     size_t best = 0;
@@ -174,6 +175,7 @@ Values top_k(Call& c) {
   require(c.in(1).size() == 1 && c.in(1).i[0] >= 0 && c.in(1).i[0] <= x.dims[axis], "k");
   const auto k = static_cast<size_t>(c.in(1).i[0]);
   const bool largest = c.integer("largest", 1) != 0;
+  require_ordered(x);
   Array values(x.dtype, [&] {
     Dims dims = x.dims;
     dims[axis] = static_cast<int64_t>(k);
