@@ -425,6 +425,21 @@ feed x [1,1,1,1] = 0.5
 )");
 }
 
+// The same where there are so many symbols that samples of the size are beyond 64 bits.
+TEST(FoundGraphs, ReshapeToTheLeastOfMinusOneAndALargeSize) {
+  expect_right(R"(
+opset 21
+input a float32 [A,B,C,D,E,F]
+constant c int64 [1] = -1
+size = Size(a)
+shape = Min(size, c)
+y = Reshape(size, shape)
+output y int64
+feeds
+feed a [1,1,1,1,1,1] = 0.5
+)");
+}
+
 // -1 by way of ceil(k / 2) - k, where k is the second third of N.
 TEST(FoundGraphs, ReshapeToTheNegativeOfASplitsExtent) {
   expect_right(R"(
@@ -463,6 +478,34 @@ feeds
 feed a [2,2] = 0 0 255 255
 feed a_scale [] = 0.009823335334658623
 feed a_zero [] = 221
+)");
+}
+
+// min(-1, elements) and ceil(k / 2) - k are never an extent; M - 2 is none where M is 1.
+TEST(FoundGraphs, ReshapeToADifferenceThatIsMinusOneInOneRun) {
+  expect_right(R"(
+opset 21
+input x float32 [M]
+input y bool [N]
+constant c int64 [1] = -2
+shape = Shape(x)
+less = Add(c, shape)
+z = Reshape(y, less)
+w = Not(z)
+output z bool
+output w bool
+feeds
+feed x [1] = 1.5
+feed y [0] =
+feeds
+feed x [5] = 1 2 3 4 5
+feed y [3] = 0 1 1
+feeds
+feed x [1] = 1.5
+feed y [4] = 0 1 1 0
+feeds
+feed x [2] = 1 2
+feed y [4] = 0 1 1 0
 )");
 }
 

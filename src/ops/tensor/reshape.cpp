@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "graph/dim_bounds.h"
 #include "graph/infer.h"
@@ -53,24 +54,61 @@ Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
   return extent;
 }
 
-// Whether an extent that is computed seems never to be above 0, so that it is no extent but stands for one: `min(-1, N)`, `ceil(N / 2) -
-// N`. Told from some values of the symbols, of which now the first, now the last is the largest: `total - past` is an extent, 0 where they
-// are equal. To be wrong costs what the extent would have said ahead of the run.
-bool stands_for_another(const Dim& extent) {
-  if (extent.is_const()) return false;
-  if (is_nonnegative(Dim(0) - extent)) return true;
-  constexpr int64_t kSamples[] = {1, 2, 7, 64, 5000};
+// Whether an extent that is computed seems never to be above 0: `min(-1, N)`, `ceil(N / 2) - N`. Told from some values of the symbols, of
+// which now the first, now the last is the largest: `total - past` is an extent, 0 where they are equal. A product of many may be beyond 64
+// bits for large ones.
+bool seems_never_above_zero(const Dim& extent) {
+  bool known = false;
   std::vector<int64_t> values(static_cast<size_t>(extent.expr()->index) + 1);  // operands come first
-  auto is_at_most_0 = [&] {
-    const auto most = UpperBounds(values).of(extent);
-    return most && *most <= 0;
-  };
-  return std::all_of(std::begin(kSamples), std::end(kSamples), [&](int64_t sample) {
+  for (int64_t sample : {1, 2, 7, 64, 5000}) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = sample * static_cast<int64_t>(i + 1);
-    if (!is_at_most_0()) return false;
-    std::reverse(values.begin(), values.end());
-    return is_at_most_0();
-  });
+    for (int order = 0; order < 2; ++order, std::reverse(values.begin(), values.end())) {
+      const auto most = UpperBounds(values).of(extent);
+      if (most && *most > 0) return false;
+      known = known || most;
+    }
+  }
+  return known;
+}
+
+// Whether it is `M - 2` or the like, which is -1 for a small M; `64 * M - 128` never is.
+bool is_less_a_constant(const Dim& extent) {
+  auto magnitude = [](int64_t x) { return x < 0 ? 0 - static_cast<uint64_t>(x) : static_cast<uint64_t>(x); };
+  int64_t less = 0;
+  uint64_t divisor = 0;
+  for (const Expr::Term& term : extent.expr()->terms) {
+    if (term.factors.empty())
+      less = term.coefficient;
+    else
+      divisor = std::gcd(divisor, magnitude(term.coefficient));
+  }
+  return less < 0 && divisor != 0 && magnitude(less + 1) % divisor == 0;
+}
+
+// Whether an extent that is computed may be -1 in a run, and so stand for what the others leave. A difference of symbols is taken to be an
+// extent, and so is what the data have: a run in which it is -1 is refused.
+bool may_be_minus_one(const InferContext& c, const Dim& extent) {
+  if (extent.is_const() || is_nonnegative(extent)) return false;
+  if (c.has_rank(0) && std::find(c.shape(0).begin(), c.shape(0).end(), extent) != c.shape(0).end()) return false;
+  return is_less_a_constant(extent) || seems_never_above_zero(extent);
+}
+
+// What such extents become: -1 is what the others leave of the elements, 0 copies an extent of the data.
+void settle_extents(InferContext& c, SymbolicShape& out, const std::vector<size_t>& unsettled) {
+  const SymbolicShape& in = c.shape(0);
+  const bool zero_is_copy = c.get_int("allowzero") == 0;
+  const SymbolicShape wanted = out;
+  for (size_t i : unsettled) {
+    assume_equal(minimum(wanted[i], -1), -1, fmt::format("the least that shape[{}] may be, and -1", i));
+    out[i] = maximum(wanted[i], 0);
+    if (zero_is_copy && i < in.size()) out[i] = out[i] + (Dim(1) - minimum(maximum(wanted[i], Dim(0) - wanted[i]), 1)) * in[i];
+  }
+  const SymbolicShape settled = out;  // but for one that is -1
+  for (size_t i : unsettled) {
+    SymbolicShape others = settled;
+    others.erase(others.begin() + static_cast<int64_t>(i));
+    out[i] = settled[i] + maximum(Dim(0) - wanted[i], 0) * floor_div(product(in), maximum(product(others), 1));
+  }
 }
 
 void infer_reshape(InferContext& c) {
@@ -81,8 +119,12 @@ void infer_reshape(InferContext& c) {
     if (!rank) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(*rank)));
   }
-  // Which one it stands for only the run can tell: -1 and 0 differ.
-  if (std::any_of(wanted->begin(), wanted->end(), stands_for_another))
+  // Where one is -1, no other may be.
+  std::vector<size_t> unsettled;
+  for (size_t i = 0; i < wanted->size(); ++i)
+    if (may_be_minus_one(c, (*wanted)[i])) unsettled.push_back(i);
+  if (std::any_of(wanted->begin(), wanted->end(), [](const Dim& extent) { return extent.is_const(-1); })) unsettled.clear();
+  if (!unsettled.empty() && !c.has_rank(0))
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(wanted->size())));
   const bool zero_is_copy = c.get_int("allowzero") == 0;
   SymbolicShape out;
@@ -102,6 +144,8 @@ void infer_reshape(InferContext& c) {
       hole = i;
     } else if (extent.is_const() && extent.value() < 0) {
       throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = {} is negative", i, extent.value()));
+    } else if (std::find(unsettled.begin(), unsettled.end(), i) != unsettled.end()) {
+      // below, when all others are known
     } else if (!extent.is_const() && zero_is_copy && !is_nonnegative(extent - Dim(1))) {
       if (!c.has_rank(0))
         extent = c.data_dependent_dim("reshape");
@@ -110,6 +154,7 @@ void infer_reshape(InferContext& c) {
     }
     out.push_back(extent);
   }
+  if (!unsettled.empty()) settle_extents(c, out, unsettled);
   if (hole) {
     out[*hole] = c.has_rank(0) ? remaining_extent(c.shape(0), out, copied, *hole) : c.data_dependent_dim("reshape");
   } else if (c.has_rank(0)) {
