@@ -301,6 +301,15 @@ TEST(Col2Im, IsTorchFold) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 5, 0, 5, 0, 16, 0, 6, 0, 4, 0, 1, 0, 9, 0, 0, 0, 10, 0, 3, 0, 8, 0, 3}));
 }
 
+// Its square is 0 in 64 bits.
+TEST(DepthToSpace, ABlockWhoseSquareOverflowsIsAnError) {
+  for (const char* op : {"DepthToSpace", "SpaceToDepth"})
+    for (int64_t block : {int64_t{1} << 62, int64_t{1} << 32, int64_t{0}, int64_t{-2}})
+      EXPECT_NE(error_of({op, 13, {counting({1, 4, 2, 2})}, {{"blocksize", block}}}).find("blocksize = " + std::to_string(block)),
+                std::string::npos)
+          << op;
+}
+
 // With a new axis every element has the shape of the first: one that has the axis already is no part of it.
 TEST(ConcatFromSequence, ElementsOfAnotherRankAreErrors) {
   for (int64_t new_axis : {0, 1})

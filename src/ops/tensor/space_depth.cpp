@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "core/checked.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
@@ -15,7 +16,8 @@ namespace {
 
 int64_t block_size(const Attributes& attributes) {
   const int64_t block = attributes.get_int("blocksize");
-  if (block <= 0) throw Error(ErrorCode::invalid_argument, fmt::format("blocksize = {} is not positive", block));
+  if (block <= 0 || block > INT32_MAX)  // its square is to fit into 64 bits
+    throw Error(ErrorCode::invalid_argument, fmt::format("blocksize = {} is outside [1, {}]", block, INT32_MAX));
   return block;
 }
 
@@ -65,12 +67,12 @@ struct Blocks {
   static Blocks bind(BindContext& c) {
     const int64_t b = block_size(c.node().attributes);
     const Shape &deep = kToSpace ? c.shape(0) : c.output_shape(0), &wide = kToSpace ? c.output_shape(0) : c.shape(0);
-    const int64_t channels = wide[1], h = deep[2], w = deep[3], plane = h * w;
+    const int64_t channels = wide[1], h = deep[2], w = deep[3], plane = checked_mul(h, w), tile = checked_mul(b * b, plane);
     const bool dcr = depth_first(c.node().attributes);
-    const int64_t channel = dcr ? plane : b * b * plane, block = dcr ? channels * plane : plane;
+    const int64_t channel = dcr ? plane : tile, block = dcr ? channels * plane : plane;
     const std::array<int64_t, 6> dims{deep[0], channels, h, b, w, b};
     const std::array<int64_t, 6> deep_strides{deep[1] * plane, channel, w, b * block, 1, block};
-    const std::array<int64_t, 6> wide_strides{channels * b * b * plane, b * b * plane, b * w * b, w * b, b, 1};
+    const std::array<int64_t, 6> wide_strides{checked_mul(channels, tile), tile, b * w * b, w * b, b, 1};
     return {c.dtype(0),
             kToSpace ? kernels::plan_copy(dims, deep_strides, wide_strides) : kernels::plan_copy(dims, wide_strides, deep_strides)};
   }
