@@ -38,6 +38,10 @@ def _is_integral(case: Case) -> bool:
     return case.inputs[0].dtype.kind in "iub"
 
 
+def _signs_differ(case: Case) -> bool:
+    return {case.inputs[0].dtype.name, case.inputs[1].dtype.name} == {"int8", "uint8"}
+
+
 def _not_finite(case: Case) -> bool:
     """Some operand is infinite, NaN, or so large that squares and sums of it overflow."""
     for x in case.inputs:
@@ -90,6 +94,9 @@ RULINGS = [
     Ruling("reference", "AveragePool LpPool MaxPool", "ignores dilations with auto_pad, and pads at the wrong side", _with("auto_pad", "dilations")),
     Ruling("reference", "AveragePool LpPool MaxPool", "gives an empty batch another extent", _is_empty),
     Ruling("reference", "AveragePool", "counts padding before count_include_pad exists", _below(7)),
+    Ruling("reference", "AveragePool", "shares what ceil_mode adds at the end between both ends", _with("ceil_mode")),
+    Ruling("reference", "RMSNormalization", "sums squares of 16-bit floats in 16 bits", _is_half),
+    Ruling("onnxruntime", "MatMulInteger ConvInteger", "on some machines saturates the sum of two products of int8 and uint8 at 16 bits", _signs_differ),
     Ruling("reference", "QLinearConv", "broadcasts scales of channels along the last axis, and wraps what it should saturate"),
     Ruling("reference", "ConvInteger", "broadcasts zero points of channels along the last axis", _operand(3)),
     Ruling("reference", "ReduceSumSquare ReduceL1 ReduceL2", "sums narrow integers in a wider type and returns that"),
