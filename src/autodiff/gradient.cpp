@@ -56,11 +56,27 @@ class Backward {
     }
   }
 
-  // Floats do, and numbers that a float was rounded to: their gradients are those of the float (straight through).
+  // Floats do, and integers that a float was rounded to, or that are computed from those by an operator with a rule (MatMulInteger): their
+  // gradients are those of the float (straight through).
   bool carries_gradients(const Node& node, ValueId output) const {
-    if (is_float(graph_.type(output).dtype)) return true;
-    const bool moves = node.op->quantisation == Quantisation::chooses && !node.inputs.empty();
-    return node.op->quantisation == Quantisation::quantizes || (moves && graph_.type(output).dtype == graph_.type(node.inputs[0]).dtype);
+    if (holds_floats(graph_.type(output))) return true;
+    if (node.op->quantisation == Quantisation::quantizes) return true;
+    return is_integer(graph_.type(output).dtype) && node.op->gradient && takes_quantised(node);
+  }
+
+  /// Whether gradients flow into an integer that it reads.
+  bool takes_quantised(const Node& node) const {
+    return std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && is_integer(graph_.type(v).dtype); });
+  }
+
+  /// Whether a needed integer is computed from quantised values by an operator without a rule. What int64 holds are places and counts.
+  bool loses_gradients(const Node& node) const {
+    return takes_quantised(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+             if (v == kNoValue || !needed_[index_of(v)] || depends_[index_of(v)]) return false;
+             const DType dtype = graph_.type(v).dtype;
+             return is_integer(dtype) && dtype != DType::int64;
+           });
   }
 
   bool on_path(const Node& node) const {
@@ -71,7 +87,8 @@ class Backward {
   void check_rules() const {
     std::string missing;
     for (NodeId id : forward_)
-      if (const Node& node = graph_.node(id); on_path(node) && !node.op->gradient && node.op->control_flow == ControlFlow::none)
+      if (const Node& node = graph_.node(id);
+          node.op->control_flow == ControlFlow::none && (loses_gradients(node) || (on_path(node) && !node.op->gradient)))
         missing += "\n    " + describe(node);
     if (!missing.empty())
       throw Error(ErrorCode::not_implemented, "these nodes stand between the parameters and the loss and have no gradient rule:" + missing);
@@ -102,7 +119,11 @@ class Backward {
         partials.back() = added;
         continue;
       }
-      NodeId sum = graph_.add_node({.op_type = "Add", .inputs = {partials.back(), last}, .name = graph_.value(value).name + "_grad/sum"});
+      const bool sequences = graph_.type(last).kind == Type::Kind::sequence;
+      NodeId sum = graph_.add_node({.op_type = sequences ? "SequenceAdd" : "Add",
+                                    .inputs = {partials.back(), last},
+                                    .domain = sequences ? "treadle" : "",
+                                    .name = graph_.value(value).name + "_grad/sum"});
       infer_node(graph_, sum);
       partials.back() = graph_.node(sum).outputs[0];
     }
@@ -186,6 +207,11 @@ class Backward {
 };
 
 }  // namespace
+
+bool holds_floats(const Type& type) {
+  const bool contains = type.kind == Type::Kind::sequence || type.kind == Type::Kind::optional;
+  return contains ? type.element && holds_floats(*type.element) : is_float(type.dtype);
+}
 
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until) {

@@ -20,4 +20,8 @@ namespace treadle::autodiff {
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until = kNoNode);
 
+/// Whether gradients may flow into a value: a tensor of floats, a sequence or an optional of them. The gradient of an optional is that of
+/// what it holds, that of a sequence the sequence of its elements' gradients.
+bool holds_floats(const Type& type);
+
 }  // namespace treadle::autodiff

@@ -37,7 +37,10 @@ ValueId expand_like(GradientContext& g, ValueId x, ValueId like) {
   return g.op("Expand", {x, g.shape_of(like)});
 }
 
-ValueId zeros_like(GradientContext& g, ValueId like) { return g.op("Expand", {g.scalar(0, like), g.shape_of(like)}); }
+ValueId zeros_like(GradientContext& g, ValueId like) {
+  const ValueId zero = is_float(g.type(like).dtype) ? g.scalar(0, like) : g.constant(Tensor::scalar(0.0F));
+  return g.op("Expand", {zero, g.shape_of(like)});
+}
 
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y) {
   const Type wide = g.type(x), narrow = g.type(y);  // copies: adding nodes moves the graph's values

@@ -21,7 +21,7 @@ std::vector<OpDef> with_gradients(std::vector<OpDef> ops, std::initializer_list<
 ValueId require_output(GradientContext& g, size_t i);
 /// The tensor spread to the shape of `like`.
 ValueId expand_like(GradientContext& g, ValueId x, ValueId like);
-/// Zeros of the type of `like`.
+/// Zeros of the shape of `like`, and of its dtype if that is a float's.
 ValueId zeros_like(GradientContext& g, ValueId like);
 /// Elements of `x` per element of `y`, as a scalar of x's dtype.
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
@@ -40,6 +40,10 @@ namespace gradients {
 
 using Result = std::vector<ValueId>;
 
+/// The gradients of the factors of the matrix product a b.
+Result product(GradientContext& g, ValueId a, ValueId b, ValueId dy);
+/// The gradients of the image and the filters of the convolution that the node is.
+Result convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy);
 /// The gradients of X, scale and bias (kNoValue if there is none) by one node `op`; empty unless scale has an element for each of a row.
 Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);
 
@@ -62,6 +66,9 @@ Result range(GradientContext& g);
 Result one_hot(GradientContext& g);   // of the values
 Result quantize(GradientContext& g);  // straight through, where nothing was cut off
 Result dequantize(GradientContext& g);
+Result dynamic_quantize(GradientContext& g);
+Result matmul_integer(GradientContext& g);
+Result conv_integer(GradientContext& g);
 /// For what is constant almost everywhere (Sign, Floor, comparisons): nothing flows back.
 Result none(GradientContext& g);
 
@@ -101,6 +108,14 @@ Result scatter_elements(GradientContext& g);
 Result scatter_nd(GradientContext& g);
 Result tensor_scatter(GradientContext& g);
 
+// Sequences.
+Result sequence_construct(GradientContext& g);
+Result sequence_at(GradientContext& g);
+Result sequence_insert(GradientContext& g);
+Result sequence_erase(GradientContext& g);
+Result split_to_sequence(GradientContext& g);
+Result concat_from_sequence(GradientContext& g);
+
 // Reductions and products.
 Result reduce_sum(GradientContext& g);
 Result reduce_mean(GradientContext& g);
@@ -132,6 +147,8 @@ Result gru(GradientContext& g);
 Result lstm(GradientContext& g);
 Result attention(GradientContext& g);
 Result rotary_embedding(GradientContext& g);
+Result linear_attention(GradientContext& g);
+Result causal_conv_with_state(GradientContext& g);
 Result deform_conv(GradientContext& g);
 Result conv_transpose_with_pads(GradientContext& g);  // of any auto_pad and output_shape
 Result dft(GradientContext& g);

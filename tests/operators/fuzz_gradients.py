@@ -31,8 +31,8 @@ from onnx import defs
 
 # Operators that are constant almost everywhere, or random.
 FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "EyeLike", "Bernoulli", "RandomNormalLike", "RandomUniformLike"}
-# Other numbers in every run, and weights that steps decide.
-UNJUDGED = {"Dropout", "MelWeightMatrix"}
+# Other numbers in every run, weights that steps decide, and a scale that follows the range of the data but counts as a constant.
+UNJUDGED = {"Dropout", "DynamicQuantizeLinear", "MelWeightMatrix"}
 # Operands that are no points to differentiate at: they count, order or switch.
 FIXED = {
     "NonMaxSuppression": {0, 1, 2, 3, 4},

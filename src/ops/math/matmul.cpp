@@ -309,40 +309,42 @@ ValueId transposed(GradientContext& g, ValueId x) {
 }
 
 /// The whole of an operand of Gemm's gradient: alpha op(A) op(B).
-ValueId product(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool trans_b, float alpha = 1) {
+ValueId gemm_of(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool trans_b, float alpha = 1) {
   return g.op("Gemm", {a, b}, {{"alpha", alpha}, {"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}});
 }
 
 }  // namespace
 
 // dA = dY B^T, dB = A^T dY, with vectors as matrices of one row or column, and summed over what was broadcast.
-Result matmul(GradientContext& g) {
-  ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
+Result product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
+  ValueId a = first, b = second;
   const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);
   if (rank_a >= 2 && rank_b == 2) {
     // One matrix B: the batch of A is so many more rows.
     const Dim depth = g.type(a).shape->back(), columns = g.type(b).shape->back();
-    if (rank_a == 2) return {product(g, dy, false, b, true), product(g, a, true, dy, false)};
+    if (rank_a == 2) return {gemm_of(g, dy, false, b, true), gemm_of(g, a, true, dy, false)};
     if (depth.is_const() && columns.is_const() && depth.value() > 0 && columns.value() > 0) {
       const ValueId rows = as_matrix(g, dy, columns.value());
-      return {g.reshape_like(product(g, rows, false, b, true), a), product(g, as_matrix(g, a, depth.value()), true, rows, false)};
+      return {g.reshape_like(gemm_of(g, rows, false, b, true), a), gemm_of(g, as_matrix(g, a, depth.value()), true, rows, false)};
     }
   }
   if (rank_b == 1) b = g.op("Unsqueeze", {b, g.ints({1})}), dy = g.op("Unsqueeze", {dy, g.ints({-1})});
   if (rank_a == 1) a = g.op("Unsqueeze", {a, g.ints({0})}), dy = g.op("Unsqueeze", {dy, g.ints({-2})});
   ValueId da = g.unbroadcast(g.op("MatMul", {dy, transposed(g, b)}), a), db = g.unbroadcast(g.op("MatMul", {transposed(g, a), dy}), b);
-  if (rank_a == 1) da = g.reshape_like(da, g.input(0));
-  if (rank_b == 1) db = g.reshape_like(db, g.input(1));
+  if (rank_a == 1) da = g.reshape_like(da, first);
+  if (rank_b == 1) db = g.reshape_like(db, second);
   return {da, db};
 }
+
+Result matmul(GradientContext& g) { return product(g, g.input(0), g.input(1), g.grad_output(0)); }
 
 // Y = alpha op(A) op(B) + beta C
 Result gemm(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), c = g.input(2), dy = g.grad_output(0);
   const bool trans_a = g.attributes().get_int("transA") != 0, trans_b = g.attributes().get_int("transB") != 0;
   const float alpha = g.attributes().get_float("alpha", 1), beta = g.attributes().get_float("beta", 1);
-  Result result{trans_a ? product(g, b, trans_b, dy, true, alpha) : product(g, dy, false, b, !trans_b, alpha),
-                trans_b ? product(g, dy, true, a, trans_a, alpha) : product(g, a, !trans_a, dy, false, alpha)};
+  Result result{trans_a ? gemm_of(g, b, trans_b, dy, true, alpha) : gemm_of(g, dy, false, b, !trans_b, alpha),
+                trans_b ? gemm_of(g, dy, true, a, trans_a, alpha) : gemm_of(g, a, !trans_a, dy, false, alpha)};
   if (c != kNoValue) {
     const ValueId dc = g.unbroadcast(dy, c);
     result.push_back(beta == 1 ? dc : g.mul(dc, g.scalar(static_cast<double>(beta), dc)));

@@ -122,11 +122,15 @@ ValueId bias_gradient(GradientContext& g, ValueId dy) {
 
 }  // namespace
 
-Result conv(GradientContext& g) {
-  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
+Result convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy) {
   const Attributes attributes = g.attributes();
-  Result result{g.op("ConvGradInput", {dy, w, g.shape_of(x)}, attributes, "treadle"),
-                g.op("ConvGradWeights", {dy, x, g.shape_of(w)}, attributes, "treadle")};
+  return {g.op("ConvGradInput", {dy, w, g.shape_of(x)}, attributes, "treadle"),
+          g.op("ConvGradWeights", {dy, x, g.shape_of(w)}, attributes, "treadle")};
+}
+
+Result conv(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  Result result = convolution(g, g.input(0), g.input(1), dy);
   if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
   return result;
 }

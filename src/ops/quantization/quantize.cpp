@@ -466,7 +466,9 @@ std::vector<OpDef> quantize_ops() {
        .infer = infer_dynamic,
        .cost = elementwise_cost<5>,
        .kernels = {kernel<DynamicQuantizeLinear>("plain", DType::float32)},
+       .gradient = gradients::dynamic_quantize,
        .decompose = widen_dynamic,
+       .quantisation = Quantisation::quantizes,
        .channels_last = {ChannelsLast::How::first_operand}}};
 }
 

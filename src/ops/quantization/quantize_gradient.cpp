@@ -1,4 +1,5 @@
-// Gradients of QuantizeLinear and DequantizeLinear: straight through the rounding. The gradient of a quantised value is a float.
+// Gradients of QuantizeLinear and DequantizeLinear, and of integer products: straight through the rounding. The gradient of a quantised
+// value is a float.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -50,7 +51,49 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
   return g.reshape_like(sum, scale);
 }
 
+ValueId as_float32(GradientContext& g, ValueId value) { return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}}); }
+
+/// The numbers that the codes of an integer product stand for, but for their scale. `axes`: to be added behind a zero point for each line.
+ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<int64_t> axes) {
+  const ValueId x = as_float32(g, codes);
+  if (zero == kNoValue) return x;
+  const Type type = g.type(zero);
+  if (type.is_static() && type.static_shape().num_elements() == 0) return x;
+  ValueId subtrahend = as_float32(g, zero);
+  if (type.has_rank() && type.rank() == 1 && !axes.empty()) subtrahend = g.op("Unsqueeze", {subtrahend, g.ints(std::move(axes))});
+  return g.sub(x, subtrahend);
+}
+
+/// Zero points are constants; so are codes that are.
+Result of_codes(GradientContext& g, Result flows) {
+  for (size_t i = 0; i < flows.size(); ++i)
+    if (!g.wants(i)) flows[i] = kNoValue;
+  return flows;
+}
+
 }  // namespace
+
+// Y = (A - a_zero) (B - b_zero); a vector of zero points has one for each row of A, or column of B.
+Result matmul_integer(GradientContext& g) {
+  const bool rows = rank_of(g, g.input(0)) > 1;
+  const ValueId a = less_zero(g, g.input(0), g.input(2), rows ? std::vector<int64_t>{-1} : std::vector<int64_t>{}),
+                b = less_zero(g, g.input(1), g.input(3), {});
+  return of_codes(g, product(g, a, b, g.grad_output(0)));
+}
+
+// Borders count as zero points, which stand for 0.
+Result conv_integer(GradientContext& g) {
+  std::vector<int64_t> axes;
+  for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
+  const ValueId x = less_zero(g, g.input(0), g.input(2), {}), w = less_zero(g, g.input(1), g.input(3), std::move(axes));
+  return of_codes(g, convolution(g, x, w, g.grad_output(0)));
+}
+
+// The scale follows the range of x. What flows through it and what the codes lose by it cancel but for the rounding: both are left out.
+Result dynamic_quantize(GradientContext& g) {
+  if (g.grad_output(0) == kNoValue) return {};
+  return {g.div(g.grad_output(0), require_output(g, 1))};
+}
 
 // y = (x - zero) scale
 Result dequantize(GradientContext& g) {
@@ -70,8 +113,9 @@ Result dequantize(GradientContext& g) {
 
 // What was rounded lies within half a step of where it came from; what was cut off does not, and gets nothing.
 Result quantize(GradientContext& g) {
-  const ValueId x = g.input(0), y = g.output(0);
-  ValueId dy = g.grad_output(0);
+  const ValueId y = g.output(0);
+  ValueId x = g.input(0), dy = g.grad_output(0);
+  if (!is_float(g.type(x).dtype)) x = as_float32(g, x);
   const DType dtype = g.type(x).dtype;
   auto as_x = [&](ValueId value) {
     return g.type(value).dtype == dtype ? value : g.op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}});

@@ -9,6 +9,7 @@
 #include "kernels/conv/conv_int.h"
 #include "kernels/gemm/gemm_int.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/product.h"
 #include "ops/nn/convolution.h"
@@ -355,7 +356,8 @@ std::vector<OpDef> quantized_product_ops() {
            .outputs = {{"Y", kInt32}},
            .infer = infer_matmul_integer,
            .cost = matmul_integer_cost,
-           .kernels = {kernel<MatMulInteger>()}},
+           .kernels = {kernel<MatMulInteger>()},
+           .gradient = gradients::matmul_integer},
           {.name = "ConvInteger",
            .since = {10},
            .inputs = {{"x", kBytes, "T1"},
@@ -367,6 +369,7 @@ std::vector<OpDef> quantized_product_ops() {
            .infer = infer_conv_integer,
            .cost = conv_integer_cost,
            .kernels = {kernel<ConvInteger>()},
+           .gradient = gradients::conv_integer,
            .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcConvInteger"}},
           {.name = "QLinearMatMul",
            .since = {10, 21},

@@ -414,6 +414,13 @@ OpDef cast_like() {
           .returns_input = keeps_dtype};
 }
 
+std::vector<ValueId> bit_cast_gradient(GradientContext& g) {
+  const Type &from = g.type(g.input(0)), &to = g.type(g.output(0));
+  if (from.dtype != to.dtype)
+    throw Error(ErrorCode::not_implemented, fmt::format("the bits of {} as {} have no gradient", to_string(from), to_string(to)));
+  return {g.grad_output(0)};
+}
+
 OpDef bit_cast() {
   constexpr TypeSet kTypes = kNumeric | kBool | kComplex | kFloat8 | kSubByte;
   return {.name = "BitCast",
@@ -424,16 +431,19 @@ OpDef bit_cast() {
           .infer = infer_bit_cast,
           .cost = elementwise_cost<0>,
           .alias = {is_view(0, 0)},
-          .kernels = {kernel<CopyBytes>()}};
+          .kernels = {kernel<CopyBytes>()},
+          .gradient = bit_cast_gradient,
+          .quantisation = Quantisation::quantizes};  // so that the rule sees what is lost in its integers
 }
 
 }  // namespace
 
 namespace gradients {
 
+// The gradients of integers and of floats of 8 bits are floats that hold them.
 Result cast(GradientContext& g) {
   const DType from = g.type(g.input(0)).dtype;
-  if (!is_float(from)) return {};
+  if (!kFloats.has(from)) return {g.grad_output(0)};
   return {g.op("Cast", {g.grad_output(0)}, {{"to", static_cast<int64_t>(from)}})};
 }
 

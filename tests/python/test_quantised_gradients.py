@@ -1,0 +1,152 @@
+"""Gradients through quantised integers: straight through the rounding, against the same networks in floats; or an error that names the node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import treadle
+from treadle import executor
+
+onnx = pytest.importorskip("onnx")
+from onnx import parser  # noqa: E402
+
+
+def model(text: str):
+    return parser.parse_model('<ir_version: 10, opset_import: ["" : 21]>\n' + text)
+
+
+def gradients_of(text: str, flow: np.ndarray | None = None, **arrays: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    bound = executor.bind(model(text), arrays, grad_req={name: "write" if value.dtype == np.float32 else "null" for name, value in arrays.items()})
+    (y, *_) = bound.forward(is_train=True)
+    bound.backward([np.ones_like(y) if flow is None else flow])
+    return np.array(y), {name: np.array(grad) for name, grad in bound.grad_dict.items() if grad is not None}
+
+
+def floats(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    return [random.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+
+
+DYNAMIC = """agraph (float[4, 6] x, float[6, 5] w0, int8[5, 3] w8, float ws) => (float[4, 3] y) {
+  h = MatMul(x, w0)
+  q, s, z = DynamicQuantizeLinear(h)
+  p = MatMulInteger(q, w8, z)
+  f = Cast <to = 1> (p)
+  ss = Mul(s, ws)
+  y = Mul(f, ss)
+}"""
+
+
+def test_parameters_before_a_dynamically_quantised_product_learn():
+    x, w0, flow = floats((4, 6), (6, 5), (4, 3))
+    w8, ws = np.random.default_rng(0).integers(-127, 128, (5, 3)).astype(np.int8), np.float32(0.01)
+    y, grads = gradients_of(DYNAMIC, flow, x=x, w0=w0, w8=w8, ws=np.array(ws))
+    wide = x.astype(np.float64) @ w0
+    weights = w8.astype(np.float64) * 0.01
+    np.testing.assert_allclose(y, wide @ weights, atol=0.02)
+    np.testing.assert_allclose(grads["w0"], x.T @ (flow @ weights.T), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grads["x"], flow @ weights.T @ w0.T, rtol=1e-5, atol=1e-6)
+
+
+def test_both_factors_of_an_integer_product_learn():
+    """Weights that the model itself quantises, and a bias of int32 between the product and the Cast."""
+    text = """agraph (float[4, 6] x, float[6, 5] w, float xs, float ws, int32[5] bias) => (float[4, 5] y) {
+      zx = Constant <value = uint8 {128}> ()
+      zw = Constant <value = int8[5] {3, 0, -2, 1, 0}> ()
+      ones = Constant <value = float[5] {1, 1, 1, 1, 1}> ()
+      wss = Mul(ones, ws)
+      xq = QuantizeLinear(x, xs, zx)
+      wq = QuantizeLinear <axis = 1> (w, wss, zw)
+      p = MatMulInteger(xq, wq, zx, zw)
+      b = Add(p, bias)
+      f = Cast <to = 1> (b)
+      s = Mul(xs, ws)
+      y = Mul(f, s)
+    }"""
+    x, w, flow = floats((4, 6), (6, 5), (4, 5))
+    scales = {"xs": np.array(0.01, np.float32), "ws": np.array(0.02, np.float32)}
+    bias = np.array([10, -3, 0, 5, 7], np.int32)
+    y, grads = gradients_of(text, flow, x=x, w=w, bias=bias, **scales)
+    xr, wr = np.round(x / 0.01) * 0.01, np.round(w / 0.02) * 0.02
+    np.testing.assert_allclose(y, xr @ wr + bias * 0.01 * 0.02, atol=1e-4)
+    np.testing.assert_allclose(grads["x"], flow @ wr.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(grads["w"], xr.T @ flow, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pads", ["pads = [1, 1, 1, 1]", 'auto_pad = "SAME_UPPER", strides = [2, 2]'])
+def test_parameters_before_an_integer_convolution_learn(pads):
+    torch = pytest.importorskip("torch")
+    text = f"""agraph (float[2, 3, 6, 6] x, float[3] k, int8[4, 3, 3, 3] w8) => (float[n, 4, h, w] y) {{
+      axes = Constant <value = int64[2] {{1, 2}}> ()
+      kk = Unsqueeze(k, axes)
+      a = Mul(x, kk)
+      q, s, z = DynamicQuantizeLinear(a)
+      p = ConvInteger <{pads}> (q, w8, z)
+      f = Cast <to = 1> (p)
+      y = Mul(f, s)
+    }}"""
+    x, k = floats((2, 3, 6, 6), (3,))
+    w8 = np.random.default_rng(0).integers(-10, 11, (4, 3, 3, 3)).astype(np.int8)
+    _, grads = gradients_of(text, x=x, k=k, w8=w8)
+    xt, kt = torch.tensor(x, requires_grad=True), torch.tensor(k, requires_grad=True)
+    image = xt * kt[:, None, None]
+    if "auto" in pads:
+        image = torch.nn.functional.pad(image, (0, 1, 0, 1))
+    y = torch.nn.functional.conv2d(image, torch.tensor(w8, dtype=torch.float32), stride=2 if "auto" in pads else 1, padding=0 if "auto" in pads else 1)
+    y.sum().backward()
+    np.testing.assert_allclose(grads["k"], kt.grad, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(grads["x"], xt.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_integers_that_only_move_carry_gradients():
+    text = """agraph (float[4, 6] x, float s) => (float[n, m] y) {
+      z = Constant <value = int8 {0}> ()
+      q = QuantizeLinear(x, s, z)
+      i = Constant <value = int64[3] {2, 0, 2}> ()
+      g = Gather(q, i)
+      a, b = Split <axis = 1, num_outputs = 2> (g)
+      one = Constant <value = int64[1] {1}> ()
+      three = Constant <value = int64[1] {3}> ()
+      c = Slice(a, one, three, one)
+      d = Cast <to = 6> (c)
+      y = Cast <to = 1> (d)
+    }"""
+    (x,) = floats((4, 6))
+    _, grads = gradients_of(text, x=x, s=np.array(0.01, np.float32))
+    expected = np.zeros((4, 6))
+    expected[[0, 2], 1:3] = 1 / 0.01
+    expected[2, 1:3] *= 2
+    np.testing.assert_allclose(grads["x"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("node, named", [
+    ("p = BitwiseAnd(q, q)", "BitwiseAnd"),
+    ("p = Mul(q, q)", "Mul"),
+    ("p = QLinearMatMul(q, s, z, q, s, z, s, z)", "QLinearMatMul"),
+])
+def test_integers_that_lose_the_gradient_are_named(node, named):
+    text = f"""agraph (float[4, 4] x) => (float[4, 4] y) {{
+      s = Constant <value = float {{0.01}}> ()
+      z = Constant <value = int8 {{0}}> ()
+      q = QuantizeLinear(x, s, z)
+      {node}
+      y = Cast <to = 1> (p)
+    }}"""
+    with pytest.raises(treadle.Error, match=named):
+        gradients_of(text, x=floats((4, 4))[0])
+
+
+def test_bits_of_another_type_have_no_gradient():
+    text = """<ir_version: 13, opset_import: ["" : 26]> agraph (float[4] x) => (float[4] y) {
+      b = BitCast <to = TO> (x)
+      b2 = Add(b, b)
+      c = BitCast <to = 1> (b2)
+      y = Mul(c, x)
+    }"""
+    (x,) = floats((4,))
+    bound = executor.bind(parser.parse_model(text.replace("TO", "1")), {"x": x})
+    bound.forward(is_train=True)
+    bound.backward([np.ones(4, np.float32)])
+    np.testing.assert_allclose(bound.grad_dict["x"], 4 * x, rtol=1e-6)
+    with pytest.raises(treadle.Error, match="BitCast(.|\n)*the bits of i32.* have no gradient"):
+        executor.bind(parser.parse_model(text.replace("TO", "6")), {"x": x}).forward(is_train=True)
