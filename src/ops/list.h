@@ -24,6 +24,7 @@ std::vector<OpDef> control_flow_ops();
 std::vector<OpDef> conv_gradient_ops();
 std::vector<OpDef> conv_ops();
 std::vector<OpDef> conv_transpose_ops();
+std::vector<OpDef> crop_and_resize_ops();
 std::vector<OpDef> cumulative_ops();
 std::vector<OpDef> deform_conv_ops();
 std::vector<OpDef> dropout_ops();
@@ -37,6 +38,7 @@ std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
 std::vector<OpDef> indexing_gradient_ops();
 std::vector<OpDef> linalg_ops();
+std::vector<OpDef> linear_attention_gradient_ops();
 std::vector<OpDef> linear_attention_ops();
 std::vector<OpDef> loss_gradient_ops();
 std::vector<OpDef> loss_ops();
@@ -121,6 +123,7 @@ inline constexpr Family kFamilies[] = {
     conv_gradient_ops,
     conv_ops,
     conv_transpose_ops,
+    crop_and_resize_ops,
     cumulative_ops,
     deform_conv_ops,
     dropout_ops,
@@ -134,6 +137,7 @@ inline constexpr Family kFamilies[] = {
     image_decoder_ops,
     indexing_gradient_ops,
     linalg_ops,
+    linear_attention_gradient_ops,
     linear_attention_ops,
     loss_gradient_ops,
     loss_ops,

@@ -198,17 +198,18 @@ def judge(case: Case, tally: Tally, symbolic: bool = False) -> None:
         moved[name] = np.asarray((case.inputs[i].astype(np.float64) + step * direction).astype(case.inputs[i].dtype))
         return sum(float(np.vdot(np.asarray(y, np.float64), weights[k])) for k, y in enumerate(forward.run(None, moved)) if k in weights)
 
+    single = all(outputs[k].dtype == np.float32 for k in floats)  # whose rounding a small step does not outgrow
+    start, agreement, tolerance = (2e-2, 2e-3, 5e-3) if single else (1e-5, 2e-5, 5e-5)
     kinks = 0
     for i, got in zip(wanted, grads):
         direction = random.uniform(-1, 1, case.inputs[i].shape)
-        step = 1e-5
-        slopes = [(objective(i, direction, h) - objective(i, direction, -h)) / (2 * h) for h in (step, step / 4)]
+        slopes = [(objective(i, direction, h) - objective(i, direction, -h)) / (2 * h) for h in (start, start / 4)]
         found = float(np.vdot(got, direction))
         scale = float(np.abs(got * direction).sum()) + abs(objective(i, direction, 0)) * 1e-5 + 1e-3
-        if not np.isfinite(slopes).all() or abs(slopes[0] - slopes[1]) > 2e-5 * (scale + abs(slopes[0])):
+        if not np.isfinite(slopes).all() or abs(slopes[0] - slopes[1]) > agreement * (scale + abs(slopes[0])):
             kinks += 1
             continue
-        if not abs(found - slopes[1]) <= 5e-5 * (scale + abs(slopes[1])):
+        if not abs(found - slopes[1]) <= tolerance * (scale + abs(slopes[1])):
             return tally.add(case, "wrong", f"operand {i}: {found} along a direction, by differences {slopes}")
     tally.add(case, "kink" if kinks == len(wanted) else "same")
 

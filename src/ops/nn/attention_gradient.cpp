@@ -15,16 +15,15 @@ enum Scores : int64_t { kRaw, kCapped, kBiased, kProbabilities };
 
 struct AttentionRule {
   GradientContext& g;
-  bool packed = false;  // Q, K and V of rank 3
-  int64_t q_heads = 0, kv_heads = 0;
-  Dim features_of_q = 0;  // of Q, of all its heads if they are packed
+  bool packed = false;                // Q, K and V of rank 3
+  int64_t q_heads = 0, kv_heads = 0;  // if they are packed
+  Dim features_of_q = 0;              // of Q, of all its heads if they are packed
   double softcap = 0;
 
   explicit AttentionRule(GradientContext& context) : g(context) {
     packed = rank_of(g, g.input(0)) == 3;
-    const SymbolicShape q = *g.type(g.input(0)).shape, k = *g.type(g.input(1)).shape;
-    q_heads = packed ? g.attributes().get_int("q_num_heads") : extent(q[1], "heads of Q");
-    kv_heads = packed ? g.attributes().get_int("kv_num_heads") : extent(k[1], "heads of K");
+    const SymbolicShape q = *g.type(g.input(0)).shape;
+    if (packed) q_heads = g.attributes().get_int("q_num_heads"), kv_heads = g.attributes().get_int("kv_num_heads");
     softcap = static_cast<double>(g.attributes().get_float("softcap", 0));
     features_of_q = q[packed ? 2 : 3];
   }
@@ -37,10 +36,6 @@ struct AttentionRule {
     const ValueId features = g.op("Shape", {g.input(0)}, {{"start", int64_t{-1}}});
     const ValueId size = g.op("Cast", {g.div(features, g.ints({parts}))}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
     return g.op("Reciprocal", {g.op("Sqrt", {size})});
-  }
-  static int64_t extent(const Dim& dim, std::string_view what) {
-    if (!dim.is_const()) throw Error(ErrorCode::not_implemented, fmt::format("the gradient needs the number of {}", what));
-    return dim.value();
   }
 
   /// qk_matmul_output of a mode: the node's own if it asks for that or for none, else computed again.
@@ -63,9 +58,14 @@ struct AttentionRule {
   ValueId grouped(ValueId x) {
     const ValueId shape = g.shape_of(x);
     auto part = [&](int64_t first, int64_t last) { return g.op("Slice", {shape, g.ints({first}), g.ints({last})}); };
-    const ValueId split =
-        g.op("Concat", {part(0, 1), g.ints({kv_heads, q_heads / std::max<int64_t>(kv_heads, 1)}), part(2, 4)}, {{"axis", int64_t{0}}});
+    const ValueId split = g.op("Concat", {part(0, 1), heads(), part(2, 4)}, {{"axis", int64_t{0}}});
     return g.op("Reshape", {x, split});
+  }
+  // Heads of keys, and those of the queries for each of them.
+  ValueId heads() {
+    if (packed) return g.ints({kv_heads, q_heads / std::max<int64_t>(kv_heads, 1)});
+    auto axis_of = [&](size_t input) { return g.op("Shape", {g.input(input)}, {{"start", int64_t{1}}, {"end", int64_t{2}}}); };
+    return g.op("Concat", {axis_of(1), g.div(axis_of(0), axis_of(1))}, {{"axis", int64_t{0}}});
   }
   ValueId one_group(ValueId x) { return g.op("Unsqueeze", {x, g.ints({2})}); }
   ValueId over_group(ValueId x) { return g.reduce_sum(x, {2}, /*keepdims=*/false); }

@@ -168,6 +168,27 @@ struct ConvTransposeDouble {
 }  // namespace
 
 namespace gradients {
+namespace {
+
+/// dY with the pads that the run works out: zeros where the output was cut, less what no window reaches. The pads are 0 then.
+ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
+  const auto spatial = [&](ValueId x) { return g.op("Shape", {x}, {{"start", int64_t{2}}}); };
+  auto numbers = [&](const std::array<int64_t, 3>& values) {
+    return g.ints({values.begin(), values.begin() + static_cast<std::ptrdiff_t>(window.rank)});
+  };
+  const ValueId one = g.ints({1}), two = g.ints({2}), none = g.ints({0, 0});
+  const ValueId steps = g.add(g.mul(g.sub(spatial(g.input(0)), one), numbers(window.strides)), one);
+  const ValueId windows = g.add(steps, g.mul(g.sub(spatial(g.input(1)), one), numbers(window.dilations)));
+  const ValueId padding = numbers(window.output_padding);
+  const ValueId total = g.sub(g.add(windows, padding), spatial(g.output(0)));
+  // Rounded down also where it is negative.
+  const ValueId half = g.div(g.sub(total, g.op("Mod", {total, two})), two), larger = g.sub(total, half);
+  const bool upper = window.auto_pad == "SAME_UPPER";
+  const ValueId begin = upper ? half : larger, end = g.sub(upper ? larger : half, padding);
+  return g.op("Pad", {g.grad_output(0), g.op("Concat", {none, begin, none, end}, {{"axis", int64_t{0}}})});
+}
+
+}  // namespace
 
 // With the pads that the forward pass works out.
 Result conv_transpose_with_pads(GradientContext& g) {
@@ -178,12 +199,10 @@ Result conv_transpose_with_pads(GradientContext& g) {
   const SymbolicShape in = *g.type(x).shape, kernel = *g.type(w).shape, out = *g.type(g.output(0)).shape;
   TransposedWindow window(g.attributes(), rank - 2);
   std::vector<int64_t> pads(2 * window.rank), widths(2 * rank, 0);
-  bool longer = false;
-  for (size_t i = 0; i < window.rank; ++i) {
-    const bool settled = window.output_shape.empty() && !window.is_same();  // VALID
-    if (!settled && (!in[2 + i].is_const() || !kernel[2 + i].is_const() || !out[2 + i].is_const()))
-      throw Error(ErrorCode::not_implemented,
-                  fmt::format("the gradient of a ConvTranspose with computed pads needs the extents of axis {}", 2 + i));
+  bool longer = false, known = true;
+  const bool settled = window.output_shape.empty() && !window.is_same();  // VALID
+  for (size_t axis = 2; axis < rank; ++axis) known &= in[axis].is_const() && kernel[axis].is_const() && out[axis].is_const();
+  for (size_t i = 0; (settled || known) && i < window.rank; ++i) {
     if (!settled) window.settle_pads(i, in[2 + i].value(), kernel[2 + i].value(), out[2 + i].value());
     // Where the output is longer than the windows reach, what lies beyond them has no say.
     pads[i] = std::max<int64_t>(window.pad_begin[i], 0), pads[window.rank + i] = std::max<int64_t>(window.pad_end[i], 0);
@@ -194,7 +213,7 @@ Result conv_transpose_with_pads(GradientContext& g) {
   for (const char* name : {"dilations", "group", "kernel_shape", "strides"})
     if (const Attribute* value = g.attributes().find(name)) attributes.set(name, *value);
   attributes.set("pads", std::move(pads));
-  const ValueId reached = longer ? g.op("Pad", {dy, g.ints(std::move(widths))}) : dy;
+  const ValueId reached = !settled && !known ? padded_to_windows(g, window) : longer ? g.op("Pad", {dy, g.ints(std::move(widths))}) : dy;
   Result result{g.op("Conv", {reached, w}, attributes), g.op("ConvGradWeights", {x, reached, g.shape_of(w)}, attributes, "treadle"),
                 kNoValue};
   std::vector<int64_t> axes{0};

@@ -1,4 +1,6 @@
 // Layers with a running state: LinearAttention and CausalConvWithState.
+#include "ops/nn/linear_attention.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,6 +9,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
 #include "ops/tensor/movement.h"
@@ -16,12 +19,6 @@
 namespace treadle::ops {
 namespace {
 
-constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
-using StateTypes = TypeList<float, Float16, BFloat16>;
-
-enum Input : int { kQuery, kKey, kValue, kPast, kDecay, kBeta };
-
-enum class UpdateRule : uint8_t { linear, gated, delta, gated_delta };
 UpdateRule update_rule_of(const Attributes& attributes) {
   const std::string_view name = attributes.get_string("update_rule", "gated_delta");
   if (name == "linear") return UpdateRule::linear;
@@ -31,10 +28,6 @@ UpdateRule update_rule_of(const Attributes& attributes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("update_rule is \"{}\", not linear, gated, delta or gated_delta", name));
 }
 
-struct Heads {
-  int64_t q, kv;
-  int64_t outputs() const { return std::max(q, kv); }  // of the kind that there are more of, each reads one of the other
-};
 Heads heads_of(const Attributes& attributes) {
   const Heads heads{attributes.get_int("q_num_heads"), attributes.get_int("kv_num_heads")};
   if (heads.kv < 1 || heads.q < 1 || (heads.q % heads.kv != 0 && heads.kv % heads.q != 0))
@@ -48,6 +41,45 @@ int64_t window_of(const Attributes& attributes) {
   if (window < 0 || window > 8) throw Error(ErrorCode::invalid_argument, fmt::format("state_window is {}; expected 0 to 8", window));
   return window;
 }
+
+}  // namespace
+
+LinearAttentionPlan LinearAttentionPlan::make(const BindContext& c) {
+  const Shape &q = c.shape(kQuery), &k = c.shape(kKey), &v = c.shape(kValue);
+  LinearAttentionPlan a{};
+  a.heads = heads_of(c.node().attributes);
+  a.batch = q[0], a.length = q[1], a.key_size = q[2] / a.heads.q, a.value_size = v[2] / a.heads.kv;
+  check_equal(q[2], a.key_size * a.heads.q, "features of query, and heads times their size");
+  check_equal(v[2], a.value_size * a.heads.kv, "features of value, and heads times their size");
+  check_equal(k[2], a.key_size * a.heads.kv, "features of key, and heads times their size");
+  for (int i : {kKey, kValue})
+    check_equal(c.shape(i)[0], a.batch, "batches of query and of another input"),
+        check_equal(c.shape(i)[1], a.length, "lengths of query and of another input");
+  a.rule = update_rule_of(c.node().attributes), a.window = window_of(c.node().attributes);
+  const float wanted = c.get_float("scale");
+  a.scale = wanted != 0 ? wanted : 1 / std::sqrt(static_cast<float>(std::max<int64_t>(a.key_size, 1)));
+  a.has_past = c.has_input(kPast);
+  a.state_dtype = a.has_past ? c.dtype(kPast) : c.dtype(kQuery);
+  const int64_t tokens = a.batch * a.length;
+  if (a.gated()) {
+    if (!c.has_input(kDecay)) throw Error(ErrorCode::invalid_model, "the update rule needs a decay");
+    a.decay_per_key = c.num_elements(kDecay) == tokens * a.heads.kv * a.key_size && c.shape(kDecay).back() == a.heads.kv * a.key_size;
+    if (!a.decay_per_key) check_equal(c.num_elements(kDecay), tokens * a.heads.kv, "elements of decay, and tokens times heads");
+  }
+  if (a.delta()) {
+    if (!c.has_input(kBeta)) throw Error(ErrorCode::invalid_model, "the update rule needs a beta");
+    a.beta_per_head = c.shape(kBeta).back() == a.heads.kv && c.num_elements(kBeta) == tokens * a.heads.kv;
+    if (!a.beta_per_head) check_equal(c.num_elements(kBeta), tokens, "elements of beta, and tokens");
+  }
+  const int64_t states = a.batch * a.heads.kv;
+  if (a.has_past) check_equal(c.num_elements(kPast), a.slots() * states * a.key_size * a.value_size, "elements of past_state");
+  return a;
+}
+
+namespace {
+
+constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
+using StateTypes = TypeList<float, Float16, BFloat16>;
 
 void infer_linear_attention(InferContext& c) {
   const Heads heads = heads_of(c.attributes());
@@ -70,54 +102,19 @@ void infer_linear_attention(InferContext& c) {
 
 // The recurrence, token by token, with a state of key_size x value_size for each head of keys.
 template <typename T>
-struct LinearAttention {
-  int64_t batch, length, key_size, value_size, window;
-  Heads heads;
-  UpdateRule rule;
-  float scale;
-  bool has_past, has_present, decay_per_key, beta_per_head;
-  DType state_dtype;
+struct LinearAttention : LinearAttentionPlan {
+  bool has_present;
   int64_t state, memory;  // offsets in scratch
 
   static LinearAttention bind(BindContext& c) {
-    const Shape &q = c.shape(kQuery), &k = c.shape(kKey), &v = c.shape(kValue);
-    LinearAttention a{};
-    a.heads = heads_of(c.node().attributes);
-    a.batch = q[0], a.length = q[1], a.key_size = q[2] / a.heads.q, a.value_size = v[2] / a.heads.kv;
-    check_equal(q[2], a.key_size * a.heads.q, "features of query, and heads times their size");
-    check_equal(v[2], a.value_size * a.heads.kv, "features of value, and heads times their size");
-    check_equal(k[2], a.key_size * a.heads.kv, "features of key, and heads times their size");
-    for (int i : {kKey, kValue})
-      check_equal(c.shape(i)[0], a.batch, "batches of query and of another input"),
-          check_equal(c.shape(i)[1], a.length, "lengths of query and of another input");
-    a.rule = update_rule_of(c.node().attributes), a.window = window_of(c.node().attributes);
-    const float wanted = c.get_float("scale");
-    a.scale = wanted != 0 ? wanted : 1 / std::sqrt(static_cast<float>(std::max<int64_t>(a.key_size, 1)));
-    a.has_past = c.has_input(kPast), a.has_present = c.has_output(1);
-    a.state_dtype = a.has_past ? c.dtype(kPast) : c.dtype(kQuery);
-    const int64_t tokens = a.batch * a.length;
-    if (a.gated()) {
-      if (!c.has_input(kDecay)) throw Error(ErrorCode::invalid_model, "the update rule needs a decay");
-      a.decay_per_key = c.num_elements(kDecay) == tokens * a.heads.kv * a.key_size && c.shape(kDecay).back() == a.heads.kv * a.key_size;
-      if (!a.decay_per_key) check_equal(c.num_elements(kDecay), tokens * a.heads.kv, "elements of decay, and tokens times heads");
-    }
-    if (a.delta()) {
-      if (!c.has_input(kBeta)) throw Error(ErrorCode::invalid_model, "the update rule needs a beta");
-      a.beta_per_head = c.shape(kBeta).back() == a.heads.kv && c.num_elements(kBeta) == tokens * a.heads.kv;
-      if (!a.beta_per_head) check_equal(c.num_elements(kBeta), tokens, "elements of beta, and tokens");
-    }
+    LinearAttention a{LinearAttentionPlan::make(c), c.has_output(1), 0, 0};
     const int64_t states = a.batch * a.heads.kv;
-    if (a.has_past) check_equal(c.num_elements(kPast), a.slots() * states * a.key_size * a.value_size, "elements of past_state");
     ScratchLayout layout;
     a.state = layout.take(static_cast<size_t>(states * a.key_size * a.value_size) * sizeof(float));
     a.memory = layout.take(static_cast<size_t>(states * a.value_size) * sizeof(float));
     c.request_scratch(layout.total());
     return a;
   }
-  int64_t slots() const { return std::max<int64_t>(window, 1); }
-  bool gated() const { return rule == UpdateRule::gated || rule == UpdateRule::gated_delta; }
-  bool delta() const { return rule == UpdateRule::delta || rule == UpdateRule::gated_delta; }
-
   void run(RunContext& c) const {
     const int64_t elements = key_size * value_size;
     parallel_for(c.pool(), batch * heads.kv, 1, [&](int64_t begin, int64_t end) {
@@ -276,7 +273,8 @@ std::vector<OpDef> linear_attention_ops() {
                               {"update_rule", std::string_view("gated_delta")}},
                .infer = infer_linear_attention,
                .cost = linear_attention_cost,
-               .kernels = typed<LinearAttention, float, Float16, BFloat16>()};
+               .kernels = typed<LinearAttention, float, Float16, BFloat16>(),
+               .gradient = gradients::linear_attention};
   OpDef windowed = linear;  // what com.microsoft's has and ONNX's has not
   windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
   windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
@@ -292,7 +290,8 @@ std::vector<OpDef> linear_attention_ops() {
            .attributes = {{"activation", std::string_view("none")}},
            .infer = infer_causal_conv,
            .cost = elementwise_cost<8>,
-           .kernels = typed<CausalConvWithState, float, Float16, BFloat16>()}};
+           .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
+           .gradient = gradients::causal_conv_with_state}};
 }
 
 }  // namespace treadle::ops

@@ -121,9 +121,16 @@ Cost pool_cost(const ShapeContext& c) { return {static_cast<double>(c.num_elemen
 namespace gradients {
 
 Result max_pool(GradientContext& g) {
-  if (g.attributes().get_int("storage_order", 0) != 0)
-    throw Error(ErrorCode::not_implemented, "the gradient of a MaxPool with storage_order = 1; indices are expected in row-major order");
-  const ValueId indices = require_output(g, 1);
+  ValueId indices = kNoValue;
+  if (g.attributes().get_int("storage_order", 0) != 0 && g.output(1) != kNoValue) {
+    // The model's own indices count down the columns.
+    Attributes by_rows = g.attributes();
+    by_rows.erase("storage_order");
+    indices = g.op_n("MaxPool", {g.input(0)}, 2, std::move(by_rows))[1];
+  } else {
+    g.graph().node(g.node().id).attributes.erase("storage_order");
+    indices = require_output(g, 1);
+  }
   return {g.op("MaxPoolGrad", {g.grad_output(0), indices, g.shape_of(g.input(0))}, {}, "treadle")};
 }
 

@@ -1,4 +1,4 @@
-// RoiAlign, MaxRoiPool, and CropAndResize of com.microsoft: pools over rectangles of an image.
+// RoiAlign and MaxRoiPool: pools over rectangles of an image.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,22 +10,13 @@
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/object_detection/regions.h"
 #include "ops/tensor/movement.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
-
-void check_image(const InferContext& c) {
-  if (c.has_rank(0) && c.rank(0) != 4) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}, not 4", c.rank(0)));
-  if (c.has_rank(1) && c.rank(1) != 2) throw Error(ErrorCode::invalid_argument, fmt::format("rois is of rank {}, not 2", c.rank(1)));
-}
-
-int64_t batch_index(int64_t index, int64_t batch) {
-  if (index < 0 || index >= batch) throw Error(ErrorCode::invalid_argument, fmt::format("a region lies in image {} of {}", index, batch));
-  return index;
-}
 
 void infer_roi_align(InferContext& c) {
   check_image(c);
@@ -321,84 +312,6 @@ struct MaxRoiPoolGrad {
   }
 };
 
-void infer_crop(InferContext& c) {
-  check_image(c);
-  const std::string_view mode = c.get_string("mode", "bilinear");
-  if (mode != "bilinear" && mode != "nearest")
-    throw Error(ErrorCode::invalid_argument, fmt::format("mode is \"{}\", not bilinear or nearest", mode));
-  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
-  Dim count = c.has_rank(1) ? c.shape(1)[0] : c.data_dependent_dim("rois");
-  if (c.has_rank(1)) unify(c.shape(1)[1], 4, "columns of rois");
-  if (c.has_rank(2) && c.rank(2) == 1) count = unify(count, c.shape(2)[0], "rois and batch_indices");
-  const auto size = c.known(3);
-  if (size && size->size() != 2) throw Error(ErrorCode::invalid_argument, fmt::format("crop_size has {} elements, not 2", size->size()));
-  Dim height = size ? (*size)[0] : c.data_dependent_dim("height"), width = size ? (*size)[1] : c.data_dependent_dim("width");
-  for (const Dim& extent : {height, width})
-    if (extent.is_const() && extent.value() < 1)
-      throw Error(ErrorCode::invalid_argument, fmt::format("crop_size is {} by {}", to_string(height), to_string(width)));
-  c.set_output(0, c.dtype(0), {count, c.shape(0)[1], height, width});
-}
-
-// Corners of a region are the first and the last row and column of its crop, in units of the image's last row and column. What lies outside
-// the image has the extrapolation value.
-struct CropAndResize {
-  int64_t batch, channels, height, width, count, out_height, out_width;
-  bool nearest;
-  float outside;
-
-  static CropAndResize bind(BindContext& c) {
-    const Shape &x = c.shape(0), &y = c.output_shape(0);
-    check_equal(c.num_elements(1), 4 * y[0], "elements of rois");
-    check_equal(c.num_elements(2), y[0], "elements of batch_indices");
-    if (y[0] * y[1] > 0 && x[2] * x[3] == 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("X is {}: it has nothing to crop", to_string(x)));
-    return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_string("mode", "bilinear") == "nearest", c.get_float("extrapolation_value")};
-  }
-
-  /// The place of element i of `size` between `first` and `last`.
-  static float place(int64_t i, int64_t size, float first, float last, int64_t extent) {
-    const auto end = static_cast<float>(extent - 1);
-    if (size == 1) return 0.5F * (first + last) * end;
-    return first * end + static_cast<float>(i) * ((last - first) * end / static_cast<float>(size - 1));
-  }
-
-  void crop_region(RunContext& c, int64_t r) const {
-    const float* roi = c.in<float>(1) + 4 * r;
-    const int64_t image = batch_index(c.in<int32_t>(2)[r], batch);
-    const float* x = c.in<float>(0) + image * channels * height * width;
-    float* y = c.out<float>(0) + r * channels * out_height * out_width;
-    const auto bottom = static_cast<float>(height - 1), right = static_cast<float>(width - 1);
-    for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
-      const float h = place(bin / out_width, out_height, roi[0], roi[2], height);
-      const float w = place(bin % out_width, out_width, roi[1], roi[3], width);
-      const bool inside = h >= 0 && h <= bottom && w >= 0 && w <= right;  // false for NaN
-      const float row = inside ? (nearest ? std::round(h) : std::floor(h)) : 0,
-                  column = inside ? (nearest ? std::round(w) : std::floor(w)) : 0;
-      const auto h0 = static_cast<int64_t>(row), w0 = static_cast<int64_t>(column);
-      const int64_t h1 = std::min(h0 + 1, height - 1), w1 = std::min(w0 + 1, width - 1);
-      const float dh = h - row, dw = w - column;
-      for (int64_t channel = 0; channel < channels; ++channel) {
-        const float* src = x + channel * height * width;
-        float& dst = y[channel * out_height * out_width + bin];
-        if (!inside) {
-          dst = outside;
-        } else if (nearest) {
-          dst = src[h0 * width + w0];
-        } else {
-          const float above = src[h0 * width + w0] + (src[h0 * width + w1] - src[h0 * width + w0]) * dw;
-          const float below = src[h1 * width + w0] + (src[h1 * width + w1] - src[h1 * width + w0]) * dw;
-          dst = above + (below - above) * dh;
-        }
-      }
-    }
-  }
-  void run(RunContext& c) const {
-    parallel_for(c.pool(), count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) crop_region(c, r);
-    });
-  }
-};
-
 Cost roi_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
   return {32 * outputs, 4 * outputs * static_cast<double>(bits_of(c.dtype(0))) / 8};
@@ -466,20 +379,7 @@ std::vector<OpDef> roi_ops() {
            .outputs = {{"dX", kGradientTypes, "T"}},
            .attributes = {{"pooled_shape", AttributeDef::Required{}}, {"spatial_scale", 1.0f}},
            .infer = infer_roi_grad,
-           .kernels = typed<MaxRoiPoolGrad, float, double>()},
-          {.name = "CropAndResize",
-           .domain = "com.microsoft",
-           .since = {1},
-           .inputs = {{"X", {DType::float32}, "T1"},
-                      {"rois", {DType::float32}, "T1"},
-                      {"batch_indices", {DType::int32}},
-                      {"crop_size", kInt32Or64}},
-           .outputs = {{"Y", {DType::float32}, "T1"}},
-           .attributes = {{"extrapolation_value", 0.0f}, {"mode", std::string_view("bilinear")}},
-           .infer = infer_crop,
-           .cost = roi_cost,
-           .kernels = {kernel<CropAndResize>()},
-           .value_inputs = {3}}};
+           .kernels = typed<MaxRoiPoolGrad, float, double>()}};
 }
 
 }  // namespace treadle::ops

@@ -196,9 +196,29 @@ Result reduce_log_sum_exp(GradientContext& g) {
   return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
 }
 
+namespace {
+
+/// Of computed axes. The product of an element's others is P / x, but for zeros: of one, that of the others; of several, 0.
+ValueId product_of_others(GradientContext& g) {
+  const ValueId x = g.input(0);
+  auto reduced = [&](std::string_view op, ValueId value) {
+    return g.op(op, {value, g.input(1)},
+                {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", g.attributes().get_int("noop_with_empty_axes", 0)}});
+  };
+  const ValueId zero = g.scalar(0, x), one = g.scalar(1, x), is_zero = g.op("Equal", {x, zero}), rest = g.op("Where", {is_zero, one, x});
+  const ValueId product = reduced("ReduceProd", rest);
+  const ValueId zeros = reduced("ReduceSum", g.op("Cast", {is_zero}, {{"to", static_cast<int64_t>(g.type(x).dtype)}}));
+  const ValueId only_zero = g.op("Where", {g.op("Equal", {zeros, one}), product, zero});
+  const ValueId without = g.op("Where", {g.op("Equal", {zeros, zero}), g.div(product, rest), zero});
+  return g.op("Where", {is_zero, only_zero, without});
+}
+
+}  // namespace
+
 // Axis by axis: the others of an element are those before it and those behind it.
 Result reduce_prod(GradientContext& g) {
   const ValueId x = g.input(0);
+  if (g.input(1) != kNoValue && !g.graph().value(g.input(1)).is_constant()) return {g.mul(product_of_others(g), with_reduced_axes(g))};
   const std::vector<int64_t> axes = reduced_axes(g);
   std::vector<ValueId> products{x};
   for (size_t i = 0; i + 1 < axes.size(); ++i) products.push_back(g.op("ReduceProd", {products.back(), g.ints({axes[i]})}));
