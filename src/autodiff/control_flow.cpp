@@ -1,6 +1,9 @@
 #include "autodiff/control_flow.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,21 +18,46 @@
 namespace treadle::autodiff {
 namespace {
 
+bool is_sequence(const Type& type) { return type.kind == Type::Kind::sequence; }
+bool is_random(const Node& node) { return node.op && !node.op->deterministic; }
+
 void refuse_random(const Graph& body) {
   for (NodeId id : body.order()) {
     const Node& node = body.node(id);
-    if (node.op && !node.op->deterministic)
+    if (is_random(node))
       throw Error(ErrorCode::not_implemented,
-                  describe(node) + ": random numbers in a body have no gradient, which computes the body again");
+                  describe(node) + ": random numbers in a body within a body have no gradient, which computes the bodies again");
     for (const Body& inner : node.bodies) refuse_random(*inner.graph);
   }
+}
+
+/// Makes an output of the body of one of its values. @return its place among the outputs
+size_t add_body_output(Graph& body, ValueId value) {
+  const NodeId copy = body.add_node({.op_type = "Identity", .inputs = {value}});
+  infer_node(body, copy);
+  body.outputs.push_back(body.node(copy).outputs[0]);
+  body.output_names.push_back(body.value(body.outputs.back()).name);
+  if (!body.declared_outputs.empty()) body.declared_outputs.emplace_back();
+  return body.outputs.size() - 1;
+}
+
+/// A tensor without elements, of the type's rank: it stands in a branch for what only the other one has.
+ValueId add_empty(Graph& body, const Type& type) {
+  Tensor zero(type.dtype, {1});
+  std::memset(zero.raw(), 0, zero.size_bytes());
+  const std::vector<int64_t> extents(type.has_rank() ? static_cast<size_t>(type.rank()) : 1, 0);
+  const ValueId shape = body.add_constant("extents", Tensor::vector<int64_t>(extents));
+  const NodeId empty = body.add_node({.op_type = "ConstantOfShape", .inputs = {shape}, .attributes = {{"value", zero}}});
+  infer_node(body, empty);
+  return body.node(empty).outputs[0];
 }
 
 /// A copy of a body that its backward pass is added to.
 class BackwardBody {
  public:
   BackwardBody(const Node& node, const Body& source) : attribute_(source.attribute), graph_(source.graph->clone()) {
-    refuse_random(*graph_);
+    for (NodeId id : graph_->order())
+      for (const Body& inner : graph_->node(id).bodies) refuse_random(*inner.graph);
     for (const auto& [inside, place] : source.captures)
       captures_.emplace_back(inside, node.inputs[static_cast<size_t>(node.num_formal_inputs + place)]);
     forward_outputs_ = graph_->outputs;
@@ -71,13 +99,31 @@ class BackwardBody {
     return found;
   }
   ValueId zeros_like(ValueId like) {
+    if (is_sequence(graph_->type(like))) return add("SequenceZeros", {like}, {}, "treadle");
     Tensor zero(DType::float64, Shape{});
     *zero.data<double>() = 0;
     const ValueId number = add("Cast", {graph_->add_constant("zero", zero)}, {{"to", static_cast<int64_t>(graph_->type(like).dtype)}});
     return add("Expand", {number, add("Shape", {like})});
   }
-  ValueId add(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
-    const NodeId id = graph_->add_node({.op_type = std::string(op_type), .inputs = std::move(inputs), .attributes = std::move(attributes)});
+  /// Random numbers are not drawn again: what the gradients read of them is what the forward body has drawn.
+  /// @param kept  gives for output i of a node of the forward body, whose ids are this one's, an input that holds it
+  template <typename Kept>
+  void replay_draws(Kept&& kept) {
+    for (NodeId id : graph_->order()) {
+      if (!is_random(graph_->node(id))) continue;
+      const std::vector<ValueId> drawn = graph_->node(id).outputs;
+      for (size_t i = 0; i < drawn.size(); ++i)
+        if (drawn[i] != kNoValue && (!graph_->value(drawn[i]).uses.empty() || graph_->is_output(drawn[i])))
+          graph_->replace_uses(drawn[i], kept(id, i, graph_->type(drawn[i])));
+    }
+  }
+  ValueId sum(ValueId a, ValueId b) {
+    const bool sequences = is_sequence(graph_->type(a));
+    return add(sequences ? "SequenceAdd" : "Add", {a, b}, {}, sequences ? "treadle" : "");
+  }
+  ValueId add(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}, std::string_view domain = "") {
+    const NodeId id = graph_->add_node(
+        {.op_type = std::string(op_type), .inputs = std::move(inputs), .attributes = std::move(attributes), .domain = std::string(domain)});
     infer_node(*graph_, id);
     return graph_->node(id).outputs[0];
   }
@@ -89,6 +135,16 @@ class BackwardBody {
       // An output of its own, also of a value that is an input or stands there twice.
       graph_->outputs.push_back(add("Identity", {output}));
       graph_->output_names.push_back(graph_->value(graph_->outputs.back()).name);
+    }
+  }
+  /// Nodes that no output needs. A value of the forward body that only those read need not be there.
+  void remove_dead() {
+    const std::vector<NodeId> order = graph_->order();
+    for (auto id = order.rbegin(); id != order.rend(); ++id) {
+      const std::vector<ValueId>& made = graph_->node(*id).outputs;
+      if (std::all_of(made.begin(), made.end(),
+                      [&](ValueId v) { return v == kNoValue || (graph_->value(v).uses.empty() && !graph_->is_output(v)); }))
+        graph_->remove_node(*id);
     }
   }
   /// Gives the body to a node of the enclosing graph.
@@ -131,8 +187,24 @@ void place_captures(const Node& node, const std::vector<ValueId>& captured, std:
 /// The gradients of one captured value, whatever inputs of the body stand for it.
 ValueId sum_inside(BackwardBody& body, const std::vector<ValueId>& inside, std::span<const ValueId> grads) {
   ValueId sum = grads[0];
-  for (size_t i = 1; i < inside.size(); ++i) sum = body.add("Add", {sum, grads[i]});
+  for (size_t i = 1; i < inside.size(); ++i) sum = body.sum(sum, grads[i]);
   return sum;
+}
+
+/// Output i of a node of a branch, as an output of the If.
+ValueId keep_of_branch(Graph& graph, NodeId id, size_t branch, NodeId inner, size_t i) {
+  GradientContext outside(graph, id, {});
+  size_t place = 0;
+  Type type;
+  std::vector<Body>& bodies = graph.node(id).bodies;
+  GradientContext inside(*bodies[branch].graph, inner, {});
+  const ValueId drawn = ops::require_output(inside, i);
+  type = bodies[branch].graph->type(drawn);
+  for (size_t k = 0; k < bodies.size(); ++k) {
+    Graph& body = *bodies[k].graph;
+    place = add_body_output(body, k == branch ? drawn : add_empty(body, type));
+  }
+  return ops::require_output(outside, place);
 }
 
 std::vector<ValueId> differentiate_if(Graph& graph, NodeId id, std::span<const ValueId> grads, const std::vector<bool>& wanted) {
@@ -162,6 +234,10 @@ std::vector<ValueId> differentiate_if(Graph& graph, NodeId id, std::span<const V
       at += inside.size();
     }
     body.set_outputs(outputs);
+    body.replay_draws([&](NodeId inner, size_t i, const Type& type) {
+      const ValueId kept = keep_of_branch(graph, id, branch, inner, i);
+      return body.capture(kept, type);
+    });
     body.attach(graph, back);
   }
   infer_node(graph, back);
@@ -203,20 +279,22 @@ class BackwardScan {
     std::vector<size_t> floats, scans;  // states that have gradients; scanned inputs whose gradients are wanted
     for (size_t j = 0; j < it_.states; ++j) {
       const ValueId inside = body.formal(it_.first_state + j);
-      if (!is_float(body.graph().type(inside).dtype)) continue;
+      if (!holds_floats(body.graph().type(inside))) continue;
       floats.push_back(j), xs.push_back(inside);
       const ValueId flow = j < grads_.size() ? grads_[j] : kNoValue;
-      initial.push_back(flow != kNoValue ? flow : ops::zeros_like(context_, graph_.node(id_).inputs[it_.first_operand + j]));
+      initial.push_back(flow != kNoValue ? flow : zeros_of_state(j));
       formal.push_back(body.add_formal(body.graph().type(inside)));
       body.want(body.output(it_.first_output + j), formal.back());
     }
     for (ValueId outer : captured) {
-      initial.push_back(ops::zeros_like(context_, outer));
+      initial.push_back(zeros_like(outer));
       formal.push_back(body.add_formal(graph_.type(outer)));
       for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
     }
     const std::vector<ValueId> carried = formal;
-    for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i) formal.push_back(body.formal(i));
+    std::vector<ValueId> left_out;  // sequences, of which the iterations' are not kept
+    for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i)
+      (i < it_.num_stacked && is_sequence(body.graph().type(body.formal(i))) ? left_out : formal).push_back(body.formal(i));
     for (size_t m = 0; m < it_.scanned; ++m)
       if (wanted_[it_.states + m]) scans.push_back(m), xs.push_back(body.formal(it_.states + m));
     std::vector<ValueId> inputs = initial;
@@ -229,11 +307,27 @@ class BackwardScan {
     size_t at = floats.size();
     for (size_t k = 0; k < captured.size(); ++k) {
       const std::vector<ValueId> inside = body.inside_of(captured[k]);
-      outputs.push_back(body.add("Add", {carried[floats.size() + k], sum_inside(body, inside, std::span(found).subspan(at))}));
+      outputs.push_back(body.sum(carried[floats.size() + k], sum_inside(body, inside, std::span(found).subspan(at))));
       at += inside.size();
     }
     outputs.insert(outputs.end(), found.begin() + static_cast<std::ptrdiff_t>(at), found.end());
     body.set_outputs(outputs);
+    body.replay_draws([&](NodeId inner, size_t i, const Type& type) {
+      Graph& forward = *graph_.node(id_).bodies[0].graph;
+      GradientContext inside(forward, inner, {});
+      inputs.push_back(keep(ops::require_output(inside, i)));
+      axes.push_back(0), directions.push_back(1);
+      formal.push_back(body.add_formal(type));
+      return formal.back();
+    });
+    body.remove_dead();
+    for (ValueId sequence : left_out)
+      if (!body.graph().value(sequence).uses.empty())
+        throw Error(
+            ErrorCode::not_implemented,
+            fmt::format("the gradient reads the sequence \"{}\" as it is before an iteration, which is not kept; elements that a loop "
+                        "appends, and sequences that do not change in it, have gradients",
+                        body.graph().value(sequence).name));
     body.set_formal(std::move(formal));
     const std::vector<ValueId> made = add_scan(body, std::move(inputs), axes, directions, scans, outputs.size());
 
@@ -247,24 +341,32 @@ class BackwardScan {
  private:
   /// Makes outputs of the body's inputs, stacked over the iterations.
   std::vector<ValueId> keep_inputs() {
+    std::vector<ValueId> stacked;
+    for (size_t i = 0; i < it_.num_stacked; ++i) {
+      const Graph& body = *graph_.node(id_).bodies[0].graph;
+      if (!is_sequence(body.type(body.inputs[i]))) stacked.push_back(keep(body.inputs[i]));
+    }
+    return stacked;
+  }
+  ValueId zeros_like(ValueId like) {
+    return is_sequence(graph_.type(like)) ? context_.op("SequenceZeros", {like}, {}, "treadle") : ops::zeros_like(context_, like);
+  }
+  /// A final state that nothing flows into. A sequence may have grown, a tensor has the initial state's shape.
+  ValueId zeros_of_state(size_t j) {
+    const ValueId operand = graph_.node(id_).inputs[it_.first_operand + j];
+    return zeros_like(is_sequence(graph_.type(operand)) ? ops::require_output(context_, j) : operand);
+  }
+  /// A value of the body, stacked over the iterations.
+  ValueId keep(ValueId inside) {
     Node& node = graph_.node(id_);
-    Graph& body = *node.bodies[0].graph;
+    const size_t place = add_body_output(*node.bodies[0].graph, inside) - it_.first_output;
     for (const char* name : {"scan_output_axes", "scan_output_directions"}) {
       if (!node.attributes.has(name)) continue;
       std::vector<int64_t> values = node.attributes.get_ints(name);
-      values.resize(num_outputs_ - it_.states + it_.num_stacked, 0);
+      values.resize(place - it_.states + 1, 0);
       node.attributes.set(name, std::move(values));
     }
-    for (size_t i = 0; i < it_.num_stacked; ++i) {
-      const NodeId copy = body.add_node({.op_type = "Identity", .inputs = {body.inputs[i]}});
-      infer_node(body, copy);
-      body.outputs.push_back(body.node(copy).outputs[0]);
-      body.output_names.push_back(body.value(body.outputs.back()).name);
-      if (!body.declared_outputs.empty()) body.declared_outputs.emplace_back();
-    }
-    std::vector<ValueId> stacked;
-    for (size_t i = 0; i < it_.num_stacked; ++i) stacked.push_back(ops::require_output(context_, num_outputs_ + i));
-    return stacked;
+    return ops::require_output(context_, place);
   }
 
   /// The scanned inputs again, and the gradients of the scanned outputs, last iteration first.

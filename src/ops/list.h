@@ -87,6 +87,7 @@ std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
 std::vector<OpDef> rotary_embedding_ops();
 std::vector<OpDef> scatter_ops();
+std::vector<OpDef> sequence_gradient_ops();
 std::vector<OpDef> sequence_join_ops();
 std::vector<OpDef> sequence_map_ops();
 std::vector<OpDef> sequence_ops();
@@ -186,6 +187,7 @@ inline constexpr Family kFamilies[] = {
     roi_ops,
     rotary_embedding_ops,
     scatter_ops,
+    sequence_gradient_ops,
     sequence_join_ops,
     sequence_map_ops,
     sequence_ops,

@@ -114,13 +114,6 @@ def test_scans_are_gone_back_through():
         np.testing.assert_allclose(bound.grad_dict[name], want, rtol=1e-4, atol=1e-6)
 
 
-def test_random_numbers_in_a_body_are_refused():
-    model = bodies_model(IF.replace("a = Mul(z, w)", "r = RandomUniformLike(z) a = Mul(z, r)"))
-    x, w = float_arrays((2, 3), (3,))
-    with pytest.raises(treadle.Error, match="RandomUniformLike.*random numbers in a body"):
-        gradients_of(model, c=np.array(True), x=x, w=w)
-
-
 @pytest.mark.parametrize("dtype", [10, 16])
 def test_gradients_of_16_bit_floats_follow_those_of_float32(dtype):
     def model(to):

@@ -1,5 +1,6 @@
 // Optional (opset 15, 28), OptionalHasElement and OptionalGetElement (opset 15, 18, 28).
 #include "graph/infer.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -66,7 +67,8 @@ std::vector<OpDef> optional_ops() {
        .outputs = {{"output", kOptionals}},
        .attributes = {{"type"}},
        .infer = infer_make,
-       .kernels = {kernel<MakeOptional>()}},
+       .kernels = {kernel<MakeOptional>()},
+       .gradient = gradients::identity},
       {.name = "OptionalHasElement",
        .since = {15, 18, 28},
        .inputs = {{"input", kElements | kOptionals, "", Presence::optional}},
@@ -78,7 +80,8 @@ std::vector<OpDef> optional_ops() {
        .inputs = {{"input", kElements | kOptionals}},
        .outputs = {{"output", kElements}},
        .infer = infer_get,
-       .kernels = {kernel<GetElement>()}},
+       .kernels = {kernel<GetElement>()},
+       .gradient = gradients::identity},
   };
 }
 

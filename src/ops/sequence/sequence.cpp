@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "graph/infer.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -159,25 +160,29 @@ std::vector<OpDef> sequence_ops() {
        .inputs = {{"inputs", kAllTensors, "T", Presence::variadic}},
        .outputs = {{"output_sequence", kSequences}},
        .infer = infer_construct,
-       .kernels = {kernel<SequenceConstruct>()}},
+       .kernels = {kernel<SequenceConstruct>()},
+       .gradient = gradients::sequence_construct},
       {.name = "SequenceAt",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}, {"position", kInt32Or64}},
        .outputs = {{"tensor", kAnything}},
        .infer = infer_at,
-       .kernels = {kernel<SequenceAt>()}},
+       .kernels = {kernel<SequenceAt>()},
+       .gradient = gradients::sequence_at},
       {.name = "SequenceInsert",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}, {"tensor", kAllTensors}, {"position", kInt32Or64, "", Presence::optional}},
        .outputs = {{"output_sequence", kSequences}},
        .infer = infer_insert,
-       .kernels = {kernel<SequenceInsert>()}},
+       .kernels = {kernel<SequenceInsert>()},
+       .gradient = gradients::sequence_insert},
       {.name = "SequenceErase",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}, {"position", kInt32Or64, "", Presence::optional}},
        .outputs = {{"output_sequence", kSequences}},
        .infer = infer_same,
-       .kernels = {kernel<SequenceErase>()}},
+       .kernels = {kernel<SequenceErase>()},
+       .gradient = gradients::sequence_erase},
       {.name = "SequenceLength",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}},

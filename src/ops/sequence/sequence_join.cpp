@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "graph/infer.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
@@ -145,14 +146,16 @@ std::vector<OpDef> sequence_join_ops() {
        .outputs = {{"output_sequence", kSequences}},
        .attributes = {{"axis", int64_t{0}}, {"keepdims", int64_t{1}}},
        .infer = infer_split,
-       .kernels = {kernel<SplitToSequence>()}},
+       .kernels = {kernel<SplitToSequence>()},
+       .gradient = gradients::split_to_sequence},
       {.name = "ConcatFromSequence",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}},
        .outputs = {{"concat_result", kAllTensors}},
        .attributes = {{"axis", AttributeDef::Required{}}, {"new_axis", int64_t{0}}},
        .infer = infer_concat,
-       .kernels = {kernel<ConcatFromSequence>()}},
+       .kernels = {kernel<ConcatFromSequence>()},
+       .gradient = gradients::concat_from_sequence},
   };
 }
 

@@ -1,0 +1,182 @@
+// Gradients of operators over sequences: the gradient of a sequence is a sequence, of gradients. SequenceZeros, SequenceAdd and
+// SplitLikeSequence of the treadle domain, and the rules.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "core/dispatch.h"
+#include "graph/infer.h"
+#include "ops/checks.h"
+#include "ops/gradients.h"
+#include "ops/list.h"
+#include "ops/tensor/movement.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+void infer_like_sequence(InferContext& c) { c.set_output(0, c.input(0)); }
+
+Tensor zeros_of(const Tensor& like) {
+  Tensor zeros(like.dtype(), like.shape());
+  std::memset(zeros.raw(), 0, zeros.size_bytes());
+  return zeros;
+}
+
+/// For each element zeros of its type and shape.
+struct SequenceZeros {
+  static constexpr bool allocates = true;
+  static SequenceZeros bind(BindContext&) { return {}; }
+  void run(RunContext& c) const {
+    const Sequence& sequence = c.input(0).sequence();
+    Sequence zeros{sequence.element_dtype, {}};
+    for (const Datum& element : sequence.elements) zeros.elements.emplace_back(zeros_of(element.tensor()));
+    c.set_output(0, std::move(zeros));
+  }
+};
+
+/// Element by element.
+struct SequenceAdd {
+  static constexpr bool allocates = true;
+  static SequenceAdd bind(BindContext&) { return {}; }
+  void run(RunContext& c) const {
+    const Sequence &a = c.input(0).sequence(), &b = c.input(1).sequence();
+    check_equal(static_cast<int64_t>(a.elements.size()), static_cast<int64_t>(b.elements.size()), "elements of two gradients");
+    Sequence sum{a.element_dtype, {}};
+    for (size_t i = 0; i < a.elements.size(); ++i) sum.elements.emplace_back(added(a.elements[i].tensor(), b.elements[i].tensor()));
+    c.set_output(0, std::move(sum));
+  }
+  static Tensor added(const Tensor& first, const Tensor& second) {
+    if (first.dtype() != second.dtype() || !(first.shape() == second.shape()))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradients {} and {} are of no one value", describe(first), describe(second)));
+    const Tensor a = first.contiguous(), b = second.contiguous();
+    Tensor sum(a.dtype(), a.shape());
+    visit_dtype<FloatTypes>(a.dtype(), [&]<typename T>() {
+      for (int64_t i = 0; i < a.num_elements(); ++i)
+        sum.data<T>()[i] = static_cast<T>(static_cast<compute_type_t<T>>(a.data<T>()[i]) + static_cast<compute_type_t<T>>(b.data<T>()[i]));
+    });
+    return sum;
+  }
+};
+
+/// The parts of a tensor that a sequence's elements had when they were joined to it.
+struct SplitLikeSequence {
+  static constexpr bool allocates = true;
+  int64_t axis;
+  bool new_axis;
+
+  static SplitLikeSequence bind(BindContext& c) { return {c.get_int("axis"), c.get_int("new_axis", 0) != 0}; }
+  void run(RunContext& c) const {
+    const Sequence& sequence = c.input(0).sequence();
+    const Tensor joined = c.input(1).tensor().contiguous();
+    const int at = normalise_axis(axis, joined.shape().rank());
+    const int64_t outer = joined.shape().product(0, at), inner = joined.shape().product(at + 1, joined.shape().rank());
+    Sequence parts{joined.dtype(), {}};
+    int64_t place = 0;
+    for (const Datum& element : sequence.elements) {
+      const Shape& shape = element.tensor().shape();
+      const int64_t length = new_axis ? 1 : shape[at];
+      check_equal(shape.num_elements(), outer * length * inner, "elements of a part of a gradient, and of what was joined");
+      Tensor part(joined.dtype(), shape);
+      move_blocks(joined.dtype(), outer, length * inner, joined.raw(), place * inner, joined.shape()[at] * inner, part.raw(), 0,
+                  length * inner, c.pool());
+      parts.elements.emplace_back(std::move(part));
+      place += length;
+    }
+    check_equal(place, joined.shape()[at], "extents of what was joined, and of the gradient");
+    c.set_output(0, std::move(parts));
+  }
+};
+
+/// A position counted from the start: gradients have one element more or less.
+ValueId from_start(GradientContext& g, ValueId position, ValueId sequence) {
+  ValueId at = position;
+  if (g.type(at).dtype != DType::int64) at = g.op("Cast", {at}, {{"to", static_cast<int64_t>(DType::int64)}});
+  const ValueId none = g.constant(Tensor::scalar<int64_t>(0));
+  return g.op("Where", {g.op("Less", {at, none}), g.add(at, g.op("SequenceLength", {sequence})), at});
+}
+
+std::vector<ValueId> with_position(std::vector<ValueId> inputs, ValueId position) {
+  if (position != kNoValue) inputs.push_back(position);
+  return inputs;
+}
+
+}  // namespace
+
+namespace gradients {
+
+Result sequence_construct(GradientContext& g) {
+  Result result;
+  for (size_t i = 0; i < g.node().inputs.size(); ++i)
+    result.push_back(g.op("SequenceAt", {g.grad_output(0), g.constant(Tensor::scalar(static_cast<int64_t>(i)))}));
+  return result;
+}
+
+Result sequence_at(GradientContext& g) {
+  const ValueId sequence = g.input(0), position = from_start(g, g.input(1), sequence);
+  const ValueId others = g.op("SequenceErase", {g.op("SequenceZeros", {sequence}, {}, "treadle"), position});
+  return {g.op("SequenceInsert", {others, g.grad_output(0), position})};
+}
+
+// Without a position, at the end.
+Result sequence_insert(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  const ValueId position = g.input(2) == kNoValue ? kNoValue : from_start(g, g.input(2), g.input(0));
+  const ValueId at = position == kNoValue ? g.constant(Tensor::scalar<int64_t>(-1)) : position;
+  return {g.op("SequenceErase", with_position({dy}, position)), g.op("SequenceAt", {dy, at})};
+}
+
+Result sequence_erase(GradientContext& g) {
+  const ValueId sequence = g.input(0);
+  const ValueId position = g.input(1) == kNoValue ? kNoValue : from_start(g, g.input(1), sequence);
+  const ValueId at = position == kNoValue ? g.constant(Tensor::scalar<int64_t>(-1)) : position;
+  const ValueId erased = zeros_like(g, g.op("SequenceAt", {sequence, at}));
+  return {g.op("SequenceInsert", with_position({g.grad_output(0), erased}, position))};
+}
+
+Result split_to_sequence(GradientContext& g) {
+  const bool drops_axis = g.input(1) == kNoValue && g.attributes().get_int("keepdims", 1) == 0;
+  const ValueId joined =
+      g.op("ConcatFromSequence", {g.grad_output(0)}, {{"axis", g.attributes().get_int("axis", 0)}, {"new_axis", int64_t{drops_axis}}});
+  return {g.reshape_like(joined, g.input(0))};
+}
+
+Result concat_from_sequence(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("SplitLikeSequence", {g.input(0), g.grad_output(0)}, attributes, "treadle")};
+}
+
+}  // namespace gradients
+
+std::vector<OpDef> sequence_gradient_ops() {
+  return {{.name = "SequenceZeros",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"sequence", kSequences}},
+           .outputs = {{"zeros", kSequences}},
+           .infer = infer_like_sequence,
+           .kernels = {kernel<SequenceZeros>()}},
+          {.name = "SequenceAdd",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"A", kSequences}, {"B", kSequences}},
+           .outputs = {{"C", kSequences}},
+           .infer = infer_like_sequence,
+           .kernels = {kernel<SequenceAdd>()},
+           .gradient =
+               [](GradientContext& g) {
+                 return std::vector{g.grad_output(0), g.grad_output(0)};
+               }},
+          {.name = "SplitLikeSequence",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"sequence", kSequences}, {"joined", kFloats}},
+           .outputs = {{"parts", kSequences}},
+           .attributes = {{"axis", AttributeDef::Required{}}, {"new_axis", int64_t{0}}},
+           .infer = infer_like_sequence,
+           .kernels = {kernel<SplitLikeSequence>()}}};
+}
+
+}  // namespace treadle::ops
