@@ -61,6 +61,7 @@ std::vector<OpDef> broadcast_gradient_ops() {
            .infer = infer_broadcast_grad,
            .cost = broadcast_grad_cost,
            .kernels = typed<BroadcastGrad, float, double>(),
+           .gradient = [](GradientContext& g) { return std::vector{expand_like(g, g.grad_output(0), g.input(0))}; },
            .value_inputs = {1}}};
 }
 

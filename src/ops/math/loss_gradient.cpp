@@ -76,6 +76,14 @@ struct NegativeLogLikelihoodLossGrad {
   }
 };
 
+/// Second derivative: the loss is linear in its input, and this the transposed map.
+std::vector<ValueId> loss_grad_gradient(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0), g.input(1)};
+  if (g.input(3) != kNoValue) inputs.push_back(g.input(3));
+  const Attributes attributes = g.attributes();
+  return {g.op("NegativeLogLikelihoodLoss", std::move(inputs), attributes)};
+}
+
 Cost cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(1)), 2 * c.size_bytes(1)}; }
 
 }  // namespace
@@ -100,6 +108,7 @@ std::vector<OpDef> loss_gradient_ops() {
            .infer = infer_loss_grad,
            .cost = cost,
            .kernels = typed<NegativeLogLikelihoodLossGrad, float, double>(),
+           .gradient = loss_grad_gradient,
            .value_inputs = {2}}};
 }
 

@@ -10,6 +10,7 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/nn/second_normalization.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -71,6 +72,22 @@ struct SoftmaxGrad {
   void run(RunContext& c) const { kernels::softmax_gradient(rows, length, c.in<T>(0), c.in<T>(1), c.out<T>(0), c.pool()); }
 };
 
+// Second derivatives.
+
+std::vector<ValueId> norm_grad_gradient(GradientContext& g) {
+  const int rank = rank_of(g, g.input(1));
+  std::vector<int64_t> axes;
+  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
+  return gradients::second_normalization(g, axes, g.node().op_type == "LayerNormalizationGrad", g.input(2));
+}
+
+// dX = Y (dY - sum(Y dY)) is linear in dY, by a symmetric matrix.
+std::vector<ValueId> softmax_grad_gradient(GradientContext& g) {
+  const ValueId y = g.input(0), dy = g.input(1), u = g.grad_output(0);
+  auto dot = [&](ValueId a, ValueId b) { return g.reduce_sum(g.mul(a, b), {-1}, /*keepdims=*/true); };
+  return {g.sub(g.mul(u, g.sub(dy, dot(y, dy))), g.mul(dy, dot(u, y))), g.op("SoftmaxGrad", {y, u}, {}, "treadle")};
+}
+
 OpDef norm_grad(std::string_view name, std::vector<KernelDef> kernels) {
   return {.name = name,
           .domain = "treadle",
@@ -81,7 +98,8 @@ OpDef norm_grad(std::string_view name, std::vector<KernelDef> kernels) {
           .infer = infer_norm_grad,
           .cost = elementwise_cost<14>,
           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
-          .kernels = std::move(kernels)};
+          .kernels = std::move(kernels),
+          .gradient = norm_grad_gradient};
 }
 
 }  // namespace
@@ -131,7 +149,8 @@ std::vector<OpDef> row_gradient_ops() {
            .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 1), may_reuse(0, 0)},
-           .kernels = typed<SoftmaxGrad, float, double>()}};
+           .kernels = typed<SoftmaxGrad, float, double>(),
+           .gradient = softmax_grad_gradient}};
 }
 
 }  // namespace treadle::ops

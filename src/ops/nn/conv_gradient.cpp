@@ -91,8 +91,22 @@ struct ConvGradWeights {
   }
 };
 
+// Second derivatives: a convolution and its gradients are linear in the image, the filters and the flow, and each is another's gradient.
+
+std::vector<ValueId> input_gradient(GradientContext& g) {
+  const ValueId dy = g.input(0), w = g.input(1), u = g.grad_output(0);
+  const Attributes attributes = g.attributes();
+  return {g.op("Conv", {u, w}, attributes), g.op("ConvGradWeights", {dy, u, g.shape_of(w)}, attributes, "treadle")};
+}
+
+std::vector<ValueId> weights_gradient(GradientContext& g) {
+  const ValueId dy = g.input(0), x = g.input(1), u = g.grad_output(0);
+  const Attributes attributes = g.attributes();
+  return {g.op("Conv", {x, u}, attributes), g.op("ConvGradInput", {dy, u, g.shape_of(x)}, attributes, "treadle")};
+}
+
 OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cost)(const ShapeContext&), std::vector<KernelDef> kernels,
-                       ChannelsLast channels_last) {
+                       GradientRule gradient, ChannelsLast channels_last) {
   return {.name = name,
           .domain = "treadle",
           .since = {1},
@@ -103,6 +117,7 @@ OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cos
           .infer = infer_given_shape,
           .cost = cost,
           .kernels = std::move(kernels),
+          .gradient = gradient,
           .value_inputs = {2},
           .channels_last = channels_last};
 }
@@ -151,9 +166,9 @@ Result conv_transpose(GradientContext& g) {
 }  // namespace gradients
 
 std::vector<OpDef> conv_gradient_ops() {
-  return {conv_gradient_op("ConvGradInput", "W", input_cost, typed<ConvGradInput, float, double>(),
+  return {conv_gradient_op("ConvGradInput", "W", input_cost, typed<ConvGradInput, float, double>(), input_gradient,
                            {ChannelsLast::How::input_gradient, "NhwcConvGradInput"}),
-          conv_gradient_op("ConvGradWeights", "X", weights_cost, typed<ConvGradWeights, float, double>(),
+          conv_gradient_op("ConvGradWeights", "X", weights_cost, typed<ConvGradWeights, float, double>(), weights_gradient,
                            {ChannelsLast::How::weights_gradient, "NhwcConvGradWeights"})};
 }
 

@@ -8,6 +8,7 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/nn/second_normalization.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -77,6 +78,14 @@ struct BatchNormalizationGrad {
   }
 };
 
+/// Second derivatives.
+std::vector<ValueId> batch_norm_grad_gradient(GradientContext& g) {
+  const int rank = rank_of(g, g.input(1));
+  std::vector<int64_t> axes{0};
+  for (int axis = 2; axis < rank; ++axis) axes.push_back(axis);
+  return gradients::second_normalization(g, axes, /*centred=*/true, per_channel(g, g.input(2), rank));
+}
+
 }  // namespace
 
 namespace gradients {
@@ -145,6 +154,7 @@ std::vector<OpDef> normalization_gradient_ops() {
            .cost = elementwise_cost<12>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<BatchNormalizationGrad, float, double>(),
+           .gradient = batch_norm_grad_gradient,
            .channels_last = {ChannelsLast::How::statistics_gradient, "NhwcBatchNormalizationGrad"}}};
 }
 

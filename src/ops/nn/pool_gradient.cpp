@@ -114,6 +114,27 @@ struct AveragePoolGrad {
   }
 };
 
+// Second derivatives.
+
+// What lies at the places of the maxima.
+std::vector<ValueId> max_pool_grad_gradient(GradientContext& g) {
+  const ValueId indices = g.input(1), flat = g.op("Reshape", {g.grad_output(0), g.ints({-1})});
+  const ValueId none = g.constant(Tensor::scalar<int64_t>(0)), inside = g.op("GreaterOrEqual", {indices, none});
+  return {masked(g, inside, g.op("Gather", {flat, g.op("Where", {inside, indices, none})}))};
+}
+
+std::vector<ValueId> average_pool_grad_gradient(GradientContext& g) {
+  const ValueId u = g.grad_output(0);
+  Attributes attributes = g.attributes();
+  attributes.erase("sums");
+  if (g.attributes().get_int("sums", 0) == 0) return {g.op("AveragePool", {u}, attributes)};
+  // The sums over windows, of what is above 0 and of what is below.
+  attributes.erase("count_include_pad");
+  attributes.set("p", int64_t{1});
+  auto sum = [&](ValueId value) { return g.op("LpPool", {g.op("Relu", {value})}, attributes); };
+  return {g.sub(sum(u), sum(g.neg(u)))};
+}
+
 Cost pool_cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(0)), 2 * c.size_bytes(0)}; }
 
 }  // namespace
@@ -200,6 +221,7 @@ std::vector<OpDef> pool_gradient_ops() {
            .infer = infer_given_shape<2>,
            .cost = pool_cost,
            .kernels = typed<MaxPoolGrad, float, double>(),
+           .gradient = max_pool_grad_gradient,
            .value_inputs = {2},
            .channels_last = {ChannelsLast::How::window_gradient, "NhwcMaxPoolGrad"}},
           {.name = "AveragePoolGrad",
@@ -218,6 +240,7 @@ std::vector<OpDef> pool_gradient_ops() {
            .infer = infer_given_shape<1>,
            .cost = pool_cost,
            .kernels = typed<AveragePoolGrad, float, double>(),
+           .gradient = average_pool_grad_gradient,
            .value_inputs = {1}}};
 }
 

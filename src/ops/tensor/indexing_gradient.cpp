@@ -121,6 +121,19 @@ struct SliceGrad {
   }
 };
 
+// Second derivatives: what the forward operators take.
+
+std::vector<ValueId> gather_grad_gradient(GradientContext& g) {
+  return {g.op("Gather", {g.grad_output(0), g.input(1)}, {{"axis", g.attributes().get_int("axis", 0)}})};
+}
+
+std::vector<ValueId> slice_grad_gradient(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0)};
+  for (size_t i = 2; i < 6; ++i) inputs.push_back(g.input(i));
+  while (inputs.back() == kNoValue) inputs.pop_back();
+  return {g.op("Slice", std::move(inputs))};
+}
+
 Cost cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)),
           c.size_bytes(0) + static_cast<double>(c.output_shape(0).num_elements()) * static_cast<double>(bits_of(c.dtype(0))) / 8};
@@ -138,6 +151,7 @@ std::vector<OpDef> indexing_gradient_ops() {
            .infer = infer_given_shape<2>,
            .cost = cost,
            .kernels = typed<GatherGrad, float, double>(),
+           .gradient = gather_grad_gradient,
            .value_inputs = {2}},
           {.name = "SliceGrad",
            .domain = "treadle",
@@ -152,6 +166,7 @@ std::vector<OpDef> indexing_gradient_ops() {
            .infer = infer_given_shape<1>,
            .cost = cost,
            .kernels = typed<SliceGrad, float, double>(),
+           .gradient = slice_grad_gradient,
            .value_inputs = {1, 2, 4, 5}}};
 }
 
