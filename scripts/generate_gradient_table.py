@@ -31,11 +31,14 @@ Training differentiates a graph by the rules that stand with the operators (`src
 
 A node without a rule on the way from a parameter to the loss is an error that names it. So is an operand that a rule does not differentiate by.
 
-- Loop and Scan keep the states of their iterations. A body that draws random numbers, and a state whose shape changes between iterations, are errors.
+- Loop and Scan keep the states of their iterations. A state whose shape changes between iterations is an error.
+- Random numbers that a body draws are kept for the backward pass. A body within a body that draws some is an error.
+- The gradient of a sequence is a sequence. A loop may append elements to a sequence and read sequences from outside. If it reads the sequence that it changes, the loop is an error.
 - BroadcastGrad sums over the axes that a run finds stretched, where extents are symbols.
 - QuantizeLinear and DequantizeLinear are straight through: rounded elements pass the gradient on, clipped elements pass none. Scales have gradients (scales of blocks, if the blocks are whole).
+- Integers that stand for quantised values pass gradients on through MatMulInteger, ConvInteger, Cast, Add, Sub, and what moves elements. Any other operator on such integers is an error that names it.
 - Equal elements share the gradient of a reduction. Of Max and Min of two operands, the first gets it.
-- Constants are: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, caches of RotaryEmbedding, weights of classes in losses.
+- Constants are: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, scales that DynamicQuantizeLinear finds, zero points, caches of RotaryEmbedding, weights of classes in losses.
 
 *Checked* counts random cases (shapes, attributes, broadcasts, opsets) in float64: by central differences / by PyTorch (tests/operators/fuzz_gradients.py; a slice runs in the tests). Only PyTorch judges RNN, GRU and LSTM.
 """

@@ -71,15 +71,22 @@ class NamedFunction {
     }
   }
   void copy(const Node& node) {
-    if (!node.bodies.empty())
-      throw Error(ErrorCode::not_implemented, fmt::format("{} stands between the values that it names", describe(node)));
     NodeSpec spec{.op_type = node.op_type,
                   .attributes = node.attributes,
                   .domain = node.domain,
                   .name = name() + "/" + node.name,
                   .num_outputs = static_cast<int>(node.outputs.size())};
-    for (ValueId input : node.inputs) spec.inputs.push_back(input == kNoValue ? kNoValue : of(input));
-    const std::vector<ValueId> from = node.outputs, to = add(std::move(spec));
+    const auto formal = node.inputs.begin() + node.num_formal_inputs;
+    for (auto input = node.inputs.begin(); input != formal; ++input) spec.inputs.push_back(*input == kNoValue ? kNoValue : of(*input));
+    const NodeId made = graph_.add_node(std::move(spec), gradient_);
+    std::vector<int> places;  // of the captures
+    for (auto input = formal; input != node.inputs.end(); ++input) places.push_back(graph_.add_capture(made, of(*input)));
+    for (const Body& body : node.bodies) {
+      Body& own = graph_.node(made).bodies.emplace_back(Body{body.attribute, body.graph->clone(), {}});
+      for (const auto& [inside, place] : body.captures) own.captures.emplace_back(inside, places[static_cast<size_t>(place)]);
+    }
+    infer_node(graph_, made);
+    const std::vector<ValueId> from = node.outputs, to = graph_.node(made).outputs;
     for (size_t i = 0; i < from.size(); ++i)
       if (from[i] != kNoValue && !copies_.contains(from[i])) copies_[from[i]] = to[i];
   }

@@ -94,3 +94,59 @@ def test_names_that_are_not_there_are_errors(node, message: str) -> None:
     nodes = [helper.make_node("Exp", ["a"], ["y"]), node, helper.make_node("Exp", ["y"], ["later"])]
     with pytest.raises(Exception, match=message):
         run(nodes, {"a": A, "b": B}, ["da", "later"])
+
+
+BODIES = {
+    "If": ("""c = Greater(total, zero) h = If(c) <then_branch = yes () => (d) { e = Mul(a, b) d = Sin(e) }, else_branch = no () => (f) { f = Mul(a, a) }>""",
+           lambda a, b: torch.sin(a * b) if a.sum() > 0 else a * a),
+    "Loop": ("""n = Constant <value = int64 {3}> () yes = Constant <value = bool {1}> ()
+                h, each = Loop(n, yes, a) <body = step (int64 i, bool go, float[3, 4] s) => (go2, s2, s3) {
+                  go2 = Identity(go) p = Mul(s, b) s2 = Tanh(p) s3 = Mul(s, s) }>""", None),
+    "Scan": ("""i = Constant <value = float[4] {0, 0, 0, 0}> ()
+                h, each = Scan <num_scan_inputs = 1, body = step (float[4] s, float[4] t) => (s2, s3) { p = Add(s, t) s2 = Sin(p) s3 = Mul(s2, t) }> (i, a)""", None),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bodies_stand_between_the_values(kind: str, sign: int) -> None:
+    """First and second derivatives through If, Loop and Scan, whose bodies read values from outside."""
+    from onnx import parser
+
+    nodes, function = BODIES[kind]
+    second = "each" if kind != "If" else "h"
+    text = f"""<ir_version: 10, opset_import: ["" : 20, "ai.onnx.preview.training" : 1]>
+    agraph (float[3, 4] a, float[3, 4] b) => (float[3, 4] da, float[3, 4] db, float[3, 4] dda, float[3, 4] ddb) {{
+      zero = Constant <value = float {{0}}> ()
+      total = ReduceSum <keepdims = 0> (a)
+      {nodes}
+      y1 = ReduceSum <keepdims = 0> (h)
+      y2 = ReduceSumSquare <keepdims = 0> ({second})
+      y = Add(y1, y2)
+      da, db = ai.onnx.preview.training.Gradient <xs = ["a", "b"], y = "y"> (a, b)
+      penalty = ReduceSumSquare <keepdims = 0> (da)
+      dda, ddb = ai.onnx.preview.training.Gradient <xs = ["a", "b"], y = "penalty"> (a, b)
+    }}"""
+    at = np.abs(A) * sign
+    ours = treadle.InferenceSession(parser.parse_model(text).SerializeToString()).run(None, {"a": at, "b": B})
+
+    def loop(a, b):
+        s, total = a, 0
+        for _ in range(3):
+            total = total + (s**4).sum()
+            s = torch.tanh(s * b)
+        return s.sum() + total
+
+    def scan(a, b):
+        s, total = torch.zeros(4, dtype=a.dtype), 0
+        for t in a:
+            s = torch.sin(s + t)
+            total = total + ((s * t) ** 2).sum()
+        return s.sum() + total
+
+    a, b = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (at, B))
+    y = {"Loop": loop, "Scan": scan}[kind](a, b) if kind != "If" else function(a, b).sum() + (function(a, b) ** 2).sum()
+    first = torch.autograd.grad(y, [a, b], create_graph=True, allow_unused=True)
+    second = torch.autograd.grad((first[0] ** 2).sum(), [a, b], allow_unused=True)
+    for got, wanted in zip(ours, [*first, *second], strict=True):
+        np.testing.assert_allclose(got, np.zeros((3, 4)) if wanted is None else wanted.detach().numpy(), rtol=2e-4, atol=2e-4)
