@@ -325,7 +325,9 @@ class Executor:
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
         run, self._run = self._run, None
-        for name, gradient in run.backward([np.ascontiguousarray(gradient, np.float32) for gradient in out_grads]).items():
+        # ascontiguousarray makes vectors of scalars.
+        flows = [np.ascontiguousarray(gradient, np.float32).reshape(np.shape(gradient)) for gradient in out_grads]
+        for name, gradient in run.backward(flows).items():
             request = self._requests.get(name, "null")
             if request == "write":
                 np.copyto(self.grad_dict[name], gradient)

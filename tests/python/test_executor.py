@@ -331,3 +331,15 @@ def test_rows_of_a_row_sparse_table_are_gathered():
     np.testing.assert_array_equal(executor.forward()[0], table[[4, 0, 1]])
     with pytest.raises(ValueError, match="storage type of 'i' is 'dense-ish'"):
         treadle.bind(model, {"i": np.array([4, 0, 1])}, grad_req="null", storage={"i": "dense-ish"})
+
+
+def test_a_scalar_output_is_differentiated():
+    from onnx import parser
+
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 21]> agraph (float[3] x) => (float y) { q = Mul(x, x) y = ReduceSum <keepdims = 0> (q) }')
+    x = np.array([1, 2, 3], np.float32)
+    executor = treadle.executor.bind(model, {"x": x})
+    for gradient in (None, np.float32(1), [np.ones((), np.float32)]):
+        executor.forward(is_train=True)
+        executor.backward(gradient)
+        np.testing.assert_allclose(executor.grad_dict["x"], 2 * x)
