@@ -96,7 +96,8 @@ void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
   throw Error(ErrorCode::resource_exhausted, "the memory limit of " + std::to_string(full->limit_bytes()) + " bytes of " + full->name_ +
                                                  " leaves no " + std::to_string(size_bytes) + " bytes for " +
                                                  std::string(memory_class_name(memory_class)) + ": " + std::to_string(full->bytes()) +
-                                                 " are in use");
+                                                 " are in use; a limit of " + std::to_string(full->bytes() + size_bytes) +
+                                                 " has room for them");
 }
 
 void MemoryAccount::discharge(MemoryClass memory_class, size_t size_bytes) noexcept {

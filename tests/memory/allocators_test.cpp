@@ -196,7 +196,8 @@ TEST(MemoryAccount, CountsPerClassUpToItsLimitAndThatOfItsParent) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
-    EXPECT_EQ(std::string(error.what()), "the memory limit of 1000 bytes of the job leaves no 150 bytes for io: 900 are in use");
+    EXPECT_EQ(std::string(error.what()),
+              "the memory limit of 1000 bytes of the job leaves no 150 bytes for io: 900 are in use; a limit of 1050 has room for them");
   }
   session.charge(MemoryClass::io, 100);
   session.discharge(MemoryClass::io, 100);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "exec/memory/out_of_memory.h"
 #include "exec/program/index.h"
 #include "exec/run/placed_run.h"
 #include "exec/verify/verify_plan.h"
@@ -208,6 +209,12 @@ Datum PlacedRun::value_at(int32_t at, int32_t slot) {
   return viewed(constants_->at(at));
 }
 
+int PlacedRun::copy_in_of(int where) const {
+  for (size_t s = 0; s < plan_.streams.size(); ++s)
+    if (plan_.streams[s].device == where && plan_.streams[s].queue == StreamPlan::Queue::copy_in) return static_cast<int>(s);
+  throw Error(ErrorCode::internal, "a device without a stream for copies");
+}
+
 void PlacedRun::hold(int32_t at, Datum made) {
   const int where = location(at).device;
   if (where == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), where)) {
@@ -261,6 +268,51 @@ void PlacedRun::let_go(int32_t s, Stream& queue) {
     for (size_t k = 0; k < at.size(); ++k)  // an operand may occur twice
       if (std::find(at.begin(), at.begin() + static_cast<ptrdiff_t>(k), at[k]) == at.begin() + static_cast<ptrdiff_t>(k)) drop(at[k]);
   }
+}
+
+bool PlacedRun::may_be_in_use(const StreamPlan::Location& location, int32_t s) const {
+  auto is_before = [&](int32_t use) { return plan_.happens_before(use, s); };
+  return !std::all_of(location.uses.begin(), location.uses.end(), is_before) && !plan_.happens_before(s, location.uses.front());
+}
+
+// Of the devices, and of the host's account. Nothing is under way.
+std::string PlacedRun::describe_memory(const Instruction* failed) const {
+  int32_t at = -1;
+  if (failed)
+    for (size_t s = 0; s < plan_.steps.size(); ++s)
+      if (const StreamPlan::Step& step = plan_.steps[s]; step.instruction >= 0 && &instruction_of(step) == failed)
+        at = static_cast<int32_t>(s);
+  std::string text = (failed ? describe_origin(*failed->node) : "") + describe_account(control_);
+  std::vector<LiveBytes> live;
+  for (size_t d = 0; d < arenas_.size(); ++d) {
+    size_t in_use = 0, held = 0, constant = 0;
+    for (size_t l = 0; l < plan_.locations.size(); ++l) {
+      const StreamPlan::Location& location = plan_.locations[l];
+      if (location.device != static_cast<int>(d)) continue;
+      size_t bytes = 0;
+      const char* what = "";
+      if (location.memory == Memory::planned && (at < 0 || may_be_in_use(location, at))) {
+        in_use += bytes = binding().buffer_sizes()[index(location.buffer)];
+        what = location.slot < 0 ? "scratch" : "activations";
+      } else if (location.memory == Memory::held && places_[l].datum.is_tensor()) {
+        held += bytes = places_[l].datum.tensor().size_bytes();
+        what = slot_info(location.slot).is_output ? "output" : "activations";
+      } else if (location.memory == Memory::constant && constants_ && constants_->at(static_cast<int32_t>(l)).defined()) {
+        constant += bytes = constants_->at(static_cast<int32_t>(l)).size_bytes();
+        what = "weights";
+      }
+      if (bytes == 0) continue;
+      const std::string& name = location.slot >= 0
+                                    ? program_.name(location.slot)
+                                    : program_.instructions()[index(program_.buffers()[index(location.buffer)].instruction)].node->name;
+      live.push_back({fmt::format("\"{}\" ({} on {})", name, what, device(static_cast<int>(d)).name()), bytes});
+    }
+    const size_t arena = arena_bytes(static_cast<int>(d));
+    if (arena + held + constant > 0)
+      text += fmt::format("{}: arena {} bytes, of which {} {}; values apart from it {}, weights {}\n", device(static_cast<int>(d)).name(),
+                          arena, in_use, at < 0 ? "are planned" : "may be in use at this node", held, constant);
+  }
+  return text + describe_largest(std::move(live));
 }
 
 }  // namespace treadle::exec

@@ -71,7 +71,10 @@ void RunBudget::choose(bool begins) {
       if (capacity == 0 && bytes > beside.certain_bytes) continue;
       plan = binding.budgeted(capacity, order);
       if (rounded(plan->arena_bytes) <= capacity) break;
-      if (bytes == beside.certain_bytes) control_.pass->refuse(rounded(plan->arena_bytes), outputs, beside);
+      if (bytes > beside.certain_bytes) continue;
+      const size_t arena_bytes = rounded(plan->arena_bytes);
+      if (begins) state_.set_budget(std::move(plan));  // for who says what needs so much
+      control_.pass->refuse(arena_bytes, outputs, beside);
     }
   }
   if (begins || plan != state_.budget()) state_.set_budget(std::move(plan));

@@ -8,6 +8,7 @@
 
 #include "core/allocation.h"
 #include "core/recorder.h"
+#include "exec/memory/out_of_memory.h"
 #include "exec/run/parallel.h"
 #include "exec/run/run_instruction.h"
 #include "exec/schedule/parallel_plan.h"
@@ -34,18 +35,28 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   nodes_.begin();
   state_.take_binding(feeds_.bind(feeds, parent_values, control.takes_feeds_later, state_), control);
   outputs_.begin(bound, memory, control.keeps_feeds);
+  try {
+    find_memory();
+  } catch (...) {
+    if (program_.is_body()) throw;  // the node that it is of is named first
+    exec::rethrow_with_memory([&] { return describe_memory(state_, control_, {.begun = false}); });
+  }
+  starved_ = SIZE_MAX;
+  if (control_.takes_feeds_later) find_starved();
+  choose_schedule(memory);
+}
+
+// For the arena and the outputs.
+void Frame::find_memory() {
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
-  if (control.pass && !program_.is_body())
+  if (control_.pass && !program_.is_body())
     room = budget_.begin();
   else
     budget_.begin_without_limit();
   if (!state_.is_placed()) state_.place(/*exact=*/budget_.is_capped());
-  if (control.memory && control.memory->allocator) control.memory->allocator->renew(state_.arena(), state_.arena_bytes());
+  if (control_.memory && control_.memory->allocator) control_.memory->allocator->renew(state_.arena(), state_.arena_bytes());
   FeedBinder::point_at_feeds(state_);
   outputs_.place(control_);
-  starved_ = SIZE_MAX;
-  if (control_.takes_feeds_later) find_starved();
-  choose_schedule(memory);
 }
 
 // By readiness where that pays. A plan within a limit has an order of its own.
@@ -126,9 +137,22 @@ size_t Frame::steps_left() const {
 bool Frame::advance(size_t steps) {
   if (pc_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(state_);
   const size_t end = std::min(starved_, pc_ + std::min(steps, program_.instructions().size() - pc_));
-  if (by_readiness_) advance_by_readiness(end);
-  if (!by_readiness_) advance_in_order(end);
+  try {
+    if (by_readiness_) advance_by_readiness(end);
+    if (!by_readiness_) advance_in_order(end);
+  } catch (...) {
+    rethrow_with_memory();
+  }
   return finished();
+}
+
+// Nothing of the run is under way any more.
+void Frame::rethrow_with_memory() const {
+  exec::rethrow_with_memory([&] {
+    RunPoint at{.step = pc_, .instruction = budget_.instruction_at(pc_), .by_readiness = by_readiness_};
+    if (by_readiness_ && parallel_->failed_at >= 0) at.step = at.instruction = static_cast<size_t>(parallel_->failed_at);
+    return describe_memory(state_, control_, at);
+  });
 }
 
 void Frame::advance_by_readiness(size_t end) {

@@ -70,7 +70,9 @@ class Frame final : public Run {
   bool goes_by_readiness() const { return by_readiness_; }
 
  private:
+  void find_memory();
   void choose_schedule(std::span<const OutputMemory> memory);
+  [[noreturn]] void rethrow_with_memory() const;
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();

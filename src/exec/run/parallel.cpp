@@ -198,7 +198,7 @@ class ParallelRun final : public TaskSource {
         else if (!execute_custom(instruction, index, turn))
           continue;
       } catch (...) {
-        fail(std::current_exception());
+        fail(std::current_exception(), index);
         break;
       }
       bool news = false;
@@ -286,7 +286,7 @@ class ParallelRun final : public TaskSource {
         nodes_.rethrow_from(instruction);
       }
     } catch (...) {
-      fail(std::current_exception());
+      fail(std::current_exception(), index);
     }
     if (!failed_.load()) {
       bool news = false;
@@ -329,10 +329,11 @@ class ParallelRun final : public TaskSource {
         });
   }
 
-  void fail(std::exception_ptr error) {
+  void fail(std::exception_ptr error, int32_t instruction = -1) {
     std::lock_guard lock(mutex_);
     if (failed_.load()) return;
     error_ = std::move(error);
+    state_.failed_at = instruction;
     failed_.store(true);
   }
 

@@ -23,6 +23,7 @@ struct ParallelState {
   /// A run begins: it allocates nothing of its own.
   void begin(size_t num_instructions, const RunControl& control) {
     cursor.begin();
+    failed_at = -1;
     queue.reserve(num_instructions);
     begin_with.reserve(num_instructions);
     prepare(num_instructions, std::clamp(nodes_at_once(control), 1, control.pool->num_threads()));
@@ -47,6 +48,7 @@ struct ParallelState {
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;
   int num_workers = 0;
+  int32_t failed_at = -1;  // the instruction whose error ended the run, if one did
 };
 
 /// True if the run has something to gain: two expensive instructions that need not wait for each other.

@@ -8,6 +8,7 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/memory/out_of_memory.h"
 #include "exec/program/index.h"
 #include "exec/run/run_instruction.h"
 #include "graph/op_def.h"
@@ -78,6 +79,7 @@ void PlacedRun::clear() noexcept {
   if (program_.parameters() && residencies_.empty()) constants_.reset();  // of a version that may be outdated
   frame_.clear();
   error_ = nullptr;
+  failed_at_ = nullptr;
 }
 
 void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
@@ -94,7 +96,11 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
   try {
     frame_.start(feeds, bound, control_, beside_feeds);  // checks the feeds, finds the binding, makes the outputs
-    find_memory();
+    try {
+      find_memory();
+    } catch (...) {
+      rethrow_with_memory([&] { return describe_memory(nullptr); });
+    }
   } catch (...) {
     clear();
     throw;
@@ -207,21 +213,21 @@ void PlacedRun::wait_for_all() noexcept {
   }
 }
 
-void PlacedRun::fail(std::exception_ptr error) noexcept {
+void PlacedRun::fail(std::exception_ptr error, const Instruction* failed) noexcept {
   std::lock_guard lock(mutex_);
-  if (!error_) error_ = std::move(error);
+  if (!error_) error_ = std::move(error), failed_at_ = failed;
   failed_ = true;
 }
 
+// All streams have been waited for.
 void PlacedRun::rethrow() {
   std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-}
-
-int PlacedRun::copy_in_of(int where) const {
-  for (size_t s = 0; s < plan_.streams.size(); ++s)
-    if (plan_.streams[s].device == where && plan_.streams[s].queue == StreamPlan::Queue::copy_in) return static_cast<int>(s);
-  throw Error(ErrorCode::internal, "a device without a stream for copies");
+  if (!error_) return;
+  try {
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  } catch (...) {
+    rethrow_with_memory([&] { return describe_memory(failed_at_); });
+  }
 }
 
 void PlacedRun::declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name) {
@@ -244,9 +250,14 @@ void PlacedRun::for_residencies_of(const StreamPlan::Step& step, Visit&& visit) 
   if (Residency* found = residency(second); found && second != first) visit(*found);
 }
 
-void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) const {
+void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) {
   if (step.instruction < 0) throw;
-  rethrow_from(instruction_of(step), fmt::format("while running on {}", device(device_of(step)).name()), "");
+  try {
+    rethrow_from(instruction_of(step), fmt::format("while running on {}", device(device_of(step)).name()), "");
+  } catch (...) {
+    fail(std::current_exception(), &instruction_of(step));
+    throw;
+  }
 }
 
 // Nothing else is under way: for jobs that share the machine, and where a limit is kept.
@@ -378,7 +389,7 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
       try {
         rethrow_from(instruction, fmt::format("while running on {}", device(where).name()), "");
       } catch (...) {
-        fail(std::current_exception());
+        fail(std::current_exception(), &instruction);
       }
     }
   };

@@ -101,10 +101,12 @@ class PlacedRun final : public Run {
   void hold(int32_t at, Datum made);
   Datum on_host(int32_t at, int32_t slot);
   void let_go(int32_t s, Stream& queue);
+  bool may_be_in_use(const StreamPlan::Location& location, int32_t step) const;
+  std::string describe_memory(const Instruction* failed) const;
 
   // Steps (placed_run.cpp)
   bool goes_one_by_one(const sharing::Turn& turn) const;
-  [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step) const;
+  [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step);
   void issue_alone(sharing::Turn& turn, int32_t s);
   void issue(std::span<const int32_t> bulk);
   void issue_copy(const StreamPlan::Step& copy, Stream& queue);
@@ -118,7 +120,7 @@ class PlacedRun final : public Run {
   int copy_in_of(int where) const;
   void declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name);
   void wait_for_all() noexcept;
-  void fail(std::exception_ptr error) noexcept;
+  void fail(std::exception_ptr error, const Instruction* failed = nullptr) noexcept;
   void rethrow();
 
   PlacedProgram& owner_;
@@ -148,6 +150,7 @@ class PlacedRun final : public Run {
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::exception_ptr error_;
+  const Instruction* failed_at_ = nullptr;  // whose error it is; null: not an instruction's
 };
 
 }  // namespace treadle::exec

@@ -36,6 +36,7 @@ class RunState {
 
   const Program& program() const { return program_; }
   const Binding& binding() const { return *binding_; }
+  bool has_binding() const { return binding_ != nullptr; }
   /// Takes the binding for the symbols' values (indexed as the symbol table). @throws Error as Binding::bind.
   void take_binding(std::span<const int64_t> symbol_values, const RunControl& control);
 

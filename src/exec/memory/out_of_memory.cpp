@@ -1,0 +1,288 @@
+#include "exec/memory/out_of_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "core/allocation.h"
+#include "core/checked.h"
+#include "exec/memory/budget.h"
+#include "exec/program/profile_plan.h"
+#include "exec/schedule/parallel_plan.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kMostNamed = 6;  // values, and nodes of the model: the text is for a terminal
+
+size_t aligned(size_t bytes) { return align_up(bytes, Storage::kAlignment); }
+
+std::string quoted(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) text += fmt::format("{}\"{}\"", i ? ", " : "", names[i]);
+  return names.size() > kMostNamed ? text + fmt::format(" and {} more", names.size() - kMostNamed) : text;
+}
+
+bool stands_for_others(const Node& node) { return node.sources.size() > 1 || (node.sources.size() == 1 && node.sources[0] != node.name); }
+
+std::string short_name(const Node& node) {
+  return fmt::format("{} \"{}\"{}", node.op_type, node.name, stands_for_others(node) ? fmt::format(" ({})", quoted(node.sources)) : "");
+}
+
+/// The arena of a run on the host, and what lies beside it.
+class HostMemory {
+ public:
+  HostMemory(const RunState& state, const RunControl& control, RunPoint at)
+      : state_(state), program_(state.program()), binding_(state.binding()), control_(control), at_(at) {
+    if (!at_.begun) {
+      at_.step = fullest_step();
+      at_.instruction = state_.budget() ? state_.budget()->instruction_at(at_.step) : at_.step;
+    }
+    for (size_t b = 0; b < program_.num_buffers(); ++b)
+      if (is_alive(b, at_.step)) alive_.push_back(b);
+  }
+
+  std::string text() {
+    const bool is_empty = program_.instructions().empty();
+    std::string text;
+    if (!at_.begun && !is_empty)
+      text += fmt::format("most memory is needed at step {} of {}, {}\n", at_.step + 1, program_.instructions().size(), describe(node()));
+    if (!is_empty) text += describe_origin(node());
+    if (!program_.is_body()) text += describe_account(control_);
+    text += arena_text();
+    find_live();
+    text += describe_largest(live_);
+    return text + remedies();
+  }
+
+ private:
+  const Node& node() const { return *program_.instructions()[at_.instruction].node; }
+  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
+  size_t size_of(size_t buffer) const { return binding_.buffer_sizes()[buffer]; }
+
+  bool is_alive(size_t buffer, size_t step) const {
+    if (size_of(buffer) == 0) return false;
+    const auto at = static_cast<int32_t>(step);
+    if (const BudgetedPlan* plan = state_.budget().get())
+      return std::any_of(plan->stays[buffer].begin(), plan->stays[buffer].end(),
+                         [&](const BudgetedPlan::Stay& stay) { return stay.first <= at && at <= stay.last; });
+    const Program::BufferInfo& info = program_.buffers()[buffer];
+    if (!at_.begun || !at_.by_readiness || !program_.parallel()) return info.first <= at && at <= info.last;
+    // Neither over before the instruction begins, nor begun after its end.
+    const ParallelPlan& plan = *program_.parallel();
+    const auto index = static_cast<int32_t>(at_.instruction);
+    const auto accesses =
+        std::span(plan.accesses).subspan(plan.first_access[buffer], plan.first_access[buffer + 1] - plan.first_access[buffer]);
+    const bool is_over = std::all_of(accesses.begin(), accesses.end(), [&](int32_t a) { return plan.reach.before(a, index); });
+    const bool is_later = std::all_of(accesses.begin(), accesses.end(), [&](int32_t a) { return plan.reach.before(index, a); });
+    return !is_over && !is_later;
+  }
+
+  // Bytes in the arena, step by step, one step after the other.
+  std::vector<size_t> bytes_by_step() const {
+    std::vector<size_t> begins(program_.instructions().size() + 1, 0), ends(begins);
+    const auto add = [&](size_t buffer, int32_t first, int32_t last) {
+      begins[static_cast<size_t>(first)] += aligned(size_of(buffer));
+      ends[static_cast<size_t>(last) + 1] += aligned(size_of(buffer));
+    };
+    for (size_t b = 0; b < program_.num_buffers(); ++b) {
+      if (const BudgetedPlan* plan = state_.budget().get())
+        for (const BudgetedPlan::Stay& stay : plan->stays[b]) add(b, stay.first, stay.last);
+      else
+        add(b, program_.buffers()[b].first, program_.buffers()[b].last);
+    }
+    std::vector<size_t> live(program_.instructions().size(), 0);
+    size_t now = 0;
+    for (size_t step = 0; step < live.size(); ++step) live[step] = now = now + begins[step] - ends[step];
+    return live;
+  }
+  size_t fullest_step() const {
+    const std::vector<size_t> live = bytes_by_step();
+    return static_cast<size_t>(std::max_element(live.begin(), live.end()) - live.begin());
+  }
+
+  // Operands and scratch of the node that needs most: they have to be in memory at the same time.
+  size_t largest_node_bytes() const {
+    size_t most = 0;
+    std::vector<int32_t> touched;
+    for (const Instruction& instruction : program_.instructions()) {
+      touched.assign(1, instruction.scratch_buffer);
+      for (int32_t operand : program_.operands(instruction)) touched.push_back(operand < 0 ? -1 : slot(operand).buffer);
+      std::sort(touched.begin(), touched.end());
+      touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+      size_t bytes = 0;
+      for (int32_t buffer : touched)
+        if (buffer >= 0) bytes += aligned(size_of(static_cast<size_t>(buffer)));
+      most = std::max(most, bytes);
+    }
+    return most;
+  }
+
+  std::string arena_text() const {
+    if (program_.num_buffers() == 0) return {};
+    const size_t planned = state_.needed_arena_bytes();
+    size_t in_use = 0;
+    std::vector<std::pair<size_t, size_t>> places;  // offset, size
+    for (size_t b : alive_) {
+      in_use += aligned(size_of(b));
+      // Of the plan: the run may not have come so far.
+      size_t offset = at_.begun ? state_.place_of(b) : RunState::kAway;
+      if (const BudgetedPlan* plan = state_.budget().get(); plan && !at_.begun)
+        offset = plan->stays[b].front().offset;
+      else if (!at_.begun)
+        offset = binding_.offsets().offsets[b];
+      if (offset != RunState::kAway) places.emplace_back(offset, aligned(size_of(b)));
+    }
+    std::sort(places.begin(), places.end());
+    size_t free = 0, reached = 0;
+    for (const auto& [offset, size] : places) {
+      if (offset > reached) free = std::max(free, offset - reached);
+      reached = std::max(reached, offset + size);
+    }
+    if (planned > reached) free = std::max(free, planned - reached);
+    const std::string of_plan = state_.budget() ? "by a plan that moves idle values"
+                                                : fmt::format("planned, the bound of any plan is {}", binding_.offsets().lower_bound_bytes);
+    return fmt::format("{}arena: {} bytes allocated, {} {}; {} {} at this node, largest free block {}\n",
+                       program_.is_body() ? "body's " : "", state_.arena_bytes(), planned, of_plan, in_use,
+                       at_.by_readiness ? "may be in use" : "in use", free);
+  }
+
+  void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker) {
+    if (bytes > 0) live_.push_back({fmt::format("\"{}\" ({}{})", name, what, maker ? ", of " + short_name(*maker) : ""), bytes});
+  }
+
+  void find_live() {
+    const auto instructions = program_.instructions();
+    for (size_t b : alive_) {
+      const Program::BufferInfo& info = program_.buffers()[b];
+      const Node& maker = *instructions[static_cast<size_t>(info.slot < 0 ? info.instruction : info.first)].node;
+      if (info.slot < 0)
+        add(maker.name, "scratch", size_of(b), nullptr);
+      else
+        add(program_.name(info.slot), "activations", size_of(b), &maker);
+    }
+    for (size_t s = 0; s < program_.slots().size(); ++s) {
+      const auto index = static_cast<int32_t>(s);
+      const Placement placement = slot(index).placement;
+      if (slot(index).root != index || (placement != Placement::held && placement != Placement::feed)) continue;
+      const Datum& value = state_.held(index);
+      if (!value.is_tensor() || !value.tensor().defined()) continue;
+      const size_t bytes = value.tensor().size_bytes();
+      if (placement == Placement::held && !slot(index).is_output) held_bytes_ += aligned(bytes);
+      add(program_.name(index), placement == Placement::feed ? "fed" : slot(index).is_output ? "output" : "activations", bytes, nullptr);
+    }
+    std::vector<MemoryHolding> weights;
+    add_held_weights(program_, weights);
+    for (const MemoryHolding& holding : weights) add(holding.name, memory_class_name(holding.memory_class), holding.size_bytes, nullptr);
+  }
+
+  // What would need less, with the bytes that are known without planning anew.
+  std::string remedies() const {
+    if (program_.is_body() || program_.instructions().empty()) return {};
+    std::vector<std::string> list;
+    const size_t planned = state_.needed_arena_bytes(), largest = largest_node_bytes();
+    const bool is_limited = control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX;
+    if (!is_limited && !state_.budget() && largest < planned)
+      list.push_back(fmt::format("with memory_limit_bytes, idle values move to a file: an arena of {} to {} bytes in place of {}", largest,
+                                 planned - Storage::kAlignment, planned));
+    if (program_.parallel() && !state_.budget()) {
+      const std::vector<size_t> in_order = bytes_by_step();
+      const size_t most = *std::max_element(in_order.begin(), in_order.end());
+      if (most < planned) list.push_back(fmt::format("with execution_mode=sequential, {} bytes of the arena are in use at once", most));
+    }
+    if (control_.memory && control_.memory->account) {
+      const size_t activations = control_.memory->account->statistics()[MemoryClass::activations].bytes;
+      const size_t own = aligned(state_.arena_bytes()) + held_bytes_;
+      if (activations > own)
+        list.push_back(
+            fmt::format("{} bytes of activations are not this run's: other runs have them, bodies, or the next runs", activations - own));
+    }
+    std::string text;
+    for (const std::string& remedy : list) text += (text.empty() ? "to need less: " : "; ") + remedy;
+    return text.empty() ? text : text + "\n";
+  }
+
+  const RunState& state_;
+  const Program& program_;
+  const Binding& binding_;
+  const RunControl& control_;
+  RunPoint at_;
+  std::vector<size_t> alive_;  // buffers
+  std::vector<LiveBytes> live_;
+  size_t held_bytes_ = 0;  // of activations apart from the arena
+};
+
+// The error with more behind its details.
+Error longer(const Error& error, std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 3) text.replace(at, 1, "\n  ");
+  Error made(error.code(), error.message());
+  if (error.context().empty()) return made.add_context("before the first node of a run", std::move(text));
+  const std::string without_details = Error(made).add_context(error.context()).what(), all = error.what();
+  const size_t details = std::min(all.size(), without_details.size() + std::string_view("\n  ").size());
+  return made.add_context(error.context(), details < all.size() ? all.substr(details) + "\n  " + text : text);
+}
+
+}  // namespace
+
+std::string describe_account(const RunControl& control) {
+  std::string text;
+  const MemoryAccount* account = control.memory ? control.memory->account.get() : nullptr;
+  for (bool own = true; account; account = account->parent().get(), own = false) {
+    const MemoryStatistics statistics = account->statistics();
+    std::string classes;
+    for (size_t c = 0; own && c < kNumMemoryClasses; ++c)
+      if (const size_t bytes = statistics.classes[c].bytes; bytes > 0)
+        classes += fmt::format("{}{} {}", classes.empty() ? ": " : ", ", memory_class_name(static_cast<MemoryClass>(c)), bytes);
+    text += fmt::format("{} has {} bytes{}{}\n", account->name(), statistics.total.bytes,
+                        statistics.limit_bytes > 0 ? fmt::format(" of a limit of {}", statistics.limit_bytes) : "", classes);
+  }
+  return text;
+}
+
+std::string describe_origin(const Node& node) {
+  return stands_for_others(node) ? fmt::format("the node stands for {} of the model\n", quoted(node.sources)) : "";
+}
+
+std::string describe_largest(std::vector<LiveBytes> live) {
+  if (live.empty()) return {};
+  std::stable_sort(live.begin(), live.end(), [](const LiveBytes& a, const LiveBytes& b) { return a.size_bytes > b.size_bytes; });
+  std::string text;
+  for (size_t i = 0; i < std::min(live.size(), kMostNamed); ++i)
+    text += fmt::format("{}{} {} bytes", text.empty() ? "largest alive: " : ", ", live[i].what, live[i].size_bytes);
+  return text + "\n";
+}
+
+std::string describe_memory(const RunState& state, const RunControl& control, const RunPoint& at) {
+  return state.has_binding() ? HostMemory(state, control, at).text() : describe_account(control);
+}
+
+void rethrow_with_memory(const std::function<std::string()>& details) {
+  const auto go_on_longer = [&](const Error& error) {
+    if (error.code() != ErrorCode::resource_exhausted) return;
+    std::optional<Error> made;
+    try {
+      made.emplace(longer(error, details()));
+    } catch (const std::exception&) {  // too little memory is left to say more
+      return;
+    }
+    throw Error(*made);
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    go_on_longer(error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    const Error error(ErrorCode::resource_exhausted, "out of memory");
+    go_on_longer(error);
+    throw Error(error);
+  }
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,283 @@
+// What an error says when memory runs out: who asked, what is alive, and what would need less.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <new>
+#include <regex>
+#include <set>
+
+#include "tests/session/faults.h"
+#include "treadle/train.h"
+
+namespace treadle::testing {
+namespace {
+
+constexpr int64_t kElements = 4096;
+constexpr size_t kValueBytes = kElements * sizeof(float);
+
+void add_step(ModelBuilder& b, const std::string& input, const std::string& output, int64_t id, const std::string& op = "Step") {
+  b.node(op, {input}, {output}, "", "test.fault");
+  onnx::AttributeDef attribute;
+  attribute.name = "id";
+  attribute.type = onnx::AttributeType::i;
+  attribute.i = id;
+  b.last_node().attributes.push_back(std::move(attribute));
+}
+
+// v0 = x + 1, v1 = v0 + 1, …, and then y = v3 + v2 + v1 + v0: at node i the values v0 to vi are alive.
+ModelBuilder stack_of_values() {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1}).output("y", {-1});
+  for (int i = 0; i < 4; ++i) add_step(b, i == 0 ? "x" : "v" + std::to_string(i - 1), "v" + std::to_string(i), i);
+  b.node("Add", {"v3", "v2"}, {"s2"}).node("Add", {"s2", "v1"}, {"s1"}).node("Add", {"s1", "v0"}, {"y"});
+  return b;
+}
+
+SessionOptions as_written() {
+  SessionOptions options;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  options.intra_op_num_threads = 1;
+  return options;
+}
+
+Tensor numbers() {
+  Tensor x(DType::float32, Shape{kElements});
+  std::fill_n(x.data<float>(), kElements, 1.0F);
+  return x;
+}
+
+template <typename Run>
+std::string failure(Run&& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "it did not fail";
+  return {};
+}
+
+std::string failure_at(int64_t id, const Session& session) {
+  set_fault(id, [] { throw std::bad_alloc(); });
+  return failure([&] { session.run({{"x", numbers()}}); });
+}
+
+// The values that the error lists, with what they are and their bytes.
+std::map<std::string, std::pair<std::string, size_t>> listed(const std::string& text) {
+  std::map<std::string, std::pair<std::string, size_t>> values;
+  static const std::regex kItem("\"([^\"]+)\" \\((\\w+)[^\\n]*?\\) (\\d+) bytes");
+  const std::string line = text.substr(std::min(text.size(), text.find("largest alive: ")));
+  for (std::sregex_iterator found(line.begin(), line.end(), kItem), end; found != end; ++found)
+    values[(*found)[1]] = {(*found)[2], std::stoull((*found)[3])};
+  return values;
+}
+
+size_t number_before(const std::string& text, const std::string& what) {
+  std::smatch match;
+  EXPECT_TRUE(std::regex_search(text, match, std::regex("(\\d+) " + what))) << text;
+  return match.empty() ? 0 : std::stoull(match[1]);
+}
+
+size_t number_behind(const std::string& text, const std::string& what) {
+  std::smatch match;
+  EXPECT_TRUE(std::regex_search(text, match, std::regex(what + " (\\d+)"))) << text;
+  return match.empty() ? 0 : std::stoull(match[1]);
+}
+
+TEST(OutOfMemory, TheErrorListsWhatIsAliveAtTheNode) {
+  const Session session(stack_of_values().model(), as_written());
+  for (int64_t at = 0; at < 4; ++at) {
+    const std::string text = failure_at(at, session);
+    SCOPED_TRACE(text);
+    EXPECT_NE(text.find("Step node \"v" + std::to_string(at) + "_node\""), std::string::npos);
+    std::map<std::string, std::pair<std::string, size_t>> alive{{"x", {"fed", kValueBytes}}, {"y", {"output", kValueBytes}}};
+    for (int64_t i = 0; i <= at; ++i) alive["v" + std::to_string(i)] = {"activations", kValueBytes};
+    EXPECT_EQ(listed(text), alive);
+    EXPECT_EQ(number_before(text, "in use at this node"), static_cast<size_t>(at + 1) * kValueBytes);
+    EXPECT_EQ(number_before(text, "planned"), session.memory().arena_bytes);
+    EXPECT_EQ(number_behind(text, "the bound of any plan is"), session.memory().arena_lower_bound_bytes);
+    EXPECT_EQ(number_behind(text, "largest free block"), session.memory().arena_bytes - static_cast<size_t>(at + 1) * kValueBytes);
+  }
+  EXPECT_EQ(values_of(session.run({{"x", numbers()}})[0])[0], 2 + 3 + 4 + 5) << "the session runs on";
+}
+
+TEST(OutOfMemory, TheErrorHasTheAccountsBytesByClass) {
+  SessionOptions options = as_written();
+  ModelBuilder b = stack_of_values();
+  Tensor weights(DType::float32, Shape{kElements});
+  std::fill_n(weights.data<float>(), kElements, 2.0F);
+  b.constant("w", weights).node("Mul", {"y", "w"}, {"z"}).output("z", {-1});
+  const Session session(b.model(), options);
+  const std::string text = failure_at(0, session);
+  const size_t arena = session.memory_statistics()[MemoryClass::activations].bytes;
+  EXPECT_NE(text.find("the session has "), std::string::npos) << text;
+  EXPECT_EQ(number_behind(text, "activations"), arena);
+  EXPECT_EQ(number_behind(text, "io"), 2 * kValueBytes);
+  EXPECT_EQ(number_behind(text, "weights"), session.memory_statistics()[MemoryClass::weights].bytes);
+  EXPECT_EQ(listed(text).at("w"), (std::pair<std::string, size_t>{"weights", kValueBytes}));
+}
+
+TEST(OutOfMemory, TheErrorNamesTheRequestAndWhatTheNodeStandsFor) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1, 64}).output("y", {-1, 64});
+  Tensor w(DType::float32, Shape{64, 64});
+  std::fill_n(w.data<float>(), w.num_elements(), 0.01F);
+  b.constant("w", w).node("MatMul", {"x", "w"}, {"product"}, "dense").node("Relu", {"product"}, {"positive"}, "relu");
+  add_step(b, "positive", "y", 0, "DynamicStep");
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  const auto allocator = std::make_shared<FaultyAllocator>();
+  options.allocator = allocator;
+  const Session session(b.model(), options);
+  set_fault(0, [&] { allocator->fail(0, /*all=*/true); });
+  const std::string text = failure([&] { session.run({{"x", numbers().reshaped({64, 64})}}); });
+  allocator->work();
+  EXPECT_NE(text.find("cannot allocate 16384 bytes"), std::string::npos) << text;
+  EXPECT_TRUE(std::regex_search(
+      text, std::regex("\"positive\" \\(activations, of FusedMatMul \"[^\"]+\" \\(\"dense\", \"relu\"\\)\\) 16384 bytes")))
+      << text;
+}
+
+TEST(OutOfMemory, RemediesHaveTheirBytes) {
+  const Session session(stack_of_values().model(), as_written());
+  const std::string text = failure_at(3, session);
+  const size_t least_arena = number_behind(text, "idle values move to a file: an arena of");
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 64;
+  const std::string refusal = failure([&] { Session(stack_of_values().model(), options).run({{"x", numbers()}}); });
+  const size_t possible = number_behind(refusal, "activations and scratch");
+  EXPECT_GE(possible, least_arena);
+  EXPECT_LE(possible, least_arena + kValueBytes) << refusal;
+  EXPECT_LT(least_arena, session.memory().arena_bytes);
+}
+
+TEST(OutOfMemory, ARefusedRunSaysWhichNodeNeedsMost) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 64;
+  const std::string text = failure([&] { Session(stack_of_values().model(), options).run({{"x", numbers()}}); });
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("before the first node of a run"), std::string::npos);
+  EXPECT_NE(text.find("most memory is needed at step"), std::string::npos);
+  EXPECT_NE(text.find("of a limit of 64"), std::string::npos);
+  EXPECT_EQ(number_before(text, "in use at this node"), number_behind(text, "activations and scratch"));
+  EXPECT_GE(listed(text).size(), 2U);
+}
+
+TEST(OutOfMemory, UnderALimitOnlyWhatIsInTheArenaIsListed) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 4 * kValueBytes;
+  const Session session(stack_of_values().model(), options);
+  const std::string text = failure_at(3, session);
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("by a plan that moves idle values"), std::string::npos);
+  size_t in_arena = 0;
+  for (const auto& [name, value] : listed(text)) in_arena += value.first == "activations" ? value.second : 0;
+  EXPECT_EQ(in_arena, number_before(text, "in use at this node"));
+  EXPECT_LE(in_arena, 3 * kValueBytes);
+  EXPECT_TRUE(listed(text).contains("v3"));
+}
+
+TEST(OutOfMemory, ByReadinessAllThatMayBeAliveIsListed) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1}).output("y", {-1});
+  for (int branch = 0; branch < 2; ++branch) {
+    const std::string name(1, static_cast<char>('a' + branch));
+    add_step(b, "x", name + "0", 2 * branch);
+    add_step(b, name + "0", name + "1", 2 * branch + 1);
+  }
+  b.node("Add", {"a1", "b1"}, {"sum"});
+  add_step(b, "sum", "y", 4);
+  SessionOptions options = as_written();
+  options.execution_mode = ExecutionMode::parallel;
+  options.intra_op_num_threads = options.inter_op_num_threads = 2;
+  const Session session(b.model(), options);
+  const std::string text = failure_at(1, session);
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("\"a1_node\""), std::string::npos);
+  std::set<std::string> names;
+  for (const auto& [name, value] : listed(text)) names.insert(name);
+  // The other branch may be anywhere; the sum has not begun.
+  EXPECT_EQ(names, (std::set<std::string>{"a0", "a1", "b0", "b1", "x", "y"}));
+  EXPECT_EQ(number_before(text, "may be in use at this node"), 4 * kValueBytes);
+}
+
+TEST(OutOfMemory, OnADeviceItsMemoryIsListed) {
+  SessionOptions options = as_written();
+  options.device = "sim";
+  const Session session(stack_of_values().model(), options);
+  const std::string text = failure_at(2, session);
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("\"v2_node\""), std::string::npos);
+  EXPECT_NE(text.find("sim: arena "), std::string::npos);
+  EXPECT_GE(number_before(text.substr(text.find("sim: arena ")), "may be in use at this node"), 3 * kValueBytes);
+  for (const char* name : {"v0", "v1", "v2"})
+    EXPECT_EQ(listed(text)[name], (std::pair<std::string, size_t>{"activations", kValueBytes})) << name;
+}
+
+TEST(OutOfMemory, OfABodyBothRunsAreListed) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {kElements}).output("y", {kElements}).constant("trips", Tensor::scalar<int64_t>(3));
+  b.node("Neg", {"x"}, {"first"}).node("Loop", {"trips", "", "first"}, {"last"}, "counting");
+  auto graph = std::make_unique<onnx::GraphDef>();
+  graph->name = "body";
+  graph->inputs.push_back(ModelBuilder::info("i", {}, DType::int64));
+  graph->inputs.push_back(ModelBuilder::info("go", {}, DType::boolean));
+  graph->inputs.push_back(ModelBuilder::info("value", {kElements}, DType::float32));
+  graph->outputs.push_back(ModelBuilder::info("go_on", {}, DType::boolean));
+  graph->outputs.push_back(ModelBuilder::info("next", {kElements}, DType::float32));
+  ModelBuilder body;
+  body.node("Identity", {"go"}, {"go_on"});
+  add_step(body, "value", "inside", 7);
+  body.node("Neg", {"inside"}, {"next"});
+  graph->nodes = std::move(body.def().graph.nodes);
+  onnx::AttributeDef attribute;
+  attribute.name = "body";
+  attribute.type = onnx::AttributeType::graph;
+  attribute.g = std::move(graph);
+  b.last_node().attributes.push_back(std::move(attribute));
+  b.node("Add", {"last", "first"}, {"y"});
+  const Session session(b.model(), as_written());
+  const std::string text = failure_at(7, session);
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("\"inside_node\""), std::string::npos);
+  EXPECT_NE(text.find("body's arena: "), std::string::npos);
+  EXPECT_NE(text.find("\"inside\" (activations, of Step \"inside_node\") 16384 bytes"), std::string::npos);
+  EXPECT_NE(text.find("\"first\" (activations, of Neg \"first_node\") 16384 bytes"), std::string::npos);
+  EXPECT_NE(text.find("the session has "), std::string::npos);
+}
+
+TEST(OutOfMemory, InTrainingGradientsAreListed) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1, 64}).output("y", {-1, 64});
+  Tensor w(DType::float32, Shape{64});
+  std::fill_n(w.data<float>(), 64, 0.5F);
+  b.constant("w", w).node("Mul", {"x", "w"}, {"product"});
+  add_step(b, "product", "y", 0);
+  train::Trainer trainer(b.model(), {.loss = train::Loss::mean_squared_error, .session = as_written()});
+  const Tensor x = numbers().reshaped({64, 64});
+  for (const int64_t at : {0, 1}) {  // the forward part, and the backward one
+    set_fault(at, [] { throw std::bad_alloc(); });
+    const std::string text = failure([&] { trainer.step({{"x", x}}, x); });
+    SCOPED_TRACE(text);
+    EXPECT_NE(text.find("the trainer has "), std::string::npos);
+    EXPECT_EQ(listed(text)["x"], (std::pair<std::string, size_t>{"fed", kValueBytes}));
+    size_t activations = 0;
+    for (const auto& [name, value] : listed(text)) activations += value.first == "activations" ? 1 : 0;
+    EXPECT_GT(activations, 0U);
+  }
+  trainer.step({{"x", x}}, x);
+}
+
+}  // namespace
+}  // namespace treadle::testing
