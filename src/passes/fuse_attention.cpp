@@ -3,11 +3,14 @@
 // The scale may stand at Q, at K^T, at the scores, or be split between them; the mask may be added, or choose a constant by Where; heads of
 // keys and values that queries share may be repeated by Expand; and PyTorch's zeros for rows of NaN (Where(IsNaN(p), 0, p)) are taken in.
 // Results differ by roundings of sums. Declines if the mask may stretch the scores, or anything else reads what lies in between.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "passes/factors.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -125,25 +128,40 @@ class FuseAttention final : public Rule {
  public:
   std::string_view name() const override { return "fuse-attention"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.is("MatMul") || !is_float_of_rank_4(graph, node.inputs[0]) || !is_float_of_rank_4(graph, node.inputs[1])) return std::nullopt;
+    if (!node.is("MatMul")) return std::nullopt;
     bool nan_to_zero = false;
     const Node* softmax = softmax_of(graph, node.inputs[0], nan_to_zero);
     if (!softmax) return std::nullopt;
+    for (ValueId operand : {node.inputs[0], node.inputs[1]})
+      if (!is_float_of_rank_4(graph, operand))
+        return no_patch(node,
+                        [&] { return fmt::format("its operand is {}; attention is fused for float32 of rank 4", found(graph, operand)); });
     const int64_t axis = softmax->attributes.get_int("axis", -1);
-    if (axis != -1 && axis != 3) return std::nullopt;
+    if (axis != -1 && axis != 3)
+      return no_patch(node, [&] { return fmt::format("the Softmax before it goes along axis {}; the last one is needed", axis); });
 
     Mask mask;
     double scale = 1;
     ValueId scores = without_mask(graph, softmax->inputs[0], mask);
     scores = without_scale(graph, scores, scale);
     const Node* product = producer_of(graph, scores);
-    if (!product || !product->is("MatMul") || !is_used_once(graph, scores) || !is_float_of_rank_4(graph, product->inputs[0]) ||
-        !is_float_of_rank_4(graph, product->inputs[1]))
-      return std::nullopt;
+    if (!product) return no_patch(node, "no node makes the scores before the Softmax; a MatMul of queries and keys is needed");
+    if (!product->is("MatMul"))
+      return no_patch(node, "the scores before the Softmax are no MatMul with a factor and a mask of their shape; they come from", product);
+    if (!is_used_once(graph, scores))
+      return no_patch(node, "several nodes read the scores before the Softmax, or they are an output of the model");
+    for (ValueId operand : {product->inputs[0], product->inputs[1]})
+      if (!is_float_of_rank_4(graph, operand))
+        return no_patch(node, [&] { return fmt::format("queries or keys are {}; float32 of rank 4 is needed", found(graph, operand)); });
     Patch patch;
     const ValueId q = without_scale(graph, product->inputs[0], scale);
     ValueId k = untransposed(graph, without_scale(graph, product->inputs[1], scale), node.name, patch), v = node.inputs[1];
-    if (k == kNoValue || !is_same_batch(graph, q, product->inputs[1], v)) return std::nullopt;
+    if (k == kNoValue) return no_patch(node, "no Transpose of the last two axes makes the second operand of", product);
+    if (!is_same_batch(graph, q, product->inputs[1], v))
+      return no_patch(node, [&] {
+        return fmt::format("queries {}, transposed keys {} and values {} are not known to have the same batch and heads", found(graph, q),
+                           found(graph, product->inputs[1]), found(graph, v));
+      });
     if (k < ValueId{uint32_t{1} << 31U}) {  // not a Transpose that the patch adds
       const ValueId fewer_k = unrepeated(graph, k), fewer_v = unrepeated(graph, v);
       if (fewer_k != k && fewer_v != v && heads(graph, fewer_k) == heads(graph, fewer_v)) k = fewer_k, v = fewer_v;
@@ -173,7 +191,11 @@ class FuseAttention final : public Rule {
   }
   static const Node* softmax_of(const Graph& graph, ValueId id, bool& nan_to_zero) {
     const Node* node = producer_of(graph, id);
-    if (!node || !is_used_once(graph, id)) return nullptr;
+    if (!node) return nullptr;
+    if (!is_used_once(graph, id)) {
+      if (node->is("Softmax")) declined(*node, "several nodes read the probabilities, or they are an output of the model");
+      return nullptr;
+    }
     if (node->is("Softmax")) return node;
     if (!node->is("Where") || scalar_constant(graph, node->inputs[1]) != 0.0) return nullptr;
     const Node *test = producer_of(graph, node->inputs[0]), *softmax = producer_of(graph, node->inputs[2]);

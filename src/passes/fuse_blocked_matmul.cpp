@@ -1,11 +1,14 @@
 // MatMul(x, DequantizeLinear(codes)), or with a Transpose between them -> BlockedMatMul(x, codes): weights stay in 4 or 8 bits, where
 // folding would make floats of them. Blocks lie along the inner dimension; without blocks there is one scale for all, or one for each
 // column. Sums of a block are scaled once, so that a result rounds otherwise than the product of rounded weights.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ops/microsoft/microsoft.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -14,9 +17,8 @@ class FuseBlockedMatMul final : public Rule {
  public:
   std::string_view name() const override { return "fuse-blocked-matmul"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.is("MatMul") || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    if (!node.is("MatMul")) return std::nullopt;
     const Type& a = graph.type(node.inputs[0]);
-    if (!a.has_rank() || a.rank() < 2 || graph.constant_tensor(node.inputs[0])) return std::nullopt;
     // Two operands of bytes are another operator's.
     const Node* left = producer_of(graph, node.inputs[0]);
     if (left && left->is("DequantizeLinear")) return std::nullopt;
@@ -24,28 +26,47 @@ class FuseBlockedMatMul final : public Rule {
     const bool transposed = has_perm(weights, {1, 0});
     if (transposed) weights = producer_of(graph, weights->inputs[0]);
     if (!weights || !weights->is("DequantizeLinear")) return std::nullopt;
+    if (graph.type(node.outputs[0]).dtype != DType::float32 || !a.has_rank() || a.rank() < 2 || graph.constant_tensor(node.inputs[0]))
+      return no_patch(node, [&] {
+        return fmt::format("it multiplies {}; a computed float32 of rank 2 or more is needed", found(graph, node.inputs[0]));
+      });
     const Type &codes = graph.type(weights->inputs[0]), &scales = graph.type(weights->inputs[1]);
     const bool is_code =
         codes.dtype == DType::int4 || codes.dtype == DType::uint4 || codes.dtype == DType::int8 || codes.dtype == DType::uint8;
-    if (!is_code || !codes.is_static() || codes.rank() != 2 || !scales.is_static() || scales.dtype != DType::float32) return std::nullopt;
+    if (!is_code || !codes.is_static() || codes.rank() != 2 || !scales.is_static() || scales.dtype != DType::float32)
+      return no_patch(node, [&] {
+        return fmt::format("the weights are {} with scales {}; a matrix of 4 or 8 bits with float32 scales is needed",
+                           found(graph, weights->inputs[0]), found(graph, weights->inputs[1]));
+      });
     for (ValueId input : weights->inputs)
-      if (input != kNoValue && !graph.constant_tensor(input)) return std::nullopt;
+      if (input != kNoValue && !graph.constant_tensor(input))
+        return no_patch(node, "weights, scales and zero points are not all constant, at", weights);
     const int64_t inner = transposed ? 1 : 0, block = weights->attributes.get_int("block_size");
     int64_t axis = weights->attributes.get_int("axis", 1);
     if (axis < 0) axis += 2;
     const Shape extents = codes.static_shape(), have = scales.static_shape();
     if (block > 0) {
-      if (block > (int64_t{1} << 30)) return std::nullopt;  // beside it, extents still add up
+      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);  // extents still add up
       Shape wanted = extents;
       wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
-      if (axis != inner || block % 8 != 0 || have != wanted) return std::nullopt;
+      if (axis != inner || block % 8 != 0 || have != wanted)
+        return no_patch(node, [&] {
+          return fmt::format("blocks of {} along axis {} have scales {}; blocks of a multiple of 8 along axis {} are needed", block, axis,
+                             to_string(have), inner);
+        });
     } else if (have.num_elements() != 1 && (axis == inner || have != Shape{extents[static_cast<int>(axis)]})) {
-      return std::nullopt;
+      return no_patch(node, [&] {
+        return fmt::format("scales {} along axis {}; one scale, or one for each column, is needed", to_string(have), axis);
+      });
     }
     if (extents.num_elements() == 0) return std::nullopt;
     if (weights->has_input(2)) {
       const Type& zeros = graph.type(weights->inputs[2]);
-      if (!zeros.is_static() || zeros.static_shape() != have || zeros.dtype != codes.dtype) return std::nullopt;
+      if (!zeros.is_static() || zeros.static_shape() != have || zeros.dtype != codes.dtype)
+        return no_patch(node, [&] {
+          return fmt::format("the zero points are {}; {} of the weights' type is needed", found(graph, weights->inputs[2]),
+                             to_string(have));
+        });
     }
     std::vector<ValueId> inputs{node.inputs[0], weights->inputs[0], weights->inputs[1]};
     if (weights->has_input(2)) inputs.push_back(weights->inputs[2]);

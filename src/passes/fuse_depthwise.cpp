@@ -9,6 +9,7 @@
 #include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -39,6 +40,20 @@ bool is_large(const Type& type) {
   return false;
 }
 
+bool can_be_joined(const Graph& graph, const Node& first, const Node& depthwise) {
+  if (!first.is("NhwcConv", "treadle")) return false;
+  const ValueId between = depthwise.inputs[0];
+  if (!is_used_once(graph, between))
+    return declined(depthwise, "other nodes read the image, too, or it is an output of the model, of", &first);
+  if (!is_plain_pointwise(graph, first) && !reads_few_channels(graph, first))
+    return declined(depthwise, "neither 1x1 in one group nor of a few channels is the convolution before it,", &first);
+  if (first.has_input(3)) return declined(depthwise, "a residual is added to the image before it, by", &first);
+  return is_large(graph.type(between)) || declined(depthwise, [&] {
+           return fmt::format("the image before it is {}: up to {} floats stay in the caches, and two convolutions are as fast",
+                              found(graph, between), kLargeImage);
+         });
+}
+
 void depthwise_in(Rewriter& rewriter) {
   Graph& graph = rewriter.graph();
   for (NodeId id : graph.order()) {
@@ -46,9 +61,8 @@ void depthwise_in(Rewriter& rewriter) {
     const Node& depthwise = graph.node(id);
     const ValueId between = depthwise.inputs[0];
     const NodeId producer = graph.value(between).producer;
-    if (producer == kNoNode || !is_used_once(graph, between) || !is_large(graph.type(between))) continue;
+    if (producer == kNoNode || !can_be_joined(graph, graph.node(producer), depthwise)) continue;
     const Node& first = graph.node(producer);
-    if (!(is_plain_pointwise(graph, first) || reads_few_channels(graph, first)) || first.has_input(3)) continue;
     NodeSpec spec{.op_type = "NhwcConvDepthwise", .attributes = depthwise.attributes, .domain = "treadle"};
     spec.name = depthwise.name;
     auto input = [](const Node& node, size_t i) { return node.has_input(i) ? node.inputs[i] : kNoValue; };

@@ -2,6 +2,8 @@
 // operator towards its inputs, over operators that nothing outside of the group reads and whose results have the shape of the group's.
 //
 // Each operator computes in a group what it computes alone. float32 and truth values; quantisation by one scale.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -11,6 +13,7 @@
 #include "graph/rewriter.h"
 #include "ops/treadle/fused_elementwise.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 #include "passes/whole_graph.h"
 #include "treadle/error.h"
 
@@ -74,8 +77,32 @@ class ElementwiseFuser {
         take_inputs(*producer);
       }
     }
+    if (PassTrace::current()) say_who_stays_outside(group, members, outside.size());
     std::sort(group.begin(), group.end(), [&](NodeId a, NodeId b) { return place_.at(a) < place_.at(b); });
     return group;
+  }
+  void say_who_stays_outside(const std::vector<NodeId>& group, const std::unordered_set<uint32_t>& members, size_t num_inputs) const {
+    const Node& root = graph_.node(group.front());
+    for (NodeId member : group) {
+      for (ValueId input : graph_.node(member).inputs) {
+        const Node* producer = producer_of(graph_, input);
+        if (!producer || members.contains(static_cast<uint32_t>(producer->id)) || !is_candidate(*producer)) continue;
+        if (graph_.is_output(input))
+          declined(*producer, "its result is an output of the model; it does not join", &root);
+        else if (!has_shape_of(input, root.outputs[0]))
+          declined(*producer, [&] {
+            return fmt::format("it makes {}, and {} {} behind it {}; a group has one shape", found(graph_, input), root.op_type, root.name,
+                               found(graph_, root.outputs[0]));
+          });
+        else if (group.size() >= kMaxOperators || num_inputs + producer->inputs.size() > kMaxInputs)
+          declined(*producer, [&] {
+            return fmt::format("the group behind it has {} operators and {} inputs; {} and {} are the most", group.size(), num_inputs,
+                               kMaxOperators, kMaxInputs);
+          });
+        else
+          declined(*producer, "other nodes than the group read its result; it does not join", &root);
+      }
+    }
   }
   bool has_shape_of(ValueId a, ValueId b) const {
     const Type &x = graph_.type(a), &y = graph_.type(b);
@@ -132,7 +159,10 @@ class ElementwiseFuser {
     try {
       ops::compile_chain(chain.steps, std::move(dtypes), dtype);
     } catch (const Error&) {
-      return false;  // more inputs or waiting values than the interpreter has
+      return declined(graph_.node(root), [&] {
+        return fmt::format("a group of {} operators and {} inputs needs more values at once than a chain has", group.size(),
+                           chain.inputs.size());
+      });
     }
     NodeSpec spec{.op_type = "FusedElementwise",
                   .inputs = chain.inputs,

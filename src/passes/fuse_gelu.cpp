@@ -5,11 +5,15 @@
 //   x * clip(x + 3, 0, 6) / 6                                         -> HardSwish(x)
 // whatever the order of the products. The results differ by roundings. float32 only: where a 16-bit type rounds every step, the one
 // operator would be more exact than what was asked for.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "passes/factors.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -44,7 +48,12 @@ class FuseGelu final : public Rule {
  public:
   std::string_view name() const override { return "fuse-gelu"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if ((!node.is("Mul") && !node.is("Div")) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    if (!node.is("Mul") && !node.is("Div")) return std::nullopt;
+    if (graph.type(node.outputs[0]).dtype != DType::float32) {
+      if (has_bounded_gate(graph, node))
+        declined(node, [&] { return fmt::format("it makes {}; activations are fused in float32", found(graph, node.outputs[0])); });
+      return std::nullopt;
+    }
     const Factors factors = factors_of(graph, node.outputs[0]);
     if (factors.values.size() != 2) return std::nullopt;
     for (size_t i : {0U, 1U}) {
@@ -56,11 +65,22 @@ class FuseGelu final : public Rule {
   }
 
  private:
+  // x * sigmoid(…), the operands as they stand.
+  static bool has_bounded_gate(const Graph& graph, const Node& node) {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+      const Node* gate = producer_of(graph, id);
+      if (gate && gate->is("Add"))
+        for (ValueId addend : gate->inputs)
+          if (const Node* inner = producer_of(graph, addend); inner && (inner->is("Erf") || inner->is("Tanh"))) return true;
+      return gate && (gate->is("Sigmoid") || gate->is("Clip"));
+    });
+  }
   static std::optional<Patch> match_gate(const Graph& graph, const Node& node, double constant, ValueId x, ValueId gate) {
     const Node* bounded = producer_of(graph, gate);
     if (bounded && bounded->is("Sigmoid") && constant == 1) {
       Factors argument = factors_of(graph, bounded->inputs[0]);
-      if (!argument.take(x) || !argument.values.empty()) return std::nullopt;
+      if (!argument.take(x) || !argument.values.empty())
+        return no_patch(node, "what it multiplies with is not a number times the argument of", bounded);
       Attributes attributes;
       if (argument.constant != 1) attributes.set("alpha", static_cast<float>(argument.constant));
       return replaced(node, "Swish", x, std::move(attributes));
@@ -69,13 +89,21 @@ class FuseGelu final : public Rule {
         bounded->has_input(1) && bounded->has_input(2) && scalar_constant(graph, bounded->inputs[1]) == 0.0 &&
         scalar_constant(graph, bounded->inputs[2]) == 6.0)
       return replaced(node, "HardSwish", x, {});
+    if (bounded && bounded->is("Clip") && added_to_constant(graph, bounded->inputs[0], 3) == x)
+      return no_patch(node, [&] {
+        return fmt::format("a HardSwish is x * clip(x + 3, 0, 6) / 6; the bounds are other ones, or the divisor is {:g}", 1 / constant);
+      });
     const ValueId function = added_to_constant(graph, gate, 1);
     const Node* inner = producer_of(graph, function);
-    if (!inner || !is_near(constant, 0.5)) return std::nullopt;
+    if (!inner || (!inner->is("Erf") && !inner->is("Tanh"))) return std::nullopt;
+    if (!is_near(constant, 0.5)) return no_patch(node, [&] { return fmt::format("the factor is {:g}; a Gelu has 0.5", constant); });
     if (inner->is("Erf") && is_monomial(graph, inner->inputs[0], std::sqrt(0.5), x, 1)) return replaced(node, "Gelu", x, {});
     if (inner->is("Tanh") && is_tanh_argument(graph, inner->inputs[0], x))
       return replaced(node, "Gelu", x, {{"approximate", std::string("tanh")}});
-    return std::nullopt;
+    return no_patch(node,
+                    inner->is("Erf") ? "what it multiplies with is not sqrt(2) times the argument of"
+                                     : "the argument is not sqrt(2 / pi) * (x + 0.044715 x^3) of what it multiplies with, at",
+                    inner);
   }
   static Patch replaced(const Node& node, std::string op_type, ValueId x, Attributes attributes) {
     Patch patch;

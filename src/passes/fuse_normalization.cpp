@@ -3,11 +3,14 @@
 //   x / sqrt(mean(x^2) + e) * scale                                 -> RMSNormalization
 // with a division, or a product with the reciprocal; the scale may be missing. The results differ by roundings. float32 only, and only
 // where the scale and the bias are constants of the last axis' extent.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "passes/factors.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -31,7 +34,15 @@ std::optional<Normalised> root_mean_square(const Graph& graph, const Node* shift
   for (size_t i : {0U, 1U}) {
     auto epsilon = scalar_constant(graph, shifted->inputs[i]);
     const Node* mean = producer_of(graph, shifted->inputs[1 - i]);
-    if (!epsilon || !is_mean_of_last_axis(graph, mean)) continue;
+    if (!epsilon || !mean || !mean->is("ReduceMean")) continue;
+    if (!is_mean_of_last_axis(graph, mean)) {
+      declined(*mean, [&] {
+        return fmt::format(
+            "it takes the mean of {} over axes that are not the last one alone, or drops them; a normalisation keeps its axis",
+            found(graph, mean->inputs[0]));
+      });
+      continue;
+    }
     Factors square = factors_of(graph, mean->inputs[0]);
     if (square.constant == 1 && square.values.size() == 2 && square.values[0] == square.values[1])
       return Normalised{square.values[0], static_cast<float>(*epsilon)};
@@ -79,7 +90,7 @@ class FuseNormalization final : public Rule {
  public:
   std::string_view name() const override { return "fuse-normalization"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.has_output(0) || graph.type(node.outputs[0]).dtype != DType::float32) return std::nullopt;
+    if (!node.has_output(0)) return std::nullopt;
     if (node.is("Add")) {
       for (size_t i : {0U, 1U}) {
         const Node* product = producer_of(graph, node.inputs[1 - i]);
@@ -110,18 +121,27 @@ class FuseNormalization final : public Rule {
   }
 
   static std::optional<Patch> fused(const Graph& graph, const Node& node, const Node* inner, ValueId scale, ValueId bias) {
-    std::optional<Normalised> found = normalised(graph, inner);
-    if (!found) return std::nullopt;
-    ValueId x = found->x;
+    const std::optional<Normalised> matched = normalised(graph, inner);
+    if (!matched) return std::nullopt;
+    ValueId x = matched->x;
+    const auto no_row = [&](std::string_view what, ValueId row, int64_t length) {
+      return no_patch(node, [&] { return fmt::format("the {} is {}; a constant float32[{}] is needed", what, found(graph, row), length); });
+    };
     const Node* centred = producer_of(graph, x);
     const Node* mean = centred && centred->is("Sub") ? producer_of(graph, centred->inputs[1]) : nullptr;
     const bool layer_norm = is_mean_of_last_axis(graph, mean) && mean->inputs[0] == centred->inputs[0];
     if (layer_norm) x = centred->inputs[0];
     const Type& type = graph.type(x);
-    if (!graph.same_type_and_shape(x, node.outputs[0]) || type.rank() < 1 || !type.shape->back().is_const()) return std::nullopt;
+    if (graph.type(node.outputs[0]).dtype != DType::float32 || !graph.same_type_and_shape(x, node.outputs[0]) || type.rank() < 1 ||
+        !type.shape->back().is_const())
+      return no_patch(node, [&] {
+        return fmt::format("it normalises {} and makes {}; float32 of one shape whose last extent is known is needed", found(graph, x),
+                           found(graph, node.outputs[0]));
+      });
     const int64_t length = type.shape->back().value();
-    if (scale != kNoValue && !is_row(graph, scale, length)) return std::nullopt;
-    if (bias != kNoValue && (!layer_norm || !is_row(graph, bias, length))) return std::nullopt;
+    if (scale != kNoValue && !is_row(graph, scale, length)) return no_row("factor", scale, length);
+    if (bias != kNoValue && !layer_norm) return std::nullopt;
+    if (bias != kNoValue && !is_row(graph, bias, length)) return no_row("addend", bias, length);
     if (scale == kNoValue && goes_on(graph, node.outputs[0], "Mul", length)) return std::nullopt;
     if (scale != kNoValue && bias == kNoValue && layer_norm && goes_on(graph, node.outputs[0], "Add", length)) return std::nullopt;
     Patch patch;
@@ -131,7 +151,7 @@ class FuseNormalization final : public Rule {
     }
     NodeSpec spec{.op_type = layer_norm ? "LayerNormalization" : "RMSNormalization",
                   .inputs = {x, scale},
-                  .attributes = {{"axis", int64_t{-1}}, {"epsilon", found->epsilon}},
+                  .attributes = {{"axis", int64_t{-1}}, {"epsilon", matched->epsilon}},
                   .name = node.name};
     if (bias != kNoValue) spec.inputs.push_back(bias);
     patch.replace(node.outputs[0], patch.add(std::move(spec)));

@@ -6,6 +6,8 @@
 // The last two change no bit. The first sums exactly where floats round, so that a result next to the border between two numbers may become
 // the other. A bias is a multiple of the sums' unit but for the rounding of floats; others are left alone. Scales and zero points are
 // constants, one for an image; only on machines with instructions for it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,6 +19,7 @@
 #include "ops/treadle/fused_elementwise.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -85,9 +88,10 @@ class FuseQuantizedConv final : public Rule {
  public:
   std::string_view name() const override { return "fuse-quantized-conv"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!kernels::has_fast_byte_products()) return std::nullopt;
+    if (!node.is("QuantizeLinear")) return std::nullopt;
+    if (!kernels::has_fast_byte_products()) return no_patch(node, "this machine has no instructions for sums of products of bytes");
     const auto to = quantisation_of(graph, &node, "QuantizeLinear");
-    if (!to) return std::nullopt;
+    if (!to) return no_patch(node, "its scale and zero point are not one constant each, or it does not go from float32 to 8 bits");
     if (auto patch = table(graph, node, *to)) return patch;
     if (auto patch = convolution(graph, node, *to)) return patch;
     return moved_up(graph, node, *to);
@@ -139,16 +143,25 @@ class FuseQuantizedConv final : public Rule {
     bool relu = false;
     const ValueId y = before_relu(graph, node.inputs[0], relu);
     const Node* conv = producer_of(graph, y);
-    if (!conv || !conv->is("Conv") || !is_used_once(graph, y) || !is_used_once(graph, node.inputs[0])) return std::nullopt;
+    if (!conv || !conv->is("Conv")) return std::nullopt;
+    if (!is_used_once(graph, y) || !is_used_once(graph, node.inputs[0])) return no_patch(*conv, "other nodes read its result as floats");
     // Saturation takes Relu's place.
-    if (relu && static_cast<float>(to.origin) != to.low()) return std::nullopt;
+    if (relu && static_cast<float>(to.origin) != to.low())
+      return no_patch(*conv, [&] {
+        return fmt::format("a Relu is behind it, and the zero point is {}; {} is needed, the least number", to.origin, to.low());
+      });
     const Node *x = producer_of(graph, conv->inputs[0]), *w = producer_of(graph, conv->inputs[1]);
     const auto from = quantisation_of(graph, x, "DequantizeLinear");
-    if (!from || !w || !w->is("DequantizeLinear") || w->attributes.get_int("block_size") != 0) return std::nullopt;
+    if (!from) return no_patch(*conv, "its input is not dequantised from 8 bits by one constant scale");
+    if (!w || !w->is("DequantizeLinear") || w->attributes.get_int("block_size") != 0)
+      return no_patch(*conv, "its weights are not dequantised by one scale, or one for each filter");
     const Tensor *weights = graph.constant_tensor(w->inputs[0]), *scales = graph.constant_tensor(w->inputs[1]);
     if (!weights || weights->dtype() != DType::int8 || weights->shape().rank() < 3 || !scales || scales->dtype() != DType::float32 ||
         !scales->is_contiguous())
-      return std::nullopt;
+      return no_patch(*conv, [&] {
+        return fmt::format("its weights are {} with scales {}; constant int8 with float32 scales are needed", found(graph, w->inputs[0]),
+                           found(graph, w->inputs[1]));
+      });
     const int64_t filters = weights->shape()[0];
     // The layout pass must take it further: elsewhere floats are faster.
     kernels::ConvParams params;
@@ -157,14 +170,21 @@ class FuseQuantizedConv final : public Rule {
     const auto pads = conv->attributes.get_ints("pads");
     if (weights->shape().rank() > 4 || !kernels::has_nhwc_bytes(params) || !graph.type(x->inputs[0]).has_rank() ||
         std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; }))
-      return std::nullopt;
-    if (scales->num_elements() != 1 && (scales->shape() != Shape{filters} || w->attributes.get_int("axis", 1) != 0)) return std::nullopt;
+      return no_patch(*conv, [&] {
+        return fmt::format("no kernel for bytes computes weights {} in {} groups: one group, or a channel in each, is needed",
+                           to_string(weights->shape()), params.group);
+      });
+    if (scales->num_elements() != 1 && (scales->shape() != Shape{filters} || w->attributes.get_int("axis", 1) != 0))
+      return no_patch(*conv, [&] {
+        return fmt::format("its weights have scales {}; one, or one for each of {} filters, is needed", to_string(scales->shape()),
+                           filters);
+      });
     Patch patch;
     ValueId zero = kNoValue;
     if (w->has_input(2)) {
       const Tensor* zeros = graph.constant_tensor(w->inputs[2]);
       if (!zeros || zeros->dtype() != DType::int8 || zeros->num_elements() != scales->num_elements() || !all_elements_are(*zeros, 0))
-        return std::nullopt;
+        return no_patch(*conv, "its weights have zero points that are not 0");
       zero = w->inputs[2];
     } else {
       zero = patch.constant(node.name + "/w_zero_point", Tensor::of<int8_t>(Shape{}, std::array<int8_t, 1>{0}));
@@ -172,7 +192,7 @@ class FuseQuantizedConv final : public Rule {
     std::vector<ValueId> inputs{x->inputs[0], from->scale, from->zero, w->inputs[0], w->inputs[1], zero, to.scale, to.zero};
     if (conv->has_input(2)) {
       const auto bias = integer_bias(graph, conv->inputs[2], *scales, from->step, filters);
-      if (!bias) return std::nullopt;
+      if (!bias) return no_patch(*conv, "its bias is no constant whose numbers are multiples of the scales of input and weights");
       inputs.push_back(patch.constant(node.name + "/bias", *bias));
     }
     patch.replace(node.outputs[0],

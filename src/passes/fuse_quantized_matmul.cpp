@@ -3,11 +3,14 @@
 //   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b)
 // Sums of integers are exact where those of floats round. Only on machines with instructions for it; only with one scale for a, and with
 // one for b or one for each of its columns.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -55,11 +58,22 @@ class FuseQuantizedMatMul final : public Rule {
  public:
   std::string_view name() const override { return "fuse-quantized-matmul"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!kernels::has_fast_byte_products()) return std::nullopt;
+    if (!kernels::has_fast_byte_products()) {
+      if (is_of_bytes(graph, node)) declined(node, "this machine has no instructions for sums of products of bytes");
+      return std::nullopt;
+    }
     if (node.is("MatMul")) {
       auto a = dequantised(graph, node.inputs[0], false), b = dequantised(graph, node.inputs[1], true);
-      if (!a || !b) return std::nullopt;
-      return product(node, *a, *b);
+      if (a && b) return product(node, *a, *b);
+      if (is_of_bytes(graph, node))
+        declined(node, [&] {
+          const size_t other = a ? 1 : 0;
+          const Node* made = producer_of(graph, node.inputs[other]);
+          return fmt::format("the {} operand is {}{}; bytes with one float32 scale{} are needed", other == 0 ? "left" : "right",
+                             found(graph, node.inputs[other]), made ? fmt::format(" of {} {}", made->op_type, made->name) : "",
+                             other == 0 ? "" : ", or one for each column,");
+        });
+      return std::nullopt;
     }
     if (!node.is("Mul")) return std::nullopt;
     for (size_t i : {0U, 1U})
@@ -68,18 +82,30 @@ class FuseQuantizedMatMul final : public Rule {
   }
 
  private:
+  /// An operand is dequantised from bytes; the other one is constant, or is too.
+  static bool is_of_bytes(const Graph& graph, const Node& node) {
+    return node.is("MatMul") && std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+             const Node* made = producer_of(graph, id);
+             return made && made->is("DequantizeLinear") && is_byte(graph, made->inputs[0]);
+           });
+  }
   static std::optional<Patch> match_integers(const Graph& graph, const Node& node, ValueId sums, ValueId scales) {
     const Node *cast = producer_of(graph, sums), *both = producer_of(graph, scales);
     if (!cast || !cast->is("Cast") || !both || !both->is("Mul") || graph.type(sums).dtype != DType::float32) return std::nullopt;
     const Node* integers = producer_of(graph, cast->inputs[0]);
-    if (!integers || !integers->is("MatMulInteger") || !is_used_once(graph, sums) || !is_used_once(graph, cast->inputs[0]))
-      return std::nullopt;
+    if (!integers || !integers->is("MatMulInteger")) return std::nullopt;
+    if (!is_used_once(graph, sums) || !is_used_once(graph, cast->inputs[0]))
+      return no_patch(node, "other nodes read the sums, too, of", integers);
     const Type &b = graph.type(integers->inputs[1]), &y = graph.type(node.outputs[0]);
     if (!b.is_static() || b.rank() != 2 || !graph.type(integers->inputs[0]).has_rank() || graph.type(integers->inputs[0]).rank() < 2 ||
         !graph.same_type_and_shape(sums, node.outputs[0]) || !y.has_rank())
-      return std::nullopt;
+      return no_patch(node, [&] {
+        return fmt::format("{} times {}: a matrix of known extents on the right, and scales that do not stretch the sums, are needed",
+                           found(graph, integers->inputs[0]), found(graph, integers->inputs[1]));
+      });
     const int64_t columns = b.static_shape()[1];
-    if (integers->has_input(2) && !is_one(graph, integers->inputs[2])) return std::nullopt;
+    if (integers->has_input(2) && !is_one(graph, integers->inputs[2]))
+      return no_patch(node, "the left operand has more than one zero point, of", integers);
     for (size_t i : {0U, 1U}) {
       const ValueId a_scale = both->inputs[i], b_scale = both->inputs[1 - i];
       const Type& per_column = graph.type(b_scale);
@@ -87,12 +113,19 @@ class FuseQuantizedMatMul final : public Rule {
       if (!is_one(graph, b_scale) && per_column.static_shape() != Shape{columns}) continue;
       if (integers->has_input(3)) {
         const Type& zero = graph.type(integers->inputs[3]);
-        if (!zero.is_static() || (!is_one(graph, integers->inputs[3]) && zero.static_shape() != Shape{columns})) return std::nullopt;
+        if (!zero.is_static() || (!is_one(graph, integers->inputs[3]) && zero.static_shape() != Shape{columns}))
+          return no_patch(node, [&] {
+            return fmt::format("the right operand's zero points are {}; one, or {} of them, are needed", found(graph, integers->inputs[3]),
+                               columns);
+          });
       }
       return product(node, {integers->inputs[0], a_scale, integers->has_input(2) ? integers->inputs[2] : kNoValue},
                      {integers->inputs[1], b_scale, integers->has_input(3) ? integers->inputs[3] : kNoValue});
     }
-    return std::nullopt;
+    return no_patch(node, [&] {
+      return fmt::format("the scales are {} and {}; one for the left operand, and one or {} for the right one, are needed",
+                         found(graph, both->inputs[0]), found(graph, both->inputs[1]), columns);
+    });
   }
 };
 

@@ -4,11 +4,14 @@
 // Results differ by roundings of the sum. Declines if anything else reads what lies in between, or if the angles stretch x.
 //
 // Transpose(0, 2, 1, 3) before and behind it become its strides (rotary-layouts).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -100,20 +103,45 @@ class FuseRotary final : public Rule {
  public:
   std::string_view name() const override { return "fuse-rotary"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!node.is("Add") || !is_heads(graph, node.outputs[0])) return std::nullopt;
+    if (!node.is("Add")) return std::nullopt;
     const Node *left = product(graph, node.inputs[0]), *right = product(graph, node.inputs[1]);
     if (!left || !right || left == right) return std::nullopt;
+    if (!is_heads(graph, node.outputs[0])) {
+      if (turns(graph, *left) || turns(graph, *right))
+        declined(node, [&] {
+          return fmt::format("it makes {}; float32 of rank 4 with an even last extent is needed", found(graph, node.outputs[0]));
+        });
+      return std::nullopt;
+    }
     for (auto [straight, turned] : {std::pair(left, right), std::pair(right, left)}) {
       for (size_t i : {0U, 1U}) {
         const Node* rotated = producer_of(graph, turned->inputs[i]);
-        if (!rotated || !is_used_once(graph, turned->inputs[i])) continue;
+        if (!rotated) continue;
+        if (!is_used_once(graph, turned->inputs[i])) {
+          if (turns(graph, *turned)) declined(node, "several nodes read what is rotated, by", rotated);
+          continue;
+        }
         ValueId x = rotated_halves(graph, *rotated);
         const bool interleaved = x == kNoValue;
         if (interleaved) x = rotated_neighbours(graph, *rotated);
-        if (x == kNoValue || !graph.same_type_and_shape(x, node.outputs[0])) continue;
+        if (x == kNoValue) {
+          if (turns(graph, *turned))
+            declined(node, "neither the halves of the last axis nor neighbours on it are exchanged with one sign turned, by", rotated);
+          continue;
+        }
         const size_t own = straight->inputs[0] == x ? 0 : 1;
         const ValueId cos = straight->inputs[1 - own], sin = turned->inputs[1 - i];
-        if (straight->inputs[own] != x || !fits(graph, cos, x) || !fits(graph, sin, x)) continue;
+        if (straight->inputs[own] != x || !graph.same_type_and_shape(x, node.outputs[0])) {
+          declined(node, "the value that is rotated is not what the other product has, or has another shape than the sum:", straight);
+          continue;
+        }
+        if (!fits(graph, cos, x) || !fits(graph, sin, x)) {
+          declined(node, [&] {
+            return fmt::format("cosines {} and sines {} do not fit {}: each needs the last extent, and others of 1 or the same",
+                               found(graph, cos), found(graph, sin), found(graph, x));
+          });
+          continue;
+        }
         Attributes attributes;
         if (interleaved) attributes.set("interleaved", int64_t{1});
         Patch patch;
@@ -129,6 +157,19 @@ class FuseRotary final : public Rule {
   }
 
  private:
+  // A factor is joined of parts of which one has its sign turned.
+  static bool turns(const Graph& graph, const Node& product) {
+    return std::any_of(product.inputs.begin(), product.inputs.end(), [&](ValueId id) {
+      const Node* concat = producer_of(graph, id);
+      if (concat && is_view(*concat)) concat = producer_of(graph, concat->inputs[0]);
+      if (!concat || !concat->is("Concat")) return false;
+      return std::any_of(concat->inputs.begin(), concat->inputs.end(), [&](ValueId part) {
+        const Node* negated = producer_of(graph, part);
+        if (negated && is_view(*negated)) negated = producer_of(graph, negated->inputs[0]);
+        return negated && negated->is("Neg");
+      });
+    });
+  }
   static const Node* product(const Graph& graph, ValueId id) {
     const Node* node = producer_of(graph, id);
     return node && node->is("Mul") && is_used_once(graph, id) ? node : nullptr;

@@ -1,11 +1,14 @@
 // NhwcConv(x * s, 1x1) -> NhwcScaledPointwise(x, s), where s has one factor a channel of an image (squeeze-and-excite blocks) and nothing
 // else reads the product. The kernel scales the weights instead of the image where these are fewer: the results differ by roundings.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 
@@ -48,12 +51,27 @@ void scale_in(Rewriter& rewriter) {
   Graph& graph = rewriter.graph();
   for (NodeId id : graph.order()) {
     const Node& conv = graph.node(id);
-    if (rewriter.is_at_limit() || !is_plain_pointwise(graph, conv)) continue;
+    if (rewriter.is_at_limit() || !conv.is("NhwcConv", "treadle")) continue;
     const ValueId product = conv.inputs[0];
     const Node* mul = producer_of(graph, product);
-    if (!mul || !mul->is("Mul") || !is_used_once(graph, product)) continue;
+    if (!mul || !mul->is("Mul")) continue;
     const bool second = scales_channels(graph.type(mul->inputs[1]), graph.type(mul->inputs[0]));
-    if (!second && !scales_channels(graph.type(mul->inputs[0]), graph.type(mul->inputs[1]))) continue;
+    if (!second && !scales_channels(graph.type(mul->inputs[0]), graph.type(mul->inputs[1]))) {
+      declined(conv, [&] {
+        return fmt::format("the Mul before it has {} and {}; an image and one float32 factor for each of its channels are needed",
+                           found(graph, mul->inputs[0]), found(graph, mul->inputs[1]));
+      });
+      continue;
+    }
+    if (!is_plain_pointwise(graph, conv)) {
+      declined(conv,
+               "channels are scaled before it, but it is no 1x1 convolution of one group with constant weights, strides of 1 and no pads");
+      continue;
+    }
+    if (!is_used_once(graph, product)) {
+      declined(conv, "other nodes read the scaled image, too, or it is an output of the model:", mul);
+      continue;
+    }
     NodeSpec spec{.op_type = "NhwcScaledPointwise", .attributes = conv.attributes, .domain = "treadle"};
     for (std::string_view name : {"group", "strides", "pads", "dilations", "kernel_shape", "auto_pad"}) spec.attributes.erase(name);
     spec.name = conv.name;

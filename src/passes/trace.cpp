@@ -16,6 +16,13 @@ bool is_constant_now(const Graph& graph, const std::string& value) {
 
 }  // namespace
 
+std::string found(const Graph& graph, ValueId value) {
+  if (value == kNoValue) return "nothing";
+  const Value& v = graph.value(value);
+  const std::string type = v.type.kind == Type::Kind::unknown ? "a value of unknown type" : to_string(v.type);
+  return v.is_constant() ? "constant " + type : type;
+}
+
 thread_local constinit PassTrace* PassTrace::current_ = nullptr;
 
 void PassTrace::look(const Graph& graph, Snapshot& snapshot) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -77,12 +79,29 @@ class PassTrace {
   std::map<std::string, std::vector<Refusal>> refusals_;
 };
 
+/// What was found, for a reason: "float16[2,3]", or "a computed value of unknown type".
+std::string found(const Graph& graph, ValueId value);
+
 /// False, after the reason has been noted if somebody traces: `return declined(conv, "several nodes read its result");`
 /// @param other  is named between the two halves of the reason; may be null
 inline bool declined(const Node& node, std::string_view reason, const Node* other = nullptr, std::string_view rest = {}) {
   if (PassTrace* trace = PassTrace::current()) [[unlikely]]
     trace->refuse(node, reason, other, rest);
   return false;
+}
+/// The same with a reason that takes work to write: `text()` is called only if somebody traces.
+template <typename Text>
+  requires std::is_invocable_r_v<std::string, Text>
+bool declined(const Node& node, Text&& text) {
+  if (PassTrace* trace = PassTrace::current()) [[unlikely]]
+    trace->refuse(node, text(), nullptr, {});
+  return false;
+}
+/// For rules: `return no_patch(product, "several nodes read its result");`
+template <typename... Reason>
+std::nullopt_t no_patch(const Node& node, Reason&&... reason) {
+  declined(node, std::forward<Reason>(reason)...);
+  return std::nullopt;
 }
 
 }  // namespace treadle::passes
