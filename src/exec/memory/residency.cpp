@@ -14,7 +14,6 @@ namespace {
 
 // How many steps ahead constants are fetched: enough for the largest to come while nodes of some ten microseconds run.
 constexpr size_t kFetchAhead = 16;
-constexpr size_t kBounceBytes = size_t{1} << 20;  // between the device's address space and a file
 
 }  // namespace
 
@@ -102,10 +101,6 @@ int64_t Residency::next_use(size_t unit, size_t position) const {
   return INT64_MAX;
 }
 
-void Residency::count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change) {
-  if (job_) (job_->slot().*what).fetch_add(change, std::memory_order_relaxed);
-}
-
 namespace {
 
 uint64_t effective(const std::atomic<uint64_t>& limit) {
@@ -124,11 +119,6 @@ bool take(std::atomic<uint64_t>& used, uint64_t limit, size_t size_bytes) {
 }  // namespace
 
 uint64_t Residency::host_limit() const { return job_ ? effective(job_->slot().host_limit) : UINT64_MAX; }
-
-// What is packed lies in the host's memory whatever the device has: that copy is the session's.
-void Residency::count_on_host(size_t unit, uint64_t change) {
-  if (!is_packed(unit)) count(&sharing::JobSlot::host_bytes, change);
-}
 
 bool Residency::is_over_limit() const {
   if (job_ && job_->slot().device_bytes.load(std::memory_order_relaxed) > effective(job_->slot().memory_limit)) return true;
@@ -150,27 +140,6 @@ void Residency::unreserve(size_t size_bytes) {
   device_.unreserve(size_bytes);
   if (own_) own_->used_bytes.fetch_sub(size_bytes);
   if (job_) job_->slot().device_bytes.fetch_sub(size_bytes);
-}
-
-void Residency::transfer(size_t size_bytes) {
-  const uint64_t start = sharing::now_ns();
-  bus_->transfer(size_bytes);
-  bus_->synchronize();
-  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
-  count(&sharing::JobSlot::moved_bytes, size_bytes);
-  count(&sharing::JobSlot::moves, 1);
-}
-
-void Residency::await_arrival(Unit& unit) {
-  if (!unit.arrival) return;
-  const uint64_t start = sharing::now_ns();
-  std::exchange(unit.arrival, nullptr)->synchronize();
-  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
-}
-
-void Residency::take_in(size_t index) {
-  units_[index].resident = true;
-  count_on_host(index, 0 - uint64_t{units_[index].size_bytes});
 }
 
 // Nothing moves out for what is fetched ahead, and what the nodes before its own will allocate has room beside it.
@@ -197,28 +166,6 @@ void Residency::fetch_ahead(size_t position) {
       take_in(index);
     }
   }
-}
-
-void Residency::move_out(size_t index) {
-  Unit& unit = units_[index];
-  if (unit.written && !unit.on_host) transfer(unit.size_bytes);
-  unit.resident = false;
-  unit.arrival = nullptr;
-  unit.on_host = true;
-  unreserve(unit.size_bytes);
-  count_on_host(index, unit.size_bytes);
-}
-
-void Residency::drop(size_t index) {
-  Unit& unit = units_[index];
-  if (!unit.live) return;
-  if (unit.resident)
-    unreserve(unit.size_bytes);
-  else if (unit.on_disk)
-    count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
-  else
-    count_on_host(index, 0 - uint64_t{unit.size_bytes});
-  unit = {};
 }
 
 // True if `wanted` has been reserved: in free memory, or after values went that are used later than it is. What the step itself uses stays.
@@ -257,57 +204,6 @@ void Residency::shrink_to_limit(size_t position) {
     else if (!own_ || !runs_ || !evict_idle())
       return;  // the rest belongs to the job's other sessions, or the session's other programs
   }
-}
-
-// Calls piece(memory of the host, offset in the unit, bytes) for the contents of a unit, part by part.
-template <typename Piece>
-void Residency::exchange(size_t index, Piece&& piece) {
-  const uint64_t start = sharing::now_ns();
-  Unit& unit = units_[index];
-  bounce_.resize(std::min(unit.size_bytes, kBounceBytes));
-  for (size_t done = 0; done < unit.size_bytes; done += bounce_.size())
-    piece(bounce_.data(), done, std::min(bounce_.size(), unit.size_bytes - done));
-  bounce_ = {};
-  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
-  count(&sharing::JobSlot::moved_bytes, unit.size_bytes);
-  count(&sharing::JobSlot::moves, 1);
-}
-
-// From the host's memory to the file. A file that cannot be written leaves everything as it was.
-void Residency::spill(size_t index) {
-  Unit& unit = units_[index];
-  if (unit.written && !unit.in_file) {
-    File& where = unit.lasting ? of_constants_ : of_run_;
-    if (!where.file) where.file = std::make_unique<memory::SpillFile>(spill_folder_);
-    exchange(index, [&](std::byte* host, size_t offset, size_t size) {
-      bus_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
-      bus_->synchronize();
-      where.file->write(where.end + offset, host, size);
-    });
-    unit.file_offset = where.end;
-    where.end += unit.size_bytes;
-    unit.in_file = true;
-  }
-  device_.discard(unit.data, unit.size_bytes);
-  unit.on_disk = true;
-  count_on_host(index, 0 - uint64_t{unit.size_bytes});
-  count(&sharing::JobSlot::disk_bytes, unit.size_bytes);
-}
-
-void Residency::read_back(size_t index) {
-  Unit& unit = units_[index];
-  if (!unit.on_disk) return;
-  if (unit.written) {
-    const File& where = unit.lasting ? of_constants_ : of_run_;
-    exchange(index, [&](std::byte* host, size_t offset, size_t size) {
-      where.file->read(unit.file_offset + offset, host, size);
-      bus_->copy(unit.data + offset, host, size, CopyKind::host_to_device);
-      bus_->synchronize();
-    });
-  }
-  unit.on_disk = false;
-  count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
-  count_on_host(index, unit.size_bytes);
 }
 
 // Until the host's limit is kept: first what is used last. What the step uses, if it is the next thing, stays.
