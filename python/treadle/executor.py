@@ -398,13 +398,14 @@ class Executor:
             self._core.session.set_monitor(lambda event: callback(event.value, event.array), "*", monitor_all)
 
     def optimized_model(self) -> bytes:
-        """The optimised graph of the forward pass as an ONNX model."""
+        """The optimised graph of the forward pass as an ONNX model, by the level and passes of the executor's options."""
         import tempfile  # here: it takes half a megabyte
 
+        options = SessionOptions(self._core.options) if self._core.options is not None else SessionOptions()
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "model.onnx")
-            _treadle.Model.from_bytes(self._core.model).save(path, True)
-            with open(path, "rb") as file:
+            options.optimized_model_filepath = os.path.join(folder, "model.onnx")
+            InferenceSession(self._core.model, options)
+            with open(options.optimized_model_filepath, "rb") as file:
                 return file.read()
 
     @property
@@ -443,6 +444,47 @@ def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_stat
     return Executor(core, bound, gradients, requests, states)
 
 
+def _core_of(
+    model: Any,
+    shared_exec: Executor | None,
+    options: SessionOptions | None,
+    device: str,
+    group2ctx: Mapping[str, str] | None,
+    argument_devices: Mapping[str, str] | None,
+    storage: Mapping[str, str] | None,
+) -> _Core:
+    """The executor's that is shared, or a new one."""
+    content = _bytes_of(model)
+    if shared_exec is None:
+        return _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))
+    if shared_exec._core.model != content:
+        raise ValueError("shared_exec belongs to another model")
+    own = {"options": options, "device": device, "group2ctx": group2ctx, "argument_devices": argument_devices, "storage": storage}
+    if refused := [name for name, value in own.items() if value]:
+        raise ValueError(f"shared_exec has its own {refused[0]}, which the new executor shares; leave it out")
+    return shared_exec._core
+
+
+def _bind(
+    core: _Core,
+    args: Mapping[str, Any] | Sequence[Any],
+    grads: Any,
+    grad_req: Any,
+    aux_states: Mapping[str, Any] | Sequence[Any] | None,
+    shared_exec: Executor | None,
+) -> Executor:
+    """With parameters and states of the shared executor, or the model's, where no others are given."""
+    names = [*core.input_names, *core.parameters]
+    given = _by_name(args, names, "arguments")
+    defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
+    missing = [name for name in core.input_names if name not in given]
+    if missing:
+        raise ValueError(f"no array for {', '.join(missing)}")
+    if shared_exec is not None:
+        aux_states = {**shared_exec.aux_dict, **_by_name(aux_states, list(core.states), "auxiliary states")}
+    return _make(core, {name: given.get(name, defaults.get(name)) for name in names}, grads, grad_req, aux_states)
+
+
 def bind(
     model: Any,
     args: Mapping[str, Any] | Sequence[Any],
@@ -473,25 +515,8 @@ def bind(
         node that takes no sparse operand gets a dense one, and the logger "treadle" is told. Such arguments are `SparseTensor`s (arrays and
         SciPy's matrices are converted). Training computes with dense ones.
     """
-    content = _bytes_of(model)
-    if shared_exec is not None and shared_exec._core.model != content:
-        raise ValueError("shared_exec belongs to another model")
-    if shared_exec is not None:
-        own = {"options": options, "device": device, "group2ctx": group2ctx, "argument_devices": argument_devices, "storage": storage}
-        if refused := [name for name, value in own.items() if value]:
-            raise ValueError(f"shared_exec has its own {refused[0]}, which the new executor shares; leave it out")
-        core = shared_exec._core
-    else:
-        core = _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))
-    names = [*core.input_names, *core.parameters]
-    given = _by_name(args, names, "arguments")
-    defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
-    missing = [name for name in core.input_names if name not in given]
-    if missing:
-        raise ValueError(f"no array for {', '.join(missing)}")
-    if shared_exec is not None:
-        aux_states = {**shared_exec.aux_dict, **_by_name(aux_states, list(core.states), "auxiliary states")}
-    return _make(core, {name: given.get(name, defaults.get(name)) for name in names}, grads, grad_req, aux_states)
+    core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage)
+    return _bind(core, args, grads, grad_req, aux_states, shared_exec)
 
 
 def simple_bind(
@@ -512,16 +537,15 @@ def simple_bind(
 
     :param dtypes: of inputs, by name; the model's by default.
     """
-    content = _bytes_of(model)
-    session = shared_exec._core.session if shared_exec is not None else InferenceSession(content, options)
+    core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage)
     types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
     types = {f"tensor({name})": dtype for name, dtype in types.items()}
     args = {}
-    determined = _determined_shapes(session.get_inputs(), shapes)
-    for info in session.get_inputs():
+    determined = _determined_shapes(core.session.get_inputs(), shapes)
+    for info in core.session.get_inputs():
         shape = determined.get(info.name)
         if shape is None or len(shape) != len(info.shape):
             raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
         dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
         args[info.name] = np.zeros(shape, dtype)
-    return bind(content, args, None, grad_req, None, shared_exec, options, device, group2ctx, argument_devices, storage)
+    return _bind(core, args, None, grad_req, None, shared_exec)

@@ -166,7 +166,13 @@ def test_monitors_and_the_optimised_graph():
     executor.forward(x=X)
     np.testing.assert_allclose(seen["product"], X @ W, rtol=1e-5)
     executor.set_monitor_callback(None)
-    onnx.checker.check_model(onnx.load_from_string(executor.optimized_model()))
+    optimized = onnx.load_from_string(executor.optimized_model())
+    onnx.checker.check_model(optimized)
+    assert len(optimized.graph.node) == 1
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    unoptimized = onnx.load_from_string(treadle.simple_bind(linear(), options=options, x=(4, 3)).optimized_model())
+    assert [node.op_type for node in unoptimized.graph.node] == ["MatMul", "Add"]
     assert executor.memory_bytes > 0
 
 

@@ -273,7 +273,7 @@ class _LaterGradients(torch.autograd.Function):
         return torch.zeros(())
 
     @staticmethod
-    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         ctx.saved_tensors  # noqa: B018  raises for a graph that has been freed
         made = ctx.call.gradients(ctx.group, ctx.is_last)
         return (None, None, *([] if ctx.is_last else [torch.zeros(())]), *made)
