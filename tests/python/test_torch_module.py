@@ -491,6 +491,39 @@ def test_state_dict_deepcopy_and_pickle():
     assert {id(p) for p in outer.parameters()} == {id(p) for p in ours.wrapped.parameters()}
 
 
+def test_tensors_that_are_plain_attributes_are_read_as_they_are():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.scale = nn.Linear(2, 2), torch.tensor([2.0, 3.0])
+
+        def forward(self, x):
+            return self.linear(x) * self.scale
+
+    ours, theirs = pair(Scaled)
+    x = torch.ones(1, 2)
+    for change in (lambda module: None, lambda module: setattr(module, "scale", torch.tensor([5.0, 7.0])), lambda module: module.scale.mul_(2)):
+        for module in (ours, theirs):
+            change(module)
+        close(ours(x), theirs(x))
+    assert graphs(ours) == 1
+    for module in (ours, theirs):
+        module.scale = torch.tensor([1.0, 2.0], requires_grad=True)
+        module(x).sum().backward()
+    close(ours.scale.grad, theirs.scale.grad)
+
+
+def test_another_class_is_the_wrappers_own():
+    class Other(treadle.torch.Module):
+        pass
+
+    module = treadle.torch.Module(mlp())
+    module.__class__ = Other  # as torch.distributed.fsdp does
+    assert type(module) is Other
+    assert type(module.wrapped) is nn.Sequential
+    assert module(torch.ones(1, 4)).shape == (1, 3)
+
+
 def test_a_changed_attribute_makes_another_graph():
     class Scaled(nn.Module):
         def __init__(self):

@@ -34,31 +34,30 @@ class State:
 
     names: list[str] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
-    places: list[list[tuple[nn.Module, str, str]]] = field(default_factory=list)  # (owner, "_parameters" or "_buffers", key)
-    num_parameters: int = 0
+    places: list[list[tuple[dict[str, Any], str]]] = field(default_factory=list)  # dictionaries of the modules, and keys in them
+    recurrent: list[nn.RNNBase] = field(default_factory=list)  # which keep their weights in a list of their own, too
+    num_parameters: int = 0  # with attributes, which may require gradients as well
     statistics: list[str] = field(default_factory=list)  # names of running means and variances that training updates
     counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked of the same
 
     @contextmanager
     def replaced_by(self, tensors: tuple[torch.Tensor, ...]) -> Iterator[None]:
         """The module with other tensors in the places of its own."""
-        owners = {id(owner): owner for places in self.places for owner, _, _ in places}
-        cached = [owner for owner in owners.values() if isinstance(owner, nn.RNNBase)]
         self._put(tensors)
         try:
-            _refresh_flat_weights(cached)
+            _refresh_flat_weights(self.recurrent)
             yield
             for name, tensor, places in zip(self.names, tensors, self.places, strict=True):
-                if any(owner.__dict__[table].get(key) is not tensor for owner, table, key in places):
+                if any(table.get(key) is not tensor for table, key in places):
                     raise ReplacedTensor(f'forward() puts another tensor in the place of "{name}"')
         finally:
             self._put(self.tensors)
-            _refresh_flat_weights(cached)
+            _refresh_flat_weights(self.recurrent)
 
     def _put(self, tensors: Any) -> None:
         for tensor, places in zip(tensors, self.places, strict=True):
-            for owner, table, key in places:
-                owner.__dict__[table][key] = tensor
+            for table, key in places:
+                table[key] = tensor
 
 
 def _refresh_flat_weights(modules: list[nn.RNNBase]) -> None:
@@ -67,23 +66,26 @@ def _refresh_flat_weights(modules: list[nn.RNNBase]) -> None:
 
 
 def state_of(module: nn.Module) -> State:
-    """The parameters, then the buffers."""
+    """The parameters, tensors that are plain attributes, then the buffers."""
     state = State()
     found: dict[int, int] = {}
-    for table in ("_parameters", "_buffers"):
+    for kind in ("_parameters", "", "_buffers"):
         for prefix, owner in module.named_modules():
-            for key, tensor in owner.__dict__[table].items():
-                if tensor is None:
+            table = owner.__dict__[kind] if kind else owner.__dict__
+            for key, tensor in table.items():
+                if not isinstance(tensor, torch.Tensor):
                     continue
                 if id(tensor) not in found:
                     found[id(tensor)] = len(state.tensors)
                     state.names.append(f"{prefix}.{key}" if prefix else key)
                     state.tensors.append(tensor)
                     state.places.append([])
-                state.places[found[id(tensor)]].append((owner, table, key))
-        if table == "_parameters":
+                state.places[found[id(tensor)]].append((table, key))
+        if kind == "":
             state.num_parameters = len(state.tensors)
     for owner in module.modules():
+        if isinstance(owner, nn.RNNBase):
+            state.recurrent.append(owner)
         if trains_statistics(owner):
             state.statistics += [state.names[found[id(owner.__dict__["_buffers"][key])]] for key in ("running_mean", "running_var")]
             if owner.num_batches_tracked is not None:
@@ -153,7 +155,8 @@ def obstacle(module: nn.Module) -> str | None:
             return f"{of} exchanges statistics between processes"
         if trains_statistics(owner) and owner.momentum is None:
             return f"{of} keeps a cumulative average (momentum=None)"
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    state = state_of(module)
+    for name, tensor in zip(state.names, state.tensors, strict=True):
         if tensor.device.type != "cpu":
             return f'"{name}" is on the device {tensor.device}; Treadle computes on the CPU'
         if tensor.layout != torch.strided:
