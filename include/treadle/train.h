@@ -356,6 +356,9 @@ class TREADLE_API JointModule {
     /// As backward(), by position. @param grad_outputs  an undefined tensor stands for zeros.
     /// @return in the order of gradient_names(); undefined where the outputs do not depend on it.
     std::vector<Tensor> backward_in_order(std::span<const Tensor> grad_outputs);
+    /// Before the backward pass: the value of input_names()[input] lies elsewhere from now on, and where it lay nothing is read any more.
+    /// @throws Error(invalid_argument) for another dtype or shape.
+    void move_feed(size_t input, const Tensor& value);
     /// The backward pass part by part: hands in the gradients of the outputs, as backward_in_order(), and computes nothing yet.
     void begin_backward(std::span<const Tensor> grad_outputs);
     /// Computes until these gradients are there.

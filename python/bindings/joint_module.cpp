@@ -144,6 +144,9 @@ void register_joint_module(nb::module_& module) {
       .def("advance_steps", &JointModule::Run::advance_steps, "count"_a = 1, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("steps_left", &JointModule::Run::steps_left)
       .def("backward", &backward, "grad_outputs"_a)
+      .def(
+          "move_feed", [](JointModule::Run& run, size_t input, nb::handle value) { run.move_feed(input, datum_from_feed(value).tensor()); },
+          "input"_a, "value"_a)
       .def("begin_backward", &begin_backward, "grad_outputs"_a)
       .def("advance_backward", &advance_backward, "gradients"_a);
   nb::class_<JointModule>(module, "JointModule")

@@ -35,6 +35,8 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   void resume(std::span<const Datum> values);
   /// An input that was undefined at the start. @throws as exec::Run::feed
   void feed(size_t input, Datum value);
+  /// As exec::Run::move_feed().
+  void move_feed(size_t input, const Datum& value) { run().move_feed(input, value); }
   /// Whether output `k` of the executable has been made.
   bool has_output(size_t k) const;
   Datum output(size_t k) const;

@@ -272,6 +272,15 @@ JointModule::Run::Run(Run&&) noexcept = default;
 JointModule::Run& JointModule::Run::operator=(Run&&) noexcept = default;
 const std::vector<Tensor>& JointModule::Run::outputs() const { return impl_->outputs; }
 
+void JointModule::Run::move_feed(size_t input, const Tensor& value) {
+  const Runner& runner = *impl_->module->runner;
+  if (!impl_->run || impl_->is_backward) throw Error(ErrorCode::invalid_argument, "the backward pass has run already, or has begun");
+  if (input >= runner.fed_names().size())
+    throw Error(ErrorCode::invalid_argument, fmt::format("input {} of {} that are fed", input, runner.fed_names().size()));
+  impl_->run->move_feed(runner.place_of_fed(input), value);
+  impl_->callers.push_back(value.storage().get());
+}
+
 void JointModule::Run::begin_backward(std::span<const Tensor> grad_outputs) {
   const JointModule::Impl& module = *impl_->module;
   if (module.forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");

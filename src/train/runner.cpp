@@ -121,6 +121,11 @@ std::vector<Datum> Runner::arrange_in_order(std::vector<Datum> fed) const {
   return arranged;
 }
 
+size_t Runner::place_of_fed(size_t fed) const {
+  const std::vector<std::string>& names = executable_->input_names;
+  return static_cast<size_t>(std::find(names.begin(), names.end(), fed_names_[fed]) - names.begin());
+}
+
 SessionOptions in_training(const SessionOptions& options) {
   const std::pair<bool, const char*> refused[] = {
       {!options.optimized_model_filepath.empty(), "optimized_model_filepath"},

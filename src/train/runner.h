@@ -30,6 +30,8 @@ class Runner {
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
   /// Inputs that the trainer does not keep.
   const std::vector<std::string>& fed_names() const { return fed_names_; }
+  /// Among all inputs.
+  size_t place_of_fed(size_t fed) const;
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
   /// One in which the values that the monitor watches exist, as further outputs; made for a monitor's first run. Null: executable().
   /// Thread-safe.

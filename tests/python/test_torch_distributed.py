@@ -1,4 +1,4 @@
-"""treadle.torch.Module under DistributedDataParallel: two processes with Gloo beside one with both halves of the batch."""
+"""treadle.torch.Module in two processes with Gloo, under what averages gradients and shards parameters, beside one with both halves of the batch."""
 
 import copy
 import os
@@ -15,6 +15,9 @@ from torch import nn
 
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("this PyTorch has no Gloo", allow_module_level=True)
+
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 STEPS, BATCH = 3, 8
 
@@ -40,28 +43,36 @@ def _train(module, batches):
     return gradients
 
 
-def _worker(rank, kind, port, folder):
+def _run(rank, port, work, *args):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     try:
-        # Buckets and groups of 1 KB: several all-reduces a step, which begin while the rest is computed.
-        module = treadle.torch.Module(_module(kind), gradient_group_mb=0.001)
-        parallel = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.001)
-        half = BATCH // 2
-        gradients = _train(parallel, [x[rank * half : (rank + 1) * half] for x in _batches(kind)])
-        assert treadle.torch.explain(module).num_graphs == 1
-        torch.save((gradients, module.state_dict()), os.path.join(folder, f"{rank}.pt"))
+        work(rank, *args)
     finally:
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("kind", ["gpt", "unet"])
-def test_gradients_are_those_of_one_process(kind, tmp_path):
+def _in_two_processes(work, *args):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    torch.multiprocessing.spawn(_worker, (kind, port, str(tmp_path)), nprocs=2)
+    torch.multiprocessing.spawn(_run, (port, work, *args), nprocs=2)
+
+
+def _averages(rank, kind, folder):
+    # Buckets and groups of 1 KB: several all-reduces a step, which begin while the rest is computed.
+    module = treadle.torch.Module(_module(kind), gradient_group_mb=0.001)
+    parallel = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.001)
+    half = BATCH // 2
+    gradients = _train(parallel, [x[rank * half : (rank + 1) * half] for x in _batches(kind)])
+    assert treadle.torch.explain(module).num_graphs == 1
+    torch.save((gradients, module.state_dict()), os.path.join(folder, f"{rank}.pt"))
+
+
+@pytest.mark.parametrize("kind", ["gpt", "unet"])
+def test_gradients_are_those_of_one_process(kind, tmp_path):
+    _in_two_processes(_averages, kind, str(tmp_path))
     (first, state), (second, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     alone = copy.deepcopy(_module(kind))
     expected = _train(alone, _batches(kind))
@@ -70,3 +81,53 @@ def test_gradients_are_those_of_one_process(kind, tmp_path):
             assert torch.equal(a, b)
             torch.testing.assert_close(a, c, rtol=1e-3, atol=1e-4 * float(c.abs().max()) + 1e-7)
     assert list(state) == list(alone.state_dict())
+
+
+def _blocks():
+    torch.manual_seed(6)
+    return [nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16)) for _ in range(3)]
+
+
+def _losses(module, optimizer, x):
+    losses = []
+    for _ in range(5):
+        loss = module(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    return losses
+
+
+def _shards(rank, how, folder):
+    wrapped = [treadle.torch.Module(block) for block in _blocks()]
+    module = nn.Sequential(*wrapped)
+    optimizer_of = torch.optim.Adam
+    if how == "fully_shard":  # each block's weights are freed behind its forward pass, and gathered again, elsewhere, for its backward pass
+        for block in module:
+            fully_shard(block, reshard_after_forward=True)
+        fully_shard(module)
+    elif how == "FullyShardedDataParallel":
+        options = {"device_id": torch.device("cpu"), "use_orig_params": True}
+        module = FullyShardedDataParallel(nn.Sequential(*[FullyShardedDataParallel(block, **options) for block in wrapped]), **options)
+    else:
+        module = nn.parallel.DistributedDataParallel(module)
+        optimizer_of = lambda parameters, lr: ZeroRedundancyOptimizer(parameters, torch.optim.Adam, lr=lr)  # noqa: E731
+    torch.manual_seed(7)
+    x = torch.randn(BATCH, 16)
+    half = BATCH // 2
+    losses = torch.stack(_losses(module, optimizer_of(module.parameters(), lr=0.01), x[rank * half : (rank + 1) * half]))
+    torch.distributed.all_reduce(losses)
+    for block in wrapped:
+        assert [event.what for event in treadle.torch.explain(block).events] == ["exported"]  # nothing runs in PyTorch, or is exported again
+    if rank == 0:
+        torch.save(losses / 2, os.path.join(folder, "losses.pt"))
+
+
+@pytest.mark.parametrize("how", ["ZeroRedundancyOptimizer", "fully_shard", "FullyShardedDataParallel"])
+def test_sharded_training_goes_as_in_one_process(how, tmp_path):
+    _in_two_processes(_shards, how, str(tmp_path))
+    alone = nn.Sequential(*_blocks())
+    torch.manual_seed(7)
+    expected = _losses(alone, torch.optim.Adam(alone.parameters(), lr=0.01), torch.randn(BATCH, 16))
+    torch.testing.assert_close(torch.load(tmp_path / "losses.pt"), torch.stack(expected), rtol=1e-4, atol=1e-6)

@@ -146,6 +146,25 @@ TEST(JointModule, GradientsComeGroupByGroup) {
   EXPECT_EQ(head.data<float>()[2], 3);
 }
 
+TEST(JointModule, WhatIsFedMayLieElsewhereInTheBackwardPass) {
+  for (const char* device : {"", "sim"}) {
+    JointModule module(model_of({{"x", {3}}, {"w", {3}}}, {{"Mul", {"x", "w"}, "y"}}, {{"y", {3}}}),
+                       {.inputs = {"x"}, .session = {.device = device}});
+    Tensor w = tensor_of({3}, 5);
+    JointModule::Run run = module.forward_in_order({tensor_of({3}, 2), w});
+    EXPECT_EQ(run.outputs()[0].data<float>()[1], 10);
+    run.move_feed(1, tensor_of({3}, 7));
+    EXPECT_THROW(run.move_feed(1, tensor_of({4}, 7)), Error);
+    EXPECT_THROW(run.move_feed(2, w), Error);
+    for (float& element : w.span<float>()) element = 100;
+    const float gradient = run.backward_in_order(std::vector{tensor_of({3}, 1)})[0].data<float>()[1];
+    if (*device == 0) {
+      EXPECT_EQ(gradient, 7);
+    }
+    EXPECT_NE(gradient, 100);
+  }
+}
+
 TEST(JointModule, AGroupOfGradientsIsThereBeforeTheRestIsComputed) {
   JointModule module(model_of({{"x", {3}}, {"a", {3}}, {"b", {3}}},
                               {{"Mul", {"a", "x"}, "ax"}, {"Tanh", {"ax"}, "t"}, {"Mul", {"t", "b"}, "y"}}, {{"y", {3}}}),

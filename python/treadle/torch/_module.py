@@ -98,7 +98,7 @@ class Module(nn.Module):
         return getattr(self.wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__ and name not in _SHARED and name not in self.wrapped.__dict__:
+        if name == "__class__" or (name in self.__dict__ and name not in _SHARED and name not in self.wrapped.__dict__):
             object.__setattr__(self, name, value)
         else:
             setattr(self.wrapped, name, value)

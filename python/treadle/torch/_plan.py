@@ -203,11 +203,13 @@ def _held(tensor: torch.Tensor) -> OrtValue:
 class _Call:
     """One forward pass, until its graph is freed."""
 
-    __slots__ = ("draw", "leaves", "plan", "run", "under_way")
+    __slots__ = ("addresses", "draw", "leaves", "plan", "run", "state", "under_way")
 
     def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None) -> None:
         self.plan, self.leaves, self.draw = plan, [leaf.detach() for leaf in leaves], draw
         self.run: Any = None
+        self.state: list[torch.Tensor] = []  # parameters and buffers that the forward pass is fed
+        self.addresses: list[int] = []  # where they lie then
         self.under_way: dict[int, Any] = {}  # runs that stand within a backward pass, by the pass
 
     def begin_backward(self, grad_outputs: Sequence[torch.Tensor | None]) -> None:
@@ -215,6 +217,8 @@ class _Call:
         run, self.run = self.run, None
         if run is None:
             run, _ = self.plan.forward(self.leaves, self.draw, update=False)
+        elif [tensor.data_ptr() for tensor in self.state] != self.addresses:
+            self.move_feeds(run)
         differentiable = self.plan.description.differentiable
         run.begin_backward(
             [None if grad is None else _to_dlpack(grad.detach()) for grad, is_differentiable in zip(grad_outputs, differentiable, strict=True) if is_differentiable]
@@ -223,6 +227,16 @@ class _Call:
         self.under_way[current] = run
         if len(self.plan.description.groups) > 1:  # the pass may end before it has asked for all gradients
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self.under_way.pop(current, None))
+
+    def move_feeds(self, run: Any) -> None:
+        """Whoever shards parameters (fully_shard) frees them after the forward pass, and gathers them again for the backward pass."""
+        places = [place for place, (kind, _) in enumerate(self.plan.description.feeds) if kind == "state"]
+        for place, tensor, address in zip(places, self.state, self.addresses, strict=False):
+            if tensor.data_ptr() == address:
+                continue
+            if tensor.untyped_storage().size() < tensor.numel() * tensor.element_size():
+                raise RuntimeError("treadle.torch: a parameter has been freed since the forward pass, and is not back for the backward pass")
+            run.move_feed(place, _to_dlpack(tensor.detach().contiguous()))
 
     def gradients(self, group: Sequence[int], is_last: bool) -> list[torch.Tensor | None]:
         """As far as the backward pass has to be computed for them."""
@@ -244,6 +258,7 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, group: Sequence[int], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """:param tensors: the value of the groups behind, if there are any; those of the group; other inputs."""
         call.run, outputs = call.plan.forward(call.leaves, call.draw)
+        call.state, call.addresses = call.plan.watched, call.plan.addresses
         ctx.call, ctx.group, ctx.is_last = call, group, len(group) == len(call.plan.description.wanted)
         ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
         ctx.set_materialize_grads(False)

@@ -80,6 +80,13 @@ void PlacedRun::feed(size_t input, const Datum& value) {
   find_starved();
 }
 
+void PlacedRun::move_feed(size_t input, const Datum& value) {
+  expect_yield(*this);
+  const int32_t slot = program_.input_slots()[input];
+  FeedBinder::move(slot, value, frame_.state());
+  feeds_[slot] = frame_.value(slot);
+}
+
 // Outputs are copied to the host as soon as they are made.
 bool PlacedRun::has_output(size_t k) const {
   const int32_t root = slot_info(program_.output_slots()[k]).root;

@@ -56,6 +56,15 @@ void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
   }
 }
 
+void FeedBinder::move(int32_t slot, const Datum& feed, RunState& state) {
+  const Datum& before = state.held(slot);
+  if (!before.is_tensor() || !feed.is_tensor() || feed.tensor().dtype() != before.tensor().dtype() ||
+      feed.tensor().shape() != before.tensor().shape() || !feed.tensor().is_contiguous())
+    refuse_feed(state.program(), slot, feed, "where it lies now, it differs from what was fed");
+  state.set_feed(slot, feed);
+  point_at_feed(slot, state);
+}
+
 void FeedBinder::refuse_missing(const RunState& state) {
   for (int32_t slot : state.program().input_slots())
     if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");

@@ -26,6 +26,9 @@ class FeedBinder {
   /// One that bind() left out. @throws Error(invalid_argument) as bind(), and if it was fed.
   void bind_later(int32_t slot, const Datum& feed, RunState& state);
 
+  /// One that has been fed lies elsewhere. @throws Error(invalid_argument) for another dtype or shape, or elements that are not contiguous.
+  static void move(int32_t slot, const Datum& feed, RunState& state);
+
   /// A run is told to go on where it reads what was to be fed later. @throws Error(invalid_argument) naming the input
   [[noreturn]] static void refuse_missing(const RunState& state);
 

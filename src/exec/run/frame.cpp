@@ -86,6 +86,11 @@ void Frame::feed(size_t input, const Datum& value) {
   find_starved();
 }
 
+void Frame::move_feed(size_t input, const Datum& value) {
+  expect_yield(*this);
+  FeedBinder::move(program_.input_slots()[input], value, state_);
+}
+
 // @param written  whether reading does not count
 bool Frame::is_touched_later(int32_t root, bool written) const {
   const auto slots = program_.slots();

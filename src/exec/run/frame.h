@@ -38,6 +38,7 @@ class Frame final : public Run {
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
 
   void feed(size_t input, const Datum& value) override;
+  void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
   Datum output(size_t k) const override { return state_.value(program_.output_slots()[k], /*shared=*/true); }
   Datum take_output(size_t k) override;

@@ -27,6 +27,7 @@ class PlacedRun final : public Run {
              std::span<const OutputMemory> memory) override;
   void set_cache(std::shared_ptr<ValueCache> cache) override { cache_ = std::move(cache); }
   void feed(size_t input, const Datum& value) override;
+  void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
   Datum output(size_t k) const override { return frame_.output(k); }
   Datum take_output(size_t k) override;

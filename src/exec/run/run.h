@@ -37,6 +37,8 @@ class Run {
 
   /// Gives an input that was not fed at the start. @throws Error(invalid_argument) for one that was, and as start()
   virtual void feed(size_t input, const Datum& value) = 0;
+  /// At a Yield: the input's elements lie elsewhere from now on. @throws Error(invalid_argument) for another dtype or shape.
+  virtual void move_feed(size_t input, const Datum& value) = 0;
   /// Whether all that writes output `k` has run, so that output() may be asked for it.
   virtual bool has_output(size_t k) const = 0;
   /// Of the program, before the end or at it. The run keeps it.
