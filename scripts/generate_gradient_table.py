@@ -36,7 +36,7 @@ A node without a rule on the way from a parameter to the loss is an error that n
 - The gradient of a sequence is a sequence. A loop may append elements to a sequence and read sequences from outside. If it reads the sequence that it changes, the loop is an error.
 - BroadcastGrad sums over the axes that a run finds stretched, where extents are symbols.
 - QuantizeLinear and DequantizeLinear are straight through: rounded elements pass the gradient on, clipped elements pass none. Scales have gradients (scales of blocks, if the blocks are whole).
-- Integers that stand for quantised values pass gradients on through MatMulInteger, ConvInteger, Cast, Add, Sub, and what moves elements. Any other operator on such integers is an error that names it.
+- Integers that stand for quantised values pass gradients on through MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, Cast, Add, Sub, and what moves elements. Any other operator on such integers is an error that names it.
 - Equal elements share the gradient of a reduction. Of Max and Min of two operands, the first gets it.
 - Constants are: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, scales that DynamicQuantizeLinear finds, zero points, caches of RotaryEmbedding, weights of classes in losses.
 

@@ -119,10 +119,78 @@ def test_integers_that_only_move_carry_gradients():
     np.testing.assert_allclose(grads["x"], expected, rtol=1e-5)
 
 
+def rounded(real, scale, zero, low, high):
+    """Codes, straight through: the gradient of the rounding is 1 where nothing is cut off."""
+    torch = pytest.importorskip("torch")
+    steps = real / scale
+    codes = torch.round(steps.detach()) + zero
+    inside = (codes >= low) & (codes <= high)
+    return torch.where(inside, steps + (torch.round(steps) - steps).detach() + zero, codes.clamp(low, high))
+
+
+@pytest.mark.parametrize("per_line", [True, False])
+def test_quantised_products_are_straight_through(per_line):
+    torch = pytest.importorskip("torch")
+    shape_a, shape_b = ("[4]", "[5]") if per_line else ("", "")
+    text = f"""agraph (float[4, 6] x, float[6, 5] w, float{shape_a} xs, float{shape_b} ws, float ys, float one) => (float[4, 5] y) {{
+      zx = Constant <value = uint8{shape_a} {{{'120, 121, 119, 130' if per_line else '120'}}}> ()
+      zw = Constant <value = int8{shape_b} {{{'3, 0, -2, 1, 0' if per_line else '2'}}}> ()
+      zy = Constant <value = int8 {{-3}}> ()
+      xq = QuantizeLinear <axis = 0> (x, xs, zx)
+      wq = QuantizeLinear <axis = 1> (w, ws, zw)
+      q = QLinearMatMul(xq, xs, zx, wq, ws, zw, ys, zy)
+      y = Cast <to = 1> (q)
+    }}"""
+    x, w, flow = floats((4, 6), (6, 5), (4, 5))
+    random = np.random.default_rng(1)
+    xs = np.asarray(random.uniform(0.01, 0.02, 4 if per_line else ()), np.float32)
+    ws = np.asarray(random.uniform(0.01, 0.02, 5 if per_line else ()), np.float32)
+    arrays = {"x": x, "w": w, "xs": xs, "ws": ws, "ys": np.array(0.009, np.float32)}
+    y, grads = gradients_of(text, flow, **arrays, one=np.array(1, np.float32))
+    t = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in arrays.items()}
+    zx = torch.tensor([[120], [121], [119], [130]]) if per_line else 120
+    zw = torch.tensor([3, 0, -2, 1, 0]) if per_line else 2
+    sx, sw = (t["xs"].unsqueeze(1) if per_line else t["xs"]), t["ws"]
+    a, b = (rounded(t["x"], sx, zx, 0, 255) - zx) * sx, (rounded(t["w"], sw, zw, -128, 127) - zw) * sw
+    expected = rounded(a @ b, t["ys"], -3, -128, 127)
+    np.testing.assert_array_equal(y, expected.detach())
+    assert (np.abs(y) >= 125).any() and (np.abs(y) < 100).any()
+    (expected * torch.tensor(flow)).sum().backward()
+    for name, value in t.items():
+        np.testing.assert_allclose(grads[name], value.grad, rtol=2e-3, atol=2e-3 * float(value.grad.abs().max()), err_msg=name)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_quantised_convolutions_are_straight_through(bias):
+    torch = pytest.importorskip("torch")
+    text = f"""agraph (float[2, 4, 6, 6] x, float[6, 2, 3, 3] w, float xs, float[6] ws, float ys, int32[6] b) => (float[2, 6, 6, 6] y) {{
+      zx = Constant <value = uint8 {{120}}> ()
+      zw = Constant <value = int8[6] {{0, 0, 0, 0, 0, 0}}> ()
+      zy = Constant <value = uint8 {{128}}> ()
+      xq = QuantizeLinear(x, xs, zx)
+      wq = QuantizeLinear <axis = 0> (w, ws, zw)
+      q = QLinearConv <group = 2, pads = [1, 1, 1, 1]> (xq, xs, zx, wq, ws, zw, ys, zy{', b' if bias else ''})
+      y = Cast <to = 1> (q)
+    }}"""
+    x, w, flow = floats((2, 4, 6, 6), (6, 2, 3, 3), (2, 6, 6, 6))
+    ws = np.random.default_rng(1).uniform(0.01, 0.02, 6).astype(np.float32)
+    arrays = {"x": x, "w": w, "xs": np.array(0.011, np.float32), "ws": ws, "ys": np.array(0.02, np.float32)}
+    b = np.array([900, -700, 0, 3000, 50, 1], np.int32)
+    y, grads = gradients_of(text, flow, **arrays, b=b)
+    t = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in arrays.items()}
+    sw = t["ws"].reshape(6, 1, 1, 1)
+    image, filters = (rounded(t["x"], t["xs"], 120, 0, 255) - 120) * t["xs"], rounded(t["w"], sw, 0, -128, 127) * sw
+    real = torch.nn.functional.conv2d(image, filters, torch.tensor(b) * t["xs"] * t["ws"] if bias else None, padding=1, groups=2)
+    expected = rounded(real, t["ys"], 128, 0, 255)
+    np.testing.assert_array_equal(y, expected.detach())
+    (expected * torch.tensor(flow)).sum().backward()
+    for name, value in t.items():
+        np.testing.assert_allclose(grads[name], value.grad, rtol=2e-3, atol=2e-3 * float(value.grad.abs().max()), err_msg=name)
+
+
 @pytest.mark.parametrize("node, named", [
     ("p = BitwiseAnd(q, q)", "BitwiseAnd"),
     ("p = Mul(q, q)", "Mul"),
-    ("p = QLinearMatMul(q, s, z, q, s, z, s, z)", "QLinearMatMul"),
 ])
 def test_integers_that_lose_the_gradient_are_named(node, named):
     text = f"""agraph (float[4, 4] x) => (float[4, 4] y) {{

@@ -4,6 +4,7 @@
 
 #include "graph/infer.h"
 #include "ops/gradients.h"
+#include "ops/quantization/qlinear_gradient.h"
 #include "treadle/error.h"
 
 namespace treadle::ops::gradients {
@@ -64,6 +65,43 @@ ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<i
   return g.sub(x, subtrahend);
 }
 
+/// A quantised operand of QLinearMatMul or QLinearConv: codes less their zero point, scale, and the numbers that these are.
+struct Operand {
+  size_t first;  // of the node's inputs: codes, scale, zero point
+  ValueId codes, scale, numbers;
+
+  Operand(GradientContext& g, size_t input, const std::vector<int64_t>& axes) : first(input) {
+    codes = less_zero(g, g.input(first), g.input(first + 2), axes);
+    scale = g.type(g.input(first + 1)).dtype == DType::float32 ? g.input(first + 1) : as_float32(g, g.input(first + 1));
+    if (g.type(scale).has_rank() && g.type(scale).rank() == 1 && !axes.empty()) scale = g.op("Unsqueeze", {scale, g.ints(axes)});
+    numbers = g.mul(codes, scale);
+  }
+  void flow_back(GradientContext& g, ValueId flow, Result& result) const {
+    if (g.wants(first)) result[first] = g.mul(flow, scale);
+    if (g.wants(first + 1)) result[first + 1] = g.reshape_like(g.unbroadcast(g.mul(flow, codes), scale), g.input(first + 1));
+  }
+};
+
+/// y = saturate(round(real / y_scale) + y_zero): what flows into `real`, and into the scale. What was cut off gets nothing.
+ValueId through_rounding(GradientContext& g, ValueId real, Result& result) {
+  ValueId scale = g.input(6);
+  if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
+  const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
+  // A little more than half: the steps are rounded, too.
+  const ValueId inside = g.op("LessOrEqual", {distance, g.scalar(0.501, steps)});
+  const ValueId flow = g.div(masked(g, inside, as_float32(g, g.grad_output(0))), scale);
+  if (g.wants(6)) result[6] = g.reshape_like(g.unbroadcast(g.neg(g.mul(flow, steps)), scale), g.input(6));
+  return flow;
+}
+
+/// Scales of 16 bits have gradients of their type.
+Result narrowed_scales(GradientContext& g, Result result) {
+  for (size_t i : {1, 4, 6})
+    if (const DType dtype = g.type(g.input(i)).dtype; result[i] != kNoValue && dtype != DType::float32)
+      result[i] = g.op("Cast", {result[i]}, {{"to", static_cast<int64_t>(dtype)}});
+  return result;
+}
+
 /// Zero points are constants; so are codes that are.
 Result of_codes(GradientContext& g, Result flows) {
   for (size_t i = 0; i < flows.size(); ++i)
@@ -87,6 +125,44 @@ Result conv_integer(GradientContext& g) {
   for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
   const ValueId x = less_zero(g, g.input(0), g.input(2), {}), w = less_zero(g, g.input(1), g.input(3), std::move(axes));
   return of_codes(g, convolution(g, x, w, g.grad_output(0)));
+}
+
+// The product of the numbers that the codes stand for, rounded.
+Result qlinear_matmul(GradientContext& g) {
+  const Operand a(g, 0, rank_of(g, g.input(0)) > 1 ? std::vector<int64_t>{-1} : std::vector<int64_t>{}), b(g, 3, {});
+  Result result(8, kNoValue);
+  const ValueId flow = through_rounding(g, g.op("MatMul", {a.numbers, b.numbers}), result);
+  const Result factors = product(g, a.numbers, b.numbers, flow);
+  a.flow_back(g, factors[0], result), b.flow_back(g, factors[1], result);
+  return narrowed_scales(g, std::move(result));
+}
+
+// The bias counts in units of both scales, and is a constant, as its codes are.
+Result qlinear_conv(GradientContext& g) {
+  std::vector<int64_t> axes;
+  for (int axis = 1; axis < rank_of(g, g.input(3)); ++axis) axes.push_back(axis);
+  const Operand x(g, 0, {}), w(g, 3, axes);
+  const Attributes attributes = g.attributes();
+  std::vector<ValueId> inputs{x.numbers, w.numbers};
+  ValueId codes = kNoValue, unit = kNoValue;
+  if (g.input(8) != kNoValue) {
+    codes = as_float32(g, g.input(8)), unit = g.mul(g.input(1), g.input(4));
+    inputs.push_back(g.mul(codes, unit));
+  }
+  Result result(9, kNoValue);
+  const ValueId flow = through_rounding(g, g.op("Conv", std::move(inputs), attributes), result);
+  const Result parts = convolution(g, x.numbers, w.numbers, flow);
+  x.flow_back(g, parts[0], result), w.flow_back(g, parts[1], result);
+  if (codes == kNoValue) return result;
+  std::vector<int64_t> others{0};
+  for (int axis = 2; axis < rank_of(g, flow); ++axis) others.push_back(axis);
+  const ValueId of_unit = g.mul(g.reduce_sum(flow, std::move(others), /*keepdims=*/false), codes);
+  for (size_t i : {1, 4}) {
+    if (result[i] == kNoValue) continue;
+    const ValueId part = g.unbroadcast(g.mul(of_unit, g.input(5 - i)), g.input(i));
+    result[i] = g.add(result[i], g.reshape_like(part, g.input(i)));
+  }
+  return result;
 }
 
 // The scale follows the range of x. What flows through it and what the codes lose by it cancel but for the rounding: both are left out.

@@ -13,6 +13,7 @@
 #include "ops/list.h"
 #include "ops/math/product.h"
 #include "ops/nn/convolution.h"
+#include "ops/quantization/qlinear_gradient.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
@@ -385,6 +386,7 @@ std::vector<OpDef> quantized_product_ops() {
            .infer = infer_qlinear_matmul,
            .cost = qlinear_matmul_cost,
            .kernels = {kernel<QLinearMatMul>()},
+           .gradient = gradients::qlinear_matmul,
            .decompose = decompose_float8},
           {.name = "QLinearConv",
            .since = {10},
@@ -402,6 +404,7 @@ std::vector<OpDef> quantized_product_ops() {
            .infer = infer_qlinear_conv,
            .cost = qlinear_conv_cost,
            .kernels = {kernel<QLinearConv>()},
+           .gradient = gradients::qlinear_conv,
            .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcQLinearConv"}}};
 }
 
