@@ -140,6 +140,11 @@ struct TREADLE_API TrainerOptions {
   std::vector<std::string> frozen;             ///< not trained though they would be; names or patterns
   std::vector<Initialization> initialization;  ///< empty: parameters begin as the model has them
   uint64_t initialization_seed = 0;
+  /// The last layer before `output` is replaced by one of so many classes, which begins with random numbers of initialization_seed; 0: it
+  /// is not.
+  int64_t head_classes = 0;
+  /// A model that was written for one size of the batch, as its inputs' first extent, takes any.
+  bool dynamic_batch = false;
   /// With a rank, adapters are trained, and of the initializers only those that `parameters` names.
   LoraOptions lora;
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates

@@ -147,6 +147,8 @@ void register_train(nb::module_& module) {
           },
           "parameters"_a, "initializer"_a, "scale"_a)
       .def_rw("initialization_seed", &TrainerOptions::initialization_seed)
+      .def_rw("head_classes", &TrainerOptions::head_classes)
+      .def_rw("dynamic_batch", &TrainerOptions::dynamic_batch)
       .def(
           "set_lora",
           [](TrainerOptions& self, int64_t rank, std::optional<double> alpha, double dropout, std::vector<std::string> targets,

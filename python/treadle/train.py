@@ -92,7 +92,10 @@ class Trainer:
     :param initialize: parameters that begin with other values than the model's: {name or pattern: initializer} or {name or pattern: (initializer,
         scale)}, of which the first that fits counts. Initializers are "zeros", "ones", "normal" (scale is the standard deviation), "uniform" (from
         -scale to scale), "xavier_normal", "xavier_uniform", "kaiming_normal" and "kaiming_uniform" (scale is a factor), with PyTorch's formulas.
-    :param initialization_seed: of these.
+    :param initialization_seed: of these, and of `head`.
+    :param head: the last layer before `output` (a Gemm, MatMul or Conv) is replaced by a new one of so many classes. Its weights and bias begin with
+        random numbers, as PyTorch's layers do. 0: it is not.
+    :param dynamic_batch: a model that was written for one size of the batch takes any; so does the one that is saved.
     :param lora: low-rank adapters beside weights that stay as they are: {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": [names or patterns of
         weights, or of nodes that read them], "seed": 0}. Only the adapters are trained then, and what `parameters` names. Without targets every
         matrix of a MatMul or Gemm gets one, without alpha the factor is 1. See docs/training.md.
@@ -136,6 +139,8 @@ class Trainer:
         frozen: Iterable[str] = (),
         initialize: Mapping[str, str | tuple[str, float]] | None = None,
         initialization_seed: int = 0,
+        head: int = 0,
+        dynamic_batch: bool = False,
         lora: Mapping[str, Any] | None = None,
         int32_labels: bool = False,
         num_threads: int = 0,
@@ -174,6 +179,8 @@ class Trainer:
             name, scale = (initializer, 1.0) if isinstance(initializer, str) else initializer
             options.add_initialization([pattern], name, scale)
         options.initialization_seed = initialization_seed
+        options.head_classes = head
+        options.dynamic_batch = dynamic_batch
         options.set_lora(**_settings("lora", lora or {}, _LORA))
         options.int32_labels = int32_labels
         options.fused_update = fused_update

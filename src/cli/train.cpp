@@ -84,6 +84,8 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
          "PATTERN,PATTERN;initializer=NAME;scale=F: parameters that begin with random values (zeros, ones, normal, uniform, xavier_normal, "
          "xavier_uniform, kaiming_normal, kaiming_uniform); may be repeated");
   option("--initialization-seed", "Seed of these values");
+  flag("--dynamic-batch", &train::TrainerOptions::dynamic_batch, "Let a model that states one batch size take any");
+  option("--head", "Replace the last layer by a new one of this many classes, which begins with random values (--initialization-seed)");
   option("--lora-rank", "Train adapters of this rank beside frozen weights; the output has them merged");
   option("--lora-alpha", "Factor of the adapters, divided by the rank; the rank by default");
   option("--lora-dropout", "Dropout of what the adapters read");

@@ -77,8 +77,8 @@ void initialize(const NamedTensors& parameters, const TrainerOptions& options, c
                                                     nearest_names(pattern, names)));
     }
   }
-  if (options.initialization.empty() && options.initialization_seed != 0)
-    throw Error(ErrorCode::invalid_argument, "initialization_seed is given without an initialization");
+  if (options.initialization.empty() && options.head_classes == 0 && options.initialization_seed != 0)
+    throw Error(ErrorCode::invalid_argument, "initialization_seed is given without an initialization or a new head");
   RandomNumbers random(options.initialization_seed);
   for (const auto& [name, tensor] : parameters) {
     const auto how = std::find_if(options.initialization.begin(), options.initialization.end(),

@@ -121,7 +121,7 @@ std::vector<TextOption> make_text_options() {
                  }});
   all.push_back({"group", [](O& o, const std::string& value) { o.groups.push_back(parse_group(value)); }});
   all.push_back({"initialize", [](O& o, const std::string& value) { o.initialization.push_back(parse_initialization(value)); }});
-  number("initialization_seed", &O::initialization_seed);
+  number("initialization_seed", &O::initialization_seed), number("head", &O::head_classes);
   all.push_back({"lora_rank", [](O& o, const std::string& value) { o.lora.rank = trainer_number<int64_t>("lora_rank", value); }});
   all.push_back({"lora_alpha", [](O& o, const std::string& value) { o.lora.alpha = trainer_number<double>("lora_alpha", value); }});
   all.push_back({"lora_dropout", [](O& o, const std::string& value) { o.lora.dropout = trainer_number<double>("lora_dropout", value); }});
@@ -130,6 +130,7 @@ std::vector<TextOption> make_text_options() {
                    for (std::string& part : parts_of(value, ',')) o.lora.targets.push_back(std::move(part));
                  }});
   flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
+  flag("dynamic_batch", &O::dynamic_batch);
   number("class_axis", &O::class_axis), number("accumulation_steps", &O::accumulation_steps);
   number("label_smoothing", &O::label_smoothing), number("learning_rate", &O::learning_rate);
   number("clip_value", &O::clip_value), number("clip_norm", &O::clip_norm), number("ema_decay", &O::ema_decay);

@@ -9,6 +9,7 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/head.h"
 #include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
@@ -27,8 +28,8 @@ constexpr std::string_view kGradient = "gradient";  // of sums of them, where st
 }  // namespace
 
 struct Trainer::Impl : Runtime, TrainedValues {
-  Impl(const Model& source, const TrainerOptions& trainer_options)
-      : Runtime(in_training(trainer_options.session), "the trainer"), model(with_own_statistics(source)), options(trainer_options) {
+  Impl(const Model& source, const TrainerOptions& given)
+      : Runtime(in_training(given.session), "the trainer"), model(prepared(source, given)), options(given) {
     AllocationScope scope(&memory, MemoryClass::weights);
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     check_optimizer(options);
@@ -131,7 +132,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   void make_step() {
     Differentiated made = differentiate(/*simplified=*/true);
     trained = made.training.parameters, adapters = made.training.adapters;
-    check_groups(options, trained);
+    check_groups(options, trained), check_head(model, options, trained);
     parameters = initial_adapters(adapters, options.lora.seed);
     for (const std::string& name : trained)
       if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));

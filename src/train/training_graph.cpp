@@ -18,9 +18,18 @@
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
+#include "train/batch.h"
+#include "train/head.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
+
+// The structs own each other and have no copies: the encoded form is one.
+onnx::ModelDef copy_of(const Model& model) {
+  const std::string bytes = onnx::serialize_model(model.impl().def);
+  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+}
+
 namespace {
 
 void make_changeable(Graph& graph, ValueId id, bool as_parameter) {
@@ -123,12 +132,6 @@ const onnx::TensorDef* find_initializer(const Model& model, const std::string& n
   return found == initializers.end() ? nullptr : &*found;
 }
 
-// The structs own each other and have no copies: the encoded form is one.
-onnx::ModelDef copy_of(const Model& model) {
-  const std::string bytes = onnx::serialize_model(model.impl().def);
-  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
-}
-
 onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
   onnx::ModelDef def = copy_of(model);
   for (onnx::TensorDef& initializer : def.graph.initializers)
@@ -204,6 +207,10 @@ Model with_own_statistics(const Model& model) {
   for (size_t i : std::views::reverse(copied)) def.graph.nodes.erase(def.graph.nodes.begin() + static_cast<std::ptrdiff_t>(i));
   const std::string bytes = onnx::serialize_model(def);
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+Model prepared(const Model& model, const TrainerOptions& options) {
+  return with_head(with_dynamic_batch(with_own_statistics(model), options), options);
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
