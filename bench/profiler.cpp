@@ -22,22 +22,31 @@ constexpr int kNodes = 200, kRuns = 200, kRounds = 41;
 double now_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
+struct Bound {
+  Session session;
+  IoBinding binding;
+};
+
 struct Way {
   const char* name;
+  Bound& bound;
   std::vector<ProfilerOptions> profilers;  // at once
   double best_ns = std::numeric_limits<double>::infinity();
 };
 
-void measure_nodes(Session& session, IoBinding& binding) {
-  std::vector<Way> ways{{"not recorded", {}},
-                        {"not recorded (again: the noise)", {}},
-                        {"events", {{}}},
-                        {"events, the last 100,000", {{.max_events = 100'000, .keep_last = true}}},
-                        {"events and memory", {{.memory = true}}},
-                        {"two profiles at once", {{}, {}}}};
+void measure_nodes(Bound& plain, Bound& counting) {
+  std::vector<Way> ways{{"not recorded", plain, {}},
+                        {"not recorded (again: the noise)", plain, {}},
+                        {"counters", counting, {}},
+                        {"events", plain, {{}}},
+                        {"events, the last 100,000", plain, {{.max_events = 100'000, .keep_last = true}}},
+                        {"events and memory", plain, {{.memory = true}}},
+                        {"two profiles at once", plain, {{}, {}}},
+                        {"counters and events", counting, {{}}}};
   for (int round = 0; round < kRounds; ++round)
     for (Way& way : ways) {
       std::vector<Profiler> profilers;
+      auto& [session, binding] = way.bound;
       for (const ProfilerOptions& options : way.profilers) profilers.push_back(session.profiler(options));
       session.run(binding);
       const double start = now_ns();
@@ -98,19 +107,25 @@ void measure_files(Session& session, IoBinding& binding) {
               static_cast<unsigned long>(profile->events_lost));
 }
 
-}  // namespace
-
-int main() {
+Bound make_bound(bool counts) {
   SessionOptions options;
   options.intra_op_num_threads = 1;
   options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  options.node_counters = counts;
   Session session(bench::chain(kNodes, false), options);
   IoBinding binding(session);
   Tensor input(DType::float32, {8});
   std::fill_n(input.data<float>(), 8, 1.0F);
   binding.bind_input("v0", input);
   binding.bind_output("v" + std::to_string(kNodes));
-  measure_nodes(session, binding);
-  measure_ranges(session);
-  measure_files(session, binding);
+  return {std::move(session), std::move(binding)};
+}
+
+}  // namespace
+
+int main() {
+  Bound plain = make_bound(false), counting = make_bound(true);
+  measure_nodes(plain, counting);
+  measure_ranges(plain.session);
+  measure_files(plain.session, plain.binding);
 }

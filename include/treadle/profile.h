@@ -86,6 +86,25 @@ struct ProfiledSpan {
   double start_ns = 0, duration_ns = 0;  ///< since the profile began
 };
 
+/// How long a node took in all runs that counted (SessionOptions::node_counters).
+struct TREADLE_API NodeCounter {
+  struct Bucket {
+    double low_ns = 0, high_ns = 0;  ///< runs that took [low_ns, high_ns)
+    int64_t count = 0;
+  };
+  std::string name, op_type;
+  int32_t parent = -1;  ///< the node (index) whose body it is in
+  int64_t calls = 0;
+  double total_ns = 0;
+  std::vector<Bucket> histogram;  ///< those that are not empty, ascending; bounds at most 25 % apart
+
+  double mean_ns() const { return calls > 0 ? total_ns / static_cast<double>(calls) : 0; }
+  /// Interpolated within a bucket; 0 if it never ran. @param part  0.5 for the median
+  double quantile_ns(double part) const;
+};
+/// A list of objects: name, op, parent, calls, total_ms, mean_us, p50_us, p90_us, p99_us, histogram of [low_ns, high_ns, count].
+TREADLE_API std::string node_counters_to_json(const std::vector<NodeCounter>& counters);
+
 /// Bytes that somebody holds.
 struct MemoryHolding {
   std::string name;  ///< of a value, or of the node that took them; empty: not known

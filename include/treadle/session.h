@@ -28,6 +28,7 @@ class Job;
 struct Profile;
 class Profiler;
 struct ProfilerOptions;
+struct NodeCounter;
 
 /// A pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the CPUs that the process may use.
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
@@ -88,6 +89,8 @@ struct TREADLE_API SessionOptions {
   bool strict_symbols = true;           ///< false: the same symbol may have different values in different inputs
   bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
+  /// Count how long each node takes, in every run: Session::node_counters(). Costs about 10 ns a node.
+  bool node_counters = false;
   std::string profile_file_prefix = "treadle_profile_";
   std::string optimized_model_filepath;  ///< file to write the optimised model to; empty: none
   /// A file's name beside it, without a folder, for its initializers of at least so many bytes. Empty: they are in the model.
@@ -400,6 +403,11 @@ class TREADLE_API Session {
   /// A profile beside that one: any number at once (treadle/profile.h).
   Profiler profiler(const ProfilerOptions& options);
   int64_t profiling_start_ns() const;
+  /// How often each node has run, and how long it took: of all runs since the session was made, or since reset_node_counters()
+  /// (treadle/profile.h). @throws Error(invalid_argument) for a session without SessionOptions::node_counters
+  std::vector<NodeCounter> node_counters() const;
+  /// Runs under way may still count what they had counted before.
+  void reset_node_counters() const;
 
  private:
   friend class IoBinding;

@@ -251,6 +251,9 @@ class TREADLE_API Trainer {
   Profile profile() const;
   /// A profile beside that one: any number at once (treadle/profile.h). It must not outlive this.
   Profiler profiler(const ProfilerOptions& options);
+  /// As Session::node_counters() and reset_node_counters(), with the option of `session`.
+  std::vector<NodeCounter> node_counters() const;
+  void reset_node_counters() const;
 
   /// Writes the model as it was read, with the trained initializers, adapters merged into their weights.
   /// @param metadata  set in the model's metadata.
@@ -420,6 +423,9 @@ class TREADLE_API JointModule {
   std::vector<std::string> held_names() const;
   /// A profile beside that one: any number at once (treadle/profile.h). It must not outlive this.
   Profiler profiler(const ProfilerOptions& options);
+  /// As Session::node_counters() and reset_node_counters(), with the option of `session`.
+  std::vector<NodeCounter> node_counters() const;
+  void reset_node_counters() const;
   const std::vector<std::string>& output_names() const;
   /// Live views, as the Trainer's.
   const NamedTensors& parameters() const;

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 8
+#define TREADLE_ABI_VERSION 9
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -171,6 +171,11 @@ TREADLE_C_API treadle_status* treadle_session_start_profiling(treadle_session* s
 /* Writes what has been recorded since, by the end of the name: .json, .html, .csv, .pftrace (Perfetto), .trace.json (Chrome, PyTorch),
    .folded, .speedscope.json, .onnxruntime.json. Recording goes on. */
 TREADLE_C_API treadle_status* treadle_session_save_profile(treadle_session* session, const char* path);
+
+/* How often each node has run and how long it took, in every run: a JSON list (docs/profiling.md). The session needs the config entry
+   "treadle.node_counters" with the value "1". */
+TREADLE_C_API treadle_status* treadle_session_save_node_counters(const treadle_session* session, const char* path);
+TREADLE_C_API treadle_status* treadle_session_reset_node_counters(const treadle_session* session);
 
 /* A profile beside that one: any number at once. Zero-initialise the options and set struct_size; a zero means the default. */
 typedef struct treadle_profiler treadle_profiler;

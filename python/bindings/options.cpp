@@ -100,6 +100,7 @@ void register_options(nb::module_& module) {
       .def_rw("argument_devices", &PySessionOptions::argument_devices, "Devices of inputs and initializers, by name.")
       .def_rw("compute_streams", &PySessionOptions::compute_streams, "Of every device: independent branches on different ones.")
       .def_rw("enable_profiling", &PySessionOptions::enable_profiling)
+      .def_rw("node_counters", &PySessionOptions::node_counters, "Count how long each node takes, in every run: `node_counters()`.")
       .def_rw("profile_file_prefix", &PySessionOptions::profile_file_prefix)
       .def_rw("optimized_model_filepath", &PySessionOptions::optimized_model_filepath)
       .def_prop_rw(

@@ -27,6 +27,15 @@ void register_profiled(nb::module_& module) {
         return client.profiler({.max_events = max_events, .keep_last = keep_last, .memory = memory});
       },
       nb::arg("client"), nb::arg("max_events"), nb::arg("keep_last"), nb::arg("memory"), nb::keep_alive<0, 1>());
+  module.def(
+      "node_counters",
+      [](const Client& self) {
+        nb::gil_scoped_release released;
+        return node_counters_to_json(profiled(self).node_counters());
+      },
+      nb::arg("client"));
+  module.def(
+      "reset_node_counters", [](const Client& self) { profiled(self).reset_node_counters(); }, nb::arg("client"));
 }
 
 PyProfile take_profile(const Profiler& profiler, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {

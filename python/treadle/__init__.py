@@ -45,6 +45,7 @@ from ._treadle import (
     sharing_folder,
 )
 from .compiler import ModelCompiler
+from .counters import NodeCounter
 from .devices import (
     OrtArenaCfg,
     OrtDevice,
@@ -137,6 +138,8 @@ __all__ = [
     "ModelMetadata",
     "MonitorEvent",
     "NodeArg",
+    "NodeCounter",
+    "NodeExplanation",
     "NodeStatistics",
     "OrtAllocatorType",
     "OrtArenaCfg",

@@ -8,8 +8,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import _treadle
+from . import _treadle, counters
 from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
+from .counters import NodeCounter
 from .devices import OrtMemoryInfo
 from .environment import CPU_PROVIDER, get_available_providers
 from .errors import InvalidArgument, ModelLoadCanceled, NoModel
@@ -280,6 +281,14 @@ class Session:
     def end_profiling(self) -> str:
         """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
         return self._sess.end_profiling() if self._sess_options.enable_profiling else ""
+
+    def node_counters(self) -> list[NodeCounter]:
+        """How often each node has run and how long it took, in all runs since the session was made. Needs `SessionOptions.node_counters`."""
+        return counters.read(self._sess)
+
+    def reset_node_counters(self) -> None:
+        """Begins the counts anew."""
+        _treadle.reset_node_counters(self._sess)
 
     def get_profiling_start_time_ns(self) -> int:
         """When the profile began, in nanoseconds of the system's clock; 0 without profiling."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _treadle
+from . import _treadle, counters
 from ._treadle import Job, RunOptions, SessionOptions
+from .counters import NodeCounter
 
 __all__ = ["CheckpointFolder", "DataLoader", "JointModule", "JointRun", "Trainer"]
 
@@ -197,6 +198,14 @@ class Trainer:
     def end_profiling(self) -> str:
         """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
         return self._trainer.end_profiling()
+
+    def node_counters(self) -> list[NodeCounter]:
+        """As `InferenceSession.node_counters()`, with the option of `sess_options`."""
+        return counters.read(self._trainer)
+
+    def reset_node_counters(self) -> None:
+        """Begins the counts anew."""
+        _treadle.reset_node_counters(self._trainer)
 
     def step(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """Forward, backward and update, in place. Returns the loss before the update. `labels` are None where the loss has none."""
@@ -513,6 +522,14 @@ class JointModule:
     def end_profiling(self) -> str:
         """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
         return self._module.end_profiling()
+
+    def node_counters(self) -> list[NodeCounter]:
+        """As `InferenceSession.node_counters()`, with the option of `sess_options`."""
+        return counters.read(self._module)
+
+    def reset_node_counters(self) -> None:
+        """Begins the counts anew."""
+        _treadle.reset_node_counters(self._module)
 
     def __repr__(self) -> str:
         return f"JointModule(outputs={self.output_names})"

@@ -15,16 +15,19 @@ treadle_status* treadle_session_start_profiling(treadle_session* session) {
 
 namespace {
 
+void write_text(const std::string& path, const std::string& text) {
+  treadle::AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
 template <typename Take>
 treadle_status* save(const char* path, const Take& take) {
   return guarded([&] {
     const std::string name = &require(path, "path");
     treadle::check_profile_file(name);
     const treadle::Profile profile = take();
-    const std::string text = treadle::profile_file(name, treadle::profile_to_json(profile), &profile);
-    treadle::AtomicFile file(name);
-    file.write(std::as_bytes(std::span(text)));
-    file.commit();
+    write_text(name, treadle::profile_file(name, treadle::profile_to_json(profile), &profile));
   });
 }
 
@@ -36,6 +39,17 @@ struct treadle_profiler {
 
 treadle_status* treadle_session_save_profile(treadle_session* session, const char* path) {
   return save(path, [&] { return require(session, "session").session.profile(); });
+}
+
+treadle_status* treadle_session_save_node_counters(const treadle_session* session, const char* path) {
+  return guarded([&] {
+    const std::string name = &require(path, "path");
+    write_text(name, treadle::node_counters_to_json(require(session, "session").session.node_counters()));
+  });
+}
+
+treadle_status* treadle_session_reset_node_counters(const treadle_session* session) {
+  return guarded([&] { require(session, "session").session.reset_node_counters(); });
 }
 
 treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options, treadle_profiler** out) {

@@ -284,6 +284,12 @@ int64_t Recorder::unix_ns(uint64_t ticks) const {
   return recording.start_unix_ns;
 }
 
+double Recorder::ns_per_tick() const {
+  Recording recording;
+  start_of(recording, start_ticks_);
+  return recording.ns_per_tick;
+}
+
 // Both clocks at the start, and the rate between the recorder's making and now.
 void Recorder::start_of(Recording& recording, uint64_t start_ticks) const {
   const ClockPair now = read_both();

@@ -147,6 +147,8 @@ class Recorder {
   /// What one profile wants: ranges of the program, records with the names of the filter, and blocks of its account.
   Recording collect(const RecordFilter& filter, const RecordWindow& window) const;
   int64_t unix_ns(uint64_t ticks) const;
+  /// Of the clock of records, as measured since the recorder was made.
+  double ns_per_tick() const;
   /// Bytes of all blocks.
   uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }
 

@@ -166,6 +166,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
     control.record_run = Recorder::next_run();
   }
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
+  control.counts_nodes = options.node_counters;
   control.closing = &in_flight->closing();
   control.memory = &memory;
   control.job = job ? job->state().get() : nullptr;

@@ -63,6 +63,9 @@ struct Runtime {
   Profiling& profiling() const;
   /// Nodes, runs, times, buffers and memory.
   Profile make_profile(const Executables& executables, const Profiling& profiling) const;
+  /// Of the graphs' nodes, those of the main one first. @throws Error(invalid_argument) without SessionOptions::node_counters
+  std::vector<NodeCounter> node_counters(const Executables& executables) const;
+  void reset_node_counters(const Executables& executables) const;
   /// Writes what has been recorded, as a trace. @return the file's path
   std::string end_profiling(const Executables& executables, TraceFormat format);
 

@@ -450,6 +450,8 @@ void Trainer::set_learning_rate(double rate) {
 void Trainer::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
+std::vector<NodeCounter> Trainer::node_counters() const { return impl_->Runtime::node_counters(impl_->executables()); }
+void Trainer::reset_node_counters() const { impl_->Runtime::reset_node_counters(impl_->executables()); }
 std::string Trainer::end_profiling() { return impl_->end_profiling(impl_->executables(), TraceFormat::chrome); }
 void Trainer::start_profiling() { impl_->start_profiling({}); }
 void Trainer::pause_profiling() { impl_->profiling().set(false); }

@@ -193,3 +193,53 @@ def test_explain_says_why_a_fusion_did_not_apply(program, model, tmp_path):
     assert "no convolution with constant weights, whose result nobody else reads" in text
     run = subprocess.run([program, "explain", str(path), "--node", "nothing"], capture_output=True, text=True, timeout=300)
     assert run.returncode == 1 and 'no node "nothing"' in run.stderr
+
+
+def test_nodes_are_counted(model):
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.node_counters = True
+    session = treadle.InferenceSession(str(model), options)
+    for _ in range(7):
+        session.run(None, FEEDS)
+    counted = session.node_counters()
+    with treadle.profile(session) as p:
+        session.run(None, FEEDS)
+    assert [c.name for c in counted] == [node.name for node in p.nodes]
+    assert all(c.calls == 7 for c in counted)
+    for c in counted:
+        assert sum(count for _, _, count in c.histogram) == 7
+        assert c.histogram[0][0] / 1e3 <= c.p50_us <= c.p90_us <= c.p99_us <= c.histogram[-1][1] / 1e3
+        assert abs(c.mean_us * 7 / 1e3 - c.total_ms) < 1e-2
+    assert all(c.calls == 8 for c in session.node_counters())  # beside a profile, too
+    session.reset_node_counters()
+    assert all(c.calls == 0 and c.histogram == () for c in session.node_counters())
+    with pytest.raises(treadle.errors.InvalidArgument, match="node_counters"):
+        treadle.InferenceSession(str(model)).node_counters()
+
+
+def test_counters_of_bodies_have_a_parent():
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"], "go"), helper.make_node("Neg", ["v"], ["w"], "inside")],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, [4]),
+        ],
+        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, []), helper.make_tensor_value_info("w", TensorProto.FLOAT, [4])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "", "x"], ["y"], "loop", body=body)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4]), helper.make_tensor_value_info("trips", TensorProto.INT64, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    options = treadle.SessionOptions()
+    options.node_counters = True
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = treadle.InferenceSession(made.SerializeToString(), options)
+    session.run(None, {"x": np.ones(4, np.float32), "trips": np.int64(5)})
+    counted = {c.name: c for c in session.node_counters()}
+    assert counted["inside"].calls == 5 and counted["inside"].parent == "loop"
+    assert counted["loop"].calls == 1 and counted["loop"].parent is None

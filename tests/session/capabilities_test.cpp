@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/session/faults.h"
+#include "treadle/profile.h"
 #include "treadle/sharing.h"
 #include "treadle/train.h"
 
@@ -101,6 +102,8 @@ class Client {
   virtual MemoryStatistics memory_statistics() const = 0;
   virtual void set_memory_limit(size_t bytes) = 0;
   virtual void set_monitor(Monitor monitor) = 0;
+  virtual std::vector<NodeCounter> node_counters() const = 0;
+  virtual void reset_node_counters() = 0;
   /// For those that have one.
   virtual Session* session() { return nullptr; }
 };
@@ -115,6 +118,8 @@ class SessionClient : public Client {
   MemoryStatistics memory_statistics() const override { return session_.memory_statistics(); }
   void set_memory_limit(size_t bytes) override { session_.set_memory_limit(bytes); }
   void set_monitor(Monitor monitor) override { session_.set_monitor(std::move(monitor)); }
+  std::vector<NodeCounter> node_counters() const override { return session_.node_counters(); }
+  void reset_node_counters() override { session_.reset_node_counters(); }
   Session* session() override { return &session_; }
 
  protected:
@@ -177,6 +182,8 @@ class JointClient final : public Client {
   MemoryStatistics memory_statistics() const override { return module_.memory_statistics(); }
   void set_memory_limit(size_t bytes) override { module_.set_memory_limit(bytes); }
   void set_monitor(Monitor monitor) override { module_.set_monitor(std::move(monitor)); }
+  std::vector<NodeCounter> node_counters() const override { return module_.node_counters(); }
+  void reset_node_counters() override { module_.reset_node_counters(); }
 
  private:
   train::JointModule module_;
@@ -203,6 +210,8 @@ class TrainerClient final : public Client {
   MemoryStatistics memory_statistics() const override { return trainer_.memory_statistics(); }
   void set_memory_limit(size_t bytes) override { trainer_.set_memory_limit(bytes); }
   void set_monitor(Monitor monitor) override { trainer_.set_monitor(std::move(monitor)); }
+  std::vector<NodeCounter> node_counters() const override { return trainer_.node_counters(); }
+  void reset_node_counters() override { trainer_.reset_node_counters(); }
 
  private:
   train::Trainer trainer_;
@@ -444,6 +453,40 @@ TEST_P(Capabilities, MemoryLimitsAreKept) {
   EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();
   client().set_memory_limit(size_t{1} << 20);
   expect_right(nullptr, 64);
+}
+
+TEST_P(Capabilities, NodesAreCounted) {
+  auto of_step = [&] {
+    for (const NodeCounter& counter : client().node_counters())
+      if (counter.name == "step") return counter;
+    ADD_FAILURE() << "no counter of the node";
+    return NodeCounter{};
+  };
+  options_.node_counters = true;
+  for (int64_t count : {3, 5, 3}) expect_right(nullptr, count);
+  EXPECT_EQ(of_step().calls, 3);
+  client().reset_node_counters();
+  EXPECT_EQ(of_step().calls, 0);
+  set_fault(0, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  RunOptions with_deadline;
+  with_deadline.deadline_ms = 60'000;
+  const auto start = std::chrono::steady_clock::now();
+  expect_right(&with_deadline);
+  const double wall_ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+  const NodeCounter slow = of_step();
+  EXPECT_EQ(slow.calls, 1);
+  EXPECT_GE(slow.total_ns, 19e6);
+  EXPECT_LE(slow.total_ns, 1.05 * wall_ns);
+  ASSERT_EQ(slow.histogram.size(), 1U);
+  EXPECT_LE(slow.histogram[0].low_ns, slow.total_ns);
+  EXPECT_GT(slow.histogram[0].high_ns, slow.total_ns);
+  EXPECT_GE(slow.quantile_ns(0.5), slow.histogram[0].low_ns);
+}
+
+TEST_P(Capabilities, CountersThatNobodyAskedForAreAnError) {
+  expect_right();
+  EXPECT_THROW(client().node_counters(), Error);
+  EXPECT_THROW(client().reset_node_counters(), Error);
 }
 
 TEST_P(Capabilities, TargetsAreComputed) {

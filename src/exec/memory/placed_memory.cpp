@@ -107,6 +107,21 @@ Datum PlacedRun::take_output(size_t k) {
   return value.is_tensor() ? Datum(value.tensor().clone()) : value;
 }
 
+// Outputs of the run are to be on the host then.
+size_t PlacedRun::steps_through(size_t instruction) const {
+  size_t end = next_;
+  std::span<const int32_t> made;
+  for (size_t position = next_; position < order_.size(); ++position) {
+    const StreamPlan::Step& at = step(order_[position]);
+    const bool runs = at.instruction == static_cast<int32_t>(instruction);
+    if (runs) made = locations_of(at).subspan(instruction_of(at).num_inputs);
+    const bool hands_out = at.instruction < 0 && location(at.target).device == DevicePlacement::kHost &&
+                           slot_info(location(at.target).slot).is_output && std::find(made.begin(), made.end(), at.source) != made.end();
+    if (runs || hands_out) end = position + 1;
+  }
+  return end - next_;
+}
+
 // Offsets in the arenas of all devices: what may be in use at the same time lies apart.
 void PlacedRun::place() {
   if (generation_ == binding().generation()) return;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/node_counters.h"
 #include "exec/program/extents.h"
 #include "exec/program/parameters.h"
 #include "exec/program/program_weights.h"
@@ -120,6 +121,7 @@ class Program {
 
   const Graph& graph() const { return *graph_; }
   std::span<const Instruction> instructions() const { return instructions_; }
+  size_t index_of(const Instruction& instruction) const { return static_cast<size_t>(&instruction - instructions_.data()); }
   std::span<const int32_t> operands() const { return operands_; }  // slot, or -1 for an absent operand
   std::span<const int32_t> operands(const Instruction& instruction) const {
     return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
@@ -192,6 +194,8 @@ class Program {
   /// Symbols among them: what a binding depends on.
   std::span<const int32_t> symbols() const { return symbols_; }
   BindingCache& bindings() const { return *bindings_; }
+  /// Of frames whose runs count.
+  NodeCounterList& counters() const { return counters_; }
 
  private:
   friend class Lowering;
@@ -213,6 +217,7 @@ class Program {
   std::vector<Comparison> comparisons_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
   size_t state_bytes_ = 0;
+  mutable NodeCounterList counters_;
   std::unique_ptr<BindingCache> bindings_;
   std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;

@@ -175,8 +175,9 @@ void Frame::advance_in_order(size_t end) {
   const bool renews = control_.memory && control_.memory->allocator && !state_.budget();
   sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
   // Where nothing else watches, one reading of the clock is the end of a step and the begin of the next one, dispatch included.
-  const bool only_recorded = control_.recorder && !control_.observer && !control_.deadline && !control_.caller;
-  RecordWriter writer(only_recorded ? control_.recorder : nullptr, control_.record_run);
+  NodeCounters* const counters = nodes_.counters();
+  const bool only_timed = (control_.recorder || counters) && !control_.observer && !control_.deadline && !control_.caller;
+  RecordWriter writer(only_timed ? control_.recorder : nullptr, control_.record_run);
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
     for (; pc_ < end; ++pc_) {
@@ -204,10 +205,11 @@ void Frame::advance_in_order(size_t end) {
         nodes_.execute_cached(instruction, evaluator_);
       else if (!watched) [[likely]]
         nodes_.execute(instruction, evaluator_);
-      else if (only_recorded && !instruction.dynamic) {
+      else if (only_timed && !instruction.dynamic) {
         const uint64_t start = boundary != 0 ? boundary : read_ticks();
         nodes_.execute(instruction, evaluator_);
         boundary = read_ticks();
+        if (counters) counters->add(index, boundary - start);
         writer.record(instruction.record_name, RecordKind::node, start, boundary);
       } else {
         boundary = 0;

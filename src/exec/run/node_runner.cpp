@@ -49,9 +49,12 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start, uint64_t
 void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
   if (control_.observer) control_.call([&] { control_.observer->before(state_, instruction); });
   const UnderWay node(control_.caller, instruction.node);
-  const uint64_t start = control_.recorder ? read_ticks() : 0;
+  const bool timed = control_.recorder || control_.counts_nodes;
+  const uint64_t start = timed ? read_ticks() : 0;
   execute(instruction, evaluator);
-  if (control_.recorder) record(instruction, start, read_ticks());
+  const uint64_t end = timed ? read_ticks() : 0;
+  if (control_.counts_nodes) count(instruction, end - start);
+  if (control_.recorder) record(instruction, start, end);
   if (control_.observer) control_.call([&] { control_.observer->after(state_, instruction); });
 }
 

@@ -25,7 +25,10 @@ class NodeRunner {
   NodeRunner(RunState& state, const RunControl& control) : program_(state.program()), state_(state), control_(control) {}
 
   /// A run begins.
-  void begin() { committed_ = false; }
+  void begin() {
+    committed_ = false;
+    if (control_.counts_nodes && !counters_) counters_ = &program_.counters().make(program_.instructions().size());
+  }
   void set_cache(std::shared_ptr<ValueCache> cache) { cache_ = std::move(cache); }
 
   RunState& state() const { return state_; }
@@ -54,6 +57,9 @@ class NodeRunner {
   }
   /// With observer and recorder around it.
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
+  /// In the counters; other threads may count at the same time. @pre the run counts
+  void count(const Instruction& instruction, uint64_t ticks) { counters_->add_shared(program_.index_of(instruction), ticks); }
+  NodeCounters* counters() const { return control_.counts_nodes ? counters_ : nullptr; }
   bool has_cache() const { return cache_ && !cache_->empty(); }
   /// A value of the cache in place of the computation, or the other way round.
   void execute_cached(const Instruction& instruction, Evaluator& evaluator);
@@ -71,6 +77,7 @@ class NodeRunner {
   RunState& state_;
   const RunControl& control_;
   std::atomic<bool> committed_ = false;  // updates have begun
+  NodeCounters* counters_ = nullptr;     // this frame's; null until a run counts
   std::shared_ptr<ValueCache> cache_;
 };
 

@@ -225,7 +225,7 @@ class ParallelRun final : public TaskSource {
       if (turn.has_duty()) turn.before_node(binding_.hint(static_cast<size_t>(index)));
       if (control_.observer) control_.call([&] { control_.observer->before(nodes_.state(), instruction); });
       if (control_.caller) control_.caller->under_way = instruction.node;
-      start = control_.recorder ? read_ticks() : 0;
+      start = control_.recorder || control_.counts_nodes ? read_ticks() : 0;
       const auto operands = program_.operands(instruction);
       DeferredNode node{.node = instruction.node,
                         .kernel = instruction.kernel,
@@ -271,6 +271,7 @@ class ParallelRun final : public TaskSource {
     const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
     for (size_t i = 0; i < slots.size(); ++i)
       if (slots[i] >= 0) nodes_.state().hold(slots[i], std::move(outputs[i]));
+    if (control_.counts_nodes) nodes_.count(instruction, read_ticks() - start);
     if (control_.recorder) control_.record_node(instruction.record_name, start, read_ticks());
     if (control_.observer) control_.call([&] { control_.observer->after(nodes_.state(), instruction); });
   }

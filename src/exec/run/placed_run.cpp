@@ -88,6 +88,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   control_ = control;
   control_.pass = nullptr;      // of the host's arena
   control_.keeps_feeds = true;  // they are read while outputs arrive
+  if (control_.counts_nodes && !counters_) counters_ = &program_.counters().make(program_.instructions().size());
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
@@ -115,21 +116,6 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
 size_t PlacedRun::steps_left() const {
   size_t end = next_;
   while (end < std::min(starved_, order_.size()) && !is_yield(end)) ++end;
-  return end - next_;
-}
-
-// Outputs of the run are to be on the host then.
-size_t PlacedRun::steps_through(size_t instruction) const {
-  size_t end = next_;
-  std::span<const int32_t> made;
-  for (size_t position = next_; position < order_.size(); ++position) {
-    const StreamPlan::Step& at = step(order_[position]);
-    const bool runs = at.instruction == static_cast<int32_t>(instruction);
-    if (runs) made = locations_of(at).subspan(instruction_of(at).num_inputs);
-    const bool hands_out = at.instruction < 0 && location(at.target).device == DevicePlacement::kHost &&
-                           slot_info(location(at.target).slot).is_output && std::find(made.begin(), made.end(), at.source) != made.end();
-    if (runs || hands_out) end = position + 1;
-  }
   return end - next_;
 }
 
@@ -382,9 +368,12 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
       control_.check();
       if (control_.observer) control_.call([&] { control_.observer->before(frame_.state(), instruction); });
       const UnderWay node(control_.caller, instruction.node);
-      const uint64_t start = control_.recorder ? read_ticks() : 0;
+      const bool timed = control_.recorder || control_.counts_nodes;
+      const uint64_t start = timed ? read_ticks() : 0;
       body();
-      if (control_.recorder) control_.record_node(instruction.record_name, start, read_ticks());
+      const uint64_t end = timed ? read_ticks() : 0;
+      if (control_.counts_nodes) counters_->add_shared(program_.index_of(instruction), end - start);
+      if (control_.recorder) control_.record_node(instruction.record_name, start, end);
     } catch (...) {
       try {
         rethrow_from(instruction, fmt::format("while running on {}", device(where).name()), "");

@@ -128,11 +128,12 @@ class PlacedRun final : public Run {
   const Program& program_;
   const StreamPlan& plan_;
   RunControl control_;
-  Frame frame_;                    // the host's view: feeds, binding, outputs
-  std::vector<int32_t> order_;     // of the steps, as they are issued
-  std::vector<size_t> bulk_ends_;  // per position: where its bulk ends
-  size_t next_ = 0;                // position
-  size_t starved_ = SIZE_MAX;      // the first position that reads an input which is still to be fed
+  NodeCounters* counters_ = nullptr;  // null until a run counts
+  Frame frame_;                       // the host's view: feeds, binding, outputs
+  std::vector<int32_t> order_;        // of the steps, as they are issued
+  std::vector<size_t> bulk_ends_;     // per position: where its bulk ends
+  size_t next_ = 0;                   // position
+  size_t starved_ = SIZE_MAX;         // the first position that reads an input which is still to be fed
   Evaluator evaluator_;
   std::shared_ptr<ValueCache> cache_;
 

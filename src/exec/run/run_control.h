@@ -87,13 +87,14 @@ struct RunControl {
   bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
   bool takes_feeds_later = false;             ///< feeds may be undefined at the start: Run::feed()
   bool keeps_feeds = false;                   ///< no output is made where a feed lies: feeds may be read until the end
+  bool counts_nodes = false;                  ///< how long they take, in the program's counters
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
   /// @pre there is a recorder
   void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
     recorder->record(name, RecordKind::node, start, end, static_cast<int64_t>(flops), static_cast<int64_t>(bytes), record_run);
   }
-  bool watched() const { return recorder || observer || deadline || caller; }
+  bool watched() const { return recorder || observer || deadline || caller || counts_nodes; }
   /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
   template <typename Callback>
   void call(Callback&& callback) const {

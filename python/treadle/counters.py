@@ -1,0 +1,51 @@
+"""How long nodes take, always on where `SessionOptions.node_counters` is set: a histogram for each node, instead of a record for each run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from . import _treadle
+
+__all__ = ["NodeCounter"]
+
+
+@dataclass(frozen=True)
+class NodeCounter:
+    """All runs of a node since the session was made, or since `reset_node_counters()`."""
+
+    name: str
+    op_type: str
+    parent: str | None
+    """The node whose body it is in."""
+    calls: int
+    total_ms: float
+    mean_us: float
+    p50_us: float
+    """Interpolated in the histogram, like the two below: right to about 10 %."""
+    p90_us: float
+    p99_us: float
+    histogram: tuple[tuple[float, float, int], ...]
+    """From, below, how often: in nanoseconds, without what is empty. Bounds are at most 25 % apart."""
+
+
+def read(client: Any) -> list[NodeCounter]:
+    """Of a native session, trainer or joint module."""
+    counters: list[NodeCounter] = []
+    for item in json.loads(_treadle.node_counters(client)):
+        counters.append(
+            NodeCounter(
+                name=item["name"],
+                op_type=item["op"],
+                parent=counters[item["parent"]].name if "parent" in item else None,
+                calls=item["calls"],
+                total_ms=item["total_ms"],
+                mean_us=item["mean_us"],
+                p50_us=item["p50_us"],
+                p90_us=item["p90_us"],
+                p99_us=item["p99_us"],
+                histogram=tuple((low, high, count) for low, high, count in item["histogram"]),
+            )
+        )
+    return counters
