@@ -86,6 +86,13 @@ struct ProfiledSpan {
   double start_ns = 0, duration_ns = 0;  ///< since the profile began
 };
 
+/// A part of loading: of reading the model, making the session, or binding the first extents.
+struct ProfiledPhase {
+  std::string name;
+  int32_t parent = -1;                   ///< the phase (index) that it is part of
+  double start_ns = 0, duration_ns = 0;  ///< since the first phase began
+};
+
 /// How long a node took in all runs that counted (SessionOptions::node_counters).
 struct TREADLE_API NodeCounter {
   struct Bucket {
@@ -158,6 +165,7 @@ struct Profile {
   MemoryReport memory;
   MemoryStatistics memory_statistics;
   std::optional<MeasuredMemory> measured_memory;  ///< if it was asked for
+  std::vector<ProfiledPhase> load;                ///< a phase stands behind the one around it
   std::vector<ProfiledRange> ranges;              ///< a range stands behind the one around it
   std::vector<ProfiledSpan> spans;                ///< the first of them; empty without ranges
   uint64_t events_lost = 0;                       ///< beyond what the recorder holds

@@ -100,6 +100,7 @@ from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
 from .precision import PrecisionChoice, TriedPrecision, choose_precision
 from .profiling import (
+    LoadPhase,
     MeasuredMemory,
     MemoryTimeline,
     Profile,
@@ -129,6 +130,7 @@ __all__ = [
     "InferenceSession",
     "Job",
     "JobStatus",
+    "LoadPhase",
     "LoraAdapter",
     "MeasuredMemory",
     "MemoryReport",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
-__all__ = ["MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
+__all__ = ["LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,19 @@ class ProfiledRange:
     """Of all calls, without the ranges in them."""
     runs_ms: float
     """Of all calls: recorded runs in them."""
+
+
+@dataclass(frozen=True)
+class LoadPhase:
+    """A part of loading: of reading the model, of making the session, or of binding the first extents."""
+
+    name: str
+    path: tuple[str, ...]
+    """Names of the phases around it, outer ones first, and its own."""
+    calls: int
+    start_ms: float
+    """Of the first call, since reading began."""
+    total_ms: float
 
 
 @dataclass(frozen=True)
@@ -331,6 +344,15 @@ class Profile:
                     item["name"], (*path, item["name"]), item["calls"], item["ms"]["median"], item["total_ms"], item["self_ms"], item["runs_ms"]
                 )
             )
+        return made
+
+    @property
+    def load_phases(self) -> list[LoadPhase]:
+        """What loading consisted of: phases before those in them."""
+        made: list[LoadPhase] = []
+        for item in self.data.get("load", []):
+            path = made[item["parent"]].path if "parent" in item else ()
+            made.append(LoadPhase(item["name"], (*path, item["name"]), item["calls"], item["start_ms"], item["ms"]))
         return made
 
     @property

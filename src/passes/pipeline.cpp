@@ -6,6 +6,7 @@
 #include <chrono>
 #include <span>
 
+#include "core/load_phases.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
 #include "passes/captured_constants.h"
@@ -164,7 +165,7 @@ class Pipeline {
       context_.budget.keep_quantisation = options.keep_quantisation;
       if (left_ == before && has_folded_weights) break;
       // Constants that were computed values say more about what reads them.
-      infer(graph_, {.warn = options.warn});
+      infer_again();
     }
     if (options.before_fusion) options.before_fusion(graph_);
     apply(kFusions);
@@ -181,6 +182,11 @@ class Pipeline {
     // Transposes meet those of the model, and axes that are computed have become constants.
     apply(kRounds);
     apply(kAfterLayout);
+    infer_again();
+  }
+
+  void infer_again() {
+    const LoadPhases::Phase phase("inference");
     infer(graph_, {.warn = context_.options.warn});
   }
 
@@ -217,7 +223,11 @@ class Pipeline {
     PassTrace* trace = PassTrace::current();
     if (trace) trace->begin(info.name, graph_);
     auto start = std::chrono::steady_clock::now();
-    int64_t count = fn();
+    int64_t count = 0;
+    {
+      const LoadPhases::Phase phase(info.name);
+      count = fn();
+    }
     auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
     left_ -= std::min(left_, count);
     if (trace) trace->end(graph_, count, elapsed.count());

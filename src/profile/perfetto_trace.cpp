@@ -294,8 +294,8 @@ class PerfettoWriter {
     out_.bytes(1, scratch_.text());
   }
 
-  // Records may have begun a little before the recorder's own time, and packets' times have no sign.
-  static constexpr uint64_t kOffsetNs = 1'000'000'000;
+  // Loading may have begun up to a minute before the profile, and packets' times have no sign.
+  static constexpr uint64_t kOffsetNs = 100'000'000'000;
 
   const TraceView& view_;
   const uint64_t pid_;

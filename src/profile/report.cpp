@@ -73,6 +73,7 @@ class ReportBuilder {
     json["nodes"] = nodes();
     json["operators"] = operators();
     if (Json list = phases(); !list.empty()) json["phases"] = std::move(list);
+    if (!profile_.load.empty()) json["load"] = load_json(profile_);
     if (!profile_.ranges.empty()) json["ranges"] = ranges_json(profile_);
     json["memory"] = memory();
     if (context_.remedies_tried) json["remedies"] = remedies();

@@ -104,6 +104,35 @@ Document ranges_json(const Profile& profile) {
   return list;
 }
 
+Document load_json(const Profile& profile) {
+  struct Sum {
+    const ProfiledPhase* first;
+    int32_t parent;
+    int64_t calls = 0;
+    double ns = 0;
+  };
+  std::vector<Sum> sums;
+  std::vector<int32_t> sum_of;  // per phase
+  for (const ProfiledPhase& phase : profile.load) {
+    const int32_t parent = phase.parent >= 0 ? sum_of[static_cast<size_t>(phase.parent)] : -1;
+    auto sum = std::find_if(sums.begin(), sums.end(), [&](const Sum& s) { return s.parent == parent && s.first->name == phase.name; });
+    if (sum == sums.end()) sum = sums.insert(sums.end(), {&phase, parent});
+    ++sum->calls;
+    sum->ns += phase.duration_ns;
+    sum_of.push_back(static_cast<int32_t>(sum - sums.begin()));
+  }
+  Document list = Document::array();
+  for (const Sum& sum : sums) {
+    Document json{{"name", sum.first->name}};
+    if (sum.parent >= 0) json["parent"] = sum.parent;
+    json["calls"] = sum.calls;
+    json["start_ms"] = milliseconds(sum.first->start_ns);
+    json["ms"] = milliseconds(sum.ns);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
 Document spans_json(const Profile& profile) {
   Document range = Document::array(), thread = Document::array(), start = Document::array(), duration = Document::array();
   for (const ProfiledSpan& span : profile.spans) {

@@ -13,6 +13,8 @@ double milliseconds(double ns);
 /// Median with its interval, p10, p90, least and most. @param ns  not empty
 Document summary_json(const std::vector<double>& ns);
 
+/// Phases of loading: those of one name within one phase together.
+Document load_json(const Profile& profile);
 /// Ranges that the program marked: calls, and the time of all of them.
 Document ranges_json(const Profile& profile);
 /// Where ranges and runs lie in the recording.

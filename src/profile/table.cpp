@@ -112,6 +112,32 @@ std::string phase_table(const Document& document) {
   return "\n" + table.to_text();
 }
 
+// Phases within phases are indented; of passes that took less than a hundredth of it all, the sum.
+void add_phases(const Document& load, int parent, double least_ms, const std::string& indent, TextTable& table) {
+  double rest_ms = 0;
+  for (size_t i = 0; i < load.size(); ++i) {
+    const Document& phase = load.at(i);
+    if (phase.value("parent", -1) != parent) continue;
+    const double ms = phase.at("ms");
+    if (ms < least_ms) {
+      rest_ms += ms;
+      continue;
+    }
+    table.add({indent + phase.at("name").get<std::string>(), std::to_string(phase.at("calls").get<int64_t>()), fmt::format("{:.3f}", ms)});
+    add_phases(load, static_cast<int>(i), least_ms, indent + "  ", table);
+  }
+  if (rest_ms >= least_ms) table.add({indent + "(others)", "", fmt::format("{:.3f}", rest_ms)});
+}
+
+std::string load_table(const Document& document) {
+  if (!document.contains("load")) return {};
+  double all_ms = 0;
+  for (const Document& phase : document.at("load")) all_ms += phase.contains("parent") ? 0 : phase.at("ms").get<double>();
+  TextTable table({{"loading", false, 50}, {"times", true}, {"ms", true}});
+  add_phases(document.at("load"), -1, all_ms / 100, "", table);
+  return "\n" + table.to_text();
+}
+
 // Ranges within ranges are indented.
 void add_ranges(const Document& ranges, int parent, const std::string& indent, TextTable& table) {
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -242,8 +268,8 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   return reading([&] {
     const Document document = parse_document(json);
     return headline(document) + node_table(document, options) + operator_table(document, 12) + phase_table(document) +
-           range_table(document) + where_table(document) + memory_table(document) + measured_table(document, options) +
-           (options.memory ? arena_table(document, options) : "") + remedy_list(document);
+           range_table(document) + where_table(document) + load_table(document) + memory_table(document) +
+           measured_table(document, options) + (options.memory ? arena_table(document, options) : "") + remedy_list(document);
   });
 }
 

@@ -17,6 +17,7 @@ struct ProfileTrace {
   Recording recording;
   std::unordered_map<uint32_t, int32_t> node_of;                             ///< from the name of a record to the index in Profile::nodes
   uint32_t run = 0;                                                          ///< the name of runs
+  Recording::Thread load;                                                    ///< phases of loading; empty if that was long ago
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
 
   bool is_on(uint64_t ticks) const { return profile::is_within(intervals, ticks); }
@@ -30,6 +31,7 @@ struct TraceView {
   const std::vector<ProfiledNode>* nodes = nullptr;
   const std::unordered_map<uint32_t, int32_t>* node_of = nullptr;
   uint64_t first_ticks = 0;
+  const Recording::Thread* load = nullptr;  ///< a row behind those of the threads; null: none
 
   /// -1 if the record is of no known node.
   int32_t node_index(const Record& record) const;

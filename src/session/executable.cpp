@@ -133,6 +133,7 @@ bool has_all_constants(const Graph& graph) {
 }  // namespace
 
 std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const {
+  const LoadPhases::Phase phase("lower");
   auto made = std::make_shared<Executable>();
   made->graph = graph;
   exec::ProgramOptions lowering = program_options();

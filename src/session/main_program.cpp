@@ -16,7 +16,11 @@ void Session::Impl::warn(const std::string& text) const {
 }
 
 std::shared_ptr<Executable> Session::Impl::load_main(const compiled::File& file) const {
-  compiled::LoadedGraph loaded = file.read();
+  compiled::LoadedGraph loaded;
+  {
+    const LoadPhases::Phase phase("read compiled graph");
+    loaded = file.read();
+  }
   auto made = finish(std::move(loaded.graph), {.restored = &loaded.states});
   for (const auto& [graph, id] : loaded.stand_ins)
     if (graph->value(id).constant.defined())
@@ -26,6 +30,7 @@ std::shared_ptr<Executable> Session::Impl::load_main(const compiled::File& file)
 }
 
 void Session::Impl::write_main(const Executable& made, const std::string& path, const std::string& key) const {
+  const LoadPhases::Phase phase("write compiled model");
   pack_for_file(*made.program, pool.get());
   compiled::write(path, *made.program, key, encode_interface(model.impl()));
 }

@@ -36,9 +36,22 @@ std::string type_text(const onnx::TypeDef& def) {
   }
 }
 
+// What read() gives, and how long it took.
+template <typename Read>
+Model timed_model(std::string path, bool as_read, const Read& read) {
+  LoadPhases phases;
+  onnx::ModelDef def;
+  {
+    const LoadPhases::Scope scope(phases);
+    const LoadPhases::Phase phase("read");
+    def = read();
+  }
+  return make_model(std::move(def), std::move(path), as_read, phases.phases());
+}
+
 }  // namespace
 
-Model make_model(onnx::ModelDef def, std::string path, bool as_read) {
+Model make_model(onnx::ModelDef def, std::string path, bool as_read, std::vector<LoadPhase> load) {
   auto impl = std::make_shared<Model::Impl>();
   ModelMetadata& metadata = impl->metadata;
   metadata.producer_name = def.producer_name;
@@ -63,6 +76,7 @@ Model make_model(onnx::ModelDef def, std::string path, bool as_read) {
   for (const auto& output : def.graph.outputs) impl->outputs.push_back(to_value_info(output));
   impl->path = std::move(path);
   impl->as_read = as_read;
+  impl->load = std::move(load);
   impl->def = std::move(def);
   return Model(std::move(impl));
 }
@@ -100,7 +114,7 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
   read.external_files = options.external_files;
-  return make_model(onnx::parse_model_file(path, read), path, /*as_read=*/true);
+  return timed_model(path, /*as_read=*/true, [&] { return onnx::parse_model_file(path, read); });
 }
 
 Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {
@@ -108,7 +122,7 @@ Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& mod
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
   read.external_files = options.external_files;
-  return make_model(onnx::parse_model_bytes(bytes, nullptr, model_dir, read), {});
+  return timed_model({}, /*as_read=*/false, [&] { return onnx::parse_model_bytes(bytes, nullptr, model_dir, read); });
 }
 
 std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }

@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "compiled/file.h"
+#include "core/load_phases.h"
 #include "graph/graph.h"
 #include "onnx/model_def.h"
 #include "treadle/model.h"
@@ -18,14 +20,15 @@ struct Model::Impl {
   std::string path;
   bool as_read = false;                            // `def` is all that the file at `path` says; false for one that was changed in memory
   std::shared_ptr<const compiled::File> compiled;  // instead of `def`, which is empty then
+  std::vector<LoadPhase> load;                     // reading it
 
   /// The graph as written, freshly imported. @throws Error(not_implemented) for a compiled model, which has it no more.
   std::unique_ptr<Graph> import() const;
 };
 
 /// @param path     of the file it comes from; may be empty.
-/// @param as_read  as Model::Impl
-Model make_model(onnx::ModelDef def, std::string path, bool as_read = false);
+/// @param as_read, load  as Model::Impl
+Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, std::vector<LoadPhase> load = {});
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "exec/program/binding.h"
 #include "exec/program/profile_plan.h"
+#include "passes/trace.h"
 #include "profile/analysis.h"
 #include "profile/memory_recording.h"
 #include "profile/ranges.h"
@@ -86,6 +87,33 @@ Profiling& Runtime::profiling() const {
   return *own_profiling;
 }
 
+namespace {
+
+// What loading consisted of: reading and making, then the first binding.
+std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Executables& executables) {
+  std::vector<LoadPhase> phases = runtime.load.phases();
+  const auto first = static_cast<int32_t>(phases.size());
+  for (LoadPhase phase : executables.front()->program->first_binding().phases()) {
+    if (phase.parent >= 0) phase.parent += first;
+    phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+// As a row of its own, if it is no more than a minute older than the profile: a trace of a server would begin with an empty day.
+Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& recording) {
+  constexpr double kNearNs = 60e9;
+  Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "load", {}};
+  if (phases.empty() || recording.to_ns(phases.front().start) < -kNearNs) return row;
+  for (const LoadPhase& phase : phases) {
+    row.records.push_back({phase.start, phase.end, 0, 0, static_cast<uint32_t>(recording.names.size()), RecordKind::compile, 0});
+    recording.names.push_back({phase.name, {}, {}});
+  }
+  return row;
+}
+
+}  // namespace
+
 Profile Runtime::traced(const Executables& executables, const Profiling& profiling) const {
   Profile profile;
   auto trace = std::make_shared<ProfileTrace>();
@@ -106,6 +134,13 @@ Profile Runtime::traced(const Executables& executables, const Profiling& profili
   }
   trace->recording = Recorder::of_process().collect(filter, profiling.window());
   if (profiling.window().limits().memory) profile::add_memory_counters(trace->recording, profiling.memory_before());
+  const std::vector<LoadPhase> phases = phases_of_load(*this, executables);
+  for (const LoadPhase& phase : phases)
+    profile.load.push_back({.name = phase.name,
+                            .parent = phase.parent,
+                            .start_ns = static_cast<double>(phase.start - phases.front().start) * trace->recording.ns_per_tick,
+                            .duration_ns = static_cast<double>(phase.end - phase.start) * trace->recording.ns_per_tick});
+  trace->load = row_of_load(phases, trace->recording);
   trace->intervals = profiling.intervals();
   profile.trace = std::move(trace);
   return profile;

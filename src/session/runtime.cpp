@@ -11,6 +11,7 @@
 #include "exec/run/trace_marks.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
+#include "session/model.h"
 #include "session/observe.h"
 #include "session/options.h"
 #include "sharing/turn.h"
@@ -90,6 +91,11 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
   if (!options.enable_profiling) return;
   start_profiling({});
 }
+
+Runtime::Making::Making(const Runtime& runtime, const Model& model)
+    : memory_(&runtime.memory, MemoryClass::weights),
+      scope_((runtime.load.add(model.impl().load), runtime.load)),
+      phase_(runtime.name.starts_with("the ") ? "make " + runtime.name.substr(4) : "make " + runtime.name) {}
 
 Runtime::~Runtime() {
   if (job_memory) job_memory->report();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/allocation.h"
+#include "core/load_phases.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/run/run_control.h"
@@ -101,6 +102,17 @@ struct Runtime {
   bool parallel = false;
   int intra_limit = 0, inter_limit = 0;  // as of RunControl
   mutable std::atomic<uint64_t> num_runs{0};
+  mutable LoadPhases load;  // reading the model and making the client
+  /// Around the making of a client: its memory, and its phases.
+  class Making {
+   public:
+    Making(const Runtime& runtime, const Model& model);
+
+   private:
+    const AllocationScope memory_;
+    const LoadPhases::Scope scope_;
+    const LoadPhases::Phase phase_;
+  };
   // Names of records: of no other client.
   struct RecordNames {
     uint32_t run = Recorder::reserve_names(2), initialization = run + 1;
@@ -116,7 +128,7 @@ struct Runtime {
   std::shared_ptr<const Monitor> monitor_;
   uint64_t last_monitor_number_ = 0;
 
-  /// Nodes and events, not yet the runs' times.
+  /// Nodes, phases of loading and events, not yet the runs' times.
   Profile traced(const Executables& executables, const Profiling& profiling) const;
   void choose_threads();
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,

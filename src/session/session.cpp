@@ -100,7 +100,11 @@ size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
 }  // namespace
 
 std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>& edit) const {
-  std::unique_ptr<Graph> graph = model.impl().import();
+  std::unique_ptr<Graph> graph;
+  {
+    const LoadPhases::Phase phase("import");
+    graph = model.impl().import();
+  }
   if (!onnx::list_unsupported(*graph).empty())
     throw Error(ErrorCode::not_implemented,
                 fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(find_unsupported(model.impl()), "\n    ")));
@@ -115,6 +119,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
   if (!options.strict_symbols) separate_symbols(*graph);
   override_dimensions(*graph, options.free_dimension_overrides);
   if (!options.denotation_overrides.empty()) override_denotations(*graph, model.impl().def, options.denotation_overrides);
+  const LoadPhases::Phase phase("upgrade and inference");
   try {
     onnx::upgrade(*graph, {.warn = options.on_warning});
   } catch (const Error& error) {
@@ -127,6 +132,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
 }
 
 Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_file, bool for_monitor) const {
+  const LoadPhases::Phase phase("optimise");
   CompiledSubgraphs compiled;
   // A file has dense inputs.
   if (auto given = options.config.find("treadle.storage"); given != options.config.end() && !for_file)
@@ -172,7 +178,7 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 }
 
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : Runtime(session_options, "the session"), model(source) {
-  AllocationScope scope(&memory, MemoryClass::weights);
+  const Making making(*this, source);
   uint64_t start = read_ticks();
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(optimized(), options.optimized_model_filepath,

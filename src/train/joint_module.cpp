@@ -92,7 +92,7 @@ struct JointModule::Impl : Runtime {
         model(with_own_statistics(source)),
         joint_options(given),
         forward_only(given.forward_only) {
-    AllocationScope scope(&memory, MemoryClass::weights);
+    const Making making(*this, source);
     if ((given.inference || !given.held.empty()) && !forward_only)
       throw Error(ErrorCode::invalid_argument, "inference and held values are for modules without a backward pass");
     Joint joint = make_joint(/*simplified=*/true);

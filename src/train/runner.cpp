@@ -29,7 +29,11 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimpl
 }
 
 std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {
-  optimise(*graph, runtime_.options);
+  {
+    const LoadPhases::Phase phase("optimise");
+    optimise(*graph, runtime_.options);
+  }
+  const LoadPhases::Phase phase("lower");
   auto made = std::make_shared<Executable>();
   made->graph = std::move(graph);
   exec::ProgramOptions options = runtime_.program_options();

@@ -30,7 +30,7 @@ constexpr std::string_view kGradient = "gradient";  // of sums of them, where st
 struct Trainer::Impl : Runtime, TrainedValues {
   Impl(const Model& source, const TrainerOptions& given)
       : Runtime(in_training(given.session), "the trainer"), model(prepared(source, given)), options(given) {
-    AllocationScope scope(&memory, MemoryClass::weights);
+    const Making making(*this, source);
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
     check_optimizer(options);
     scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));

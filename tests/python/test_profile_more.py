@@ -195,6 +195,26 @@ def test_explain_says_why_a_fusion_did_not_apply(program, model, tmp_path):
     assert run.returncode == 1 and 'no node "nothing"' in run.stderr
 
 
+def test_loading_is_taken_apart(model, tmp_path):
+    session = treadle.InferenceSession(str(model))
+    session.run(None, FEEDS)
+    with treadle.profile(session) as p:
+        session.run(None, FEEDS)
+    phases = {phase.path: phase for phase in p.load_phases}
+    assert {("read",), ("make session",), ("make session", "optimise", "fuse-conv"), ("make session", "lower", "pack")} <= set(phases)
+    assert ("first binding", "plan memory") in phases
+    for path, phase in phases.items():
+        assert phase.calls >= 1 and phase.total_ms >= 0
+        if len(path) > 1:
+            assert phase.total_ms <= phases[path[:-1]].total_ms + 1e-3
+    assert "loading" in p.table()
+    p.save(tmp_path / "trace.json.gz")  # a profile, whatever it is called
+    p.save(tmp_path / "p.trace.json")
+    events = json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"]
+    names = [event.get("name") for event in events if event.get("ph") == "X"]
+    assert "make session" in names and "fuse-conv" in names
+
+
 def test_nodes_are_counted(model):
     options = treadle.SessionOptions()
     options.intra_op_num_threads = 1

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -66,6 +67,54 @@ TEST(SessionProfile, CountsEveryNodeOfEveryRun) {
   EXPECT_EQ(profile.events_lost, 0U);
   EXPECT_EQ(profile.events_unknown, 0);
   EXPECT_GT(profile.memory_statistics.total.peak_bytes, 0U);
+}
+
+TEST(SessionProfile, LoadingIsTakenApart) {
+  const auto start = std::chrono::steady_clock::now();
+  Session session = product_session();
+  session.run(product_feeds(4));
+  const double wall_ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+  const Profiler profiler = session.profiler({});  // it begins when all has been loaded
+  session.run(product_feeds(4));
+  session.run(product_feeds(9));  // no first binding any more
+  const Profile profile = profiler.profile();
+  std::map<std::string, std::string> around;  // by phase
+  std::vector<double> within(profile.load.size(), 0);
+  double all_ns = 0;
+  for (size_t i = 0; i < profile.load.size(); ++i) {
+    const ProfiledPhase& phase = profile.load[i];
+    around[phase.name] = phase.parent < 0 ? "" : profile.load[static_cast<size_t>(phase.parent)].name;
+    if (phase.parent < 0) {
+      all_ns += phase.duration_ns;
+      continue;
+    }
+    ASSERT_LT(phase.parent, static_cast<int32_t>(i));
+    const ProfiledPhase& outer = profile.load[static_cast<size_t>(phase.parent)];
+    EXPECT_GE(phase.start_ns, outer.start_ns - 1) << phase.name;
+    EXPECT_LE(phase.start_ns + phase.duration_ns, outer.start_ns + outer.duration_ns + 1) << phase.name;
+    within[static_cast<size_t>(phase.parent)] += phase.duration_ns;
+  }
+  for (size_t i = 0; i < profile.load.size(); ++i) EXPECT_LE(within[i], profile.load[i].duration_ns + 1) << profile.load[i].name;
+  EXPECT_LE(all_ns, 1.05 * wall_ns);
+  const std::map<std::string, std::string> expected{{"read", ""},
+                                                    {"make session", ""},
+                                                    {"import", "make session"},
+                                                    {"upgrade and inference", "make session"},
+                                                    {"optimise", "make session"},
+                                                    {"fold-constants", "optimise"},
+                                                    {"inference", "optimise"},
+                                                    {"lower", "make session"},
+                                                    {"first binding", ""},
+                                                    {"bind kernels", "first binding"},
+                                                    {"plan memory", "first binding"}};
+  for (const auto& [phase, outer] : expected) {
+    ASSERT_TRUE(around.contains(phase)) << phase;
+    EXPECT_EQ(around[phase], outer) << phase;
+  }
+  const std::string json = profile_to_json(profile);
+  EXPECT_NE(profile_to_table(json).find("loading"), std::string::npos);
+  for (TraceFormat format : {TraceFormat::perfetto, TraceFormat::chrome})
+    EXPECT_NE(profile_to_trace(profile, format).find("upgrade and inference"), std::string::npos);
 }
 
 TEST(SessionProfile, OperationsAreThoseOfTheRunsExtents) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "core/allocation.h"
@@ -171,6 +172,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
 // these are bound side by side, and found packed by the pass over all instructions in their order. That one also tells what is wrong,
 // so that the same node is to blame whatever the number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
+  const LoadPhases::Phase phase("pack");
   constexpr size_t kMuchToPack = size_t{2} << 20;  // and to give back afterwards, before activations get their memory
   constexpr size_t kLittleToPack = 65'536;         // bytes of weights that the caller packs before another thread is awake
   std::vector<const Instruction*> packing;
@@ -204,6 +206,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
 
 void Binding::bind_all(ThreadPool* pool) {
   pack_ahead(max_threads_, pool);
+  const LoadPhases::Phase phase("bind kernels");
   for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads_);
   program_.weights().charge_shared();
   for (size_t b = 0; b < sizes_.size(); ++b)
@@ -373,6 +376,7 @@ void Binding::place(bool bucketed) {
       return;
     }
   }
+  const LoadPhases::Phase phase("plan memory");
   auto plan = std::make_shared<OffsetPlan>();
   plan->sizes = sizes_;
   if (bucketed) {
@@ -474,6 +478,9 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
   }
   if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
   taken.front()->came_back_ = returns;
+  std::optional<LoadPhases::Scope> scope;
+  if (first) scope.emplace(program.first_binding());
+  const LoadPhases::Phase phase("first binding");
   taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool, parameters);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/load_phases.h"
 #include "core/node_counters.h"
 #include "exec/program/extents.h"
 #include "exec/program/parameters.h"
@@ -194,6 +195,8 @@ class Program {
   /// Symbols among them: what a binding depends on.
   std::span<const int32_t> symbols() const { return symbols_; }
   BindingCache& bindings() const { return *bindings_; }
+  /// What the first of them took.
+  LoadPhases& first_binding() const { return first_binding_; }
   /// Of frames whose runs count.
   NodeCounterList& counters() const { return counters_; }
 
@@ -217,6 +220,7 @@ class Program {
   std::vector<Comparison> comparisons_;
   std::vector<int32_t> expressions_, symbols_, preallocated_;
   size_t state_bytes_ = 0;
+  mutable LoadPhases first_binding_;
   mutable NodeCounterList counters_;
   std::unique_ptr<BindingCache> bindings_;
   std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold

@@ -91,7 +91,10 @@ void note_missing(Error& error, const Graph& graph, const Node& node, std::strin
 }
 
 void ProgramWeights::place(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options) {
-  pack(program, instructions, options);
+  {
+    const LoadPhases::Phase phase("pack");
+    pack(program, instructions, options);
+  }
   place_constants(program, options);
 }
 

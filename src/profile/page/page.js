@@ -83,6 +83,19 @@ function showWhere() {
   if (path) $('where-table').append(make('p', {}, `Critical path: ${path.nodes.length} of ${plural(profile.memory.steps.length, 'node')}, ${ms(path.ms)} of their ${ms(path.all_nodes_ms)} ms. With nodes at once, a run may be ${percent(1 - path.ms / path.all_nodes_ms, 0)} shorter at best.`));
 }
 
+function showLoad() {
+  const load = profile.load || [];
+  if (!load.length) return;
+  const all = load.reduce((sum, phase) => sum + (phase.parent === undefined ? phase.ms : 0), 0);
+  const rows = [], add = (parent, depth) => load.forEach((phase, i) => {
+    if ((phase.parent === undefined ? -1 : phase.parent) !== parent || phase.ms < all / 200) return;
+    rows.push([make('span', { style: `padding-left:${depth * 18}px` }, phase.name), phase.calls.toLocaleString('en'), ms(phase.ms), percent(phase.ms / all)]);
+    add(i, depth + 1);
+  });
+  add(-1, 0);
+  $('load').append(make('h3', {}, 'Loading'), table(rows, ['phase', 'times', 'ms', 'of loading']));
+}
+
 function showRanges() {
   const ranges = profile.ranges || [];
   if (!ranges.length) { const option = $('which').querySelector('[value="ranges"]'); if (option) option.remove(); return; }
@@ -453,7 +466,7 @@ function showEnvironment() {
   $('environment-table').append(table(rows));
 }
 
-showHeadline(); showWhere(); showRanges(); showFixes(); showNodes(); showRoofline(); listenToTime(); loadTime(); showMemory(); showAllocated(); showGraph(); showEnvironment();
+showHeadline(); showWhere(); showRanges(); showLoad(); showFixes(); showNodes(); showRoofline(); listenToTime(); loadTime(); showMemory(); showAllocated(); showGraph(); showEnvironment();
 $('filter').addEventListener('input', () => { view.filter = $('filter').value; showNodes(); });
 $('group').addEventListener('change', () => { view.group = $('group').value; showNodes(); });
 $('more').addEventListener('click', () => { view.all = true; showNodes(); });
