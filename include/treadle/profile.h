@@ -33,6 +33,7 @@ struct ProfiledNode {
   std::string forms;                 ///< of its packed weights, "F(4,3)"; may be empty
   int32_t parent = -1;               ///< the node (index) whose body it is in
   std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
+  std::vector<std::string> passes;   ///< that made it what it is, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
   std::string phase;                   ///< of a training step: "forward", "backward" or "optimizer"; empty elsewhere
@@ -181,6 +182,9 @@ struct ProfilerOptions {
   /// them, and runs that lack events are left out. Of several profiles at once all must say true.
   bool keep_last = false;
   bool memory = false;  ///< also every block of memory that is taken or given back
+  /// Nodes name the passes that made them. The model is optimised once more when the profile is made. Sessions only; those of a compiled
+  /// model have none to name.
+  bool passes = false;
 };
 
 /// Records the runs of a session, a trainer or a joint module (their `profiler()`), from its making on. Several at once do not disturb each

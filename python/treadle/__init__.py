@@ -98,6 +98,7 @@ from .environment import (
 from .errors import Error
 from .executor import Executor, bind, simple_bind
 from .partial_run import PartialRun
+from .explaining import Explanation, NodeExplanation, Refusal, explain
 from .precision import PrecisionChoice, TriedPrecision, choose_precision
 from .profiling import (
     LoadPhase,
@@ -124,6 +125,7 @@ __all__ = [
     "ExecutionMode",
     "ExecutionOrder",
     "Executor",
+    "Explanation",
     "GraphOptimizationLevel",
     "HookedRun",
     "IOBinding",
@@ -169,6 +171,7 @@ __all__ = [
     "ProfileSchedule",
     "ProfiledNode",
     "ProfiledRange",
+    "Refusal",
     "RunMetadata",
     "RunOptions",
     "SessionIOBinding",
@@ -188,6 +191,7 @@ __all__ = [
     "disable_telemetry_events",
     "enable_telemetry_events",
     "errors",
+    "explain",
     "get_all_providers",
     "get_available_backends",
     "get_available_providers",

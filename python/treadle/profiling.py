@@ -58,6 +58,8 @@ class ProfiledNode:
     gb_per_s: float | None
     of_peak: float | None
     """What the machine could take over what the node took."""
+    passes: tuple[str, ...] = ()
+    """Names of the passes that made it, in order; empty without `passes=True`."""
 
     @classmethod
     def _of(cls, node: dict[str, Any]) -> ProfiledNode:
@@ -83,6 +85,7 @@ class ProfiledNode:
             gflops=node.get("gflops"),
             gb_per_s=node.get("gb_per_s"),
             of_peak=node.get("of_peak"),
+            passes=tuple(node.get("passes", ())),
         )
 
 
@@ -212,6 +215,7 @@ class Profile:
         peaks: bool = True,
         schedule: ProfileSchedule | None = None,
         memory: bool = False,
+        passes: bool = False,
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
     ) -> None:
@@ -222,7 +226,7 @@ class Profile:
         self._client = client
         self._peaks = peaks
         self._schedule = schedule
-        self._limits = (max_events, when_full == "ring", memory)
+        self._limits = (max_events, when_full == "ring", memory, passes)
         self._num_steps = 0
         self._lock = threading.Lock()
         self._recorded: list[tuple[Any, _treadle.NativeProfiler]] = []  # clients, a module's graphs each
@@ -462,6 +466,7 @@ class _ProfileFunction:
         peaks: bool = True,
         schedule: ProfileSchedule | None = None,
         memory: bool = False,
+        passes: bool = False,
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
     ) -> Profile:
@@ -471,10 +476,11 @@ class _ProfileFunction:
         `peaks=False` leaves out the measurement of what the machine reaches (0.3 s), and with it all that is said of the peak.
         `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
         `memory`: also what is allocated and given back: `p.memory().measured`.
+        `passes`: nodes name the passes that made them. The model is optimised once more for that, when the block ends. Sessions only.
         `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
         `p.events_lost` counts what is missing, and runs that lack events are left out.
         """
-        return Profile(client, peaks=peaks, schedule=schedule, memory=memory, max_events=max_events, when_full=when_full)
+        return Profile(client, peaks=peaks, schedule=schedule, memory=memory, passes=passes, max_events=max_events, when_full=when_full)
 
     @staticmethod
     def range(name: str) -> _treadle.ProfileRange:

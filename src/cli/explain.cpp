@@ -1,4 +1,6 @@
 // treadle explain
+#include "cli/explain.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,22 +23,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct ExplainOptions {
-  std::string model, node;
-  InputOptions inputs;
-  SessionOptions session;
+  ExplainRequest request;
+  std::string node;
   int top = 25;
   bool json = false;
 };
 
 // The session is planned for the inputs' extents; no node runs.
-Json planned_profile(Session& session, const ExplainOptions& a, const MachinePeaks& peaks) {
+Json planned_profile(Session& session, const ExplainRequest& a, const MachinePeaks& peaks) {
   Profile profile;
   with_assumed_extents(session.inputs(), a.inputs, [&] {
     const Profiler profiler = session.profiler({});
     const PartialRun not_begun = session.partial_run(make_feeds(session.inputs(), a.inputs));
     profile = profiler.profile();
   });
-  Json json = Json::parse(profile_to_json(profile, {.model = a.model, .peaks = peaks}));
+  Json json = Json::parse(profile_to_json(profile, {.model = a.name, .peaks = peaks}));
   for (size_t i = 0; i < profile.nodes.size(); ++i) {
     const ProfiledNode& node = profile.nodes[i];
     if (node.flops && node.bytes) json["nodes"][i]["estimated_ms"] = peaks.bound_ns(*node.flops, *node.bytes) / 1e6;
@@ -66,9 +67,8 @@ Json views_json(const passes::PassTrace& trace, const Json& run) {
   return views;
 }
 
-Json explain_document(const ExplainOptions& a) {
+Json explain_document(const Model& model, const ExplainRequest& a) {
   passes::PassTrace trace;
-  const Model model = Model::load(a.model);
   Session session = [&] {
     const passes::PassTrace::Scope scope(trace);
     return Session(model, a.session);
@@ -76,7 +76,7 @@ Json explain_document(const ExplainOptions& a) {
   const int threads = a.session.intra_op_num_threads > 0 ? a.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
   const MachinePeaks peaks = measure_machine_peaks(threads);
   Json planned = planned_profile(session, a, peaks);
-  Json json{{"format", "treadle-explain"}, {"version", 1}, {"model", a.model}, {"nodes_as_read", model.impl().import()->num_nodes()}};
+  Json json{{"format", "treadle-explain"}, {"version", 1}, {"model", a.name}, {"nodes_as_read", model.impl().import()->num_nodes()}};
   if (const std::string assumed = assumed_extents(session.inputs(), a.inputs); !assumed.empty()) json["assumed"] = assumed;
   json["peaks"] = planned.at("peaks");
   json["passes"] = passes_json(trace);
@@ -226,33 +226,39 @@ std::string history_text(const Json& history) {
   return text;
 }
 
+std::string document_text(const Json& document, int top) {
+  std::string text = fmt::format("{}: {} nodes as read, {} as they run\n", document.at("model").get<std::string>(),
+                                 document.at("nodes_as_read").get<size_t>(), document.at("nodes").size());
+  if (document.contains("assumed")) text += "  dimensions that were not given: " + document.at("assumed").get<std::string>() + "\n";
+  return text + passes_text(document) + nodes_text(document, top) + memory_text(document);
+}
+
+std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 int explain(const ExplainOptions& a) {
-  const Json document = explain_document(a);
+  const Json document = explain_document(Model::load(a.request.name), a.request);
   if (!a.node.empty()) {
     const Json history = node_history(document, a.node);
-    fmt::print("{}\n", a.json ? history.dump() : history_text(history));
+    fmt::print("{}\n", a.json ? dumped(history) : history_text(history));
     return 0;
   }
-  if (a.json) {
-    fmt::print("{}\n", document.dump(-1, ' ', false, Json::error_handler_t::replace));
-    return 0;
-  }
-  std::string text = fmt::format("{}: {} nodes as read, {} as they run\n", a.model, document.at("nodes_as_read").get<size_t>(),
-                                 document.at("nodes").size());
-  if (document.contains("assumed")) text += "  dimensions that were not given: " + document.at("assumed").get<std::string>() + "\n";
-  text += passes_text(document) + nodes_text(document, a.top) + memory_text(document);
-  std::fputs(text.c_str(), stdout);
+  std::fputs(a.json ? (dumped(document) + "\n").c_str() : document_text(document, a.top).c_str(), stdout);
   return 0;
 }
 
 }  // namespace
 
+std::string explain_model(const Model& model, const ExplainRequest& request) { return dumped(explain_document(model, request)); }
+std::string explain_node(std::string_view document, const std::string& node) { return dumped(node_history(Json::parse(document), node)); }
+std::string explanation_text(std::string_view document, int top) { return document_text(Json::parse(document), top); }
+std::string node_history_text(std::string_view history) { return history_text(Json::parse(history)); }
+
 Command add_explain(CLI::App& app) {
   auto a = std::make_shared<ExplainOptions>();
-  app.add_option("model", a->model, "ONNX file")->required();
+  app.add_option("model", a->request.name, "ONNX file")->required();
   app.add_option("--node", a->node, "Say what became of this node of the model, and what the passes left alone behind it");
-  add_input_options(app, a->inputs);
-  add_session_options(app, a->session);
+  add_input_options(app, a->request.inputs);
+  add_session_options(app, a->request.session);
   app.add_option("--top", a->top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_flag("--json", a->json, "Print JSON");
   app.footer("No node runs: times are estimates. `treadle profile` measures.\nExample: treadle explain model.onnx --node conv1");

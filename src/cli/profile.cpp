@@ -10,15 +10,14 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
-#include "cli/provenance.h"
 #include "cli/remedies.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "session/model.h"
 #include "session/options.h"
 #include "treadle/error.h"
 
@@ -103,7 +102,7 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
     session.run(binding);
     return profile_clock_ns() - start;
   };
-  const ProfilerOptions options{.memory = a.table.memory};
+  const ProfilerOptions options{.memory = a.table.memory, .passes = !session.model().impl().compiled};
   {
     const Profiler forgotten = session.profiler(options);
     for (int i = 0; i < a.warmup; ++i) timed();
@@ -135,11 +134,7 @@ MadeProfile profile_model(const ProfileArguments& a) {
       .model = a.model, .command = "treadle profile " + a.model, .options = options_text(a.session), .warmup_runs = a.warmup + 1};
   progress("loading");
   double start = profile_clock_ns();
-  passes::PassTrace trace;
-  Session session = [&] {
-    const passes::PassTrace::Scope scope(trace);
-    return Session(a.model, a.session);
-  }();
+  Session session(a.model, a.session);
   context.load_ms = (profile_clock_ns() - start) / 1e6;
   const std::map<std::string, Datum> feeds = make_feeds(session.inputs(), a.inputs);
   start = profile_clock_ns();
@@ -161,9 +156,8 @@ MadeProfile profile_model(const ProfileArguments& a) {
                       }});
   }
   progress("");
-  auto document = nlohmann::ordered_json::parse(profile_to_json(profile, context));
-  add_passes(trace, document);
-  return {std::move(profile), document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)};
+  std::string json = profile_to_json(profile, context);
+  return {std::move(profile), std::move(json)};
 }
 
 int profile_command(const ProfileArguments& a) {

@@ -227,6 +227,7 @@ class ReportBuilder {
       if (node.parent >= 0) json["parent"] = node.parent;
       if (!node.phase.empty()) json["phase"] = node.phase;
       if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
+      if (!node.passes.empty()) json["passes"] = node.passes;
       json["inputs"] = operands_json(node.inputs);
       json["outputs"] = operands_json(node.outputs);
       if (node.packed_bytes > 0) json["packed_bytes"] = node.packed_bytes;

@@ -61,7 +61,7 @@ TraceView view_of(const Profile& profile) {
   if (!profile.trace)
     throw Error(ErrorCode::invalid_argument,
                 "the profile has no single events: a trace is written of a profile that was just recorded, not of one read from a file");
-  return {&profile.trace->recording, &profile.nodes, &profile.trace->node_of};
+  return {&profile.trace->recording, &profile.nodes, &profile.trace->node_of, 0, &profile.trace->load};
 }
 
 std::string valid_utf8(const std::string& text) {
@@ -76,7 +76,7 @@ std::string TraceRow::title() const {
 
 std::vector<TraceRow> rows_of(const TraceView& view) {
   std::vector<TraceRow> rows;
-  for (const Recording::Thread& thread : view.recording->threads) {
+  const auto add_rows = [&](const Recording::Thread& thread) {
     std::vector<TraceSpan> spans;
     spans.reserve(thread.records.size());
     for (const Record& record : thread.records)
@@ -88,7 +88,9 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     RowBuilder builder(thread);
     for (const TraceSpan& span : spans) builder.add(span);
     for (TraceRow& row : builder.rows()) rows.push_back(std::move(row));
-  }
+  };
+  for (const Recording::Thread& thread : view.recording->threads) add_rows(thread);
+  if (view.load && !view.load->records.empty()) add_rows(*view.load);
   return rows;
 }
 

@@ -22,8 +22,11 @@ namespace treadle {
 
 Profiling::Profiling(const Runtime& runtime, const ProfilerOptions& options)
     : runtime_(runtime),
+      names_passes_(options.passes),
       window_(Recorder::of_process(), {.max_records = options.max_events, .keep_last = options.keep_last, .memory = options.memory}),
       memory_before_(runtime.memory.account->statistics()) {
+  if (options.passes && !runtime.names_no_passes.empty())
+    throw Error(ErrorCode::invalid_argument, fmt::format("profiles of {} name no passes: {}", runtime.name, runtime.names_no_passes));
   set(true);
 }
 
@@ -190,7 +193,20 @@ Profile Session::Impl::profile(const Profiling& of) const {
     profile = make_profile(compiled_now(), of);
   }
   profile.memory = memory_report();
+  if (of.names_passes()) name_passes(profile);
   return profile;
+}
+
+// The passes once more, over the graph as read: sessions do not keep what they did.
+void Session::Impl::name_passes(Profile& profile) const {
+  passes::PassTrace trace;
+  {
+    const passes::PassTrace::Scope traced(trace);
+    const std::unique_ptr<Graph> graph = prepare();
+    optimise(*graph);
+  }
+  for (ProfiledNode& node : profile.nodes)
+    node.passes = trace.passes_of(node.sources.empty() ? std::vector<std::string>{node.name} : node.sources);
 }
 
 void Session::start_profiling() {

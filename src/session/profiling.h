@@ -28,6 +28,7 @@ class Profiling {
   bool is_on() const;
 
   const RecordWindow& window() const { return window_; }
+  bool names_passes() const { return names_passes_; }
   /// From, until: when it was on. The last one may be open (UINT64_MAX).
   std::vector<std::pair<uint64_t, uint64_t>> intervals() const;
   /// Bytes of each class when the profile began.
@@ -35,6 +36,7 @@ class Profiling {
 
  private:
   const Runtime& runtime_;
+  const bool names_passes_;
   RecordWindow window_;
   MemoryStatistics memory_before_;
   mutable std::mutex mutex_;

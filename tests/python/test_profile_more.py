@@ -195,6 +195,58 @@ def test_explain_says_why_a_fusion_did_not_apply(program, model, tmp_path):
     assert run.returncode == 1 and 'no node "nothing"' in run.stderr
 
 
+def test_explain_is_a_function(model):
+    explanation = treadle.explain(model, dimensions={"batch": 2})
+    assert "batch-norm-into-conv" in explanation.passes
+    assert "passes, in order" in str(explanation) and "memory, as planned" in explanation.table(top=1)
+    assert explanation.data["nodes_as_read"] == 6
+    history = treadle.explain(onnx.load(model), "bn", shapes={"x": (2, 8, 28, 28)})
+    again = treadle.explain(model.read_bytes(), shapes={"x": (2, 8, 28, 28)}).node("bn")
+    assert (history.steps, history.runs_as, history.refusals) == (again.steps, again.runs_as, again.refusals)
+    assert "batch-norm-into-conv" in [name for name, _ in history.steps]
+    assert history.runs_as and set(history.runs_as) <= set(explanation.nodes)
+    assert "stands for" in str(history)
+    with pytest.raises(treadle.Error, match='no node "nothing"'):
+        explanation.node("nothing")
+    with pytest.raises(treadle.Error, match="batches"):
+        treadle.explain(model, dimensions={"batches": 2})
+
+
+def test_explain_gives_reasons(tmp_path):
+    """Attention whose scores somebody else reads."""
+    tensors = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3, 8, 8]) for name in ("q", "k", "v", "y", "scores")}
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["t"], "turn", perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "t"], ["scores"], "scores"),
+        helper.make_node("Softmax", ["scores"], ["p"], "softmax"),
+        helper.make_node("MatMul", ["p", "v"], ["y"], "mix"),
+    ]
+    graph = helper.make_graph(nodes, "g", [tensors[n] for n in "qkv"], [tensors["y"], tensors["scores"]])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    refusals = treadle.explain(made, "mix").refusals
+    assert ("fuse-attention", "several nodes read the scores before the Softmax, or they are an output of the model") in [
+        (refusal.pass_name, refusal.why) for refusal in refusals
+    ]
+
+
+def test_nodes_name_their_passes(model, session):
+    with treadle.profile(session, passes=True) as p:
+        session.run(None, FEEDS)
+    documented = {node["name"]: tuple(node.get("passes", ())) for node in treadle.explain(model, dimensions={"batch": 2}).data["nodes"]}
+    assert {node.name: node.passes for node in p.nodes} == documented
+    assert any("fuse-conv" in node.passes for node in p.nodes)
+    with treadle.profile(session) as p:
+        session.run(None, FEEDS)
+    assert all(node.passes == () for node in p.nodes)
+
+
+def test_passes_of_trainers_are_refused(model):
+    trainer = treadle.train.Trainer(str(model), loss="softmax_cross_entropy")
+    with pytest.raises(treadle.errors.InvalidArgument, match="name no passes"):
+        with treadle.profile(trainer, passes=True):
+            pass
+
+
 def test_loading_is_taken_apart(model, tmp_path):
     session = treadle.InferenceSession(str(model))
     session.run(None, FEEDS)

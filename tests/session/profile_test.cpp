@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "passes/trace.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
@@ -115,6 +116,22 @@ TEST(SessionProfile, LoadingIsTakenApart) {
   EXPECT_NE(profile_to_table(json).find("loading"), std::string::npos);
   for (TraceFormat format : {TraceFormat::perfetto, TraceFormat::chrome})
     EXPECT_NE(profile_to_trace(profile, format).find("upgrade and inference"), std::string::npos);
+}
+
+TEST(SessionProfile, NodesNameTheirPasses) {
+  Session session = product_session();
+  const Profiler profiler = session.profiler({.passes = true}), without = session.profiler({});
+  session.run(product_feeds(4));
+  std::map<std::string, std::vector<std::string>> expected;  // as a trace of the optimiser at work has them
+  {
+    passes::PassTrace trace;
+    const passes::PassTrace::Scope scope(trace);
+    product_session();
+    for (const ProfiledNode& node : without.profile().nodes)
+      expected[node.name] = trace.passes_of(node.sources.empty() ? std::vector<std::string>{node.name} : node.sources);
+  }
+  for (const ProfiledNode& node : profiler.profile().nodes) EXPECT_EQ(node.passes, expected[node.name]) << node.name;
+  for (const ProfiledNode& node : without.profile().nodes) EXPECT_TRUE(node.passes.empty());
 }
 
 TEST(SessionProfile, OperationsAreThoseOfTheRunsExtents) {

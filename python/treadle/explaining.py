@@ -1,0 +1,144 @@
+"""What the optimiser made of a model, without running it: `treadle explain` as a function.
+
+    explanation = treadle.explain("model.onnx", dimensions={"batch": 8})
+    print(explanation)
+    print(explanation.node("conv1"))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from . import _treadle
+
+__all__ = ["Explanation", "NodeExplanation", "Refusal", "explain"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a pass left a node as it was, although it had looked closer."""
+
+    pass_name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class NodeExplanation:
+    """What became of a node of the model, or where one that runs comes from."""
+
+    name: str
+    steps: tuple[tuple[str, str], ...]
+    """Name of a pass, and what it did to the node."""
+    runs_as: tuple[str, ...]
+    """Names of the nodes that do its work in a run; empty: it was folded, removed, or is a view."""
+    refusals: tuple[Refusal, ...]
+    """Of the nodes that run."""
+    data: dict[str, Any]
+    """As `treadle explain --node NAME --json` prints it."""
+
+    def __str__(self) -> str:
+        return _treadle.node_history_text(json.dumps(self.data))
+
+
+class Explanation:
+    """What `treadle.explain` gives. As text: passes, nodes with their least time on this machine, and planned memory."""
+
+    def __init__(self, document: str) -> None:
+        self._document = document
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it, as `treadle explain --json` prints it."""
+        return dict(json.loads(self._document))
+
+    @property
+    def passes(self) -> list[str]:
+        """Passes that changed something, in order; one may come several times."""
+        return [step["pass"] for step in self.data["passes"]]
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the nodes that run, in order."""
+        return [node["name"] for node in self.data["nodes"]]
+
+    def node(self, name: str) -> NodeExplanation:
+        """Of a node of the model, or of one that runs. Raises treadle.Error for another name."""
+        history = json.loads(_treadle.explain_node(self._document, name))
+        return NodeExplanation(
+            name=name,
+            steps=tuple((step["pass"], step["what"]) for step in history["steps"]),
+            runs_as=tuple(node["name"] for node in history["runs_as"]),
+            refusals=tuple(Refusal(item["pass"], item["why"]) for node in history["runs_as"] for item in node.get("left_alone", [])),
+            data=history,
+        )
+
+    def table(self, top: int = 25) -> str:
+        """For the terminal. `top`: nodes shown, 0 for all."""
+        return _treadle.explanation_text(self._document, top)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _loaded(model: Any, options: _treadle.SessionOptions) -> tuple[_treadle.Model, str]:
+    if isinstance(model, _treadle.Model):
+        return model, "model"
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _treadle.Model.from_bytes(bytes(model), "", options), "model"
+    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
+        return _treadle.Model.from_bytes(model.SerializeToString(), "", options), "model"
+    path = os.fspath(model)
+    return _treadle.Model.load(path, options), path
+
+
+@overload
+def explain(
+    model: Any,
+    node: None = None,
+    *,
+    sess_options: _treadle.SessionOptions | None = None,
+    dimensions: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    default_extent: int = 1,
+) -> Explanation: ...
+@overload
+def explain(
+    model: Any,
+    node: str,
+    *,
+    sess_options: _treadle.SessionOptions | None = None,
+    dimensions: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    default_extent: int = 1,
+) -> NodeExplanation: ...
+def explain(
+    model: Any,
+    node: str | None = None,
+    *,
+    sess_options: _treadle.SessionOptions | None = None,
+    dimensions: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    default_extent: int = 1,
+) -> Explanation | NodeExplanation:
+    """What each pass did, the nodes that remain, and the planned memory. The model is optimised and planned; no node runs.
+
+    `model`: a path, the bytes of a file, an onnx.ModelProto or a treadle.Model. `node`: only what became of this node, and what the passes
+    left alone behind it and why. `sess_options`: of the session that is planned. `dimensions`: extents of the inputs' symbols;
+    `shapes`: of whole inputs; others are `default_extent`. Raises treadle.Error for a node, symbol or input that does not exist.
+    """
+    options = sess_options or _treadle.SessionOptions()
+    loaded, name = _loaded(model, options)
+    document = _treadle.explain_model(
+        loaded,
+        options,
+        name,
+        [f"{symbol}={extent}" for symbol, extent in (dimensions or {}).items()],
+        [f"{input_name}:{'x'.join(map(str, extents))}" for input_name, extents in (shapes or {}).items()],
+        default_extent,
+    )
+    explanation = Explanation(document)
+    return explanation if node is None else explanation.node(node)

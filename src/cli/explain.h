@@ -1,0 +1,28 @@
+// What the optimiser made of a model, and what a run needs, without running it: for the command and for Python.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cli/inputs.h"
+#include "treadle/model.h"
+#include "treadle/session.h"
+
+namespace treadle::cli {
+
+struct ExplainRequest {
+  std::string name;  ///< of the model, for the text
+  InputOptions inputs;
+  SessionOptions session;
+};
+
+/// JSON: passes, nodes with what left them alone, views, planned memory. Measures the machine's peaks.
+std::string explain_model(const Model& model, const ExplainRequest& request);
+/// What became of a node of the model, or where one that runs comes from: JSON.
+/// @param document  of explain_model(). @throws Error(not_found)
+std::string explain_node(std::string_view document, const std::string& node);
+/// Both for people. @param top  nodes shown; 0: all
+std::string explanation_text(std::string_view document, int top);
+std::string node_history_text(std::string_view history);
+
+}  // namespace treadle::cli
