@@ -39,6 +39,23 @@ TEST(NodeCounters, TheListSumsAllFrames) {
   EXPECT_EQ(list.sum(0).counts[TickBuckets::of(100)], 0U);
 }
 
+TEST(NodeCounters, TimesThatChangeAreAllCounted) {
+  NodeCounterList list;
+  NodeCounters& counters = list.make(2);
+  std::vector<uint64_t> expected(TickBuckets::kCount, 0);
+  uint64_t total = 0, ticks = 1;
+  for (int i = 0; i < 1000; ++i) {
+    ticks = i % 3 == 0 ? (ticks * 7919) % 100'003 : ticks;  // some come again, and both ways of counting meet
+    i % 5 == 0 ? counters.add_shared(1, ticks) : counters.add(1, ticks);
+    ++expected[TickBuckets::of(ticks)];
+    total += ticks;
+  }
+  const TickHistogram sum = list.sum(1);
+  EXPECT_EQ(sum.total, total);
+  for (size_t b = 0; b < TickBuckets::kCount; ++b) EXPECT_EQ(sum.counts[b], expected[b]) << b;
+  EXPECT_EQ(list.sum(0).total, 0U);
+}
+
 TEST(NodeCounters, NothingIsLostBetweenThreads) {
   NodeCounterList list;
   NodeCounters& counters = list.make(1);
