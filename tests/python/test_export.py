@@ -8,7 +8,7 @@ from test_shared_models import manifest, tolerances
 
 import treadle
 
-from conftest import SHARED_DATA
+from conftest import SHARED_DATA, ort_saturates
 
 
 def models():
@@ -27,6 +27,9 @@ def test_an_optimised_model_runs_on_onnxruntime(model, tmp_path):
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     treadle.InferenceSession(str(SHARED_DATA / model["file"]), options)
     onnx.checker.check_model(options.optimized_model_filepath, full_check=True)
+    written = onnx.load(options.optimized_model_filepath)
+    if ort_saturates() and any(node.op_type.startswith(("QLinear", "MatMulInteger", "ConvInteger", "QuantizeLinear")) for node in written.graph.node):
+        pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
 
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4

@@ -10,6 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 import treadle
 from treadle import quantize
 
+from conftest import ort_saturates
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -99,8 +101,9 @@ def check(model, result, x, tmp_path, ort, least_db, near):
     onnx.checker.check_model(path, full_check=True)
     expected, ours, theirs = run(model.SerializeToString(), x), run(path, x), run(path, x, ort)
     assert sqnr(expected, ours) > least_db
-    assert sqnr(expected, theirs) > least_db
-    assert np.abs(ours - theirs).max() <= near * np.abs(theirs).max()
+    if not ort_saturates():
+        assert sqnr(expected, theirs) > least_db
+        assert np.abs(ours - theirs).max() <= near * np.abs(theirs).max()
     return onnx.load(path)
 
 
