@@ -61,6 +61,7 @@ struct DetachedRun {
   std::shared_ptr<ThreadPool> pool;  // of the run's options
   std::vector<Datum> feeds, results, bound;
   std::vector<exec::OutputMemory> memory;
+  std::shared_ptr<const void> held;
   exec::RunControl control;
   exec::Caller caller;
   std::optional<RunObserver> observer;
@@ -309,6 +310,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   detached->memory.assign(output_memory.begin(), output_memory.end());
   detached->executable = executable;
   detached->monitor = request.monitor;
+  detached->held = request.held;
   detached->control = run_control;
   detached->control.caller = &detached->caller;
   detached->pool = run_options->thread_pool;

@@ -37,6 +37,7 @@ struct RunRequest {
   std::shared_ptr<const Monitor> monitor = nullptr;
   bool compiled = false;                             ///< the executable was made for this run
   std::optional<uint64_t> random_id = std::nullopt;  ///< what randomness depends on; none: the run's number
+  std::shared_ptr<const void> held = nullptr;        ///< let go when the run has ended, which may be after its caller has left
 };
 
 /// Threads, devices, memory, job, recorder, and the register of runs in flight. It makes a run's RunControl, and calls the run with all

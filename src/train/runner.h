@@ -12,6 +12,12 @@
 
 namespace treadle::train {
 
+/// How a runner is called, and what is let go when its run has ended, which may be after its caller has left.
+struct Call {
+  const RunOptions* options = nullptr;
+  std::shared_ptr<const void> held;
+};
+
 class Runner {
  public:
   /// Makes the graph again with the same inputs and outputs and all its values, for who wants to see those that are gone when it has been

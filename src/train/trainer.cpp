@@ -223,15 +223,14 @@ struct Trainer::Impl : Runtime, TrainedValues {
     update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
   }
 
-  /// The last step of those that accumulate, and the update. Sums and statistics are written when the update has been: a step that fails
-  /// may be repeated.
-  std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
-    std::vector<Datum> outputs = run(*step, feeds, labels, run_options);
+  /// The last step of those that accumulate, and the update. Sums and statistics are written last: a step that fails may be repeated.
+  std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const Call& call) {
+    std::vector<Datum> outputs = run(*step, feeds, labels, call);
     const std::vector<std::string>& names = step->graph().output_names;
     Feeds sums;
     for (size_t k = 0; k < outputs.size(); ++k)
       if (is_sum(names[k])) sums.emplace(names[k], outputs[k]);
-    run(*update, sums, {}, run_options, update_bound);
+    run(*update, sums, {}, call, update_bound);
     for (size_t k = 0; k < outputs.size(); ++k)
       if (auto state = states.find(names[k]); state != states.end()) state->second.copy_from(outputs[k].tensor());
     for (const auto& [name, gradient] : sums) {
@@ -257,6 +256,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   void use_averages(bool use) {
     if (options.ema_decay <= 0) throw Error(ErrorCode::invalid_argument, "the trainer keeps no averages: it was made without ema_decay");
     if (use == averages_used) return;
+    const exec::Variables::Writing writing(*variables());
     for (auto& [name, average] : averages()) {
       Tensor& parameter = parameters.at(name);
       std::swap_ranges(parameter.data<float>(), parameter.data<float>() + parameter.num_elements(), average.data<float>());
@@ -272,12 +272,12 @@ struct Trainer::Impl : Runtime, TrainedValues {
 
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
     check_averages_unused("a step");
+    const bool updates = accumulated_steps + 1 == options.accumulation_steps;
+    const Call call{run_options, std::make_shared<const Change>(*this)};
     *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
     *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
-    const bool updates = accumulated_steps + 1 == options.accumulation_steps;
-    const Change change(*this);
     const std::vector<Datum> outputs =
-        updates && update ? step_and_update(feeds, labels, run_options) : run(*step, feeds, labels, run_options, step_bound);
+        updates && update ? step_and_update(feeds, labels, call) : run(*step, feeds, labels, call, step_bound);
     ++num_steps;
     num_updates += updates;
     accumulated_steps = updates ? 0 : accumulated_steps + 1;
@@ -305,7 +305,8 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return *gradients;
   }
 
-  /// For the length of a step: no run that reads the parameters is in flight, and the next one finds that they have changed.
+  /// For the length of a step, also of one left behind: no run that reads the parameters is in flight; the next finds that they have
+  /// changed.
   struct Change {
     explicit Change(Impl& of) : impl(of), writing(*of.variables()) {}
     ~Change() { impl.note_changed(); }
@@ -335,6 +336,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
   Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
     std::lock_guard making(making_mutex);
     if (!runner) {
+      const exec::Variables::Reading reading(*variables());  // what nodes compute of parameters alone, and what kernels pack
       AllocationScope scope(&memory, MemoryClass::weights);
       // Adapters are inputs here too: they are small, and what they are added to is packed.
       auto made = std::make_unique<Runner>(
@@ -348,20 +350,20 @@ struct Trainer::Impl : Runtime, TrainedValues {
 
   /// A run that changes nothing; it sees the parameters as they are before a step, or after it.
   std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
-    const exec::Variables::Reading reading(*variables());
+    const auto reading = std::make_shared<const exec::Variables::Reading>(*variables());
     look();
-    return run(runner, feeds, labels, run_options);
+    return run(runner, feeds, labels, {run_options, reading});
   }
 
-  std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
+  std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const Call& call,
                          std::span<const Datum> bound_outputs = {}) {
-    check_run_options(run_options);
+    check_run_options(call.options);
     const std::vector<Datum> arranged = runner.arrange(feeds, labels);
     std::shared_ptr<const Monitor> monitor = current_monitor();
     const std::shared_ptr<const Executable> executable = runner.executable(monitor);
     std::vector<Datum> outputs(executable->output_names.size());
     execute(executable, arranged, outputs,
-            {.bound = bound_outputs, .options = run_options, .monitor = std::move(monitor), .random_id = num_steps});
+            {.bound = bound_outputs, .options = call.options, .monitor = std::move(monitor), .random_id = num_steps, .held = call.held});
     outputs.resize(executable->num_fetched);
     return outputs;
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <future>
 #include <new>
 #include <optional>
 #include <random>
@@ -190,6 +191,43 @@ class TrainerCampaign {
   Tensor labels_;
   std::optional<Trainer> tested_, reference_;
 };
+
+// It still reads the parameters: the next step writes them when it has ended.
+TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
+  testing::register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {-1, 2});
+  b.constant("w", Tensor::of<float>({2}, std::vector<float>{2, 3}));
+  b.node("Mul", {"x", "w"}, {"product"});
+  b.node("Step", {"product"}, {"y"}, "", "test.fault");
+  b.last_node().attributes.push_back(int_attribute("id", 0));
+  b.output("y", {-1, 2});
+  TrainerOptions trainer_options;
+  trainer_options.loss = Loss::mean_squared_error;
+  trainer_options.learning_rate = 0.05;
+  Trainer trainer(b.model(), trainer_options);
+  const Tensor x = Tensor::of<float>({1, 2}, std::vector<float>{1, 1}), labels = Tensor::of<float>({1, 2}, std::vector<float>{0, 0});
+  trainer.step({{"x", x}}, labels);  // makes all that the first one makes
+  const NamedTensors& parameters = trainer.parameters();
+  const std::vector<float> before = elements(parameters);
+  std::vector<float> behind;
+  auto gate = std::make_shared<testing::Gate>();
+  testing::set_fault(0, [&, gate] {
+    gate->wait();
+    behind = elements(parameters);
+  });
+  RunOptions run;
+  run.deadline_ms = 300;
+  EXPECT_THROW(trainer.step({{"x", x}}, labels, &run), Error);
+  testing::set_fault(-1, {});
+  std::future<double> next = std::async(std::launch::async, [&] { return trainer.step({{"x", x}}, labels); });
+  next.wait_for(std::chrono::milliseconds(200));  // in which it would write them, if it did not wait
+  gate->open();
+  next.get();
+  EXPECT_EQ(behind, before);
+  EXPECT_NE(elements(parameters), before);
+}
 
 TEST(FaultCampaign, ATrainingStepThatFailsHasChangedNothing) {
   const char *runs_text = std::getenv("TREADLE_FAULT_RUNS"), *seed_text = std::getenv("TREADLE_FAULT_SEED");

@@ -299,8 +299,9 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
           },
           name);
   }
-  // An observer looks at every node's outputs as soon as they are there, and so does a cache.
-  const bool host_waits = last.host_waits || kept || (control_.observer && first.instruction >= 0);
+  // An observer looks at every node's outputs as soon as they are there, and so does a cache. It looks at outputs where the caller gets
+  // them: a copy into that memory is waited for as well, as the next node's operands are shown before it runs.
+  const bool host_waits = last.host_waits || kept || control_.observer;
   if (last.records || host_waits) {
     auto& event = events_[index(bulk.back())];
     if (!event) event = device(plan_.streams[static_cast<size_t>(last.stream)].device).create_event();
@@ -309,6 +310,7 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
   }
   if (host_waits && !failed_.load())
     for (int32_t s : bulk) {
+      if (step(s).instruction < 0) continue;
       try {
         take_up(step(s));
       } catch (...) {
