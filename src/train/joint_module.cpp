@@ -339,7 +339,7 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
     impl_->run = std::move(run);
     return made;
   }
-  if (!run->advance()) throw Error(ErrorCode::internal, "a second Yield");
+  if (!run->run().finished() && !run->advance()) throw Error(ErrorCode::internal, "a second Yield");
   run->take_outputs();  // running statistics
   return made;
 }

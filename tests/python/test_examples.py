@@ -45,8 +45,9 @@ def test_a_digit_is_read_in_three_languages(source, ort, tmp_path):
     exact, rounded = re.findall(r"digit (\d), score (\S+?),?\s", made.stdout)
     pixels = re.search(r'PIXELS = """(.*?)"""', (path.parent / "classify.py").read_text(), re.DOTALL).group(1)
     image = np.array(pixels.split(), np.float32).reshape(1, 1, 8, 8) / 16
-    for path, (digit, score), tolerance in ((model, exact, 1e-4), (small, rounded, 2e-2)):
-        scores = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"image": image})[0]
+    # The float model's scores in both cases: ONNX Runtime's products of bytes are no truth on every processor.
+    scores = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"image": image})[0]
+    for (digit, score), tolerance in ((exact, 1e-4), (rounded, 2e-2)):
         assert int(digit) == scores.argmax() == 0
         assert float(score) == pytest.approx(scores.max(), rel=tolerance)
     absent = subprocess.run([*command, tmp_path / "absent.onnx", small], capture_output=True, text=True)

@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import treadle
+from conftest import ort_saturates
 from contrib import compare, model, run
 from treadle import errors
 
@@ -405,9 +406,16 @@ NEEDS_EXTENTS = [hyper_connection_pre_mix, hyper_connection_post_mix, branchwise
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_results_are_those_of_onnxruntime(ort, case):
+    if case is qlinear_conv and ort_saturates():
+        pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
     for seed in range(ROUNDS):
         op_type, inputs, options = case(np.random.default_rng(seed))
-        compare(ort, op_type, inputs, static=seed % 2 == 0 or case in NEEDS_EXTENTS, **options)
+        try:
+            compare(ort, op_type, inputs, static=seed % 2 == 0 or case in NEEDS_EXTENTS, **options)
+        except Exception as error:  # Fail of onnxruntime's own
+            if "not yet supported on this hardware platform" not in str(error):
+                raise
+            pytest.skip("ONNX Runtime has no kernel for this processor")
 
 
 def group_norm(x, gamma, beta, groups, epsilon):

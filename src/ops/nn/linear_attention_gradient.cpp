@@ -238,7 +238,8 @@ Result linear_attention(GradientContext& g) {
   if (result[5] != kNoValue) {
     // One beta for all heads has the sum of theirs.
     const ValueId beta = g.input(5);
-    result[5] = rank_of(g, beta) == 3 ? g.unbroadcast(result[5], beta) : g.reshape_like(g.reduce_sum(result[5], {-1}, /*keepdims=*/true), beta);
+    result[5] =
+        rank_of(g, beta) == 3 ? g.unbroadcast(result[5], beta) : g.reshape_like(g.reduce_sum(result[5], {-1}, /*keepdims=*/true), beta);
   }
   return narrowed(g, std::move(result));
 }
