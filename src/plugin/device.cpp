@@ -19,7 +19,7 @@
 namespace treadle::plugin {
 namespace {
 
-constexpr size_t kMaxOperands = 8;
+constexpr size_t kMaxKernelOperands = 8;
 
 /// What a plugin registered, with strings of our own.
 struct Registration {
@@ -168,7 +168,7 @@ struct LaunchKernel {
     int64_t dims[TREADLE_PLUGIN_MAX_RANK];
   };
   int32_t num_inputs, num_outputs;
-  Operand operands[kMaxOperands];
+  Operand operands[kMaxKernelOperands];
 
   static LaunchKernel bind(BindContext& c) {
     LaunchKernel k{c.num_inputs(), c.num_outputs(), {}};
@@ -180,7 +180,7 @@ struct LaunchKernel {
   }
   void run(RunContext& c) const {
     const auto& node = c.packed<DeviceNode>();
-    std::array<treadle_tensor_view, kMaxOperands> views{};
+    std::array<treadle_tensor_view, kMaxKernelOperands> views{};
     for (int i = 0; i < num_inputs + num_outputs; ++i)
       views[static_cast<size_t>(i)] = {operands[i].dtype, operands[i].rank, operands[i].dims,
                                        i < num_inputs ? c.in<void>(i) : c.out<void>(i - num_inputs)};
@@ -207,7 +207,7 @@ class PluginKernels final : public KernelTable {
 
   DeviceKernel find(const Graph& graph, const Node& node) const override {
     const size_t operands = static_cast<size_t>(node.num_formal_inputs) + node.outputs.size();
-    if (operands > kMaxOperands || node.inputs.size() != static_cast<size_t>(node.num_formal_inputs)) return {};
+    if (operands > kMaxKernelOperands || node.inputs.size() != static_cast<size_t>(node.num_formal_inputs)) return {};
     for (const auto* ids : {&node.inputs, &node.outputs})
       for (ValueId id : *ids)
         if (id != kNoValue && graph.type(id).shape->size() > TREADLE_PLUGIN_MAX_RANK) return {};

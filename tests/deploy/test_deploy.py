@@ -1,5 +1,5 @@
-"""The examples of examples/deploy under the frameworks that they are for: the answers are onnxruntime's own. `.venv-deploy` has what it takes
-(scripts/requirements-deploy.txt, and Treadle's wheel)."""
+"""The examples of examples/deploy under the frameworks that they are for: the answers are onnxruntime's own. `.venv-deploy` and
+`.venv-mlserver` have what it takes (`scripts/setup --deploy`, and Treadle's wheel)."""
 
 import http.client
 import pathlib
