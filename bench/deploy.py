@@ -75,7 +75,7 @@ def server(kind: str, model: str, runtime: str, input_name: str) -> Iterator[tup
             command, path, name = ["mlserver", "start", "."], "/v2/models/model/ready", input_name
         process = subprocess.Popen(command, cwd=where, env=environment(runtime, **more), stdout=log, stderr=log, start_new_session=True)
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not _is_up(port, path):
                 if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
