@@ -411,7 +411,8 @@ class TREADLE_API JointModule {
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   std::string end_profiling();
-  /// As a Session's. A forward part is a run, and so is a backward part. Not while another thread uses the module.
+  /// As a Session's. A forward part is a run, and so is a backward part, or each group of its gradients. Not while another thread uses the
+  /// module.
   void start_profiling();
   void pause_profiling();
   void resume_profiling();

@@ -12,6 +12,7 @@
 #include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/patch.h"
 #include "ops/gradients.h"
 #include "treadle/error.h"
 
@@ -135,16 +136,6 @@ class BackwardBody {
       // An output of its own, also of a value that is an input or stands there twice.
       graph_->outputs.push_back(add("Identity", {output}));
       graph_->output_names.push_back(graph_->value(graph_->outputs.back()).name);
-    }
-  }
-  /// Nodes that no output needs. A value of the forward body that only those read need not be there.
-  void remove_dead() {
-    const std::vector<NodeId> order = graph_->order();
-    for (auto id = order.rbegin(); id != order.rend(); ++id) {
-      const std::vector<ValueId>& made = graph_->node(*id).outputs;
-      if (std::all_of(made.begin(), made.end(),
-                      [&](ValueId v) { return v == kNoValue || (graph_->value(v).uses.empty() && !graph_->is_output(v)); }))
-        graph_->remove_node(*id);
     }
   }
   /// Gives the body to a node of the enclosing graph.
@@ -320,7 +311,7 @@ class BackwardScan {
       formal.push_back(body.add_formal(type));
       return formal.back();
     });
-    body.remove_dead();
+    remove_dead_nodes(body.graph());  // a value of the forward body that only those read need not be there
     for (ValueId sequence : left_out)
       if (!body.graph().value(sequence).uses.empty())
         throw Error(

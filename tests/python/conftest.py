@@ -47,8 +47,7 @@ def ort_saturates():
     return int(session.run(None, {"a": np.full((2, 8), 255, np.uint8)})[0][0, 0]) != 8 * 255 * 127
 
 
-@pytest.fixture
-def exact_bytes():
+def need_exact_bytes():
     """Skips a test that holds ONNX Runtime's products of bytes for the truth, where they are none."""
     if ort_saturates():
         pytest.skip("ONNX Runtime's products of bytes saturate on this processor")

@@ -163,7 +163,7 @@ class Manager:
         """Takes the module's attributes and tensors as they are now."""
         self._attributes = attributes_of(self.module)
         self._state = state_of(self.module)
-        self._obstacle = obstacle(self.module)
+        self._obstacle = obstacle(self.module, self._state)
         self._snapshot = snapshot_of(self.module)
         self._known.clear()
 

@@ -41,8 +41,8 @@ class Module(nn.Module):
         writes through `.data`; call repack() after these.
     :param gradient_group_mb: hand gradients to autograd in groups of at least so many megabytes, each as soon as the backward pass has made it
         (0: one by one), so that hooks on parameters run while the rest is computed, and gradients that they free are gone. By default groups
-        have 4 MB where `torch.distributed` runs with several processes; elsewhere all gradients come at the end, which is 20 to 40 µs a group
-        faster.
+        have 4 MB where `torch.distributed` runs with several processes; elsewhere all gradients come at the end, as each group costs the step
+        some time.
     """
 
     def __init__(self, module: nn.Module, *, num_threads: int | None = None, pack_weights: bool = False, gradient_group_mb: float | None = None) -> None:

@@ -144,7 +144,7 @@ def unchanged(snapshot: list[tuple[Any, Any, tuple[Any, ...]]]) -> bool:
     return _treadle.holds_the_same(snapshot)
 
 
-def obstacle(module: nn.Module) -> str | None:
+def obstacle(module: nn.Module, state: State) -> str | None:
     """Why the module cannot leave PyTorch, whatever its graph is; None if it can."""
     for name, owner in module.named_modules():
         of = f"{name or 'the module'} ({type(owner).__name__})"
@@ -155,7 +155,6 @@ def obstacle(module: nn.Module) -> str | None:
             return f"{of} exchanges statistics between processes"
         if trains_statistics(owner) and owner.momentum is None:
             return f"{of} keeps a cumulative average (momentum=None)"
-    state = state_of(module)
     for name, tensor in zip(state.names, state.tensors, strict=True):
         if tensor.device.type != "cpu":
             return f'"{name}" is on the device {tensor.device}; Treadle computes on the CPU'
