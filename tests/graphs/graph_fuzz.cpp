@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 
 #include "onnx/serialize.h"
 #include "tests/graphs/generator.h"
@@ -86,6 +87,7 @@ void work(const Options& options, uint32_t first, uint32_t last, std::chrono::st
 
 std::string text_of(const std::string& path) {
   std::ifstream in(path);
+  if (!in) throw std::runtime_error("cannot read " + path);
   std::stringstream text;
   text << in.rdbuf();
   return text.str();
@@ -108,6 +110,7 @@ std::string kind_of(const Shrunk& shrunk) {
 
 int replay(const Options& options) {
   const Case c = parse(text_of(options.replay));
+  if (c.sets.empty()) throw std::runtime_error(options.replay + " has no line \"feeds\", so there is nothing to run");
   int failed = 0;
   for (const Setting& setting : standard_settings()) {
     const std::string failure = run_apart(c, setting);
@@ -204,5 +207,9 @@ int main(int argc, char** argv) {
       return std::fputs(kUsage, stderr), 2;
   }
   if (options.print) return std::fputs(print(Generator(options.seed).generate()).c_str(), stdout), 0;
-  return options.replay.empty() ? campaign(options) : replay(options);
+  try {
+    return options.replay.empty() ? campaign(options) : replay(options);
+  } catch (const std::exception& error) {
+    return std::fprintf(stderr, "treadle_graph_fuzz: %s\n", error.what()), 2;
+  }
 }

@@ -34,7 +34,7 @@ import sequence_makers
 from breaking import broken
 from disagreements import heard
 from draft import Case, Choices, Draft, Rejected
-from judges import Result, all_same, can_widen, same_distributions, onnxruntime_run, reference_run, treadle_run
+from judges import Result, all_same, can_widen, explained_by_rounding, same_distributions, onnxruntime_run, reference_run, treadle_run
 
 TRAINING = "ai.onnx.preview.training"
 MAKERS = {
@@ -147,6 +147,8 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
         wide = reference_run(case, widen=True)
         if wide.outputs is not None and not all_same(ours.outputs, wide.outputs, case.tolerance, any_float=True):
             return "same", "in more bits"
+        if wide.outputs is not None and case.tolerance > 1 and explained_by_rounding(case, ours.outputs, wide.outputs):
+            return "same", "within what rounding of the operands does"
     differing = "; ".join(f"{name}: {text}" for name, text in against.items() if text and heard(case, name))
     if not differing:
         return ("justified" if any(against.values()) else "same"), ""
