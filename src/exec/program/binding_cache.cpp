@@ -1,0 +1,125 @@
+// Bindings by the values of their program's symbols, and the plans that several of them share.
+#include <algorithm>
+#include <utility>
+
+#include "exec/program/binding.h"
+#include "exec/program/parameters.h"
+#include "exec/program/program.h"
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kMaxPlans = 8;
+
+}  // namespace
+
+size_t BindingCache::hash(const Program& program, std::span<const int64_t> symbol_values) {
+  size_t result = 1;  // 0 is an entry of left_behind_ that was never used
+  for (int32_t s : program.symbols())
+    result = (result ^ static_cast<uint64_t>(symbol_values[static_cast<size_t>(s)])) * 0x9e3779b97f4a7c15ULL + 1;
+  return result;
+}
+
+std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
+                                                 ThreadPool* pool, std::shared_ptr<const Binding> previous) {
+  const std::shared_ptr<const ParameterVersion> parameters = program.parameters() ? program.parameters()->current(program, pool) : nullptr;
+  std::list<std::shared_ptr<Binding>> outdated;  // destroyed when the lock is gone
+  std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
+  bool first = false, returns = false;
+  {
+    std::lock_guard lock(mutex_);
+    const Binding* held = previous && !previous->came_back() ? previous.get() : nullptr;
+    previous.reset();
+    for (auto it = recent_.begin(); it != recent_.end(); ++it) {
+      bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
+                              [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
+      if (!same || (*it)->parameters_ != parameters) continue;
+      recent_.splice(recent_.begin(), recent_, it);
+      recent_.front()->note_return();
+      ++statistics_.hits;
+      return recent_.front();
+    }
+    ++statistics_.misses;
+    first = statistics_.misses == 1;
+    // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run do not come back in time: the
+    // binding of the run before, which is in the caches, then goes on. Extents that it left behind a few runs ago do come back, and take
+    // the least recent one.
+    returns = std::find(left_behind_.begin(), left_behind_.end(), hash(program, symbol_values)) != left_behind_.end();
+    auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
+    // Those of an earlier version are of no more use: one goes on with the new one, which finds its memory there.
+    for (auto it = recent_.begin(); parameters && it != recent_.end();) {
+      const auto binding = it++;
+      if ((*binding)->parameters_ == parameters) continue;
+      std::list<std::shared_ptr<Binding>>& into = taken.empty() && is_free(*binding) ? taken : outdated;
+      into.splice(into.begin(), recent_, binding);
+    }
+    if (taken.empty() && recent_.size() >= kCapacity) {
+      auto found = recent_.end();
+      if (held && !returns) {
+        found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
+        if (found != recent_.end()) {
+          left_behind_[next_left_behind_] = hash(program, held->values());
+          next_left_behind_ = (next_left_behind_ + 1) % left_behind_.size();
+        }
+      }
+      for (auto it = recent_.end(); found == recent_.end() && it != recent_.begin();)
+        if (is_free(*--it)) found = it;
+      if (found != recent_.end()) taken.splice(taken.begin(), recent_, found);
+    }
+  }
+  if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
+  taken.front()->came_back_ = returns;
+  std::optional<LoadPhases::Scope> scope;
+  if (first) scope.emplace(program.first_binding());
+  const LoadPhases::Phase phase("first binding");
+  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool, parameters);
+  std::lock_guard lock(mutex_);
+  recent_.splice(recent_.begin(), taken);
+  return recent_.front();
+}
+
+void BindingCache::let_parameters_go() {
+  std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Binding>& binding : recent_) {
+    if (binding.use_count() > 1) continue;
+    binding->bound_before_ = false;
+    binding->parameters_.reset();
+  }
+}
+
+void BindingCache::let_go(std::shared_ptr<const Binding> binding) {
+  std::lock_guard lock(mutex_);
+  binding.reset();
+}
+
+BindingCache::Statistics BindingCache::statistics() const {
+  std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t> sizes) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& plan : plans_)
+    if (std::equal(sizes.begin(), sizes.end(), plan->sizes.begin(), plan->sizes.end(), [](size_t a, size_t b) { return a <= b; }))
+      return plan;
+  return nullptr;
+}
+
+std::shared_ptr<const OffsetPlan> BindingCache::latest_plan() const {
+  std::lock_guard lock(mutex_);
+  return plans_.empty() ? nullptr : plans_.front();
+}
+
+std::shared_ptr<const Binding> BindingCache::latest() const {
+  std::lock_guard lock(mutex_);
+  return recent_.empty() ? nullptr : recent_.front();
+}
+
+void BindingCache::add_plan(std::shared_ptr<const OffsetPlan> plan) {
+  std::lock_guard lock(mutex_);
+  plans_.push_front(std::move(plan));
+  if (plans_.size() > kMaxPlans) plans_.pop_back();
+  ++statistics_.plans;
+}
+
+}  // namespace treadle::exec
