@@ -28,7 +28,9 @@ constexpr int64_t kPackedTaps = 64;  // of each filter, that are packed together
 
 /// to[i * channels + c] = planes[c * plane + i]
 void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
-  if (channels == 3) return interleave3(count, reinterpret_cast<const uint32_t*>(planes), plane, reinterpret_cast<uint32_t*>(to));
+  if (channels >= 2 && channels <= 4)
+    return kernels::interleave(static_cast<int>(channels), count, reinterpret_cast<const uint32_t*>(planes), plane,
+                               reinterpret_cast<uint32_t*>(to));
   transpose_plane(channels, count, planes, plane, to, channels);
 }
 

@@ -51,6 +51,22 @@ void narrow_bf16(const float* src, BFloat16* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = BFloat16(src[i]);
 }
 
+// From 2^31 on floats are multiples of 256.
+void narrow_bytes(const float* src, uint8_t* dst, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> words;
+  const hn::Rebind<uint8_t, decltype(d)> bytes;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto limit = hn::Set(d, 2147483648.0F);
+  auto lowest = [&](auto v) {
+    const auto whole = hn::ConvertTo(words, hn::IfThenElseZero(hn::Lt(hn::Abs(v), limit), v));
+    return hn::DemoteTo(bytes, hn::And(whole, hn::Set(words, 0xFF)));
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(lowest(hn::LoadU(d, src + i)), bytes, dst + i);
+  for (; i < n; ++i) dst[i] = hn::GetLane(lowest(hn::Set(d, src[i])));
+}
+
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -61,11 +77,13 @@ HWY_EXPORT(widen_f16);
 HWY_EXPORT(narrow_f16);
 HWY_EXPORT(widen_bf16);
 HWY_EXPORT(narrow_bf16);
+HWY_EXPORT(narrow_bytes);
 
 void widen(const Float16* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_f16)(src, dst, n); }
 void widen(const BFloat16* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_bf16)(src, dst, n); }
 void narrow(const float* src, Float16* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_f16)(src, dst, n); }
 void narrow(const float* src, BFloat16* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_bf16)(src, dst, n); }
+void narrow(const float* src, uint8_t* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_bytes)(src, dst, n); }
 
 }  // namespace treadle::kernels
 #endif

@@ -1,4 +1,4 @@
-// Between float32 and the 16-bit floats, in bulk.
+// Between float32 and narrower types, in bulk.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,7 @@ void widen(const BFloat16* src, float* dst, int64_t n);
 /// dst[i] = src[i], rounded to nearest even; NaN stays NaN. dst must not overlap src.
 void narrow(const float* src, Float16* dst, int64_t n);
 void narrow(const float* src, BFloat16* dst, int64_t n);
+/// The lowest byte of src[i], cut off towards zero; 0 for what int64 does not hold, and for NaN.
+void narrow(const float* src, uint8_t* dst, int64_t n);
 
 }  // namespace treadle::kernels

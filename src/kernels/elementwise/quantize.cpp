@@ -1,5 +1,7 @@
 #include "kernels/elementwise/quantize.h"
 
+#include <limits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/elementwise/quantize.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -22,13 +24,16 @@ HWY_INLINE V larger(V x, V bound) { return hn::IfThenElse(hn::Gt(x, bound), x, b
 // At 1.5 * 2^23 the spacing of floats is 1.
 constexpr float kRounds = 12582912.0F;
 
-HWY_INLINE hn::Vec<hn::Rebind<uint8_t, D>> codes(V x, V scale, V zero) {
+template <typename Code>
+HWY_INLINE hn::Vec<hn::Rebind<Code, D>> codes(V x, V scale, V zero) {
+  using Limits = std::numeric_limits<Code>;
   const D d;
-  const V low = hn::Sub(hn::Zero(d), zero), high = hn::Sub(hn::Set(d, 255.0F), zero), rounds = hn::Set(d, kRounds);
+  const V low = hn::Sub(hn::Set(d, float{Limits::min()}), zero), high = hn::Sub(hn::Set(d, float{Limits::max()}), zero);
+  const V rounds = hn::Set(d, kRounds);
   // Clamped before it is rounded, which comes to the same as the bounds are integers.
   const V inside = smaller(larger(hn::Div(x, scale), low), high);
   const V code = hn::Add(hn::Sub(hn::Add(inside, rounds), rounds), zero);
-  return hn::DemoteTo(hn::Rebind<uint8_t, D>(), hn::ConvertTo(hn::Rebind<int32_t, D>(), code));
+  return hn::DemoteTo(hn::Rebind<Code, D>(), hn::ConvertTo(hn::Rebind<int32_t, D>(), code));
 }
 
 }  // namespace
@@ -55,18 +60,40 @@ FloatRange range_of(const float* x, int64_t n) {
   return {hn::GetLane(hn::MinOfLanes(d, low[0])), hn::GetLane(hn::MaxOfLanes(d, high[0]))};
 }
 
-void quantize(const float* x, int64_t n, float scale, float zero, uint8_t* y) {
+template <typename Code>
+void quantize(const float* x, int64_t n, float scale, float zero, Code* y) {
   const D d;
-  const hn::Rebind<uint8_t, D> bytes;
+  const hn::Rebind<Code, D> bytes;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V s = hn::Set(d, scale), z = hn::Set(d, zero);
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(codes(hn::LoadU(d, x + i), s, z), bytes, y + i);
+  for (; i + lanes <= n; i += lanes) hn::StoreU(codes<Code>(hn::LoadU(d, x + i), s, z), bytes, y + i);
   if (i == n) return;
-  HWY_ALIGN uint8_t last[hn::MaxLanes(d)];
-  hn::Store(codes(load_first(d, FirstLanes(d, n - i), x + i), s, z), bytes, last);
+  HWY_ALIGN Code last[hn::MaxLanes(d)];
+  hn::Store(codes<Code>(load_first(d, FirstLanes(d, n - i), x + i), s, z), bytes, last);
   for (int64_t k = 0; i + k < n; ++k) y[i + k] = last[k];
 }
+
+template <typename Code>
+void dequantize(const Code* x, int64_t n, float scale, float zero, float* y) {
+  const D d;
+  const hn::Rebind<Code, D> bytes;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const V s = hn::Set(d, scale), z = hn::Set(d, zero);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const V code = hn::ConvertTo(d, hn::PromoteTo(hn::Rebind<int32_t, D>(), hn::LoadU(bytes, x + i)));
+    hn::StoreU(hn::Mul(hn::Sub(code, z), s), d, y + i);
+  }
+  for (; i < n; ++i) y[i] = (static_cast<float>(x[i]) - zero) * scale;
+}
+
+#define TREADLE_CODES(T)                                                                                          \
+  void quantize_##T(const float* x, int64_t n, float scale, float zero, T* y) { quantize(x, n, scale, zero, y); } \
+  void dequantize_##T(const T* x, int64_t n, float scale, float zero, float* y) { dequantize(x, n, scale, zero, y); }
+TREADLE_CODES(uint8_t)
+TREADLE_CODES(int8_t)
+#undef TREADLE_CODES
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -75,12 +102,23 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(range_of);
-HWY_EXPORT(quantize);
 
 FloatRange range_around_zero(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(range_of)(x, n); }
-void quantize_bytes(const float* x, int64_t n, float scale, float zero, uint8_t* y) {
-  HWY_DYNAMIC_DISPATCH(quantize)(x, n, scale, zero, y);
-}
+
+#define TREADLE_CODES(T)                                                            \
+  HWY_EXPORT(quantize_##T);                                                         \
+  HWY_EXPORT(dequantize_##T);                                                       \
+  template <>                                                                       \
+  void quantize_bytes(const float* x, int64_t n, float scale, float zero, T* y) {   \
+    HWY_DYNAMIC_DISPATCH(quantize_##T)(x, n, scale, zero, y);                       \
+  }                                                                                 \
+  template <>                                                                       \
+  void dequantize_bytes(const T* x, int64_t n, float scale, float zero, float* y) { \
+    HWY_DYNAMIC_DISPATCH(dequantize_##T)(x, n, scale, zero, y);                     \
+  }
+TREADLE_CODES(uint8_t)
+TREADLE_CODES(int8_t)
+#undef TREADLE_CODES
 
 }  // namespace treadle::kernels
 #endif

@@ -11,8 +11,13 @@ struct FloatRange {
 /// The least and the largest of 0 and the elements; NaN is passed over. One thread.
 FloatRange range_around_zero(const float* x, int64_t n);
 
-/// y = saturate(round_to_even(x / scale) + zero); NaN gives 0. One thread.
-/// @param zero  an integer in [0, 255]
-void quantize_bytes(const float* x, int64_t n, float scale, float zero, uint8_t* y);
+/// y = saturate(round_to_even(x / scale) + zero); NaN gives the least code. One thread. Code is uint8_t or int8_t.
+/// @param zero  an integer that is a code
+template <typename Code>
+void quantize_bytes(const float* x, int64_t n, float scale, float zero, Code* y);
+
+/// y = (x - zero) * scale. One thread. Code is uint8_t or int8_t.
+template <typename Code>
+void dequantize_bytes(const Code* x, int64_t n, float scale, float zero, float* y);
 
 }  // namespace treadle::kernels

@@ -67,6 +67,14 @@ void resize_nearest_table(const ResizeAxis& axis, const ResizeOptions& options, 
   }
 }
 
+int resize_times(const int64_t* index, int64_t count) {
+  const int64_t times = std::find_if(index, index + count, [&](int64_t from) { return from != index[0]; }) - index;
+  if (times < 2 || times > 4 || count % times != 0) return 0;
+  for (int64_t i = 0; i < count; ++i)
+    if (index[i] != i / times) return 0;
+  return static_cast<int>(times);
+}
+
 int64_t resize_taps(const ResizeAxis& axis, const ResizeOptions& options) { return 2 - 2 * first_tap(axis, options); }
 
 template <typename T>
@@ -95,15 +103,31 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
   }
 }
 
+namespace {
+
+// One row of which every element is a weighted sum of two.
+template <typename T>
+void mix_pairs(int64_t n, const int64_t* index, const T* weights, const T* src, T* dst) {
+  for (int64_t o = 0; o < n; ++o) dst[o] = src[index[2 * o]] * weights[2 * o] + src[index[2 * o + 1]] * weights[2 * o + 1];
+}
+
+}  // namespace
+
 template <typename T>
 void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t taps, const int64_t* index, const T* weights,
                  T extrapolation, const T* x, T* y, ThreadPool* pool) {
   if (inner == 1) {
     // Rows: the sums gather.
+    bool leaves = false;
+    for (int64_t o = 0; o < axis.out; ++o) leaves |= index[o * taps] < 0;
     parallel_for(pool, outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, axis.out * taps)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* src = x + row * axis.in;
         T* dst = y + row * axis.out;
+        if (taps == 2 && !leaves) {
+          mix_pairs(axis.out, index, weights, src, dst);
+          continue;
+        }
         for (int64_t o = 0; o < axis.out; ++o) {
           const int64_t* i = index + o * taps;
           const T* w = weights + o * taps;

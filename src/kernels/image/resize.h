@@ -1,10 +1,13 @@
 // Resampling of one axis at a time, as ONNX's Resize has it: every filter is a product of filters along the axes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/thread_pool.h"
+#include "kernels/movement/transpose_plane.h"
 
 namespace treadle::kernels {
 
@@ -39,6 +42,20 @@ double resize_source(const ResizeAxis& axis, Coordinates coordinates, int64_t o)
 
 /// index[o] = the input element for output o, or -1 where tf_crop_and_resize leaves the input.
 void resize_nearest_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index);
+
+/// 2, 3 or 4 if a table takes every element in order so many times; otherwise 0.
+int resize_times(const int64_t* index, int64_t count);
+
+/// dst[i * times + j] = src[i] for i in [0, n), j in [0, times). @param times  2, 3 or 4
+template <typename T>
+void repeat_each(int times, int64_t n, const T* src, T* dst) {
+  if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {
+    using Bits = std::make_unsigned_t<T>;
+    interleave(times, n, reinterpret_cast<const Bits*>(src), 0, reinterpret_cast<Bits*>(dst));
+  } else {
+    for (int64_t i = 0; i < n; ++i) std::fill_n(dst + i * times, times, src[i]);
+  }
+}
 
 /// Inputs that one output is a weighted sum of.
 int64_t resize_taps(const ResizeAxis& axis, const ResizeOptions& options);

@@ -63,13 +63,14 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   const int last = plan.rank - 1;
   const int64_t rows = plan.dims[row_axis], columns = plan.dims[last];
   const int64_t src_column = plan.strides[0][last], dst_row = plan.strides[1][row_axis];
-  const bool colours = (sizeof(T) == 1 || sizeof(T) == 4) && columns == 3 && dst_row == 3;
-  const int64_t tile = colours ? 4096 : sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
+  auto are_few = [](int64_t planes) { return sizeof(T) <= 4 && planes >= 2 && planes <= 4; };
+  const bool joins = are_few(columns) && dst_row == columns, parts = are_few(rows) && src_column == rows;
+  const int64_t tile = joins ? 4096 : sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
   CopyPlan outer = plan;  // the other axes; the two of the plane count as 1
   outer.dims[row_axis] = outer.dims[last] = 1;
   outer.size = plan.size / (rows * columns);
   const int64_t bands = (rows + tile - 1) / tile;
-  const int64_t grain = std::max<int64_t>(1, kGrainBytes / (tile * columns * static_cast<int64_t>(sizeof(T))));
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / (std::min(tile, rows) * columns * static_cast<int64_t>(sizeof(T))));
   parallel_for(pool, outer.size * bands, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       int64_t s = 0, t = 0, rest = item / bands;
@@ -80,18 +81,18 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
         t += at * outer.strides[1][i];
       }
       const int64_t r0 = item % bands * tile, r1 = std::min(rows, r0 + tile);
-      if constexpr (sizeof(T) == 1 || sizeof(T) == 4) {
-        if (rows == 3 && src_column == 3) {
-          deinterleave3(columns, src + s, dst + t, dst_row);
+      if constexpr (sizeof(T) <= 4) {
+        if (parts) {
+          deinterleave(static_cast<int>(rows), columns, src + s, dst + t, dst_row);
           continue;
         }
-        if (colours) {
-          interleave3(r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row);
+        if (joins) {
+          interleave(static_cast<int>(columns), r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row);
           continue;
         }
       }
-      if constexpr (sizeof(T) == sizeof(float)) {
-        if (r1 - r0 >= 8) {
+      if constexpr (sizeof(T) == 4 || sizeof(T) == 2) {
+        if (r1 - r0 >= 8 && (sizeof(T) == 4 || columns >= 8)) {
           transpose_plane(columns, r1 - r0, src + s + r0, src_column, dst + t + r0 * dst_row, dst_row);
           continue;
         }

@@ -24,10 +24,20 @@ inline int64_t checked_index(int64_t index, int64_t extent) {
   return at;
 }
 
+/// Looks at all of them before any is used, which leaves the loops behind it without branches.
+/// @throws Error(invalid_argument) as checked_index
+template <typename Index>
+void check_indices(const Index* indices, int64_t n, int64_t extent) {
+  bool all_within = true;
+  for (int64_t i = 0; i < n; ++i)
+    all_within &= static_cast<uint64_t>(static_cast<int64_t>(indices[i]) + extent) < 2 * static_cast<uint64_t>(extent);
+  for (int64_t i = 0; !all_within && i < n; ++i) checked_index(static_cast<int64_t>(indices[i]), extent);
+}
+
 /// The items [begin, end) of gather, whose blocks are single elements: the indices are checked once for all rows.
 template <typename T, typename Index>
 void gather_single(int64_t begin, int64_t end, int64_t extent, const T* src, const Index* indices, int64_t num_indices, T* dst) {
-  for (int64_t i = 0; i < num_indices; ++i) checked_index(static_cast<int64_t>(indices[i]), extent);
+  check_indices(indices, num_indices, extent);
   while (begin < end) {
     const int64_t first = begin % num_indices, n = std::min(num_indices - first, end - begin);
     const T* row = src + begin / num_indices * extent;
@@ -78,9 +88,12 @@ template <typename T, typename Index>
 void gather_elements(const ElementsPlan& plan, const T* src, const Index* indices, T* dst, ThreadPool* pool) {
   parallel_for(pool, plan.loop.size, 8192, [&](int64_t begin, int64_t end) {
     for_each_run(plan.loop, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t index = checked_index(static_cast<int64_t>(indices[first + i]), plan.axis_extent);
-        dst[first + i] = src[at[0] + i * plan.loop.inner_stride(0) + index * plan.axis_stride];
+      const int64_t extent = plan.axis_extent, stride = plan.axis_stride, step = plan.loop.inner_stride(0);
+      check_indices(indices + first, n, extent);
+      const T* row = src + at[0];
+      for (int64_t i = 0; i < n; ++i, row += step) {
+        const auto index = static_cast<int64_t>(indices[first + i]);
+        dst[first + i] = row[(index < 0 ? index + extent : index) * stride];
       }
     });
   });

@@ -103,35 +103,105 @@ void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t 
   plane(rows, columns, src, src_stride, dst, dst_stride);
 }
 
-template <typename T>
-HWY_INLINE void interleave(int64_t n, const T* src, int64_t src_stride, T* dst) {
+template <int kPlanes, typename T>
+void interleave_planes(int64_t n, const T* src, int64_t src_stride, T* dst) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto plane = [&](int64_t i, int c) { return hn::LoadU(d, src + c * src_stride + i); };
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    hn::StoreInterleaved3(hn::LoadU(d, src + i), hn::LoadU(d, src + src_stride + i), hn::LoadU(d, src + 2 * src_stride + i), d,
-                          dst + 3 * i);
+  for (; i + lanes <= n; i += lanes) {
+    T* to = dst + kPlanes * i;
+    if constexpr (kPlanes == 2) hn::StoreInterleaved2(plane(i, 0), plane(i, 1), d, to);
+    if constexpr (kPlanes == 3) hn::StoreInterleaved3(plane(i, 0), plane(i, 1), plane(i, 2), d, to);
+    if constexpr (kPlanes == 4) hn::StoreInterleaved4(plane(i, 0), plane(i, 1), plane(i, 2), plane(i, 3), d, to);
+  }
   for (; i < n; ++i)
-    for (int64_t c = 0; c < 3; ++c) dst[3 * i + c] = src[c * src_stride + i];
+    for (int64_t c = 0; c < kPlanes; ++c) dst[kPlanes * i + c] = src[c * src_stride + i];
 }
-template <typename T>
-HWY_INLINE void deinterleave(int64_t n, const T* src, T* dst, int64_t dst_stride) {
+template <int kPlanes, typename T>
+void deinterleave_planes(int64_t n, const T* src, T* dst, int64_t dst_stride) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    hn::Vec<decltype(d)> v[3];
-    hn::LoadInterleaved3(d, src + 3 * i, v[0], v[1], v[2]);
-    for (int c = 0; c < 3; ++c) hn::StoreU(v[c], d, dst + c * dst_stride + i);
+    hn::Vec<decltype(d)> v[kPlanes];
+    const T* from = src + kPlanes * i;
+    if constexpr (kPlanes == 2) hn::LoadInterleaved2(d, from, v[0], v[1]);
+    if constexpr (kPlanes == 3) hn::LoadInterleaved3(d, from, v[0], v[1], v[2]);
+    if constexpr (kPlanes == 4) hn::LoadInterleaved4(d, from, v[0], v[1], v[2], v[3]);
+    for (int c = 0; c < kPlanes; ++c) hn::StoreU(v[c], d, dst + c * dst_stride + i);
   }
   for (; i < n; ++i)
-    for (int64_t c = 0; c < 3; ++c) dst[c * dst_stride + i] = src[3 * i + c];
+    for (int64_t c = 0; c < kPlanes; ++c) dst[c * dst_stride + i] = src[kPlanes * i + c];
 }
-void interleave_words(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst) { interleave(n, src, src_stride, dst); }
-void interleave_bytes(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst) { interleave(n, src, src_stride, dst); }
+template <typename T>
+void interleave_of(int planes, int64_t n, const T* src, int64_t src_stride, T* dst) {
+  if (planes == 2) return interleave_planes<2>(n, src, src_stride, dst);
+  planes == 3 ? interleave_planes<3>(n, src, src_stride, dst) : interleave_planes<4>(n, src, src_stride, dst);
+}
+template <typename T>
+void deinterleave_of(int planes, int64_t n, const T* src, T* dst, int64_t dst_stride) {
+  if (planes == 2) return deinterleave_planes<2>(n, src, dst, dst_stride);
+  planes == 3 ? deinterleave_planes<3>(n, src, dst, dst_stride) : deinterleave_planes<4>(n, src, dst, dst_stride);
+}
+#define TREADLE_INTERLEAVE(T)                                                                                                              \
+  void interleave_##T(int planes, int64_t n, const T* src, int64_t src_stride, T* dst) { interleave_of(planes, n, src, src_stride, dst); } \
+  void deinterleave_##T(int planes, int64_t n, const T* src, T* dst, int64_t dst_stride) {                                                 \
+    deinterleave_of(planes, n, src, dst, dst_stride);                                                                                      \
+  }
+TREADLE_INTERLEAVE(uint8_t)
+TREADLE_INTERLEAVE(uint16_t)
+TREADLE_INTERLEAVE(uint32_t)
+#undef TREADLE_INTERLEAVE
 
-void deinterleave_words(int64_t n, const uint32_t* src, uint32_t* dst, int64_t dst_stride) { deinterleave(n, src, dst, dst_stride); }
-void deinterleave_bytes(int64_t n, const uint8_t* src, uint8_t* dst, int64_t dst_stride) { deinterleave(n, src, dst, dst_stride); }
+#if HWY_TARGET == HWY_SCALAR
+
+void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) dst[c * dst_stride + r] = src[r * src_stride + c];
+}
+
+#else
+
+// Squares of 8, the last of which overlap those before them.
+void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride) {
+  const hn::CappedTag<uint16_t, 8> d;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
+  auto square = [&](const uint16_t* from, uint16_t* to) {
+    hn::Vec<decltype(d)> pairs[8];  // of rows 2 i and 2 i + 1: columns 0 to 3, and 4 to 7
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const auto a = hn::LoadU(d, from + 2 * i * src_stride), b = hn::LoadU(d, from + (2 * i + 1) * src_stride);
+      pairs[i] = hn::InterleaveLower(d, a, b);
+      pairs[4 + i] = hn::InterleaveUpper(d, a, b);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      auto fours = [&](int i, bool upper) {
+        const auto a = hn::BitCast(d32, pairs[4 * half + i]), b = hn::BitCast(d32, pairs[4 * half + i + 1]);
+        return hn::BitCast(d64, upper ? hn::InterleaveUpper(d32, a, b) : hn::InterleaveLower(d32, a, b));
+      };
+#pragma GCC unroll 2
+      for (int upper = 0; upper < 2; ++upper) {
+        const auto first = fours(0, upper != 0), second = fours(2, upper != 0);
+        uint16_t* column = to + (4 * half + 2 * upper) * dst_stride;
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, first, second)), d, column);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, first, second)), d, column + dst_stride);
+      }
+    }
+  };
+  constexpr int64_t kLine = 32;
+  for (int64_t c0 = 0; c0 < columns; c0 += kLine)
+    for (int64_t r0 = 0; r0 < rows; r0 += kLine)
+      for (int64_t c1 = c0; c1 < columns && c1 < c0 + kLine; c1 += 8)
+        for (int64_t r1 = r0; r1 < rows && r1 < r0 + kLine; r1 += 8) {
+          const int64_t r = r1 + 8 <= rows ? r1 : rows - 8, c = c1 + 8 <= columns ? c1 : columns - 8;
+          square(src + r * src_stride + c, dst + c * dst_stride + r);
+        }
+}
+
+#endif
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -140,29 +210,30 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(transpose_words);
-HWY_EXPORT(interleave_words);
-HWY_EXPORT(interleave_bytes);
-HWY_EXPORT(deinterleave_words);
-HWY_EXPORT(deinterleave_bytes);
+HWY_EXPORT(transpose_halfwords);
 
 void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t src_stride, uint32_t* dst, int64_t dst_stride) {
   HWY_DYNAMIC_DISPATCH(transpose_words)
   (rows, columns, reinterpret_cast<const int32_t*>(src), src_stride, reinterpret_cast<int32_t*>(dst), dst_stride);
 }
 
-void interleave3(int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst) {
-  HWY_DYNAMIC_DISPATCH(interleave_words)(n, src, src_stride, dst);
-}
-void interleave3(int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst) {
-  HWY_DYNAMIC_DISPATCH(interleave_bytes)(n, src, src_stride, dst);
+void transpose_plane(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride) {
+  HWY_DYNAMIC_DISPATCH(transpose_halfwords)(rows, columns, src, src_stride, dst, dst_stride);
 }
 
-void deinterleave3(int64_t n, const uint32_t* src, uint32_t* dst, int64_t dst_stride) {
-  HWY_DYNAMIC_DISPATCH(deinterleave_words)(n, src, dst, dst_stride);
-}
-void deinterleave3(int64_t n, const uint8_t* src, uint8_t* dst, int64_t dst_stride) {
-  HWY_DYNAMIC_DISPATCH(deinterleave_bytes)(n, src, dst, dst_stride);
-}
+#define TREADLE_INTERLEAVE(T)                                                          \
+  HWY_EXPORT(interleave_##T);                                                          \
+  HWY_EXPORT(deinterleave_##T);                                                        \
+  void interleave(int planes, int64_t n, const T* src, int64_t src_stride, T* dst) {   \
+    HWY_DYNAMIC_DISPATCH(interleave_##T)(planes, n, src, src_stride, dst);             \
+  }                                                                                    \
+  void deinterleave(int planes, int64_t n, const T* src, T* dst, int64_t dst_stride) { \
+    HWY_DYNAMIC_DISPATCH(deinterleave_##T)(planes, n, src, dst, dst_stride);           \
+  }
+TREADLE_INTERLEAVE(uint8_t)
+TREADLE_INTERLEAVE(uint16_t)
+TREADLE_INTERLEAVE(uint32_t)
+#undef TREADLE_INTERLEAVE
 
 }  // namespace treadle::kernels
 #endif

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "kernels/reduce/fold.h"
@@ -159,6 +160,17 @@ void plain_places(bool largest, bool select_last, int64_t count, int64_t length,
   }
 }
 
+// Rows of bytes: the extreme, then the byte that has it.
+template <typename T>
+void places_of_bytes(bool largest, bool select_last, int64_t count, int64_t length, const T* x, int64_t* y) {
+  for (int64_t j = 0; j < count; ++j, x += length) {
+    const auto extreme = static_cast<T>(fold_run<T>(largest ? Fold::max : Fold::min, x, length, 1, x[0]));
+    const auto wanted = static_cast<unsigned char>(extreme);
+    const void* found = select_last ? memrchr(x, wanted, static_cast<size_t>(length)) : std::memchr(x, wanted, static_cast<size_t>(length));
+    y[j] = static_cast<const T*>(found) - x;
+  }
+}
+
 template <typename T>
 constexpr bool has_vectors =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>;
@@ -175,6 +187,9 @@ void places(bool largest, bool select_last, int64_t count, int64_t length, int64
       if constexpr (std::is_same_v<T, int64_t>)
         return HWY_DYNAMIC_DISPATCH(places_int64_t)(largest, select_last, count, length, inner, x, y);
     }
+  }
+  if constexpr (sizeof(T) == 1) {
+    if (inner == 1) return places_of_bytes(largest, select_last, count, length, x, y);
   }
   plain_places(largest, select_last, count, length, inner, x, y);
 }

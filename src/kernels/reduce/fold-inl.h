@@ -21,6 +21,7 @@ template <class A>
 using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
 
 struct SumOf {
+  static constexpr bool kTakesTwice = false;
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -43,6 +44,7 @@ struct SumOfSquares : SumOf {
   }
 };
 struct ProductOf {
+  static constexpr bool kTakesTwice = false;
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -52,7 +54,11 @@ struct ProductOf {
     return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
   }
 };
-struct MaxOf {
+// The largest and the smallest of a row may take an element twice, and need no more bits than the elements have.
+struct ExtremeOf {
+  static constexpr bool kTakesTwice = true;
+};
+struct MaxOf : ExtremeOf {
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -62,7 +68,7 @@ struct MaxOf {
     return ((b > a) | (b != b)) ? b : a;
   }
 };
-struct MinOf {
+struct MinOf : ExtremeOf {
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -73,11 +79,25 @@ struct MinOf {
   }
 };
 
+template <class F, typename T>
+using ChainOf = std::conditional_t<F::kTakesTwice && std::is_integral_v<T>, T, FoldChain<T>>;
+
+// Of kChains partial results.
+template <class F, int kChains, class A>
+HWY_INLINE A join_chains(A* chain) {
+  for (int half = kChains / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) chain[j] = F::join(chain[j], chain[j + half]);
+  }
+  return chain[0];
+}
+
 // One run: kChains partial results, so that the compiler has independent vectors; float totals of short blocks go on in Total.
 template <class F, typename T>
 FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {
-  using A = FoldChain<T>;
-  constexpr int64_t kChains = 32, kBlock = 2048;
+  using A = ChainOf<F, T>;
+  constexpr int kChains = 32;
+  constexpr int64_t kBlock = 2048;
+  const T* const begin = x;
   if (stride != 1) {
     for (int64_t i = 0; i < n; ++i) total = F::join(total, static_cast<FoldTotal<T>>(F::map(static_cast<A>(x[i * stride]))));
     return total;
@@ -89,12 +109,16 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
     for (int64_t i = kChains; i < block; i += kChains) {
       for (int64_t j = 0; j < kChains; ++j) chain[j] = F::join(chain[j], F::map(static_cast<A>(x[i + j])));
     }
-    for (int64_t half = kChains / 2; half > 0; half /= 2) {
-      for (int64_t j = 0; j < half; ++j) chain[j] = F::join(chain[j], chain[j + half]);
-    }
-    total = F::join(total, static_cast<FoldTotal<T>>(chain[0]));
+    total = F::join(total, static_cast<FoldTotal<T>>(join_chains<F, kChains>(chain)));
     x += block;
     n -= block;
+  }
+  if constexpr (F::kTakesTwice) {
+    if (n > kChains / 4 && x != begin) {  // with elements of the block before
+      A chain[kChains];
+      for (int64_t j = 0; j < kChains; ++j) chain[j] = static_cast<A>(x[n - kChains + j]);
+      return F::join(total, static_cast<FoldTotal<T>>(join_chains<F, kChains>(chain)));
+    }
   }
   for (int64_t i = 0; i < n; ++i) total = F::join(total, static_cast<FoldTotal<T>>(F::map(static_cast<A>(x[i]))));
   return total;
@@ -103,7 +127,7 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
 // Many neighbouring outputs: columns[j] joined with `rows` rows of x.
 template <class F, typename T>
 void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
-  using A = FoldChain<T>;
+  using A = ChainOf<F, T>;
   constexpr int64_t kBlock = 64;  // rows that a float chain takes before its total goes on in double
   A chain[kFoldColumns];
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {

@@ -7,7 +7,7 @@
 
 #include "kernels/reduce/fold-inl.h"
 
-#define TREADLE_FOLD_TYPES(X) X(double) X(int32_t) X(int64_t)
+#define TREADLE_FOLD_TYPES(X) X(double) X(int32_t) X(int64_t) X(int8_t) X(uint8_t)
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {

@@ -15,8 +15,6 @@ namespace treadle::kernels {
   void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) { \
     HWY_NAMESPACE::fold_columns_of(fold, x, rows, row_stride, n, columns);                                       \
   }
-TREADLE_FOLD(int8_t)
-TREADLE_FOLD(uint8_t)
 TREADLE_FOLD(int16_t)
 TREADLE_FOLD(uint16_t)
 TREADLE_FOLD(uint32_t)

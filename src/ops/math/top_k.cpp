@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/checked.h"
 #include "graph/dim_bounds.h"
@@ -34,24 +35,56 @@ void infer_top_k(InferContext& c) {
   c.set_output(1, DType::int64, std::move(out));
 }
 
-// A candidate and its place along the axis.
+// Candidates with their places along the axis, in a strict order even with NaN, which counts as larger than everything (as in NumPy and
+// PyTorch); equal values keep their order.
 template <typename T>
-struct Item {
-  compute_type_t<T> value;
-  int64_t index;
-};
-
-// A strict order even with NaN, which counts as larger than everything (as in NumPy and PyTorch); equal values keep their order.
-template <typename T>
-struct Before {
+struct ItemOrder {
+  using Value = compute_type_t<T>;
+  struct Item {
+    Value value;
+    int64_t index;
+  };
   bool largest;
-  bool operator()(const Item<T>& a, const Item<T>& b) const {
-    if constexpr (std::is_floating_point_v<compute_type_t<T>>) {
+
+  Item item(T value, int64_t index) const { return {static_cast<Value>(value), index}; }
+  static int64_t index_of(const Item& item) { return item.index; }
+  bool operator()(const Item& a, const Item& b) const {
+    if constexpr (std::is_floating_point_v<Value>) {
       const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
       if (a_nan || b_nan) return a_nan == b_nan ? a.index < b.index : (a_nan == largest);
     }
     if (a.value != b.value) return largest ? a.value > b.value : a.value < b.value;
     return a.index < b.index;
+  }
+};
+
+// The same order as that of integers: the value's bits, made to ascend as it comes sooner, above the place.
+template <typename T>
+struct KeyOrder {
+  using Value = compute_type_t<T>;
+  using Item = uint64_t;
+  static constexpr int64_t kMaxExtent = int64_t{1} << 32;
+  static constexpr uint32_t kSign = 0x8000'0000;
+  bool largest;
+
+  Item item(T value, int64_t index) const {
+    const uint32_t up = ascending(static_cast<Value>(value));
+    return uint64_t{largest ? ~up : up} << 32 | static_cast<uint64_t>(index);
+  }
+  static int64_t index_of(Item item) { return static_cast<int64_t>(item & 0xFFFF'FFFF); }
+  bool operator()(Item a, Item b) const { return a < b; }
+
+ private:
+  static uint32_t ascending(Value value) {
+    if constexpr (std::is_floating_point_v<Value>) {
+      if (value != value) return ~uint32_t{0};
+      const auto bits = std::bit_cast<uint32_t>(value + 0.0F);  // 0 and -0 are equal
+      return bits & kSign ? ~bits : bits | kSign;
+    } else if constexpr (std::is_signed_v<Value>) {
+      return static_cast<uint32_t>(static_cast<int32_t>(value)) ^ kSign;
+    } else {
+      return static_cast<uint32_t>(value);
+    }
   }
 };
 
@@ -73,46 +106,59 @@ struct TopK {
     if (t.k < 0 || t.k > t.extent)
       throw Error(ErrorCode::invalid_argument, fmt::format("K = {} of the {} elements along axis {}", t.k, t.extent, axis));
     t.num_slots = kernels::ScratchSlots::count(c.max_threads(), t.outer * t.inner);
-    t.slot_bytes = kernels::aligned_bytes<Item<T>>(t.extent);
+    t.slot_bytes = kernels::aligned_bytes<typename ItemOrder<T>::Item>(t.extent);
     c.request_scratch(t.slot_bytes * static_cast<size_t>(t.num_slots));
     return t;
   }
 
-  void run(RunContext& c) const {
-    if (k == 0 || extent == 0) return;
+  // The first k of a row in order; src[i * inner] is its element i.
+  template <class Order>
+  void select(const Order& before, const T* src, typename Order::Item* items) const {
+    if (k > kFew) {
+      for (int64_t i = 0; i < extent; ++i) items[i] = before.item(src[i * inner], i);
+      if (k < extent) std::nth_element(items, items + k - 1, items + extent, before);
+      std::sort(items, items + k, before);
+      return;
+    }
+    // The best so far, in order; nearly all others fail the comparison with the worst of them.
+    int64_t have = 0;
+    for (int64_t i = 0; i < extent; ++i) {
+      const auto candidate = before.item(src[i * inner], i);
+      if (have == k && !before(candidate, items[k - 1])) continue;
+      int64_t place = have < k ? have++ : k - 1;
+      for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
+      items[place] = candidate;
+    }
+  }
+
+  template <class Order>
+  void run_in(RunContext& c, const Order& order) const {
+    using Item = typename Order::Item;
     const T* src = c.in<T>(0);
     T* values = c.out<T>(0);
     int64_t* indices = has_indices ? c.out<int64_t>(1) : nullptr;
     kernels::ScratchSlots slots(c.scratch<void>(), slot_bytes, num_slots);
-    const Before<T> before{largest};
     parallel_for(c.pool(), outer * inner, std::max<int64_t>(1, 16384 / extent), [&](int64_t begin, int64_t end) {
       kernels::ScratchSlots::Lease lease(slots);
-      auto* items = reinterpret_cast<Item<T>*>(lease.data());
+      auto* items = reinterpret_cast<Item*>(lease.data());
       for (int64_t row = begin; row < end; ++row) {
         const int64_t from = row / inner * extent * inner + row % inner, to = row / inner * k * inner + row % inner;
-        auto item = [&](int64_t i) { return Item<T>{static_cast<compute_type_t<T>>(src[from + i * inner]), i}; };
-        if (k > kFew) {
-          for (int64_t i = 0; i < extent; ++i) items[i] = item(i);
-          if (k < extent) std::nth_element(items, items + k - 1, items + extent, before);
-          std::sort(items, items + k, before);
-        } else {
-          // The best so far, in order; nearly all others fail the comparison with the worst of them.
-          int64_t have = 0;
-          for (int64_t i = 0; i < extent; ++i) {
-            const Item<T> candidate = item(i);
-            if (have == k && (largest ? candidate.value <= items[k - 1].value : candidate.value >= items[k - 1].value)) continue;
-            if (have == k && !before(candidate, items[k - 1])) continue;  // NaN fails any comparison
-            int64_t place = have < k ? have++ : k - 1;
-            for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
-            items[place] = candidate;
-          }
-        }
+        select(order, src + from, items);
         for (int64_t i = 0; i < k; ++i) {
-          if (values) values[to + i * inner] = src[from + items[i].index * inner];
-          if (indices) indices[to + i * inner] = items[i].index;
+          const int64_t index = Order::index_of(items[i]);
+          if (values) values[to + i * inner] = src[from + index * inner];
+          if (indices) indices[to + i * inner] = index;
         }
       }
     });
+  }
+
+  void run(RunContext& c) const {
+    if (k == 0 || extent == 0) return;
+    if constexpr (sizeof(T) <= 4) {
+      if (extent <= KeyOrder<T>::kMaxExtent) return run_in(c, KeyOrder<T>{largest});
+    }
+    run_in(c, ItemOrder<T>{largest});
   }
 };
 

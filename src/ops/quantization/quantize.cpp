@@ -268,6 +268,7 @@ struct QuantizeLinear {
   Range range;
   bool to_integers;
   DType precision;
+  DType bytes = DType::undefined;  // the codes of float32, where they have vectors
 
   static QuantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -280,6 +281,8 @@ struct QuantizeLinear {
                      DType::float32};
     k.to_integers = integer_range(c.output_dtype(0), k.range);
     k.precision = c.get_int("precision") != 0 ? static_cast<DType>(c.get_int("precision")) : c.dtype(1);
+    const DType codes = c.output_dtype(0);
+    if (c.dtype(0) == DType::float32 && k.precision == DType::float32 && (codes == DType::uint8 || codes == DType::int8)) k.bytes = codes;
     c.request_scratch(layout.total());
     return k;
   }
@@ -319,6 +322,11 @@ struct QuantizeLinear {
     parallel_for(c.pool(), granularity.total, kElementwiseGrain, [&](int64_t begin, int64_t end) {
       float values[kBlock], quotients[kBlock];
       granularity.for_each_piece(begin, end, [&](int64_t first, int64_t n, int64_t s, int64_t step) {
+        const float z = zero ? zero[s] : 0;
+        if (step == 0 && bytes == DType::uint8)
+          return kernels::quantize_bytes(c.in<float>(0) + first, n, scale[s], z, c.out<uint8_t>(0) + first);
+        if (step == 0 && bytes == DType::int8)
+          return kernels::quantize_bytes(c.in<float>(0) + first, n, scale[s], z, c.out<int8_t>(0) + first);
         read(x, first, n, values);
         divide(values, scale + s, step, n, quotients);
         if (to_integers) {
@@ -337,10 +345,13 @@ struct DequantizeLinear {
   Scales scales;
   Read read;
   Write write;
+  DType bytes = DType::undefined;  // the codes, where they have vectors
 
   static DequantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
     DequantizeLinear k{Granularity::make(c), Scales::make(c, layout), reader_of(c.dtype(0)), writer_of(c.output_dtype(0), true)};
+    const DType codes = c.dtype(0);
+    if (c.output_dtype(0) == DType::float32 && (codes == DType::uint8 || codes == DType::int8)) k.bytes = codes;
     c.request_scratch(layout.total());
     return k;
   }
@@ -351,9 +362,13 @@ struct DequantizeLinear {
     parallel_for(c.pool(), granularity.total, kElementwiseGrain, [&](int64_t begin, int64_t end) {
       float values[kBlock];
       granularity.for_each_piece(begin, end, [&](int64_t first, int64_t n, int64_t s, int64_t step) {
+        const float factor = scale[s], z = zero ? zero[s] : 0;
+        if (step == 0 && bytes == DType::uint8)
+          return kernels::dequantize_bytes(c.in<uint8_t>(0) + first, n, factor, z, c.out<float>(0) + first);
+        if (step == 0 && bytes == DType::int8)
+          return kernels::dequantize_bytes(c.in<int8_t>(0) + first, n, factor, z, c.out<float>(0) + first);
         read(x, first, n, values);
         if (step == 0) {
-          const float factor = scale[s], z = zero ? zero[s] : 0;
           for (int64_t i = 0; i < n; ++i) values[i] = (values[i] - z) * factor;
         } else {
           for (int64_t i = 0; i < n; ++i) values[i] = (values[i] - (zero ? zero[s + i * step] : 0)) * scale[s + i * step];

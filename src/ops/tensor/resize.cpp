@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/dispatch.h"
 #include "graph/infer.h"
@@ -277,7 +278,11 @@ struct ResizeNearest {
     }
     const int64_t width = plan.out.back(), rows = plan.out.product(0, rank - 1);
     const int64_t* last = table[rank - 1];
+    const bool leaves = last && std::any_of(last, last + width, [](int64_t from) { return from < 0; });
+    const int times = last && sizeof(T) <= 4 ? kernels::resize_times(last, width) : 0;
     parallel_for(c.pool(), rows, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, width)), [&](int64_t begin, int64_t end) {
+      int64_t base_before = -1;  // rows of one source are copies of the first of them
+      const T* dst_before = nullptr;
       for (int64_t row = begin; row < end; ++row) {
         int64_t rest = row, base = 0;
         bool inside = true;
@@ -289,12 +294,22 @@ struct ResizeNearest {
           base += from * stride[i];
         }
         T* dst = y + row * width;
-        if (!inside)
+        if (!inside) {
           std::fill_n(dst, width, outside);
+          continue;
+        }
+        const T* src = x + base;
+        if (base == std::exchange(base_before, base))
+          std::copy_n(dst_before, width, dst);
         else if (!last)
-          std::copy_n(x + base, width, dst);
+          std::copy_n(src, width, dst);
+        else if (times > 0)
+          kernels::repeat_each(times, width / times, src, dst);
+        else if (leaves)
+          for (int64_t i = 0; i < width; ++i) dst[i] = last[i] < 0 ? outside : src[last[i]];
         else
-          for (int64_t i = 0; i < width; ++i) dst[i] = last[i] < 0 ? outside : x[base + last[i]];
+          for (int64_t i = 0; i < width; ++i) dst[i] = src[last[i]];
+        dst_before = dst;
       }
     });
   }
