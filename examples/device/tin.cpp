@@ -22,7 +22,7 @@
 
 namespace {
 
-std::atomic<int64_t> launches{0}, allocated_bytes{0};
+std::atomic<int64_t> launches{0}, allocated_bytes{0}, copied_bytes[3];  // of copies in, out, and within
 
 // Memory
 
@@ -118,6 +118,7 @@ class Stream {
 };
 
 int copy(void*, void* stream, void* to, const void* from, size_t size_bytes, int32_t kind) {
+  copied_bytes[kind] += static_cast<int64_t>(size_bytes);
   if (kind != 1) to = to_host(to);
   if (kind != 0) from = to_host(from);
   static_cast<Stream*>(stream)->enqueue([=] { std::memcpy(to, from, size_bytes); });
@@ -268,6 +269,7 @@ extern "C" {
 // For tests: what the device has done so far, and what it holds.
 __attribute__((visibility("default"))) int64_t tin_launches() { return launches; }
 __attribute__((visibility("default"))) int64_t tin_allocated_bytes() { return allocated_bytes; }
+__attribute__((visibility("default"))) int64_t tin_copied_bytes(int32_t kind) { return copied_bytes[kind]; }
 
 __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {
   if (host->version < 3) return host->fail("this plugin needs version 3 of treadle/plugin.h"), 0;

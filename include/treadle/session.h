@@ -158,6 +158,8 @@ struct TREADLE_API RunOptions {
   std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses at most as many of its threads as the session has
   /// Allocator of an output that is not bound, by its name. Outputs that are a feed or a constant keep their memory, and so do strings.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
+  /// Where outputs that are not bound are after the run, by their names: a device as sessions call it. Strings stay on the host.
+  std::map<std::string, std::string> output_devices;
   /// Their parameters are fed besides the run's own feeds. @throws Error(invalid_argument) out of the run for one that is fed twice, or
   /// that the model has no input or initializer for.
   std::vector<std::shared_ptr<const Adapter>> adapters;
@@ -215,6 +217,8 @@ class TREADLE_API IoBinding {
   void bind_input(std::string_view name, Datum value);
   /// Memory that the output is written to; without memory the session makes it at every run.
   void bind_output(std::string_view name, std::optional<Tensor> memory = std::nullopt);
+  /// The output stays on the device, or comes to lie there. @param device  as sessions call it. @throws Error(invalid_argument)
+  void bind_output_to_device(std::string_view name, std::string_view device);
   void clear_inputs();
   void clear_outputs();
   /// In the order of binding; those of the last run.
@@ -416,6 +420,13 @@ class TREADLE_API Session {
   struct Impl;
   std::shared_ptr<Impl> impl_;  // shared with partial runs
 };
+
+/// The elements in memory of a device, from where runs on it take them without a copy over the bus.
+/// @param device  as sessions call it: "cpu", "sim", "sim:NAME", a plugin's. @throws Error(invalid_argument) if there is none, and for
+/// strings
+TREADLE_API Tensor to_device(const Tensor& tensor, std::string_view device);
+/// "cpu", or the device whose memory it lies in; lives as long as the tensor. Tensor::clone() copies it to the host.
+TREADLE_API std::string_view device_of(const Tensor& tensor);
 
 /// "0.1.0"
 TREADLE_API std::string_view version();

@@ -15,6 +15,8 @@
 
 namespace treadle {
 
+class Device;
+
 /// A block of memory with an owner. Allocated blocks are aligned to kAlignment; foreign memory keeps whatever alignment it has.
 class TREADLE_API Storage {
  public:
@@ -27,6 +29,9 @@ class TREADLE_API Storage {
   /// Memory that belongs to somebody else; `release` runs when the last tensor lets go (may be empty).
   static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable = true);
 
+  /// Memory of a device (to_device() in session.h): its elements are the device's to read, unless the device says otherwise.
+  static std::shared_ptr<Storage> of_device(std::shared_ptr<Device> device, void* data, size_t size_bytes, std::function<void()> release);
+
   /// Memory that its lender takes back soon: whoever wants to keep the elements must copy them.
   static std::shared_ptr<Storage> lend(void* data, size_t size_bytes);
 
@@ -38,6 +43,8 @@ class TREADLE_API Storage {
   size_t size_bytes() const noexcept { return size_bytes_; }
   bool writable() const noexcept { return writable_; }
   bool lent() const noexcept { return lent_; }
+  /// Whose memory it is; null: the host's.
+  const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
  private:
   Storage() = default;
@@ -45,6 +52,7 @@ class TREADLE_API Storage {
   size_t size_bytes_ = 0;
   size_t num_strings_ = 0;
   bool owned_ = false, writable_ = true, lent_ = false;
+  std::shared_ptr<Device> device_;
   std::function<void()> release_;
 };
 
@@ -90,9 +98,11 @@ class TREADLE_API Tensor {
 
   /// This tensor, or a contiguous copy of it.
   Tensor contiguous() const;
+  /// In the host's memory, wherever this tensor lies.
   Tensor clone() const;
   /// The same elements under another shape. @throws Error(invalid_argument) if the counts differ or the tensor is strided.
   Tensor reshaped(const Shape& shape) const;
+  /// Either may lie on a device.
   void copy_from(const Tensor& other);
 
  private:

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 9
+#define TREADLE_ABI_VERSION 10
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -237,6 +237,9 @@ TREADLE_C_API treadle_status* treadle_allocator_statistics(const treadle_allocat
 /* Allocator of an output that is not bound. */
 TREADLE_C_API treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* options, const char* output_name,
                                                                        treadle_allocator* allocator);
+/* Where an output that is not bound is after the run: a device as sessions call it. Strings stay on the host. */
+TREADLE_C_API treadle_status* treadle_run_options_set_output_device(treadle_run_options* options, const char* output_name,
+                                                                    const char* device);
 
 /* Bytes that the session holds now, and the most so far. Either pointer may be NULL. */
 TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes,
@@ -337,7 +340,13 @@ TREADLE_C_API size_t treadle_tensor_rank(const treadle_value* value);
 TREADLE_C_API const int64_t* treadle_tensor_shape(const treadle_value* value); /* rank extents */
 TREADLE_C_API size_t treadle_tensor_num_elements(const treadle_value* value);
 TREADLE_C_API size_t treadle_tensor_size_bytes(const treadle_value* value);
-TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);                       /* NULL for strings and for other kinds */
+/* NULL for strings, for other kinds, and for a device's memory. */
+TREADLE_C_API void* treadle_tensor_data(const treadle_value* value);
+/* "cpu", or the device whose memory the tensor lies in; NULL for other kinds. Lives as long as the value. */
+TREADLE_C_API const char* treadle_tensor_device(const treadle_value* value);
+/* The elements in memory of a device, as sessions call it, from where runs on it take them without a copy over the bus; "cpu": on the
+ * host. */
+TREADLE_C_API treadle_status* treadle_tensor_to_device(const treadle_value* value, const char* device, treadle_value** out);
 TREADLE_C_API const char* treadle_tensor_string(const treadle_value* value, size_t index); /* NULL if there is none */
 TREADLE_C_API size_t treadle_sequence_length(const treadle_value* value);
 TREADLE_C_API treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out);

@@ -96,5 +96,7 @@ std::shared_ptr<nb::object> keep(nb::object function);
 
 /// All memory is the host's. @throws Error(not_implemented) for another device.
 void expect_cpu(const std::string& device_type);
+/// As sessions call it: "cpu", "sim", "sim:1".
+std::string device_name(const std::string& device_type, int device_id);
 
 }  // namespace treadle::python

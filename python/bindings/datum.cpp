@@ -112,7 +112,7 @@ Datum detach(Datum output) {
   if (output.is_tensor()) {
     const auto& storage = output.tensor().storage();
     if (!storage || (storage.use_count() == 1 && storage->writable() && !storage->lent())) return output;
-    return output.tensor().clone();
+    return to_device(output.tensor().clone(), device_of(output.tensor()));
   }
   if (output.kind() == Datum::Kind::optional && output.optional().value)
     return Optional{std::make_shared<Datum>(detach(*output.optional().value))};

@@ -60,16 +60,17 @@ void register_io_binding(nb::module_& module) {
           "ortvalue"_a)
       .def(
           "bind_output",
-          [](PyIoBinding& self, const std::string& name, const std::string& device, int, nb::handle element_type,
+          [](PyIoBinding& self, const std::string& name, const std::string& device, int device_id, nb::handle element_type,
              const std::optional<std::vector<int64_t>>& shape, std::optional<uintptr_t> pointer) {
+            if (!pointer) return self.bind_output_to_device(name, device_name(device, device_id));
             expect_cpu(device);
-            if (!pointer) return self.bind_output(name);
             if (element_type.is_none() || !shape)
               throw nb::value_error("`element_type` and `shape` are to be provided if pre-allocated memory is provided");
             self.bind_output(name, bound_memory(element_type, *shape, *pointer));
           },
           "name"_a, "device_type"_a = "cpu", "device_id"_a = 0, "element_type"_a.none() = nb::none(), "shape"_a.none() = nb::none(),
-          "buffer_ptr"_a.none() = nb::none(), "Without an address the session makes the memory at every run.")
+          "buffer_ptr"_a.none() = nb::none(),
+          "Without an address the session makes the memory at every run; on a device the output stays there.")
       .def(
           "bind_ortvalue_output",
           [](PyIoBinding& self, const std::string& name, const OrtValue& value) { self.bind_output(name, value.datum.tensor()); }, "name"_a,

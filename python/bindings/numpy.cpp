@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "treadle/error.h"
+#include "treadle/session.h"
 
 namespace treadle::python {
 namespace {
@@ -199,7 +200,7 @@ std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes) {
 
 nb::object array_from_tensor(const Tensor& source) {
   if (source.dtype() == DType::string) return strings_to_array(source.contiguous());
-  Tensor tensor = source.contiguous();
+  Tensor tensor = device_of(source) == "cpu" ? source.contiguous() : source.clone();
   const DType dtype = source.dtype();
   if (is_sub_byte(dtype)) tensor = unpack(tensor);
   size_t shape[kMaxRank];

@@ -256,6 +256,8 @@ void register_options(nb::module_& module) {
             for (const auto& [name, given] : allocators) options.output_allocators[name] = given.allocator;
           },
           "The treadle.memory.Allocator of each output that is not bound, by name.")
+      .def_rw("output_devices", &PyRunOptions::output_devices,
+              "Where outputs that are not bound are after the run, by name: a device as sessions call it. run_with_ort_values gives them.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
           "add_active_adapter",

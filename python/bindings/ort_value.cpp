@@ -7,16 +7,20 @@ namespace treadle::python {
 
 void expect_cpu(const std::string& device_type) {
   if (device_type != "cpu" && device_type != "CPU")
-    throw Error(ErrorCode::not_implemented, "there is no device \"" + device_type + "\"; the only one is cpu");
+    throw Error(ErrorCode::not_implemented, "an address in the memory of \"" + device_type + "\"; bind a value that lies there");
+}
+
+std::string device_name(const std::string& device_type, int device_id) {
+  if (device_type == "CPU") return "cpu";
+  return device_id > 0 && device_type != "cpu" ? device_type + ":" + std::to_string(device_id) : device_type;
 }
 
 namespace {
 
 const Tensor& tensor_of(const OrtValue& self) { return self.datum.tensor(); }
 
-OrtValue from_array(nb::handle array, const std::string& device_type, int, int) {
-  expect_cpu(device_type);
-  return {tensor_from_array(array)};
+OrtValue from_array(nb::handle array, const std::string& device_type, int device_id, int) {
+  return {to_device(tensor_from_array(array), device_name(device_type, device_id))};
 }
 
 // The bits of an array as elements of another type of the same size: for types that NumPy lacks.
@@ -29,9 +33,9 @@ OrtValue reinterpret_array(nb::handle array, int onnx_type) {
   return {Tensor(dtype, bits.shape(), bits.storage(), static_cast<size_t>(bits.raw() - bits.storage()->data()))};
 }
 
-OrtValue from_shape(const std::vector<int64_t>& shape, nb::handle element_type, const std::string& device_type, int, int, nb::handle) {
-  expect_cpu(device_type);
-  return {Tensor(dtype_from_python(element_type), Shape(shape))};
+OrtValue from_shape(const std::vector<int64_t>& shape, nb::handle element_type, const std::string& device_type, int device_id, int,
+                    nb::handle) {
+  return {to_device(Tensor(dtype_from_python(element_type), Shape(shape)), device_name(device_type, device_id))};
 }
 
 nb::list shape_in_python(const OrtValue& self) {
@@ -79,7 +83,10 @@ nb::object to_capsule(const OrtValue& self, nb::kwargs options) {
       nb::cast<int>(nb::object(options["dl_device"])[0]) != kDLCPU)
     throw nb::buffer_error("the tensor lies in the memory of the CPU");
   bool copy = options.contains("copy") && !nb::object(options["copy"]).is_none() && nb::cast<bool>(nb::object(options["copy"]));
-  Tensor tensor = copy ? tensor_of(self).clone() : tensor_of(self);
+  const bool on_device = device_of(tensor_of(self)) != "cpu";
+  if (on_device && options.contains("copy") && !nb::object(options["copy"]).is_none() && !copy)
+    throw nb::buffer_error("the tensor lies on a device, and is to be exchanged without a copy");
+  Tensor tensor = copy || on_device ? tensor_of(self).clone() : tensor_of(self);
   return capsule_from_tensor(tensor, versioned);
 }
 
@@ -111,7 +118,8 @@ void register_ort_value(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<OrtValue>(module, "OrtValue", "A value of any ONNX type, kept as the library has it.")
       .def_static("ortvalue_from_numpy", &from_array, "numpy_obj"_a, "device_type"_a = "cpu", "device_id"_a = 0, "vendor_id"_a = -1,
-                  "Shares the array's memory while it is contiguous.")
+                  "Shares the array's memory while it is contiguous; on a device (\"sim\", a plugin's) a copy lies there, and runs on it "
+                  "take it from there.")
       .def_static("ortvalue_from_numpy_with_onnx_type", &reinterpret_array, "data"_a, "onnx_element_type"_a,
                   "The array's bits as elements of another type.")
       .def_static("ortvalue_from_shape_and_type", &from_shape, "shape"_a, "element_type"_a, "device_type"_a = "cpu", "device_id"_a = 0,
@@ -128,7 +136,9 @@ void register_ort_value(nb::module_& module) {
       .def(
           "to_object", [](const OrtValue& self) { return datum_to_python(self.datum); }, "As a session's run returns it.")
       .def("data_ptr", [](const OrtValue& self) { return reinterpret_cast<uintptr_t>(tensor_of(self).raw()); })
-      .def("device_name", [](const OrtValue&) { return "cpu"; })
+      .def(
+          "device_name", [](const OrtValue& self) { return std::string(self.datum.is_tensor() ? device_of(self.datum.tensor()) : "cpu"); },
+          "\"cpu\", or the device whose memory the tensor lies in.")
       .def("_get_c_value", [](nb::object self) { return self; })
       .def_prop_ro("_ortvalue", [](nb::object self) { return self; })
       .def("shape", &shape_in_python, nb::sig("def shape(self) -> list[int]"))
@@ -139,7 +149,7 @@ void register_ort_value(nb::module_& module) {
       .def("is_tensor", [](const OrtValue& self) { return self.datum.is_tensor(); })
       .def("is_sparse_tensor", [](const OrtValue& self) { return self.datum.kind() == Datum::Kind::sparse_tensor; })
       .def("is_tensor_sequence", [](const OrtValue& self) { return self.datum.kind() == Datum::Kind::sequence; })
-      .def("numpy", &to_numpy, "The tensor as an array that shares its memory.")
+      .def("numpy", &to_numpy, "The tensor as an array that shares its memory; of a device's memory a copy.")
       .def("__array__", &to_array, "dtype"_a.none() = nb::none(), "copy"_a.none() = nb::none())
       .def("__dlpack__", &to_capsule)
       .def("__dlpack_device__", [](const OrtValue&) { return nb::make_tuple(static_cast<int>(kDLCPU), 0); })

@@ -167,6 +167,10 @@ treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* op
     require(options, "options").options.output_allocators[&require(output_name, "output_name")] = require(allocator, "allocator").allocator;
   });
 }
+treadle_status* treadle_run_options_set_output_device(treadle_run_options* options, const char* output_name, const char* device) {
+  return guarded(
+      [&] { require(options, "options").options.output_devices[&require(output_name, "output_name")] = &require(device, "device"); });
+}
 treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name) {
   return guarded([&] { require(options, "options").options.targets.emplace_back(&require(name, "name")); });
 }
@@ -245,7 +249,21 @@ size_t treadle_tensor_size_bytes(const treadle_value* value) {
 
 void* treadle_tensor_data(const treadle_value* value) {
   const treadle::Tensor* tensor = tensor_of(value);
-  return tensor && tensor->dtype() != treadle::DType::string ? tensor->raw() : nullptr;
+  return tensor && tensor->dtype() != treadle::DType::string && !tensor->storage()->device() ? tensor->raw() : nullptr;
+}
+
+const char* treadle_tensor_device(const treadle_value* value) {
+  const treadle::Tensor* tensor = tensor_of(value);
+  return tensor ? treadle::device_of(*tensor).data() : nullptr;
+}
+treadle_status* treadle_tensor_to_device(const treadle_value* value, const char* device, treadle_value** out) {
+  return guarded([&] {
+    treadle_value*& made = require(out, "out");
+    made = nullptr;
+    const treadle::Tensor* tensor = tensor_of(&require(value, "value"));
+    if (!tensor) throw Error(ErrorCode::invalid_argument, "the value is no tensor");
+    made = new treadle_value{treadle::to_device(*tensor, &require(device, "device"))};
+  });
 }
 
 const char* treadle_tensor_string(const treadle_value* value, size_t index) {

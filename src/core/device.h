@@ -75,7 +75,8 @@ class Device : public std::enable_shared_from_this<Device> {
   const std::string& name() const noexcept { return name_; }
   DeviceKind kind() const noexcept { return kind_; }
 
-  /// Aligned to Storage::kAlignment, not initialised. Freed with the last reference, which may outlive the caller's handle of the device.
+  /// A Storage::of_device(), aligned to Storage::kAlignment, not initialised. Freed with the last reference, which may outlive the caller's
+  /// handle of the device.
   /// @throws Error(resource_exhausted)
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
   virtual std::unique_ptr<Stream> create_stream(std::string_view name) = 0;
@@ -97,6 +98,10 @@ class Device : public std::enable_shared_from_this<Device> {
   }
   /// True if host code may read and write the device's memory.
   virtual bool host_accessible() const noexcept = 0;
+  /// True if its memory is the host's in truth, as a simulated device's.
+  virtual bool memory_is_hosts() const noexcept { return host_accessible(); }
+  /// True if its streams copy to and from the other's memory, device to device.
+  virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 
  protected:
   Device(DeviceKind kind, std::string name) : name_(std::move(name)), kind_(kind) {}

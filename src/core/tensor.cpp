@@ -9,6 +9,7 @@
 #include "core/allocation.h"
 #include "core/checked.h"
 #include "core/cpu_info.h"
+#include "core/device.h"
 #include "core/memory_events.h"
 
 namespace treadle {
@@ -125,6 +126,12 @@ std::shared_ptr<Storage> Storage::borrow(void* data, size_t size_bytes, std::fun
   return storage;
 }
 
+std::shared_ptr<Storage> Storage::of_device(std::shared_ptr<Device> device, void* data, size_t size_bytes, std::function<void()> release) {
+  auto storage = borrow(data, size_bytes, std::move(release));
+  storage->device_ = std::move(device);
+  return storage;
+}
+
 std::shared_ptr<Storage> Storage::lend(void* data, size_t size_bytes) {
   auto storage = borrow(data, size_bytes, {});
   storage->lent_ = true;
@@ -170,6 +177,18 @@ void copy_strided(T* dst, std::span<const int64_t> dst_strides, const T* src, st
   const auto a = static_cast<size_t>(axis);
   for (int64_t i = 0; i < shape[axis]; ++i)
     copy_strided(dst + i * dst_strides[a], dst_strides, src + i * src_strides[a], src_strides, shape, axis + 1);
+}
+
+// The device of memory that the host cannot reach.
+Device* beyond_reach(const Tensor& tensor) {
+  Device* device = tensor.storage()->device().get();
+  return device && !device->memory_is_hosts() ? device : nullptr;
+}
+
+void copy_by(Device& device, const Tensor& to, const Tensor& from, CopyKind kind) {
+  const std::unique_ptr<Stream> stream = device.create_stream("copy");
+  stream->copy(to.raw(), from.raw(), to.size_bytes(), kind);
+  stream->synchronize();
 }
 
 }  // namespace
@@ -235,6 +254,14 @@ void Tensor::copy_from(const Tensor& other) {
   if (other.dtype_ != dtype_ || other.num_elements_ != num_elements_ || (!contiguous_ && other.shape_ != shape_))
     throw Error(ErrorCode::invalid_argument, "cannot copy " + describe(other) + " into " + describe(*this));
   if (num_elements_ == 0) return;
+  Device *to = beyond_reach(*this), *from = beyond_reach(other);
+  if (to || from) {
+    if (!contiguous_ || (from && !other.contiguous_))
+      throw Error(ErrorCode::invalid_argument, "a copy between devices of " + describe(other) + ", whose elements are not contiguous");
+    if (to && from && to->reaches(*from)) return copy_by(*to, *this, other, CopyKind::device_to_device);
+    if (to && from) return copy_from(other.clone());
+    return to ? copy_by(*to, *this, other.contiguous(), CopyKind::host_to_device) : copy_by(*from, *this, other, CopyKind::device_to_host);
+  }
   if (contiguous_ && other.contiguous_ && dtype_ != DType::string) {
     std::memcpy(data_, other.data_, size_bytes());
     return;

@@ -143,11 +143,15 @@ class PluginDevice final : public Device {
       release();
       throw Error(ErrorCode::internal, fmt::format("memory of {} is not aligned to {} bytes", name(), Storage::kAlignment));
     }
-    return Storage::borrow(data, size_bytes, release);
+    return Storage::of_device(shared_from_this(), data, size_bytes, release);
   }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<PluginStream>(shared_from_this(), of_); }
   std::shared_ptr<Event> create_event() override { return std::make_shared<PluginEvent>(of_); }
   bool host_accessible() const noexcept override { return false; }
+  bool reaches(const Device& other) const noexcept override {
+    const auto* plugin = dynamic_cast<const PluginDevice*>(&other);
+    return plugin && plugin->of_ == of_;
+  }
 
  private:
   const RegistrationPtr of_;

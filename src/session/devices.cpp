@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
@@ -16,7 +17,44 @@ namespace {
 
 constexpr size_t kTrainingBulk = 15;  // MXNet's MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN
 
+[[noreturn]] void throw_no_device(std::string_view name) {
+  const std::vector<std::string> types = device_type_names();
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("there is no device \"{}\"; the devices are: cpu, {}; of each, TYPE:NAME is one of several", name,
+                          fmt::join(types, ", ")));
+}
+
 }  // namespace
+
+std::shared_ptr<Device> device_named(std::string_view name) {
+  if (name == "cpu") return nullptr;
+  register_sim_type();
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<Device>, std::less<>> made;
+  std::lock_guard lock(mutex);
+  std::weak_ptr<Device>& known = made[std::string(name)];
+  if (std::shared_ptr<Device> device = known.lock()) return device;
+  const std::optional<DeviceType> type = find_device_type(name.substr(0, name.find(':')));
+  if (!type) made.erase(std::string(name)), throw_no_device(name);
+  const std::shared_ptr<Device> device = type->make({std::string(name), {}, {}});
+  known = device;
+  return device;
+}
+
+Tensor to_device(const Tensor& tensor, std::string_view name) {
+  const std::shared_ptr<Device> device = device_named(name);
+  const std::shared_ptr<Device>& lies_on = tensor.storage()->device();
+  if (lies_on == device) return tensor;
+  if (!device) return tensor.clone();
+  if (tensor.dtype() == DType::string) throw Error(ErrorCode::invalid_argument, "strings stay on the host");
+  Tensor copy(tensor.dtype(), tensor.shape(), device->allocate(tensor.size_bytes()));
+  copy.copy_from(tensor);
+  return copy;
+}
+
+std::string_view device_of(const Tensor& tensor) {
+  return tensor.defined() && tensor.storage()->device() ? std::string_view(tensor.storage()->device()->name()) : "cpu";
+}
 
 std::string group_of(const Node& node) {
   for (const auto& [key, value] : node.metadata)
@@ -46,12 +84,7 @@ SessionDevices::SessionDevices(const SessionOptions& options)
 void SessionDevices::add(const std::string& name, const std::map<std::string, std::string>& config) {
   const std::string type_name = name.substr(0, name.find(':'));
   const std::optional<DeviceType> type = find_device_type(type_name);
-  if (!type) {
-    const std::vector<std::string> types = device_type_names();
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("there is no device \"{}\"; the devices are: cpu, {}; of each, TYPE:NAME is one of several", name,
-                            fmt::join(types, ", ")));
-  }
+  if (!type) throw_no_device(name);
   if (any() && types_.back().name != type_name && !(type->make_host && types_.back().make_host))
     throw Error(ErrorCode::not_implemented, fmt::format("a session over devices of the types {} and {}", types_.back().name, type_name));
   by_name_[name] = static_cast<int>(devices_.size());

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/device_registry.h"
@@ -58,6 +59,10 @@ class SessionDevices {
   std::string spill_folder_;
   std::shared_ptr<exec::DeviceMemoryLimit> limit_;  // null: none
 };
+
+/// The device that sessions call by this name, for values that come from no run; null: the host.
+/// @throws Error(invalid_argument) if there is none.
+std::shared_ptr<Device> device_named(std::string_view name);
 
 /// The group of a node: what its metadata have under "ctx_group", or under "__ctx_group__", as MXNet writes it. Empty: none.
 std::string group_of(const Node& node);

@@ -11,7 +11,12 @@ namespace treadle {
 struct IoBinding::Impl {
   std::shared_ptr<const Session::Impl> session;
   std::map<std::string, Datum, std::less<>> inputs;
-  std::vector<std::pair<std::string, std::optional<Tensor>>> outputs;
+  struct Output {
+    std::string name;
+    std::optional<Tensor> memory;
+    std::shared_ptr<Device> device;  // null: the host
+  };
+  std::vector<Output> outputs;
   // Made from the above at the next run.
   bool ready = false;
   bool all_constants = false, compiled = false;  // as Request; made for the next run
@@ -23,11 +28,16 @@ struct IoBinding::Impl {
   std::vector<std::string> fetched;  // the outputs' names
   std::vector<size_t> places;        // which output of the executable each of them is
   std::vector<Datum> feeds, bound, results;
+  std::vector<exec::OutputMemory> memory;  // empty: all on the host
+
+  std::vector<Output>::iterator find_output(std::string_view name) {
+    return std::find_if(outputs.begin(), outputs.end(), [&](const Output& output) { return output.name == name; });
+  }
 
   void prepare() {
     std::vector<std::string> fed;
     fetched.clear();
-    for (const auto& output : outputs) fetched.push_back(output.first);
+    for (const Output& output : outputs) fetched.push_back(output.name);
     const CompleteFeeds::Feeds given(inputs.begin(), inputs.end());
     const CompleteFeeds complete(given, adapters);
     for (const auto& [name, value] : *complete)
@@ -44,10 +54,14 @@ struct IoBinding::Impl {
     bound.assign(executable->output_names.size(), Datum());
     results.assign(executable->output_names.size(), Datum());
     places.clear();
-    for (const auto& [name, memory] : outputs) {
+    memory.clear();
+    for (const Output& output : outputs) {
       const auto& names = executable->output_names;
-      places.push_back(static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin()));
-      if (memory) bound[places.back()] = *memory;
+      places.push_back(static_cast<size_t>(std::find(names.begin(), names.end(), output.name) - names.begin()));
+      if (output.memory) bound[places.back()] = *output.memory;
+      if (!output.device) continue;
+      memory.resize(names.size());
+      memory[places.back()].device = output.device;
     }
     ready = true;
   }
@@ -76,13 +90,23 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
   impl_->session->expect_value(name, "output");
-  for (size_t i = 0; i < impl_->outputs.size(); ++i) {
-    if (impl_->outputs[i].first != name) continue;
-    impl_->outputs[i].second = std::move(memory);
-    if (impl_->ready) impl_->bound[impl_->places[i]] = impl_->outputs[i].second ? Datum(*impl_->outputs[i].second) : Datum();
+  const auto known = impl_->find_output(name);
+  if (known == impl_->outputs.end()) {
+    impl_->outputs.push_back({std::string(name), std::move(memory), nullptr});
+    impl_->ready = false;
     return;
   }
-  impl_->outputs.emplace_back(std::string(name), std::move(memory));
+  known->memory = std::move(memory);
+  if (std::exchange(known->device, nullptr)) impl_->ready = false;
+  if (!impl_->ready) return;
+  impl_->bound[impl_->places[static_cast<size_t>(known - impl_->outputs.begin())]] = known->memory ? Datum(*known->memory) : Datum();
+}
+
+void IoBinding::bind_output_to_device(std::string_view name, std::string_view device) {
+  std::shared_ptr<Device> on = device_named(device);
+  bind_output(name);
+  if (!on) return;
+  impl_->find_output(name)->device = std::move(on);
   impl_->ready = false;
 }
 
@@ -104,7 +128,7 @@ std::vector<Datum> IoBinding::outputs() const {
 
 std::vector<std::string> IoBinding::output_names() const {
   std::vector<std::string> names;
-  for (const auto& output : impl_->outputs) names.push_back(output.first);
+  for (const Impl::Output& output : impl_->outputs) names.push_back(output.name);
   return names;
 }
 
@@ -120,7 +144,11 @@ void Session::run(IoBinding& binding, const RunOptions* options) const {
     bound.adapters = adapters, bound.ready = false;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
   impl_->execute(bound.executable, bound.feeds, bound.results,
-                 {.bound = bound.bound, .options = options, .monitor = bound.monitor, .compiled = std::exchange(bound.compiled, false)});
+                 {.bound = bound.bound,
+                  .memory = bound.memory,
+                  .options = options,
+                  .monitor = bound.monitor,
+                  .compiled = std::exchange(bound.compiled, false)});
 }
 
 }  // namespace treadle

@@ -15,6 +15,7 @@ constexpr Refusal kRefusals[] = {
     {kTraining, "adapters", "train the model with the adapter merged in"},
     {kTraining, "targets", "watch the value with a monitor, or choose it as an output"},
     {kTraining, "output_allocators", "use the option allocator, which serves all memory of a trainer or module"},
+    {kTraining, "output_devices", "to_device() copies what came out"},
     {kTraining, "optimized_model_filepath", "save() writes the model with its parameters"},
     {kTraining, "compiled_model_filepath", "compiled models have frozen weights"},
     {kTraining, "cache_dir", "compiled models have frozen weights"},

@@ -281,11 +281,11 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   const HookedRun hooked{
       .run_id = run_control.run_id, .graph_id = executable->id, .tag = run_options ? run_options->tag : std::string_view()};
   std::span<const exec::OutputMemory> output_memory = request.memory;
-  std::vector<exec::OutputMemory> with_allocators;
-  if (run_options && !run_options->output_allocators.empty()) {
-    with_allocators.assign(output_memory.begin(), output_memory.end());
-    add_output_allocators(*executable, run_options, with_allocators);
-    output_memory = with_allocators;
+  std::vector<exec::OutputMemory> with_options;
+  if (run_options && (!run_options->output_allocators.empty() || !run_options->output_devices.empty())) {
+    with_options.assign(output_memory.begin(), output_memory.end());
+    add_output_memory(*executable, run_options, with_options);
+    output_memory = with_options;
   }
   const bool observed = RunObserver::needed(run_options, request.monitor.get());
   if (!run_control.deadline) {
@@ -325,12 +325,18 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   }
 }
 
-void add_output_allocators(const Executable& executable, const RunOptions* run_options, std::vector<exec::OutputMemory>& memory) {
-  if (!run_options || run_options->output_allocators.empty()) return;
+void add_output_memory(const Executable& executable, const RunOptions* run_options, std::vector<exec::OutputMemory>& memory) {
+  if (!run_options || (run_options->output_allocators.empty() && run_options->output_devices.empty())) return;
   memory.resize(executable.output_names.size());
-  for (size_t k = 0; k < executable.num_fetched; ++k)
-    if (auto found = run_options->output_allocators.find(executable.output_names[k]); found != run_options->output_allocators.end())
-      memory[k].allocator = found->second;
+  for (size_t k = 0; k < executable.num_fetched; ++k) {
+    const std::string& name = executable.output_names[k];
+    const auto allocator = run_options->output_allocators.find(name);
+    if (allocator != run_options->output_allocators.end()) memory[k].allocator = allocator->second;
+    const auto device = run_options->output_devices.find(name);
+    if (device != run_options->output_devices.end()) memory[k].device = device_named(device->second), memory[k].stays = false;
+    if (memory[k].allocator && memory[k].device)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the output \"{}\" has an allocator and a device", name));
+  }
 }
 
 }  // namespace treadle

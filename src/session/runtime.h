@@ -138,8 +138,9 @@ struct Runtime {
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;
 };
 
-/// The allocators that the options name, for outputs in order.
-void add_output_allocators(const Executable& executable, const RunOptions* options, std::vector<exec::OutputMemory>& memory);
+/// The allocators and devices that the options name, for outputs in order.
+/// @throws Error(invalid_argument) for an output with both, and a device that there is not
+void add_output_memory(const Executable& executable, const RunOptions* options, std::vector<exec::OutputMemory>& memory);
 
 /// What leaves the session is not its memory any more.
 void hand_over_all(const Datum& datum);

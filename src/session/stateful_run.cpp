@@ -103,7 +103,11 @@ StatefulRun::~StatefulRun() = default;
 StatefulRun::StatefulRun(StatefulRun&&) noexcept = default;
 StatefulRun& StatefulRun::operator=(StatefulRun&&) noexcept = default;
 
-Datum StatefulRun::state(std::string_view input) const { return impl_->find(input).value; }
+// On the host, where devices keep it.
+Datum StatefulRun::state(std::string_view input) const {
+  const Datum& value = impl_->find(input).value;
+  return value.is_tensor() && value.tensor().storage()->device() ? Datum(value.tensor().clone()) : value;
+}
 
 void StatefulRun::set_state(std::string_view input, Datum value) { impl_->find(input).value = std::move(value); }
 
@@ -138,6 +142,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
     Impl::State& state = impl_->states[i];
     auto position = static_cast<size_t>(std::find(names.begin(), names.end(), state.pair.output) - names.begin());
     memory[position].reusable = true;
+    memory[position].stays = true;
     memory[position].storage = std::move(state.spare);
     auto input = std::find(executable->input_names.begin(), executable->input_names.end(), state.pair.input);
     if (input == executable->input_names.end() || !is_exclusive(state.value)) continue;
@@ -170,8 +175,11 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
     if (is_exclusive(before)) state.spare = before.tensor().storage();
   }
   std::vector<Datum> plain;
-  for (size_t i = 0; i < num_plain; ++i)
-    plain.push_back(results[static_cast<size_t>(std::find(names.begin(), names.end(), wanted[i]) - names.begin())]);
+  for (size_t i = 0; i < num_plain; ++i) {
+    const Datum& value = results[static_cast<size_t>(std::find(names.begin(), names.end(), wanted[i]) - names.begin())];
+    const bool is_asked_there = options && options->output_devices.contains(wanted[i]);
+    plain.push_back(value.is_tensor() && value.tensor().storage()->device() && !is_asked_there ? Datum(value.tensor().clone()) : value);
+  }
   return plain;
 }
 

@@ -32,7 +32,7 @@ void StoppableRun::start(std::vector<Datum> feeds, std::span<const Datum> bound,
       if (feed.is_tensor() && feed.tensor().storage()->lent()) feed = feed.tensor().clone();
   control_.takes_feeds_later = std::any_of(feeds.begin(), feeds.end(), [](const Datum& feed) { return !feed.defined(); });
   std::vector<exec::OutputMemory> memory;
-  add_output_allocators(*executable_, options_, memory);
+  add_output_memory(*executable_, options_, memory);
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
   run_ = executable_->executor->take();
   try {

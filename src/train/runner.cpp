@@ -158,6 +158,7 @@ void check_run_options(const RunOptions* options) {
   if (!options->adapters.empty()) refuse("training", "adapters");
   if (!options->targets.empty()) refuse("training", "targets");
   if (!options->output_allocators.empty()) refuse("training", "output_allocators");
+  if (!options->output_devices.empty()) refuse("training", "output_devices");
 }
 
 }  // namespace treadle::train

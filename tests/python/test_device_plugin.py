@@ -29,7 +29,7 @@ def tin(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
                     "-o", str(library), "-pthread"], check=True)
     treadle.load_plugin(str(library))
     loaded = ctypes.CDLL(str(library))
-    loaded.tin_launches.restype = loaded.tin_allocated_bytes.restype = ctypes.c_int64
+    loaded.tin_launches.restype = loaded.tin_allocated_bytes.restype = loaded.tin_copied_bytes.restype = ctypes.c_int64
     return loaded
 
 
@@ -202,3 +202,125 @@ def test_training_on_the_device(tin: ctypes.CDLL) -> None:
     assert tin.tin_launches() > before
     for name, value in trainers[0].parameters.items():
         np.testing.assert_allclose(value, trainers[1].parameters[name], rtol=1e-4, atol=1e-6)
+
+
+def layer(rows: int | str = 4) -> bytes:
+    """y = max(x @ w + b, 0)"""
+    node = helper.make_node
+    return model_of([node("MatMul", ["x", "w"], ["product"]), node("Add", ["product", "b"], ["sum"]), node("Relu", ["sum"], ["y"])],
+                    {"x": [rows, 16]}, ["y"], w=values(16, 16), b=values(16))
+
+
+def of_layer(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ values(16, 16) + values(16), 0)
+
+
+def over_the_bus(tin: ctypes.CDLL) -> int:
+    return tin.tin_copied_bytes(0) + tin.tin_copied_bytes(1)
+
+
+@pytest.mark.parametrize("rows", [4, "n"])
+def test_bound_values_stay_on_the_device(tin: ctypes.CDLL, rows: int | str) -> None:
+    session = treadle.InferenceSession(layer(rows), on("tin"))
+    x = values(4, 16)
+    session.run(None, {"x": x})  # weights are on the device from here on
+    held = tin.tin_allocated_bytes()
+    value = treadle.OrtValue.ortvalue_from_numpy(x, "tin", 0)
+    assert value.device_name() == "tin"
+    assert tin.tin_allocated_bytes() == held + x.nbytes
+    binding = session.io_binding()
+    binding.bind_output("y", "tin")
+    before = over_the_bus(tin)
+    want = x
+    for _ in range(5):
+        binding.bind_ortvalue_input("x", value)
+        session.run_with_iobinding(binding)
+        value = binding.get_outputs()[0]
+        want = of_layer(want)
+    assert over_the_bus(tin) == before, "neither the feed nor the output came to the host"
+    assert value.device_name() == "tin"
+    np.testing.assert_allclose(value.numpy(), want, rtol=1e-4, atol=1e-4)
+    assert over_the_bus(tin) == before + want.nbytes
+    np.testing.assert_allclose(np.from_dlpack(value), want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], want, rtol=1e-4, atol=1e-4)
+    del binding, value
+    gc.collect()
+    assert tin.tin_allocated_bytes() == held
+
+
+def test_a_bound_value_of_the_device_is_written_in_place(tin: ctypes.CDLL) -> None:
+    session = treadle.InferenceSession(layer(), on("tin"))
+    source, target = (treadle.OrtValue.ortvalue_from_numpy(a, "tin", 0) for a in (values(4, 16), np.zeros((4, 16), np.float32)))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", source)
+    binding.bind_ortvalue_output("y", target)
+    session.run_with_iobinding(binding)
+    before = over_the_bus(tin)
+    session.run_with_iobinding(binding)
+    assert over_the_bus(tin) == before
+    np.testing.assert_allclose(target.numpy(), of_layer(values(4, 16)), rtol=1e-5, atol=1e-5)
+    source.update_inplace(-values(4, 16))
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(target.numpy(), of_layer(-values(4, 16)), rtol=1e-5, atol=1e-5)
+    binding.bind_ortvalue_output("y", source)  # the feed's own memory
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(source.numpy(), of_layer(-values(4, 16)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["tin", "sim", "sim:a"])
+@pytest.mark.parametrize("where", ["device", "cpu"])
+def test_values_of_a_device_go_through_any_session(tin: ctypes.CDLL, device: str, where: str) -> None:
+    """Also through what the host computes: a feed that it reads, an output that it makes or reads, and one that is the feed itself."""
+    node = helper.make_node
+    model = model_of(
+        [node("Sigmoid", ["x"], ["s"]), node("Add", ["x", "s"], ["sum"]), node("Relu", ["sum"], ["r"]), node("Sin", ["r"], ["of_host"]),
+         node("Identity", ["x"], ["same"]), node("Reshape", ["r", "shape"], ["flat"])],
+        {"x": ["n", 16]}, ["s", "sum", "r", "of_host", "same", "flat"], shape=np.array([-1], np.int64))
+    session = treadle.InferenceSession(model, on(device if where == "device" else "cpu"))
+    names = [output.name for output in session.get_outputs()]
+    for rows in (3, 5):
+        x = values(rows, 16)
+        feeds = {"x": treadle.OrtValue.ortvalue_from_numpy(x, device, 0)}
+        options = treadle.RunOptions()
+        options.output_devices = dict.fromkeys(names, device)
+        for wanted in (treadle.RunOptions(), options):
+            found = session.run_with_ort_values(names, feeds, wanted)
+            assert [v.device_name() for v in found] == [device if wanted is options else "cpu"] * len(names)
+            for value, want in zip(found, expected(model, {"x": x}), strict=True):
+                np.testing.assert_allclose(value.numpy(), want, rtol=1e-5, atol=1e-5)
+        for got, want in zip(session.run(None, feeds, options), expected(model, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_states_stay_on_the_device(tin: ctypes.CDLL) -> None:
+    node = helper.make_node
+    model = model_of([node("MatMul", ["state", "w"], ["turned"]), node("Add", ["turned", "x"], ["next"]), node("Relu", ["next"], ["y"])],
+                     {"x": [2, 16], "state": [2, 16]}, ["y", "next"], w=values(16, 16) / 4)
+    run = treadle.InferenceSession(model, on("tin")).stateful({"state": "next"})
+    run.run(None, {"x": values(2, 16)})
+    state = run.state("state")
+    for step in range(4):
+        x = values(2, 16) * step
+        before = over_the_bus(tin)
+        (y,) = run.run(None, {"x": x})
+        assert over_the_bus(tin) == before + x.nbytes + y.nbytes, "the input and the output, not the state"
+        state = state @ (values(16, 16) / 4) + x
+        np.testing.assert_allclose(y, np.maximum(state, 0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run.state("state"), state, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_lie_on_a_device(tin: ctypes.CDLL) -> None:
+    with pytest.raises(treadle.Error, match='there is no device "lead"; the devices are: cpu, '):
+        treadle.OrtValue.ortvalue_from_numpy(values(2), "lead", 0)
+    with pytest.raises(treadle.Error, match="strings stay on the host"):
+        treadle.OrtValue.ortvalue_from_numpy(np.array(["a"]), "tin", 0)
+    session = treadle.InferenceSession(layer(), on("tin"))
+    with pytest.raises(treadle.Error, match='there is no device "lead"'):
+        session.io_binding().bind_output("y", "lead")
+    options = treadle.RunOptions()
+    options.output_devices = {"y": "tin"}
+    options.output_allocators = {"y": treadle.memory.Allocator(lambda size: 0, lambda address, size: None)}
+    with pytest.raises(treadle.Error, match='the output "y" has an allocator and a device'):
+        session.run(None, {"x": values(4, 16)}, options)
+    with pytest.raises(treadle.Error, match=r'input "x": axis 1 is 3, not 16'):
+        session.run_with_ort_values(["y"], {"x": treadle.OrtValue.ortvalue_from_numpy(values(4, 3), "tin", 0)})

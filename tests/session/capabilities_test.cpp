@@ -400,6 +400,16 @@ TEST_P(Capabilities, MemoryComesFromTheAllocator) {
   EXPECT_EQ(allocator->live(), 0);
 }
 
+TEST_P(Capabilities, OutputsComeToLieOnADevice) {
+  RunOptions run;
+  run.output_devices["y"] = "sim";
+  if (is_way("joint") || is_way("trainer")) {
+    EXPECT_NE(std::string(failure(&run).what()).find("training has no output_devices"), std::string::npos);
+    return;
+  }
+  expect_right(&run);
+}
+
 TEST_P(Capabilities, OutputsComeFromTheirAllocator) {
   auto allocator = std::make_shared<FaultyAllocator>();
   if (is_way("joint") || is_way("trainer")) {

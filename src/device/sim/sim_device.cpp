@@ -316,8 +316,10 @@ class SimDeviceImpl final : public SimDevice {
   }
   std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
   bool host_accessible() const noexcept override { return options_.host_accessible; }
+  bool memory_is_hosts() const noexcept override { return true; }
+  bool reaches(const Device& other) const noexcept override { return other.kind() == DeviceKind::sim; }
   std::shared_ptr<const void> watch(const void* data, size_t size_bytes) override {
-    if (size_bytes == 0) return nullptr;
+    if (size_bytes == 0 || checker_->has_memory(data)) return nullptr;
     checker_->add_memory(data, size_bytes);
     return {data, [checker = checker_](const void* watched) { checker->remove_memory(watched); }};
   }
@@ -344,7 +346,8 @@ class SimDeviceImpl final : public SimDevice {
     std::memset(data, kNewMemory, rounded);
     checker_->add_memory(data, rounded);
     auto self = std::static_pointer_cast<SimDeviceImpl>(shared_from_this());
-    return Storage::borrow(data, size_bytes, [self, data, rounded, reserved] { self->release(data, rounded, reserved); });
+    auto release = [self, data, rounded, reserved] { self->release(data, rounded, reserved); };
+    return options_.host_accessible ? Storage::borrow(data, size_bytes, release) : Storage::of_device(self, data, size_bytes, release);
   }
 
   void release(void* data, size_t rounded, size_t reserved) {
@@ -379,7 +382,7 @@ std::shared_ptr<SimDevice> SimDevice::shared(const std::string& name, const SimO
   std::weak_ptr<SimDevice>& known = devices[name];
   if (auto device = known.lock()) return device;
   SimOptions named = options;
-  named.name = name;
+  named.name = "sim:" + name;  // as sessions call it
   if (!named.checker) named.checker = checker;
   auto device = create(named);
   known = device;

@@ -75,7 +75,7 @@ void PlacedRun::find_starved() {
 }
 
 void PlacedRun::feed(size_t input, const Datum& value) {
-  frame_.feed(input, value);
+  frame_.feed(input, taken_feed(input, value));
   feeds_[program_.input_slots()[input]] = frame_.value(program_.input_slots()[input]);
   find_starved();
 }
@@ -83,7 +83,7 @@ void PlacedRun::feed(size_t input, const Datum& value) {
 void PlacedRun::move_feed(size_t input, const Datum& value) {
   expect_yield(*this);
   const int32_t slot = program_.input_slots()[input];
-  FeedBinder::move(slot, value, frame_.state());
+  FeedBinder::move(slot, from_device(value), frame_.state());
   feeds_[slot] = frame_.value(slot);
 }
 

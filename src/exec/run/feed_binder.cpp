@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "exec/run/run_control.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -30,9 +31,11 @@ void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const
                                                        to_string(program.type(slot))));
 }
 
-std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, bool some_later,
+std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control,
                                           RunState& state) {
   const Program& program = state.program();
+  const bool some_later = control.takes_feeds_later;
+  takes_device_feeds_ = control.takes_device_feeds;
   const auto inputs = program.input_slots();
   if (feeds.size() != inputs.size())
     throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));
@@ -61,7 +64,7 @@ void FeedBinder::move(int32_t slot, const Datum& feed, RunState& state) {
   if (!before.is_tensor() || !feed.is_tensor() || feed.tensor().dtype() != before.tensor().dtype() ||
       feed.tensor().shape() != before.tensor().shape() || !feed.tensor().is_contiguous())
     refuse_feed(state.program(), slot, feed, "where it lies now, it differs from what was fed");
-  state.set_feed(slot, feed);
+  state.set_feed(slot, feed.tensor().storage()->device() ? Datum(feed.tensor().clone()) : feed);
   point_at_feed(slot, state);
 }
 
@@ -91,6 +94,7 @@ Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& fee
     if (type.kind == Type::Kind::sparse_tensor) check_sparse_feed(program, slot, feed);
     return feed;
   }
+  if (feed.tensor().storage()->device() && !takes_device_feeds_) return checked(program, slot, feed.tensor().clone());
   const Tensor& tensor = feed.tensor();
   if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
   // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.

@@ -19,10 +19,12 @@ class FeedBinder {
 
   /// Puts the feeds into the state.
   /// @param parent_values  of a body: the symbols' values of the run around it.
-  /// @param some_later     feeds may be undefined, where the extents of the others and the declarations tell theirs.
+  /// @param control        `takes_feeds_later`: feeds may be undefined, where the extents of the others and the declarations tell theirs;
+  ///                       `takes_device_feeds`.
   /// @return the symbols' values, -1 for those that no feed tells.
   /// @throws Error(invalid_argument) for a missing feed, another kind, dtype, rank or extent, and symbols that two feeds contradict.
-  std::span<const int64_t> bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, bool some_later, RunState& state);
+  std::span<const int64_t> bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control,
+                                RunState& state);
   /// One that bind() left out. @throws Error(invalid_argument) as bind(), and if it was fed.
   void bind_later(int32_t slot, const Datum& feed, RunState& state);
 
@@ -41,6 +43,7 @@ class FeedBinder {
   void check_may_be_later(const Program& program, int32_t slot) const;
 
   std::vector<int64_t> symbol_values_;  // per expression of the symbol table
+  bool takes_device_feeds_ = false;
 };
 
 }  // namespace treadle::exec

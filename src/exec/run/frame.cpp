@@ -33,7 +33,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   control_ = control;
   pc_ = 0;
   nodes_.begin();
-  state_.take_binding(feeds_.bind(feeds, parent_values, control.takes_feeds_later, state_), control);
+  state_.take_binding(feeds_.bind(feeds, parent_values, control, state_), control);
   outputs_.begin(bound, memory, control.keeps_feeds);
   try {
     find_memory();

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/device.h"
 #include "core/memory_events.h"
 #include "exec/schedule/parallel_plan.h"
 #include "graph/op_def.h"
@@ -69,6 +71,8 @@ bool OutputStore::is_handed_over(int32_t root) const {
 
 void OutputStore::place(const RunControl& control) {
   for (int32_t slot : state_.program().preallocated()) {
+    const auto is_made_in_run = [&](size_t k) { return memory_[k].made_in_run && is_of(k, slot); };
+    if (std::ranges::any_of(std::views::iota(size_t{0}, memory_.size()), is_made_in_run)) continue;
     Tensor tensor = in_bound_memory(slot);
     needs_order_ |= tensor.defined() && !is_ordered_by_readiness(slot, tensor);
     if (!tensor.defined()) tensor = beside_feed(slot, control);
@@ -90,8 +94,8 @@ Tensor OutputStore::in_bound_memory(int32_t slot) const {
     if (memory.dtype() != dtype || memory.shape() != shape)
       throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
                                                            describe(memory), short_name_of(dtype), to_string(shape)));
-    if (!memory.is_contiguous() || !memory.storage()->writable()) continue;  // copied at the end
-    if (!may_be_made_in(slot, memory)) continue;                             // as is what would be written over before it is read
+    if (!memory.is_contiguous() || !memory.storage()->writable() || memory.storage()->device()) continue;  // copied at the end
+    if (!may_be_made_in(slot, memory)) continue;  // as is what would be written over before it is read
     return whole_as(memory, info.dtype, state_.binding().shape(slot));
   }
   return {};
@@ -210,7 +214,7 @@ Tensor OutputStore::in_own_memory(int32_t slot) const {
           feed.tensor().storage()->size_bytes() >= needed && is_prefix(feed.tensor().shape(), shape))
         return Tensor(dtype, shape, feed.tensor().storage());
     }
-    if (memory.storage && memory.storage->size_bytes() >= needed) return Tensor(dtype, shape, memory.storage);
+    if (memory.storage && !memory.storage->device() && memory.storage->size_bytes() >= needed) return Tensor(dtype, shape, memory.storage);
     const bool has_grown = memory.storage || memory.appends_to >= 0;
     return Tensor(dtype, shape, Storage::allocate(needed + room_to_grow(needed, has_grown)));
   }
@@ -312,8 +316,21 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
       Tensor own = allocate_from(memory_[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
       own.copy_from(result.tensor());
       result = own;
+    } else if (result.is_tensor()) {
+      result = where_wanted(result.tensor(), k < memory_.size() ? memory_[k] : OutputMemory());
     }
   }
+}
+
+// An output that has come to lie elsewhere is copied.
+Tensor OutputStore::where_wanted(const Tensor& result, const OutputMemory& memory) {
+  const std::shared_ptr<Device>& lies_on = result.storage()->device();
+  if (!memory.device) return lies_on && !memory.stays ? result.clone() : result;
+  if (result.dtype() == DType::string) return result;
+  if (lies_on && lies_on->reaches(*memory.device) && lies_on->name() == memory.device->name()) return result;
+  Tensor copy(result.dtype(), result.shape(), memory.device->allocate(result.size_bytes()));
+  copy.copy_from(result);
+  return copy;
 }
 
 void OutputStore::restore_feeds(size_t pc) {

@@ -73,6 +73,8 @@ void PlacedRun::clear() noexcept {
     if (residency) residency->end();
   for (Place& place : places_) place = {};
   feeds_.clear();
+  watches_.clear();
+  staying_.clear();
   blocks_.clear();
   made_.clear();
   cache_.reset();
@@ -88,6 +90,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   control_ = control;
   control_.pass = nullptr;      // of the host's arena
   control_.keeps_feeds = true;  // they are read while outputs arrive
+  control_.takes_device_feeds = true;
   if (control_.counts_nodes && !counters_) counters_ = &program_.counters().make(program_.instructions().size());
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
@@ -96,7 +99,10 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   next_ = 0;
   for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
   try {
-    frame_.start(feeds, bound, control_, beside_feeds);  // checks the feeds, finds the binding, makes the outputs
+    std::vector<Datum> taken;
+    for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(taken_feed(i, feeds[i]));
+    choose_staying(bound, beside_feeds);
+    frame_.start(taken, bound, control_, beside_feeds);  // checks the feeds, finds the binding, makes the outputs
     try {
       find_memory();
     } catch (...) {
@@ -472,11 +478,16 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   if (!source.is_tensor())
     throw Error(ErrorCode::internal, fmt::format("\"{}\" cannot be copied between devices", program_.name(from.slot)));
   const Tensor& tensor = source.tensor();
-  if (to.memory == Memory::held) make_place(copy.target, tensor.dtype(), tensor.shape());
+  const auto stays = staying_.find(copy.target);
+  if (stays != staying_.end())
+    set_place(copy.target, memory_of_staying(copy.target, from.device, tensor.dtype(), tensor.shape()), /*tracked=*/true,
+              /*from_host=*/false);
+  else if (to.memory == Memory::held)
+    make_place(copy.target, tensor.dtype(), tensor.shape());
   Datum target = value_at(copy.target, to.slot);
-  const CopyKind kind = from.device == DevicePlacement::kHost ? CopyKind::host_to_device
-                        : to.device == DevicePlacement::kHost ? CopyKind::device_to_host
-                                                              : CopyKind::device_to_device;
+  const bool from_host = from.device == DevicePlacement::kHost && !tensor.storage()->device();
+  const bool to_host = to.device == DevicePlacement::kHost && stays == staying_.end();
+  const CopyKind kind = from_host ? CopyKind::host_to_device : to_host ? CopyKind::device_to_host : CopyKind::device_to_device;
   queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
   // Both sides stay until the copy is done; what value_at gives may be lent.
   if (from.memory == Memory::held || to.memory == Memory::held)

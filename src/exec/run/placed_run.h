@@ -29,7 +29,7 @@ class PlacedRun final : public Run {
   void feed(size_t input, const Datum& value) override;
   void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
-  Datum output(size_t k) const override { return frame_.output(k); }
+  Datum output(size_t k) const override { return from_device(frame_.output(k)); }
   Datum take_output(size_t k) override;
   /// Steps are kernels and copies, in the order in which they are issued. All devices have reached where it stops.
   bool advance(size_t steps = SIZE_MAX) override;
@@ -86,6 +86,12 @@ class PlacedRun final : public Run {
   Residency* residency(int device) const { return residencies_.empty() ? nullptr : residencies_[static_cast<size_t>(device)].get(); }
   template <typename Visit>
   void for_residencies_of(const StreamPlan::Step& step, Visit&& visit) const;
+
+  // Values that stay on devices between runs (resident_values.cpp)
+  Datum taken_feed(size_t input, const Datum& feed);
+  void choose_staying(std::span<const Datum> bound, std::vector<OutputMemory>& memory);
+  Tensor memory_of_staying(int32_t at, int maker, DType dtype, const Shape& shape);
+  static Datum from_device(Datum value);
 
   // Memory (placed_memory.cpp)
   void find_memory();
@@ -145,8 +151,10 @@ class PlacedRun final : public Run {
   std::shared_ptr<DeviceConstants> constants_;           // shared by runs that keep to no limit
   std::vector<std::unique_ptr<Residency>> residencies_;  // per device with a bus; empty: the run has no limit to keep
 
-  std::vector<Place> places_;                                                          // per location
-  std::unordered_map<int32_t, Datum> feeds_;                                           // by slot
+  std::vector<Place> places_;                         // per location
+  std::unordered_map<int32_t, Datum> feeds_;          // by slot
+  std::vector<std::shared_ptr<const void>> watches_;  // of memory that the caller has on devices
+  std::unordered_map<int32_t, Tensor> staying_;       // by the host's location that a copy would make; undefined: in new memory
   std::unordered_map<const Storage*, std::pair<std::weak_ptr<Storage>, int>> blocks_;  // of devices, that this run has made
   std::vector<Datum> made_;                                                            // by the instruction that the host waits for
   std::atomic<bool> failed_{false};

@@ -12,6 +12,7 @@
 
 namespace treadle {
 class Allocator;
+class Device;
 class Storage;
 class ThreadPool;
 struct AllocationContext;
@@ -86,6 +87,7 @@ struct RunControl {
   sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
   bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
   bool takes_feeds_later = false;             ///< feeds may be undefined at the start: Run::feed()
+  bool takes_device_feeds = false;            ///< feeds that lie on devices are taken as they are; otherwise copied to the host
   bool keeps_feeds = false;                   ///< no output is made where a feed lies: feeds may be read until the end
   bool counts_nodes = false;                  ///< how long they take, in the program's counters
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
@@ -135,6 +137,9 @@ struct OutputMemory {
   bool reusable = false;                 ///< new memory is made larger than needed: it will come back for outputs that grow
   std::shared_ptr<Allocator> allocator;  ///< where new memory comes from; null: from where all memory of the run comes
   int appends_to = -1;                   ///< a feed that the output begins with, in memory that may be written behind its end
+  std::shared_ptr<Device> device;        ///< where the output is to be after the run; null: on the host
+  bool stays = false;                    ///< it may stay on the device that makes it
+  bool made_in_run = false;              ///< nobody makes it ahead
   int grows_from = -1;  ///< a feed whose memory nobody else has: its rows may be moved within it if they are the output's (Slide)
 };
 

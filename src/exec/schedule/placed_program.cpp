@@ -74,8 +74,32 @@ void DeviceConstants::release_packed() noexcept {
 }
 
 PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps)
-    : program_(program), devices_(std::move(devices)), plan_(std::move(plan)), keeps_(std::move(keeps)) {}
+    : program_(program), devices_(std::move(devices)), plan_(std::move(plan)), keeps_(std::move(keeps)) {
+  find_crossings();
+}
 PlacedProgram::~PlacedProgram() = default;
+
+void PlacedProgram::find_crossings() {
+  const auto slots = program_.slots();
+  only_for_devices_.assign(slots.size(), 1);
+  only_for_caller_.assign(slots.size(), -1);
+  auto location = [&](int32_t at) -> const StreamPlan::Location& { return plan_.locations[static_cast<size_t>(at)]; };
+  for (const StreamPlan::Step& step : plan_.steps) {
+    if (step.instruction < 0) {
+      const StreamPlan::Location& to = location(step.target);
+      if (to.device == DevicePlacement::kHost && to.num_steps == 1 && to.memory == StreamPlan::Location::Memory::held)
+        only_for_caller_[static_cast<size_t>(to.slot)] = step.target;
+      continue;
+    }
+    const Instruction& instruction = program_.instructions()[static_cast<size_t>(step.instruction)];
+    const auto operands = program_.operands(instruction);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const int32_t at = plan_.operands[step.first_operand + k];
+      if (operands[k] < 0 || (at >= 0 && location(at).device != DevicePlacement::kHost)) continue;
+      only_for_devices_[static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root)] = 0;
+    }
+  }
+}
 
 bool PlacedProgram::keeps_limits() const { return (keeps_.job || keeps_.limit) && any_has_bus(devices_); }
 

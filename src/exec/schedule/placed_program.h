@@ -71,6 +71,7 @@ class PlacedProgram final : public Executor {
 
  private:
   friend class PlacedRun;
+  void find_crossings();
   bool has_bus() const;
   /// True if runs keep to limits from the beginning.
   bool keeps_limits() const;
@@ -81,6 +82,10 @@ class PlacedProgram final : public Executor {
   const std::vector<std::shared_ptr<Device>> devices_;
   StreamPlan plan_;
   const ResidencyOptions keeps_;
+  // Per root slot: whether nothing on the host reads the feed, and the host's location of an output that one copy makes and nothing reads;
+  // -1: there is none.
+  std::vector<uint8_t> only_for_devices_;
+  std::vector<int32_t> only_for_caller_;
   RunTurns turns_;
   std::mutex mutex_;                         // of shared_
   std::shared_ptr<DeviceConstants> shared_;  // null before the first run

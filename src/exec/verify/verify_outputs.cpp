@@ -9,6 +9,7 @@ void OutputStore::verify_over_feeds() const {
   std::optional<DescribedPlan> plan, by_readiness;
   const std::less<> before;
   for (int32_t output : program.preallocated()) {
+    if (!state_.held(output).is_tensor()) continue;  // made in the run, in memory of its own
     const Tensor& made = state_.held(output).tensor();
     for (int32_t input : program.input_slots()) {
       const Datum& fed = state_.held(input);
