@@ -51,6 +51,35 @@ TEST(PlacedSession, GivesWhatTheHostGives) {
   }
 }
 
+TEST(PlacedSession, RunsOfSeveralThreadsAreUnderWayAtOnce) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {4}).output("y", {4}).node("Step", {"x"}, {"y"}, "", "test.fault");
+  SessionOptions options;
+  options.config["treadle.device"] = "sim";
+  const Session session(b.model(), options);
+  auto run = [&](float value) {
+    Tensor x(DType::float32, {4});
+    for (float& element : x.span<float>()) element = value;
+    return session.run({{"x", x}})[0].tensor().data<float>()[3];
+  };
+  std::promise<void> begun;
+  Gate gate;
+  set_fault(0, [&] {
+    begun.set_value();
+    gate.wait();
+  });
+  std::future<float> held = std::async(std::launch::async, run, 1.0F);
+  begun.get_future().wait();
+  std::future<float> beside = std::async(std::launch::async, run, 5.0F);
+  const bool ended = beside.wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+  gate.open();
+  EXPECT_TRUE(ended) << "it waited for a run that was in a kernel";
+  EXPECT_EQ(beside.get(), 6);
+  EXPECT_EQ(held.get(), 2);
+}
+
 TEST(PlacedSession, WritesBoundOutputs) {
   Session session = make_session("sim");
   Tensor x = Tensor::scalar(3.0F).reshaped({1}), y(DType::float32, {1});

@@ -30,6 +30,7 @@ void PlacedRun::find_memory() {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::resource_exhausted || !owner_.has_bus()) throw;
     }
+    owner_.is_full_.store(true, std::memory_order_relaxed);
     trim();
     constants_.reset();
     become_resident();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "exec/run/placed_run.h"
@@ -115,7 +116,8 @@ std::shared_ptr<DeviceConstants> PlacedProgram::constants(const Binding& binding
 
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
                         std::span<const OutputMemory> memory) {
-  const RunTurns::Turn turn(turns_, control);
+  std::optional<RunTurns::Turn> turn;
+  if (keeps_limits() || is_full_.load(std::memory_order_relaxed)) turn.emplace(turns_, control);
   const RunHandle run = take();
   run->start(feeds, bound, control, memory);
   if (!run->advance()) throw_stops_at_yield();

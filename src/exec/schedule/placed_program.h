@@ -1,6 +1,7 @@
 // Runs a program over several devices, on the streams and with the copies and fences of a StreamPlan.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -57,7 +58,8 @@ class PlacedProgram final : public Executor {
   PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps = {});
   ~PlacedProgram() override;
 
-  /// As exec::run; one after the other. It ends when all devices have ended: also a run that fails.
+  /// As exec::run; beside others, or one after the other where limits are kept or a device is full. It ends when all devices have ended,
+  /// also a run that fails.
   /// @throws Error of the first node that failed, which is named.
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}) override;
@@ -87,6 +89,7 @@ class PlacedProgram final : public Executor {
   std::vector<uint8_t> only_for_devices_;
   std::vector<int32_t> only_for_caller_;
   RunTurns turns_;
+  std::atomic<bool> is_full_{false};         // a device had no room for all of a run
   std::mutex mutex_;                         // of shared_
   std::shared_ptr<DeviceConstants> shared_;  // null before the first run
   RunPool<PlacedRun> runs_;
