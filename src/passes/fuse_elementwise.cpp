@@ -146,8 +146,7 @@ class ElementwiseFuser {
 
   void fuse(NodeId root) {
     const std::vector<NodeId> group = group_of(root);
-    // A quantisation by itself is one step in vectors, too.
-    if (group.size() < 2 && !is_quantisation(graph_.node(root))) return;
+    if (group.size() < 2) return;
     rewriter_.change(group, [&] { return fuse(group, root); });
   }
   bool fuse(const std::vector<NodeId>& group, NodeId root) {

@@ -32,8 +32,10 @@ HWY_INLINE hn::Vec<hn::Rebind<Code, D>> codes(V x, V scale, V zero) {
   const V rounds = hn::Set(d, kRounds);
   // Clamped before it is rounded, which comes to the same as the bounds are integers.
   const V inside = smaller(larger(hn::Div(x, scale), low), high);
-  const V code = hn::Add(hn::Sub(hn::Add(inside, rounds), rounds), zero);
-  return hn::DemoteTo(hn::Rebind<Code, D>(), hn::ConvertTo(hn::Rebind<int32_t, D>(), code));
+  // The integer is in the lowest bits of the sum.
+  const hn::RebindToSigned<D> words;
+  const auto code = hn::Sub(hn::BitCast(words, hn::Add(inside, rounds)), hn::BitCast(words, hn::Sub(rounds, zero)));
+  return hn::DemoteTo(hn::Rebind<Code, D>(), code);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <hwy/highway.h>
 
+#include <limits>
 #include <type_traits>
 
 #include "kernels/reduce/fold.h"
@@ -15,13 +16,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
+namespace hn = hwy::HWY_NAMESPACE;
 
 // The same bits as in A, where an overflow has a meaning.
 template <class A>
 using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
 
 struct SumOf {
-  static constexpr bool kTakesTwice = false;
+  static constexpr bool kIsElement = false;
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -44,7 +46,7 @@ struct SumOfSquares : SumOf {
   }
 };
 struct ProductOf {
-  static constexpr bool kTakesTwice = false;
+  static constexpr bool kIsElement = false;
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -54,11 +56,8 @@ struct ProductOf {
     return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
   }
 };
-// The largest and the smallest of a row may take an element twice, and need no more bits than the elements have.
-struct ExtremeOf {
-  static constexpr bool kTakesTwice = true;
-};
-struct MaxOf : ExtremeOf {
+struct MaxOf {
+  static constexpr bool kIsElement = true;
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -68,7 +67,8 @@ struct MaxOf : ExtremeOf {
     return ((b > a) | (b != b)) ? b : a;
   }
 };
-struct MinOf : ExtremeOf {
+struct MinOf {
+  static constexpr bool kIsElement = true;
   template <class A>
   static HWY_INLINE A map(A x) {
     return x;
@@ -79,8 +79,9 @@ struct MinOf : ExtremeOf {
   }
 };
 
+// What is one of the elements needs no more bits than they have.
 template <class F, typename T>
-using ChainOf = std::conditional_t<F::kTakesTwice && std::is_integral_v<T>, T, FoldChain<T>>;
+using ChainOf = std::conditional_t<F::kIsElement && std::is_integral_v<T>, T, FoldChain<T>>;
 
 // Of kChains partial results.
 template <class F, int kChains, class A>
@@ -97,7 +98,6 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
   using A = ChainOf<F, T>;
   constexpr int kChains = 32;
   constexpr int64_t kBlock = 2048;
-  const T* const begin = x;
   if (stride != 1) {
     for (int64_t i = 0; i < n; ++i) total = F::join(total, static_cast<FoldTotal<T>>(F::map(static_cast<A>(x[i * stride]))));
     return total;
@@ -113,15 +113,68 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
     x += block;
     n -= block;
   }
-  if constexpr (F::kTakesTwice) {
-    if (n > kChains / 4 && x != begin) {  // with elements of the block before
-      A chain[kChains];
-      for (int64_t j = 0; j < kChains; ++j) chain[j] = static_cast<A>(x[n - kChains + j]);
-      return F::join(total, static_cast<FoldTotal<T>>(join_chains<F, kChains>(chain)));
-    }
-  }
   for (int64_t i = 0; i < n; ++i) total = F::join(total, static_cast<FoldTotal<T>>(F::map(static_cast<A>(x[i]))));
   return total;
+}
+
+// The largest or smallest element of a row.
+
+template <typename T>
+inline constexpr bool kHasExtremes = std::is_arithmetic_v<T> && (sizeof(T) <= 4 || std::is_same_v<T, double>);
+
+template <bool kLargest, class V>
+HWY_INLINE V extreme(V a, V b) {
+  return kLargest ? hn::Max(a, b) : hn::Min(a, b);
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <bool kLargest, class D>
+HWY_INLINE hn::TFromD<D> extreme_lane(D, hn::Vec<D> v) {
+  return hn::GetLane(v);
+}
+
+#else
+
+template <bool kLargest, class D>
+HWY_INLINE hn::TFromD<D> extreme_lane(D d, hn::Vec<D> v) {
+  constexpr size_t kBytes = sizeof(hn::TFromD<D>);
+  if constexpr (hn::MaxLanes(d) * kBytes > 16) {
+    const hn::Half<D> half;
+    return extreme_lane<kLargest>(half, extreme<kLargest>(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    v = extreme<kLargest>(v, hn::CombineShiftRightBytes<8>(d, v, v));
+    if constexpr (kBytes <= 4) v = extreme<kLargest>(v, hn::CombineShiftRightBytes<4>(d, v, v));
+    if constexpr (kBytes <= 2) v = extreme<kLargest>(v, hn::CombineShiftRightBytes<2>(d, v, v));
+    if constexpr (kBytes == 1) v = extreme<kLargest>(v, hn::CombineShiftRightBytes<1>(d, v, v));
+    return hn::GetLane(v);
+  }
+}
+
+#endif
+
+// n >= lanes; a last vector that overlaps the one before it changes nothing. NaN if there is one.
+template <bool kLargest, typename T>
+T extreme_of_row(const T* x, int64_t n) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), end = n - lanes;
+  auto a = hn::LoadU(d, x), b = hn::LoadU(d, x + end);
+  [[maybe_unused]] auto ordered = hn::And(hn::Eq(a, a), hn::Eq(b, b));
+  auto take = [&](auto& best, const T* from) HWY_ATTR {
+    const auto v = hn::LoadU(d, from);
+    if constexpr (std::is_floating_point_v<T>) ordered = hn::And(ordered, hn::Eq(v, v));
+    best = extreme<kLargest>(best, v);
+  };
+  int64_t i = lanes;
+  for (; i + lanes < end; i += 2 * lanes) {
+    take(a, x + i);
+    take(b, x + i + lanes);
+  }
+  if (i < end) take(a, x + i);
+  if constexpr (std::is_floating_point_v<T>) {
+    if (!hn::AllTrue(d, ordered)) return std::numeric_limits<T>::quiet_NaN();
+  }
+  return extreme_lane<kLargest>(d, extreme<kLargest>(a, b));
 }
 
 // Many neighbouring outputs: columns[j] joined with `rows` rows of x.
@@ -143,6 +196,12 @@ void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldT
 
 template <typename T>
 FoldTotal<T> fold_run_of(Fold fold, const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {
+  if constexpr (kHasExtremes<T>) {
+    if (stride == 1 && n >= static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()))) {
+      if (fold == Fold::max) return MaxOf::join(total, static_cast<FoldTotal<T>>(extreme_of_row<true>(x, n)));
+      if (fold == Fold::min) return MinOf::join(total, static_cast<FoldTotal<T>>(extreme_of_row<false>(x, n)));
+    }
+  }
   switch (fold) {
     case Fold::sum: return fold_run<SumOf>(x, n, stride, total);
     case Fold::sum_abs: return fold_run<SumOfAbs>(x, n, stride, total);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "core/checked.h"
 #include "graph/dim_bounds.h"
@@ -96,7 +97,7 @@ struct TopK {
   size_t slot_bytes;
   bool largest, has_indices;
 
-  static constexpr int64_t kFew = 32;
+  static constexpr int64_t kFew = 32, kBlock = 16;
 
   static TopK bind(BindContext& c) {
     const Shape& in = c.shape(0);
@@ -111,6 +112,22 @@ struct TopK {
     return t;
   }
 
+  // How many elements, by blocks, come after the worst that is kept; NaN fails any comparison.
+  int64_t none_beat(const T* src, int64_t n, T worst_kept) const {
+    const auto worst = static_cast<compute_type_t<T>>(worst_kept);
+    auto none = [&](const T* block, auto comes_after) {
+      int after = 0;
+      for (int64_t j = 0; j < kBlock; ++j) after += comes_after(static_cast<compute_type_t<T>>(block[j]), worst) ? 1 : 0;
+      return after == kBlock;
+    };
+    int64_t i = 0;
+    if (largest)
+      while (i + kBlock <= n && none(src + i, std::less_equal<>())) i += kBlock;
+    else
+      while (i + kBlock <= n && none(src + i, std::greater_equal<>())) i += kBlock;
+    return i;
+  }
+
   // The first k of a row in order; src[i * inner] is its element i.
   template <class Order>
   void select(const Order& before, const T* src, typename Order::Item* items) const {
@@ -120,14 +137,17 @@ struct TopK {
       std::sort(items, items + k, before);
       return;
     }
-    // The best so far, in order; nearly all others fail the comparison with the worst of them.
+    // The best so far, in order; nearly all others come after the worst of them.
     int64_t have = 0;
-    for (int64_t i = 0; i < extent; ++i) {
-      const auto candidate = before.item(src[i * inner], i);
-      if (have == k && !before(candidate, items[k - 1])) continue;
-      int64_t place = have < k ? have++ : k - 1;
-      for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
-      items[place] = candidate;
+    for (int64_t i = 0; i < extent;) {
+      if (have == k && inner == 1) i += none_beat(src + i, extent - i, src[Order::index_of(items[k - 1])]);
+      for (const int64_t stop = std::min(extent, i + kBlock); i < stop; ++i) {
+        const auto candidate = before.item(src[i * inner], i);
+        if (have == k && !before(candidate, items[k - 1])) continue;
+        int64_t place = have < k ? have++ : k - 1;
+        for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
+        items[place] = candidate;
+      }
     }
   }
 
