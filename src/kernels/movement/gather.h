@@ -89,12 +89,17 @@ void gather_elements(const ElementsPlan& plan, const T* src, const Index* indice
   parallel_for(pool, plan.loop.size, 8192, [&](int64_t begin, int64_t end) {
     for_each_run(plan.loop, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
       const int64_t extent = plan.axis_extent, stride = plan.axis_stride, step = plan.loop.inner_stride(0);
-      check_indices(indices + first, n, extent);
+      if (extent == 0) check_indices(indices + first, n, extent);
       const T* row = src + at[0];
+      bool all_within = true;
       for (int64_t i = 0; i < n; ++i, row += step) {
         const auto index = static_cast<int64_t>(indices[first + i]);
-        dst[first + i] = row[(index < 0 ? index + extent : index) * stride];
+        const int64_t place = index < 0 ? index + extent : index;
+        const bool within = static_cast<uint64_t>(place) < static_cast<uint64_t>(extent);
+        all_within &= within;
+        dst[first + i] = row[within ? place * stride : 0];
       }
+      if (!all_within) check_indices(indices + first, n, extent);
     });
   });
 }

@@ -31,12 +31,24 @@ struct Cumulative {
     return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
   }
 
+  // Integers wrap around, unsigned.
+  using C = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
+
+  void accumulate_row(const T* in, T* out) const {
+    C total{kProduct ? 1 : 0};
+    const int64_t first = reverse ? rows.length - 1 : 0, step = reverse ? -1 : 1;
+    for (int64_t i = 0, at = first; i < rows.length; ++i, at += step) {
+      const C before = total;
+      const auto x = static_cast<C>(in[at]);
+      total = kProduct ? before * x : before + x;
+      out[at] = static_cast<T>(exclusive ? before : total);
+    }
+  }
   void run(RunContext& c) const {
-    // Integers wrap around, unsigned.
-    using C = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
     const T* in = c.in<T>(0);
     T* out = c.out<T>(0);
     rows.for_each_tile(c.pool(), [&](int64_t offset, int64_t columns) {
+      if (rows.inner == 1) return accumulate_row(in + offset, out + offset);
       C total[AxisRows::kTile];
       std::fill_n(total, columns, static_cast<C>(kProduct ? 1 : 0));
       for (int64_t i = 0; i < rows.length; ++i) {
