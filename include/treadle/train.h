@@ -147,6 +147,11 @@ struct TREADLE_API TrainerOptions {
   bool dynamic_batch = false;
   /// With a rank, adapters are trained, and of the initializers only those that `parameters` names.
   LoraOptions lora;
+  /// Tables, by names or patterns, of which an update touches only the rows that the step's batch has read: time and memory of gradient and
+  /// update go with those rows. Only parameters that nothing but Gather along the first axis reads; others that a pattern fits are updated
+  /// as usual. Rows that were not read stay as they are, and so does their state: no weight decay, momentum or moving averages of Adam go
+  /// on there, which is where this differs from the usual update. Not with lamb, accumulation_steps and fused_update.
+  std::vector<std::string> lazy_updates;
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
   /// them all, and an all-reduce finds them as one array. The bits are the same. Without groups, norms and accumulation.
   bool fused_update = false;

@@ -158,6 +158,7 @@ void register_train(nb::module_& module) {
           "rank"_a, "alpha"_a.none(), "dropout"_a, "targets"_a, "seed"_a)
       .def_rw("parameters", &TrainerOptions::parameters)
       .def_rw("frozen", &TrainerOptions::frozen)
+      .def_rw("lazy_updates", &TrainerOptions::lazy_updates)
       .def_rw("fused_update", &TrainerOptions::fused_update);
   nb::class_<Trainer>(module, "Trainer")
       .def(

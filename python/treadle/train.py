@@ -100,6 +100,8 @@ class Trainer:
     :param lora: low-rank adapters beside weights that stay as they are: {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": [names or patterns of
         weights, or of nodes that read them], "seed": 0}. Only the adapters are trained then, and what `parameters` names. Without targets every
         matrix of a MatMul or Gemm gets one, without alpha the factor is 1. See docs/training.md.
+    :param lazy_updates: names or patterns of tables of which an update touches only the rows that the batch has read, in time and memory of those
+        rows: parameters that nothing but Gather along the first axis reads. Other rows, and their state, stay as they are. True: all such tables.
     :param fused_update: parameters, gradients and the optimizer's state lie one after the other in memory, and one node updates them all; the same
         bits.
     :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
@@ -145,6 +147,7 @@ class Trainer:
         lora: Mapping[str, Any] | None = None,
         int32_labels: bool = False,
         num_threads: int = 0,
+        lazy_updates: bool | Iterable[str] = (),
         fused_update: bool = False,
         memory_limit_bytes: int = 0,
         spill_folder: str = "",
@@ -184,6 +187,7 @@ class Trainer:
         options.dynamic_batch = dynamic_batch
         options.set_lora(**_settings("lora", lora or {}, _LORA))
         options.int32_labels = int32_labels
+        options.lazy_updates = (["*"] if lazy_updates else []) if isinstance(lazy_updates, bool) else list(lazy_updates)
         options.fused_update = fused_update
         self._trainer = _treadle.Trainer(_model(model), options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
 

@@ -92,6 +92,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--lora-targets",
          "Names or patterns of weights, or of nodes that read them, separated by commas; by default all of MatMul and Gemm");
   option("--lora-seed", "Seed of the adapters' first values");
+  option("--lazy-updates", "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 

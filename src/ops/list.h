@@ -102,6 +102,7 @@ std::vector<OpDef> string_ops();
 std::vector<OpDef> text_ops();
 std::vector<OpDef> top_k_ops();
 std::vector<OpDef> training_optimizers_ops();
+std::vector<OpDef> training_state_ops();
 std::vector<OpDef> transpose_ops();
 std::vector<OpDef> treadle_domain_ops();
 std::vector<OpDef> trilu_ops();
@@ -202,6 +203,7 @@ inline constexpr Family kFamilies[] = {
     text_ops,
     top_k_ops,
     training_optimizers_ops,
+    training_state_ops,
     transpose_ops,
     treadle_domain_ops,
     trilu_ops,

@@ -235,6 +235,12 @@ void check_optimizer(const TrainerOptions& o) {
     if (group.weight_decay) within("a group's weight_decay", *group.weight_decay, kMost, true);
   }
   check_lora(o.lora);
+  if (!o.lazy_updates.empty()) {
+    unused(o.optimizer == Optimizer::lamb, optimizer, "lazy_updates: its step depends on all of a parameter");
+    if (o.accumulation_steps > 1 || o.fused_update)
+      refuse(fmt::format("lazy_updates does not go with {}, which has whole gradients",
+                         o.fused_update ? "fused_update" : "accumulation_steps"));
+  }
   if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
     refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
 }
@@ -269,6 +275,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   for (const ParameterGroup& group : o.groups)
     add("group", fmt::format("{} rate_factor {} weight_decay {}", fmt::join(group.parameters, " "), group.rate_factor,
                              group.weight_decay ? fmt::format("{}", *group.weight_decay) : "none"));
+  if (!o.lazy_updates.empty()) add("lazy_updates", fmt::format("[{}]", fmt::join(o.lazy_updates, ", ")));
   if (!o.session.precision.empty()) add("precision", o.session.precision);
   if (o.lora.rank > 0)
     add("lora", fmt::format("rank {} alpha {} dropout {} targets [{}]", o.lora.rank, factor_of(o.lora) * static_cast<double>(o.lora.rank),
@@ -276,16 +283,16 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   return settings;
 }
 
-std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients) {
+std::vector<ParameterGradient> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ParameterGradient> gradients) {
   if (options.clip_value > 0) {
     const ValueId low = number(graph, "clip/low", -options.clip_value), high = number(graph, "clip/high", options.clip_value);
-    for (ValueId& gradient : gradients) gradient = appended(graph, {.op_type = "Clip", .inputs = {gradient, low, high}, .name = "clip"});
+    for (auto& [value, places] : gradients) value = appended(graph, {.op_type = "Clip", .inputs = {value, low, high}, .name = "clip"});
   }
   if (options.clip_norm > 0 && !gradients.empty()) {
     ValueId sum = kNoValue;
-    for (ValueId gradient : gradients) {
+    for (const auto& [value, places] : gradients) {
       const ValueId squares = appended(
-          graph, {.op_type = "ReduceSumSquare", .inputs = {gradient}, .attributes = {{"keepdims", int64_t{0}}}, .name = "clip/squares"});
+          graph, {.op_type = "ReduceSumSquare", .inputs = {value}, .attributes = {{"keepdims", int64_t{0}}}, .name = "clip/squares"});
       sum = sum == kNoValue ? squares : appended(graph, {.op_type = "Add", .inputs = {sum, squares}, .name = "clip/sum"});
     }
     // As PyTorch: a little is added to the norm.
@@ -294,26 +301,28 @@ std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, s
     const ValueId ratio =
         appended(graph, {.op_type = "Div", .inputs = {number(graph, "clip/most", options.clip_norm), norm}, .name = "clip/ratio"});
     const ValueId factor = appended(graph, {.op_type = "Min", .inputs = {ratio, number(graph, "clip/one", 1)}, .name = "clip/factor"});
-    for (ValueId& gradient : gradients) gradient = appended(graph, {.op_type = "Mul", .inputs = {gradient, factor}, .name = "clip/scaled"});
+    for (auto& [value, places] : gradients) value = appended(graph, {.op_type = "Mul", .inputs = {value, factor}, .name = "clip/scaled"});
   }
   return gradients;
 }
 
-std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, const std::string& parameter, ValueId gradient, ValueId rate,
-                                ValueId count) {
+std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, const std::string& parameter,
+                                const ParameterGradient& gradient, ValueId rate, ValueId count) {
   const Known& optimizer = known(options.optimizer);
   const ParameterGroup* group = group_of(options, parameter);
   const ValueId value = graph.find_value(parameter);
   if (group && group->rate_factor != 1)
     rate = appended(graph,
                     {.op_type = "Mul", .inputs = {rate, number(graph, "rate_factor", group->rate_factor)}, .name = parameter + "/rate"});
-  NodeSpec spec{.op_type = std::string(optimizer.op),
-                .inputs = {rate, count, value, gradient},
+  const bool lazy = gradient.has_rows();
+  NodeSpec spec{.op_type = fmt::format("{}{}", lazy ? "Lazy" : "", optimizer.op),
+                .inputs = {rate, count, value, gradient.value},
                 .attributes = attributes_of(options, group ? group->weight_decay : std::nullopt),
-                .domain = std::string(optimizer.domain),
+                .domain = std::string(lazy ? "treadle" : optimizer.domain),
                 .name = parameter + "/update",
                 .num_outputs = static_cast<int>(1 + optimizer.state.size())};
   for (const std::string& what : optimizer.state) spec.inputs.push_back(graph.add_input(parameter + "/" + what, graph.type(value)));
+  if (lazy) spec.inputs.push_back(gradient.places);
   const NodeId id = graph.add_node(std::move(spec));
   infer_node(graph, id);
   std::vector<ValueId> made = graph.node(id).outputs;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "train/row_gradients.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -30,12 +31,12 @@ void check_groups(const TrainerOptions& options, const std::vector<std::string>&
 std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);
 
 /// Cuts and scales the gradients as the options say. @return them
-std::vector<ValueId> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ValueId> gradients);
+std::vector<ParameterGradient> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ParameterGradient> gradients);
 
-/// Adds the node that updates a parameter, whose state becomes inputs "PARAMETER/WHAT".
+/// Adds the node that updates a parameter, whose state becomes inputs "PARAMETER/WHAT". A gradient by rows updates those rows.
 /// @param rate, count  scalars: the learning rate, and the number of this update from 1 (int64)
 /// @return the new parameter, then its state in the order of state_names().
-std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, const std::string& parameter, ValueId gradient, ValueId rate,
-                                ValueId count);
+std::vector<ValueId> add_update(Graph& graph, const TrainerOptions& options, const std::string& parameter,
+                                const ParameterGradient& gradient, ValueId rate, ValueId count);
 
 }  // namespace treadle::train

@@ -89,7 +89,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return {graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{})),
             graph.add_input(kUpdateCount, Type::tensor(DType::int64, SymbolicShape{}))};
   }
-  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ValueId> grads, Outputs& outputs) const {
+  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const {
     const auto [rate, count] = add_scalars(graph);
     grads = add_clipping(graph, options, std::move(grads));
     for (size_t i = 0; i < names.size(); ++i) {
@@ -179,9 +179,9 @@ struct Trainer::Impl : Runtime, TrainedValues {
       }
     } else if (joins_parameters()) {
       const std::string all(kAllParameters);
-      add_updates(graph, {all}, {join_parameters(graph, trained, made.grads, all)}, outputs);
+      add_updates(graph, {all}, {{join_parameters(graph, trained, made.grads, all)}}, outputs);
     } else {
-      add_updates(graph, trained, made.grads, outputs);
+      add_updates(graph, trained, with_rows(made.training, made.grads, options.lazy_updates), outputs);
     }
     return outputs;
   }
@@ -201,12 +201,12 @@ struct Trainer::Impl : Runtime, TrainedValues {
   /// The update from accumulated gradients alone, which are fed.
   std::unique_ptr<Graph> update_graph() const {
     auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
-    std::vector<ValueId> grads;
+    std::vector<ParameterGradient> grads;
     for (const std::string& name : trained) {
       const Shape& shape = parameters.at(name).shape();
       const Type type = Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end()));
       graph->add_input(name, type);
-      grads.push_back(graph->add_input(state_name(name, kGradient), type));
+      grads.push_back({graph->add_input(state_name(name, kGradient), type)});
     }
     Outputs outputs;
     add_updates(*graph, trained, grads, outputs);

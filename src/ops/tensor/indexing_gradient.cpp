@@ -1,10 +1,13 @@
-// Gradients of Gather and Slice: operators of the treadle domain that add into zeros.
+// Gradients of Gather and Slice: operators of the treadle domain that add into zeros. GatherGradRows is GatherGrad along the first axis,
+// but gives only the rows that are not zeros throughout, and where they belong.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "core/checked.h"
 #include "core/thread_pool.h"
 #include "graph/infer.h"
+#include "kernels/movement/gather.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
@@ -63,6 +66,69 @@ struct GatherGrad {
     });
   }
 };
+
+// Of count rows at most `extent` differ in their index. The operator's outputs have room for as many; behind the last row are zeros, with
+// the place -1. Rows of equal index are summed in order, as GatherGrad does it, so that the bits are the same.
+template <typename T>
+struct GatherGradRows {
+  int64_t extent, inner, count, room;
+  bool wide_index;
+
+  struct Row {
+    int64_t index, position;
+    bool operator<(const Row& other) const { return index != other.index ? index < other.index : position < other.position; }
+  };
+
+  static GatherGradRows bind(BindContext& c) {
+    const Shape& rows = c.output_shape(0);
+    GatherGradRows k{c.value_at(2, 0), rows.product(1, rows.rank()), c.num_elements(1), rows[0], c.dtype(1) == DType::int64};
+    if (c.num_elements(0) != checked_mul(k.count, k.inner))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} is of no Gather of rows {} at {} places", to_string(c.shape(0)), to_string(rows), k.count));
+    c.request_scratch(static_cast<size_t>(k.count) * sizeof(Row) + static_cast<size_t>(k.room + 1) * sizeof(int64_t));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const T* dy = c.in<T>(0);
+    auto* sorted = c.scratch<Row>();
+    auto* firsts = reinterpret_cast<int64_t*>(sorted + count);  // of each row's addends
+    int64_t* places = c.out<int64_t>(1);
+    const int64_t found =
+        wide_index ? find_rows(c.in<int64_t>(1), sorted, firsts, places) : find_rows(c.in<int32_t>(1), sorted, firsts, places);
+    T* rows = c.out<T>(0);
+    parallel_for(c.pool(), room, 16384 / std::max<int64_t>(1, inner) + 1, [&](int64_t begin, int64_t end) {
+      std::fill(rows + begin * inner, rows + end * inner, T{0});
+      for (int64_t row = begin; row < std::min(end, found); ++row)
+        for (int64_t i = firsts[row]; i < firsts[row + 1]; ++i) {
+          const T* from = dy + sorted[i].position * inner;
+          for (int64_t k = 0; k < inner; ++k) rows[row * inner + k] += from[k];
+        }
+    });
+  }
+  template <typename Index>
+  int64_t find_rows(const Index* indices, Row* sorted, int64_t* firsts, int64_t* places) const {
+    for (int64_t i = 0; i < count; ++i) sorted[i] = {kernels::checked_index(static_cast<int64_t>(indices[i]), extent), i};
+    std::sort(sorted, sorted + count);
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i)
+      if (i == 0 || sorted[i].index != sorted[i - 1].index) places[found] = sorted[i].index, firsts[found++] = i;
+    firsts[found] = count;
+    std::fill(places + found, places + room, int64_t{-1});
+    return found;
+  }
+};
+
+void infer_rows(InferContext& c) {
+  c.set_output_dtype(0, c.dtype(0)), c.set_output_dtype(1, DType::int64);
+  const auto shape = c.known(2);
+  if (!shape || shape->empty() || !c.has_rank(1)) return;
+  Dim count = 1;
+  for (const Dim& extent : c.shape(1)) count = count * extent;
+  SymbolicShape rows(shape->begin(), shape->end());
+  rows[0] = minimum(count, rows[0]);
+  c.set_output(1, DType::int64, {rows[0]});
+  c.set_output(0, c.dtype(0), std::move(rows));
+}
 
 // dY lies in zeros where Slice took it from.
 template <typename T>
@@ -152,6 +218,15 @@ std::vector<OpDef> indexing_gradient_ops() {
            .cost = cost,
            .kernels = typed<GatherGrad, float, double>(),
            .gradient = gather_grad_gradient,
+           .value_inputs = {2}},
+          {.name = "GatherGradRows",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTypes, "T"}, {"indices", kInt32Or64}, {"shape", kInt64}},
+           .outputs = {{"rows", kTypes, "T"}, {"places", kInt64}},
+           .infer = infer_rows,
+           .cost = cost,
+           .kernels = typed<GatherGradRows, float, double>(),
            .value_inputs = {2}},
           {.name = "SliceGrad",
            .domain = "treadle",

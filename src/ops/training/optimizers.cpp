@@ -1,15 +1,17 @@
 // Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1): inputs R (learning rate), T (update count), then all X, all G (gradients),
 // and the state of each; outputs all new X and the new state. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) are the same
-// for what ONNX has not, with PyTorch's formulas; AccumulateGradient adds a part of a gradient to a sum that is kept, AverageParameter
-// moves an exponential average towards a parameter.
+// for what ONNX has not, with PyTorch's formulas. Lazy… (treadle) updates one X of whose gradient only some rows are given, as
+// GatherGradRows makes it: other rows of X and of its state stay as they are, without decay.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
-#include "ops/math/elementwise.h"
+#include "ops/training/elements.h"
 #include "ops/training/gradient_operator.h"
 #include "treadle/error.h"
 
@@ -17,7 +19,7 @@ namespace treadle::ops {
 namespace {
 
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
-constexpr TypeSet kTypes{DType::float32, DType::float64};
+constexpr TypeSet kTypes = kUpdated;
 
 // kStates: state tensors of each X, so that every X has 2 + kStates inputs and 1 + kStates outputs.
 
@@ -69,44 +71,90 @@ struct Scalars {
 };
 
 /// The kernels read and write all tensors as X's, and one rate and one count.
-void check_operands(const BindContext& c) {
+/// @param lazy  G has some of X's rows, and the last input says which.
+void check_operands(const BindContext& c, bool lazy = false) {
   for (int i = 0; i < c.num_inputs(); ++i)
     if (!c.has_input(i)) throw Error(ErrorCode::invalid_argument, fmt::format("input {} is missing", i));
   for (int i : {0, 1})
     if (c.num_elements(i) != 1)
       throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; expected one element", i == 0 ? "R" : "T", to_string(c.shape(i))));
-  for (int i = 3; i < c.num_inputs(); ++i)
+  for (int i = lazy ? 4 : 3; i < c.num_inputs() - (lazy ? 1 : 0); ++i)
     if (!(c.shape(i) == c.shape(2)) || c.dtype(i) != c.dtype(2))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("X is {}{}, input {} is {}{}; they must have the same type", short_name_of(c.dtype(2)), to_string(c.shape(2)),
                               i, short_name_of(c.dtype(i)), to_string(c.shape(i))));
 }
 
-template <typename Fn>
-void for_elements(RunContext& c, int64_t n, Fn&& fn) {
-  parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-    TREADLE_ELEMENTWISE_LOOP
-    for (int64_t i = begin; i < end; ++i) fn(i);
-  });
-}
+// Which elements of X an update touches: all of them, or those of the rows that have a gradient. Places of rows ascend; those behind the
+// last one are negative.
+struct Touched {
+  int64_t n;  // elements of X
+  int num_states;
+  bool lazy = false;
+  int64_t rows = 0, width = 0, extent = 0;  // of G and X, if it is lazy
+
+  static Touched bind(const BindContext& c, int num_states) {
+    const bool lazy = c.num_inputs() == 5 + num_states && c.dtype(4 + num_states) == DType::int64;
+    check_operands(c, lazy);
+    Touched t{c.num_elements(2), num_states, lazy};
+    if (!lazy) return t;
+    const Shape &x = c.shape(2), &g = c.shape(3);
+    bool fits = x.rank() >= 1 && g.rank() == x.rank() && c.num_elements(4 + num_states) == g[0];
+    for (int axis = 1; fits && axis < x.rank(); ++axis) fits = g[axis] == x[axis];
+    if (!fits)
+      throw Error(ErrorCode::invalid_argument, fmt::format("X is {}, its gradient has rows {} at {} places", to_string(x), to_string(g),
+                                                           c.num_elements(4 + num_states)));
+    t.rows = g[0], t.width = x.product(1, x.rank()), t.extent = x[0];
+    return t;
+  }
+
+  /// fn(i, gradient) for each element.
+  template <typename T, typename Fn>
+  void for_elements(RunContext& c, Fn&& fn) const {
+    const T* g = c.in<T>(3);
+    if (!lazy) return ops::for_elements(c, n, [=](int64_t i) { fn(i, g[i]); });
+    keep_other_rows<T>(c);
+    const int64_t* places = c.in<int64_t>(4 + num_states);
+    const int64_t grain = kElementwiseGrain / std::max<int64_t>(width, 1) + 1;
+    parallel_for(c.pool(), rows, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end && places[row] >= 0; ++row) {
+        if (places[row] >= extent)
+          throw Error(ErrorCode::invalid_argument, fmt::format("the place {} is outside [0, {})", places[row], extent));
+        const int64_t first = places[row] * width;
+        const T* from = g + row * width;
+        TREADLE_ELEMENTWISE_LOOP
+        for (int64_t k = 0; k < width; ++k) fn(first + k, from[k]);
+      }
+    });
+  }
+
+ private:
+  // The new values lie over the old ones, unless somebody still needs those.
+  template <typename T>
+  void keep_other_rows(RunContext& c) const {
+    for (int k = 0; k <= num_states; ++k) {
+      const T* old = c.in<T>(k == 0 ? 2 : 3 + k);
+      if (T* made = c.out<T>(k); made != old && n > 0) std::memcpy(made, old, static_cast<size_t>(n) * sizeof(T));
+    }
+  }
+};
 
 template <typename T>
 struct Adagrad {
-  int64_t n;
+  Touched touched;
   Scalars scalars;
   float decay, epsilon;
 
   static Adagrad bind(BindContext& c) {
-    check_operands(c);
-    return {c.num_elements(2), Scalars::bind(c), c.get_float("decay_factor", 0), c.get_float("epsilon", 1e-6F)};
+    return {Touched::bind(c, 1), Scalars::bind(c), c.get_float("decay_factor", 0), c.get_float("epsilon", 1e-6F)};
   }
   void run(RunContext& c) const {
     T rate = static_cast<T>(scalars.rate(c) / (1 + Scalars::count(c) * static_cast<double>(decay)));
     T norm = scalars.norm_coefficient, tiny = epsilon;
-    const T *x = c.in<T>(2), *g = c.in<T>(3), *h = c.in<T>(4);
+    const T *x = c.in<T>(2), *h = c.in<T>(4);
     T *x_new = c.out<T>(0), *h_new = c.out<T>(1);
-    for_elements(c, n, [=](int64_t i) {
-      T gradient = norm * x[i] + g[i];
+    touched.for_elements<T>(c, [=](int64_t i, T g) {
+      T gradient = norm * x[i] + g;
       T squares = h[i] + gradient * gradient;
       x_new[i] = x[i] - rate * gradient / (std::sqrt(squares) + tiny);
       h_new[i] = squares;
@@ -116,28 +164,24 @@ struct Adagrad {
 
 template <typename T>
 struct Adam {
-  int64_t n;
+  Touched touched;
   Scalars scalars;
   float alpha, beta, epsilon, norm_post;
 
   static Adam bind(BindContext& c) {
-    check_operands(c);
-    return {c.num_elements(2),
-            Scalars::bind(c),
-            c.get_float("alpha", 0.9F),
-            c.get_float("beta", 0.999F),
-            c.get_float("epsilon", 1e-6F),
-            c.get_float("norm_coefficient_post", 0)};
+    return {Touched::bind(c, 2),           Scalars::bind(c),
+            c.get_float("alpha", 0.9F),    c.get_float("beta", 0.999F),
+            c.get_float("epsilon", 1e-6F), c.get_float("norm_coefficient_post", 0)};
   }
   void run(RunContext& c) const {
     double count = Scalars::count(c), rate = scalars.rate(c);
     if (count > 0) rate *= std::sqrt(1 - std::pow(static_cast<double>(beta), count)) / (1 - std::pow(static_cast<double>(alpha), count));
     T step = static_cast<T>(rate), norm = scalars.norm_coefficient, tiny = epsilon, keep = T{1} - static_cast<T>(norm_post);
     T a = alpha, b = beta;
-    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4), *h = c.in<T>(5);
+    const T *x = c.in<T>(2), *v = c.in<T>(4), *h = c.in<T>(5);
     T *x_new = c.out<T>(0), *v_new = c.out<T>(1), *h_new = c.out<T>(2);
-    for_elements(c, n, [=](int64_t i) {
-      T gradient = norm * x[i] + g[i];
+    touched.for_elements<T>(c, [=](int64_t i, T g) {
+      T gradient = norm * x[i] + g;
       T mean = a * v[i] + (1 - a) * gradient;
       T squares = b * h[i] + (1 - b) * gradient * gradient;
       x_new[i] = keep * (x[i] - step * mean / (std::sqrt(squares) + tiny));
@@ -149,26 +193,25 @@ struct Adam {
 
 template <typename T>
 struct Momentum {
-  int64_t n;
+  Touched touched;
   Scalars scalars;
   float alpha, beta;
   bool nesterov;
 
   static Momentum bind(BindContext& c) {
-    check_operands(c);
     std::string_view mode = c.get_string("mode");
     if (mode != "standard" && mode != "nesterov")
       throw Error(ErrorCode::invalid_model, fmt::format("mode = \"{}\"; it must be standard or nesterov", mode));
-    return {c.num_elements(2), Scalars::bind(c), c.get_float("alpha"), c.get_float("beta"), mode == "nesterov"};
+    return {Touched::bind(c, 1), Scalars::bind(c), c.get_float("alpha"), c.get_float("beta"), mode == "nesterov"};
   }
   void run(RunContext& c) const {
     T rate = static_cast<T>(scalars.rate(c)), norm = scalars.norm_coefficient, a = alpha;
     T b = Scalars::count(c) > 0 ? static_cast<T>(beta) : T{1};
     T direct = nesterov ? T{1} : T{0}, by_momentum = nesterov ? a : T{1};
-    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4);
+    const T *x = c.in<T>(2), *v = c.in<T>(4);
     T *x_new = c.out<T>(0), *v_new = c.out<T>(1);
-    for_elements(c, n, [=](int64_t i) {
-      T gradient = norm * x[i] + g[i];
+    touched.for_elements<T>(c, [=](int64_t i, T g) {
+      T gradient = norm * x[i] + g;
       T momentum = a * v[i] + b * gradient;
       x_new[i] = x[i] - rate * (direct * gradient + by_momentum * momentum);
       v_new[i] = momentum;
@@ -198,29 +241,25 @@ double checked_count(RunContext& c) {
 
 template <typename T>
 struct AdamUpdate {
-  int64_t n;
+  Touched touched;
   Scalars scalars;
   float beta1, beta2, epsilon, decay;
   bool decoupled;
 
   static AdamUpdate bind(BindContext& c) {
-    check_operands(c);
-    return {c.num_elements(2),
-            Scalars::bind(c),
-            c.get_float("beta1", 0.9F),
-            c.get_float("beta2", 0.999F),
-            c.get_float("epsilon", 1e-8F),
-            c.get_float("weight_decay", 0),
+    return {Touched::bind(c, 2),           Scalars::bind(c),
+            c.get_float("beta1", 0.9F),    c.get_float("beta2", 0.999F),
+            c.get_float("epsilon", 1e-8F), c.get_float("weight_decay", 0),
             c.get_int("decoupled") != 0};
   }
   void run(RunContext& c) const {
     const double by = scalars.rate(c), loss = static_cast<double>(decay);
     const Moments<T> m(static_cast<double>(beta1), static_cast<double>(beta2), static_cast<double>(epsilon), checked_count(c));
     const T rate = static_cast<T>(by), keep = static_cast<T>(decoupled ? 1 - by * loss : 1), added = static_cast<T>(decoupled ? 0 : loss);
-    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4), *h = c.in<T>(5);
+    const T *x = c.in<T>(2), *v = c.in<T>(4), *h = c.in<T>(5);
     T *x_new = c.out<T>(0), *v_new = c.out<T>(1), *h_new = c.out<T>(2);
-    for_elements(c, n, [=](int64_t i) {
-      const T gradient = g[i] + added * x[i];
+    touched.for_elements<T>(c, [=](int64_t i, T g) {
+      const T gradient = g + added * x[i];
       const T mean = m.a * v[i] + (1 - m.a) * gradient, squares = m.b * h[i] + (1 - m.b) * gradient * gradient;
       x_new[i] = keep * x[i] - rate * m.step(mean, squares);
       v_new[i] = mean;
@@ -231,13 +270,12 @@ struct AdamUpdate {
 
 template <typename T>
 struct RMSPropUpdate {
-  int64_t n;
+  Touched touched;
   Scalars scalars;
   float smoothing, momentum, epsilon, decay;
 
   static RMSPropUpdate bind(BindContext& c) {
-    check_operands(c);
-    return {c.num_elements(2),
+    return {Touched::bind(c, 2),
             Scalars::bind(c),
             c.get_float("smoothing", 0.99F),
             c.get_float("momentum", 0),
@@ -246,10 +284,10 @@ struct RMSPropUpdate {
   }
   void run(RunContext& c) const {
     const T rate = static_cast<T>(scalars.rate(c)), a = smoothing, m = momentum, tiny = epsilon, added = decay;
-    const T *x = c.in<T>(2), *g = c.in<T>(3), *h = c.in<T>(4), *v = c.in<T>(5);
+    const T *x = c.in<T>(2), *h = c.in<T>(4), *v = c.in<T>(5);
     T *x_new = c.out<T>(0), *h_new = c.out<T>(1), *v_new = c.out<T>(2);
-    for_elements(c, n, [=](int64_t i) {
-      const T gradient = g[i] + added * x[i], squares = a * h[i] + (1 - a) * gradient * gradient;
+    touched.for_elements<T>(c, [=](int64_t i, T g) {
+      const T gradient = g + added * x[i], squares = a * h[i] + (1 - a) * gradient * gradient;
       const T velocity = m * v[i] + gradient / (std::sqrt(squares) + tiny);
       x_new[i] = x[i] - rate * velocity;
       h_new[i] = squares;
@@ -261,23 +299,22 @@ struct RMSPropUpdate {
 // Chen et al. 2023, arXiv:2302.06675.
 template <typename T>
 struct LionUpdate {
-  int64_t n;
+  Touched touched;
   Scalars scalars;
   float beta1, beta2, decay;
 
   static LionUpdate bind(BindContext& c) {
-    check_operands(c);
-    return {c.num_elements(2), Scalars::bind(c), c.get_float("beta1", 0.9F), c.get_float("beta2", 0.99F), c.get_float("weight_decay", 0)};
+    return {Touched::bind(c, 1), Scalars::bind(c), c.get_float("beta1", 0.9F), c.get_float("beta2", 0.99F), c.get_float("weight_decay", 0)};
   }
   void run(RunContext& c) const {
     const double by = scalars.rate(c);
     const T rate = static_cast<T>(by), a = beta1, b = beta2, keep = static_cast<T>(1 - by * static_cast<double>(decay));
-    const T *x = c.in<T>(2), *g = c.in<T>(3), *v = c.in<T>(4);
+    const T *x = c.in<T>(2), *v = c.in<T>(4);
     T *x_new = c.out<T>(0), *v_new = c.out<T>(1);
-    for_elements(c, n, [=](int64_t i) {
-      const T direction = a * v[i] + (1 - a) * g[i];
+    touched.for_elements<T>(c, [=](int64_t i, T g) {
+      const T direction = a * v[i] + (1 - a) * g;
       const T sign = direction > 0 ? T{1} : direction < 0 ? T{-1} : direction;  // a NaN stays one
-      v_new[i] = b * v[i] + (1 - b) * g[i];
+      v_new[i] = b * v[i] + (1 - b) * g;
       x_new[i] = keep * x[i] - rate * sign;
     });
   }
@@ -319,64 +356,19 @@ struct LambUpdate {
   }
 };
 
-template <typename T>
-struct AccumulateGradient {
-  int64_t n;
-  float factor;
-
-  static AccumulateGradient bind(BindContext& c) {
-    if (!(c.shape(0) == c.shape(1)))
-      throw Error(ErrorCode::invalid_argument, fmt::format("the sum {} and the gradient {}", to_string(c.shape(0)), to_string(c.shape(1))));
-    return {c.num_elements(0), c.get_float("factor", 1)};
-  }
-  void run(RunContext& c) const {
-    const T *sum = c.in<T>(0), *g = c.in<T>(1), by = factor;
-    T* to = c.out<T>(0);
-    for_elements(c, n, [=](int64_t i) { to[i] = sum[i] + by * g[i]; });
-  }
-};
-
-template <typename T>
-struct AverageParameter {
-  int64_t n;
-  float decay;
-
-  static AverageParameter bind(BindContext& c) {
-    if (!(c.shape(0) == c.shape(1)))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the average {} and the parameter {}", to_string(c.shape(0)), to_string(c.shape(1))));
-    return {c.num_elements(0), c.get_float("decay", 0)};
-  }
-  void run(RunContext& c) const {
-    const T *average = c.in<T>(0), *x = c.in<T>(1), part = T{1} - static_cast<T>(decay);
-    T* to = c.out<T>(0);
-    for_elements(c, n, [=](int64_t i) { to[i] = average[i] + part * (x[i] - average[i]); });
-  }
-};
-
-// What has been computed elsewhere becomes the state.
-template <typename T>
-struct Assign {
-  int64_t n;
-
-  static Assign bind(BindContext& c) {
-    if (!(c.shape(0) == c.shape(1)))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the state {} and its new value {}", to_string(c.shape(0)), to_string(c.shape(1))));
-    return {c.num_elements(0)};
-  }
-  void run(RunContext& c) const {
-    const T* value = c.in<T>(1);
-    T* to = c.out<T>(0);
-    for_elements(c, n, [=](int64_t i) { to[i] = value[i]; });
-  }
-};
-
 Cost cost(const ShapeContext& c) {
   double bytes = 0;
   for (int i = 2; i < c.num_inputs(); ++i) bytes += 2 * c.size_bytes(i);
   return {12 * static_cast<double>(c.num_elements(2)), bytes};
 }
+
+template <int kStates>
+void infer_lazy(InferContext& c) {
+  c.set_output(0, c.input(2));
+  for (int s = 0; s < kStates; ++s) c.set_output(1 + s, c.input(4 + s));
+}
+
+Cost lazy_cost(const ShapeContext& c) { return {12 * static_cast<double>(c.num_elements(3)), 2 * c.num_inputs() * c.size_bytes(3)}; }
 
 template <int kStates>
 OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std::vector<KernelDef> kernels,
@@ -397,6 +389,25 @@ OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std
   return op;
 }
 
+/// The same for some rows of one X.
+template <int kStates>
+OpDef lazy_optimizer(std::string_view name, const OpDef& dense) {
+  OpDef op{.name = name,
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"R", kTypes, "T1"}, {"T", kInt64, "T2"}, {"X", kTypes, "T3"}, {"rows", kTypes, "T3"}, {"state", kTypes, "T3"}},
+           .outputs = {{"new_X", kTypes, "T3"}, {"new_state", kTypes, "T3"}},
+           .attributes = dense.attributes,
+           .infer = infer_lazy<kStates>,
+           .cost = lazy_cost,
+           .alias = dense.alias,
+           .kernels = dense.kernels,
+           .updated_input = dense.updated_input};
+  if (kStates == 2) op.inputs.push_back({"state2", kTypes, "T3"}), op.outputs.push_back({"new_state2", kTypes, "T3"});
+  op.inputs.push_back({"places", kInt64});
+  return op;
+}
+
 template <template <typename> class K>
 std::vector<KernelDef> by_parameter() {
   return {kernel<K<float>>("plain", DType::float32, 2), kernel<K<double>>("plain", DType::float64, 2)};
@@ -406,7 +417,7 @@ std::vector<KernelDef> by_parameter() {
 
 std::vector<OpDef> training_optimizers_ops() {
   using Required = AttributeDef::Required;
-  return {
+  std::vector<OpDef> ops = {
       optimizer<1>("Adagrad", {{"decay_factor", 0.0F}, {"epsilon", 1e-6F}, {"norm_coefficient", 0.0F}}, by_parameter<Adagrad>()),
       optimizer<2>("Adam",
                    {{"alpha", 0.9F}, {"beta", 0.999F}, {"epsilon", 1e-6F}, {"norm_coefficient", 0.0F}, {"norm_coefficient_post", 0.0F}},
@@ -421,40 +432,17 @@ std::vector<OpDef> training_optimizers_ops() {
       optimizer<1>("LionUpdate", {{"beta1", 0.9F}, {"beta2", 0.99F}, {"weight_decay", 0.0F}}, by_parameter<LionUpdate>(), "treadle"),
       optimizer<2>("LambUpdate", {{"beta1", 0.9F}, {"beta2", 0.999F}, {"epsilon", 1e-6F}, {"weight_decay", 0.0F}},
                    by_parameter<LambUpdate>(), "treadle"),
-      {.name = "AccumulateGradient",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"sum", kTypes, "T"}, {"gradient", kTypes, "T"}},
-       .outputs = {{"new_sum", kTypes, "T"}},
-       .attributes = {{"factor", 1.0F}},
-       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
-       .cost = elementwise_cost<2>,
-       .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<AccumulateGradient<float>>("plain", DType::float32), kernel<AccumulateGradient<double>>("plain", DType::float64)},
-       .updated_input = [](const Node&, int) { return 0; }},
-      {.name = "AverageParameter",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"average", kTypes, "T"}, {"parameter", kTypes, "T"}},
-       .outputs = {{"new_average", kTypes, "T"}},
-       .attributes = {{"decay", AttributeDef::Required{}}},
-       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
-       .cost = elementwise_cost<3>,
-       .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<AverageParameter<float>>("plain", DType::float32), kernel<AverageParameter<double>>("plain", DType::float64)},
-       .updated_input = [](const Node&, int) { return 0; }},
-      {.name = "Assign",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"state", kTypes, "T"}, {"value", kTypes, "T"}},
-       .outputs = {{"new_state", kTypes, "T"}},
-       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
-       .cost = elementwise_cost<2>,
-       .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<Assign<float>>("plain", DType::float32), kernel<Assign<double>>("plain", DType::float64)},
-       .updated_input = [](const Node&, int) { return 0; }},
       gradient_operator(),
   };
+  auto dense = [&](std::string_view name) -> const OpDef& {
+    return *std::find_if(ops.begin(), ops.end(), [&](const OpDef& op) { return op.name == name; });
+  };
+  std::vector<OpDef> lazy = {lazy_optimizer<1>("LazyAdagrad", dense("Adagrad")), lazy_optimizer<1>("LazyMomentum", dense("Momentum")),
+                             lazy_optimizer<2>("LazyAdamUpdate", dense("AdamUpdate")),
+                             lazy_optimizer<2>("LazyRMSPropUpdate", dense("RMSPropUpdate")),
+                             lazy_optimizer<1>("LazyLionUpdate", dense("LionUpdate"))};
+  ops.insert(ops.end(), lazy.begin(), lazy.end());
+  return ops;
 }
 
 }  // namespace treadle::ops

@@ -1,0 +1,108 @@
+// AccumulateGradient adds a part of a gradient to a sum that is kept, AverageParameter moves an exponential average towards a parameter,
+// and Assign makes a value that was computed elsewhere the next one of a state (all of the domain treadle).
+#include <fmt/format.h>
+
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/list.h"
+#include "ops/training/elements.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+namespace {
+
+constexpr TypeSet kTypes = kUpdated;
+
+template <typename T>
+struct AccumulateGradient {
+  int64_t n;
+  float factor;
+
+  static AccumulateGradient bind(BindContext& c) {
+    if (!(c.shape(0) == c.shape(1)))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the sum {} and the gradient {}", to_string(c.shape(0)), to_string(c.shape(1))));
+    return {c.num_elements(0), c.get_float("factor", 1)};
+  }
+  void run(RunContext& c) const {
+    const T *sum = c.in<T>(0), *g = c.in<T>(1), by = factor;
+    T* to = c.out<T>(0);
+    for_elements(c, n, [=](int64_t i) { to[i] = sum[i] + by * g[i]; });
+  }
+};
+
+template <typename T>
+struct AverageParameter {
+  int64_t n;
+  float decay;
+
+  static AverageParameter bind(BindContext& c) {
+    if (!(c.shape(0) == c.shape(1)))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the average {} and the parameter {}", to_string(c.shape(0)), to_string(c.shape(1))));
+    return {c.num_elements(0), c.get_float("decay", 0)};
+  }
+  void run(RunContext& c) const {
+    const T *average = c.in<T>(0), *x = c.in<T>(1), part = T{1} - static_cast<T>(decay);
+    T* to = c.out<T>(0);
+    for_elements(c, n, [=](int64_t i) { to[i] = average[i] + part * (x[i] - average[i]); });
+  }
+};
+
+// What has been computed elsewhere becomes the state.
+template <typename T>
+struct Assign {
+  int64_t n;
+
+  static Assign bind(BindContext& c) {
+    if (!(c.shape(0) == c.shape(1)))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the state {} and its new value {}", to_string(c.shape(0)), to_string(c.shape(1))));
+    return {c.num_elements(0)};
+  }
+  void run(RunContext& c) const {
+    const T* value = c.in<T>(1);
+    T* to = c.out<T>(0);
+    for_elements(c, n, [=](int64_t i) { to[i] = value[i]; });
+  }
+};
+
+}  // namespace
+
+std::vector<OpDef> training_state_ops() {
+  return {
+      {.name = "AccumulateGradient",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"sum", kTypes, "T"}, {"gradient", kTypes, "T"}},
+       .outputs = {{"new_sum", kTypes, "T"}},
+       .attributes = {{"factor", 1.0F}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<2>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<AccumulateGradient<float>>("plain", DType::float32), kernel<AccumulateGradient<double>>("plain", DType::float64)},
+       .updated_input = [](const Node&, int) { return 0; }},
+      {.name = "AverageParameter",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"average", kTypes, "T"}, {"parameter", kTypes, "T"}},
+       .outputs = {{"new_average", kTypes, "T"}},
+       .attributes = {{"decay", AttributeDef::Required{}}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<3>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<AverageParameter<float>>("plain", DType::float32), kernel<AverageParameter<double>>("plain", DType::float64)},
+       .updated_input = [](const Node&, int) { return 0; }},
+      {.name = "Assign",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"state", kTypes, "T"}, {"value", kTypes, "T"}},
+       .outputs = {{"new_state", kTypes, "T"}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<2>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<Assign<float>>("plain", DType::float32), kernel<Assign<double>>("plain", DType::float64)},
+       .updated_input = [](const Node&, int) { return 0; }},
+  };
+}
+
+}  // namespace treadle::ops
