@@ -58,5 +58,18 @@ TYPED_TEST(Convert, NarrowsWithTheScalarConversionsRounding) {
   }
 }
 
+TEST(ConvertToBytes, KeepsTheLowestByteOfWholeNumbers) {
+  std::mt19937 random(2);
+  std::vector<float> x = {0,       -0.0F,    0.99F,      -0.99F,    255,     256,   300.7F,   -1,        -300.7F,
+                          0x1p31F, -0x1p31F, 2147483520, 0x1.8p40F, 0x1p63F, 1e30F, INFINITY, -INFINITY, NAN};
+  for (int i = 0; i < 10000; ++i) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  std::vector<uint8_t> y(x.size());
+  narrow(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const bool fits = x[i] >= -0x1p63F && x[i] < 0x1p63F;
+    ASSERT_EQ(int{y[i]}, fits ? static_cast<int>(static_cast<uint8_t>(static_cast<int64_t>(x[i]))) : 0) << x[i];
+  }
+}
+
 }  // namespace
 }  // namespace treadle::kernels

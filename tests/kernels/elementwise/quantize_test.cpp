@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tests/kernels/random.h"
@@ -11,8 +12,38 @@
 namespace treadle::kernels {
 namespace {
 
-TEST(QuantizeBytes, EqualsTheFormula) {
+template <typename Code>
+class QuantizeBytes : public ::testing::Test {};
+using Codes = ::testing::Types<uint8_t, int8_t>;
+TYPED_TEST_SUITE(QuantizeBytes, Codes);
+
+TYPED_TEST(QuantizeBytes, EqualsTheFormula) {
+  constexpr float kLow = std::numeric_limits<TypeParam>::min(), kHigh = std::numeric_limits<TypeParam>::max();
   test::Random random(71);
+  for (int round = 0; round < 200; ++round) {
+    const int64_t n = random.integer(0, 200);
+    std::vector<float> x = random.vector(n, -3, round % 3 == 0 ? -1 : 4);
+    if (n > 3 && random.coin()) x[static_cast<size_t>(random.integer(0, n - 1))] = NAN;
+    if (n > 3 && random.coin()) x[static_cast<size_t>(random.integer(0, n - 1))] = random.coin() ? INFINITY : -1e30F;
+    // Steps that halves fall on, too: they go to the even number.
+    const float scale = random.coin() ? 0.0625F : 0.0137F,
+                zero = static_cast<float>(random.integer(std::numeric_limits<TypeParam>::min(), std::numeric_limits<TypeParam>::max()));
+    for (float& v : x)
+      if (random.coin()) v = std::nearbyint(v * 16) / 32;
+    std::vector<TypeParam> y(static_cast<size_t>(n), 77);
+    quantize_bytes(x.data(), n, scale, zero, y.data());
+    std::vector<float> back(x.size());
+    dequantize_bytes(y.data(), n, scale, zero, back.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float code = std::isnan(x[i]) ? kLow : std::clamp(std::nearbyint(x[i] / scale) + zero, kLow, kHigh);
+      ASSERT_EQ(int{y[i]}, static_cast<int>(code)) << x[i];
+      ASSERT_EQ(back[i], (code - zero) * scale);
+    }
+  }
+}
+
+TEST(RangeAroundZero, PassesOverNaN) {
+  test::Random random(72);
   for (int round = 0; round < 200; ++round) {
     const int64_t n = random.integer(0, 200);
     std::vector<float> x = random.vector(n, -3, round % 3 == 0 ? -1 : 4);
@@ -23,16 +54,6 @@ TEST(QuantizeBytes, EqualsTheFormula) {
     const FloatRange range = range_around_zero(x.data(), n);
     ASSERT_EQ(range.low, low);
     ASSERT_EQ(range.high, high);
-    // Steps that halves fall on, too: they go to the even number.
-    const float scale = random.coin() ? 0.0625F : 0.0137F, zero = static_cast<float>(random.integer(0, 255));
-    for (float& v : x)
-      if (random.coin()) v = std::nearbyint(v * 16) / 32;
-    std::vector<uint8_t> y(static_cast<size_t>(n), 77);
-    quantize_bytes(x.data(), n, scale, zero, y.data());
-    for (size_t i = 0; i < x.size(); ++i) {
-      const float code = std::isnan(x[i]) ? 0 : std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0F, 255.0F);
-      ASSERT_EQ(int{y[i]}, static_cast<int>(code)) << x[i];
-    }
   }
 }
 

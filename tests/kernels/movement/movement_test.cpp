@@ -54,44 +54,34 @@ TEST(Copy, TransposesAnyRankAndElement) {
 }
 
 TEST(Copy, LargePlanesTranspose) {
-  const int64_t rows = 301, columns = 157;
-  std::vector<float> src(rows * columns), dst(src.size());
-  std::iota(src.begin(), src.end(), 0.0f);
-  const int64_t dims[] = {rows, columns}, perm[] = {1, 0};
-  strided_copy(plan_transpose(dims, perm), 4, src.data(), dst.data(), nullptr);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) ASSERT_EQ(dst[c * rows + r], src[r * columns + c]);
-  }
+  test::Random random(28);
+  for (const size_t bytes : {2, 4, 8})
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{301, 157}, {8, 9}, {7, 100}, {100, 7}, {63, 3025}}) {
+      const int64_t dims[] = {rows, columns}, perm[] = {1, 0};
+      const auto src = random.integers<char>(rows * columns * static_cast<int64_t>(bytes), -128, 127);
+      std::vector<char> dst(src.size());
+      strided_copy(plan_transpose(dims, perm), bytes, src.data(), dst.data(), nullptr);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) ASSERT_EQ(element(dst, bytes, c * rows + r), element(src, bytes, r * columns + c));
+    }
 }
 
-TEST(Copy, ColoursInterleave) {
+TEST(Copy, FewPlanesInterleaveAndBack) {
   test::Random random(22);
-  for (const size_t bytes : {1, 2, 4})
-    for (const int64_t pixels : {1, 63, 500, 4096, 9001}) {
-      const int64_t dims[] = {2, 3, pixels}, perm[] = {0, 2, 1};
-      const auto src = random.integers<char>(6 * pixels * static_cast<int64_t>(bytes), -128, 127);
-      std::vector<char> dst(src.size());
-      strided_copy(plan_transpose(dims, perm), bytes, src.data(), dst.data(), nullptr);
-      for (int64_t n = 0; n < 2; ++n)
-        for (int64_t i = 0; i < pixels; ++i)
-          for (int64_t c = 0; c < 3; ++c)
-            ASSERT_EQ(element(dst, bytes, (n * pixels + i) * 3 + c), element(src, bytes, (n * 3 + c) * pixels + i)) << pixels;
-    }
-}
-
-TEST(Copy, ColoursDeinterleave) {
-  test::Random random(27);
-  for (const size_t bytes : {1, 2, 4})
-    for (const int64_t pixels : {1, 5, 63, 500, 9001}) {
-      const int64_t dims[] = {2, pixels, 3}, perm[] = {0, 2, 1};
-      const auto src = random.integers<char>(6 * pixels * static_cast<int64_t>(bytes), -128, 127);
-      std::vector<char> dst(src.size());
-      strided_copy(plan_transpose(dims, perm), bytes, src.data(), dst.data(), nullptr);
-      for (int64_t n = 0; n < 2; ++n)
-        for (int64_t i = 0; i < pixels; ++i)
-          for (int64_t c = 0; c < 3; ++c)
-            ASSERT_EQ(element(dst, bytes, (n * 3 + c) * pixels + i), element(src, bytes, (n * pixels + i) * 3 + c)) << pixels;
-    }
+  for (const size_t bytes : {1, 2, 4, 8})
+    for (const int64_t planes : {2, 3, 4, 5})
+      for (const int64_t pixels : {1, 5, 63, 500, 4096, 9001}) {
+        const int64_t apart[] = {2, planes, pixels}, joined[] = {2, pixels, planes}, perm[] = {0, 2, 1};
+        const auto src = random.integers<char>(2 * planes * pixels * static_cast<int64_t>(bytes), -128, 127);
+        std::vector<char> dst(src.size()), back(src.size());
+        strided_copy(plan_transpose(apart, perm), bytes, src.data(), dst.data(), nullptr);
+        for (int64_t n = 0; n < 2; ++n)
+          for (int64_t i = 0; i < pixels; ++i)
+            for (int64_t c = 0; c < planes; ++c)
+              ASSERT_EQ(element(dst, bytes, (n * pixels + i) * planes + c), element(src, bytes, (n * planes + c) * pixels + i)) << pixels;
+        strided_copy(plan_transpose(joined, perm), bytes, dst.data(), back.data(), nullptr);
+        ASSERT_EQ(back, src) << planes << " planes of " << pixels;
+      }
 }
 
 TEST(Copy, LargeRepeatsOnOneThreadAndSeveral) {

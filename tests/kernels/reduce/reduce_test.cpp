@@ -93,6 +93,47 @@ TEST(Reduce, EveryAxisSetAndType) {
   }
 }
 
+template <typename T>
+void check_extremes(Random& random, int64_t rows, int64_t length) {
+  std::vector<T> x(static_cast<size_t>(rows * length));
+  for (T& v : x) {
+    if constexpr (std::is_floating_point_v<T>)
+      v = static_cast<T>(random.integer(0, 400) == 0 ? NAN : static_cast<double>(random.integer(-1000, 1000)));
+    else
+      v = static_cast<T>(random.integer(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+  }
+  for (const uint32_t axes : {2U, 1U}) {  // along the rows, along the columns
+    const int64_t dims[] = {rows, length}, outputs = axes == 2 ? rows : length;
+    const auto plan = plan_reduce(dims, axes);
+    std::vector<T> largest(static_cast<size_t>(outputs)), smallest(largest);
+    reduce(Reduce::max, plan, x.data(), largest.data(), nullptr);
+    reduce(Reduce::min, plan, x.data(), smallest.data(), nullptr);
+    for (int64_t o = 0; o < outputs; ++o) {
+      T high = x[static_cast<size_t>(axes == 2 ? o * length : o)], low = high;
+      for (int64_t i = 1; i < (axes == 2 ? length : rows); ++i) {
+        const T v = x[static_cast<size_t>(axes == 2 ? o * length + i : i * length + o)];
+        high = v > high || v != v ? v : high, low = v < low || v != v ? v : low;
+      }
+      ASSERT_TRUE(largest[static_cast<size_t>(o)] == high || high != high) << rows << " x " << length;
+      ASSERT_TRUE(smallest[static_cast<size_t>(o)] == low || low != low) << rows << " x " << length;
+      ASSERT_EQ(high != high, largest[static_cast<size_t>(o)] != largest[static_cast<size_t>(o)]);
+      ASSERT_EQ(low != low, smallest[static_cast<size_t>(o)] != smallest[static_cast<size_t>(o)]);
+    }
+  }
+}
+
+TEST(Reduce, ExtremesOfRowsOfEveryLength) {
+  Random random(54);
+  for (int64_t length = 1; length < 150; ++length) {
+    check_extremes<float>(random, 5, length);
+    check_extremes<double>(random, 5, length);
+    check_extremes<int8_t>(random, 5, length);
+    check_extremes<uint8_t>(random, 5, length);
+    check_extremes<int16_t>(random, 5, length);
+    check_extremes<int32_t>(random, 5, length);
+  }
+}
+
 TEST(Reduce, LongFloatSumsKeepSevenDigits) {
   Random random(52);
   const int64_t n = 3'000'001;
